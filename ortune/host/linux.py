@@ -1,0 +1,290 @@
+"""Reads a Linux host from sysfs, procfs and the cgroup files, all under a `root` so that dumps can be read.
+
+Files that are missing, empty or full of nonsense degrade the answer; they never raise. The rules come from
+the kernel's documentation (Documentation/ABI/stable/sysfs-devices-system-cpu, admin-guide/cputopology,
+admin-guide/cgroup-v1 and cgroup-v2).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+from ortune.host.values import Core, Cpus, NumaNode, Quota, Topology
+
+MAX_CPU_ID = 1 << 16
+"""Ids above this are nonsense: the kernel's own limit (NR_CPUS) is 8192."""
+
+
+def parse_cpu_list(text: str) -> Cpus:
+    """Parse the kernel's list format, `0-3,8,10-11`, with the strided form `0-7:2/4`.
+
+    Ids are sorted; parts that make no sense are left out.
+    """
+    cpus: set[int] = set()
+    for part in text.replace("\0", "").strip().split(","):
+        match = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6})(?::(\d{1,6})/(\d{1,6}))?)?\s*", part)
+        if not match:
+            continue
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last >= MAX_CPU_ID:
+            continue
+        used, group = int(match[3] or 1), int(match[4] or 1)
+        if used < 1 or group < used:
+            continue
+        cpus.update(cpu for cpu in range(first, last + 1) if (cpu - first) % group < used)
+    return tuple(sorted(cpus))
+
+
+def parse_cpu_mask(text: str) -> Cpus:
+    """Parse the kernel's mask format: comma-separated 32-bit hexadecimal words, most significant first."""
+    words = text.replace("\0", "").strip().split(",")
+    if not all(re.fullmatch(r"[0-9a-fA-F]{1,8}", word) for word in words) or len(words) > MAX_CPU_ID // 32:
+        return ()
+    bits = int("".join(word.rjust(8, "0") for word in words), 16)
+    return tuple(cpu for cpu in range(bits.bit_length()) if bits >> cpu & 1)
+
+
+def read_text(path: Path) -> str:
+    """Return the file's text without NUL bytes, or an empty string where it cannot be read."""
+    try:
+        return path.read_bytes().replace(b"\0", b"").decode("utf-8", "replace").strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def _read_cpus(directory: Path, *names: str) -> Cpus:
+    """Return the first non-empty CPU set among files in list format, and in mask format where `_list` is cut."""
+    for name in names:
+        cpus = parse_cpu_list(read_text(directory / f"{name}_list"))
+        if not cpus:
+            cpus = parse_cpu_mask(read_text(directory / name))
+        if cpus:
+            return cpus
+    return ()
+
+
+def _read_int(path: Path) -> int | None:
+    text = read_text(path)
+    return int(text) if re.fullmatch(r"-?\d{1,18}", text) else None
+
+
+def _numbered(directory: Path, prefix: str) -> dict[int, Path]:
+    """Return the entries of `directory` that are called `prefix` and a number, by number."""
+    found = {}
+    try:
+        entries = sorted(directory.iterdir())
+    except (OSError, ValueError):
+        return {}
+    for entry in entries:
+        match = re.fullmatch(re.escape(prefix) + r"(\d{1,5})", entry.name)
+        if match:
+            found[int(match[1])] = entry
+    return dict(sorted(found.items()))
+
+
+def _group(cpus: Iterable[int], members: dict[int, Cpus], online: set[int]) -> tuple[Cpus, ...]:
+    """Return the distinct groups that `members` draws among the online CPUs, ordered by first CPU.
+
+    A CPU that an earlier group holds already is not put in a second one, so that the groups are disjoint.
+    """
+    groups: list[Cpus] = []
+    seen: set[int] = set()
+    for cpu in sorted(cpus):
+        if cpu in seen:
+            continue
+        group = (set(members.get(cpu, ())) | {cpu}) & online - seen
+        seen |= group
+        groups.append(tuple(sorted(group)))
+    return tuple(groups)
+
+
+def read_topology(root: Path) -> Topology | None:
+    """Read the topology under `root`, or return None where sysfs tells of no CPU."""
+    base = root / "sys/devices/system/cpu"
+    directories = _numbered(base, "cpu")
+    offline = set(parse_cpu_list(read_text(base / "offline")))
+    online = set(parse_cpu_list(read_text(base / "online")))
+    if not online:
+        # Kernels of before 2.6.26 have no `online` file; an offline CPU has no topology directory.
+        online = {cpu for cpu, path in directories.items() if (path / "topology").is_dir()} - offline
+    if not online:
+        online = set(directories) - offline
+    if not online:
+        return None
+    siblings = {cpu: path / "topology" for cpu, path in directories.items() if cpu in online}
+    core_groups = _group(
+        online,
+        {cpu: _read_cpus(path, "core_cpus", "thread_siblings") for cpu, path in siblings.items()},
+        online,
+    )
+    packages = _group(
+        online,
+        {cpu: _read_cpus(path, "package_cpus", "core_siblings") for cpu, path in siblings.items()},
+        online,
+    )
+    package_of = {cpu: position for position, package in enumerate(packages) for cpu in package}
+    kinds = _read_kinds(root, online)
+    kind_of = {cpu: position for position, kind in enumerate(kinds) for cpu in kind}
+    return Topology(
+        online=tuple(sorted(online)),
+        cores=tuple(
+            Core(cpus=group, package=package_of[group[0]], kind=kind_of.get(group[0])) for group in core_groups
+        ),
+        packages=packages,
+        numa_nodes=_read_numa_nodes(root, online),
+        l3_domains=_read_l3_domains(directories, online),
+        kinds=kinds,
+        source="sysfs",
+    )
+
+
+def _read_numa_nodes(root: Path, online: set[int]) -> tuple[NumaNode, ...]:
+    nodes = []
+    for number, path in _numbered(root / "sys/devices/system/node", "node").items():
+        cpus = parse_cpu_list(read_text(path / "cpulist")) or parse_cpu_mask(read_text(path / "cpumap"))
+        nodes.append(NumaNode(id=number, cpus=tuple(cpu for cpu in cpus if cpu in online)))
+    if not any(node.cpus for node in nodes):
+        return (NumaNode(id=0, cpus=tuple(sorted(online))),)
+    return tuple(nodes)
+
+
+def _read_l3_domains(directories: dict[int, Path], online: set[int]) -> tuple[Cpus, ...]:
+    shared: dict[int, Cpus] = {}
+    for cpu in sorted(online & set(directories)):
+        for index in _numbered(directories[cpu] / "cache", "index").values():
+            if _read_int(index / "level") == 3:
+                shared[cpu] = _read_cpus(index, "shared_cpu") or parse_cpu_mask(
+                    read_text(index / "shared_cpu_map")
+                )
+    return _group(shared, shared, online)
+
+
+def _read_kinds(root: Path, online: set[int]) -> tuple[Cpus, ...]:
+    """Return the CPUs of each kind of core, least performant first, or nothing where all are alike.
+
+    `cpuinfo_max_freq` is of no use here: favoured cores of one kind differ in it.
+    """
+    devices = root / "sys/devices"
+    atoms = set(parse_cpu_list(read_text(devices / "cpu_atom/cpus"))) & online
+    cores = set(parse_cpu_list(read_text(devices / "cpu_core/cpus"))) & online
+    if atoms and cores and not atoms & cores:
+        return (tuple(sorted(atoms)), tuple(sorted(cores)))
+    for name in ("cpu_capacity", "cpufreq/base_frequency"):
+        values = {cpu: _read_int(devices / f"system/cpu/cpu{cpu}" / name) for cpu in sorted(online)}
+        known = {cpu: value for cpu, value in values.items() if value and value > 0}
+        if len(known) == len(online):
+            kinds = _cluster(known)
+            return kinds if len(kinds) > 1 else ()
+    return ()
+
+
+def _cluster(values: dict[int, int], tolerance: float = 0.1) -> tuple[Cpus, ...]:
+    """Group CPUs whose values lie within `tolerance` of the group's least, in ascending order of value."""
+    groups: list[list[int]] = []
+    least = 0
+    for cpu, value in sorted(values.items(), key=lambda item: (item[1], item[0])):
+        if not groups or value > least * (1 + tolerance):
+            groups.append([])
+            least = value
+        groups[-1].append(cpu)
+    return tuple(tuple(sorted(group)) for group in groups)
+
+
+def read_cpu_model(root: Path) -> str:
+    """Return the CPU's marketing name, or an empty string (ARM kernels do not give one)."""
+    match = re.search(r"^model name\s*:\s*(.+)$", read_text(root / "proc/cpuinfo"), re.MULTILINE)
+    return match[1].strip() if match else ""
+
+
+def read_allowed_cpus(root: Path) -> Cpus:
+    """Return the affinity mask of the process that `/proc/self` under `root` is."""
+    match = re.search(r"^Cpus_allowed_list:\s*(\S+)", read_text(root / "proc/self/status"), re.MULTILINE)
+    return parse_cpu_list(match[1]) if match else ()
+
+
+def cgroup_directories(root: Path, controller: str) -> list[Path]:
+    """Return the directories of this process's cgroup for `controller`, from the leaf up to the mount.
+
+    Args:
+        root: Where `/proc` and `/sys` are looked for.
+        controller: A v1 controller name, or an empty string for the v2 hierarchy.
+    """
+    path = None
+    for line in read_text(root / "proc/self/cgroup").splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, name = rest.partition(":")
+        if (controller in controllers.split(",")) if controller else (number == "0" and not controllers):
+            path = name
+    if path is None:
+        return []
+    for line in read_text(root / "proc/self/mountinfo").splitlines():
+        before, _, after = line.partition(" - ")
+        fields, kind = before.split(), after.split()
+        if len(fields) < 5 or len(kind) < 3:
+            continue
+        if controller:
+            if kind[0] != "cgroup" or controller not in kind[2].split(","):
+                continue
+        elif kind[0] != "cgroup2":
+            continue
+        mount = root / _unescape(fields[4]).lstrip("/")
+        # In a container the mount shows a subtree: its root is that of the mount, not of the hierarchy.
+        relative = _relative(path, _unescape(fields[3]))
+        leaf = mount / relative if relative is not None else mount
+        return [leaf, *(parent for parent in leaf.parents if parent == mount or mount in parent.parents)]
+    return []
+
+
+def _unescape(text: str) -> str:
+    """Undo the octal escapes of mountinfo (`\\040` is a space)."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
+
+
+def _relative(path: str, mount_root: str) -> str | None:
+    """Return `path` relative to `mount_root`, or None where it lies outside, so that the mount is all we see."""
+    pure = PurePosixPath(path)
+    if ".." in pure.parts or "\0" in path:
+        return None
+    try:
+        return str(pure.relative_to(mount_root))
+    except ValueError:
+        return None
+
+
+def read_quota(root: Path) -> Quota | None:
+    """Return the tightest CPU quota among this process's cgroup and all its ancestors, v1 and v2."""
+    quotas = []
+    for directory in cgroup_directories(root, ""):
+        fields = read_text(directory / "cpu.max").split()
+        if len(fields) == 2 and all(re.fullmatch(r"\d{1,15}", field) for field in fields):
+            quotas.append((int(fields[0]), int(fields[1]), directory))
+    for directory in cgroup_directories(root, "cpu"):
+        runtime = _read_int(directory / "cpu.cfs_quota_us")
+        period = _read_int(directory / "cpu.cfs_period_us")
+        if runtime is not None and period is not None:
+            quotas.append((runtime, period, directory))
+    found = [
+        Quota(cpus=runtime / period, where=_inside(directory, root))
+        for runtime, period, directory in quotas
+        if runtime > 0 and period > 0
+    ]
+    return min(found, key=lambda quota: quota.cpus, default=None)
+
+
+def _inside(path: Path, root: Path) -> str:
+    return "/" + str(path.relative_to(root)) if path != root else "/"
+
+
+def read_memory_limit_bytes(root: Path) -> int | None:
+    """Return the memory that this process's cgroups leave free, or None where they set no limit."""
+    free = []
+    pairs = (("", "memory.max", "memory.current"), ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"))
+    for controller, limit_name, usage_name in pairs:
+        for directory in cgroup_directories(root, controller):
+            limit, usage = _read_int(directory / limit_name), _read_int(directory / usage_name)
+            # v1 writes "no limit" as a number near 2^63.
+            if limit is not None and usage is not None and 0 < limit < 1 << 60:
+                free.append(max(limit - usage, 0))
+    return min(free, default=None)

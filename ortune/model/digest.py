@@ -1,0 +1,35 @@
+"""The identity of a model: the SHA-256 of its files, external data included."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from ortune.errors import ModelError
+from ortune.model.values import ModelFile
+
+
+def hash_file(directory: Path, name: str) -> ModelFile:
+    """Hash one file without holding it in memory.
+
+    Raises:
+        ModelError: The file cannot be read.
+    """
+    path = directory / name
+    try:
+        with path.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        return ModelFile(name=name, size_bytes=path.stat().st_size, sha256=sha256)
+    except OSError as error:
+        raise ModelError(f"Cannot read {path}: {error.strerror}.") from None
+
+
+def digest_of(files: Iterable[ModelFile]) -> str:
+    """Return one digest for all files: that of the only one, else of the list of names and digests."""
+    files = tuple(files)
+    if len(files) == 1:
+        return f"sha256:{files[0].sha256}"
+    # The ONNX file comes first and may be renamed; external data is found by name.
+    lines = [f"{file.sha256} {file.name if position else ''}" for position, file in enumerate(files)]
+    return "sha256:" + hashlib.sha256("\n".join(lines).encode()).hexdigest()

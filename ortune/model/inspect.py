@@ -1,0 +1,262 @@
+"""The child process that parses an ONNX file: `python -m ortune.model.inspect MODEL` prints its facts as JSON."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ortune.errors import ModelError
+from ortune.model import ReadFault
+from ortune.model.digest import hash_file
+from ortune.model.values import Dim, InputInfo, ModelInfo, Traits
+
+PASS_THROUGH = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze", "Slice"})
+"""Operators whose output holds the values of their first input."""
+
+SAME_SHAPE = frozenset({"Cast", "DequantizeLinear", "Identity", "QuantizeLinear"})
+"""Operators whose output has the shape of their first input."""
+
+CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
+
+# Tables of ONNX Runtime's fused embedding, by input position, each with the position of its table
+# (com.microsoft.EmbedLayerNormalization in onnxruntime's ContribOperators.md).
+EMBED_TABLES = {0: 2, 1: 4, 8: 3}
+
+MAX_STRINGS = 64
+
+
+class Scope:
+    """A graph's nodes with those of its subgraphs: who makes and who reads each value."""
+
+    def __init__(self, graph: Any) -> None:
+        self.nodes: list[Any] = []
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.producers: dict[str, Any] = {}
+        self.readers: dict[str, list[tuple[Any, int]]] = {}
+        self._add(graph)
+
+    def _add(self, graph: Any) -> None:
+        for tensor in graph.initializer:
+            self.shapes[tensor.name] = tuple(tensor.dims)
+        for value in graph.value_info:
+            dims = value.type.tensor_type.shape.dim
+            if dims and all(dim.HasField("dim_value") for dim in dims):
+                self.shapes[value.name] = tuple(dim.dim_value for dim in dims)
+        for node in graph.node:
+            self.nodes.append(node)
+            for name in node.output:
+                self.producers[name] = node
+            for position, name in enumerate(node.input):
+                self.readers.setdefault(name, []).append((node, position))
+            if node.op_type == "Constant":
+                for attribute in node.attribute:
+                    if attribute.name == "value":
+                        self.shapes[node.output[0]] = tuple(attribute.t.dims)
+            for subgraph in _subgraphs(node):
+                self._add(subgraph)
+
+    def shape_of(self, name: str) -> tuple[int, ...] | None:
+        """Return a value's fixed shape, looking through operators that keep it."""
+        for _ in range(64):
+            if name in self.shapes:
+                return self.shapes[name]
+            node = self.producers.get(name)
+            if node is None or node.op_type not in SAME_SHAPE:
+                return None
+            name = node.input[0]
+        return None
+
+    def uses_of(self, name: str) -> Iterator[tuple[Any, int]]:
+        """Yield each node that reads the value, with the input's position; pass-through operators are followed."""
+        pending, seen = [name], {name}
+        while pending:
+            for node, position in self.readers.get(pending.pop(), ()):
+                if node.op_type in PASS_THROUGH and position == 0:
+                    pending.extend(output for output in node.output if output not in seen)
+                    seen.update(node.output)
+                else:
+                    yield node, position
+
+
+def _subgraphs(node: Any) -> Iterator[Any]:
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def inspect(path: Path) -> ModelInfo:
+    """Read the model's facts.
+
+    Raises:
+        ModelError: The file is not an ONNX model, or its external data is missing.
+    """
+    model = _parse(path)
+    graph = model.graph
+    directory = path.parent
+    names = [path.name, *_external_files(model, directory)]
+    scope = Scope(graph)
+    initializers = {tensor.name for tensor in graph.initializer} | {
+        tensor.values.name for tensor in graph.sparse_initializer
+    }
+    return ModelInfo(
+        path=str(path),
+        files=tuple(hash_file(directory, name) for name in names),
+        inputs=tuple(_read_input(value, scope) for value in graph.input if value.name not in initializers),
+        outputs=tuple(value.name for value in graph.output),
+        traits=_read_traits(model, scope),
+    )
+
+
+def _parse(path: Path) -> Any:
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    cure = "Check that it is a complete ONNX file: onnx.checker.check_model(path) should pass."
+    with path.open("rb") as file:
+        head = file.read(8)
+    if head[4:8] == b"ORTM":
+        raise ModelError(
+            f"{path} is in ORT format, which ortune does not read.", "Pass the ONNX file that it was made from."
+        )
+    try:
+        model = onnx.load_model(path, format="protobuf", load_external_data=False)
+    except DecodeError:
+        raise ModelError(f"{path} is not an ONNX model, or is truncated.", cure) from None
+    if not model.ir_version or not model.graph.output:
+        raise ModelError(f"{path} is not an ONNX model: it has no graph with outputs.", cure)
+    return model
+
+
+def _external_files(model: Any, directory: Path) -> list[str]:
+    """Return the names of the external data files, after checking that each is there and long enough."""
+    from onnx import TensorProto
+    from onnx.external_data_helper import ExternalDataInfo, _get_all_tensors
+
+    needed: dict[str, int] = {}
+    for tensor in _get_all_tensors(model):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            info = ExternalDataInfo(tensor)
+            end = int(info.offset or 0) + int(info.length or 0)
+            needed[info.location] = max(needed.get(info.location, 0), end)
+    for name, size_bytes in needed.items():
+        file = directory / name
+        if not file.is_file():
+            raise ModelError(
+                f"The model's external data file {file} is missing.",
+                "Put it beside the model, under the name that the model was saved with.",
+            )
+        if file.stat().st_size < size_bytes:
+            raise ModelError(
+                f"The model's external data file {file} is truncated: "
+                f"{file.stat().st_size} bytes, at least {size_bytes} needed.",
+                "Copy the model again, with all of its files.",
+            )
+    return sorted(needed)
+
+
+def _read_input(value: Any, scope: Scope) -> InputInfo:
+    if value.type.WhichOneof("value") != "tensor_type":
+        return InputInfo(name=value.name, dtype="", shape=None)
+    tensor = value.type.tensor_type
+    shape: tuple[Dim, ...] | None = None
+    if tensor.HasField("shape"):
+        shape = tuple(
+            dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else (dim.dim_param or None)
+            for dim in tensor.shape.dim
+        )
+    uses = list(scope.uses_of(value.name))
+    return InputInfo(
+        name=value.name,
+        dtype=_dtype_name(tensor.elem_type),
+        shape=shape,
+        index_size=min((size for node, position in uses if (size := _table_size(node, position, scope))), default=None),
+        strings=_known_strings(uses)[:MAX_STRINGS],
+        consumers=tuple(sorted({node.op_type for node, _ in uses})),
+    )
+
+
+def _dtype_name(elem_type: int) -> str:
+    from onnx import TensorProto
+
+    names = {"FLOAT": "float32", "DOUBLE": "float64"}
+    name = TensorProto.DataType.Name(elem_type)
+    return names.get(name, name.lower())
+
+
+def _table_size(node: Any, position: int, scope: Scope) -> int | None:
+    """Return the number of rows of the table that this use of an input indexes, or None if it indexes none."""
+    if node.op_type == "EmbedLayerNormalization" and position in EMBED_TABLES:
+        table = EMBED_TABLES[position]
+        shape = scope.shape_of(node.input[table]) if len(node.input) > table else None
+        return shape[0] if shape else None
+    if node.op_type not in {"Gather", "GatherElements", "GatherBlockQuantized"} or position != 1:
+        return None
+    axis = next((attribute.i for attribute in node.attribute if attribute.name in {"axis", "gather_axis"}), 0)
+    shape = scope.shape_of(node.input[0])
+    if shape is None or not -len(shape) <= axis < len(shape):
+        return None
+    return shape[axis]
+
+
+def _known_strings(uses: list[tuple[Any, int]]) -> tuple[str, ...]:
+    """Return the strings that nodes such as OneHotEncoder and LabelEncoder accept."""
+    strings: dict[str, None] = {}
+    for node, _ in uses:
+        for attribute in node.attribute:
+            if attribute.name in {"cats_strings", "keys_strings", "classes_strings", "string_vocabulary"}:
+                strings.update(dict.fromkeys(text.decode("utf-8", "replace") for text in attribute.strings))
+    return tuple(strings)
+
+
+def _read_traits(model: Any, scope: Scope) -> Traits:
+    ops = Counter(node.op_type for node in scope.nodes)
+    opset = max((entry.version for entry in model.opset_import if entry.domain in {"", "ai.onnx"}), default=0)
+    return Traits(
+        opset=opset,
+        ir_version=model.ir_version,
+        n_nodes=len(scope.nodes),
+        width=_width(model.graph),
+        quantized=any(
+            marker in op for op in ops for marker in ("QuantizeLinear", "Integer", "QLinear", "NBits", "QAttention")
+        ),
+        control_flow=bool(CONTROL_FLOW & set(ops)),
+        ops=dict(sorted(ops.items())),
+    )
+
+
+def _width(graph: Any) -> int:
+    """Return the most nodes on one level, where a node's level is one more than the highest of its inputs'."""
+    level_of = {value.name: 0 for value in graph.input}
+    for tensor in graph.initializer:
+        level_of.pop(tensor.name, None)
+    counts: Counter[int] = Counter()
+    for node in graph.node:  # the specification demands topological order
+        inputs = set(node.input)
+        for subgraph in _subgraphs(node):
+            inputs.update(name for inner in subgraph.node for name in inner.input)
+        levels = [level_of[name] for name in inputs if name in level_of]
+        if levels:
+            counts[max(levels) + 1] += 1
+            level_of.update(dict.fromkeys(node.output, max(levels) + 1))
+    return max(counts.values(), default=0)
+
+
+def main() -> None:
+    """Print the facts, or the fault, as JSON."""
+    try:
+        answer: object = inspect(Path(sys.argv[1]))
+    except ModelError as error:
+        answer = ReadFault(error.message, error.cure)
+    except OSError as error:
+        answer = ReadFault(f"Cannot read {sys.argv[1]}: {error.strerror}.", "")
+    sys.stdout.buffer.write(msgspec.json.encode(answer))
+
+
+if __name__ == "__main__":
+    main()
