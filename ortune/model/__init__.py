@@ -26,11 +26,12 @@ __all__ = [
 READ_TIMEOUT_S = 600.0
 
 
-class ReadFault(msgspec.Struct, frozen=True, tag="fault"):
-    """Why the child could not read the model."""
+class Answer(msgspec.Struct, frozen=True):
+    """What the child that parses the file says: the model, or why it cannot be read."""
 
-    message: str
-    cure: str
+    model: ModelInfo | None = None
+    message: str = ""
+    cure: str = ""
 
 
 def read_model(path: str | Path) -> ModelInfo:
@@ -46,17 +47,17 @@ def read_model(path: str | Path) -> ModelInfo:
         raise ModelError(f"There is no file {path}.", "Pass the path of an .onnx file.")
     if not path.is_file():
         raise ModelError(f"{path} is not a file.", "Pass the path of an .onnx file.")
-    command = [sys.executable, "-m", "ortune.model.inspect", str(path.resolve())]
+    command = [sys.executable, "-P", "-m", "ortune.model.inspect", str(path.resolve())]
     try:
         child = subprocess.run(command, capture_output=True, timeout=READ_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
         raise ModelError(f"Reading {path} took more than {READ_TIMEOUT_S:.0f} s.") from None
     try:
-        answer = msgspec.json.decode(child.stdout, type=ReadFault | dict[str, object])
+        answer = msgspec.json.decode(child.stdout, type=Answer)
     except msgspec.DecodeError:
         last = child.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
         reason = last[0] if last else f"its reader ended with status {child.returncode}"
         raise ModelError(f"Cannot read {path}: {reason}.") from None
-    if isinstance(answer, ReadFault):
+    if answer.model is None:
         raise ModelError(answer.message, answer.cure)
-    return msgspec.convert(answer, ModelInfo)
+    return answer.model

@@ -11,12 +11,28 @@ from typing import Any
 import msgspec
 
 from ortune.errors import ModelError
-from ortune.model import ReadFault
+from ortune.model import Answer
 from ortune.model.digest import hash_file
 from ortune.model.values import Dim, InputInfo, ModelInfo, Traits
 
-PASS_THROUGH = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze", "Slice"})
-"""Operators whose output holds the values of their first input."""
+PASS_THROUGH = frozenset(
+    {
+        "Cast",
+        "Concat",
+        "Expand",
+        "Flatten",
+        "Gather",
+        "GatherND",
+        "Identity",
+        "Reshape",
+        "Slice",
+        "Squeeze",
+        "Tile",
+        "Transpose",
+        "Unsqueeze",
+    }
+)
+"""Operators whose output holds the values of their first input (Concat: of all its inputs)."""
 
 SAME_SHAPE = frozenset({"Cast", "DequantizeLinear", "Identity", "QuantizeLinear"})
 """Operators whose output has the shape of their first input."""
@@ -76,7 +92,7 @@ class Scope:
         pending, seen = [name], {name}
         while pending:
             for node, position in self.readers.get(pending.pop(), ()):
-                if node.op_type in PASS_THROUGH and position == 0:
+                if node.op_type in PASS_THROUGH and (position == 0 or node.op_type == "Concat"):
                     pending.extend(output for output in node.output if output not in seen)
                     seen.update(node.output)
                 else:
@@ -195,6 +211,9 @@ def _table_size(node: Any, position: int, scope: Scope) -> int | None:
         table = EMBED_TABLES[position]
         shape = scope.shape_of(node.input[table]) if len(node.input) > table else None
         return shape[0] if shape else None
+    if node.op_type == "Equal":  # a one-hot encoding written out: compared with 0..N-1 along a new axis
+        sizes = [size for size in scope.shape_of(node.input[1 - position]) or () if size > 1]
+        return sizes[0] if len(sizes) == 1 else None
     if node.op_type not in {"Gather", "GatherElements", "GatherBlockQuantized"} or position != 1:
         return None
     axis = next((attribute.i for attribute in node.attribute if attribute.name in {"axis", "gather_axis"}), 0)
@@ -222,12 +241,20 @@ def _read_traits(model: Any, scope: Scope) -> Traits:
         ir_version=model.ir_version,
         n_nodes=len(scope.nodes),
         width=_width(model.graph),
-        quantized=any(
-            marker in op for op in ops for marker in ("QuantizeLinear", "Integer", "QLinear", "NBits", "QAttention")
-        ),
+        quantized=_is_quantized(model.graph, ops),
         control_flow=bool(CONTROL_FLOW & set(ops)),
         ops=dict(sorted(ops.items())),
     )
+
+
+def _is_quantized(graph: Any, ops: Counter[str]) -> bool:
+    """Return whether 8-bit or 4-bit arithmetic is used, or weights of that size are stored."""
+    from onnx import TensorProto
+
+    if any(marker in op for op in ops for marker in ("QuantizeLinear", "Integer", "QLinear", "NBits", "QAttention")):
+        return True
+    small = {TensorProto.INT8, TensorProto.UINT8, TensorProto.INT4, TensorProto.UINT4}
+    return any(tensor.data_type in small and len(tensor.dims) > 1 for tensor in graph.initializer)
 
 
 def _width(graph: Any) -> int:
@@ -250,11 +277,11 @@ def _width(graph: Any) -> int:
 def main() -> None:
     """Print the facts, or the fault, as JSON."""
     try:
-        answer: object = inspect(Path(sys.argv[1]))
+        answer = Answer(model=inspect(Path(sys.argv[1])))
     except ModelError as error:
-        answer = ReadFault(error.message, error.cure)
+        answer = Answer(message=error.message, cure=error.cure)
     except OSError as error:
-        answer = ReadFault(f"Cannot read {sys.argv[1]}: {error.strerror}.", "")
+        answer = Answer(message=f"Cannot read {sys.argv[1]}: {error.strerror}.")
     sys.stdout.buffer.write(msgspec.json.encode(answer))
 
 

@@ -1,0 +1,27 @@
+"""Measuring: a worker process for each candidate, blocks of timed calls, and the statistics of their ratios."""
+
+from __future__ import annotations
+
+from ortune.measure.values import (
+    Block,
+    BlockPlan,
+    Executor,
+    Failure,
+    FailureKind,
+    Live,
+    Loaded,
+    Memory,
+    PoolThread,
+)
+
+__all__ = [
+    "Block",
+    "BlockPlan",
+    "Executor",
+    "Failure",
+    "FailureKind",
+    "Live",
+    "Loaded",
+    "Memory",
+    "PoolThread",
+]

@@ -1,0 +1,263 @@
+"""Runs candidates as processes: one worker each, suspended while it is not measured."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+import psutil
+
+from ortune.knobs.config import Config
+from ortune.measure import protocol
+from ortune.measure.values import Block, BlockPlan, Failure, Live, Loaded, Memory
+from ortune.workload import Feed, Tolerance
+
+WORKER_COMMAND = (sys.executable, "-P", "-m", "ortune.measure.worker")
+
+START_DEADLINE_S = 60.0
+"""Time that a worker may take to import onnxruntime, on top of what the caller allows for loading."""
+
+SHORT_REPLY_S = 10.0
+LOG_TAIL_BYTES = 4096
+
+
+class ProcessExecutor:
+    """Launches workers, and ends all of them when it is left.
+
+    Args:
+        model_path: The ONNX file.
+        feed: What is fed in each call.
+        tolerance: How far outputs may lie from the default's.
+        usable: CPUs on which foreign use is watched.
+        memory_limit_bytes: Private memory that one worker may take, or None.
+        command: Program and arguments that start a worker.
+    """
+
+    def __init__(
+        self,
+        model_path: str,
+        feed: Feed,
+        tolerance: Tolerance,
+        *,
+        usable: tuple[int, ...],
+        memory_limit_bytes: int | None = None,
+        command: Sequence[str] = WORKER_COMMAND,
+    ) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="ortune-")
+        self._model_path = model_path
+        self._feed_path = Path(self._folder.name) / "feed.npz"
+        self._reference_path = Path(self._folder.name) / "reference.pickle"
+        self._tolerance = tolerance
+        self._usable = usable
+        self._memory_limit_bytes = memory_limit_bytes
+        self._command = command
+        self._compare_values = True
+        self._live: set[Worker] = set()
+        self._n_launched = 0
+        feed.save(self._feed_path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all workers and remove their files."""
+        for worker in tuple(self._live):
+            worker.close()
+        self._folder.cleanup()
+
+    def now_s(self) -> float:
+        """Return the time on the monotonic clock, in seconds."""
+        return time.monotonic()
+
+    def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[Live | Failure]:
+        """Start a worker for each config, all at once, and suspend each as soon as it has loaded and run."""
+        answers: list[Live | Failure] = []
+        started: list[Worker | Failure] = []
+        is_reference = self._n_launched == 0
+        for config in configs:
+            started.append(self._start(config, is_reference=is_reference))
+            is_reference = False
+        end_s = time.monotonic() + deadline_s + START_DEADLINE_S
+        for worker in started:
+            if isinstance(worker, Failure):
+                answers.append(worker)
+                continue
+            failure = worker.finish_loading(max(end_s - time.monotonic(), 0.1))
+            answers.append(failure or worker)
+            if failure is None and not worker.loaded.deterministic:
+                self._compare_values = False
+        return answers
+
+    def _start(self, config: Config, *, is_reference: bool) -> Worker | Failure:
+        self._n_launched += 1
+        request = protocol.Load(
+            model_path=self._model_path,
+            config=config,
+            feed_path=str(self._feed_path),
+            reference_path=str(self._reference_path),
+            is_reference=is_reference,
+            tolerance=self._tolerance,
+            compare_values=self._compare_values,
+            memory_limit_bytes=self._memory_limit_bytes,
+            usable=self._usable,
+        )
+        log_path = Path(self._folder.name) / f"worker-{self._n_launched:05}.log"
+        try:
+            worker = Worker(config, self._command, log_path, on_close=self._live.discard)
+        except OSError as error:
+            return Failure(kind="exception", stage="start", message=f"cannot start a worker: {error.strerror}")
+        self._live.add(worker)
+        worker.send(request)
+        return worker
+
+
+class Worker:
+    """A candidate in a process of its own."""
+
+    loaded: Loaded
+
+    def __init__(self, config: Config, command: Sequence[str], log_path: Path, *, on_close: object) -> None:
+        self.config = config
+        self._log_path = log_path
+        self._on_close = on_close
+        self._failed: Failure | None = None
+        with log_path.open("wb") as log:
+            self._process, self._pipe = protocol.spawn(
+                command, environment={**os.environ, **config.environment}, log=log
+            )
+        self._control = psutil.Process(self._process.pid)
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    def send(self, request: protocol.Request) -> None:
+        """Send a request; a worker that is gone already is noticed when its reply is read."""
+        try:
+            self._pipe.send_bytes(protocol.encode(request))
+        except OSError:
+            pass
+
+    def finish_loading(self, deadline_s: float) -> Failure | None:
+        """Wait until the session is there, and suspend the worker."""
+        reply = self._receive(deadline_s, "load")
+        if isinstance(reply, Failure):
+            return reply
+        assert isinstance(reply, protocol.LoadedReply)
+        self.loaded = msgspec.structs.replace(reply.loaded, log=self._log_lines())
+        self._suspend()
+        return None
+
+    def measure(self, plan: BlockPlan) -> Block | Failure:
+        """Resume, measure one block, and suspend. This process sleeps on the pipe meanwhile."""
+        reply = self._ask(protocol.Measure(plan=plan), plan.deadline_s)
+        if isinstance(reply, Failure):
+            return reply
+        assert isinstance(reply, protocol.BlockReply)
+        import numpy as np
+
+        return Block(
+            samples_ns=np.frombuffer(reply.samples, dtype="<i8"),
+            wall_ns=reply.wall_ns,
+            lead_in_ns=reply.lead_in_ns,
+            cpu_ns=reply.cpu_ns,
+            foreign_share=reply.foreign_share,
+            contended=reply.contended,
+        )
+
+    def memory(self) -> Memory | None:
+        """Return the worker's resident memory."""
+        reply = self._ask(protocol.ReadMemory(), SHORT_REPLY_S)
+        return reply.memory if isinstance(reply, protocol.MemoryReply) else None
+
+    def close(self) -> None:
+        """Kill the worker, suspended or not, and wait for its end."""
+        self._process.kill()
+        self._process.wait()
+        self._pipe.close()
+        if callable(self._on_close):
+            self._on_close(self)
+
+    def _ask(self, request: protocol.Request, deadline_s: float) -> protocol.Reply | Failure:
+        if self._failed:
+            return self._failed
+        try:
+            self._control.resume()
+        except psutil.Error:
+            return self._fail(self._cause_of_death("measure"))
+        self.send(request)
+        reply = self._receive(deadline_s, "measure")
+        if not isinstance(reply, Failure):
+            self._suspend()
+        return reply
+
+    def _receive(self, deadline_s: float, stage: str) -> protocol.Reply | Failure:
+        """Sleep until the reply is there, for at most `deadline_s`."""
+        try:
+            if not self._pipe.poll(deadline_s):
+                message = f"no answer within {deadline_s:.0f} s"
+                return self._fail(Failure(kind="timeout", stage=stage, message=message))
+            reply = protocol.decode_reply(self._pipe.recv_bytes())
+        except (EOFError, OSError):
+            return self._fail(self._cause_of_death(stage))
+        except msgspec.MsgspecError as error:
+            return self._fail(Failure(kind="exception", stage=stage, message=f"the worker's answer is garbled: {error}"))
+        if isinstance(reply, protocol.FailureReply):
+            return self._fail(reply.failure)
+        return reply
+
+    def _fail(self, failure: Failure) -> Failure:
+        self._failed = failure
+        self.close()
+        return failure
+
+    def _cause_of_death(self, stage: str) -> Failure:
+        try:
+            status = self._process.wait(SHORT_REPLY_S)
+        except subprocess.TimeoutExpired:
+            return Failure(kind="exit", stage=stage, message="the worker closed its pipe and went on running")
+        tail = " ".join(self._log_lines()[-2:])
+        if status >= 0:
+            message = f"the process ended by itself with status {status}"
+            return Failure(kind="exit", stage=stage, message=f"{message}: {tail}" if tail else message)
+        name = signal.Signals(-status).name
+        if "bad_alloc" in tail or name == "SIGKILL":
+            message = f"ended by {name}, most likely for lack of memory"
+            return Failure(kind="out_of_memory", stage=stage, message=message)
+        return Failure(kind="crash", stage=stage, message=f"ended by {name}" + (f": {tail}" if tail else ""))
+
+    def _suspend(self) -> None:
+        try:
+            self._control.suspend()
+        except psutil.Error:
+            pass  # it died; the next request tells how
+
+    def _log_lines(self) -> tuple[str, ...]:
+        """Return the last lines that the worker printed, without repetitions and colour codes."""
+        try:
+            with self._log_path.open("rb") as log:
+                log.seek(0, os.SEEK_END)
+                log.seek(max(log.tell() - LOG_TAIL_BYTES, 0))
+                text = log.read().decode("utf-8", "replace")
+        except OSError:
+            return ()
+        lines = (re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in text.splitlines())
+        return tuple(dict.fromkeys(line[:400] for line in lines if line))[-8:]
+
+

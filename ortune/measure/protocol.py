@@ -1,0 +1,143 @@
+"""The messages between the parent and a worker, and the pipe that carries them.
+
+ONNX Runtime and custom operators print to stdout, so the messages go through a pipe of their own.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection, Pipe
+from typing import IO
+
+import msgspec
+
+from ortune.knobs.config import Config
+from ortune.measure.values import BlockPlan, Failure, Loaded, Memory
+from ortune.workload import Tolerance
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Create the session, run it once, and compare its outputs with the reference.
+
+    Attributes:
+        reference_path: File with the default's outputs; the worker writes it if `is_reference`.
+        compare_values: Whether values are compared; else types and shapes alone.
+        memory_limit_bytes: Private memory that the worker may take, or None.
+        usable: CPUs on which foreign use is watched.
+    """
+
+    model_path: str
+    config: Config
+    feed_path: str
+    reference_path: str
+    is_reference: bool
+    tolerance: Tolerance
+    compare_values: bool
+    memory_limit_bytes: int | None
+    usable: tuple[int, ...]
+
+
+class Measure(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Measure one block."""
+
+    plan: BlockPlan
+
+
+class ReadMemory(msgspec.Struct, frozen=True, tag=True):
+    """Tell how much memory is in use."""
+
+
+Request = Load | Measure | ReadMemory
+
+
+class LoadedReply(msgspec.Struct, frozen=True, tag=True):
+    """The session is there."""
+
+    loaded: Loaded
+
+
+class BlockReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A block was measured; `samples` are the durations in ns as little-endian 64-bit integers."""
+
+    samples: bytes
+    wall_ns: int
+    lead_in_ns: int
+    cpu_ns: int
+    foreign_share: float | None
+    contended: bool
+
+
+class MemoryReply(msgspec.Struct, frozen=True, tag=True):
+    """The memory in use."""
+
+    memory: Memory
+
+
+class FailureReply(msgspec.Struct, frozen=True, tag=True):
+    """It did not work."""
+
+    failure: Failure
+
+
+Reply = LoadedReply | BlockReply | MemoryReply | FailureReply
+
+encode = msgspec.msgpack.Encoder().encode
+decode_request = msgspec.msgpack.Decoder(Request).decode
+decode_reply = msgspec.msgpack.Decoder(Reply).decode
+
+
+def spawn(
+    command: Sequence[str], *, environment: Mapping[str, str], log: IO[bytes]
+) -> tuple[subprocess.Popen[bytes], Connection]:
+    """Start a worker and return it with the parent's end of its pipe.
+
+    Args:
+        command: Program and arguments; the worker's end of the pipe is appended as a last argument.
+        environment: Its whole environment.
+        log: Where its stdout and stderr go.
+    """
+    here, there = Pipe(duplex=True)
+    try:
+        if sys.platform == "win32":  # pragma: no cover
+            import msvcrt  # noqa: F401  (documents that handles, not file descriptors, are inherited)
+            import os
+
+            os.set_handle_inheritable(there.fileno(), True)
+            startup = subprocess.STARTUPINFO(lpAttributeList={"handle_list": [there.fileno()]})
+            process = subprocess.Popen(
+                [*command, str(there.fileno())],
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                startupinfo=startup,
+                creationflags=subprocess.CREATE_NEW_PROCESS_GROUP,
+            )
+        else:
+            process = subprocess.Popen(
+                [*command, str(there.fileno())],
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[there.fileno()],
+                # A process group of its own: Ctrl-C reaches the parent alone, which ends its workers in order.
+                process_group=0,
+            )
+    except BaseException:
+        here.close()
+        raise
+    finally:
+        there.close()
+    return process, here
+
+
+def connect(handle: str) -> Connection:
+    """Return the worker's end of the pipe, given the last argument of its command line."""
+    if sys.platform == "win32":  # pragma: no cover
+        from multiprocessing.connection import PipeConnection
+
+        return PipeConnection(int(handle))  # type: ignore[no-any-return]
+    return Connection(int(handle))

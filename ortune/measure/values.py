@@ -1,0 +1,146 @@
+"""What measuring takes and gives: blocks, failures, and what a session looks like once it is there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import msgspec
+
+from ortune.knobs.config import Config
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+FailureKind = Literal["exception", "crash", "exit", "timeout", "out_of_memory", "wrong_output"]
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Why a candidate cannot be had. It is a value: the search goes on without the candidate.
+
+    Attributes:
+        kind: "exception" (ONNX Runtime refused), "crash" (a signal), "exit" (the process ended by itself),
+            "timeout", "out_of_memory", or "wrong_output" (outputs differ from the default's).
+        stage: What was being done: "start", "load", "check" or "measure".
+        message: The cause, for people.
+    """
+
+    kind: FailureKind
+    stage: str
+    message: str
+
+
+class BlockPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How one block is to be measured.
+
+    Attributes:
+        duration_ns: Time to go on calling for, at least.
+        lead_in_ns: Time of unmeasured calls before it, at least; there is always at least one call.
+        min_calls: Calls to make, at least.
+        deadline_s: Time after which the candidate counts as hanging.
+    """
+
+    duration_ns: int
+    lead_in_ns: int
+    min_calls: int
+    deadline_s: float
+
+
+class Block(msgspec.Struct, frozen=True, kw_only=True):
+    """Consecutive calls of one candidate.
+
+    Attributes:
+        samples_ns: Duration of each call.
+        wall_ns: Duration of all of them.
+        lead_in_ns: Duration of the unmeasured calls before.
+        cpu_ns: CPU time that the worker's process spent meanwhile, all threads together.
+        foreign_share: Share of the usable CPUs' time that others used meanwhile (steal included), from 0 to 1;
+            None where the system does not tell.
+        contended: Whether others used enough of it to spoil the block.
+    """
+
+    samples_ns: NDArray[np.int64]
+    wall_ns: int
+    lead_in_ns: int = 0
+    cpu_ns: int
+    foreign_share: float | None
+    contended: bool
+
+    @property
+    def p50_ns(self) -> float:
+        """Median duration of a call."""
+        import numpy as np
+
+        return float(np.median(self.samples_ns))
+
+
+class PoolThread(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A thread that appeared while the session was created, and the CPUs that it is allowed on."""
+
+    cpus: tuple[int, ...]
+
+
+class Loaded(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a session turned out to be, read back after it was created and run once.
+
+    Attributes:
+        load_ns: Time that creating the session took.
+        providers: Execution providers that the session has.
+        threads: Pool threads with the CPUs that they are allowed on; empty where the system does not tell.
+        outputs: Each output's type and shape.
+        max_error: Largest difference of an output from the default's, as a share of the output's largest value;
+            for the first default, from its own second run.
+        deterministic: Whether the default's second run agreed with its first. Where it did not, only types and
+            shapes of outputs are compared.
+        log: What the worker printed while loading: ONNX Runtime's warnings and errors.
+    """
+
+    load_ns: int
+    providers: tuple[str, ...]
+    threads: tuple[PoolThread, ...] = ()
+    outputs: dict[str, str] = {}
+    max_error: float | None = None
+    deterministic: bool = True
+    log: tuple[str, ...] = ()
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """Resident memory of a worker: now, and at its peak."""
+
+    steady_bytes: int
+    peak_bytes: int
+
+
+class Live(Protocol):
+    """A candidate with a session that can be measured; it does not run while it is not measured."""
+
+    @property
+    def config(self) -> Config:
+        """The candidate's config."""
+
+    @property
+    def loaded(self) -> Loaded:
+        """What the session turned out to be."""
+
+    def measure(self, plan: BlockPlan) -> Block | Failure:
+        """Measure one block. After a Failure the candidate is gone."""
+
+    def memory(self) -> Memory | None:
+        """Return the memory that it takes, or None when it cannot be told."""
+
+    def close(self) -> None:
+        """End it; may be called more than once."""
+
+
+class Executor(Protocol):
+    """Makes candidates live. Search code cannot tell whether they are processes or recordings."""
+
+    def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[Live | Failure]:
+        """Make all of them live, side by side; one answer for each config, in the same order.
+
+        The first config ever launched must be the default: its outputs are the reference.
+        """
+
+    def now_s(self) -> float:
+        """Return the time on a clock that only goes forward, in seconds."""

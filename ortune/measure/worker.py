@@ -1,0 +1,225 @@
+"""The worker: a process of its own for one candidate. It creates the session, checks it, and measures blocks.
+
+Started by the parent as `python -m ortune.measure.worker HANDLE`. It answers one request at a time, and ends when
+the pipe is closed. Between requests the parent suspends it.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ortune.errors import OrtuneError
+from ortune.measure import cpu, protocol
+from ortune.measure.values import BlockPlan, Failure, Loaded
+
+MAX_LOG_LINES = 8
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to end this process when its parent ends, even while it is suspended (prctl(2))."""
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+def limit_memory(limit_bytes: int) -> None:
+    """Make allocations beyond the limit fail, so that a candidate that eats memory fails instead of the host."""
+    if sys.platform == "win32":  # pragma: no cover
+        return
+    import resource
+
+    # RLIMIT_DATA counts private writable memory; RLIMIT_AS would count reserved addresses too.
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    limit = limit_bytes if hard == resource.RLIM_INFINITY else min(limit_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+
+
+class Candidate:
+    """The session of one candidate, and what is fed to it."""
+
+    def __init__(self, request: protocol.Load) -> None:
+        self.request = request
+        self.usable = frozenset(request.usable)
+        self.call: Callable[[], Any]
+
+    def load(self) -> Loaded:
+        """Create the session and run it.
+
+        Raises:
+            Exception: Whatever onnxruntime raises.
+        """
+        from ortune.measure.session import make_run_options, make_session
+        from ortune.workload.inputs import load_feed
+
+        request = self.request
+        if request.memory_limit_bytes is not None:
+            limit_memory(request.memory_limit_bytes)
+        feed = load_feed(Path(request.feed_path))
+        import onnxruntime  # noqa: F401  (so that importing it does not count as creating the session)
+
+        before = cpu.thread_ids()
+        start = time.perf_counter_ns()
+        session = make_session(request.model_path, request.config)
+        load_ns = time.perf_counter_ns() - start
+        threads = cpu.read_threads(cpu.thread_ids() - before)
+        names = [output.name for output in session.get_outputs()]
+        run_options = make_run_options(request.config)
+
+        def call() -> Any:
+            return session.run(names, feed, run_options)
+
+        if run_options is None:
+
+            def call() -> Any:  # the same call as users write: nothing in it that is not theirs
+                return session.run(names, feed)
+
+        self.call = call
+        self.names = names
+        return Loaded(load_ns=load_ns, providers=tuple(session.get_providers()), threads=threads)
+
+    def check(self, loaded: Loaded) -> Loaded | Failure:
+        """Compare the outputs with the default's, or write them down as the reference."""
+        import msgspec
+
+        from ortune.measure.compare import compare_outputs, describe_outputs, load_outputs, save_outputs
+
+        outputs = self.call()
+        described = describe_outputs(self.names, outputs)
+        path = Path(self.request.reference_path)
+        if self.request.is_reference:
+            save_outputs(path, outputs)
+            reference, outputs = outputs, self.call()
+        else:
+            reference = load_outputs(path)
+        expected = describe_outputs(self.names, reference)
+        if described != expected:
+            name = next(name for name in expected if described[name] != expected[name])
+            message = f"output {name} is {described[name]} instead of {expected[name]}"
+            return Failure(kind="wrong_output", stage="check", message=message)
+        if not self.request.compare_values:
+            return msgspec.structs.replace(loaded, outputs=described)
+        difference = compare_outputs(self.names, reference, outputs, self.request.tolerance)
+        if difference.fault and not self.request.is_reference:
+            return Failure(kind="wrong_output", stage="check", message=difference.fault)
+        return msgspec.structs.replace(
+            loaded,
+            outputs=described,
+            max_error=difference.max_error,
+            deterministic=not difference.fault,
+        )
+
+    def measure(self, plan: BlockPlan) -> protocol.BlockReply:
+        """Measure one block, after its lead-in.
+
+        Raises:
+            Exception: Whatever onnxruntime raises.
+        """
+        import numpy as np
+
+        call, clock = self.call, time.perf_counter_ns
+        lead_in = clock()
+        call()
+        while clock() - lead_in < plan.lead_in_ns:
+            call()
+        busy, process = cpu.busy_ns(self.usable), time.process_time_ns()
+        # One reading of the clock between calls serves as the end of one and the start of the next.
+        start = clock()
+        stamps = [start]
+        append = stamps.append
+        end = start + plan.duration_ns
+        for _ in range(plan.min_calls):
+            call()
+            append(clock())
+        while stamps[-1] < end:
+            call()
+            append(clock())
+        cpu_ns = time.process_time_ns() - process
+        wall_ns = stamps[-1] - start
+        share, contended = None, False
+        if busy is not None and (busy_after := cpu.busy_ns(self.usable)) is not None:
+            share, contended = cpu.foreign_share(busy_after - busy - cpu_ns, wall_ns, len(self.usable))
+        return protocol.BlockReply(
+            samples=np.diff(np.asarray(stamps, dtype="<i8")).tobytes(),
+            wall_ns=wall_ns,
+            lead_in_ns=start - lead_in,
+            cpu_ns=cpu_ns,
+            foreign_share=share,
+            contended=contended,
+        )
+
+
+def failure_of(error: BaseException, stage: str) -> Failure:
+    """Return an exception as a value."""
+    message = f"{error}".strip() or type(error).__name__
+    starved = isinstance(error, MemoryError) or re.search(
+        r"bad_alloc|bad allocation|out of memory|failed to allocate|cannot allocate memory|EAGAIN", message, re.IGNORECASE
+    )
+    if isinstance(error, SystemExit):
+        return Failure(kind="exit", stage=stage, message=f"the process wanted to exit with status {error.code}")
+    return Failure(kind="out_of_memory" if starved else "exception", stage=stage, message=message)
+
+
+def serve(connection: Any, make: Callable[[protocol.Load], Candidate] = Candidate) -> None:
+    """Answer requests until the pipe is closed."""
+    candidate: Candidate | None = None
+    while True:
+        try:
+            request = protocol.decode_request(connection.recv_bytes())
+        except EOFError:
+            return
+        stage = "measure"
+        try:
+            reply: protocol.Reply
+            if isinstance(request, protocol.Load):
+                stage = "load"
+                candidate = make(request)
+                loaded = candidate.load()
+                stage = "check"
+                answer = candidate.check(loaded)
+                failed = isinstance(answer, Failure)
+                reply = protocol.FailureReply(answer) if isinstance(answer, Failure) else protocol.LoadedReply(answer)
+                if not failed:
+                    # Collections at odd moments would be measured; what is alive now stays alive.
+                    gc.collect()
+                    gc.freeze()
+                    gc.disable()
+            elif isinstance(request, protocol.Measure):
+                if candidate is None:
+                    raise RuntimeError("nothing is loaded")
+                reply = candidate.measure(request.plan)
+            else:
+                reply = protocol.MemoryReply(cpu.read_memory())
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever it is, it is the candidate's failure)
+            cause = error.message if isinstance(error, OrtuneError) else error
+            reply = protocol.FailureReply(failure_of(error if cause is error else RuntimeError(cause), stage))
+        connection.send_bytes(protocol.encode(reply))
+
+
+def main(make: Callable[[protocol.Load], Candidate] = Candidate) -> None:
+    """Serve the parent whose pipe the last argument names."""
+    die_with_parent()
+    # Ctrl-C is the parent's affair.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        serve(protocol.connect(sys.argv[-1]), make)
+    except (BrokenPipeError, ConnectionResetError):
+        pass
+    finally:
+        sys.stdout.flush()
+        # Without the interpreter's own way out: destructors of a broken session must not hang.
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
