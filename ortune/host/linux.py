@@ -155,9 +155,7 @@ def _read_l3_domains(directories: dict[int, Path], online: set[int]) -> tuple[Cp
     for cpu in sorted(online & set(directories)):
         for index in _numbered(directories[cpu] / "cache", "index").values():
             if _read_int(index / "level") == 3:
-                shared[cpu] = _read_cpus(index, "shared_cpu") or parse_cpu_mask(
-                    read_text(index / "shared_cpu_map")
-                )
+                shared[cpu] = _read_cpus(index, "shared_cpu") or parse_cpu_mask(read_text(index / "shared_cpu_map"))
     return _group(shared, shared, online)
 
 
@@ -238,7 +236,7 @@ def cgroup_directories(root: Path, controller: str) -> list[Path]:
 
 
 def _unescape(text: str) -> str:
-    """Undo the octal escapes of mountinfo (`\\040` is a space)."""
+    """Undo the octal escapes of mountinfo, where a space is backslash 040."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
@@ -280,7 +278,10 @@ def _inside(path: Path, root: Path) -> str:
 def read_memory_limit_bytes(root: Path) -> int | None:
     """Return the memory that this process's cgroups leave free, or None where they set no limit."""
     free = []
-    pairs = (("", "memory.max", "memory.current"), ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"))
+    pairs = (
+        ("", "memory.max", "memory.current"),
+        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+    )
     for controller, limit_name, usage_name in pairs:
         for directory in cgroup_directories(root, controller):
             limit, usage = _read_int(directory / limit_name), _read_int(directory / usage_name)

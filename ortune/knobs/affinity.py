@@ -103,7 +103,8 @@ class Placement:
     def _threads(self, n_workers: int) -> list[Cpus] | None:
         if all(len(core) == 1 for core in self.cores):
             return None
-        return [(cpu,) for core in self.cores for cpu in core][1 : n_workers + 1]
+        threads: list[Cpus] = [(cpu,) for core in self.cores for cpu in core]
+        return threads[1 : n_workers + 1]
 
     def _scattered(self, n_workers: int) -> list[Cpus] | None:
         if len(self._domains) < 2:

@@ -92,10 +92,12 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         config: Its settings in canonical form.
         why: Why it is worth trying: a sentence for each choice that is not the default.
+        labels: The choices that make it, by dimension; other choices may make an equal config.
     """
 
     config: Config
     why: tuple[str, ...] = ()
+    labels: Mapping[str, str] = {}
 
     @property
     def label(self) -> str:
@@ -152,7 +154,7 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True):
             if value is not None:
                 config = config.with_setting(dimension.knob.where, dimension.name, value)
                 why.append(choice.why)
-        return Candidate(config=canonical(config, self.n_default_threads), why=tuple(why))
+        return Candidate(config=canonical(config, self.n_default_threads), why=tuple(why), labels=labels)
 
     def candidates(self) -> Iterator[Candidate]:
         """Yield every distinct candidate once, the default first."""
@@ -261,7 +263,11 @@ def build_space(host: Host, model: ModelInfo) -> SearchSpace:
             choices=(
                 default,
                 *(
-                    Choice(label=base, value=base, why=f"blocks of work that shrink, base {base}: less waiting for late threads")
+                    Choice(
+                        label=base,
+                        value=base,
+                        why=f"blocks of work that shrink, base {base}: less waiting for late threads",
+                    )
                     for base in BLOCK_BASES
                 ),
             ),
@@ -273,7 +279,11 @@ def build_space(host: Host, model: ModelInfo) -> SearchSpace:
         why = "no two operators of this graph can run side by side"
         skipped += [
             Skipped(knob=knob, why=why)
-            for knob in (catalogue.EXECUTION_MODE, catalogue.INTER_OP_NUM_THREADS, catalogue.INTER_OP_ALLOW_SPINNING)
+            for knob in (
+                catalogue.EXECUTION_MODE,
+                catalogue.INTER_OP_NUM_THREADS,
+                catalogue.INTER_OP_ALLOW_SPINNING,
+            )
         ]
     else:
         sequential = {catalogue.EXECUTION_MODE.name: frozenset({DEFAULT_LABEL})}
@@ -304,9 +314,7 @@ def build_space(host: Host, model: ModelInfo) -> SearchSpace:
             choices=(default, *(Choice(label=name, value=name, why=why) for name, why in LEVELS.items())),
         )
     )
-    return SearchSpace(
-        dimensions=tuple(dimensions), n_default_threads=host.n_default_threads, skipped=tuple(skipped)
-    )
+    return SearchSpace(dimensions=tuple(dimensions), n_default_threads=host.n_default_threads, skipped=tuple(skipped))
 
 
 def thread_counts(host: Host) -> dict[int, str]:

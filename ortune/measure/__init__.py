@@ -12,6 +12,7 @@ from ortune.measure.values import (
     Loaded,
     Memory,
     PoolThread,
+    Runtime,
 )
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "Loaded",
     "Memory",
     "PoolThread",
+    "Runtime",
 ]

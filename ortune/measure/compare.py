@@ -126,7 +126,10 @@ def _compare_floats(expected: np.ndarray, actual: np.ndarray, tolerance: Toleran
     same = (np.isnan(expected) & np.isnan(actual)) | (expected == actual)
     unlike = int(np.count_nonzero(~finite & ~same))
     if unlike:
-        return Difference(max_error=float("inf"), fault=f"{unlike} of {expected.size} values are NaN or infinite on one side")
+        return Difference(
+            max_error=float("inf"),
+            fault=f"{unlike} of {expected.size} values are NaN or infinite on one side",
+        )
     scale = float(np.abs(expected[finite]).max(initial=0.0))
     error = np.abs(actual[finite] - expected[finite])
     largest = float(error.max(initial=0.0))
@@ -136,6 +139,7 @@ def _compare_floats(expected: np.ndarray, actual: np.ndarray, tolerance: Toleran
     if outside:
         return Difference(
             max_error=share,
-            fault=f"{outside} of {expected.size} values differ by more than the tolerance, by up to {share:.2g} of the largest value",
+            fault=f"{outside} of {expected.size} values differ by more than the tolerance, "
+            f"by up to {share:.2g} of the largest value",
         )
     return Difference(max_error=share)

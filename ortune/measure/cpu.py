@@ -58,7 +58,7 @@ def foreign_share(foreign_ns: float, wall_ns: int, n_cpus: int) -> tuple[float, 
 def thread_ids() -> frozenset[int]:
     """Return the ids of this process's threads, or nothing where they are not told."""
     try:
-        return frozenset(int(name) for name in os.listdir("/proc/self/task"))
+        return frozenset(int(path.name) for path in Path("/proc/self/task").iterdir())
     except (OSError, ValueError):
         return frozenset()
 
@@ -85,9 +85,7 @@ def read_memory() -> Memory:
         # Not getrusage: its peak survives exec, so that a small worker shows its parent's size.
         status = Path("/proc/self/status").read_text()
         sizes = dict(re.findall(r"^(VmHWM|VmRSS):\s*(\d+) kB", status, re.MULTILINE))
-        return Memory(
-            steady_bytes=int(sizes.get("VmRSS", 0)) * 1024, peak_bytes=int(sizes.get("VmHWM", 0)) * 1024
-        )
+        return Memory(steady_bytes=int(sizes.get("VmRSS", 0)) * 1024, peak_bytes=int(sizes.get("VmHWM", 0)) * 1024)
     import psutil
 
     info = psutil.Process().memory_info()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -17,15 +18,21 @@ from typing import Self
 import msgspec
 import psutil
 
-from ortune.knobs.config import Config
+from ortune.errors import ModelError
+from ortune.knobs.config import DEFAULT, Config
 from ortune.measure import protocol
-from ortune.measure.values import Block, BlockPlan, Failure, Live, Loaded, Memory
+from ortune.measure.values import Block, BlockPlan, Failure, Live, Loaded, Memory, Runtime
+from ortune.model import ModelInfo
 from ortune.workload import Feed, Tolerance
+from ortune.workload.inputs import explain_failure
 
 WORKER_COMMAND = (sys.executable, "-P", "-m", "ortune.measure.worker")
 
 START_DEADLINE_S = 60.0
 """Time that a worker may take to import onnxruntime, on top of what the caller allows for loading."""
+
+FIRST_LOAD_DEADLINE_S = 900.0
+"""Time that the default may take to load and run once: nothing is known of the model yet."""
 
 SHORT_REPLY_S = 10.0
 LOG_TAIL_BYTES = 4096
@@ -41,7 +48,12 @@ class ProcessExecutor:
         usable: CPUs on which foreign use is watched.
         memory_limit_bytes: Private memory that one worker may take, or None.
         command: Program and arguments that start a worker.
+
+    Attributes:
+        runtime: What the workers run, known after the first successful launch.
     """
+
+    runtime: Runtime
 
     def __init__(
         self,
@@ -99,8 +111,9 @@ class ProcessExecutor:
                 continue
             failure = worker.finish_loading(max(end_s - time.monotonic(), 0.1))
             answers.append(failure or worker)
-            if failure is None and not worker.loaded.deterministic:
-                self._compare_values = False
+            if failure is None:
+                self.runtime = worker.runtime
+                self._compare_values = self._compare_values and worker.loaded.deterministic
         return answers
 
     def _start(self, config: Config, *, is_reference: bool) -> Worker | Failure:
@@ -130,6 +143,7 @@ class Worker:
     """A candidate in a process of its own."""
 
     loaded: Loaded
+    runtime: Runtime
 
     def __init__(self, config: Config, command: Sequence[str], log_path: Path, *, on_close: object) -> None:
         self.config = config
@@ -149,10 +163,8 @@ class Worker:
 
     def send(self, request: protocol.Request) -> None:
         """Send a request; a worker that is gone already is noticed when its reply is read."""
-        try:
+        with contextlib.suppress(OSError):
             self._pipe.send_bytes(protocol.encode(request))
-        except OSError:
-            pass
 
     def finish_loading(self, deadline_s: float) -> Failure | None:
         """Wait until the session is there, and suspend the worker."""
@@ -161,6 +173,7 @@ class Worker:
             return reply
         assert isinstance(reply, protocol.LoadedReply)
         self.loaded = msgspec.structs.replace(reply.loaded, log=self._log_lines())
+        self.runtime = reply.runtime
         self._suspend()
         return None
 
@@ -213,11 +226,13 @@ class Worker:
             if not self._pipe.poll(deadline_s):
                 message = f"no answer within {deadline_s:.0f} s"
                 return self._fail(Failure(kind="timeout", stage=stage, message=message))
-            reply = protocol.decode_reply(self._pipe.recv_bytes())
+            reply: protocol.Reply = protocol.decode_reply(self._pipe.recv_bytes())
         except (EOFError, OSError):
             return self._fail(self._cause_of_death(stage))
         except msgspec.MsgspecError as error:
-            return self._fail(Failure(kind="exception", stage=stage, message=f"the worker's answer is garbled: {error}"))
+            return self._fail(
+                Failure(kind="exception", stage=stage, message=f"the worker's answer is garbled: {error}")
+            )
         if isinstance(reply, protocol.FailureReply):
             return self._fail(reply.failure)
         return reply
@@ -243,10 +258,8 @@ class Worker:
         return Failure(kind="crash", stage=stage, message=f"ended by {name}" + (f": {tail}" if tail else ""))
 
     def _suspend(self) -> None:
-        try:
+        with contextlib.suppress(psutil.Error):  # it died; the next request tells how
             self._control.suspend()
-        except psutil.Error:
-            pass  # it died; the next request tells how
 
     def _log_lines(self) -> tuple[str, ...]:
         """Return the last lines that the worker printed, without repetitions and colour codes."""
@@ -261,3 +274,20 @@ class Worker:
         return tuple(dict.fromkeys(line[:400] for line in lines if line))[-8:]
 
 
+def launch_reference(executor: ProcessExecutor, model: ModelInfo, feed: Feed) -> Live:
+    """Make the default live: the first proof that the model loads and runs on these inputs.
+
+    Raises:
+        ModelError: ONNX Runtime cannot load the model.
+        InputsError: The model does not run on these inputs.
+    """
+    (first,) = executor.launch([DEFAULT], deadline_s=FIRST_LOAD_DEADLINE_S)
+    if not isinstance(first, Failure):
+        return first
+    if first.stage == "check" and first.kind == "exception":
+        raise explain_failure(model, feed, first.message)
+    raise ModelError(
+        f"ONNX Runtime cannot {'run' if first.stage == 'check' else 'load'} {model.path}"
+        f" ({first.kind.replace('_', ' ')}): {first.message}",
+        "Check that it loads by itself: python -c 'import onnxruntime; onnxruntime.InferenceSession(PATH)'.",
+    )

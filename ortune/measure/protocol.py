@@ -14,7 +14,7 @@ from typing import IO
 import msgspec
 
 from ortune.knobs.config import Config
-from ortune.measure.values import BlockPlan, Failure, Loaded, Memory
+from ortune.measure.values import BlockPlan, Failure, Loaded, Memory, Runtime
 from ortune.workload import Tolerance
 
 
@@ -56,6 +56,7 @@ class LoadedReply(msgspec.Struct, frozen=True, tag=True):
     """The session is there."""
 
     loaded: Loaded
+    runtime: Runtime
 
 
 class BlockReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):

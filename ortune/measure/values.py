@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-FailureKind = Literal["exception", "crash", "exit", "timeout", "out_of_memory", "wrong_output"]
+FailureKind = Literal["exception", "crash", "exit", "timeout", "out_of_memory", "wrong_output", "not_applied"]
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -21,7 +21,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     Attributes:
         kind: "exception" (ONNX Runtime refused), "crash" (a signal), "exit" (the process ended by itself),
-            "timeout", "out_of_memory", or "wrong_output" (outputs differ from the default's).
+            "timeout", "out_of_memory", "wrong_output" (outputs differ from the default's), or "not_applied"
+            (ONNX Runtime accepted a setting that did not take effect).
         stage: What was being done: "start", "load", "check" or "measure".
         message: The cause, for people.
     """
@@ -88,6 +89,7 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         load_ns: Time that creating the session took.
         providers: Execution providers that the session has.
         threads: Pool threads with the CPUs that they are allowed on; empty where the system does not tell.
+        settings: SessionOptions and their entries as the session has them, for the settings of the config.
         outputs: Each output's type and shape.
         max_error: Largest difference of an output from the default's, as a share of the output's largest value;
             for the first default, from its own second run.
@@ -99,10 +101,20 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     load_ns: int
     providers: tuple[str, ...]
     threads: tuple[PoolThread, ...] = ()
+    settings: dict[str, int | bool | str] = {}
     outputs: dict[str, str] = {}
     max_error: float | None = None
     deterministic: bool = True
     log: tuple[str, ...] = ()
+
+
+class Runtime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The software that a worker runs."""
+
+    onnxruntime: str
+    providers: tuple[str, ...]
+    python: str
+    ortune: str
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,8 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from ortune.errors import OrtuneError
+from ortune.knobs.affinity import parse_affinity
+from ortune.knobs.catalogue import INTRA_OP_THREAD_AFFINITIES
+from ortune.knobs.config import Config
 from ortune.measure import cpu, protocol
-from ortune.measure.values import BlockPlan, Failure, Loaded
+from ortune.measure.values import BlockPlan, Failure, Loaded, Runtime
 
 MAX_LOG_LINES = 8
 
@@ -86,7 +89,12 @@ class Candidate:
 
         self.call = call
         self.names = names
-        return Loaded(load_ns=load_ns, providers=tuple(session.get_providers()), threads=threads)
+        return Loaded(
+            load_ns=load_ns,
+            providers=tuple(session.get_providers()),
+            threads=threads,
+            settings=read_settings(session.get_session_options(), request.config),
+        )
 
     def check(self, loaded: Loaded) -> Loaded | Failure:
         """Compare the outputs with the default's, or write them down as the reference."""
@@ -94,6 +102,9 @@ class Candidate:
 
         from ortune.measure.compare import compare_outputs, describe_outputs, load_outputs, save_outputs
 
+        fault = find_unapplied(self.request.config, loaded)
+        if fault:
+            return Failure(kind="not_applied", stage="load", message=fault)
         outputs = self.call()
         described = describe_outputs(self.names, outputs)
         path = Path(self.request.reference_path)
@@ -159,11 +170,59 @@ class Candidate:
         )
 
 
+def read_settings(options: Any, config: Config) -> dict[str, int | bool | str]:
+    """Return a config's settings as the session has them; enums by name."""
+    settings: dict[str, int | bool | str] = {}
+    for name in config.session_options:
+        value = getattr(options, name)
+        settings[name] = getattr(value, "name", value)
+    for name in config.session_config:
+        settings[name] = options.get_session_config_entry(name)
+    return settings
+
+
+def find_unapplied(config: Config, loaded: Loaded) -> str:
+    """Return what did not take effect, for people; empty when all did, as far as can be told."""
+    wanted = {**config.session_options, **config.session_config}
+    for name, value in loaded.settings.items():
+        if value != wanted[name]:
+            return f"{name} is {value!r} after {wanted[name]!r} was set"
+    missing = [name for name, _ in config.providers if name not in loaded.providers]
+    if missing:
+        return f"the session runs without {', '.join(missing)}"
+    affinity = config.session_config.get(INTRA_OP_THREAD_AFFINITIES.name)
+    if affinity and loaded.threads:
+        # A pinning that the kernel refuses is only logged, and the thread runs anywhere.
+        groups = sorted(parse_affinity(affinity))
+        found = sorted(thread.cpus for thread in loaded.threads)
+        if any(group not in found for group in groups):
+            return f"workers were to be pinned to CPUs {groups}, counted from 0, but may run on {found}"
+    return ""
+
+
+def read_runtime() -> Runtime:
+    """Return the versions of what this worker runs."""
+    import platform
+
+    import onnxruntime
+
+    from ortune import __version__
+
+    return Runtime(
+        onnxruntime=onnxruntime.__version__,
+        providers=tuple(onnxruntime.get_available_providers()),
+        python=platform.python_version(),
+        ortune=__version__,
+    )
+
+
 def failure_of(error: BaseException, stage: str) -> Failure:
     """Return an exception as a value."""
     message = f"{error}".strip() or type(error).__name__
     starved = isinstance(error, MemoryError) or re.search(
-        r"bad_alloc|bad allocation|out of memory|failed to allocate|cannot allocate memory|EAGAIN", message, re.IGNORECASE
+        r"bad_alloc|bad allocation|out of memory|failed to allocate|cannot allocate memory|EAGAIN",
+        message,
+        re.IGNORECASE,
     )
     if isinstance(error, SystemExit):
         return Failure(kind="exit", stage=stage, message=f"the process wanted to exit with status {error.code}")
@@ -188,7 +247,11 @@ def serve(connection: Any, make: Callable[[protocol.Load], Candidate] = Candidat
                 stage = "check"
                 answer = candidate.check(loaded)
                 failed = isinstance(answer, Failure)
-                reply = protocol.FailureReply(answer) if isinstance(answer, Failure) else protocol.LoadedReply(answer)
+                reply = (
+                    protocol.FailureReply(answer)
+                    if isinstance(answer, Failure)
+                    else protocol.LoadedReply(answer, read_runtime())
+                )
                 if not failed:
                     # Collections at odd moments would be measured; what is alive now stays alive.
                     gc.collect()

@@ -138,7 +138,8 @@ def _parse(path: Path) -> Any:
         head = file.read(8)
     if head[4:8] == b"ORTM":
         raise ModelError(
-            f"{path} is in ORT format, which ortune does not read.", "Pass the ONNX file that it was made from."
+            f"{path} is in ORT format, which ortune does not read.",
+            "Pass the ONNX file that it was made from.",
         )
     try:
         model = onnx.load_model(path, format="protobuf", load_external_data=False)
@@ -201,7 +202,7 @@ def _dtype_name(elem_type: int) -> str:
     from onnx import TensorProto
 
     names = {"FLOAT": "float32", "DOUBLE": "float64"}
-    name = TensorProto.DataType.Name(elem_type)
+    name = str(TensorProto.DataType.Name(elem_type))
     return names.get(name, name.lower())
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ortune.workload.inputs import Feed, InputOptions, Tensor, make_feed
-from ortune.workload.values import Objective, Tolerance, Workload
+from ortune.workload.values import InputData, Objective, Tolerance, Workload
 
 __all__ = [
     "Feed",
+    "InputData",
     "InputOptions",
     "Objective",
     "Tensor",

@@ -10,12 +10,13 @@ import re
 import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ortune.errors import InputsError
 from ortune.model import Dim, InputInfo, ModelInfo
+from ortune.workload.values import InputData
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,10 +71,10 @@ class Tensor(msgspec.Struct, frozen=True, kw_only=True):
     guessed: tuple[str, ...] = ()
 
     @property
-    def description(self) -> str:
-        """Data type and shape, such as `float32[1,3,224,224]`."""
+    def data(self) -> InputData:
+        """Type, sizes and origin, as they are written to the record."""
         dtype = "string" if self.array.dtype.kind == "U" else str(self.array.dtype)
-        return f"{dtype}[{','.join(map(str, self.array.shape))}]"
+        return InputData(dtype=dtype, shape=self.array.shape, origin=self.origin)
 
 
 class Feed(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,16 +87,16 @@ class Feed(msgspec.Struct, frozen=True, kw_only=True):
         """Whether any size was guessed."""
         return any(tensor.guessed for tensor in self.tensors.values())
 
-    def describe(self) -> dict[str, str]:
+    def describe(self) -> dict[str, InputData]:
         """Return a description of each input, as it is written to the record."""
-        return {name: f"{tensor.description} {tensor.origin}" for name, tensor in self.tensors.items()}
+        return {name: tensor.data for name, tensor in self.tensors.items()}
 
     def save(self, path: Path) -> None:
         """Write all arrays to an .npz file for the workers."""
         import numpy as np
 
         # Positional names: an input's own name may hold characters that a file name cannot.
-        arrays = {f"{position:04}": tensor.array for position, tensor in enumerate(self.tensors.values())}
+        arrays: dict[str, Any] = {f"{n:04}": tensor.array for n, tensor in enumerate(self.tensors.values())}
         with path.open("wb") as file:
             np.savez(file, names=np.array(list(self.tensors), dtype=np.str_), **arrays)
 
@@ -152,7 +153,8 @@ def _check_options(by_name: Mapping[str, InputInfo], options: InputOptions) -> N
         )
         if not fits:
             raise InputsError(
-                f"--shape {name}={format_shape(shape)} does not fit the model, which says {format_shape(wanted or ())}.",
+                f"--shape {name}={format_shape(shape)} does not fit the model, "
+                f"which says {format_shape(wanted or ())}.",
                 "Change the sizes that are symbolic in the model, and keep the others.",
             )
 
@@ -175,7 +177,9 @@ def _load_data(path: Path, inputs: tuple[InputInfo, ...]) -> dict[str, Array]:
         try:
             with np.load(path, allow_pickle=False) as saved:
                 if not isinstance(saved, np.lib.npyio.NpzFile):
-                    raise InputsError(f"--inputs {path} holds a bare array.", "Save it with numpy.savez(path, NAME=array).")
+                    raise InputsError(
+                        f"--inputs {path} holds a bare array.", "Save it with numpy.savez(path, NAME=array)."
+                    )
                 arrays = {name: saved[name] for name in saved.files}
         except (OSError, ValueError, EOFError) as error:
             raise InputsError(
@@ -342,7 +346,7 @@ def explain_failure(model: ModelInfo, feed: Feed, message: str) -> InputsError:
     lines = [f"The model does not run on these inputs: {message}"]
     for name, tensor in feed.tensors.items():
         guessed = f"; guessed: {', '.join(tensor.guessed)}" if tensor.guessed else ""
-        lines.append(f"  {name}: {tensor.description}, {tensor.origin}{guessed}")
+        lines.append(f"  {name}: {tensor.data}, {tensor.origin}{guessed}")
     by_name = {info.name: info for info in model.inputs}
     options = []
     for name, tensor in feed.tensors.items():

@@ -26,17 +26,28 @@ QUANTIZED_TOLERANCE = Tolerance(relative=1e-3, absolute=1 / 127)
 """For int8 models: rounding may go the other way, which is one of the 127 steps of the output's range."""
 
 
+class InputData(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one input is fed with: NumPy's type name ("string" for strings), sizes, and where the values come from."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    origin: str
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
 class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is measured.
 
     Attributes:
         load: How calls arrive: "single-stream" is one caller, back to back.
         objective: What is made small.
-        inputs: For each input its data type and shape, such as "float32[1,3,224,224]", and its origin.
+        inputs: What each input is fed with.
         tolerance: How far a candidate's outputs may lie from the default's.
     """
 
     load: Literal["single-stream"] = "single-stream"
     objective: Objective = "p50"
-    inputs: dict[str, str]
+    inputs: dict[str, InputData]
     tolerance: Tolerance

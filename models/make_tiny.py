@@ -1,0 +1,125 @@
+"""Write the tiny models that are committed: `python -m models.make_tiny`. Weights are random, and seeded.
+
+tiny_cnn.onnx      an image classifier with branches, as in Inception: 1x3x32x32 to 10 classes
+tiny_encoder.onnx  a text encoder: token ids and a mask with symbolic batch and sequence, to one vector each
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, checker, helper, numpy_helper, save
+
+HERE = Path(__file__).parent
+OPSET, IR_VERSION = 17, 8
+
+
+class Graph:
+    """Collects nodes and weights."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Any] = []
+        self.weights: list[Any] = []
+        self.rng = np.random.default_rng(0)
+
+    def weight(self, *shape: int) -> str:
+        name = f"w{len(self.weights)}"
+        fan_in = int(np.prod(shape[1:])) if len(shape) > 1 else 1
+        values = self.rng.normal(0, np.sqrt(2 / fan_in) if len(shape) > 1 else 0.1, shape)
+        self.weights.append(numpy_helper.from_array(values.astype(np.float32), name))
+        return name
+
+    def constant(self, values: Any) -> str:
+        name = f"c{len(self.weights)}"
+        self.weights.append(numpy_helper.from_array(np.asarray(values), name))
+        return name
+
+    def node(self, op: str, *inputs: str, output: str = "", **attributes: Any) -> str:
+        output = output or f"v{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, list(inputs), [output], **attributes))
+        return output
+
+    def save(self, name: str, inputs: list[Any], outputs: list[Any]) -> None:
+        graph = helper.make_graph(self.nodes, name, inputs, outputs, self.weights)
+        model = helper.make_model(
+            graph,
+            opset_imports=[helper.make_opsetid("", OPSET)],
+            ir_version=IR_VERSION,
+            producer_name="ortune",
+        )
+        checker.check_model(model, full_check=True)
+        save(model, HERE / f"{name}.onnx")
+
+
+def make_cnn() -> None:
+    graph = Graph()
+
+    def conv(value: str, channels_in: int, channels: int, kernel: int, stride: int = 1) -> str:
+        pad = kernel // 2
+        value = graph.node(
+            "Conv",
+            value,
+            graph.weight(channels, channels_in, kernel, kernel),
+            graph.weight(channels),
+            kernel_shape=[kernel, kernel],
+            pads=[pad] * 4,
+            strides=[stride, stride],
+        )
+        return graph.node("Relu", value)
+
+    value = conv("image", 3, 8, 3, stride=2)
+    for channels_in in (8, 24):
+        branches = [
+            conv(value, channels_in, 8, 1),
+            conv(conv(value, channels_in, 4, 1), 4, 8, 3),
+            conv(
+                graph.node("MaxPool", value, kernel_shape=[3, 3], pads=[1] * 4, strides=[1, 1]),
+                channels_in,
+                8,
+                1,
+            ),
+        ]
+        value = graph.node("Concat", *branches, axis=1)
+    value = graph.node("Flatten", graph.node("GlobalAveragePool", value))
+    value = graph.node("Gemm", value, graph.weight(10, 24), graph.weight(10), transB=1)
+    graph.node("Softmax", value, output="probabilities", axis=-1)
+    graph.save(
+        "tiny_cnn",
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, [1, 3, 32, 32])],
+        [helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, [1, 10])],
+    )
+
+
+def make_encoder(vocabulary: int = 50, width: int = 16) -> None:
+    graph = Graph()
+    value = graph.node("Gather", graph.weight(vocabulary, width), "input_ids", axis=0)
+    query, key, values = (graph.node("MatMul", value, graph.weight(width, width)) for _ in range(3))
+    scores = graph.node("MatMul", query, graph.node("Transpose", key, perm=[0, 2, 1]))
+    mask = graph.node("Cast", "attention_mask", to=TensorProto.FLOAT)
+    bias = graph.node(
+        "Mul",
+        graph.node("Sub", graph.constant(np.float32(1)), mask),
+        graph.constant(np.float32(-1e4)),
+    )
+    bias = graph.node("Unsqueeze", bias, graph.constant(np.array([1], np.int64)))
+    attention = graph.node("Softmax", graph.node("Add", scores, bias), axis=-1)
+    value = graph.node("Add", value, graph.node("MatMul", attention, values))
+    hidden = graph.node("Relu", graph.node("MatMul", value, graph.weight(width, 2 * width)))
+    value = graph.node("Add", value, graph.node("MatMul", hidden, graph.weight(2 * width, width)))
+    graph.node("ReduceMean", value, output="embedding", axes=[1], keepdims=0)
+    shape = ["batch", "sequence"]
+    graph.save(
+        "tiny_encoder",
+        [
+            helper.make_tensor_value_info("input_ids", TensorProto.INT64, shape),
+            helper.make_tensor_value_info("attention_mask", TensorProto.INT64, shape),
+        ],
+        [helper.make_tensor_value_info("embedding", TensorProto.FLOAT, ["batch", width])],
+    )
+
+
+if __name__ == "__main__":
+    make_cnn()
+    make_encoder()

@@ -1,0 +1,57 @@
+"""What CI runs: `nox` for all of it, `nox -s tests` for one part."""
+
+import nox
+
+nox.options.sessions = ["lint", "types", "tests"]
+nox.options.default_venv_backend = "venv"
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    session.install("-e", ".[test]")
+    session.run("python", "-m", "pytest", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    session.install("ruff>=0.9")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    session.install("-e", ".[dev]")
+    session.run("mypy")
+
+
+@nox.session
+def minimums(session: nox.Session) -> None:
+    """Run the tests on the oldest dependencies that pyproject.toml allows."""
+    session.install("uv")
+    session.run("uv", "pip", "install", "--resolution", "lowest-direct", "-e", ".[test]")
+    session.run("python", "-m", "pytest", *session.posargs)
+
+
+@nox.session
+def zoo(session: nox.Session) -> None:
+    """Run the tests that need the real models of models/manifest.toml."""
+    session.install("-e", ".[test]", "scikit-learn", "skl2onnx")
+    session.run("python", "-m", "models.build")
+    session.run("python", "-m", "pytest", "-m", "zoo", *session.posargs)
+
+
+@nox.session
+def schema(session: nox.Session) -> None:
+    """Write docs/record.schema.json from the code."""
+    session.install("-e", ".")
+    session.run("python", "-m", "docs.generate")
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Run the benchmarks of benchmarks/ on an idle host; it takes an hour."""
+    session.install("-e", ".")
+    session.run("python", "-m", "models.build", "squeezenet", "ppocrv2_cls", "tiny_regressor", "logreg_iris")
+    session.run("python", "-m", "benchmarks.overhead")
+    session.run("python", "-m", "benchmarks.aa")

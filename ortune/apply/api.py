@@ -1,0 +1,67 @@
+"""The Python interface to a record: options and sessions as the search found them best."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ortune.apply.fit import check_model
+from ortune.measure.session import make_session, make_session_options
+from ortune.record import Record, read_record
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+
+def session_options(config: str | Path | Record) -> onnxruntime.SessionOptions:
+    """Return SessionOptions with the settings of a record.
+
+    Args:
+        config: A record, or the path of one.
+
+    Raises:
+        RecordError: The file is not a record.
+        UsageError: This onnxruntime does not know one of the settings.
+    """
+    return make_session_options(_load(config).config)
+
+
+def create_session(
+    model: str | Path, config: str | Path | Record, *, any_model: bool = False
+) -> onnxruntime.InferenceSession:
+    """Create a session for a model with the settings of a record.
+
+    Args:
+        model: Path of the ONNX file.
+        config: A record, or the path of one.
+        any_model: Whether to skip the check that the record is for this model, which reads all of its files.
+
+    Raises:
+        RecordError: The file is not a record, or it is for another model.
+        UsageError: This onnxruntime does not know one of the settings.
+        Exception: Whatever onnxruntime raises for a model that it cannot load.
+    """
+    record = _load(config)
+    if not any_model:
+        check_model(record, model)
+    _warn_of_environment(record)
+    return make_session(os.fspath(model), record.config)
+
+
+def _load(config: str | Path | Record) -> Record:
+    return config if isinstance(config, Record) else read_record(config)
+
+
+def _warn_of_environment(record: Record) -> None:
+    """Warn of variables that should have been set before this process started."""
+    missing: dict[str, Any] = {
+        name: value for name, value in record.config.environment.items() if os.environ.get(name) != value
+    }
+    if missing:
+        settings = " ".join(f"{name}={value}" for name, value in missing.items())
+        warnings.warn(
+            f"this config needs environment variables that only work when a process starts with them: {settings}",
+            stacklevel=3,
+        )

@@ -1,0 +1,62 @@
+"""Runs a record's config once, beside the default, and reads back what took effect."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from ortune.apply.fit import Misfit, check_model, find_misfits
+from ortune.host import read_host
+from ortune.measure import Failure, Loaded, Runtime
+from ortune.measure.executor import FIRST_LOAD_DEADLINE_S, ProcessExecutor, launch_reference
+from ortune.model import read_model
+from ortune.record import Record
+from ortune.workload import InputOptions, make_feed
+
+
+class TrialRun(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened.
+
+    Attributes:
+        runtime: The software here.
+        loaded: The session with the config, read back, or why there is none.
+        misfits: What differs between where the record was made and here.
+    """
+
+    runtime: Runtime
+    loaded: Loaded | Failure
+    misfits: tuple[Misfit, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether the config works here, on the kind of host that it was made for."""
+        return isinstance(self.loaded, Loaded) and not self.misfits
+
+
+def run_once(record: Record, model: str | Path, data: str | None = None) -> TrialRun:
+    """Create the default's session and the config's, run both, and compare their outputs.
+
+    Inputs have the recorded shapes.
+
+    Args:
+        record: What to apply.
+        model: Path of the ONNX file.
+        data: Input data as for a search, or None to synthesise it.
+
+    Raises:
+        OrtuneError: The record is for another model, or the model does not run.
+    """
+    check_model(record, model)
+    info = read_model(model)
+    host = read_host()
+    shapes = {name: given.shape for name, given in record.workload.inputs.items()}
+    feed = make_feed(info, InputOptions(shapes=shapes, data=data, seed=record.search.seed))
+    with ProcessExecutor(info.path, feed, record.workload.tolerance, usable=host.limits.usable) as executor:
+        launch_reference(executor, info, feed)
+        (tuned,) = executor.launch([record.config], deadline_s=FIRST_LOAD_DEADLINE_S)
+        return TrialRun(
+            runtime=executor.runtime,
+            loaded=tuned if isinstance(tuned, Failure) else tuned.loaded,
+            misfits=find_misfits(record, host, executor.runtime),
+        )

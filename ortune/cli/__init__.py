@@ -1,0 +1,72 @@
+"""The command line: one file for each command. Heavy imports happen inside the command that needs them."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import Annotated
+
+import typer
+
+from ortune import __version__
+from ortune.cli.apply import apply
+from ortune.cli.search import search
+from ortune.cli.space import space
+from ortune.errors import ExitCode, OrtuneError
+
+app = typer.Typer(
+    name="ortune",
+    help="Finds the ONNX Runtime settings that make a model fastest on this host, and proves it.",
+    epilog="Exit codes: 0 done, 1 the answer is no, 2 error, 3 inconclusive, 130 interrupted.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(search)
+app.command()(apply)
+app.command()(space)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"ortune {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and stop."),
+    ] = False,
+) -> None:
+    """Options that all commands share."""
+
+
+def main() -> None:
+    """Run the command line, and turn errors into messages and exit codes."""
+    # `docker stop` and the like end a search as Ctrl-C does: the best so far is written.
+    signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
+    try:
+        app()
+    except OrtuneError as error:
+        _show_error(error)
+        sys.exit(ExitCode.ERROR)
+    except KeyboardInterrupt:
+        sys.exit(ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of our output has gone, as `head` does. Nothing more can be said to it.
+        sys.stderr.close()
+        sys.exit(ExitCode.ERROR)
+
+
+def _show_error(error: OrtuneError) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(Text.assemble(("error: ", "bold red"), error.message))
+    if error.cure:
+        console.print(Text(error.cure, "dim"))

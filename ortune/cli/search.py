@@ -1,0 +1,106 @@
+"""`ortune search`: find the best settings, prove them, write them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ortune.cli import options
+from ortune.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from ortune.workload import Tolerance
+
+
+def search(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="The ONNX file.", show_default=False)],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Where to write the record.",
+            show_default="MODEL.ortune.json",
+        ),
+    ] = None,
+    budget: Annotated[
+        str, typer.Option("--budget", metavar="TIME", help="Wall time to spend, such as 60s or 5m.")
+    ] = "60s",
+    trials: Annotated[
+        int | None,
+        typer.Option("--trials", metavar="N", help="Candidates to screen at most.", show_default=False),
+    ] = None,
+    dim: options.Dims = None,
+    shape: options.Shapes = None,
+    inputs: options.Inputs = None,
+    rtol: Annotated[
+        float | None,
+        typer.Option("--rtol", metavar="X", help="Allowed difference of outputs, relative to each value."),
+    ] = None,
+    atol: Annotated[
+        float | None,
+        typer.Option("--atol", metavar="X", help="Allowed difference, relative to the output's largest value."),
+    ] = None,
+    study: Annotated[
+        Path | None,
+        typer.Option("--study", metavar="FILE", help="Keep Optuna's study: a .db file (SQLite), or a .journal file."),
+    ] = None,
+    seed: options.Seed = 0,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Find the settings that make MODEL fastest on this host, prove them, and write them as JSON."""
+    from ortune.console.search import SearchProgress, make_console, show_setting, show_verdict
+    from ortune.record import encode_record
+    from ortune.tune import SearchRequest, prepare
+    from ortune.tune import search as run
+
+    path = output or Path(f"{Path(model).stem}.ortune.json")
+    request = SearchRequest(
+        model=model,
+        output=path,
+        budget_s=options.parse_duration_s(budget, "--budget"),
+        n_trials=trials,
+        seed=seed,
+        inputs=options.parse_inputs(dim, shape, inputs, seed),
+        tolerance=parse_tolerance(rtol, atol),
+        study=study,
+    )
+    setting = prepare(request)
+    console = make_console(stderr=json)
+    if not quiet:
+        show_setting(console, setting)
+    with SearchProgress(console, quiet=quiet) as progress:
+        result = run(setting, progress)
+    if not quiet:
+        show_verdict(console, result.record, path)
+    if json:
+        sys.stdout.buffer.write(encode_record(result.record))
+    if result.outcome.interrupted:
+        raise typer.Exit(ExitCode.INTERRUPTED)
+    if result.outcome.verdict == "inconclusive":
+        raise typer.Exit(ExitCode.INCONCLUSIVE)
+
+
+def parse_tolerance(rtol: float | None, atol: float | None) -> Tolerance | None:
+    """Return the tolerance that the options ask for, or None when they ask for none.
+
+    Raises:
+        UsageError: One of them is negative.
+    """
+    from ortune.workload import Tolerance
+
+    for name, value in (("--rtol", rtol), ("--atol", atol)):
+        if value is not None and not 0 <= value < float("inf"):
+            raise UsageError(f"{name} {value}: a tolerance is a number of at least 0.")
+    if rtol is None and atol is None:
+        return None
+    default = Tolerance()
+    return Tolerance(
+        relative=default.relative if rtol is None else rtol,
+        absolute=default.absolute if atol is None else atol,
+    )

@@ -1,0 +1,68 @@
+"""What `ortune apply` shows: the settings, what took effect, what does not fit, and the code to use."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+from rich.syntax import Syntax
+from rich.table import Table
+from rich.text import Text
+
+from ortune.apply.trial_run import TrialRun
+from ortune.console.search import settings_table
+from ortune.console.text import duration, interval, plural, ratio
+from ortune.measure import Failure
+from ortune.record import Record
+
+
+def show_apply(console: Console, record: Record, run: TrialRun, snippet: str) -> None:
+    """Print the whole page."""
+    evidence = record.evidence
+    if record.config.is_default:
+        console.print(f"This record recommends [bold]ONNX Runtime's default[/]: {evidence.reason}.")
+    else:
+        speedup = evidence.speedup
+        claim = (
+            f", {ratio(speedup.estimate)} {interval(speedup.low, speedup.high)} when it was tuned" if speedup else ""
+        )
+        console.print(
+            f"[bold]{plural(len(record.config.settings), 'setting')}[/] for {escape(record.model.path)}{escape(claim)}"
+        )
+        console.print()
+        console.print(settings_table(record.config))
+    console.print()
+    _show_run(console, run)
+    for misfit in run.misfits:
+        console.print(
+            Text.assemble(
+                ("does not fit  ", "bold yellow"),
+                f"{misfit.what}: {misfit.recorded} in the record, {misfit.here} here. {misfit.cure}",
+            )
+        )
+    console.print()
+    console.print(Syntax(snippet, "python", background_color="default", word_wrap=True))
+
+
+def _show_run(console: Console, run: TrialRun) -> None:
+    loaded = run.loaded
+    if isinstance(loaded, Failure):
+        console.print(
+            Text.assemble(("does not work  ", "bold red"), f"{loaded.kind.replace('_', ' ')}: {loaded.message}")
+        )
+        return
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="green", justify="right")
+    table.add_column(overflow="fold")
+    table.add_row("session", f"created in {duration(loaded.load_ns)}, on {', '.join(loaded.providers)}")
+    if loaded.settings:
+        table.add_row("read back", escape(", ".join(f"{name}={value}" for name, value in loaded.settings.items())))
+    if loaded.threads:
+        cpus = "; ".join(",".join(map(str, thread.cpus)) for thread in loaded.threads[:8])
+        more = " ..." if len(loaded.threads) > 8 else ""
+        table.add_row(
+            "workers",
+            f"{plural(len(loaded.threads), 'thread')}, allowed on CPUs {cpus}{more} (counted from 0)",
+        )
+    error = f", largest difference {loaded.max_error:.2g} of the largest value" if loaded.max_error is not None else ""
+    table.add_row("outputs", f"agree with the default's{error}")
+    console.print(table)

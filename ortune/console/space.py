@@ -1,0 +1,29 @@
+"""What `ortune space` shows: every choice, and why it is tried."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ortune.console.text import plural
+from ortune.knobs import SearchSpace
+
+
+def show_space(console: Console, space: SearchSpace) -> None:
+    """Print the dimensions, and the knobs that are left out."""
+    for dimension in space.dimensions:
+        if len(dimension.choices) < 2:
+            continue
+        console.print(f"[bold]{dimension.name}[/]  [dim]{escape(dimension.knob.summary)}[/]")
+        table = Table.grid(padding=(0, 2))
+        table.add_column(no_wrap=True, style="cyan", min_width=22)
+        table.add_column(overflow="fold")
+        for choice in dimension.choices[1:]:
+            table.add_row(f"  {escape(choice.label)}", escape(choice.why))
+        console.print(table)
+    console.print()
+    for skipped in space.skipped:
+        console.print(f"[dim]not tried[/]  {skipped.knob.name}: {escape(skipped.why)}")
+    n_candidates = sum(1 for _ in space.candidates())
+    console.print(f"[bold]{plural(n_candidates, 'distinct candidate')}[/], the default among them")

@@ -1,0 +1,222 @@
+"""The record: the JSON document that a search writes, and that everything else reads.
+
+It is plain enough to be applied by hand. It is strict: a newer schema, an unknown field or a wrong type is refused
+with the path of the fault, as a config that is half understood would be half applied.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ortune.errors import RecordError, UsageError
+from ortune.host import Fingerprint
+from ortune.knobs import Config
+from ortune.measure import Runtime
+from ortune.model import ModelFile
+from ortune.trials.values import BestSoFar, Noise, Speedup, StageTime, Summary, Trial, Verdict
+from ortune.workload import Objective, Tolerance, Workload
+
+SCHEMA = 1
+
+
+class OutputCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How outputs were compared with the default's.
+
+    Attributes:
+        tolerance: How far they may lie apart.
+        compared: "values", or "shapes" where the default's own outputs differ from run to run.
+        max_error: The winner's largest difference, as a share of the output's largest value; None without a winner.
+        rejected: Candidates that were dropped for their outputs.
+    """
+
+    tolerance: Tolerance
+    compared: str
+    max_error: float | None
+    rejected: int
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the recommendation rests on.
+
+    Attributes:
+        verdict: "faster", "default_is_best" or "inconclusive".
+        reason: Why, a sentence.
+        objective: What was made small.
+        speedup: The final duel's result, or None when there was none.
+        baseline: ONNX Runtime's default in the duel.
+        winner: The challenger in the duel. It is recommended only if the verdict is "faster".
+        best_so_far: The best candidate of an interrupted search, unproven.
+        output_check: How outputs were compared.
+        noise: How quiet the host was.
+    """
+
+    verdict: Verdict
+    reason: str
+    objective: Objective
+    speedup: Speedup | None = None
+    baseline: Summary | None = None
+    winner: Summary | None = None
+    best_so_far: BestSoFar | None = None
+    output_check: OutputCheck
+    noise: Noise
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The model's identity: its path at the time, the digest of all its files, and each file's own."""
+
+    path: str
+    digest: str
+    files: tuple[ModelFile, ...]
+
+
+class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the search went.
+
+    Attributes:
+        started: When it began, in ISO 8601 with the time zone.
+        interrupted: Whether the user ended it early.
+        n_candidates: Distinct candidates in the space.
+        trials: Those that were tried.
+        stages: Where the time went.
+    """
+
+    seed: int
+    budget_s: float
+    started: str
+    interrupted: bool
+    n_candidates: int
+    trials: tuple[Trial, ...]
+    stages: tuple[StageTime, ...]
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The document.
+
+    Attributes:
+        schema: Version of this format.
+        config: What to apply.
+        evidence: What it rests on.
+        model: Which model it is for.
+        workload: What was measured.
+        host: The class of host it was measured on.
+        runtime: The software it was measured with.
+        search: How it was found.
+    """
+
+    schema: int
+    config: Config
+    evidence: Evidence
+    model: Model
+    workload: Workload
+    host: Fingerprint
+    runtime: Runtime
+    search: Search
+
+
+class _Version(msgspec.Struct):
+    schema: int
+
+
+def read_record(path: str | Path) -> Record:
+    """Read a record.
+
+    Raises:
+        RecordError: There is no such file, or it is not a record that this version understands.
+    """
+    path = Path(path)
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise RecordError(f"There is no file {path}.", "Make one: ortune search MODEL -o FILE.") from None
+    except OSError as error:
+        raise RecordError(f"Cannot read {path}: {error.strerror}.") from None
+    try:
+        version = msgspec.json.decode(data, type=_Version).schema
+    except msgspec.ValidationError as error:
+        raise RecordError(
+            f"{path} is not a record of ortune: {error}.", "Make one: ortune search MODEL -o FILE."
+        ) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RecordError(f"{path} is not JSON: {error}.", "Make one: ortune search MODEL -o FILE.") from None
+    if version > SCHEMA:
+        raise RecordError(
+            f"{path} has schema {version}; this version of ortune reads up to {SCHEMA}.",
+            "Upgrade: pip install --upgrade ortune.",
+        )
+    if version < 1:
+        raise RecordError(f"{path} has schema {version}, which never was.")
+    try:
+        return msgspec.json.decode(data, type=Record)
+    except msgspec.ValidationError as error:
+        raise RecordError(
+            f"{path} is not a valid record: {error}.", "Write it anew: ortune search MODEL -o FILE."
+        ) from None
+
+
+def encode_record(record: Record) -> bytes:
+    """Return the record as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
+
+
+def write_record(record: Record, path: Path) -> None:
+    """Write the record so that there is always either the old file or the whole new one.
+
+    Raises:
+        UsageError: The file cannot be written.
+    """
+    write_atomically(path, encode_record(record))
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file beside the target, and move it into place.
+
+    Raises:
+        UsageError: The file cannot be written.
+    """
+    try:
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            mask = os.umask(0)
+            os.umask(mask)
+            Path(name).chmod(0o666 & ~mask)
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise UsageError(f"Cannot write {path}: {error.strerror}.") from None
+
+
+def check_writable(path: Path) -> None:
+    """Find out before the search whether the record can be written after it.
+
+    Raises:
+        UsageError: It cannot.
+    """
+    if path.is_dir():
+        raise UsageError(f"Cannot write {path}: it is a folder.", "Name a file with -o.")
+    if not path.parent.is_dir():
+        raise UsageError(
+            f"Cannot write {path}: there is no folder {path.parent}.",
+            "Make it, or name another file with -o.",
+        )
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
+            pass
+    except OSError as error:
+        raise UsageError(f"Cannot write {path}: {error.strerror}.", "Name another file with -o.") from None
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a record."""
+    schema = msgspec.json.schema(Record)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "ortune record", **schema}

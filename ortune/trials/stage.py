@@ -1,0 +1,96 @@
+"""What all stages share: the meter, the ledger, the plan, and the way to tell where the search stands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ortune.knobs import DEFAULT, Candidate, SearchSpace
+from ortune.measure import Failure, Live
+from ortune.measure.stats import Interval, t_interval
+from ortune.trials.ledger import Entry, Ledger
+from ortune.trials.meter import Meter, raise_default
+from ortune.trials.plan import Plan
+from ortune.trials.values import Budget, Observe, Progress, Stage
+
+
+class Context:
+    """A search under way.
+
+    Attributes:
+        end_s: When the budget ends, on the executor's clock.
+        default: The default's entry in the ledger.
+    """
+
+    def __init__(
+        self, *, meter: Meter, space: SearchSpace, plan: Plan, budget: Budget, end_s: float, observe: Observe
+    ) -> None:
+        self.meter = meter
+        self.space = space
+        self.plan = plan
+        self.budget = budget
+        self.end_s = end_s
+        self.ledger = Ledger()
+        self.default = self.ledger.open(Candidate(config=DEFAULT))
+        self._observe = observe
+        self._notes: list[str] = []
+
+    def now_s(self) -> float:
+        """Return the time on the executor's clock."""
+        return self.meter.executor.now_s()
+
+    def note(self, text: str) -> None:
+        """Tell the user something at the next report."""
+        self._notes.append(text)
+
+    def fail(self, entry: Entry, failure: Failure) -> None:
+        """Take a candidate out and say so."""
+        entry.failure = failure
+        self.note(f"out: {entry.candidate.label}: {failure.kind.replace('_', ' ')}: {first_line(failure.message)}")
+
+    def report(self, stage: Stage, done: int, total: int, best: Entry | None, speedup: Interval | None = None) -> None:
+        """Tell the observer where the search stands."""
+        self._observe(
+            Progress(
+                stage=stage,
+                done=done,
+                total=total,
+                left_s=max(self.end_s - self.now_s(), 0.0),
+                best=best.candidate if best else None,
+                speedup=speedup or (speedup_of(best.values) if best and best.log_ratios else None),
+                notes=tuple(self._notes),
+            )
+        )
+        self._notes.clear()
+
+    def launch_default(self) -> Live:
+        """Make the default live.
+
+        Raises:
+            MeasureError: It fails.
+        """
+        (answer,) = self.meter.launch([DEFAULT])
+        if isinstance(answer, Failure):
+            raise_default(answer)
+        return answer
+
+    def launch(self, entries: Sequence[Entry]) -> list[tuple[Entry, Live]]:
+        """Make candidates live; those that fail are taken out."""
+        answers = self.meter.launch([entry.candidate.config for entry in entries])
+        lives = []
+        for entry, answer in zip(entries, answers, strict=True):
+            if isinstance(answer, Failure):
+                self.fail(entry, answer)
+            else:
+                lives.append((entry, answer))
+        return lives
+
+
+def first_line(text: str, length: int = 160) -> str:
+    """Return the first line of a text, cut to a length."""
+    line = text.strip().splitlines()[0] if text.strip() else ""
+    return line if len(line) <= length else line[: length - 1] + "…"
+
+
+def speedup_of(log_ratios: Sequence[float]) -> Interval:
+    """Return log-ratios to the default as an interval of the speed-up: a first impression, for the screen."""
+    return t_interval([-value for value in log_ratios]).exp()

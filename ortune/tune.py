@@ -1,0 +1,171 @@
+"""The main job, in order: read the host and the model, build the space, search it, write the record."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from ortune.errors import UsageError
+from ortune.host import Fingerprint, Host, read_host
+from ortune.knobs import SearchSpace, build_space
+from ortune.measure import Runtime
+from ortune.measure.executor import WORKER_COMMAND, ProcessExecutor, launch_reference
+from ortune.model import ModelInfo, digest_of, read_model
+from ortune.record import SCHEMA, Evidence, Model, OutputCheck, Record, Search, check_writable, write_record
+from ortune.trials.values import Budget, Observe, Outcome
+from ortune.workload import Feed, InputOptions, Tolerance, Workload, make_feed
+from ortune.workload.values import QUANTIZED_TOLERANCE
+
+MEMORY_SHARE = 0.8
+"""Part of the free memory that one worker may take."""
+
+
+class SearchRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user asks for.
+
+    Attributes:
+        model: Path of the ONNX file.
+        output: Where to write the record, or None.
+        budget_s: Wall time to spend, in seconds.
+        n_trials: Candidates to screen at most, or None.
+        seed: Seed of everything that is drawn.
+        inputs: What the user says about inputs.
+        tolerance: How far outputs may lie from the default's, or None for what suits the model.
+        study: File for Optuna's study, or None.
+        worker_command: Program and arguments that start a worker.
+        memory_limit_bytes: Private memory that one worker may take, or None for a share of what is free.
+    """
+
+    model: str
+    output: Path | None = None
+    budget_s: float = 60.0
+    n_trials: int | None = None
+    seed: int = 0
+    inputs: InputOptions = InputOptions()
+    tolerance: Tolerance | None = None
+    study: Path | None = None
+    worker_command: Sequence[str] = WORKER_COMMAND
+    memory_limit_bytes: int | None = None
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found out before the search: shown to the user, and enough to begin."""
+
+    request: SearchRequest
+    host: Host
+    model: ModelInfo
+    space: SearchSpace
+    feed: Feed
+    tolerance: Tolerance
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """The record, and the outcome that it was made of."""
+
+    record: Record
+    outcome: Outcome
+
+
+def prepare(request: SearchRequest) -> Setting:
+    """Read the host and the model, and make the space and the inputs.
+
+    Raises:
+        OrtuneError: Something that the user gave does not make sense.
+    """
+    if not request.budget_s > 0:
+        raise UsageError(f"--budget {request.budget_s:g}s: a search needs time.", "Give it a minute: --budget 60s.")
+    if request.n_trials is not None and request.n_trials < 1:
+        raise UsageError(f"--trials {request.n_trials}: at least one candidate must be tried.")
+    if request.output is not None:
+        check_writable(request.output)
+    model = read_model(request.model)
+    host = read_host()
+    return Setting(
+        request=request,
+        host=host,
+        model=model,
+        space=build_space(host, model),
+        feed=make_feed(model, request.inputs),
+        tolerance=request.tolerance or (QUANTIZED_TOLERANCE if model.traits.quantized else Tolerance()),
+    )
+
+
+def search(setting: Setting, observe: Observe = lambda progress: None) -> Result:
+    """Run the search, and write the record if the request names a file.
+
+    Raises:
+        OrtuneError: The model does not run, or the default cannot be measured.
+    """
+    from ortune.trials.run import run_search
+
+    request, host = setting.request, setting.host
+    started = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+    free_bytes = host.limits.memory_bytes
+    limit_bytes = request.memory_limit_bytes or (int(MEMORY_SHARE * free_bytes) if free_bytes else None)
+    with ProcessExecutor(
+        setting.model.path,
+        setting.feed,
+        setting.tolerance,
+        usable=host.limits.usable,
+        memory_limit_bytes=limit_bytes,
+        command=request.worker_command,
+    ) as executor:
+        start_s = executor.now_s()
+        first = launch_reference(executor, setting.model, setting.feed)
+        outcome = run_search(
+            setting.space,
+            executor,
+            Budget(seconds=request.budget_s, n_trials=request.n_trials),
+            seed=request.seed,
+            free_bytes=free_bytes,
+            study_path=request.study,
+            observe=observe,
+            first=first,
+            start_s=start_s,
+        )
+        runtime = executor.runtime
+    record = make_record(setting, outcome, runtime, started)
+    if request.output is not None:
+        write_record(record, request.output)
+    return Result(record=record, outcome=outcome)
+
+
+def make_record(setting: Setting, outcome: Outcome, runtime: Runtime, started: str) -> Record:
+    """Put everything that was found into the document."""
+    request, model = setting.request, setting.model
+    return Record(
+        schema=SCHEMA,
+        config=outcome.config,
+        evidence=Evidence(
+            verdict=outcome.verdict,
+            reason=outcome.reason,
+            objective="p50",
+            speedup=outcome.speedup,
+            baseline=outcome.baseline,
+            winner=outcome.winner,
+            best_so_far=outcome.best_so_far,
+            output_check=OutputCheck(
+                tolerance=setting.tolerance,
+                compared="values" if outcome.deterministic else "shapes",
+                max_error=outcome.winner.session.max_error if outcome.winner else None,
+                rejected=sum(1 for trial in outcome.trials if trial.failure and trial.failure.kind == "wrong_output"),
+            ),
+            noise=outcome.noise,
+        ),
+        model=Model(path=request.model, digest=digest_of(model.files), files=model.files),
+        workload=Workload(inputs=setting.feed.describe(), tolerance=setting.tolerance),
+        host=Fingerprint.of(setting.host),
+        runtime=runtime,
+        search=Search(
+            seed=request.seed,
+            budget_s=request.budget_s,
+            started=started,
+            interrupted=outcome.interrupted,
+            n_candidates=outcome.n_candidates,
+            trials=outcome.trials,
+            stages=outcome.stages,
+        ),
+    )
