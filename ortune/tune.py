@@ -106,7 +106,7 @@ def search(setting: Setting, observe: Observe = lambda progress: None) -> Result
     free_bytes = host.limits.memory_bytes
     limit_bytes = request.memory_limit_bytes or (int(MEMORY_SHARE * free_bytes) if free_bytes else None)
     with ProcessExecutor(
-        setting.model.path,
+        setting.model,
         setting.feed,
         setting.tolerance,
         usable=host.limits.usable,

@@ -52,7 +52,7 @@ def run_once(record: Record, model: str | Path, data: str | None = None) -> Tria
     host = read_host()
     shapes = {name: given.shape for name, given in record.workload.inputs.items()}
     feed = make_feed(info, InputOptions(shapes=shapes, data=data, seed=record.search.seed))
-    with ProcessExecutor(info.path, feed, record.workload.tolerance, usable=host.limits.usable) as executor:
+    with ProcessExecutor(info, feed, record.workload.tolerance, usable=host.limits.usable) as executor:
         launch_reference(executor, info, feed)
         (tuned,) = executor.launch([record.config], deadline_s=FIRST_LOAD_DEADLINE_S)
         return TrialRun(

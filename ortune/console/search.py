@@ -135,7 +135,7 @@ class SearchProgress:
         if self._quiet:
             return
         for note in report.notes:
-            self._console.print(Text(note, "yellow"))
+            self._console.print(Text(note, "yellow"), soft_wrap=not self._live)
         now_s = time.monotonic()
         new_stage = report.stage != self._stage
         self._stage = report.stage

@@ -25,13 +25,19 @@ def three_digits(value: float) -> str:
 
 
 def ratio(value: float) -> str:
-    """Return a speed-up, such as `1.27x`."""
-    return f"{value:.2f}x" if value < 10 else f"{value:.1f}x"
+    """Return a speed-up, such as `1.27x`; close to 1, where the third digit matters, `1.008x`."""
+    return f"{_digits(value)}x"
 
 
 def interval(low: float, high: float) -> str:
     """Return an interval of ratios, such as `[1.19, 1.36]`."""
-    return f"[{low:.2f}, {high:.2f}]"
+    return f"[{_digits(low)}, {_digits(high)}]"
+
+
+def _digits(value: float) -> str:
+    if abs(value - 1) < 0.05:
+        return f"{value:.3f}"
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}"
 
 
 def plural(count: int, noun: str, many: str = "") -> str:

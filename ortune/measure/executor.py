@@ -28,9 +28,6 @@ from ortune.workload.inputs import explain_failure
 
 WORKER_COMMAND = (sys.executable, "-P", "-m", "ortune.measure.worker")
 
-START_DEADLINE_S = 60.0
-"""Time that a worker may take to import onnxruntime, on top of what the caller allows for loading."""
-
 FIRST_LOAD_DEADLINE_S = 900.0
 """Time that the default may take to load and run once: nothing is known of the model yet."""
 
@@ -42,7 +39,7 @@ class ProcessExecutor:
     """Launches workers, and ends all of them when it is left.
 
     Args:
-        model_path: The ONNX file.
+        model: What to run.
         feed: What is fed in each call.
         tolerance: How far outputs may lie from the default's.
         usable: CPUs on which foreign use is watched.
@@ -57,7 +54,7 @@ class ProcessExecutor:
 
     def __init__(
         self,
-        model_path: str,
+        model: ModelInfo,
         feed: Feed,
         tolerance: Tolerance,
         *,
@@ -66,7 +63,7 @@ class ProcessExecutor:
         command: Sequence[str] = WORKER_COMMAND,
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="ortune-")
-        self._model_path = model_path
+        self._model = model
         self._feed_path = Path(self._folder.name) / "feed.npz"
         self._reference_path = Path(self._folder.name) / "reference.pickle"
         self._tolerance = tolerance
@@ -104,7 +101,7 @@ class ProcessExecutor:
         for config in configs:
             started.append(self._start(config, is_reference=is_reference))
             is_reference = False
-        end_s = time.monotonic() + deadline_s + START_DEADLINE_S
+        end_s = time.monotonic() + deadline_s
         for worker in started:
             if isinstance(worker, Failure):
                 answers.append(worker)
@@ -119,12 +116,13 @@ class ProcessExecutor:
     def _start(self, config: Config, *, is_reference: bool) -> Worker | Failure:
         self._n_launched += 1
         request = protocol.Load(
-            model_path=self._model_path,
+            model_path=self._model.path,
             config=config,
             feed_path=str(self._feed_path),
             reference_path=str(self._reference_path),
             is_reference=is_reference,
             tolerance=self._tolerance,
+            quanta={output.name: output.quantum for output in self._model.outputs if output.quantum},
             compare_values=self._compare_values,
             memory_limit_bytes=self._memory_limit_bytes,
             usable=self._usable,

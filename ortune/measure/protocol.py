@@ -23,6 +23,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     Attributes:
         reference_path: File with the default's outputs; the worker writes it if `is_reference`.
+        quanta: By output: the step between neighbouring values of outputs that are dequantized at the end.
         compare_values: Whether values are compared; else types and shapes alone.
         memory_limit_bytes: Private memory that the worker may take, or None.
         usable: CPUs on which foreign use is watched.
@@ -34,6 +35,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     reference_path: str
     is_reference: bool
     tolerance: Tolerance
+    quanta: dict[str, float]
     compare_values: bool
     memory_limit_bytes: int | None
     usable: tuple[int, ...]

@@ -56,8 +56,8 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
         wall_ns: Duration of all of them.
         lead_in_ns: Duration of the unmeasured calls before.
         cpu_ns: CPU time that the worker's process spent meanwhile, all threads together.
-        foreign_share: Share of the usable CPUs' time that others used meanwhile (steal included), from 0 to 1;
-            None where the system does not tell.
+        foreign_share: Share of the usable CPUs' time that others used meanwhile (steal included), about 0 to 1;
+            one block's may be off by a tick of the kernel's clock either way. None where the system does not tell.
         contended: Whether others used enough of it to spoil the block.
     """
 

@@ -120,7 +120,7 @@ class Candidate:
             return Failure(kind="wrong_output", stage="check", message=message)
         if not self.request.compare_values:
             return msgspec.structs.replace(loaded, outputs=described)
-        difference = compare_outputs(self.names, reference, outputs, self.request.tolerance)
+        difference = compare_outputs(self.names, reference, outputs, self.request.tolerance, self.request.quanta)
         if difference.fault and not self.request.is_reference:
             return Failure(kind="wrong_output", stage="check", message=difference.fault)
         return msgspec.structs.replace(

@@ -10,13 +10,14 @@ import msgspec
 
 from ortune.errors import ModelError
 from ortune.model.digest import digest_of, hash_file
-from ortune.model.values import Dim, InputInfo, ModelFile, ModelInfo, Traits
+from ortune.model.values import Dim, InputInfo, ModelFile, ModelInfo, OutputInfo, Traits
 
 __all__ = [
     "Dim",
     "InputInfo",
     "ModelFile",
     "ModelInfo",
+    "OutputInfo",
     "Traits",
     "digest_of",
     "hash_file",

@@ -13,7 +13,7 @@ import msgspec
 from ortune.errors import ModelError
 from ortune.model import Answer
 from ortune.model.digest import hash_file
-from ortune.model.values import Dim, InputInfo, ModelInfo, Traits
+from ortune.model.values import Dim, InputInfo, ModelInfo, OutputInfo, Traits
 
 PASS_THROUGH = frozenset(
     {
@@ -124,7 +124,9 @@ def inspect(path: Path) -> ModelInfo:
         path=str(path),
         files=tuple(hash_file(directory, name) for name in names),
         inputs=tuple(_read_input(value, scope) for value in graph.input if value.name not in initializers),
-        outputs=tuple(value.name for value in graph.output),
+        outputs=tuple(
+            OutputInfo(name=value.name, quantum=_quantum(value.name, graph, scope)) for value in graph.output
+        ),
         traits=_read_traits(model, scope),
     )
 
@@ -196,6 +198,25 @@ def _read_input(value: Any, scope: Scope) -> InputInfo:
         strings=_known_strings(uses)[:MAX_STRINGS],
         consumers=tuple(sorted({node.op_type for node, _ in uses})),
     )
+
+
+def _quantum(name: str, graph: Any, scope: Scope) -> float | None:
+    """Return the step of an output that a DequantizeLinear makes, or None where none does."""
+    from onnx import TensorProto, numpy_helper
+
+    for _ in range(16):
+        node = scope.producers.get(name)
+        if node is None:
+            return None
+        if node.op_type == "DequantizeLinear":
+            for tensor in graph.initializer:
+                if tensor.name == node.input[1] and tensor.data_location != TensorProto.EXTERNAL:
+                    return float(numpy_helper.to_array(tensor).max())
+            return None
+        if node.op_type not in PASS_THROUGH:
+            return None
+        name = node.input[0]
+    return None
 
 
 def _dtype_name(elem_type: int) -> str:

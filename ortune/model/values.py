@@ -29,6 +29,18 @@ class InputInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     consumers: tuple[str, ...] = ()
 
 
+class OutputInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One output.
+
+    Attributes:
+        name: The output's name.
+        quantum: Where it is dequantized at the end: the step between neighbouring values, else None.
+    """
+
+    name: str
+    quantum: float | None = None
+
+
 class Traits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What in a graph can make a setting matter.
 
@@ -66,12 +78,12 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         path: Absolute path of the ONNX file.
         files: The ONNX file first, then its external data files in order of name.
         inputs: What the caller must feed.
-        outputs: Names of the outputs.
+        outputs: What the model returns.
         traits: What in the graph can make a setting matter.
     """
 
     path: str
     files: tuple[ModelFile, ...]
     inputs: tuple[InputInfo, ...]
-    outputs: tuple[str, ...]
+    outputs: tuple[OutputInfo, ...]
     traits: Traits

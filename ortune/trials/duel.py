@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
 from ortune.knobs import DEFAULT, Config
 from ortune.measure import Block, Failure, Live, Memory
+from ortune.measure.cpu import QUIET_SHARE
 from ortune.measure.stats import Interval, clustered_interval, percentiles, t_interval
 from ortune.trials.ledger import Entry
 from ortune.trials.meter import one_regime, raise_default
@@ -148,7 +150,11 @@ def _result(
 ) -> DuelResult:
     all_pairs = [(pair, pair.contended) for pairs in restarts for pair in pairs]
     kept, contended = one_regime(all_pairs, n_quiet=math.ceil(ENOUGH_QUIET * len(all_pairs)))
-    clusters = [[pair.log_speedup for pair in pairs if pair.contended == contended] for pairs in restarts]
+    if not contended and kept and mean_foreign_share(kept) > QUIET_SHARE:
+        # No block by itself, but all of them together: the host was busy throughout.
+        kept, contended = [pair for pair, _ in all_pairs], True
+    counted = {id(pair) for pair in kept}
+    clusters = [[pair.log_speedup for pair in pairs if id(pair) in counted] for pairs in restarts]
     clusters = [cluster for cluster in clusters if cluster]
     if failure or len(clusters) < 2:
         return DuelResult(speedup=None, challenger=None, default=None, contended=contended, failure=failure, time=time)
@@ -166,6 +172,15 @@ def _result(
     return DuelResult(
         speedup=speedup, challenger=challenger, default=default, contended=contended, failure=None, time=time
     )
+
+
+def mean_foreign_share(pairs: Sequence[Pair]) -> float:
+    """Return the share of the CPUs' time that others used during these pairs, 0 where it is not told."""
+    blocks = [block for pair in pairs for block in (pair.challenger, pair.default)]
+    known = [(block.foreign_share, block.wall_ns) for block in blocks if block.foreign_share is not None]
+    if not known:
+        return 0.0
+    return sum(share * wall_ns for share, wall_ns in known) / sum(wall_ns for _, wall_ns in known)
 
 
 def _summarise(config: Config, blocks: list[Block], side: Side) -> Summary:

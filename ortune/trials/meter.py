@@ -111,8 +111,8 @@ class Meter:
             blocks=self._n_blocks,
             contended=self._n_contended,
             repeated=self._n_repeated,
-            foreign_share_median=round(float(np.median(self._shares)), 4) if known else None,
-            foreign_share_p90=round(float(np.quantile(self._shares, 0.9)), 4) if known else None,
+            foreign_share_mean=round(max(float(np.mean(self._shares)), 0.0), 4) if known else None,
+            foreign_share_p90=round(max(float(np.quantile(self._shares, 0.9)), 0.0), 4) if known else None,
             regime=("contended" if contended else "quiet") if known else "unknown",
             drift=drift,
         )

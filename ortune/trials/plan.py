@@ -67,7 +67,7 @@ def block_plan(call_ns: float, shortest_ns: int = SHORTEST_BLOCK_NS) -> BlockPla
         lead_in_ns=int(duration_ns * LEAD_IN_SHARE),
         min_calls=FEWEST_CALLS,
         # A candidate that is twenty times slower than the default is as good as one that hangs.
-        deadline_s=10 + 20 * (duration_ns + 3 * call_ns) / 1e9,
+        deadline_s=5 + 20 * (duration_ns + 3 * call_ns) / 1e9,
     )
 
 

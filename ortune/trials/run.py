@@ -110,7 +110,7 @@ def calibrate(meter: Meter, first: Live, *, left_s: float, free_bytes: int | Non
     finally:
         again.close()
     # A candidate whose loading takes ten times as long as the default's is as good as one that hangs.
-    meter.load_deadline_s = 20 + 10 * launch_s + 20 * call_ns / 1e9
+    meter.load_deadline_s = 5 + 10 * launch_s
     return make_plan(
         left_s=left_s - launch_s,
         call_ns=call_ns,

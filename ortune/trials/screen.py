@@ -24,7 +24,7 @@ ROUNDS_BEFORE_DROPPING = 2
 HOPELESS = 0.2
 """Log-ratio to the default above which all rounds of a candidate must lie for it to be dropped early."""
 
-STALE_ASKS = 40
+STALE_ASKS = 6
 """Proposals in a row that are known already, after which untried candidates are taken at random."""
 
 STUDY_NAME = "ortune"
@@ -158,6 +158,9 @@ class _Screen:
         try:
             for number in range(ROUNDS):
                 if number >= ROUNDS_BEFORE_DROPPING:
+                    for entry, live in lives:
+                        if self.is_hopeless(entry):
+                            live.close()
                     lives = [(entry, live) for entry, live in lives if not self.is_hopeless(entry)]
                 if not lives:
                     break

@@ -86,7 +86,7 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         blocks: Blocks measured in all.
         contended: Of these, blocks during which others used the CPUs.
         repeated: Blocks that were measured again for that reason.
-        foreign_share_median: Median share of the usable CPUs' time that others used, or None where it is not told.
+        foreign_share_mean: Mean share of the usable CPUs' time that others used, or None where it is not told.
         foreign_share_p90: Its 90th percentile.
         regime: Which blocks the duel's claim rests on: "quiet", "contended", or "unknown" where the system
             does not tell. The two are never mixed.
@@ -97,7 +97,7 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     blocks: int
     contended: int
     repeated: int
-    foreign_share_median: float | None = None
+    foreign_share_mean: float | None = None
     foreign_share_p90: float | None = None
     regime: Literal["quiet", "contended", "unknown"]
     drift: float | None = None

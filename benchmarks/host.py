@@ -1,0 +1,29 @@
+"""How results describe the machine that they were measured on."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+from ortune.host import read_host
+
+
+def describe_host() -> str:
+    """Return the machine and the versions in a line."""
+    host = read_host()
+    cores = len(host.usable_cores)
+    return (
+        f"{host.cpu_model or host.machine}, {cores} of {len(host.topology.cores)} cores, {platform.system()} "
+        f"{platform.release().split('-')[0]}, Python {platform.python_version()}, "
+        f"onnxruntime {version('onnxruntime')}, ortune {version('ortune')}"
+    )
+
+
+def note_noise(rows: Sequence[dict[str, Any]]) -> str:
+    """Return how many blocks were contended, and how many claims rest on them."""
+    blocks = sum(row["blocks"] for row in rows)
+    contended = sum(row["contended"] for row in rows)
+    regimes = sum(row["regime"] == "contended" for row in rows)
+    return f"{contended} of {blocks} blocks contended; {regimes} of {len(rows)} duels rest on contended blocks"

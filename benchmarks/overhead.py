@@ -1,0 +1,124 @@
+"""What measuring costs: is the latency right, and how much of the time goes into inference?
+
+    python -m benchmarks.overhead [--restarts 10] [--budget 60] [SMALL LARGE]
+
+1. Latency of the default as a worker measures it, against a bare timing loop in a process of its own, fresh
+   processes on both sides, in turn. Target: within 3 %, for a model below 20 µs and one above 5 ms.
+2. Share of wall time spent inside inference calls, stage by stage, in a whole search of LARGE. Target: at least 60 %
+   in the screen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.host import describe_host
+from models.build import build, options
+from ortune.cli.options import parse_inputs
+from ortune.host import read_host
+from ortune.knobs import DEFAULT
+from ortune.measure import Failure
+from ortune.measure.executor import ProcessExecutor, launch_reference
+from ortune.measure.stats import clustered_interval
+from ortune.model import read_model
+from ortune.trials.plan import block_plan
+from ortune.tune import SearchRequest, prepare, search
+from ortune.workload import Tolerance, make_feed
+
+BARE_LOOP = """
+import sys, time
+import numpy as np
+import onnxruntime
+from ortune.workload.inputs import load_feed
+from pathlib import Path
+feed = load_feed(Path(sys.argv[2]))
+session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
+names = [output.name for output in session.get_outputs()]
+end = time.perf_counter() + 0.1
+while time.perf_counter() < end:
+    session.run(names, feed)
+times = []
+end = time.perf_counter() + float(sys.argv[3])
+while time.perf_counter() < end:
+    start = time.perf_counter_ns()
+    session.run(names, feed)
+    times.append(time.perf_counter_ns() - start)
+print(np.median(times))
+"""
+
+SECONDS = 0.6
+BLOCKS = 4
+
+
+def compare(name: str, restarts: int) -> None:
+    """Print the ratio of the two ways to measure one model."""
+    host, model = read_host(), read_model(build(name))
+    feed = make_feed(model, parse_inputs(None, [text for text in options(name) if text != "--shape"], None, 0))
+    ratios: list[list[float]] = []
+    bare_ns: list[float] = []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ProcessExecutor(model, feed, Tolerance(), usable=host.limits.usable) as executor,
+    ):
+        feed_path = Path(folder) / "feed.npz"
+        feed.save(feed_path)
+        launch_reference(executor, model, feed).close()
+
+        def bare() -> float:
+            command = [sys.executable, "-c", BARE_LOOP, model.path, str(feed_path), str(SECONDS)]
+            return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+        def worker(call_ns: float) -> float:
+            (live,) = executor.launch([DEFAULT], deadline_s=60)
+            assert not isinstance(live, Failure)
+            plan = block_plan(call_ns, int(SECONDS / BLOCKS * 1e9))
+            blocks = [live.measure(plan) for _ in range(BLOCKS)]
+            live.close()
+            return float(np.median([block.p50_ns for block in blocks if not isinstance(block, Failure)]))
+
+        call_ns = bare()
+        for number in range(restarts):
+            pairs = []
+            for order in ((0, 1), (1, 0)) if number % 2 else ((1, 0), (0, 1)):
+                found = {side: bare() if side == 0 else worker(call_ns) for side in order}
+                pairs.append(float(np.log(found[1] / found[0])))
+                bare_ns.append(found[0])
+            ratios.append(pairs)
+    interval = clustered_interval(ratios).exp()
+    print(
+        f"{name:16} bare loop {np.median(bare_ns) / 1e3:9.1f} µs, worker / bare "
+        f"{interval.estimate:.4f} [{interval.low:.4f}, {interval.high:.4f}] at 95 %, {restarts} restarts",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Run both measurements."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("models", nargs="*", default=["tiny_regressor", "ppocrv4_rec"], metavar="MODEL")
+    parser.add_argument("--restarts", type=int, default=10)
+    parser.add_argument("--budget", type=float, default=60.0)
+    arguments = parser.parse_args()
+    print(describe_host())
+    for name in arguments.models:
+        compare(name, arguments.restarts)
+    for name in arguments.models:
+        shapes = [text for text in options(name) if text != "--shape"]
+        request = SearchRequest(
+            model=str(build(name)), budget_s=arguments.budget, inputs=parse_inputs(None, shapes, None, 0)
+        )
+        record = search(prepare(request)).record
+        for stage in record.search.stages:
+            share = stage.inference_s / stage.wall_s
+            print(f"{name:16} {stage.stage:6} {stage.wall_s:5.1f} s, {share:.0%} of it inside inference")
+        print(f"{name:16} {len(record.search.trials) - 1} candidates screened")
+
+
+if __name__ == "__main__":
+    main()

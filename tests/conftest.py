@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).parent.parent
+MODELS = ROOT / "models"
+TINY_CNN = MODELS / "tiny_cnn.onnx"
+TINY_ENCODER = MODELS / "tiny_encoder.onnx"
+FAULTY_WORKER = (sys.executable, "-P", str(Path(__file__).parent / "faulty_worker.py"))
+
+
+def run_ortune(*arguments: object, cwd: Path, timeout: float = 150) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own, as a user does."""
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "ortune", *map(str, arguments)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1"},
+    )
+
+
+def worker_processes() -> list[psutil.Process]:
+    """Return all workers of any search on this host, by their command line."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            line = process.cmdline()
+        except psutil.Error:
+            continue
+        if any("ortune.measure.worker" in part or "faulty_worker" in part for part in line):
+            found.append(process)
+    return found
+
+
+@pytest.fixture
+def no_workers_left() -> Iterator[None]:
+    """Check that the test leaves no worker behind that was not there before."""
+    before = {process.pid for process in worker_processes()}
+    yield
+    assert [process for process in worker_processes() if process.pid not in before] == []

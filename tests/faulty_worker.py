@@ -1,0 +1,55 @@
+"""A worker whose candidates misbehave by their settings; otherwise it is the real one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+from ortune.measure import Loaded
+from ortune.measure.worker import Candidate, main
+
+
+class FaultyCandidate(Candidate):
+    def load(self) -> Loaded:
+        level = self.request.config.session_options.get("graph_optimization_level")
+        if level == "ORT_DISABLE_ALL":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if level == "ORT_ENABLE_BASIC":
+            time.sleep(3600)
+        if level == "ORT_ENABLE_EXTENDED":
+            sys.exit(7)
+        if level == "ORT_ENABLE_LAYOUT":
+            hoard = []
+            while True:
+                hoard.append(bytearray(50_000_000))
+        loaded = super().load()
+        self.spoil(self.request.config.session_config.get("session.dynamic_block_base"))
+        return loaded
+
+    def spoil(self, base: str | None) -> None:
+        call = self.call
+
+        def print_garbage() -> Any:
+            os.write(1, b"\x00\xff garbage \x93 on stdout\n" * 50)
+            return call()
+
+        def return_other_outputs() -> Any:
+            return [output + 1 for output in call()]
+
+        calls = 0
+
+        def die_later() -> Any:
+            nonlocal calls
+            calls += 1
+            if calls > 20:
+                os._exit(9)
+            return call()
+
+        self.call = {"2": print_garbage, "4": return_other_outputs, "8": die_later}.get(base or "", call)
+
+
+if __name__ == "__main__":
+    main(FaultyCandidate)

@@ -1,0 +1,140 @@
+"""An executor without processes: latencies come from a function, and its clock advances as blocks are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ortune.host import Core, Host, Limits, NumaNode, Topology
+from ortune.knobs import Config
+from ortune.measure import Block, BlockPlan, Failure, Live, Loaded, Memory
+from ortune.model import InputInfo, ModelFile, ModelInfo, OutputInfo, Traits
+
+Latency = Callable[[Config], float]
+"""Given a config, returns the true duration of a call in ns; raising a Failure in a tuple makes it fail."""
+
+
+def make_host(n_cores: int = 2, *, smt: int = 1, n_nodes: int = 1, usable: tuple[int, ...] | None = None) -> Host:
+    n_cpus = n_cores * smt
+    online = tuple(range(n_cpus))
+    per_node = n_cpus // n_nodes
+    nodes = tuple(
+        NumaNode(id=number, cpus=online[number * per_node : (number + 1) * per_node]) for number in range(n_nodes)
+    )
+    return Host(
+        system="Linux",
+        machine="x86_64",
+        cpu_model="Simulated",
+        topology=Topology(
+            online=online,
+            cores=tuple(Core(cpus=online[first : first + smt]) for first in range(0, n_cpus, smt)),
+            packages=(online,),
+            numa_nodes=nodes,
+            l3_domains=tuple(node.cpus for node in nodes),
+            source="sysfs",
+        ),
+        limits=Limits(usable=online if usable is None else usable),
+    )
+
+
+def make_model(width: int = 3, inputs: tuple[InputInfo, ...] = ()) -> ModelInfo:
+    return ModelInfo(
+        path="/nowhere/model.onnx",
+        files=(ModelFile(name="model.onnx", size_bytes=1, sha256="0" * 64),),
+        inputs=inputs,
+        outputs=(OutputInfo(name="y"),),
+        traits=Traits(
+            opset=17, ir_version=8, n_nodes=9, width=width, quantized=False, control_flow=False, ops={"Conv": 9}
+        ),
+    )
+
+
+class SimulatedLive:
+    def __init__(self, executor: SimulatedExecutor, config: Config) -> None:
+        self.config = config
+        self.loaded = Loaded(load_ns=1_000_000, providers=("CPUExecutionProvider",), max_error=0.0)
+        self._executor = executor
+        # Each launch has its own luck with memory layout.
+        self._luck = float(np.exp(executor.rng.normal(0, executor.launch_sigma)))
+        self.closed = False
+
+    def measure(self, plan: BlockPlan) -> Block | Failure:
+        assert not self.closed, "a closed candidate was measured"
+        executor = self._executor
+        if self.config in executor.dies_when_measured:
+            return Failure(kind="crash", stage="measure", message="ended by SIGSEGV")
+        executor.n_blocks += 1
+        if executor.interrupt_at is not None and executor.n_blocks >= executor.interrupt_at:
+            raise KeyboardInterrupt
+        contended = bool(executor.rng.random() < executor.contended_share)
+        drift = 1 + 0.1 * np.sin(executor.time_s / 7)
+        level = executor.latency(self.config) * self._luck * drift
+        if contended:
+            level *= executor.contention(self.config)
+        level *= np.exp(executor.rng.normal(0, executor.block_sigma))
+        n_calls = max(plan.min_calls, min(round(plan.duration_ns / level), 40))
+        samples = (level * np.exp(executor.rng.normal(0, 0.02, n_calls))).astype(np.int64)
+        executor.time_s += (plan.duration_ns + plan.lead_in_ns) / 1e9 + 0.002
+        return Block(
+            samples_ns=samples,
+            wall_ns=plan.duration_ns,
+            lead_in_ns=plan.lead_in_ns,
+            cpu_ns=plan.duration_ns,
+            foreign_share=0.5 if contended else 0.0,
+            contended=contended,
+        )
+
+    def memory(self) -> Memory | None:
+        return Memory(steady_bytes=50_000_000, peak_bytes=60_000_000)
+
+    def close(self) -> None:
+        self.closed = True
+        self._executor.live.discard(self)
+
+
+class SimulatedExecutor:
+    def __init__(
+        self,
+        latency: Latency,
+        *,
+        seed: int = 0,
+        block_sigma: float = 0.01,
+        launch_sigma: float = 0.005,
+        contended_share: float = 0.0,
+        contention: Callable[[Config], float] = lambda config: 2.0,
+        fails_to_launch: Callable[[Config], Failure | None] = lambda config: None,
+        dies_when_measured: Sequence[Config] = (),
+        interrupt_at: int | None = None,
+    ) -> None:
+        self.latency = latency
+        self.rng = np.random.default_rng(seed)
+        self.block_sigma = block_sigma
+        self.launch_sigma = launch_sigma
+        self.contended_share = contended_share
+        self.contention = contention
+        self.fails_to_launch = fails_to_launch
+        self.dies_when_measured = dies_when_measured
+        self.interrupt_at = interrupt_at
+        self.time_s = 0.0
+        self.n_blocks = 0
+        self.live: set[SimulatedLive] = set()
+        self.launched: list[Config] = []
+
+    def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[Live | Failure]:
+        answers: list[Live | Failure] = []
+        self.time_s += 0.15
+        for config in configs:
+            self.time_s += 0.05
+            self.launched.append(config)
+            failure = self.fails_to_launch(config)
+            if failure:
+                answers.append(failure)
+                continue
+            live = SimulatedLive(self, config)
+            self.live.add(live)
+            answers.append(live)
+        return answers
+
+    def now_s(self) -> float:
+        return self.time_s
