@@ -1,4 +1,4 @@
-"""The default against itself, as if it were a candidate: how often is a difference claimed, and how wide is the interval?
+"""The default against itself, as if it were a candidate: how often is a difference claimed, how wide is the interval?
 
     python -m benchmarks.aa [--duels 10] [--budget 60] [--json FILE] [MODEL ...]
 

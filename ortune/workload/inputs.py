@@ -38,6 +38,8 @@ CHANNEL_NAME = re.compile(r".*channel.*|^c$", re.IGNORECASE)
 FLOATS = frozenset({"float16", "float32", "float64"})
 INTEGERS = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"})
 
+STATE_NAME = re.compile(r"state|hidden|cell|cache|past|^[hc]_?\d*$")
+
 SAMPLE_RATE = 16000
 
 
@@ -300,6 +302,8 @@ def _guess(info: InputInfo, axis: int) -> int:
     if axis == 0:
         return BATCH
     rank = len(shape)
+    if axis == 1 and rank == 3 and STATE_NAME.search(info.name.lower()):
+        return BATCH  # ONNX's recurrent operators keep their state as [directions, batch, size]
     if rank >= 4 and info.dtype in FLOATS | {"uint8"}:
         channels_last = shape[-1] in {1, 3, 4} and shape[1] not in {1, 3, 4}
         if axis == (rank - 1 if channels_last else 1):
@@ -323,7 +327,7 @@ def _values(info: InputInfo, shape: tuple[int, ...], seed: list[int]) -> tuple[A
     if info.dtype == "bool" or "mask" in name:
         return np.ones(shape, dtype), "all 1"
     if info.dtype in FLOATS:
-        if re.search(r"state|hidden|cache|past|^[hc]_?\d*$", name):
+        if STATE_NAME.search(name):
             return np.zeros(shape, dtype), "all 0 (a state)"
         return rng.standard_normal(shape).astype(dtype), "random, normal"
     if re.fullmatch(r"sr|.*sample_?rate.*", name):
