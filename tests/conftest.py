@@ -8,6 +8,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from hypothesis import settings
+
+# Hosts are noisy: no test fails because it was slow.
+settings.register_profile("ortune", deadline=None, print_blob=True)
+settings.load_profile("ortune")
 
 ROOT = Path(__file__).parent.parent
 MODELS = ROOT / "models"

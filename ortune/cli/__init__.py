@@ -10,6 +10,7 @@ import typer
 
 from ortune import __version__
 from ortune.cli.apply import apply
+from ortune.cli.host import host
 from ortune.cli.search import search
 from ortune.cli.space import space
 from ortune.errors import ExitCode, OrtuneError
@@ -27,6 +28,7 @@ app = typer.Typer(
 app.command()(search)
 app.command()(apply)
 app.command()(space)
+app.command()(host)
 
 
 def _show_version(wanted: bool) -> None:

@@ -16,6 +16,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ortune.console.text import duration, interval, plural, ratio, size
+from ortune.host.default_pool import default_pool
 from ortune.knobs import KNOBS, Config, describe
 from ortune.record import Record
 from ortune.trials.values import Progress as Report
@@ -43,7 +44,7 @@ def show_setting(console: Console, setting: Setting) -> None:
     """Print what was detected, and what was guessed."""
     model, host = setting.model, setting.host
     traits = model.traits
-    grid = _grid()
+    grid = make_grid()
     facts = [
         size(sum(file.size_bytes for file in model.files)),
         f"opset {traits.opset}",
@@ -77,6 +78,8 @@ def show_setting(console: Console, setting: Setting) -> None:
     budget = f"one caller, back to back; median latency; {setting.request.budget_s:g} s"
     grid.add_row("search", budget)
     console.print(grid)
+    for fault in default_pool(host).faults:
+        console.print(Text(f"ORT default misbehaves here: {fault}", "yellow"))
     if guessed:
         console.print(
             Text.assemble(
@@ -87,7 +90,8 @@ def show_setting(console: Console, setting: Setting) -> None:
     console.print()
 
 
-def _grid() -> Table:
+def make_grid() -> Table:
+    """Return a table of names and values, without lines."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="cyan", justify="right", no_wrap=True, min_width=8)
     grid.add_column(overflow="fold")
@@ -222,7 +226,7 @@ def show_verdict(console: Console, record: Record, output: Path | None) -> None:
     for warning in _warnings(record):
         console.print(Text(warning, "yellow"))
     if output is not None:
-        grid = _grid()
+        grid = make_grid()
         grid.add_row("written", escape(str(output)))
         if evidence.verdict == "faster":
             command = f"ortune apply {shlex.quote(str(output))} {shlex.quote(record.model.path)}"

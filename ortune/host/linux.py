@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from ortune.host.values import Core, Cpus, NumaNode, Quota, Topology
 
@@ -197,9 +198,58 @@ def read_cpu_model(root: Path) -> str:
 
 
 def read_allowed_cpus(root: Path) -> Cpus:
-    """Return the affinity mask of the process that `/proc/self` under `root` is."""
+    """Return the affinity mask of the process that `/proc/self` under `root` is, or its cpuset, or nothing.
+
+    The mask lies within the cpuset already; the cpuset is for systems and dumps without a mask.
+    """
     match = re.search(r"^Cpus_allowed_list:\s*(\S+)", read_text(root / "proc/self/status"), re.MULTILINE)
-    return parse_cpu_list(match[1]) if match else ()
+    if match:
+        return parse_cpu_list(match[1])
+    for controller, name in (("", "cpuset.cpus.effective"), ("cpuset", "cpuset.effective_cpus")):
+        for directory in cgroup_directories(root, controller)[:1]:
+            cpus = parse_cpu_list(read_text(directory / name))
+            if cpus:
+                return cpus
+    return ()
+
+
+class Mount(NamedTuple):
+    """A line of mountinfo: what part of the file system is mounted where, its type and its options."""
+
+    root: str
+    point: str
+    kind: str
+    options: list[str]
+
+
+def read_mounts(root: Path) -> list[Mount]:
+    """Return the mounts that this process sees, from mountinfo, else from the older file, which knows less."""
+    mounts = []
+    for line in read_text(root / "proc/self/mountinfo").splitlines():
+        before, _, after = line.partition(" - ")
+        fields, rest = before.split(), after.split()
+        if len(fields) >= 5 and len(rest) >= 3:
+            mounts.append(Mount(_unescape(fields[3]), _unescape(fields[4]), rest[0], rest[2].split(",")))
+    if mounts:
+        return mounts
+    for line in read_text(root / "proc/mounts").splitlines():
+        fields = line.split()
+        if len(fields) >= 4:
+            mounts.append(Mount("/", _unescape(fields[1]), fields[2], fields[3].split(",")))
+    return mounts
+
+
+def read_cgroup(root: Path, controller: str) -> str | None:
+    """Return this process's path in a controller's hierarchy, or in the v2 hierarchy for an empty name."""
+    lines = read_text(root / "proc/self/cgroup").splitlines()
+    for line in lines:
+        number, _, rest = line.partition(":")
+        controllers, _, name = rest.partition(":")
+        if (controller in controllers.split(",")) if controller else (number == "0" and not controllers):
+            return name
+    if not lines and controller in {"", "cpuset"}:
+        return read_text(root / "proc/self/cpuset") or None
+    return None
 
 
 def cgroup_directories(root: Path, controller: str) -> list[Path]:
@@ -209,29 +259,19 @@ def cgroup_directories(root: Path, controller: str) -> list[Path]:
         root: Where `/proc` and `/sys` are looked for.
         controller: A v1 controller name, or an empty string for the v2 hierarchy.
     """
-    path = None
-    for line in read_text(root / "proc/self/cgroup").splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, name = rest.partition(":")
-        if (controller in controllers.split(",")) if controller else (number == "0" and not controllers):
-            path = name
+    path = read_cgroup(root, controller)
     if path is None:
         return []
-    for line in read_text(root / "proc/self/mountinfo").splitlines():
-        before, _, after = line.partition(" - ")
-        fields, kind = before.split(), after.split()
-        if len(fields) < 5 or len(kind) < 3:
+    for mount in read_mounts(root):
+        if mount.kind != ("cgroup" if controller else "cgroup2"):
             continue
-        if controller:
-            if kind[0] != "cgroup" or controller not in kind[2].split(","):
-                continue
-        elif kind[0] != "cgroup2":
+        if controller and controller not in mount.options:
             continue
-        mount = root / _unescape(fields[4]).lstrip("/")
+        point = root / mount.point.lstrip("/")
         # In a container the mount shows a subtree: its root is that of the mount, not of the hierarchy.
-        relative = _relative(path, _unescape(fields[3]))
-        leaf = mount / relative if relative is not None else mount
-        return [leaf, *(parent for parent in leaf.parents if parent == mount or mount in parent.parents)]
+        relative = _relative(path, mount.root)
+        leaf = point / relative if relative is not None else point
+        return [leaf, *(parent for parent in leaf.parents if parent == point or point in parent.parents)]
     return []
 
 

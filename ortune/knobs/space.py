@@ -28,6 +28,9 @@ LEVELS = {
     "ORT_ENABLE_LAYOUT": "layout changes, but not the last, hardware-specific rewrites",
 }
 BLOCK_BASES = ("2", "4", "8")
+BLOCK_BASES_OF_MANY_CORES = ("4",)
+MANY_CORES = 16
+"""From this many cores on, thread counts and places are what matters, and the other knobs get fewer values."""
 
 POLICIES = {
     "compact": "a core of its own for each worker, neighbours first, so that caches are shared",
@@ -54,6 +57,10 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     value: int | str | None = None
     value_by: Mapping[str, str] = {}
+
+
+DEFAULT_CHOICE = Choice(label=DEFAULT_LABEL, why="ONNX Runtime's default")
+SPINNING_OFF = Choice(label="off", value="0", why="workers sleep while they wait: no CPU is burnt between calls")
 
 
 class Dimension(msgspec.Struct, frozen=True, kw_only=True):
@@ -235,86 +242,79 @@ def _ordered(values: dict[str, T]) -> dict[str, T]:
 
 def build_space(host: Host, model: ModelInfo) -> SearchSpace:
     """Return what is worth trying for `model` on `host`."""
-    default = Choice(label=DEFAULT_LABEL, why="ONNX Runtime's default")
+    dimensions: list[Dimension] = []
+    skipped: list[Skipped] = []
+    _add_execution(host, model, dimensions, skipped)
+    _add_threads(host, dimensions, skipped)
+    dimensions.append(
+        Dimension(
+            knob=catalogue.GRAPH_OPTIMIZATION_LEVEL,
+            choices=(DEFAULT_CHOICE, *(Choice(label=name, value=name, why=why) for name, why in LEVELS.items())),
+        )
+    )
+    return SearchSpace(dimensions=tuple(dimensions), n_default_threads=host.n_default_threads, skipped=tuple(skipped))
+
+
+def _add_execution(host: Host, model: ModelInfo, dimensions: list[Dimension], skipped: list[Skipped]) -> None:
+    """Add the execution mode, and the pool that it uses."""
+    width = model.traits.width
+    if width < 2:
+        why = "no two operators of this graph can run side by side"
+        skipped += [
+            Skipped(knob=knob, why=why)
+            for knob in (catalogue.EXECUTION_MODE, catalogue.INTER_OP_NUM_THREADS, catalogue.INTER_OP_ALLOW_SPINNING)
+        ]
+        return
+    sequential = {catalogue.EXECUTION_MODE.name: frozenset({DEFAULT_LABEL})}
+    why = f"up to {width} operators of this graph can run side by side"
+    counts = [
+        Choice(label=str(n), value=n, why=f"{n} operators at a time")
+        for n in _inter_counts(width, len(host.usable_cores))
+        if n != len(host.topology.cores)
+    ]
+    dimensions += [
+        Dimension(
+            knob=catalogue.EXECUTION_MODE,
+            choices=(DEFAULT_CHOICE, Choice(label="parallel", value="ORT_PARALLEL", why=why)),
+        ),
+        Dimension(knob=catalogue.INTER_OP_NUM_THREADS, choices=(DEFAULT_CHOICE, *counts), inert=sequential),
+        Dimension(knob=catalogue.INTER_OP_ALLOW_SPINNING, choices=(DEFAULT_CHOICE, SPINNING_OFF), inert=sequential),
+    ]
+
+
+def _add_threads(host: Host, dimensions: list[Dimension], skipped: list[Skipped]) -> None:
+    """Add the intra-op pool: its size, where its workers run, how they wait, and how work is split among them."""
     counts = thread_counts(host)
-    skipped = []
     one_thread = frozenset({"1"} | ({DEFAULT_LABEL} if host.n_default_threads == 1 else set()))
     alone = {catalogue.INTRA_OP_NUM_THREADS.name: one_thread}
-    dimensions = [
+    dimensions.append(
         Dimension(
             knob=catalogue.INTRA_OP_NUM_THREADS,
-            choices=(default, *(Choice(label=str(n), why=why, value=n) for n, why in counts.items())),
+            choices=(DEFAULT_CHOICE, *(Choice(label=str(n), why=why, value=n) for n, why in counts.items())),
         )
-    ]
+    )
     affinities = _affinity_choices(host, counts)
     if affinities:
-        inert = {catalogue.INTRA_OP_NUM_THREADS.name: one_thread | {DEFAULT_LABEL}}
+        inert = {
+            catalogue.INTRA_OP_NUM_THREADS.name: one_thread | {DEFAULT_LABEL},
+            # The caller of an operator is then any thread of the inter-op pool: there is no place next to it.
+            catalogue.EXECUTION_MODE.name: frozenset({"parallel"}),
+        }
         dimensions.append(
-            Dimension(knob=catalogue.INTRA_OP_THREAD_AFFINITIES, choices=(default, *affinities), inert=inert)
+            Dimension(knob=catalogue.INTRA_OP_THREAD_AFFINITIES, choices=(DEFAULT_CHOICE, *affinities), inert=inert)
         )
     else:
         why = "ONNX Runtime cannot pin threads on macOS" if host.system == "Darwin" else "only one usable core"
         skipped.append(Skipped(knob=catalogue.INTRA_OP_THREAD_AFFINITIES, why=why))
-    off = Choice(label="off", value="0", why="workers sleep while they wait: no CPU is burnt between calls")
-    dimensions += [
-        Dimension(knob=catalogue.INTRA_OP_ALLOW_SPINNING, choices=(default, off), inert=alone),
-        Dimension(
-            knob=catalogue.DYNAMIC_BLOCK_BASE,
-            choices=(
-                default,
-                *(
-                    Choice(
-                        label=base,
-                        value=base,
-                        why=f"blocks of work that shrink, base {base}: less waiting for late threads",
-                    )
-                    for base in BLOCK_BASES
-                ),
-            ),
-            inert=alone,
-        ),
+    bases = BLOCK_BASES if len(host.usable_cores) < MANY_CORES else BLOCK_BASES_OF_MANY_CORES
+    blocks = [
+        Choice(label=base, value=base, why=f"work in blocks that shrink, base {base}: less waiting for late threads")
+        for base in bases
     ]
-    n_cores = len(host.usable_cores)
-    if model.traits.width < 2:
-        why = "no two operators of this graph can run side by side"
-        skipped += [
-            Skipped(knob=knob, why=why)
-            for knob in (
-                catalogue.EXECUTION_MODE,
-                catalogue.INTER_OP_NUM_THREADS,
-                catalogue.INTER_OP_ALLOW_SPINNING,
-            )
-        ]
-    else:
-        sequential = {catalogue.EXECUTION_MODE.name: frozenset({DEFAULT_LABEL})}
-        parallel = Choice(
-            label="parallel",
-            value="ORT_PARALLEL",
-            why=f"up to {model.traits.width} operators of this graph can run side by side",
-        )
-        dimensions += [
-            Dimension(knob=catalogue.EXECUTION_MODE, choices=(default, parallel)),
-            Dimension(
-                knob=catalogue.INTER_OP_NUM_THREADS,
-                choices=(
-                    default,
-                    *(
-                        Choice(label=str(n), value=n, why=f"{n} operators at a time")
-                        for n in _inter_counts(model.traits.width, n_cores)
-                        if n != len(host.topology.cores)
-                    ),
-                ),
-                inert=sequential,
-            ),
-            Dimension(knob=catalogue.INTER_OP_ALLOW_SPINNING, choices=(default, off), inert=sequential),
-        ]
-    dimensions.append(
-        Dimension(
-            knob=catalogue.GRAPH_OPTIMIZATION_LEVEL,
-            choices=(default, *(Choice(label=name, value=name, why=why) for name, why in LEVELS.items())),
-        )
-    )
-    return SearchSpace(dimensions=tuple(dimensions), n_default_threads=host.n_default_threads, skipped=tuple(skipped))
+    dimensions += [
+        Dimension(knob=catalogue.INTRA_OP_ALLOW_SPINNING, choices=(DEFAULT_CHOICE, SPINNING_OFF), inert=alone),
+        Dimension(knob=catalogue.DYNAMIC_BLOCK_BASE, choices=(DEFAULT_CHOICE, *blocks), inert=alone),
+    ]
 
 
 def thread_counts(host: Host) -> dict[int, str]:
@@ -342,10 +342,12 @@ def thread_counts(host: Host) -> dict[int, str]:
         add(sum(1 for core in host.usable_cores if fast & set(core)), "the fastest kind of core only")
     if n_cpus > n_cores:
         add(n_cpus, "one thread for each usable hardware thread")
-    add(n_cores - 1, "leaves one core to the rest of the host")
+    if n_cores <= MANY_CORES:
+        add(n_cores - 1, "leaves one core to the rest of the host")
     for exponent in range(1, n_cores.bit_length()):
-        for count in (1 << exponent, 3 << exponent >> 1):  # 2, 3, 4, 6, 8, 12, 16, 24, ...
-            if count < n_cores:
+        # 2, 3, 4, 6, 8, 12, 16, and then powers of two alone
+        for count in (1 << exponent, 3 << exponent >> 1):
+            if count < n_cores and (count <= MANY_CORES or count == 1 << exponent):
                 add(count, f"{count} threads: fewer to wait for than with all cores")
     return dict(sorted(reasons.items()))
 

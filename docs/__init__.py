@@ -1,0 +1,1 @@
+"""Documentation, and the script that generates parts of it."""

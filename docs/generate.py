@@ -1,0 +1,22 @@
+"""Write the generated parts of the documentation: `python -m docs.generate`.
+
+record.schema.json  the JSON Schema of a record, from the code
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from ortune.record import json_schema
+
+HERE = Path(__file__).parent
+
+
+def main() -> None:
+    """Write the files."""
+    (HERE / "record.schema.json").write_text(json.dumps(json_schema(), indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""`ortune host`: show the machine, what may be used of it, and what ONNX Runtime's default does here."""
+
+from __future__ import annotations
+
+import sys
+
+from ortune.cli import options
+
+
+def host(json: options.Json = False) -> None:
+    """Show this host as ortune sees it: CPUs, limits, what ONNX Runtime's default does here, and noise."""
+    from ortune.host import read_host
+    from ortune.host.conditions import read_conditions
+    from ortune.host.default_pool import default_pool
+    from ortune.measure.runtime import read_installed_runtime
+
+    found = read_host()
+    conditions, pool, runtime = read_conditions(), default_pool(found), read_installed_runtime()
+    if json:
+        import msgspec
+
+        from ortune.host import Fingerprint
+
+        answer = {
+            "host": found,
+            "fingerprint": Fingerprint.of(found),
+            "default": pool,
+            "runtime": runtime,
+            "conditions": conditions,
+        }
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(answer), indent=2) + b"\n")
+        return
+    from ortune.console.host import show_host
+    from ortune.console.search import make_console
+
+    show_host(make_console(), found, pool, runtime, conditions)

@@ -1,0 +1,169 @@
+"""What `ortune host` shows: the machine as a tree, what may be used of it, and what that means for measuring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.markup import escape
+from rich.text import Text
+from rich.tree import Tree
+
+from ortune.console.search import make_grid
+from ortune.console.text import plural, size
+from ortune.host import Core, Cpus, Host
+from ortune.host.conditions import Conditions
+from ortune.host.default_pool import DefaultPool
+from ortune.measure import Runtime
+
+CORES_DRAWN = 32
+"""Cores of one domain that are drawn each; more are written as ranges."""
+
+
+def cpu_ranges(cpus: Iterable[int]) -> str:
+    """Return CPU ids as `0-3,8`."""
+    runs: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if runs and cpu == runs[-1][1] + 1:
+            runs[-1][1] = cpu
+        else:
+            runs.append([cpu, cpu])
+    return ",".join(f"{first}-{last}" if last > first else f"{first}" for first, last in runs)
+
+
+def show_host(console: Console, host: Host, pool: DefaultPool, runtime: Runtime | None, conditions: Conditions) -> None:
+    """Print the whole page."""
+    console.print(draw_machine(host))
+    console.print()
+    grid = make_grid()
+    for name, text in (*_limits(host), *_default(pool, runtime)):
+        grid.add_row(name, text)
+    console.print(grid)
+    console.print()
+    grid = make_grid()
+    for name, text in _conditions(conditions, len(host.limits.usable)):
+        grid.add_row(name, text)
+    console.print(grid)
+
+
+def draw_machine(host: Host) -> Tree:
+    """Return the machine as packages, NUMA nodes, L3 domains and cores; what may not be used is dim."""
+    topology = host.topology
+    usable = set(host.limits.usable)
+    n_cores = len(topology.cores)
+    counts = [plural(n_cores, "core")]
+    if len(topology.online) != n_cores:
+        counts.append(plural(len(topology.online), "hardware thread"))
+    tree = Tree(f"[bold]{escape(host.cpu_model or host.machine)}[/]  [dim]{', '.join(counts)}[/]", guide_style="dim")
+    if topology.source == "psutil":
+        tree.add(f"[dim]{host.system} tells only the counts: sockets, nodes and caches are unknown[/]")
+        return tree
+    domains = topology.l3_domains or (topology.online,)
+    name = "L3" if topology.l3_domains else "cores"
+    for number, package in enumerate(topology.packages):
+        branch = tree.add(f"package {number}") if len(topology.packages) > 1 else tree
+        for node in topology.numa_nodes:
+            members = set(node.cpus) & set(package)
+            if not members:
+                continue
+            twig = branch.add(f"NUMA node {node.id}") if len(topology.numa_nodes) > 1 else branch
+            for position, domain in enumerate(domains):
+                inside = members & set(domain)
+                if inside:
+                    cores = [core for core in topology.cores if set(core.cpus) & inside]
+                    label = f"{name} {position}  " if len(domains) > 1 else f"{name}  "
+                    twig.add(Text.assemble((label, "cyan"), draw_cores(cores, usable, len(topology.kinds))))
+    for node in topology.numa_nodes:
+        if not node.cpus:
+            tree.add(f"[dim]NUMA node {node.id}: memory only[/]")
+    return tree
+
+
+def draw_cores(cores: list[Core], usable: set[int], n_kinds: int) -> Text:
+    """Return one cell for each core, such as `[0 64]`, or ranges where there are many."""
+    if len(cores) > CORES_DRAWN:
+        cpus = {cpu for core in cores for cpu in core.cpus}
+        text = Text(f"{plural(len(cores), 'core')}, CPUs {cpu_ranges(cpus & usable)}", "green")
+        if cpus - usable:
+            text.append(f"  not usable: {cpu_ranges(cpus - usable)}", "dim")
+        return text
+    text = Text()
+    for core in cores:
+        text.append("[", "dim")
+        for position, cpu in enumerate(core.cpus):
+            text.append(" " if position else "")
+            text.append(str(cpu), "bold green" if cpu in usable else "dim strike")
+        text.append("]", "dim")
+        if n_kinds > 1 and core.kind is not None:
+            text.append("P" if core.kind == n_kinds - 1 else "E", "yellow" if core.kind == n_kinds - 1 else "blue")
+        text.append(" ")
+    return text
+
+
+def _limits(host: Host) -> list[tuple[str, str]]:
+    limits = host.limits
+    n_usable, n_cores = len(limits.usable), len(host.usable_cores)
+    rows = [("may use", f"{_cpus(limits.usable)} on {plural(n_cores, 'core')}")]
+    if n_usable < len(host.topology.online):
+        rows[0] = ("may use", f"[yellow]{rows[0][1]}[/], of {len(host.topology.online)} online")
+    quota = limits.quota
+    rows.append(("quota", f"[yellow]{quota.cpus:g} CPUs[/]  [dim]set in {escape(quota.where)}[/]" if quota else "none"))
+    if limits.memory_bytes is not None:
+        rows.append(("memory", f"{size(limits.memory_bytes)} free to use"))
+    return rows
+
+
+def _cpus(cpus: Cpus) -> str:
+    return f"{plural(len(cpus), 'CPU')} ({cpu_ranges(cpus)})"
+
+
+def _default(pool: DefaultPool, runtime: Runtime | None) -> list[tuple[str, str]]:
+    workers = len(pool.pinned)
+    if pool.n_threads == 1:
+        what = "no pool, one thread"
+    elif pool.pinned:
+        cpus = {cpu for group in pool.pinned for cpu in group}
+        what = (
+            f"{pool.n_threads} threads: the caller's, and {plural(workers, 'worker')} pinned "
+            f"to {'CPU' if len(cpus) == 1 else 'CPUs'} {cpu_ranges(cpus)}"
+        )
+    else:
+        what = f"{pool.n_threads} threads, not pinned"
+    rows = [("ORT default", what)]
+    rows += [("", f"[yellow]{escape(fault)}[/]") for fault in pool.faults]
+    if not pool.faults:
+        rows[0] = ("ORT default", f"{what}  [green]fits[/]")
+    if runtime is None:
+        rows.append(("onnxruntime", "[yellow]cannot be imported[/]: pip install onnxruntime"))
+    else:
+        rows.append(("onnxruntime", f"{runtime.onnxruntime}  [dim]{', '.join(runtime.providers)}[/]"))
+    return rows
+
+
+def _conditions(conditions: Conditions, n_usable: int) -> list[tuple[str, str]]:
+    """Return what may disturb a measurement, each with what it means."""
+    rows = []
+    load = conditions.load_1m
+    if load is not None:
+        meaning = "quiet" if load < 0.1 * n_usable else "other programs run: blocks that they disturb are repeated"
+        rows.append(("load", f"{load:.2f}  [dim]{meaning}[/]"))
+    steal = conditions.steal_share
+    if steal is not None:
+        meaning = (
+            "the hypervisor keeps its promises" if steal < 0.01 else "the hypervisor gives time to others: expect drift"
+        )
+        rows.append(("steal", f"{steal:.1%}  [dim]{meaning}[/]"))
+    if conditions.governors:
+        steady = conditions.governors == ("performance",)
+        meaning = "clocks are steady" if steady else "clocks follow the load: ratios hold, times vary"
+        rows.append(("governor", f"{', '.join(conditions.governors)}  [dim]{meaning}[/]"))
+    elif conditions.virtual:
+        rows.append(("governor", "not told  [dim]a virtual machine: the host decides on clocks and cores[/]"))
+    if conditions.smt_active is not None:
+        meaning = (
+            "two threads share a core: more threads than cores gain little"
+            if conditions.smt_active
+            else "each CPU is a core of its own, as far as this system can see"
+        )
+        rows.append(("SMT", f"{'on' if conditions.smt_active else 'off'}  [dim]{meaning}[/]"))
+    return rows or [("noise", "not told by this system")]

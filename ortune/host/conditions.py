@@ -1,0 +1,64 @@
+"""What can disturb a measurement on a host: load, stolen time, the frequency governor, a hypervisor."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from ortune.host.linux import read_text
+
+
+class Conditions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The state of a host. Fields are None where the system does not tell.
+
+    Attributes:
+        load_1m: Mean number of runnable processes over the last minute.
+        steal_share: Share of CPU time since boot that the hypervisor gave to others.
+        governors: Frequency governors in use, such as "performance" or "powersave".
+        smt_active: Whether cores run two hardware threads or more.
+        virtual: Whether this is a virtual machine.
+    """
+
+    load_1m: float | None = None
+    steal_share: float | None = None
+    governors: tuple[str, ...] = ()
+    smt_active: bool | None = None
+    virtual: bool | None = None
+
+
+def read_conditions(root: Path = Path("/")) -> Conditions:
+    """Read the conditions of the host whose `/proc` and `/sys` are under `root`."""
+    cpu = root / "sys/devices/system/cpu"
+    governors = {read_text(path) for path in sorted(cpu.glob("cpu[0-9]*/cpufreq/scaling_governor"))} - {""}
+    smt = read_text(cpu / "smt/active")
+    cpuinfo = read_text(root / "proc/cpuinfo")
+    flags = next((line for line in cpuinfo.splitlines() if line.startswith("flags")), "")
+    return Conditions(
+        load_1m=_read_load(root),
+        steal_share=_read_steal(root),
+        governors=tuple(sorted(governors)),
+        smt_active={"0": False, "1": True}.get(smt),
+        virtual="hypervisor" in flags.split() if flags else None,
+    )
+
+
+def _read_load(root: Path) -> float | None:
+    try:
+        return float(read_text(root / "proc/loadavg").split()[0])
+    except (IndexError, ValueError):
+        pass
+    try:
+        return os.getloadavg()[0] if root == Path("/") else None
+    except (AttributeError, OSError):
+        return None
+
+
+def _read_steal(root: Path) -> float | None:
+    """Return stolen time as a share of all time since boot (proc(5), first line of /proc/stat)."""
+    fields = read_text(root / "proc/stat").partition("\n")[0].split()
+    if len(fields) < 9 or fields[0] != "cpu" or not all(field.isdigit() for field in fields[1:9]):
+        return None
+    times = [int(field) for field in fields[1:9]]
+    return times[7] / sum(times) if sum(times) else None

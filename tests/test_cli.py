@@ -1,0 +1,323 @@
+"""The command line as users meet it: in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+import ortune
+from ortune.cli.options import parse_duration_s
+from ortune.errors import RecordError, UsageError
+from ortune.record import encode_record, read_record
+from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
+
+pytestmark = pytest.mark.usefixtures("no_workers_left")
+
+FAST = ("--budget", "12s", "--trials", "6")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cli")
+
+
+@pytest.fixture(scope="module")
+def searched(folder: Path) -> subprocess.CompletedProcess[str]:
+    return run_ortune("search", TINY_CNN, "-o", "tuned.json", *FAST, cwd=folder)
+
+
+@pytest.fixture(scope="module")
+def tuned(folder: Path, searched: subprocess.CompletedProcess[str]) -> Path:
+    assert searched.returncode in {0, 3}, searched.stderr
+    return folder / "tuned.json"
+
+
+def test_a_search_says_what_it_saw_and_what_it_found(searched: subprocess.CompletedProcess[str], tuned: Path) -> None:
+    text = searched.stdout
+    assert "tiny_cnn.onnx" in text
+    assert "float32[1,3,32,32]" in text
+    assert "candidates" in text
+    assert re.search(r"screen \d+/\d+", text)
+    assert re.search(r"duel \d+/\d+", text)
+    assert re.search(r"faster than|default is best|Inconclusive", text)
+    assert "paired blocks over" in text
+    assert re.search(r"p50 .*(µs|ms)", text)
+    assert "tuned.json" in text
+    assert searched.stderr == ""
+
+
+def test_the_record_holds_the_evidence(tuned: Path) -> None:
+    record = read_record(tuned)
+    evidence = record.evidence
+    assert (record.config.is_default) == (evidence.verdict != "faster")
+    assert evidence.speedup is not None
+    assert evidence.baseline is not None
+    assert evidence.winner is not None
+    for side in (evidence.baseline, evidence.winner):
+        assert 0 < side.p50_ns <= side.p90_ns <= side.p95_ns <= side.p99_ns
+        assert side.calls_per_s > 0
+        assert side.cpu_ns_per_call > 0
+        assert side.peak_bytes is not None
+    assert len(record.search.trials) == 7
+    assert record.runtime.onnxruntime == onnxruntime.__version__
+    assert record.workload.inputs["image"].shape == (1, 3, 32, 32)
+
+
+def test_apply_reads_back_what_took_effect(folder: Path, tuned: Path) -> None:
+    done = run_ortune("apply", tuned, cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "agree with the default's" in done.stdout
+    assert "import onnxruntime as ort" in done.stdout
+    done = run_ortune("apply", tuned, TINY_CNN, "--json", cwd=folder)
+    answer = json.loads(done.stdout)
+    assert answer["fits"] is True
+
+
+def test_the_snippet_runs_as_it_is(folder: Path, tuned: Path) -> None:
+    answer = json.loads(run_ortune("apply", tuned, TINY_CNN, "--json", cwd=folder).stdout)
+    code = answer["snippet"] + "\nprint(session.get_session_options().intra_op_num_threads)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    expected = answer["config"]["session_options"].get("intra_op_num_threads", 0)
+    assert done.stdout.strip() == str(expected)
+
+
+def with_config(tuned: Path, path: Path, **config: Any) -> Path:
+    document = json.loads(tuned.read_text())
+    document["config"].update(config)
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_sessions_from_python(folder: Path, tuned: Path) -> None:
+    path = with_config(
+        tuned,
+        folder / "two.json",
+        session_options={"intra_op_num_threads": 2, "execution_mode": "ORT_PARALLEL"},
+        session_config={"session.intra_op.allow_spinning": "0"},
+    )
+    session = ortune.create_session(TINY_CNN, path)
+    options = session.get_session_options()
+    assert options.intra_op_num_threads == 2
+    assert options.execution_mode == onnxruntime.ExecutionMode.ORT_PARALLEL
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+    assert session.run(None, {"image": np.zeros((1, 3, 32, 32), np.float32)})[0].shape == (1, 10)
+    assert ortune.session_options(str(path)).intra_op_num_threads == 2
+    with pytest.raises(RecordError, match=r"sha256:.*sha256:"):
+        ortune.create_session(TINY_ENCODER, path)
+    assert ortune.create_session(TINY_ENCODER, path, any_model=True) is not None
+
+
+def test_a_session_that_needs_an_environment_warns(folder: Path, tuned: Path) -> None:
+    path = with_config(tuned, folder / "environment.json", environment={"ORTUNE_TEST_VARIABLE": "1"})
+    with pytest.warns(UserWarning, match="ORTUNE_TEST_VARIABLE=1"):
+        ortune.create_session(TINY_CNN, path)
+
+
+def test_search_from_python(tmp_path: Path) -> None:
+    record = ortune.search(TINY_ENCODER, budget_s=8, n_trials=3, dims={"batch": 2}, output=tmp_path / "c.json")
+    assert record.workload.inputs["input_ids"].shape == (2, 128)
+    assert read_record(tmp_path / "c.json") == record
+
+
+def test_json_goes_to_stdout_and_the_rest_to_stderr(tmp_path: Path) -> None:
+    done = run_ortune("search", TINY_CNN, "--json", "--budget", "8s", "--trials", "2", cwd=tmp_path)
+    record = json.loads(done.stdout)
+    assert record["schema"] == 1
+    assert "tiny_cnn.onnx" in done.stderr
+    assert (tmp_path / "tiny_cnn.ortune.json").read_text() == done.stdout
+
+
+def test_quiet_prints_nothing(tmp_path: Path) -> None:
+    done = run_ortune("search", TINY_CNN, "-q", "--budget", "8s", "--trials", "2", cwd=tmp_path)
+    assert done.stdout == ""
+    assert done.stderr == ""
+    assert done.returncode in {0, 3}
+
+
+def test_space_says_why(tmp_path: Path) -> None:
+    done = run_ortune("space", TINY_CNN, cwd=tmp_path)
+    assert done.returncode == 0
+    for word in ("intra_op_num_threads", "ORT_DISABLE_ALL", "distinct candidates"):
+        assert word in done.stdout
+    data = json.loads(run_ortune("space", TINY_CNN, "--json", cwd=tmp_path).stdout)
+    assert data["candidates"][0]["config"]["session_options"] == {}
+    assert all(candidate["why"] for candidate in data["candidates"][1:])
+
+
+# --- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bad(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of files that are wrong in some way."""
+    path = tmp_path_factory.mktemp("bad")
+    (path / "text.onnx").write_text("this is no model")
+    (path / "truncated.onnx").write_bytes(TINY_CNN.read_bytes()[:5000])
+    onnx.save(
+        onnx.load(TINY_CNN), path / "external.onnx", save_as_external_data=True, location="w.bin", size_threshold=0
+    )
+    (path / "w.bin").unlink()
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Frobnicate", ["x"], ["y"], domain="com.example")], "g", [x], [y])
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.example", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=8), path / "unknown.onnx")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["search", "nothing.onnx"], "There is no file nothing.onnx"),
+        (["search", "text.onnx"], "not an ONNX model"),
+        (["search", "truncated.onnx"], "truncated"),
+        (["search", "external.onnx"], "w.bin is missing"),
+        (["search", "unknown.onnx"], "Frobnicate"),
+        (["search", TINY_ENCODER, "--shape", "attention_mask=1x7"], "does not run on these inputs"),
+        (["search", TINY_CNN, "--shape", "pixels=1x3x32x32"], "no input of that name"),
+        (["search", TINY_CNN, "--shape", "image=axb"], "--shape image=axb"),
+        (["search", TINY_ENCODER, "--dim", "width=3"], "no dimension of that name"),
+        (["search", TINY_ENCODER, "--dim", "batch=0"], "--dim batch=0"),
+        (["search", TINY_CNN, "--inputs", "nothing.npz"], "no such file or folder"),
+        (["search", TINY_CNN, "-o", "no/such/folder/c.json"], "no folder"),
+        (["search", TINY_CNN, "-o", "."], "is a folder"),
+        (["search", TINY_CNN, "--budget", "0"], "--budget 0"),
+        (["search", TINY_CNN, "--budget", "soon"], "not a duration"),
+        (["search", TINY_CNN, "--trials", "0"], "--trials 0"),
+        (["search", TINY_CNN, "--rtol", "-1"], "--rtol"),
+        (["search", TINY_CNN, "--study", "study.xml"], ".xml"),
+        (["search"], "Missing argument"),
+        (["apply", "nothing.json"], "There is no file nothing.json"),
+        (["apply", "text.onnx"], "not JSON"),
+        (["space", "text.onnx"], "not an ONNX model"),
+        (["frobnicate"], "No such command"),
+    ],
+    ids=lambda each: " ".join(map(str, each)).replace(str(TINY_CNN.parent), "") if isinstance(each, list) else "",
+)
+def test_bad_input_has_a_message_and_exit_code_2(bad: Path, arguments: list[Any], message: str) -> None:
+    before = set(bad.iterdir())
+    done = run_ortune(*arguments, cwd=bad)
+    assert done.returncode == 2
+    assert message in re.sub(r"[│\s]+", " ", done.stderr)
+    assert "Traceback" not in done.stderr + done.stdout
+    assert set(bad.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "message"),
+    [
+        ({"schema": 7}, 2, "has schema 7"),
+        ({"extra": 1}, 2, "unknown field `extra`"),
+        ({"model": {"path": "m.onnx", "digest": "sha256:0", "files": []}}, 2, "for another model"),
+        ({"host": {"n_cores": 4096}}, 1, "physical cores: 4096 in the record"),
+        ({"runtime": {"onnxruntime": "1.2.3"}}, 1, "pip install onnxruntime==1.2.3"),
+        ({"config": {"session_config": {"session.dynamic_block_base": "x"}}}, 1, "does not work"),
+        ({"config": {"providers": [["NoExecutionProvider", {}]]}}, 1, "NoExecutionProvider"),
+    ],
+    ids=["newer schema", "unknown field", "other model", "other host", "other runtime", "bad value", "no provider"],
+)
+def test_records_that_do_not_fit(tuned: Path, tmp_path: Path, change: dict[str, Any], code: int, message: str) -> None:
+    document = json.loads(tuned.read_text())
+    for name, value in change.items():
+        if isinstance(value, dict) and name != "model":
+            document[name].update(value)
+        else:
+            document[name] = value
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps(document))
+    done = run_ortune("apply", path, TINY_CNN, cwd=tmp_path)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert message in re.sub(r"\s+", " ", done.stdout + done.stderr)
+    assert "Traceback" not in done.stderr + done.stdout
+
+
+def test_apply_names_the_model_that_is_missing(tuned: Path, tmp_path: Path) -> None:
+    document = json.loads(tuned.read_text())
+    document["model"]["path"] = "gone.onnx"
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps(document))
+    done = run_ortune("apply", path, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "gone.onnx" in done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_writes_the_best_so_far(tmp_path: Path, number: signal.Signals) -> None:
+    process = start_search(tmp_path)
+    wait_for(process, "screen ")
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, output + errors
+    assert "Interrupted" in output
+    assert "unproven" in output
+    assert "Traceback" not in errors
+    record = read_record(tmp_path / "tuned.json")
+    assert record.search.interrupted
+    assert record.evidence.verdict == "inconclusive"
+    assert record.evidence.best_so_far is not None
+    assert record.config.is_default
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_an_interrupt_before_anything_is_measured_ends_at_once(tmp_path: Path) -> None:
+    process = start_search(tmp_path)
+    time.sleep(0.15)
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode in {130, -signal.SIGINT}, output + errors
+
+
+def start_search(folder: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-u", "-P", "-m", "ortune", "search", str(TINY_CNN), "-o", "tuned.json"]
+    return subprocess.Popen(
+        [*command, "--budget", "120s"],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "COLUMNS": "100"},
+    )
+
+
+def wait_for(process: subprocess.Popen[str], text: str) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if text in line:
+            return
+    pytest.fail(f"never said {text!r}")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("60", 60), ("60s", 60), ("1.5m", 90), ("1m30s", 90), ("1h", 3600), ("500ms", 0.5), ("2 min", 120)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration_s(text, "--budget") == seconds
+
+
+@pytest.mark.parametrize("text", ["", "s", "1x", "-5s", "1s!", "one minute"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(UsageError, match="not a duration"):
+        parse_duration_s(text, "--budget")
+
+
+def test_the_version(tmp_path: Path) -> None:
+    assert run_ortune("--version", cwd=tmp_path).stdout == f"ortune {ortune.__version__}\n"
+
+
+def test_a_record_is_written_as_it_is_encoded(tuned: Path) -> None:
+    assert encode_record(read_record(tuned)) == tuned.read_bytes()

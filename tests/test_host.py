@@ -1,0 +1,212 @@
+"""Reading hosts: dumps of real and emulated machines, broken files, and the machine that runs the tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ortune.host import Fingerprint, read_host
+from ortune.host.linux import parse_cpu_list, parse_cpu_mask
+from tests.conftest import ROOT
+from tests.simulation import make_host
+
+QEMU = ROOT / "tests" / "data" / "topology"
+HWLOC = Path(os.environ.get("ORTUNE_TOPOLOGY_DUMPS", ROOT.parent / "shared" / "topology")) / "hwloc"
+"""Dumps of hwloc's test suite (BSD-3-Clause), which are not part of this repository."""
+
+
+def expectations(folder: Path) -> dict[str, dict[str, Any]]:
+    try:
+        document = json.loads((folder / "expected.json").read_text())
+    except OSError:
+        return {}
+    return dict(document.get("snapshots", document))
+
+
+def unpack(folder: Path, name: str, target: Path) -> Path:
+    with tarfile.open(folder / f"{name}.tar.bz2") as archive:
+        archive.extractall(target, filter=skip_links)
+    roots = [path.parent for path in target.rglob("sys") if path.is_dir() and (path / "devices").is_dir()]
+    return min(roots, key=lambda path: len(path.parts))
+
+
+def skip_links(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
+    try:
+        return tarfile.data_filter(member, path)
+    except tarfile.FilterError:
+        return None
+
+
+def groups(value: list[list[int]]) -> set[tuple[int, ...]]:
+    return {tuple(group) for group in value}
+
+
+@pytest.mark.parametrize("name", expectations(QEMU))
+def test_emulated_machines(name: str, tmp_path: Path) -> None:
+    expected = expectations(QEMU)[name]
+    host = read_host(unpack(QEMU, name, tmp_path))
+    topology = host.topology
+    assert list(topology.online) == expected["online"]
+    assert {core.cpus for core in topology.cores} == groups(expected["cores"])
+    assert set(topology.packages) == groups(expected["packages"])
+    assert {str(node.id): list(node.cpus) for node in topology.numa_nodes} == expected["numa"]
+    assert set(topology.l3_domains) == groups(expected["l3"])
+    assert set(topology.kinds) == groups(expected["kinds"])
+    assert list(host.limits.usable) == expected.get("usable", expected["online"])
+    quota = host.limits.quota
+    assert (quota.cpus if quota else None) == expected.get("quota")
+    if quota:
+        assert quota.where.startswith("/sys/fs/cgroup")
+
+
+@pytest.mark.skipif(not HWLOC.is_dir(), reason=f"no dumps in {HWLOC}; set ORTUNE_TOPOLOGY_DUMPS")
+@pytest.mark.parametrize("name", expectations(HWLOC))
+def test_real_machines(name: str, tmp_path: Path) -> None:
+    expected = expectations(HWLOC)[name]
+    host = read_host(unpack(HWLOC, name, tmp_path))
+    topology = host.topology
+    usable = set(host.limits.usable)
+
+    def usable_part(given: Any) -> set[tuple[int, ...]]:
+        parts = (tuple(cpu for cpu in group if cpu in usable) for group in given)
+        return {part for part in parts if part}
+
+    assert list(topology.online) == expected["online_cpus"]
+    assert list(host.limits.usable) == expected["usable_cpus"]
+    assert set(host.usable_cores) == groups(expected["cores"])
+    assert usable_part(topology.packages) == groups(expected["packages"])
+    assert len(topology.packages) == expected["packages_online"]
+    assert {str(node.id): list(node.cpus) for node in topology.numa_nodes} == expected["numa_online"]
+    assert [node.id for node in topology.numa_nodes if not node.cpus] == expected["memory_only_nodes"]
+    assert usable_part(topology.l3_domains) == groups(expected["l3"])
+    assert usable_part(topology.kinds) == groups(expected["kinds"])
+    assert [list(kind) for kind in topology.kinds] == expected["kinds"]
+    assert {len(core) for core in host.usable_cores} == set(expected["smt"])
+
+
+def test_this_machine() -> None:
+    host = read_host()
+    assert len(host.topology.online) == psutil.cpu_count()
+    if hasattr(os, "sched_getaffinity"):
+        assert set(host.limits.usable) == os.sched_getaffinity(0)
+    assert 1 <= len(host.usable_cores) <= len(host.limits.usable)
+    assert host.limits.memory_bytes is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"),
+    [
+        ("0-3,8", (0, 1, 2, 3, 8)),
+        ("0\0\n", (0,)),
+        ("0-7:2/4", (0, 1, 4, 5)),
+        ("", ()),
+        ("junk", ()),
+        ("3-1", ()),
+        ("0-99999999999", ()),
+        ("1,x,2", (1, 2)),
+        ("0-7:0/0", ()),
+    ],
+)
+def test_cpu_lists(text: str, cpus: tuple[int, ...]) -> None:
+    assert parse_cpu_list(text) == cpus
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"),
+    [("f", (0, 1, 2, 3)), ("1,00000000", (32,)), ("00000000,00000003\n", (0, 1)), ("", ()), ("xyz", ()), ("1,,1", ())],
+)
+def test_cpu_masks(text: str, cpus: tuple[int, ...]) -> None:
+    assert parse_cpu_mask(text) == cpus
+
+
+@given(st.text(max_size=60))
+def test_parsers_never_raise(text: str) -> None:
+    assert all(cpu >= 0 for cpu in parse_cpu_list(text) + parse_cpu_mask(text))
+
+
+PATHS = [
+    "sys/devices/system/cpu/online",
+    "sys/devices/system/cpu/offline",
+    "sys/devices/system/cpu/cpu0/topology/core_cpus_list",
+    "sys/devices/system/cpu/cpu0/topology/thread_siblings",
+    "sys/devices/system/cpu/cpu0/cache/index3/level",
+    "sys/devices/system/cpu/cpu0/cache/index3/shared_cpu_list",
+    "sys/devices/system/cpu/cpu1/topology/package_cpus_list",
+    "sys/devices/system/cpu/cpu1/cpu_capacity",
+    "sys/devices/system/cpu/cpu77/topology/core_cpus_list",
+    "sys/devices/system/node/node0/cpulist",
+    "sys/devices/system/node/node9/cpulist",
+    "sys/devices/cpu_atom/cpus",
+    "sys/devices/cpu_core/cpus",
+    "sys/fs/cgroup/cpu.max",
+    "sys/fs/cgroup/a/cpu.max",
+    "sys/fs/cgroup/cpu/cpu.cfs_quota_us",
+    "sys/fs/cgroup/cpu/cpu.cfs_period_us",
+    "proc/self/cgroup",
+    "proc/self/mountinfo",
+    "proc/self/status",
+    "proc/cpuinfo",
+]
+
+CONTENTS = st.one_of(
+    st.binary(max_size=40),
+    st.sampled_from(
+        [
+            b"0-1",
+            b"0-3\n",
+            b"",
+            b"\0\0\0",
+            b"99999999999999999999",
+            b"-1",
+            b"max 100000",
+            b"50000 100000",
+            b"0 0",
+            b"3",
+            b"0::/a\n1:cpu:/\n",
+            b"0::/../../..",
+            b"30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw",
+            b"31 23 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu",
+            b"Cpus_allowed_list:\t0-1\n",
+        ]
+    ),
+)
+
+
+@given(st.dictionaries(st.sampled_from(PATHS), CONTENTS, max_size=len(PATHS)))
+def test_broken_trees_give_a_degraded_host_and_never_raise(
+    tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes]
+) -> None:
+    root = tmp_path_factory.mktemp("root")
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    host = read_host(root)
+    online = set(host.topology.online)
+    assert online
+    assert set(host.limits.usable) <= online
+    assert host.limits.usable
+    cpus = [cpu for core in host.topology.cores for cpu in core.cpus]
+    assert sorted(cpus) == sorted(online)
+    for groups_of in (host.topology.packages, host.topology.l3_domains, host.topology.kinds):
+        members = [cpu for group in groups_of for cpu in group]
+        assert len(members) == len(set(members))
+        assert set(members) <= online
+    if host.limits.quota:
+        assert host.limits.quota.cpus > 0
+
+
+def test_a_fingerprint_tells_classes_of_hosts_apart() -> None:
+    small, large = Fingerprint.of(make_host(2)), Fingerprint.of(make_host(4))
+    assert small == Fingerprint.of(make_host(2))
+    assert small.id != large.id
+    assert small.differences(large)["n_cores"] == (2, 4)
+    assert small.differences(small) == {}

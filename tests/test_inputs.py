@@ -1,0 +1,185 @@
+"""Synthesised and given inputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import numpy_helper
+
+from ortune.errors import InputsError
+from ortune.model import InputInfo, read_model
+from ortune.workload import InputOptions, make_feed
+from ortune.workload.inputs import Feed, explain_failure, load_feed
+from tests.conftest import TINY_ENCODER
+from tests.simulation import make_model
+
+
+def info(name: str, dtype: str, shape: tuple[Any, ...] | None, **facts: Any) -> InputInfo:
+    return InputInfo(name=name, dtype=dtype, shape=shape, **facts)
+
+
+def feed_one(given_info: InputInfo, **options: Any) -> np.ndarray:
+    model = make_model(inputs=(given_info,))
+    return make_feed(model, InputOptions(**options)).tensors[given_info.name].array
+
+
+@pytest.mark.parametrize(
+    ("given_info", "shape"),
+    [
+        (info("image", "float32", ("N", 3, "H", "W")), (1, 3, 224, 224)),
+        (info("x", "float32", ("p2o.DynamicDimension.0", 3, "p2o.DynamicDimension.1", "?")), (1, 3, 224, 224)),
+        (info("image", "uint8", (None, None, None, 3)), (1, 224, 224, 3)),
+        (info("video", "float32", (None, 3, None, None, None)), (1, 3, 8, 224, 224)),
+        (info("input_ids", "int64", ("batch", "sequence")), (1, 128)),
+        (info("state", "float32", (2, None, 128)), (2, 1, 128)),
+        (info("features", "float32", (None, 20)), (1, 20)),
+        (info("sr", "int64", ()), ()),
+        (info("x", "float32", ("batch_size", "channels", "time")), (1, 3, 128)),
+    ],
+    ids=lambda each: each.name if isinstance(each, InputInfo) else None,
+)
+def test_open_dimensions_get_a_size_by_role(given_info: InputInfo, shape: tuple[int, ...]) -> None:
+    assert feed_one(given_info).shape == shape
+
+
+def test_guesses_are_told() -> None:
+    feed = make_feed(make_model(inputs=(info("x", "float32", ("N", 3, None, "W")),)), InputOptions())
+    assert feed.tensors["x"].guessed == ("N=1", "axis 2=224", "W=224")
+    assert feed.is_guessed
+
+
+def test_values_by_role() -> None:
+    assert set(np.unique(feed_one(info("attention_mask", "int64", (2, 9))))) == {1}
+    assert set(np.unique(feed_one(info("token_type_ids", "int64", (2, 9), index_size=2)))) == {0}
+    assert feed_one(info("position_ids", "int64", (1, 4), index_size=512)).tolist() == [[0, 1, 2, 3]]
+    assert feed_one(info("sr", "int64", ())) == 16000
+    assert not feed_one(info("h", "float32", (1, 1, 8))).any()
+    assert feed_one(info("ids", "int64", (500,), index_size=9)).max() <= 8
+    assert feed_one(info("pixels", "uint8", (500,))).max() > 100
+    assert set(feed_one(info("flags", "bool", (5,))).tolist()) == {True}
+    assert set(feed_one(info("colour", "string", (60,), strings=("red", "blue"))).tolist()) == {"red", "blue"}
+
+
+def test_values_are_seeded() -> None:
+    image = info("image", "float32", (1, 3, 8, 8))
+    assert np.array_equal(feed_one(image, seed=1), feed_one(image, seed=1))
+    assert not np.array_equal(feed_one(image, seed=1), feed_one(image, seed=2))
+
+
+@given(
+    st.sampled_from(["float32", "float16", "float64", "int32", "int64", "uint8", "bool", "string"]),
+    st.lists(st.one_of(st.integers(0, 4), st.none(), st.sampled_from(["batch", "?", "x1"])), max_size=3),
+)
+def test_any_shape_and_type_gives_data_that_fits(dtype: str, shape: list[Any]) -> None:
+    array = feed_one(info("value", dtype, tuple(shape)))
+    assert array.ndim == len(shape)
+    assert all(not isinstance(dim, int) or dim == size for dim, size in zip(shape, array.shape, strict=True))
+
+
+def test_dims_and_shapes_can_be_set() -> None:
+    model = read_model(TINY_ENCODER)
+    feed = make_feed(model, InputOptions(dims={"batch": 2}, shapes={"attention_mask": (2, 128)}))
+    assert feed.tensors["input_ids"].array.shape == (2, 128)
+    assert feed.tensors["attention_mask"].guessed == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dims": {"height": 2}}, "no dimension of that name.*batch, sequence"),
+        ({"shapes": {"pixels": (1,)}}, "no input of that name"),
+        ({"shapes": {"input_ids": (1, 2, 3)}}, "does not fit the model"),
+        ({"data": "nothing.npz"}, "no such file"),
+    ],
+)
+def test_options_that_make_no_sense(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputsError, match=message):
+        make_feed(read_model(TINY_ENCODER), InputOptions(**options))
+
+
+def test_inputs_that_cannot_be_synthesised() -> None:
+    for bad in (info("past", "", None), info("x", "bfloat16", (1,)), info("x", "float32", None)):
+        with pytest.raises(InputsError, match="--inputs"):
+            feed_one(bad)
+
+
+def test_given_data(tmp_path: Path) -> None:
+    ids = np.arange(6).reshape(2, 3)
+    np.savez(tmp_path / "data.npz", input_ids=ids, attention_mask=np.ones((2, 3), np.int32))
+    feed = make_feed(read_model(TINY_ENCODER), InputOptions(data=str(tmp_path / "data.npz")))
+    assert np.array_equal(feed.tensors["input_ids"].array, ids)
+    assert feed.tensors["attention_mask"].array.dtype == np.int64
+    assert not feed.is_guessed
+
+
+def test_given_data_in_a_folder(tmp_path: Path) -> None:
+    for number, array in enumerate((np.arange(6).reshape(2, 3), np.ones((2, 3), np.int64))):
+        (tmp_path / f"input_{number}.pb").write_bytes(numpy_helper.from_array(array).SerializeToString())
+    feed = make_feed(read_model(TINY_ENCODER), InputOptions(data=str(tmp_path)))
+    assert feed.tensors["input_ids"].array.tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"pixels": np.ones(3)}, "'pixels', which is no input"),
+        ({"input_ids": np.ones(3, np.int64)}, "has shape 3, the model says batchxsequence"),
+        ({"input_ids": np.ones((1, 3), np.float32)}, "of type float32, the model wants int64"),
+    ],
+)
+def test_given_data_that_does_not_fit(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
+    np.savez(tmp_path / "data.npz", **arrays)
+    with pytest.raises(InputsError, match=message):
+        make_feed(read_model(TINY_ENCODER), InputOptions(data=str(tmp_path / "data.npz")))
+
+
+def test_given_files_that_are_no_data(tmp_path: Path) -> None:
+    model = read_model(TINY_ENCODER)
+    (tmp_path / "data.npz").write_text("no")
+    np.save(tmp_path / "bare.npy", np.ones(3))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "input_0.pb").write_bytes(b"\xff\xff\xff")
+    for name in ("data.npz", "bare.npy", "empty", "broken"):
+        with pytest.raises(InputsError, match="--inputs"):
+            make_feed(model, InputOptions(data=str(tmp_path / name)))
+
+
+def test_feeds_come_back_from_their_file(tmp_path: Path) -> None:
+    model = make_model(inputs=(info("a:0/x", "float32", (2,)), info("s", "string", (3,)), info("n", "int64", ())))
+    feed = make_feed(model, InputOptions())
+    feed.save(tmp_path / "feed.npz")
+    loaded = load_feed(tmp_path / "feed.npz")
+    assert list(loaded) == ["a:0/x", "s", "n"]
+    assert loaded["s"].dtype == object
+    assert isinstance(loaded["s"][0], str)
+    assert np.array_equal(loaded["a:0/x"], feed.tensors["a:0/x"].array)
+
+
+@pytest.mark.parametrize(
+    ("message", "hint"),
+    [
+        (
+            "indices element out of data bounds, idx=51 must be within the inclusive range [-2,1]",
+            "integers in the range",
+        ),
+        ("Concat: Non concat axis dimensions must match", "multiples of 32"),
+        ("Pad reflection failed", "minimum length"),
+    ],
+)
+def test_failures_of_the_first_run_say_what_to_pass(message: str, hint: str) -> None:
+    model = make_model(inputs=(info("x", "float32", ("batch", "time")),))
+    error = explain_failure(model, make_feed(model, InputOptions()), message)
+    assert hint in error.cure
+    assert "--dim batch=N" in error.cure
+    assert "x: float32[1,128]" in error.message
+
+
+def test_an_empty_feed(tmp_path: Path) -> None:
+    Feed(tensors={}).save(tmp_path / "feed.npz")
+    assert load_feed(tmp_path / "feed.npz") == {}

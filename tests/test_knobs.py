@@ -1,0 +1,164 @@
+"""The search space: valid, distinct, canonical, and in ONNX Runtime's own grammar."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import onnxruntime
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ortune.host import read_host
+from ortune.knobs import DEFAULT, KNOBS, Config, SearchSpace, build_space, describe
+from ortune.knobs.affinity import format_affinity, parse_affinity
+from ortune.knobs.space import canonical, thread_counts
+from ortune.measure.session import ENUMS, make_session_options
+from tests.conftest import TINY_CNN
+from tests.simulation import make_host, make_model
+
+AFFINITY = "session.intra_op_thread_affinities"
+
+cpu_groups = st.lists(st.frozensets(st.integers(0, 600), min_size=1, max_size=9), min_size=1, max_size=9)
+
+
+@given(cpu_groups)
+def test_affinity_strings_come_back(groups: list[frozenset[int]]) -> None:
+    text = format_affinity([tuple(group) for group in groups])
+    assert parse_affinity(text) == tuple(tuple(sorted(group)) for group in groups)
+    assert " " not in text
+
+
+@pytest.mark.parametrize("text", ["", "0", "1-2,3", "2-1", "1;", ";1", "1, 2", "a", "1--2", "1-2-3", "01"])
+def test_affinity_strings_that_onnxruntime_refuses_or_misreads(text: str) -> None:
+    with pytest.raises(ValueError, match=r"neither|backwards"):
+        parse_affinity(text)
+
+
+@st.composite
+def spaces(draw: st.DrawFn) -> tuple[SearchSpace, set[int]]:
+    smt = draw(st.sampled_from([1, 2]))
+    n_nodes = draw(st.sampled_from([1, 2, 4]))
+    n_cores = n_nodes * draw(st.integers(1, 6))
+    everything = list(range(n_cores * smt))
+    usable = draw(st.lists(st.sampled_from(everything), unique=True, min_size=1).map(sorted))
+    host = make_host(n_cores, smt=smt, n_nodes=n_nodes, usable=tuple(usable))
+    return build_space(host, make_model(draw(st.integers(1, 5)))), set(usable)
+
+
+@given(spaces())
+def test_every_candidate_is_valid_distinct_and_canonical(drawn: tuple[SearchSpace, set[int]]) -> None:
+    space, usable = drawn
+    candidates = list(space.candidates())
+    assert candidates[0].config == DEFAULT
+    keys = [candidate.config.key for candidate in candidates]
+    assert len(keys) == len(set(keys))
+    for candidate in candidates:
+        config = candidate.config
+        assert canonical(config, space.n_default_threads) == config
+        assert (config == DEFAULT) or candidate.why
+        options, entries = config.session_options, config.session_config
+        affinity = entries.get(AFFINITY)
+        if affinity:
+            groups = parse_affinity(affinity)
+            assert len(groups) == int(options["intra_op_num_threads"]) - 1
+            assert all(set(group) <= usable for group in groups)
+        if options.get("execution_mode") != "ORT_PARALLEL":
+            assert "inter_op_num_threads" not in options
+            assert "session.inter_op.allow_spinning" not in entries
+        if options.get("intra_op_num_threads") == 1:
+            assert not {AFFINITY, "session.intra_op.allow_spinning", "session.dynamic_block_base"} & set(entries)
+        for name, value in {**options, **entries}.items():
+            assert value != KNOBS[name].default
+
+
+@given(spaces())
+def test_one_factor_selections_are_in_the_space(drawn: tuple[SearchSpace, set[int]]) -> None:
+    space, _ = drawn
+    keys = {candidate.config.key for candidate in space.candidates()}
+    for selection in space.one_factor():
+        drawn_candidate = space.draw(lambda dimension, chosen=selection: chosen.get(dimension.name, "default"))  # type: ignore[misc]
+        assert drawn_candidate.config.key in keys
+
+
+def test_all_five_levels_are_tried() -> None:
+    space = build_space(make_host(2), make_model())
+    levels = {candidate.config.session_options.get("graph_optimization_level") for candidate in space.candidates()}
+    assert levels == {None, "ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_LAYOUT"}
+
+
+def test_a_chain_is_not_run_in_parallel() -> None:
+    space = build_space(make_host(4), make_model(width=1))
+    assert all("execution_mode" not in candidate.config.session_options for candidate in space.candidates())
+    assert "execution_mode" in {skipped.knob.name for skipped in space.skipped}
+
+
+def test_thread_counts_have_reasons() -> None:
+    counts = thread_counts(make_host(16, smt=2, n_nodes=2))
+    assert set(counts) == {1, 2, 3, 4, 6, 8, 12, 15, 16, 32}
+    assert all(counts.values())
+
+
+def test_descriptions_are_short() -> None:
+    config = Config(
+        session_options={"intra_op_num_threads": 2, "execution_mode": "ORT_PARALLEL"},
+        session_config={AFFINITY: "1;" * 40 + "2"},
+    )
+    assert describe(config).startswith("intra threads=2 · execution mode=parallel · affinity=1;1;1")
+    assert len(describe(config)) < 90
+    assert describe(DEFAULT) == "default"
+
+
+def test_knobs_exist_in_the_installed_onnxruntime() -> None:
+    options = onnxruntime.SessionOptions()
+    for knob in KNOBS.values():
+        if knob.where != "session_options":
+            continue
+        value = getattr(options, knob.name)
+        assert getattr(value, "name", value) == knob.default, knob.name
+    for name, kind in ENUMS.items():
+        assert KNOBS[name].default in getattr(onnxruntime, kind).__members__
+
+
+def test_every_candidate_of_this_host_makes_a_session_without_an_error_line() -> None:
+    """In a process of its own, so that what onnxruntime prints can be read."""
+    code = f"""
+import onnxruntime
+from ortune.host import read_host
+from ortune.knobs import build_space
+from ortune.measure.session import make_session
+from ortune.model import read_model
+model = read_model({str(TINY_CNN)!r})
+n = 0
+for candidate in build_space(read_host(), model).candidates():
+    if len(candidate.config.settings) <= 3:
+        make_session(model.path, candidate.config)
+        n += 1
+print(n)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.strip().splitlines()[-1]) > 5
+    assert "[E:" not in done.stderr
+    assert "[W:" not in done.stderr
+
+
+def test_settings_reach_session_options() -> None:
+    config = Config(
+        session_options={
+            "intra_op_num_threads": 3,
+            "execution_mode": "ORT_PARALLEL",
+            "graph_optimization_level": "ORT_ENABLE_LAYOUT",
+        },
+        session_config={"session.dynamic_block_base": "4"},
+    )
+    options = make_session_options(config)
+    assert options.intra_op_num_threads == 3
+    assert options.execution_mode == onnxruntime.ExecutionMode.ORT_PARALLEL
+    assert options.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_ENABLE_LAYOUT
+    assert options.get_session_config_entry("session.dynamic_block_base") == "4"
+
+
+def test_this_host_has_a_space() -> None:
+    assert sum(1 for _ in build_space(read_host(), make_model()).candidates()) > 5

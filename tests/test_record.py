@@ -1,0 +1,94 @@
+"""The record: strict, versioned, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ortune.errors import RecordError, UsageError
+from ortune.record import Record, check_writable, encode_record, json_schema, read_record, write_atomically
+from tests.conftest import ROOT
+
+EXAMPLE = ROOT / "tests" / "data" / "tiny_cnn.ortune.json"
+SCHEMA_FILE = ROOT / "docs" / "record.schema.json"
+
+
+def change(function: Callable[[dict[str, Any]], object]) -> bytes:
+    document = json.loads(EXAMPLE.read_bytes())
+    function(document)
+    return json.dumps(document).encode()
+
+
+def test_a_record_comes_back() -> None:
+    record = read_record(EXAMPLE)
+    assert isinstance(record, Record)
+    assert msgspec.json.decode(encode_record(record), type=Record) == record
+    assert encode_record(record) == EXAMPLE.read_bytes()
+
+
+def test_it_is_plain_enough_to_be_applied_by_hand() -> None:
+    document = json.loads(EXAMPLE.read_bytes())
+    assert set(document) == {"schema", "config", "evidence", "model", "workload", "host", "runtime", "search"}
+    assert set(document["config"]) == {"session_options", "session_config", "run_config", "providers", "environment"}
+    assert document["config"]["providers"] == [["CPUExecutionProvider", {}]]
+    assert document["evidence"]["verdict"] in {"faster", "default_is_best", "inconclusive"}
+    assert {"estimate", "low", "high", "confidence", "pairs"} <= set(document["evidence"]["speedup"])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        (b"[]", "not a record"),
+        (b"{}", "not a record"),
+        (b'{"schema": 1}', "not a valid record"),
+        (change(lambda d: d.update(schema=99)), "has schema 99.*reads up to 1"),
+        (change(lambda d: d.update(schema=0)), "never was"),
+        (change(lambda d: d.update(extra=1)), "unknown field `extra`"),
+        (change(lambda d: d["config"].update(sesion_options={})), r"unknown field `sesion_options` - at `\$\.config`"),
+        (change(lambda d: d["config"].update(session_config={"a": 1})), r"Expected `str`.*\$\.config\.session_config"),
+        (change(lambda d: d["evidence"].update(verdict="great")), r"\$\.evidence\.verdict"),
+        (change(lambda d: d["model"].update(digest=None)), r"\$\.model\.digest"),
+    ],
+)
+def test_what_is_not_a_record_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "c.json"
+    path.write_bytes(content)
+    with pytest.raises(RecordError, match=message):
+        read_record(path)
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="no file"):
+        read_record(tmp_path / "nothing.json")
+    with pytest.raises(RecordError, match="Cannot read"):
+        read_record(tmp_path)
+
+
+def test_the_committed_schema_is_that_of_the_code() -> None:
+    """If this fails, run `python -m docs.generate`."""
+    assert json.loads(SCHEMA_FILE.read_text()) == json_schema()
+
+
+def test_writing_replaces_the_file_as_a_whole(tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    path.write_text("old")
+    write_atomically(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_cannot_be_written_is_told_beforehand(tmp_path: Path) -> None:
+    check_writable(tmp_path / "c.json")
+    with pytest.raises(UsageError, match="no folder"):
+        check_writable(tmp_path / "nowhere" / "c.json")
+    with pytest.raises(UsageError, match="is a folder"):
+        check_writable(tmp_path)
+    assert list(tmp_path.iterdir()) == []
