@@ -6,6 +6,7 @@ with the path of the fault, as a config that is half understood would be half ap
 
 from __future__ import annotations
 
+import inspect
 import os
 import tempfile
 from pathlib import Path
@@ -218,5 +219,14 @@ def check_writable(path: Path) -> None:
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of a record."""
-    schema = msgspec.json.schema(Record)
+    schema = _dedent(msgspec.json.schema(Record))
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "ortune record", **schema}
+
+
+def _dedent(value: Any) -> Any:
+    """Take the indentation out of descriptions: Python 3.13 does, earlier versions do not."""
+    if isinstance(value, dict):
+        return {key: _dedent(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_dedent(each) for each in value]
+    return inspect.cleandoc(value) if isinstance(value, str) else value

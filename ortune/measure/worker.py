@@ -66,8 +66,6 @@ class Candidate:
         from ortune.workload.inputs import load_feed
 
         request = self.request
-        if request.memory_limit_bytes is not None:
-            limit_memory(request.memory_limit_bytes)
         feed = load_feed(Path(request.feed_path))
         import onnxruntime  # noqa: F401  (so that importing it does not count as creating the session)
 
@@ -242,6 +240,8 @@ def serve(connection: Any, make: Callable[[protocol.Load], Candidate] = Candidat
             reply: protocol.Reply
             if isinstance(request, protocol.Load):
                 stage = "load"
+                if request.memory_limit_bytes is not None:
+                    limit_memory(request.memory_limit_bytes)
                 candidate = make(request)
                 loaded = candidate.load()
                 stage = "check"

@@ -22,6 +22,9 @@ from ortune.trials.values import BestSoFar, Budget, Observe, Outcome, StageTime,
 FIRST_BLOCK = BlockPlan(duration_ns=100_000_000, lead_in_ns=50_000_000, min_calls=2, deadline_s=300)
 """The block that calibrates: how long one call takes is not known yet."""
 
+AS_GOOD = 0.005
+"""Log-ratio behind the best of the race within which a candidate counts as good as it."""
+
 LONGEST_RACE = 2.0
 """How many times its planned time the race may take, when the screen ended early."""
 
@@ -121,9 +124,20 @@ def calibrate(meter: Meter, first: Live, *, left_s: float, free_bytes: int | Non
 
 
 def finalists(context: Context) -> list[Entry]:
-    """Return the candidates in the order in which they may challenge the default: those of the race first."""
+    """Return the candidates in the order in which they may challenge the default: those of the race first.
+
+    Among those that are as good as the best, the one with fewest settings comes first: a setting that makes no
+    difference here is one more thing to go wrong elsewhere.
+    """
     ranked = context.ledger.challengers()
-    return sorted(ranked, key=lambda entry: (entry.stage == "screen", entry.value, entry.number))
+    raced = [entry for entry in ranked if entry.stage != "screen"]
+    rest = [entry for entry in ranked if entry.stage == "screen"]
+    if not raced:
+        return rest
+    best = raced[0].value or 0.0
+    alike = [entry for entry in raced if (entry.value or 0.0) <= best + AS_GOOD]
+    alike.sort(key=lambda entry: (len(entry.candidate.config.settings), entry.value, entry.number))
+    return [*alike, *(entry for entry in raced if entry not in alike), *rest]
 
 
 def conclude(

@@ -177,11 +177,10 @@ def _load_data(path: Path, inputs: tuple[InputInfo, ...]) -> dict[str, Array]:
         arrays = _load_folder(path, inputs)
     elif path.is_file():
         try:
-            with np.load(path, allow_pickle=False) as saved:
-                if not isinstance(saved, np.lib.npyio.NpzFile):
-                    raise InputsError(
-                        f"--inputs {path} holds a bare array.", "Save it with numpy.savez(path, NAME=array)."
-                    )
+            saved = np.load(path, allow_pickle=False)
+            if not isinstance(saved, np.lib.npyio.NpzFile):
+                raise InputsError(f"--inputs {path} holds a bare array.", "Save it with numpy.savez(path, NAME=array).")
+            with saved:
                 arrays = {name: saved[name] for name in saved.files}
         except (OSError, ValueError, EOFError) as error:
             raise InputsError(
