@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import tarfile
@@ -12,9 +13,14 @@ import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
+from ortune.console.host import draw_machine, show_host
 from ortune.host import Fingerprint, read_host
+from ortune.host.conditions import read_conditions
+from ortune.host.default_pool import default_pool
 from ortune.host.linux import parse_cpu_list, parse_cpu_mask
+from ortune.host.macos import parse_sysctl, topology_of
 from tests.conftest import ROOT
 from tests.simulation import make_host
 
@@ -90,6 +96,61 @@ def test_real_machines(name: str, tmp_path: Path) -> None:
     assert usable_part(topology.kinds) == groups(expected["kinds"])
     assert [list(kind) for kind in topology.kinds] == expected["kinds"]
     assert {len(core) for core in host.usable_cores} == set(expected["smt"])
+
+
+MAC = """hw.physicalcpu: 10
+hw.logicalcpu: 10
+hw.nperflevels: 2
+hw.perflevel0.physicalcpu: 8
+hw.perflevel0.logicalcpu: 8
+hw.perflevel1.physicalcpu: 2
+hw.perflevel1.logicalcpu: 2
+machdep.cpu.brand_string: Apple M1 Pro
+"""
+
+
+def test_a_mac_with_two_kinds_of_cores() -> None:
+    values = parse_sysctl(MAC)
+    topology = topology_of(values)
+    assert values["machdep.cpu.brand_string"] == "Apple M1 Pro"
+    assert topology is not None
+    assert len(topology.cores) == 10
+    assert [len(kind) for kind in topology.kinds] == [2, 8]
+    assert topology.cores[0].kind == 0
+    assert topology.source == "sysctl"
+
+
+def test_an_intel_mac_has_hardware_threads() -> None:
+    topology = topology_of(parse_sysctl("hw.physicalcpu = 4\nhw.logicalcpu = 8\n"))
+    assert topology is not None
+    assert [len(core.cpus) for core in topology.cores] == [2, 2, 2, 2]
+    assert topology.kinds == ()
+
+
+@given(st.text(alphabet="hw.perflvphysicu:0123456789 \n-x", max_size=80))
+def test_odd_sysctl_output_never_raises(text: str) -> None:
+    topology_of(parse_sysctl(text + "\nhw.nperflevels: 3\nhw.perflevel1.physicalcpu: 2"))
+    assert topology_of(parse_sysctl(text[:0])) is None
+
+
+def test_a_host_that_tells_only_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ortune.host.linux.read_topology", lambda root: None)
+    host = read_host()
+    assert host.topology.source == "psutil"
+    assert sorted(cpu for core in host.topology.cores for cpu in core.cpus) == list(host.topology.online)
+    assert draw_machine(host).children
+
+
+@pytest.mark.parametrize("name", expectations(QEMU))
+def test_every_machine_can_be_drawn(name: str, tmp_path: Path) -> None:
+    host = read_host(unpack(QEMU, name, tmp_path))
+    console = Console(width=100, record=True, file=io.StringIO())
+    show_host(console, host, default_pool(host), None, read_conditions(tmp_path))
+    text = console.export_text()
+    for core in host.topology.cores:
+        assert "[" + " ".join(map(str, core.cpus)) + "]" in text
+    if host.limits.quota:
+        assert f"{host.limits.quota.cpus:g} CPUs" in text
 
 
 def test_this_machine() -> None:

@@ -55,7 +55,10 @@ def draw_machine(host: Host) -> Tree:
     if len(topology.online) != n_cores:
         counts.append(plural(len(topology.online), "hardware thread"))
     tree = Tree(f"[bold]{escape(host.cpu_model or host.machine)}[/]  [dim]{', '.join(counts)}[/]", guide_style="dim")
-    if topology.source == "psutil":
+    if topology.source != "sysfs":
+        for number, kind in enumerate(topology.kinds):
+            n_kind = sum(1 for core in topology.cores if core.kind == number)
+            tree.add(f"{plural(n_kind, 'core')}, {plural(len(kind), 'thread')} of performance level {number}")
         tree.add(f"[dim]{host.system} tells only the counts: sockets, nodes and caches are unknown[/]")
         return tree
     domains = topology.l3_domains or (topology.online,)

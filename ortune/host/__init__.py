@@ -7,7 +7,7 @@ import platform
 import sys
 from pathlib import Path
 
-from ortune.host import linux
+from ortune.host import linux, macos
 from ortune.host.values import Core, Cpus, Fingerprint, Host, Limits, NumaNode, Quota, Topology
 
 __all__ = [
@@ -44,6 +44,17 @@ def read_host(root: Path = Path("/")) -> Host:
                     quota=linux.read_quota(root),
                     memory_bytes=_free_memory_bytes(linux.read_memory_limit_bytes(root)),
                 ),
+            )
+    if sys.platform == "darwin":
+        values = macos.parse_sysctl(macos.run_sysctl())
+        topology = macos.topology_of(values)
+        if topology is not None:
+            return Host(
+                system="Darwin",
+                machine=platform.machine(),
+                cpu_model=values.get("machdep.cpu.brand_string", ""),
+                topology=topology,
+                limits=Limits(usable=topology.online, memory_bytes=_free_memory_bytes(None)),
             )
     return _read_portable()
 
