@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -143,7 +143,9 @@ class Worker:
     loaded: Loaded
     runtime: Runtime
 
-    def __init__(self, config: Config, command: Sequence[str], log_path: Path, *, on_close: object) -> None:
+    def __init__(
+        self, config: Config, command: Sequence[str], log_path: Path, *, on_close: Callable[[Worker], object]
+    ) -> None:
         self.config = config
         self._log_path = log_path
         self._on_close = on_close
@@ -202,8 +204,7 @@ class Worker:
         self._process.kill()
         self._process.wait()
         self._pipe.close()
-        if callable(self._on_close):
-            self._on_close(self)
+        self._on_close(self)
 
     def _ask(self, request: protocol.Request, deadline_s: float) -> protocol.Reply | Failure:
         if self._failed:

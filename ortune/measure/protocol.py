@@ -5,11 +5,12 @@ ONNX Runtime and custom operators print to stdout, so the messages go through a 
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection, Pipe
-from typing import IO
+from typing import IO, Any
 
 import msgspec
 
@@ -102,33 +103,25 @@ def spawn(
         log: Where its stdout and stderr go.
     """
     here, there = Pipe(duplex=True)
+    inherited: dict[str, Any]
+    if sys.platform == "win32":  # pragma: no cover
+        os.set_handle_inheritable(there.fileno(), True)
+        inherited = {
+            "startupinfo": subprocess.STARTUPINFO(lpAttributeList={"handle_list": [there.fileno()]}),
+            "creationflags": subprocess.CREATE_NEW_PROCESS_GROUP,
+        }
+    else:
+        # A process group of its own: Ctrl-C reaches the parent alone, which ends its workers in order.
+        inherited = {"pass_fds": [there.fileno()], "process_group": 0}
     try:
-        if sys.platform == "win32":  # pragma: no cover
-            import msvcrt  # noqa: F401  (documents that handles, not file descriptors, are inherited)
-            import os
-
-            os.set_handle_inheritable(there.fileno(), True)
-            startup = subprocess.STARTUPINFO(lpAttributeList={"handle_list": [there.fileno()]})
-            process = subprocess.Popen(
-                [*command, str(there.fileno())],
-                env=dict(environment),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                startupinfo=startup,
-                creationflags=subprocess.CREATE_NEW_PROCESS_GROUP,
-            )
-        else:
-            process = subprocess.Popen(
-                [*command, str(there.fileno())],
-                env=dict(environment),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=[there.fileno()],
-                # A process group of its own: Ctrl-C reaches the parent alone, which ends its workers in order.
-                process_group=0,
-            )
+        process = subprocess.Popen(
+            [*command, str(there.fileno())],
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            **inherited,
+        )
     except BaseException:
         here.close()
         raise
