@@ -34,15 +34,20 @@ def run_ortune(*arguments: object, cwd: Path, timeout: float = 150) -> subproces
     )
 
 
+# Workers inherit it, so that those of this run can be told from those of another.
+os.environ["ORTUNE_TEST_RUN"] = str(os.getpid())
+
+
 def worker_processes() -> list[psutil.Process]:
-    """Return all workers of any search on this host, by their command line."""
+    """Return all workers that this run of the tests started, even if their parent is gone."""
     found = []
     for process in psutil.process_iter():
         try:
-            line = process.cmdline()
+            line, environment = process.cmdline(), process.environ()
         except psutil.Error:
             continue
-        if any("ortune.measure.worker" in part or "faulty_worker" in part for part in line):
+        ours = environment.get("ORTUNE_TEST_RUN") == os.environ["ORTUNE_TEST_RUN"]
+        if ours and any("ortune.measure.worker" in part or "faulty_worker" in part for part in line):
             found.append(process)
     return found
 

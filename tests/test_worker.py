@@ -70,6 +70,20 @@ def must_live(answer: Live | Failure) -> Worker:
     return answer
 
 
+def wait_for_status(pid: int, wanted: set[str]) -> None:
+    """Wait until the process has one of these states: a signal is delivered when it is delivered."""
+    status = ""
+    for _ in range(200):
+        try:
+            status = psutil.Process(pid).status()
+        except psutil.NoSuchProcess:
+            status = "gone"
+        if status in wanted:
+            return
+        time.sleep(0.05)
+    pytest.fail(f"the worker is {status}, and should be {wanted}")
+
+
 def test_a_block_holds_every_call(executor: ProcessExecutor) -> None:
     worker = must_live(launch(executor, DEFAULT))
     block = worker.measure(PLAN)
@@ -88,8 +102,8 @@ def test_workers_are_suspended_while_they_are_not_measured(executor: ProcessExec
     try:
         processes = [psutil.Process(worker.pid) for worker in workers]
         workers[0].measure(PLAN)
-        time.sleep(0.05)  # a signal is delivered when it is delivered
-        assert [process.status() for process in processes] == [psutil.STATUS_STOPPED] * 2
+        for process in processes:
+            wait_for_status(process.pid, {psutil.STATUS_STOPPED})
         before = [sum(process.cpu_times()[:2]) for process in processes]
         workers[1].measure(PLAN)
         after = [sum(process.cpu_times()[:2]) for process in processes]
@@ -217,20 +231,15 @@ executor = make_executor()
 print(worker.pid, flush=True)
 time.sleep(600)
 """
-    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    pid = int(parent.stdout.readline())
-    assert psutil.Process(pid).status() == psutil.STATUS_STOPPED
-    parent.kill()
-    parent.wait()
-    parent.stdout.close()
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        try:
+            assert parent.stdout is not None
+            pid = int(parent.stdout.readline())
+            wait_for_status(pid, {psutil.STATUS_STOPPED})
+        finally:
+            parent.kill()
     # It is init's child now, so that it cannot be waited for.
-    for _ in range(200):
-        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-            break
-        time.sleep(0.05)
-    else:
-        pytest.fail("the worker outlived its parent")
+    wait_for_status(pid, {"gone", psutil.STATUS_ZOMBIE})
 
 
 def test_a_search_survives_all_of_it_and_names_it(tmp_path: Path) -> None:
