@@ -197,24 +197,24 @@ def write_atomically(path: Path, data: bytes) -> None:
         raise UsageError(f"Cannot write {path}: {error.strerror}.") from None
 
 
-def check_writable(path: Path) -> None:
-    """Find out before the search whether the record can be written after it.
+def check_writable(path: Path, option: str = "-o") -> None:
+    """Find out before the search whether a file that `option` names can be written.
 
     Raises:
         UsageError: It cannot.
     """
     if path.is_dir():
-        raise UsageError(f"Cannot write {path}: it is a folder.", "Name a file with -o.")
+        raise UsageError(f"Cannot write {path}: it is a folder.", f"Name a file with {option}.")
     if not path.parent.is_dir():
         raise UsageError(
             f"Cannot write {path}: there is no folder {path.parent}.",
-            "Make it, or name another file with -o.",
+            f"Make it, or name another file with {option}.",
         )
     try:
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
             pass
     except OSError as error:
-        raise UsageError(f"Cannot write {path}: {error.strerror}.", "Name another file with -o.") from None
+        raise UsageError(f"Cannot write {path}: {error.strerror}.", f"Name another file with {option}.") from None
 
 
 def json_schema() -> dict[str, Any]:

@@ -81,6 +81,8 @@ def prepare(request: SearchRequest) -> Setting:
         raise UsageError(f"--trials {request.n_trials}: at least one candidate must be tried.")
     if request.output is not None:
         check_writable(request.output)
+    if request.study is not None:
+        check_writable(request.study, "--study")
     model = read_model(request.model)
     host = read_host()
     return Setting(

@@ -97,12 +97,6 @@ class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Threads that ONNX Runtime makes by default: one per physical core of the whole machine."""
         return len(self.topology.cores)
 
-    @property
-    def n_cpus_worth(self) -> float:
-        """CPUs' worth of time that this process can get."""
-        n_usable = float(len(self.limits.usable))
-        return min(n_usable, self.limits.quota.cpus) if self.limits.quota else n_usable
-
 
 class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The class of a host: hosts with the same fingerprint can share a config.

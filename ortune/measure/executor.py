@@ -33,6 +33,7 @@ FIRST_LOAD_DEADLINE_S = 900.0
 
 SHORT_REPLY_S = 10.0
 LOG_TAIL_BYTES = 4096
+LOG_TAIL_LINES = 8
 
 
 class ProcessExecutor:
@@ -270,7 +271,7 @@ class Worker:
         except OSError:
             return ()
         lines = (re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in text.splitlines())
-        return tuple(dict.fromkeys(line[:400] for line in lines if line))[-8:]
+        return tuple(dict.fromkeys(line[:400] for line in lines if line))[-LOG_TAIL_LINES:]
 
 
 def launch_reference(executor: ProcessExecutor, model: ModelInfo, feed: Feed) -> Live:

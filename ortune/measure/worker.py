@@ -23,8 +23,6 @@ from ortune.knobs.config import Config
 from ortune.measure import cpu, protocol
 from ortune.measure.values import BlockPlan, Failure, Loaded, Runtime
 
-MAX_LOG_LINES = 8
-
 
 def die_with_parent() -> None:
     """Ask the kernel to end this process when its parent ends, even while it is suspended (prctl(2))."""
@@ -79,11 +77,6 @@ class Candidate:
 
         def call() -> Any:
             return session.run(names, feed, run_options)
-
-        if run_options is None:
-
-            def call() -> Any:  # the same call as users write: nothing in it that is not theirs
-                return session.run(names, feed)
 
         self.call = call
         self.names = names
@@ -216,7 +209,8 @@ def read_runtime() -> Runtime:
 
 def failure_of(error: BaseException, stage: str) -> Failure:
     """Return an exception as a value."""
-    message = f"{error}".strip() or type(error).__name__
+    # Of ortune's own errors, the cure is for the user of a command, who did not choose this candidate.
+    message = error.message if isinstance(error, OrtuneError) else f"{error}".strip() or type(error).__name__
     starved = isinstance(error, MemoryError) or re.search(
         r"bad_alloc|bad allocation|out of memory|failed to allocate|cannot allocate memory|EAGAIN",
         message,
@@ -246,13 +240,10 @@ def serve(connection: Any, make: Callable[[protocol.Load], Candidate] = Candidat
                 loaded = candidate.load()
                 stage = "check"
                 answer = candidate.check(loaded)
-                failed = isinstance(answer, Failure)
-                reply = (
-                    protocol.FailureReply(answer)
-                    if isinstance(answer, Failure)
-                    else protocol.LoadedReply(answer, read_runtime())
-                )
-                if not failed:
+                if isinstance(answer, Failure):
+                    reply = protocol.FailureReply(answer)
+                else:
+                    reply = protocol.LoadedReply(answer, read_runtime())
                     # Collections at odd moments would be measured; what is alive now stays alive.
                     gc.collect()
                     gc.freeze()
@@ -264,8 +255,7 @@ def serve(connection: Any, make: Callable[[protocol.Load], Candidate] = Candidat
             else:
                 reply = protocol.MemoryReply(cpu.read_memory())
         except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever it is, it is the candidate's failure)
-            cause = error.message if isinstance(error, OrtuneError) else error
-            reply = protocol.FailureReply(failure_of(error if cause is error else RuntimeError(cause), stage))
+            reply = protocol.FailureReply(failure_of(error, stage))
         connection.send_bytes(protocol.encode(reply))
 
 

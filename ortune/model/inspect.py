@@ -196,7 +196,6 @@ def _read_input(value: Any, scope: Scope) -> InputInfo:
         shape=shape,
         index_size=min((size for node, position in uses if (size := _table_size(node, position, scope))), default=None),
         strings=_known_strings(uses)[:MAX_STRINGS],
-        consumers=tuple(sorted({node.op_type for node, _ in uses})),
     )
 
 

@@ -18,7 +18,6 @@ class InputInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         shape: Its dimensions; None where even the rank is unknown.
         index_size: Where the values index a table: its number of rows. Values in 0..index_size-1 are valid.
         strings: Strings that the graph knows as values of this input (categories, label keys).
-        consumers: Operator types that read it, with pass-through operators such as Cast looked through.
     """
 
     name: str
@@ -26,7 +25,6 @@ class InputInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     shape: tuple[Dim, ...] | None
     index_size: int | None = None
     strings: tuple[str, ...] = ()
-    consumers: tuple[str, ...] = ()
 
 
 class OutputInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

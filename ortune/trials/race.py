@@ -59,7 +59,7 @@ def run_race(context: Context, race_s: float) -> StageTime:
             context.report(
                 "race",
                 n_rounds,
-                _estimate(n_rounds, start_s, context.now_s(), end_s),
+                min(MOST_ROUNDS, max(FEWEST_ROUNDS, context.estimate_total(n_rounds, start_s, end_s))),
                 standing[0] if standing else None,
             )
             if len(lives) <= 1 and n_rounds >= FEWEST_ROUNDS:
@@ -69,11 +69,6 @@ def run_race(context: Context, race_s: float) -> StageTime:
         for _, live in lives:
             live.close()
     return context.meter.stage_time("race", start_s, inference_s)
-
-
-def _estimate(n_rounds: int, start_s: float, now_s: float, end_s: float) -> int:
-    rate = n_rounds / max(now_s - start_s, 1e-9)
-    return min(MOST_ROUNDS, max(FEWEST_ROUNDS, n_rounds, round(n_rounds + rate * max(end_s - now_s, 0.0))))
 
 
 def find_beaten(rounds: dict[int, list[float]]) -> set[int]:

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from ortune.errors import MeasureError
 from ortune.knobs import DEFAULT, SearchSpace
 from ortune.measure import BlockPlan, Executor, Failure, Live
 from ortune.trials.duel import DuelResult, judge, run_duel
 from ortune.trials.ledger import Entry
-from ortune.trials.meter import Meter
+from ortune.trials.meter import Meter, raise_default
 from ortune.trials.plan import Plan, block_plan, make_plan
 from ortune.trials.race import run_race
 from ortune.trials.screen import open_study, run_screen
@@ -69,8 +68,7 @@ def run_search(
     interrupted = False
     before: float | None = None
     try:
-        if budget.n_trials != 0:
-            stages.append(run_screen(context, study))
+        stages.append(run_screen(context, study))
         if len(context.ledger.challengers()) > 1:
             left_s = context.end_s - plan.duel_s - executor.now_s()
             stages.append(run_race(context, min(max(left_s, 0.0), LONGEST_RACE * plan.race_s)))
@@ -95,7 +93,7 @@ def calibrate(meter: Meter, first: Live, *, left_s: float, free_bytes: int | Non
     try:
         block = first.measure(FIRST_BLOCK)
         if isinstance(block, Failure):
-            raise MeasureError(f"ONNX Runtime's default failed while it was measured ({block.kind}): {block.message}")
+            raise_default(block)
         call_ns = float(block.p50_ns)
         memory = first.memory()
     finally:
@@ -104,7 +102,7 @@ def calibrate(meter: Meter, first: Live, *, left_s: float, free_bytes: int | Non
     (again,) = meter.launch([DEFAULT])
     launch_s = meter.executor.now_s() - start_s
     if isinstance(again, Failure):
-        raise MeasureError(f"ONNX Runtime's default worked once, and then failed ({again.kind}): {again.message}")
+        raise_default(again)
     try:
         # A second look: the first block of a fresh machine is often slower.
         block = again.measure(block_plan(call_ns))
@@ -150,7 +148,7 @@ def conclude(
     deterministic: bool,
 ) -> Outcome:
     """Draw the conclusion: the default, unless the duel proved that the challenger is faster."""
-    n_candidates = sum(1 for _ in context.space.candidates())
+    n_candidates = len(context.candidates)
     finished = None if interrupted else duel
     verdict, reason = find_verdict(context, finished, n_candidates, interrupted=interrupted)
     winner = finished.challenger if finished else None

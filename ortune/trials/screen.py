@@ -39,7 +39,7 @@ def open_study(path: Path | None, seed: int) -> optuna.Study:
         seed: Seed of the sampler.
 
     Raises:
-        UsageError: The file exists, cannot be written, or has another suffix.
+        UsageError: The file exists, or has another suffix.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
@@ -48,8 +48,6 @@ def open_study(path: Path | None, seed: int) -> optuna.Study:
     if path is not None:
         if path.exists():
             raise UsageError(f"--study {path}: the file exists.", "Name a new file; each search gets its own study.")
-        if not path.parent.is_dir():
-            raise UsageError(f"--study {path}: there is no folder {path.parent}.")
         if path.suffix in {".db", ".sqlite", ".sqlite3"}:
             storage = f"sqlite:///{path.resolve()}"
         elif path.suffix in {".log", ".journal"}:
@@ -73,7 +71,6 @@ class _Screen:
         self.context = context
         self.study = study
         self.space: SearchSpace = context.space
-        self.candidates = list(self.space.candidates())
         # The default was measured against itself by definition; the rest of the queue leaves it in one dimension.
         for selection in ({}, *self.space.one_factor()):
             labels = {dimension.name: DEFAULT_LABEL for dimension in self.space.dimensions}
@@ -83,7 +80,7 @@ class _Screen:
         context = self.context
         start_s, inference_s = context.now_s(), context.meter.inference_s
         end_s = start_s + context.plan.screen_s
-        total = len(self.candidates) - 1
+        total = len(context.candidates) - 1
         if context.budget.n_trials is not None:
             total = min(total, context.budget.n_trials)
         default = context.launch_default()
@@ -98,7 +95,7 @@ class _Screen:
                 context.report(
                     "screen",
                     done,
-                    self.estimate_total(start_s, end_s, total),
+                    min(total, context.estimate_total(done, start_s, end_s)),
                     challengers[0] if challengers else None,
                 )
         finally:
@@ -108,12 +105,6 @@ class _Screen:
     @property
     def n_screened(self) -> int:
         return len(self.context.ledger) - 1
-
-    def estimate_total(self, start_s: float, end_s: float, total: int) -> int:
-        """Return how many candidates there will be time for, going by those so far."""
-        done, now_s = self.n_screened, self.context.now_s()
-        rate = done / max(now_s - start_s, 1e-9)
-        return min(total, max(done, round(done + rate * max(end_s - now_s, 0.0))))
 
     def ask(self, n: int) -> list[tuple[optuna.Trial, Entry]]:
         """Return up to `n` new candidates; a proposal that is known already is answered from the ledger."""
@@ -144,7 +135,7 @@ class _Screen:
 
     def enqueue_untried(self) -> bool:
         """Put a random untried candidate in Optuna's queue, or return False when all have been tried."""
-        untried = [candidate for candidate in self.candidates if candidate not in self.context.ledger]
+        untried = [candidate for candidate in self.context.candidates if candidate not in self.context.ledger]
         if not untried:
             return False
         choice = untried[int(self.context.meter.rng.integers(len(untried)))]

@@ -17,6 +17,7 @@ class Context:
     """A search under way.
 
     Attributes:
+        candidates: All of the space, the default first.
         end_s: When the budget ends, on the executor's clock.
         default: The default's entry in the ledger.
     """
@@ -26,6 +27,7 @@ class Context:
     ) -> None:
         self.meter = meter
         self.space = space
+        self.candidates = tuple(space.candidates())
         self.plan = plan
         self.budget = budget
         self.end_s = end_s
@@ -61,6 +63,12 @@ class Context:
             )
         )
         self._notes.clear()
+
+    def estimate_total(self, done: int, start_s: float, end_s: float) -> int:
+        """Return how many steps there will be time for until `end_s`, going by those done since `start_s`."""
+        now_s = self.now_s()
+        rate = done / max(now_s - start_s, 1e-9)
+        return max(done, round(done + rate * max(end_s - now_s, 0.0)))
 
     def launch_default(self) -> Live:
         """Make the default live.
