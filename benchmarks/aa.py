@@ -22,13 +22,14 @@ from ortune.host import read_host
 from ortune.knobs import DEFAULT, Candidate, build_space
 from ortune.measure.executor import ProcessExecutor, launch_reference
 from ortune.model import read_model
-from ortune.trials.duel import judge, run_duel
+from ortune.trials.duel import judge_interval, run_duel
 from ortune.trials.ledger import Entry
 from ortune.trials.meter import Meter
-from ortune.trials.run import calibrate
+from ortune.trials.plan import make_plan
+from ortune.trials.run import Basis, calibrate
 from ortune.trials.stage import Context
 from ortune.trials.values import Budget
-from ortune.workload import Tolerance, make_feed
+from ortune.workload import Goal, Tolerance, make_feed
 
 MODELS = ("tiny_regressor", "squeezenet", "ppocrv2_cls", "minilm_l6_int8")
 
@@ -41,10 +42,20 @@ def duel_once(name: str, budget_s: float, seed: int) -> dict[str, object]:
     with ProcessExecutor(model, feed, Tolerance(), usable=host.limits.usable) as executor:
         first = launch_reference(executor, model, feed)
         meter = Meter(executor, np.random.default_rng(seed))
-        plan = calibrate(meter, first, left_s=budget_s, free_bytes=host.limits.memory_bytes)
+        goal = Goal()
+        start = calibrate(meter, first, Basis(goal=goal))
+        plan = make_plan(
+            goal=goal,
+            pace=start.pace,
+            left_s=budget_s,
+            launch_s=start.launch_s,
+            peak_bytes=start.peak_bytes,
+            free_bytes=host.limits.memory_bytes,
+        )
         context = Context(
             meter=meter,
             space=build_space(host, model),
+            goal=goal,
             plan=plan,
             budget=Budget(seconds=budget_s),
             end_s=executor.now_s() + plan.duel_s,
@@ -62,7 +73,7 @@ def duel_once(name: str, budget_s: float, seed: int) -> dict[str, object]:
         "pairs": speedup.pairs,
         "restarts": speedup.restarts,
         "claimed": not speedup.low <= 1 <= speedup.high,
-        "verdict": judge(speedup)[0],
+        "verdict": judge_interval(speedup)[0],
         "regime": noise.regime,
         "contended": noise.contended,
         "blocks": noise.blocks,

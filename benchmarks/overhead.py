@@ -4,7 +4,9 @@
 
 1. Latency of the default as a worker measures it, against a bare timing loop in a process of its own, fresh
    processes on both sides, in turn. Target: within 3 %, for a model below 20 µs and one above 5 ms.
-2. Share of wall time spent inside inference calls, stage by stage, in a whole search of LARGE. Target: at least 60 %
+2. Cost of the load generators themselves, with calls that do nothing: time a call for several callers, and how late a
+   request that arrives at a rate is served.
+3. Share of wall time spent inside inference calls, stage by stage, in a whole search of LARGE. Target: at least 60 %
    in the screen.
 """
 
@@ -14,6 +16,7 @@ import argparse
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -23,13 +26,15 @@ from models.build import build, options
 from ortune.cli.options import parse_inputs
 from ortune.host import read_host
 from ortune.knobs import DEFAULT
-from ortune.measure import Failure
+from ortune.measure import BlockPlan, Failure
 from ortune.measure.executor import ProcessExecutor, launch_reference
+from ortune.measure.figures import figure_of, percentiles
+from ortune.measure.load import generate
 from ortune.measure.stats import clustered_interval
 from ortune.model import read_model
-from ortune.trials.plan import block_plan
+from ortune.trials.plan import Pace, block_plan
 from ortune.tune import SearchRequest, prepare, search
-from ortune.workload import Tolerance, make_feed
+from ortune.workload import Tolerance, make_feed, make_load
 
 BARE_LOOP = """
 import sys, time
@@ -77,10 +82,10 @@ def compare(name: str, restarts: int) -> None:
         def worker(call_ns: float) -> float:
             (live,) = executor.launch([DEFAULT], deadline_s=60)
             assert not isinstance(live, Failure)
-            plan = block_plan(call_ns, int(SECONDS / BLOCKS * 1e9))
+            plan = block_plan(Pace(gap_ns=call_ns, call_ns=call_ns), int(SECONDS / BLOCKS * 1e9))
             blocks = [live.measure(plan) for _ in range(BLOCKS)]
             live.close()
-            return float(np.median([block.p50_ns for block in blocks if not isinstance(block, Failure)]))
+            return float(np.median([figure_of("p50", [block]) for block in blocks if not isinstance(block, Failure)]))
 
         call_ns = bare()
         for number in range(restarts):
@@ -98,6 +103,31 @@ def compare(name: str, restarts: int) -> None:
     )
 
 
+def generators() -> None:
+    """Print what it costs to make calls arrive."""
+
+    def read(is_start: bool) -> int:
+        return time.process_time_ns()
+
+    for clients in (1, 2, 4, 8):
+        plan = BlockPlan(
+            load=make_load(clients=clients), duration_ns=10**9, lead_in_ns=10**8, min_calls=1, deadline_s=60
+        )
+        window = generate(lambda sample: None, [0], plan, read)
+        print(
+            f"{clients} callers: {window.wall_ns / window.n_calls / 1e3:.3f} µs of wall time a call that does nothing"
+        )
+    for rate in (20, 50, 500):
+        plan = BlockPlan(load=make_load(rate=rate), duration_ns=10**10, lead_in_ns=10**8, min_calls=1, deadline_s=60)
+        window = generate(lambda sample: None, [0], plan, read)
+        p50, p99 = percentiles(window.latencies_ns, [50, 99])
+        cpu_ns = (window.after - window.before) / window.n_calls
+        print(
+            f"{rate:3} requests a second: a call that does nothing is done {p50 / 1e3:.0f} µs (p50) and "
+            f"{p99 / 1e3:.0f} µs (p99) after its arrival, and costs {cpu_ns / 1e3:.0f} µs of CPU time"
+        )
+
+
 def main() -> None:
     """Run both measurements."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -106,6 +136,7 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=60.0)
     arguments = parser.parse_args()
     print(describe_host())
+    generators()
     for name in arguments.models:
         compare(name, arguments.restarts)
     for name in arguments.models:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ortune.apply.api import create_session, session_options
     from ortune.errors import (
@@ -66,43 +66,59 @@ def search(
     model: str | Path,
     *,
     output: str | Path | None = None,
-    budget_s: float = 60.0,
+    budget_s: float | None = None,
     n_trials: int | None = None,
     seed: int = 0,
-    dims: Mapping[str, int] | None = None,
+    dims: Mapping[str, int | Sequence[int]] | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     inputs: str | Path | None = None,
+    clients: int | None = None,
+    rate: str | float | None = None,
+    arrivals: str | None = None,
+    objective: str | None = None,
+    pareto: str | None = None,
+    limits: Sequence[str] = (),
+    beside: str | None = None,
 ) -> Record:
-    """Find the best CPU settings for a model on this host, and prove them.
+    """Find the best CPU settings for a model, a load and this host, and prove them.
 
     Args:
         model: Path of the ONNX file.
         output: Where to write the record, or None.
-        budget_s: Wall time to spend, in seconds.
+        budget_s: Wall time to spend, in seconds; None for what the model and the objective need, at least a minute.
         n_trials: Candidates to screen at most, or None.
         seed: Seed of everything that is drawn.
-        dims: Sizes by symbolic dimension name.
+        dims: Sizes by symbolic dimension name; several sizes make a case each.
         shapes: Whole shapes by input name.
-        inputs: An .npz file with an array for each input, or a folder with `input_*.pb` files.
+        inputs: An .npz file with an array for each input, or a folder with `input_*.pb` files, or with many of either.
+        clients: Concurrent callers of the session; one by default.
+        rate: Requests that arrive a second, as a number or as `50/s` or `30/min`; None for callers that call back to
+            back.
+        arrivals: "poisson" (the default) or "periodic".
+        objective: p50, p90, p95, p99, mean, throughput, cpu, memory or load-time; by default what suits the load.
+        pareto: Two or three objectives, separated by commas, for a front instead of one winner.
+        limits: What a winner must keep to, such as `p99<20ms`, `memory<500MB` or `throughput>100/s`.
+        beside: A command that runs beside the trials, as the production neighbour.
 
     Returns:
-        The record. Its config is ONNX Runtime's default unless `evidence.verdict` is "faster".
+        The record. Its config is ONNX Runtime's default unless something better was proven.
 
     Raises:
         OrtuneError: Something that was given does not make sense, or the model does not run.
     """
     from ortune.tune import SearchRequest, prepare
     from ortune.tune import search as run
-    from ortune.workload import InputOptions
+    from ortune.workload import InputOptions, make_goal, make_load
 
+    sizes = {name: (size,) if isinstance(size, int) else tuple(size) for name, size in (dims or {}).items()}
     request = SearchRequest(
         model=str(model),
         output=None if output is None else Path(output),
+        goal=make_goal(make_load(clients, rate, arrivals), objective, pareto, tuple(limits)),
+        beside=beside,
         budget_s=budget_s,
         n_trials=n_trials,
         seed=seed,
-        inputs=InputOptions(
-            dims=dims or {}, shapes=shapes or {}, data=None if inputs is None else str(inputs), seed=seed
-        ),
+        inputs=InputOptions(dims=sizes, shapes=shapes or {}, data=None if inputs is None else str(inputs), seed=seed),
     )
     return run(prepare(request)).record

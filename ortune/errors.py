@@ -8,6 +8,7 @@ The exception tree::
     ├── ModelError              the file is not a model that ONNX Runtime can load
     ├── InputsError             the model's inputs cannot be made, or do not fit it
     ├── MeasureError            the baseline itself cannot be measured
+    │   └── NeighbourError      the program that was to run beside the measurements does not
     └── RecordError             a config file cannot be read, or is not for this model
 
 A candidate that fails is not an error: it is a `Failure` value (`ortune.measure`), and the search goes on.
@@ -63,6 +64,10 @@ class InputsError(OrtuneError):
 
 class MeasureError(OrtuneError):
     """The baseline itself cannot be measured."""
+
+
+class NeighbourError(MeasureError):
+    """The program that was to run beside the measurements does not run."""
 
 
 class RecordError(OrtuneError):

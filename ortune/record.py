@@ -19,10 +19,21 @@ from ortune.host import Fingerprint
 from ortune.knobs import Config
 from ortune.measure import Runtime
 from ortune.model import ModelFile
-from ortune.trials.values import BestSoFar, Noise, Speedup, StageTime, Summary, Trial, Verdict
-from ortune.workload import Objective, Tolerance, Workload
+from ortune.trials.values import (
+    BestSoFar,
+    Closest,
+    FrontPoint,
+    LimitCheck,
+    Noise,
+    Speedup,
+    StageTime,
+    Summary,
+    Trial,
+    Verdict,
+)
+from ortune.workload import Tolerance, Workload
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 class OutputCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,12 +56,16 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """What the recommendation rests on.
 
     Attributes:
-        verdict: "faster", "default_is_best" or "inconclusive".
+        verdict: The conclusion; "faster" means better in the objective, beyond doubt.
         reason: Why, a sentence.
-        objective: What was made small.
+        objective: What was to be made better; several are separated by commas.
         speedup: The final duel's result, or None when there was none.
         baseline: ONNX Runtime's default in the duel.
-        winner: The challenger in the duel. It is recommended only if the verdict is "faster".
+        winner: The challenger in the duel. It is recommended only if the verdict is "faster" or "within_limits".
+        limits: Whether the challenger keeps to each limit.
+        baseline_limits: Whether the default does.
+        closest: Where nothing keeps to all limits: what comes closest.
+        front: Where several objectives were asked for: the configs that nothing betters in all of them.
         best_so_far: The best candidate of an interrupted search, unproven.
         output_check: How outputs were compared.
         noise: How quiet the host was.
@@ -58,10 +73,14 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     verdict: Verdict
     reason: str
-    objective: Objective
+    objective: str
     speedup: Speedup | None = None
     baseline: Summary | None = None
     winner: Summary | None = None
+    limits: tuple[LimitCheck, ...] = ()
+    baseline_limits: tuple[LimitCheck, ...] = ()
+    closest: Closest | None = None
+    front: tuple[FrontPoint, ...] = ()
     best_so_far: BestSoFar | None = None
     output_check: OutputCheck
     noise: Noise
@@ -152,11 +171,58 @@ def read_record(path: str | Path) -> Record:
     if version < 1:
         raise RecordError(f"{path} has schema {version}, which never was.")
     try:
-        return msgspec.json.decode(data, type=Record)
+        return msgspec.convert(migrate(msgspec.json.decode(data), version), type=Record)
     except msgspec.ValidationError as error:
         raise RecordError(
             f"{path} is not a valid record: {error}.", "Write it anew: ortune search MODEL -o FILE."
         ) from None
+
+
+def migrate(document: Any, version: int) -> Any:
+    """Return a document of an older schema in the form of the newest.
+
+    Args:
+        document: Dictionaries and lists, as they come out of the file.
+        version: Its schema.
+
+    Raises:
+        msgspec.ValidationError: It lacks something that a record of that version has.
+    """
+    if version == 1:
+        try:
+            workload = document["workload"]
+            workload["load"] = {"scenario": workload["load"]}
+            workload["objectives"] = [workload.pop("objective")]
+            for given in workload["inputs"].values():
+                given["shapes"] = [given.pop("shape")]
+            for trial in document["search"]["trials"]:
+                speedup = trial.pop("speedup")
+                trial["speedups"] = None if speedup is None else [speedup]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise msgspec.ValidationError(f"Object of schema 1 misses {error}") from None
+        document["schema"] = SCHEMA
+    return document
+
+
+def pick_point(record: Record, number: int) -> Record:
+    """Return a record that recommends another point of its front.
+
+    Args:
+        record: One with a front.
+        number: Which point, counted from 1, as they are shown.
+
+    Raises:
+        RecordError: There is no such point.
+    """
+    front = record.evidence.front
+    if not front:
+        raise RecordError(
+            f"--pick {number}: the record has no front to pick from.",
+            "Make one with a front: ortune search MODEL --pareto p99,cpu.",
+        )
+    if not 1 <= number <= len(front):
+        raise RecordError(f"--pick {number}: the front has the points 1 to {len(front)}.")
+    return msgspec.structs.replace(record, config=front[number - 1].summary.config)
 
 
 def encode_record(record: Record) -> bytes:

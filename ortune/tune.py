@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,10 +14,11 @@ from ortune.host import Fingerprint, Host, read_host
 from ortune.knobs import SearchSpace, build_space
 from ortune.measure import Runtime
 from ortune.measure.executor import WORKER_COMMAND, ProcessExecutor, launch_reference
+from ortune.measure.neighbour import Neighbour
 from ortune.model import ModelInfo, digest_of, read_model
 from ortune.record import SCHEMA, Evidence, Model, OutputCheck, Record, Search, check_writable, write_record
 from ortune.trials.values import Budget, Observe, Outcome
-from ortune.workload import Feed, InputOptions, Tolerance, Workload, make_feed
+from ortune.workload import Feed, Goal, InputOptions, Tolerance, Workload, make_feed
 from ortune.workload.values import QUANTIZED_TOLERANCE
 
 MEMORY_SHARE = 0.8
@@ -29,7 +31,9 @@ class SearchRequest(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         model: Path of the ONNX file.
         output: Where to write the record, or None.
-        budget_s: Wall time to spend, in seconds.
+        goal: Load, objective and limits.
+        beside: A command that runs beside the trials, or None.
+        budget_s: Wall time to spend, in seconds; None for what the model and the objective need.
         n_trials: Candidates to screen at most, or None.
         seed: Seed of everything that is drawn.
         inputs: What the user says about inputs.
@@ -41,7 +45,9 @@ class SearchRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     output: Path | None = None
-    budget_s: float = 60.0
+    goal: Goal = Goal()
+    beside: str | None = None
+    budget_s: float | None = None
     n_trials: int | None = None
     seed: int = 0
     inputs: InputOptions = InputOptions()
@@ -75,7 +81,7 @@ def prepare(request: SearchRequest) -> Setting:
     Raises:
         OrtuneError: Something that the user gave does not make sense.
     """
-    if not request.budget_s > 0:
+    if request.budget_s is not None and not request.budget_s > 0:
         raise UsageError(f"--budget {request.budget_s:g}s: a search needs time.", "Give it a minute: --budget 60s.")
     if request.n_trials is not None and request.n_trials < 1:
         raise UsageError(f"--trials {request.n_trials}: at least one candidate must be tried.")
@@ -99,40 +105,69 @@ def search(setting: Setting, observe: Observe = lambda progress: None) -> Result
     """Run the search, and write the record if the request names a file.
 
     Raises:
-        OrtuneError: The model does not run, or the default cannot be measured.
+        OrtuneError: The model does not run, the default cannot be measured, or the command beside the trials ends;
+            then what was found before that is written all the same.
     """
-    from ortune.trials.run import run_search
+    from ortune.trials.run import Basis, run_search
 
     request, host = setting.request, setting.host
     started = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-    free_bytes = host.limits.memory_bytes
-    limit_bytes = request.memory_limit_bytes or (int(MEMORY_SHARE * free_bytes) if free_bytes else None)
-    with ProcessExecutor(
-        setting.model,
-        setting.feed,
-        setting.tolerance,
-        usable=host.limits.usable,
-        memory_limit_bytes=limit_bytes,
-        command=request.worker_command,
-    ) as executor:
+    neighbour = Neighbour(request.beside) if request.beside is not None else None
+    with neighbour or contextlib.nullcontext(), make_executor(setting, neighbour) as executor:
         start_s = executor.now_s()
         first = launch_reference(executor, setting.model, setting.feed)
         outcome = run_search(
             setting.space,
             executor,
             Budget(seconds=request.budget_s, n_trials=request.n_trials),
-            seed=request.seed,
-            free_bytes=free_bytes,
-            study_path=request.study,
-            observe=observe,
+            Basis(
+                goal=request.goal,
+                n_cases=setting.feed.n_cases,
+                quota=host.limits.quota is not None,
+                free_bytes=host.limits.memory_bytes,
+                seed=request.seed,
+                study_path=request.study,
+            ),
             first=first,
             start_s=start_s,
+            observe=observe,
+            check=neighbour.check if neighbour else lambda: None,
         )
-        runtime = executor.runtime
-    record = make_record(setting, outcome, runtime, started)
-    if request.output is not None:
-        write_record(record, request.output)
+        record = make_record(setting, outcome, executor.runtime, started)
+        if request.output is not None:
+            write_record(record, request.output)
+        if neighbour and outcome.interrupted:
+            neighbour.check()
     return Result(record=record, outcome=outcome)
+
+
+def make_executor(setting: Setting, neighbour: Neighbour | None) -> ProcessExecutor:
+    """Return an executor for the model, the inputs and the limits of a setting."""
+    request, host = setting.request, setting.host
+    free_bytes = host.limits.memory_bytes
+    return ProcessExecutor(
+        setting.model,
+        setting.feed,
+        setting.tolerance,
+        usable=host.limits.usable,
+        neighbour=neighbour.pid if neighbour else None,
+        memory_limit_bytes=request.memory_limit_bytes or (int(MEMORY_SHARE * free_bytes) if free_bytes else None),
+        command=request.worker_command,
+    )
+
+
+def describe_workload(setting: Setting) -> Workload:
+    """Return what is measured, as it is written to the record."""
+    goal = setting.request.goal
+    return Workload(
+        load=goal.load,
+        objectives=goal.objectives,
+        limits=goal.limits,
+        n_samples=len(setting.feed.samples),
+        inputs=setting.feed.describe(),
+        tolerance=setting.tolerance,
+        neighbour=setting.request.beside,
+    )
 
 
 def make_record(setting: Setting, outcome: Outcome, runtime: Runtime, started: str) -> Record:
@@ -144,10 +179,14 @@ def make_record(setting: Setting, outcome: Outcome, runtime: Runtime, started: s
         evidence=Evidence(
             verdict=outcome.verdict,
             reason=outcome.reason,
-            objective="p50",
+            objective=",".join(request.goal.objectives),
             speedup=outcome.speedup,
             baseline=outcome.baseline,
             winner=outcome.winner,
+            limits=outcome.limits,
+            baseline_limits=outcome.baseline_limits,
+            closest=outcome.closest,
+            front=outcome.front,
             best_so_far=outcome.best_so_far,
             output_check=OutputCheck(
                 tolerance=setting.tolerance,
@@ -158,12 +197,12 @@ def make_record(setting: Setting, outcome: Outcome, runtime: Runtime, started: s
             noise=outcome.noise,
         ),
         model=Model(path=request.model, digest=digest_of(model.files), files=model.files),
-        workload=Workload(inputs=setting.feed.describe(), tolerance=setting.tolerance),
+        workload=describe_workload(setting),
         host=Fingerprint.of(setting.host),
         runtime=runtime,
         search=Search(
             seed=request.seed,
-            budget_s=request.budget_s,
+            budget_s=outcome.budget_s,
             started=started,
             interrupted=outcome.interrupted,
             n_candidates=outcome.n_candidates,

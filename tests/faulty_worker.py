@@ -32,21 +32,21 @@ class FaultyCandidate(Candidate):
     def spoil(self, base: str | None) -> None:
         call = self.call
 
-        def print_garbage() -> Any:
+        def print_garbage(sample: Any) -> Any:
             os.write(1, b"\x00\xff garbage \x93 on stdout\n" * 50)
-            return call()
+            return call(sample)
 
-        def return_other_outputs() -> Any:
-            return [output + 1 for output in call()]
+        def return_other_outputs(sample: Any) -> Any:
+            return [output + 1 for output in call(sample)]
 
         calls = 0
 
-        def die_later() -> Any:
+        def die_later(sample: Any) -> Any:
             nonlocal calls
             calls += 1
             if calls > 20:
                 os._exit(9)
-            return call()
+            return call(sample)
 
         self.call = {"2": print_garbage, "4": return_other_outputs, "8": die_later}.get(base or "", call)
 

@@ -9,6 +9,7 @@ import numpy as np
 from ortune.host import Core, Host, Limits, NumaNode, Topology
 from ortune.knobs import Config
 from ortune.measure import Block, BlockPlan, Failure, Live, Loaded, Memory
+from ortune.measure.load import draw_arrivals
 from ortune.model import InputInfo, ModelFile, ModelInfo, OutputInfo, Traits
 
 Latency = Callable[[Config], float]
@@ -50,6 +51,17 @@ def make_model(width: int = 3, inputs: tuple[InputInfo, ...] = ()) -> ModelInfo:
     )
 
 
+def sojourn_times(arrivals: np.ndarray, services: np.ndarray, n_servers: int) -> np.ndarray:
+    """Return how long each request is in a first-come-first-served queue with so many servers."""
+    free = [0.0] * n_servers
+    sojourns = []
+    for arrival, service in zip(arrivals, services, strict=True):
+        server = min(range(n_servers), key=free.__getitem__)
+        free[server] = max(free[server], float(arrival)) + float(service)
+        sojourns.append(free[server] - float(arrival))
+    return np.array(sojourns)
+
+
 class SimulatedLive:
     def __init__(self, executor: SimulatedExecutor, config: Config) -> None:
         self.config = config
@@ -76,17 +88,27 @@ class SimulatedLive:
         n_calls = max(plan.min_calls, min(round(plan.duration_ns / level), 40))
         samples = (level * np.exp(executor.rng.normal(0, 0.02, n_calls))).astype(np.int64)
         executor.time_s += (plan.duration_ns + plan.lead_in_ns) / 1e9 + 0.002
+        level = float(level)
+        wall_ns, gap_ns = plan.duration_ns, level / plan.load.clients
+        rate = plan.load.rate_per_s
+        if rate:
+            # Sojourn times of the queue that these services make, first come first served.
+            n_calls = max(round(plan.duration_ns * rate / 1e9), 1)
+            service = executor.rng.exponential(level, n_calls) if executor.random_service else np.full(n_calls, level)
+            arrivals = draw_arrivals(plan.load, 0, plan.duration_ns, plan.seed)[:n_calls]
+            samples = sojourn_times(arrivals, service[: len(arrivals)], plan.load.clients).astype(np.int64)
+            gap_ns = 1e9 / rate
         return Block(
             samples_ns=samples,
-            wall_ns=plan.duration_ns,
+            n_calls=wall_ns / gap_ns,
+            wall_ns=wall_ns,
             lead_in_ns=plan.lead_in_ns,
-            cpu_ns=plan.duration_ns,
+            service_ns=float(level),
+            cpu_ns=int(executor.cpu(self.config) * level * wall_ns / gap_ns),
+            memory=Memory(steady_bytes=50_000_000, peak_bytes=int(executor.peak_bytes(self.config))),
             foreign_share=0.5 if contended else 0.0,
             contended=contended,
         )
-
-    def memory(self) -> Memory | None:
-        return Memory(steady_bytes=50_000_000, peak_bytes=60_000_000)
 
     def close(self) -> None:
         self.closed = True
@@ -106,6 +128,9 @@ class SimulatedExecutor:
         fails_to_launch: Callable[[Config], Failure | None] = lambda config: None,
         dies_when_measured: Sequence[Config] = (),
         interrupt_at: int | None = None,
+        cpu: Callable[[Config], float] = lambda config: 1.0,
+        peak_bytes: Callable[[Config], float] = lambda config: 60e6,
+        random_service: bool = False,
     ) -> None:
         self.latency = latency
         self.rng = np.random.default_rng(seed)
@@ -116,6 +141,9 @@ class SimulatedExecutor:
         self.fails_to_launch = fails_to_launch
         self.dies_when_measured = dies_when_measured
         self.interrupt_at = interrupt_at
+        self.cpu = cpu
+        self.peak_bytes = peak_bytes
+        self.random_service = random_service
         self.time_s = 0.0
         self.n_blocks = 0
         self.live: set[SimulatedLive] = set()

@@ -21,7 +21,7 @@ from onnx import TensorProto, helper
 import ortune
 from ortune.cli.options import parse_duration_s
 from ortune.errors import RecordError, UsageError
-from ortune.record import encode_record, read_record
+from ortune.record import SCHEMA, encode_record, read_record
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 
 pytestmark = pytest.mark.usefixtures("no_workers_left")
@@ -73,7 +73,7 @@ def test_the_record_holds_the_evidence(tuned: Path) -> None:
         assert side.peak_bytes is not None
     assert len(record.search.trials) == 7
     assert record.runtime.onnxruntime == onnxruntime.__version__
-    assert record.workload.inputs["image"].shape == (1, 3, 32, 32)
+    assert record.workload.inputs["image"].shapes == ((1, 3, 32, 32),)
 
 
 def test_apply_reads_back_what_took_effect(folder: Path, tuned: Path) -> None:
@@ -128,14 +128,14 @@ def test_a_session_that_needs_an_environment_warns(folder: Path, tuned: Path) ->
 
 def test_search_from_python(tmp_path: Path) -> None:
     record = ortune.search(TINY_ENCODER, budget_s=8, n_trials=3, dims={"batch": 2}, output=tmp_path / "c.json")
-    assert record.workload.inputs["input_ids"].shape == (2, 128)
+    assert record.workload.inputs["input_ids"].shapes == ((2, 128),)
     assert read_record(tmp_path / "c.json") == record
 
 
 def test_json_goes_to_stdout_and_the_rest_to_stderr(tmp_path: Path) -> None:
     done = run_ortune("search", TINY_CNN, "--json", "--budget", "8s", "--trials", "2", cwd=tmp_path)
     record = json.loads(done.stdout)
-    assert record["schema"] == 1
+    assert record["schema"] == SCHEMA
     assert "tiny_cnn.onnx" in done.stderr
     assert (tmp_path / "tiny_cnn.ortune.json").read_text() == done.stdout
 
@@ -155,6 +155,137 @@ def test_space_says_why(tmp_path: Path) -> None:
     data = json.loads(run_ortune("space", TINY_CNN, "--json", cwd=tmp_path).stdout)
     assert data["candidates"][0]["config"]["session_options"] == {}
     assert all(candidate["why"] for candidate in data["candidates"][1:])
+
+
+def test_several_callers_from_the_command_line(tmp_path: Path) -> None:
+    done = run_ortune(
+        *("search", TINY_CNN, "-o", "c.json", "--clients", "2", "--limit", "memory<10GB", *FAST), cwd=tmp_path
+    )
+    assert done.returncode in {0, 3}, done.stderr
+    assert "2 callers, back to back" in done.stdout
+    assert "throughput" in done.stdout
+    assert "memory<10GB" in done.stdout
+    record = read_record(tmp_path / "c.json")
+    assert record.workload.load.clients == 2
+    assert record.evidence.objective == "throughput"
+    assert [check.kept for check in record.evidence.limits] == ["yes"]
+
+
+def test_a_rate_from_the_command_line(tmp_path: Path) -> None:
+    done = run_ortune(
+        *("search", TINY_CNN, "-o", "c.json", "--rate", "100/s", "--objective", "cpu", "--budget", "15s"),
+        *("--trials", "4"),
+        cwd=tmp_path,
+    )
+    assert done.returncode in {0, 3}, done.stderr
+    record = read_record(tmp_path / "c.json")
+    assert record.workload.load.rate_per_s == 100
+    assert record.evidence.baseline is not None
+    assert record.evidence.baseline.cpu_ns_between_calls is not None
+    assert record.evidence.baseline.utilisation is not None
+    assert 0 < record.evidence.baseline.utilisation < 1
+    assert "between calls" in done.stdout
+    assert "utilisation" in done.stdout
+
+
+def test_more_than_can_be_served_is_overload_and_exit_code_1(tmp_path: Path) -> None:
+    done = run_ortune(
+        *("search", TINY_CNN, "-o", "c.json", "--rate", "500000/s", "--budget", "15s", "--trials", "2"), cwd=tmp_path
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "Overload" in done.stdout
+    assert read_record(tmp_path / "c.json").evidence.verdict == "overload"
+
+
+def test_a_limit_that_nothing_meets_is_exit_code_1(tmp_path: Path) -> None:
+    done = run_ortune("search", TINY_CNN, "-o", "c.json", "--limit", "memory<1MB", *FAST, cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "Nothing keeps to the limits" in done.stdout
+    assert "Closest" in done.stdout
+    assert read_record(tmp_path / "c.json").evidence.closest is not None
+
+
+def test_a_front_and_a_pick(tmp_path: Path) -> None:
+    done = run_ortune("search", TINY_CNN, "-o", "c.json", "--pareto", "p50,cpu", *FAST, cwd=tmp_path)
+    assert done.returncode in {0, 3}, done.stderr
+    front = read_record(tmp_path / "c.json").evidence.front
+    assert front
+    answer = json.loads(run_ortune("apply", "c.json", "--pick", "1", "--json", cwd=tmp_path).stdout)
+    assert answer["config"]["session_options"] == front[0].summary.config.session_options
+    options = ortune.session_options(tmp_path / "c.json", pick=1)
+    assert options.intra_op_num_threads == front[0].summary.config.session_options.get("intra_op_num_threads", 0)
+    done = run_ortune("apply", "c.json", "--pick", "99", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--pick 99: the front has the points 1 to" in done.stderr
+
+
+def test_the_default_twice_on_the_bench(tmp_path: Path, tuned: Path) -> None:
+    done = run_ortune(
+        *("bench", TINY_CNN, "default", tuned, "--set", "intra_op_num_threads=1", "--time", "15s", "--json"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    comparison = json.loads(done.stdout)
+    names = [row["name"] for row in comparison["rows"]]
+    assert names == ["default", "default", str(tuned), "intra_op_num_threads=1"]
+    same = comparison["rows"][1]["speedup"]
+    # A 95 % interval; not asserted to hold 1, but to be near it.
+    assert same["low"] < 1.25
+    assert same["high"] > 0.8
+    assert comparison["rows"][0]["speedup"] is None
+    assert all(row["summary"]["p99_ns"] >= row["summary"]["p50_ns"] > 0 for row in comparison["rows"])
+    for word in ("p50 ratio", "calls/s", "paired blocks over"):
+        assert word in done.stderr
+
+
+def test_a_config_that_fails_on_the_bench_is_a_row(tmp_path: Path) -> None:
+    done = run_ortune(
+        *("bench", TINY_CNN, "--set", "intra_op_num_threads=2,session.intra_op_thread_affinities=999"),
+        *("--time", "10s", "--json"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 1
+    row = json.loads(done.stdout)["rows"][1]
+    assert row["failure"]["kind"] == "not_applied"
+    assert row["summary"] is None
+
+
+def test_a_neighbour_beside_a_search(tmp_path: Path) -> None:
+    done = run_ortune("search", TINY_CNN, "-o", "c.json", "--beside", "sleep 600", *FAST, cwd=tmp_path)
+    assert done.returncode in {0, 3}, done.stderr
+    assert read_record(tmp_path / "c.json").workload.neighbour == "sleep 600"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sh")
+def test_a_neighbour_that_dies_ends_the_search_and_loses_nothing(tmp_path: Path) -> None:
+    process = start_search(tmp_path, "--beside", "sh -c 'while [ ! -e die ]; do sleep 0.1; done; exit 5'")
+    wait_for(process, "screen ")
+    (tmp_path / "die").touch()
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 2, output + errors
+    assert "ended with status 5" in errors
+    assert "Traceback" not in errors
+    record = read_record(tmp_path / "tuned.json")
+    assert record.search.interrupted
+    assert record.evidence.best_so_far is not None
+    assert record.config.is_default
+
+
+def test_several_shapes_and_samples(tmp_path: Path) -> None:
+    done = run_ortune(
+        *("search", TINY_ENCODER, "-o", "c.json", "--dim", "batch=1,4", "--dim", "sequence=16", *FAST), cwd=tmp_path
+    )
+    assert done.returncode in {0, 3}, done.stderr
+    assert "2 shapes in turn" in done.stdout
+    assert read_record(tmp_path / "c.json").workload.inputs["input_ids"].shapes == ((1, 16), (4, 16))
+    np.savez(
+        tmp_path / "many.npz",
+        input_ids=np.arange(5 * 16).reshape(5, 1, 16) % 100,
+        attention_mask=np.ones((5, 1, 16), np.int64),
+    )
+    done = run_ortune("bench", TINY_ENCODER, "--inputs", "many.npz", "--time", "5s", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["workload"]["n_samples"] == 5
 
 
 # --- what goes wrong -------------------------------------------------------------------------------------------------
@@ -198,6 +329,22 @@ def bad(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["search", TINY_CNN, "--trials", "0"], "--trials 0"),
         (["search", TINY_CNN, "--rtol", "-1"], "--rtol"),
         (["search", TINY_CNN, "--study", "study.xml"], ".xml"),
+        (["search", TINY_CNN, "--study", "no/such/folder/study.db"], "or name another file with --study"),
+        (["search", TINY_CNN, "--clients", "0"], "--clients 0"),
+        (["search", TINY_CNN, "--rate", "0"], "--rate 0"),
+        (["search", TINY_CNN, "--objective", "speed"], "The figures are: p50, p90"),
+        (["search", TINY_CNN, "--limit", "p99<fast"], "this is not a limit"),
+        (["search", TINY_CNN, "--pareto", "p99"], "two or three"),
+        (["search", TINY_CNN, "--beside", "no-such-program"], "there is no program no-such-program"),
+        (["search", TINY_CNN, "--beside", "sh -c 'exit 4'"], "ended with status 4"),
+        (["search", TINY_ENCODER, "--dim", "batch=1,"], "--dim batch=1,"),
+        (["bench", TINY_CNN, "nothing.json"], "There is no file nothing.json"),
+        (["bench", TINY_CNN, "--set", "intra_op_num_thread=1"], "Did you mean intra_op_num_threads"),
+        (["bench", TINY_CNN, "--set", "intra_op_num_threads=many"], "is no value of intra_op_num_threads"),
+        (["bench", TINY_CNN, "--set", "session.intra_op.allow_spinning=true"], "'true' is no value"),
+        (["bench", TINY_CNN, "--time", "1s"], "is too short"),
+        (["bench", TINY_CNN, "--time", "0"], "--time 0"),
+        (["search", TINY_CNN, "--rate", "1/min"], "--rate 1/min: requests this rare"),
         (["search"], "Missing argument"),
         (["apply", "nothing.json"], "There is no file nothing.json"),
         (["apply", "text.onnx"], "not JSON"),
@@ -281,10 +428,10 @@ def test_an_interrupt_before_anything_is_measured_ends_at_once(tmp_path: Path) -
     assert process.returncode in {130, -signal.SIGINT}, output + errors
 
 
-def start_search(folder: Path) -> subprocess.Popen[str]:
+def start_search(folder: Path, *options: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-u", "-P", "-m", "ortune", "search", str(TINY_CNN), "-o", "tuned.json"]
     return subprocess.Popen(
-        [*command, "--budget", "120s"],
+        [*command, "--budget", "120s", *options],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -50,7 +50,6 @@ def test_open_dimensions_get_a_size_by_role(given_info: InputInfo, shape: tuple[
 def test_guesses_are_told() -> None:
     feed = make_feed(make_model(inputs=(info("x", "float32", ("N", 3, None, "W")),)), InputOptions())
     assert feed.tensors["x"].guessed == ("N=1", "axis 2=224", "W=224")
-    assert feed.is_guessed
 
 
 def test_values_by_role() -> None:
@@ -83,7 +82,7 @@ def test_any_shape_and_type_gives_data_that_fits(dtype: str, shape: list[Any]) -
 
 def test_dims_and_shapes_can_be_set() -> None:
     model = read_model(TINY_ENCODER)
-    feed = make_feed(model, InputOptions(dims={"batch": 2}, shapes={"attention_mask": (2, 128)}))
+    feed = make_feed(model, InputOptions(dims={"batch": (2,)}, shapes={"attention_mask": (2, 128)}))
     assert feed.tensors["input_ids"].array.shape == (2, 128)
     assert feed.tensors["attention_mask"].guessed == ()
 
@@ -114,7 +113,7 @@ def test_given_data(tmp_path: Path) -> None:
     feed = make_feed(read_model(TINY_ENCODER), InputOptions(data=str(tmp_path / "data.npz")))
     assert np.array_equal(feed.tensors["input_ids"].array, ids)
     assert feed.tensors["attention_mask"].array.dtype == np.int64
-    assert not feed.is_guessed
+    assert not any(tensor.guessed for tensor in feed.tensors.values())
 
 
 def test_given_data_in_a_folder(tmp_path: Path) -> None:
@@ -154,7 +153,8 @@ def test_feeds_come_back_from_their_file(tmp_path: Path) -> None:
     model = make_model(inputs=(info("a:0/x", "float32", (2,)), info("s", "string", (3,)), info("n", "int64", ())))
     feed = make_feed(model, InputOptions())
     feed.save(tmp_path / "feed.npz")
-    loaded = load_feed(tmp_path / "feed.npz")
+    (loaded,), cases = load_feed(tmp_path / "feed.npz")
+    assert cases == [0]
     assert list(loaded) == ["a:0/x", "s", "n"]
     assert loaded["s"].dtype == object
     assert isinstance(loaded["s"][0], str)
@@ -181,5 +181,56 @@ def test_failures_of_the_first_run_say_what_to_pass(message: str, hint: str) -> 
 
 
 def test_an_empty_feed(tmp_path: Path) -> None:
-    Feed(tensors={}).save(tmp_path / "feed.npz")
-    assert load_feed(tmp_path / "feed.npz") == {}
+    Feed(samples=({},)).save(tmp_path / "feed.npz")
+    assert load_feed(tmp_path / "feed.npz") == ([{}], [0])
+
+
+def test_several_sizes_make_cases() -> None:
+    model = read_model(TINY_ENCODER)
+    feed = make_feed(model, InputOptions(dims={"batch": (1, 8), "sequence": (16, 32)}))
+    assert [sample["input_ids"].array.shape for sample in feed.samples] == [(1, 16), (1, 32), (8, 16), (8, 32)]
+    assert feed.cases == (0, 1, 2, 3)
+    assert feed.describe()["input_ids"].shapes == ((1, 16), (1, 32), (8, 16), (8, 32))
+    with pytest.raises(InputsError, match="exclude each other"):
+        make_feed(model, InputOptions(dims={"batch": (1, 8)}, data=str(TINY_ENCODER)))
+
+
+def test_an_npz_with_many_samples(tmp_path: Path) -> None:
+    ids = np.arange(2 * 3 * 4).reshape(3, 2, 4)
+    np.savez(tmp_path / "many.npz", input_ids=ids, attention_mask=np.ones((2, 4), np.int64))
+    feed = make_feed(read_model(TINY_ENCODER), InputOptions(data=str(tmp_path / "many.npz")))
+    assert len(feed.samples) == 3
+    # All samples are one case: the traffic as it is.
+    assert feed.n_cases == 1
+    for number, sample in enumerate(feed.samples):
+        assert np.array_equal(sample["input_ids"].array, ids[number])
+        assert sample["attention_mask"].array.shape == (2, 4)
+    feed.save(tmp_path / "feed.npz")
+    samples, cases = load_feed(tmp_path / "feed.npz")
+    assert np.array_equal(samples[2]["input_ids"], ids[2])
+    assert cases == [0, 0, 0]
+
+
+def test_stacks_of_unequal_length(tmp_path: Path) -> None:
+    np.savez(tmp_path / "d.npz", input_ids=np.ones((3, 1, 4), np.int64), attention_mask=np.ones((2, 1, 4), np.int64))
+    with pytest.raises(InputsError, match="stacks 3 of input_ids, 2 of attention_mask"):
+        make_feed(read_model(TINY_ENCODER), InputOptions(data=str(tmp_path / "d.npz")))
+
+
+def test_a_folder_with_many_samples(tmp_path: Path) -> None:
+    model = read_model(TINY_ENCODER)
+    for number in (0, 1, 10, 2):
+        folder = tmp_path / "sets" / f"test_data_set_{number}"
+        folder.mkdir(parents=True)
+        for position, array in enumerate((np.full((1, 3), number), np.ones((1, 3), np.int64))):
+            (folder / f"input_{position}.pb").write_bytes(numpy_helper.from_array(array).SerializeToString())
+    feed = make_feed(model, InputOptions(data=str(tmp_path / "sets")))
+    assert [int(sample["input_ids"].array[0, 0]) for sample in feed.samples] == [0, 1, 2, 10]
+    (tmp_path / "files").mkdir()
+    for number in range(3):
+        np.savez(tmp_path / "files" / f"{number}.npz", input_ids=np.full((1, 3), number))
+    feed = make_feed(model, InputOptions(data=str(tmp_path / "files"), dims={"sequence": (3,)}))
+    assert [int(sample["input_ids"].array[0, 0]) for sample in feed.samples] == [0, 1, 2]
+    np.savez(tmp_path / "files" / "3.npz", attention_mask=np.ones((1, 3), np.int64))
+    with pytest.raises(InputsError, match="not all samples in it have the same inputs"):
+        make_feed(model, InputOptions(data=str(tmp_path / "files")))

@@ -11,10 +11,12 @@ import msgspec
 import pytest
 
 from ortune.errors import RecordError, UsageError
-from ortune.record import Record, check_writable, encode_record, json_schema, read_record, write_atomically
+from ortune.record import SCHEMA, Record, check_writable, encode_record, json_schema, read_record, write_atomically
+from ortune.workload import Load
 from tests.conftest import ROOT
 
-EXAMPLE = ROOT / "tests" / "data" / "tiny_cnn.ortune.json"
+EXAMPLE = ROOT / "tests" / "data" / "server.ortune.json"
+OLD_EXAMPLE = ROOT / "tests" / "data" / "schema-1.ortune.json"
 SCHEMA_FILE = ROOT / "docs" / "record.schema.json"
 
 
@@ -48,8 +50,9 @@ def test_it_is_plain_enough_to_be_applied_by_hand() -> None:
         (b"\xff\xfe", "not JSON"),
         (b"[]", "not a record"),
         (b"{}", "not a record"),
-        (b'{"schema": 1}', "not a valid record"),
-        (change(lambda d: d.update(schema=99)), "has schema 99.*reads up to 1"),
+        (b'{"schema": 1}', "misses 'workload'"),
+        (b'{"schema": 2}', "not a valid record"),
+        (change(lambda d: d.update(schema=99)), "has schema 99.*reads up to 2"),
         (change(lambda d: d.update(schema=0)), "never was"),
         (change(lambda d: d.update(extra=1)), "unknown field `extra`"),
         (change(lambda d: d["config"].update(sesion_options={})), r"unknown field `sesion_options` - at `\$\.config`"),
@@ -63,6 +66,20 @@ def test_what_is_not_a_record_is_refused(tmp_path: Path, content: bytes, message
     path.write_bytes(content)
     with pytest.raises(RecordError, match=message):
         read_record(path)
+
+
+def test_a_record_of_an_older_schema_is_migrated() -> None:
+    record = read_record(OLD_EXAMPLE)
+    old = json.loads(OLD_EXAMPLE.read_bytes())
+    assert (old["schema"], record.schema) == (1, SCHEMA)
+    assert record.workload.load == Load()
+    assert record.workload.objectives == ("p50",)
+    assert record.workload.inputs["image"].shapes == (tuple(old["workload"]["inputs"]["image"]["shape"]),)
+    assert [trial.speedups and trial.speedups[0] for trial in record.search.trials] == [
+        trial["speedup"] for trial in old["search"]["trials"]
+    ]
+    assert record.config.session_options == old["config"]["session_options"]
+    assert msgspec.json.decode(encode_record(record), type=Record) == record
 
 
 def test_no_file(tmp_path: Path) -> None:

@@ -5,17 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import numpy as np
 import optuna
 import pytest
 
-from ortune.errors import MeasureError, UsageError
+from ortune.errors import MeasureError, NeighbourError, UsageError
 from ortune.knobs import DEFAULT, Config, build_space
-from ortune.measure import Failure, Live
-from ortune.trials import Budget, Outcome, Progress, run_search
+from ortune.measure import Block, BlockPlan, Failure, Live
+from ortune.trials import Basis, Budget, Outcome, Progress, run_search
+from ortune.trials.meter import Meter
+from ortune.trials.pareto import find_front, find_knee
+from ortune.workload import Goal, Load, make_goal, make_load
 from tests.simulation import SimulatedExecutor, make_host, make_model
 
+P50 = Goal()
 ONE_THREAD = Config(session_options={"intra_op_num_threads": 1})
 
 
@@ -36,12 +42,13 @@ def all_alike(config: Config) -> float:
 def search(
     executor: SimulatedExecutor,
     *,
-    seconds: float = 60,
+    seconds: float | None = 60,
     n_trials: int | None = None,
     seed: int = 0,
     n_cores: int = 2,
     study: Path | None = None,
     observe: Callable[[Progress], None] = lambda progress: None,
+    goal: Goal = P50,
 ) -> Outcome:
     (first,) = executor.launch([DEFAULT], deadline_s=1)
     assert not isinstance(first, Failure)
@@ -50,9 +57,7 @@ def search(
         build_space(make_host(n_cores), make_model()),
         executor,
         Budget(seconds=seconds, n_trials=n_trials),
-        seed=seed,
-        free_bytes=8_000_000_000,
-        study_path=study,
+        Basis(goal=goal, free_bytes=8_000_000_000, seed=seed, study_path=study),
         observe=observe,
         first=live,
         start_s=0.0,
@@ -253,3 +258,287 @@ def test_a_study_is_never_overwritten(tmp_path: Path) -> None:
 def test_a_study_of_unknown_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"\.xml"):
         search(SimulatedExecutor(all_alike), study=tmp_path / "study.xml")
+
+
+def latency_of_one_thread(factor: float) -> Callable[[Config], float]:
+    """One thread takes `factor` times as long as all others."""
+    return lambda config: 5e6 * (factor if config.session_options.get("intra_op_num_threads") == 1 else 1)
+
+
+def cpu_of_one_thread(share: float) -> Callable[[Config], float]:
+    return lambda config: share if config.session_options.get("intra_op_num_threads") == 1 else 1.0
+
+
+def goal(load: Load = P50.load, objective: str | None = None, **options: Any) -> Goal:
+    return make_goal(load, objective, **options)
+
+
+def test_without_a_budget_a_search_takes_what_it_needs() -> None:
+    assert search(SimulatedExecutor(all_alike), seconds=None).budget_s == 60
+    slow = search(SimulatedExecutor(lambda config: 500e6), seconds=None)
+    assert slow.budget_s > 60
+    assert slow.speedup is not None
+    tail = search(SimulatedExecutor(all_alike), seconds=None, goal=goal(make_load(rate=50)))
+    assert 120 < tail.budget_s < 600
+    assert tail.baseline is not None
+    assert tail.baseline.n_calls >= 1522
+
+
+def test_throughput_of_several_callers() -> None:
+    outcome = search(SimulatedExecutor(one_thread_wins), goal=goal(make_load(clients=4)))
+    assert outcome.verdict == "faster"
+    assert outcome.speedup is not None
+    assert outcome.speedup.low <= 1.25 <= outcome.speedup.high
+    assert outcome.winner is not None
+    assert outcome.winner.calls_per_s == pytest.approx(4e9 / 4e6, rel=0.15)
+    assert outcome.winner.utilisation is None
+
+
+def test_latency_at_a_rate_counts_the_queue() -> None:
+    outcome = search(SimulatedExecutor(one_thread_wins), seconds=200, goal=goal(make_load(rate=100)))
+    assert outcome.verdict == "faster"
+    assert outcome.baseline is not None
+    assert outcome.baseline.utilisation == pytest.approx(0.5, rel=0.15)
+    # At half load a queue with equal services has a tail of some services' length.
+    assert outcome.baseline.p99_ns > 1.5 * outcome.baseline.p50_ns
+
+
+def test_more_requests_than_can_be_served_is_overload() -> None:
+    outcome = search(SimulatedExecutor(one_thread_wins), seconds=60, goal=goal(make_load(rate=400)))
+    assert outcome.verdict == "overload"
+    assert outcome.config == DEFAULT
+    assert "of 400 requests a second" in outcome.reason
+
+
+def test_a_default_that_is_overloaded_alone_is_told() -> None:
+    outcome = search(SimulatedExecutor(one_thread_wins), seconds=60, goal=goal(make_load(rate=222)))
+    assert outcome.verdict == "faster"
+    assert "queue grows without end" in outcome.reason
+
+
+def test_cpu_time_within_a_limit_on_latency() -> None:
+    """One thread takes a quarter of the CPU time and 1.2 times as long."""
+    executor = SimulatedExecutor(latency_of_one_thread(1.2), cpu=cpu_of_one_thread(0.25))
+    wide = search(executor, goal=goal(objective="cpu", limits=("p50<1.3x",)))
+    assert wide.verdict == "faster"
+    assert wide.config.session_options["intra_op_num_threads"] == 1
+    assert wide.speedup is not None
+    assert wide.speedup.estimate == pytest.approx(1 / (0.25 * 1.2), rel=0.05)
+    assert [check.kept for check in wide.limits] == ["yes"]
+    executor = SimulatedExecutor(latency_of_one_thread(1.2), cpu=cpu_of_one_thread(0.25))
+    narrow = search(executor, goal=goal(objective="cpu", limits=("p50<1.1x",)))
+    # Nothing else takes less CPU time, and what breaks the limit is no winner.
+    assert narrow.verdict == "default_is_best"
+    assert narrow.config == DEFAULT
+
+
+def test_a_default_that_breaks_a_limit_is_replaced_by_what_keeps_to_it() -> None:
+    executor = SimulatedExecutor(latency_of_one_thread(1.1), peak_bytes=lambda c: 60e6 if c == ONE_THREAD else 90e6)
+    outcome = search(executor, seconds=200, goal=goal(limits=("memory<70MB",)))
+    assert outcome.verdict == "within_limits"
+    assert outcome.config == ONE_THREAD
+    assert outcome.speedup is not None
+    assert outcome.speedup.high < 1
+    assert [check.kept for check in outcome.baseline_limits] == ["no"]
+
+
+def test_a_limit_that_nothing_meets_names_what_came_closest() -> None:
+    outcome = search(SimulatedExecutor(one_thread_wins), goal=goal(limits=("p50<3ms", "memory<1GB")))
+    assert outcome.verdict == "infeasible"
+    assert outcome.config == DEFAULT
+    assert outcome.closest is not None
+    assert outcome.closest.config.session_options["intra_op_num_threads"] == 1
+    assert [(check.limit, check.kept) for check in outcome.closest.limits] == [("p50<3ms", "no"), ("memory<1GB", "yes")]
+    assert "p50<3ms" in outcome.reason
+
+
+def test_constraints_reach_optuna(tmp_path: Path) -> None:
+    path = tmp_path / "study.db"
+    search(SimulatedExecutor(one_thread_wins), seconds=20, study=path, goal=goal(limits=("p50<4.5ms",)))
+    storage = optuna.storages.RDBStorage(f"sqlite:///{path}")
+    trials = optuna.load_study(study_name="ortune", storage=storage).get_trials()
+    feasible = {trial.constraints["p50<4.5ms"] <= 0 for trial in trials if trial.constraints}
+    assert feasible == {True, False}
+    storage.engine.dispose()
+
+
+def test_a_percentile_on_few_calls_proves_large_differences_alone() -> None:
+    notes: list[str] = []
+    small = search(
+        SimulatedExecutor(one_thread_wins),
+        seconds=20,
+        goal=goal(objective="p99"),
+        observe=lambda progress: notes.extend(progress.notes),
+    )
+    assert any("p99 should rest on 1522 calls" in note and "--budget" in note for note in notes)
+    assert small.baseline is not None
+    assert small.baseline.n_calls < 1522
+    large = search(SimulatedExecutor(latency_of_one_thread(0.2)), seconds=20, goal=goal(objective="p99"))
+    assert large.verdict == "faster"
+
+
+def test_a_front_holds_what_nothing_betters() -> None:
+    """One thread takes half the CPU time and twice as long; a lower level costs in both."""
+
+    def latency(config: Config) -> float:
+        level = 1.3 if "graph_optimization_level" in config.session_options else 1.0
+        return latency_of_one_thread(1.6)(config) * level
+
+    executor = SimulatedExecutor(latency, cpu=cpu_of_one_thread(0.25))
+    outcome = search(executor, seconds=120, goal=goal(pareto="p50,cpu"))
+    assert outcome.verdict == "trade_off"
+    configs = [point.summary.config for point in outcome.front]
+    assert configs[0].session_options.get("intra_op_num_threads") != 1
+    assert configs[-1].session_options["intra_op_num_threads"] == 1
+    assert not any("graph_optimization_level" in config.session_options for config in configs)
+    # 1.6 times the latency for 2.5 times less CPU time is worth it.
+    (knee,) = (point for point in outcome.front if point.recommended)
+    assert outcome.config == knee.summary.config == configs[-1]
+    assert knee.speedups["cpu"].estimate == pytest.approx(2.5, rel=0.03)
+    assert knee.speedups["p50"].estimate == pytest.approx(1 / 1.6, rel=0.03)
+
+
+def test_a_front_of_the_default_alone() -> None:
+    outcome = search(SimulatedExecutor(lambda config: 5e6 if config.is_default else 6e6), goal=goal(pareto="p50,cpu"))
+    assert outcome.verdict == "default_is_best"
+    assert [point.summary.config for point in outcome.front] == [DEFAULT]
+
+
+def test_a_front_within_limits() -> None:
+    executor = SimulatedExecutor(latency_of_one_thread(1.6), cpu=cpu_of_one_thread(0.25))
+    outcome = search(executor, seconds=120, goal=goal(pareto="p50,cpu", limits=("p50<1.3x",)))
+    assert outcome.verdict == "default_is_best"
+    assert [point.summary.config for point in outcome.front] == [DEFAULT]
+    executor = SimulatedExecutor(latency_of_one_thread(1.6), cpu=cpu_of_one_thread(0.25))
+    wide = search(executor, seconds=120, goal=goal(pareto="p50,cpu", limits=("p50<2x",)))
+    assert wide.verdict == "trade_off"
+    assert wide.config.session_options["intra_op_num_threads"] == 1
+
+
+def test_a_front_where_the_default_breaks_a_limit_holds_what_keeps_to_it() -> None:
+    """Though it is worse in both objectives."""
+    executor = SimulatedExecutor(latency_of_one_thread(1.1), peak_bytes=lambda c: 60e6 if c == ONE_THREAD else 90e6)
+    outcome = search(executor, seconds=200, goal=goal(pareto="p50,cpu", limits=("memory<70MB",)))
+    assert outcome.verdict == "trade_off"
+    assert outcome.config == ONE_THREAD
+    nothing = search(SimulatedExecutor(all_alike), goal=goal(pareto="p50,cpu", limits=("memory<1MB",)))
+    assert nothing.verdict == "infeasible"
+    assert nothing.closest is not None
+    assert nothing.config == DEFAULT
+
+
+def test_false_claims_of_fronts_are_rare() -> None:
+    verdicts = [
+        search(
+            SimulatedExecutor(all_alike, seed=seed, block_sigma=0.03, launch_sigma=0.01),
+            seed=seed,
+            goal=goal(pareto="p50,cpu"),
+        ).verdict
+        for seed in range(30)
+    ]
+    assert verdicts.count("trade_off") <= 4
+
+
+def test_the_usual_budget_of_a_front_holds_the_calls_that_a_percentile_needs() -> None:
+    executor = SimulatedExecutor(latency_of_one_thread(1.6), cpu=cpu_of_one_thread(0.25))
+    outcome = search(executor, seconds=None, goal=goal(make_load(rate=50), pareto="p99,cpu"))
+    assert outcome.verdict == "trade_off"
+    assert all(point.summary.n_calls >= 1522 for point in outcome.front)
+
+
+def test_a_front_with_nothing_to_compare() -> None:
+    broken = Failure(kind="exception", stage="load", message="no")
+    outcome = search(
+        SimulatedExecutor(all_alike, fails_to_launch=lambda config: None if config.is_default else broken),
+        seconds=20,
+        goal=goal(pareto="p50,cpu"),
+    )
+    assert outcome.verdict == "default_is_best"
+    assert "none of the" in outcome.reason
+
+
+def test_a_challenger_that_cannot_keep_up_is_no_winner() -> None:
+    """One thread takes a fraction of the CPU time, and longer for a request than requests come."""
+    executor = SimulatedExecutor(
+        lambda config: 25e6 if config.session_options.get("intra_op_num_threads") == 1 else 15e6,
+        cpu=cpu_of_one_thread(0.1),
+    )
+    outcome = search(executor, seconds=120, goal=goal(make_load(rate=50), objective="cpu"))
+    assert outcome.config == DEFAULT
+    assert outcome.verdict in {"default_is_best", "inconclusive"}
+
+
+def test_after_a_finalist_that_breaks_a_limit_comes_the_next() -> None:
+    """No block base but 4 tells before the duel that it breaks the limit; the lower level is the second best."""
+    executor = SimulatedExecutor(all_alike)
+    breaking = Config(session_config={"session.dynamic_block_base": "4"})
+
+    def cpu(config: Config) -> float:
+        if config == breaking:
+            return 0.2
+        return 0.4 if config == Config(session_config={"session.dynamic_block_base": "2"}) else 1.0
+
+    def latency(config: Config) -> float:
+        # It grows slow once it has been launched for screen and race.
+        return 5e6 * (1.5 if config == breaking and executor.launched.count(breaking) > 2 else 1.0)
+
+    executor.latency, executor.cpu = latency, cpu
+    outcome = search(executor, seconds=200, goal=goal(objective="cpu", limits=("p50<1.3x",)))
+    assert outcome.verdict in {"faster", "inconclusive"}
+    assert outcome.config != breaking
+    if outcome.verdict == "inconclusive":
+        assert "no time to try the next one" in outcome.reason
+
+
+def test_a_neighbour_that_ends_keeps_the_best_so_far() -> None:
+    executor = SimulatedExecutor(one_thread_wins)
+    (first,) = executor.launch([DEFAULT], deadline_s=1)
+    assert not isinstance(first, Failure)
+
+    def check() -> None:
+        if executor.n_blocks > 150:
+            raise NeighbourError("it ended")
+
+    outcome = run_search(
+        build_space(make_host(2), make_model()),
+        executor,
+        Budget(seconds=60),
+        Basis(),
+        first=first,
+        start_s=0.0,
+        check=check,
+    )
+    assert outcome.interrupted
+    assert outcome.reason == "it ended"
+    assert outcome.best_so_far is not None
+    assert not executor.live
+
+
+def test_all_of_a_round_see_the_same_traffic_and_rounds_differ() -> None:
+    executor = SimulatedExecutor(all_alike)
+    lives = [live for live in executor.launch([DEFAULT, ONE_THREAD], deadline_s=1) if not isinstance(live, Failure)]
+    seen: list[int] = []
+
+    class Recorder:
+        config, loaded = DEFAULT, lives[0].loaded
+
+        def measure(self, plan: BlockPlan) -> Block | Failure:
+            seen.append(plan.seed)
+            return lives[0].measure(plan)
+
+        def close(self) -> None: ...
+
+    meter = Meter(executor, np.random.default_rng(0))
+    plan = BlockPlan(duration_ns=10**8, lead_in_ns=0, min_calls=1, deadline_s=1)
+    for _ in range(2):
+        meter.round([Recorder(), Recorder()], plan)
+    assert seen[0] == seen[1] != seen[2] == seen[3]
+
+
+def test_pareto_fronts() -> None:
+    vectors = [(0.0, 0.0), (-0.5, 0.4), (0.3, -0.9), (0.1, 0.1), (-0.5, 0.405)]
+    assert find_front(vectors) == [1, 0, 2]
+    assert find_knee([vectors[position] for position in find_front(vectors)]) == 2
+    assert find_front([(0.0, 0.0), (0.0, 0.0)]) == [0]
+    # 0.1 % less of one is not worth 30 % more of the other.
+    assert find_front([(0.0, 0.0), (0.3, -0.001)]) == [0]

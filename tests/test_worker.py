@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import psutil
 import pytest
@@ -19,10 +20,11 @@ from ortune.errors import InputsError
 from ortune.knobs import DEFAULT, Config
 from ortune.measure import Block, BlockPlan, Failure, Live
 from ortune.measure.cpu import busy_ns, foreign_share, read_memory, tick_ns
-from ortune.measure.executor import ProcessExecutor, Worker, launch_reference
+from ortune.measure.executor import WORKER_COMMAND, ProcessExecutor, Worker, launch_reference
 from ortune.model import read_model
+from ortune.record import SCHEMA
 from ortune.tune import SearchRequest, prepare, search
-from ortune.workload import InputOptions, Tolerance, make_feed
+from ortune.workload import InputOptions, Load, Tolerance, make_feed, make_load
 from tests.conftest import FAULTY_WORKER, ROOT, TINY_CNN, TINY_ENCODER
 
 PLAN = BlockPlan(duration_ns=20_000_000, lead_in_ns=2_000_000, min_calls=3, deadline_s=30)
@@ -42,8 +44,14 @@ def block_base(value: str) -> Config:
 def make_executor(command: tuple[str, ...] | None = None, memory_limit_bytes: int | None = None) -> ProcessExecutor:
     model = read_model(TINY_CNN)
     feed = make_feed(model, InputOptions())
-    extra = {"command": command} if command else {}
-    executor = ProcessExecutor(model, feed, Tolerance(), usable=USABLE, memory_limit_bytes=memory_limit_bytes, **extra)
+    executor = ProcessExecutor(
+        model,
+        feed,
+        Tolerance(),
+        usable=USABLE,
+        memory_limit_bytes=memory_limit_bytes,
+        command=command or WORKER_COMMAND,
+    )
     launch_reference(executor, model, feed).close()
     return executor
 
@@ -95,6 +103,57 @@ def test_a_block_holds_every_call(executor: ProcessExecutor) -> None:
     assert block.lead_in_ns >= PLAN.lead_in_ns
     assert block.cpu_ns > 0
     assert block.foreign_share is not None
+
+
+@pytest.mark.parametrize("load", [make_load(clients=3), make_load(rate=200), make_load(rate=200, clients=2)])
+def test_a_block_under_any_load(executor: ProcessExecutor, load: Load) -> None:
+    worker = must_live(launch(executor, DEFAULT))
+    block = worker.measure(msgspec.structs.replace(PLAN, load=load, duration_ns=100_000_000))
+    worker.close()
+    assert isinstance(block, Block)
+    assert len(block.samples_ns) > 0
+    assert block.n_calls > 0
+    assert block.wall_ns > 0
+    assert block.service_ns > 0
+    assert (block.cpu_between_ns is None) == (load.scenario != "server")
+
+
+def test_the_same_seed_is_the_same_traffic(executor: ProcessExecutor) -> None:
+    worker = must_live(launch(executor, DEFAULT))
+    plan = msgspec.structs.replace(PLAN, load=make_load(rate=300), duration_ns=100_000_000)
+    counts = []
+    for seed in (1, 1, 2, 3, 4):
+        block = worker.measure(msgspec.structs.replace(plan, seed=seed))
+        assert isinstance(block, Block)
+        counts.append(len(block.samples_ns))
+    worker.close()
+    assert counts[0] == counts[1]
+    assert len(set(counts)) > 1
+
+
+def test_creating_sessions_is_measured(executor: ProcessExecutor) -> None:
+    worker = must_live(launch(executor, DEFAULT))
+    blocks = [worker.measure(msgspec.structs.replace(PLAN, creations_ns=20_000_000)) for _ in range(2)]
+    worker.close()
+    for block in blocks:
+        assert isinstance(block, Block)
+        assert block.creations_ns is not None
+        assert len(block.creations_ns) >= 2
+    # Further sessions are not counted as memory of the first.
+    assert blocks[0].memory == blocks[1].memory  # type: ignore[union-attr]
+
+
+def test_samples_of_several_cases_are_told_apart() -> None:
+    model = read_model(TINY_ENCODER)
+    feed = make_feed(model, InputOptions(dims={"batch": (1, 8), "sequence": (16,)}))
+    assert feed.n_cases == 2
+    with ProcessExecutor(model, feed, Tolerance(), usable=USABLE) as executor:
+        live = launch_reference(executor, model, feed)
+        block = live.measure(msgspec.structs.replace(PLAN, min_calls=10))
+    assert isinstance(block, Block)
+    assert block.cases is not None
+    assert set(block.cases.tolist()) == {0, 1}
+    assert len(block.cases) == len(block.samples_ns)
 
 
 def test_workers_are_suspended_while_they_are_not_measured(executor: ProcessExecutor) -> None:
@@ -171,9 +230,10 @@ def test_environment_reaches_the_worker(executor: ProcessExecutor) -> None:
 
 def test_memory_is_told(executor: ProcessExecutor) -> None:
     worker = must_live(launch(executor, DEFAULT))
-    memory = worker.memory()
+    block = worker.measure(PLAN)
     worker.close()
-    assert memory is not None
+    assert isinstance(block, Block)
+    memory = block.memory
     assert 10_000_000 < memory.steady_bytes <= memory.peak_bytes < 1_000_000_000
 
 
@@ -266,7 +326,7 @@ def test_a_search_survives_all_of_it_and_names_it(tmp_path: Path) -> None:
     assert "2" not in failures
     assert record.evidence.output_check.rejected >= 1
     assert record.evidence.speedup is not None
-    assert json.loads((tmp_path / "c.json").read_text())["schema"] == 1
+    assert json.loads((tmp_path / "c.json").read_text())["schema"] == SCHEMA
 
 
 def test_inputs_that_do_not_run_are_explained() -> None:
@@ -312,4 +372,3 @@ def test_samples_are_a_numpy_array(executor: ProcessExecutor) -> None:
     worker.close()
     assert isinstance(block, Block)
     assert block.samples_ns.dtype == np.int64
-    assert block.p50_ns > 0

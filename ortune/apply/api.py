@@ -9,49 +9,52 @@ from typing import TYPE_CHECKING, Any
 
 from ortune.apply.fit import check_model
 from ortune.measure.session import make_session, make_session_options
-from ortune.record import Record, read_record
+from ortune.record import Record, pick_point, read_record
 
 if TYPE_CHECKING:
     import onnxruntime
 
 
-def session_options(config: str | Path | Record) -> onnxruntime.SessionOptions:
+def session_options(config: str | Path | Record, *, pick: int | None = None) -> onnxruntime.SessionOptions:
     """Return SessionOptions with the settings of a record.
 
     Args:
         config: A record, or the path of one.
+        pick: Which point of its front, counted from 1; None for what it recommends.
 
     Raises:
-        RecordError: The file is not a record.
+        RecordError: The file is not a record, or has no such point.
         UsageError: This onnxruntime does not know one of the settings.
     """
-    return make_session_options(_load(config).config)
+    return make_session_options(_load(config, pick).config)
 
 
 def create_session(
-    model: str | Path, config: str | Path | Record, *, any_model: bool = False
+    model: str | Path, config: str | Path | Record, *, pick: int | None = None, any_model: bool = False
 ) -> onnxruntime.InferenceSession:
     """Create a session for a model with the settings of a record.
 
     Args:
         model: Path of the ONNX file.
         config: A record, or the path of one.
+        pick: Which point of its front, counted from 1; None for what it recommends.
         any_model: Whether to skip the check that the record is for this model, which reads all of its files.
 
     Raises:
-        RecordError: The file is not a record, or it is for another model.
+        RecordError: The file is not a record, has no such point, or is for another model.
         UsageError: This onnxruntime does not know one of the settings.
         Exception: Whatever onnxruntime raises for a model that it cannot load.
     """
-    record = _load(config)
+    record = _load(config, pick)
     if not any_model:
         check_model(record, model)
     _warn_of_environment(record)
     return make_session(os.fspath(model), record.config)
 
 
-def _load(config: str | Path | Record) -> Record:
-    return config if isinstance(config, Record) else read_record(config)
+def _load(config: str | Path | Record, pick: int | None) -> Record:
+    record = config if isinstance(config, Record) else read_record(config)
+    return record if pick is None else pick_point(record, pick)
 
 
 def _warn_of_environment(record: Record) -> None:

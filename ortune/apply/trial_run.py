@@ -37,7 +37,7 @@ class TrialRun(msgspec.Struct, frozen=True, kw_only=True):
 def run_once(record: Record, model: str | Path, data: str | None = None) -> TrialRun:
     """Create the default's session and the config's, run both, and compare their outputs.
 
-    Inputs have the recorded shapes.
+    Inputs have the recorded shapes; of several, the first.
 
     Args:
         record: What to apply.
@@ -50,7 +50,7 @@ def run_once(record: Record, model: str | Path, data: str | None = None) -> Tria
     check_model(record, model)
     info = read_model(model)
     host = read_host()
-    shapes = {name: given.shape for name, given in record.workload.inputs.items()}
+    shapes = {name: given.shapes[0] for name, given in record.workload.inputs.items()}
     feed = make_feed(info, InputOptions(shapes=shapes, data=data, seed=record.search.seed))
     with ProcessExecutor(info, feed, record.workload.tolerance, usable=host.limits.usable) as executor:
         launch_reference(executor, info, feed)

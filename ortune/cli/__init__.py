@@ -10,6 +10,7 @@ import typer
 
 from ortune import __version__
 from ortune.cli.apply import apply
+from ortune.cli.bench import bench
 from ortune.cli.host import host
 from ortune.cli.search import search
 from ortune.cli.space import space
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 app.command()(search)
 app.command()(apply)
+app.command()(bench)
 app.command()(space)
 app.command()(host)
 

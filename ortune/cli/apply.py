@@ -17,14 +17,22 @@ def apply(
         str | None, typer.Argument(metavar="MODEL", help="The model.", show_default="the record's")
     ] = None,
     inputs: options.Inputs = None,
+    pick: Annotated[
+        int | None,
+        typer.Option(
+            "--pick", metavar="N", help="Take point N of the record's front.", show_default="the recommended one"
+        ),
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """Check that CONFIG fits this host, this onnxruntime and MODEL, run it, and print the code to use it."""
     from ortune.apply.snippet import python_snippet
     from ortune.apply.trial_run import run_once
-    from ortune.record import read_record
+    from ortune.record import pick_point, read_record
 
     record = read_record(config)
+    if pick is not None:
+        record = pick_point(record, pick)
     path = model or record.model.path
     run = run_once(record, path, inputs)
     snippet = python_snippet(record.config, path)

@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
 Dims = Annotated[
     list[str] | None,
-    typer.Option("--dim", metavar="NAME=N", help="Size of a symbolic dimension; may be given several times."),
+    typer.Option(
+        "--dim",
+        metavar="NAME=N",
+        help="Size of a symbolic dimension, or several as batch=1,8; may be given several times.",
+    ),
 ]
 Shapes = Annotated[
     list[str] | None,
@@ -22,7 +26,41 @@ Shapes = Annotated[
 ]
 Inputs = Annotated[
     str | None,
-    typer.Option("--inputs", metavar="PATH", help="Real data: an .npz file, or a folder with input_*.pb files."),
+    typer.Option(
+        "--inputs",
+        metavar="PATH",
+        help="Real data, one sample or many: an .npz file, or a folder of .npz or input_*.pb files.",
+    ),
+]
+Clients = Annotated[
+    int | None,
+    typer.Option("--clients", metavar="N", help="Concurrent callers of the session.", show_default="1"),
+]
+Rate = Annotated[
+    str | None,
+    typer.Option(
+        "--rate",
+        metavar="RATE",
+        help="Requests that arrive, such as 50/s; latency counts from the arrival.",
+        show_default="callers call back to back",
+    ),
+]
+Arrivals = Annotated[
+    str | None,
+    typer.Option("--arrivals", metavar="poisson|periodic", help="How requests arrive.", show_default="poisson"),
+]
+Objective = Annotated[
+    str | None,
+    typer.Option(
+        "--objective",
+        metavar="NAME",
+        help="p50, p90, p95, p99, mean, throughput, cpu, memory or load-time.",
+        show_default="p50; throughput with --clients; p99 with --rate",
+    ),
+]
+Beside = Annotated[
+    str | None,
+    typer.Option("--beside", metavar="COMMAND", help="A command to run beside the measurements, as a neighbour."),
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of everything that is drawn.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout; what people read goes to stderr.")]
@@ -54,13 +92,16 @@ def parse_inputs(dims: list[str] | None, shapes: list[str] | None, data: str | N
     return InputOptions(dims=_parse_dims(dims or []), shapes=_parse_shapes(shapes or []), data=data, seed=seed)
 
 
-def _parse_dims(dims: list[str]) -> dict[str, int]:
-    sizes = {}
+def _parse_dims(dims: list[str]) -> dict[str, tuple[int, ...]]:
+    sizes: dict[str, tuple[int, ...]] = {}
     for text in dims:
-        name, equals, size = text.rpartition("=")
-        if not equals or not name or not re.fullmatch(r"\d{1,9}", size) or int(size) < 1:
-            raise UsageError(f"--dim {text}: this is not a name and a size.", "Write it as --dim batch=4.")
-        sizes[name] = int(size)
+        name, equals, values = text.rpartition("=")
+        parts = values.split(",")
+        if not equals or not name or any(not re.fullmatch(r"\d{1,9}", part) or int(part) < 1 for part in parts):
+            raise UsageError(
+                f"--dim {text}: this is not a name and a size.", "Write it as --dim batch=4, or --dim batch=1,8."
+            )
+        sizes[name] = tuple(map(int, parts))
     return sizes
 
 

@@ -28,8 +28,35 @@ def search(
         ),
     ] = None,
     budget: Annotated[
-        str, typer.Option("--budget", metavar="TIME", help="Wall time to spend, such as 60s or 5m.")
-    ] = "60s",
+        str | None,
+        typer.Option(
+            "--budget",
+            metavar="TIME",
+            help="Wall time to spend, such as 60s or 5m.",
+            show_default="a minute, longer for slow models and high percentiles",
+        ),
+    ] = None,
+    clients: options.Clients = None,
+    rate: options.Rate = None,
+    arrivals: options.Arrivals = None,
+    objective: options.Objective = None,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--limit",
+            metavar="FIGURE<BOUND",
+            help="What a winner must keep to, such as 'p99<20ms', 'memory<500MB', 'throughput>100/s'; several times.",
+        ),
+    ] = None,
+    pareto: Annotated[
+        str | None,
+        typer.Option(
+            "--pareto",
+            metavar="A,B",
+            help="Find the trade-offs between objectives, such as p99,cpu, instead of one winner.",
+        ),
+    ] = None,
+    beside: options.Beside = None,
     trials: Annotated[
         int | None,
         typer.Option("--trials", metavar="N", help="Candidates to screen at most.", show_default=False),
@@ -53,17 +80,20 @@ def search(
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Find the settings that make MODEL fastest on this host, prove them, and write them as JSON."""
+    """Find the settings that are best for MODEL, a load and this host, prove them, and write them as JSON."""
     from ortune.console.search import SearchProgress, make_console, show_setting, show_verdict
     from ortune.record import encode_record
     from ortune.tune import SearchRequest, prepare
     from ortune.tune import search as run
+    from ortune.workload import make_goal, make_load
 
     path = output or Path(f"{Path(model).stem}.ortune.json")
     request = SearchRequest(
         model=model,
         output=path,
-        budget_s=options.parse_duration_s(budget, "--budget"),
+        goal=make_goal(make_load(clients, rate, arrivals), objective, pareto, tuple(limit or ())),
+        beside=beside,
+        budget_s=None if budget is None else options.parse_duration_s(budget, "--budget"),
         n_trials=trials,
         seed=seed,
         inputs=options.parse_inputs(dim, shape, inputs, seed),
@@ -84,6 +114,8 @@ def search(
         raise typer.Exit(ExitCode.INTERRUPTED)
     if result.outcome.verdict == "inconclusive":
         raise typer.Exit(ExitCode.INCONCLUSIVE)
+    if result.outcome.verdict in {"infeasible", "overload"}:
+        raise typer.Exit(ExitCode.NO)
 
 
 def parse_tolerance(rtol: float | None, atol: float | None) -> Tolerance | None:

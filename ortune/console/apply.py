@@ -22,8 +22,11 @@ def show_apply(console: Console, record: Record, run: TrialRun, snippet: str) ->
         console.print(f"This record recommends [bold]ONNX Runtime's default[/]: {evidence.reason}.")
     else:
         speedup = evidence.speedup
+        what = "" if record.workload.objectives == ("p50",) else f" ({', '.join(record.workload.objectives)})"
         claim = (
-            f", {ratio(speedup.estimate)} {interval(speedup.low, speedup.high)} when it was tuned" if speedup else ""
+            f", {ratio(speedup.estimate)} {interval(speedup.low, speedup.high)}{what} when it was tuned"
+            if speedup
+            else ""
         )
         console.print(
             f"[bold]{plural(len(record.config.settings), 'setting')}[/] for {escape(record.model.path)}{escape(claim)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -15,18 +16,23 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column, Table
 from rich.text import Text
 
-from ortune.console.text import duration, interval, plural, ratio, size
+from ortune.console.text import duration, interval, per_second, plural, ratio, size
 from ortune.host.default_pool import default_pool
 from ortune.knobs import KNOBS, Config, describe
 from ortune.record import Record
+from ortune.trials.duel import is_overloaded
+from ortune.trials.values import LimitCheck, Summary
 from ortune.trials.values import Progress as Report
-from ortune.trials.values import Summary
 from ortune.tune import Setting
+from ortune.workload import FIGURES
 
 PLAIN_INTERVAL_S = 5.0
 LIVE_INTERVAL_S = 0.1
 
 WIDEST = 100
+
+MOST_SHAPES = 4
+"""Shapes of an input that are shown one by one."""
 
 DRIFT_WORTH_TELLING = 1.25
 """Disagreement of race and duel that chance and the choice of the winner do not explain."""
@@ -41,10 +47,27 @@ def make_console(*, stderr: bool = False) -> Console:
 
 
 def show_setting(console: Console, setting: Setting) -> None:
-    """Print what was detected, and what was guessed."""
+    """Print what was detected, what was guessed, and what is searched for."""
+    grid = make_grid()
+    add_subject(grid, setting)
+    n_candidates = sum(1 for _ in setting.space.candidates())
+    names = ", ".join(dimension.knob.short for dimension in setting.space.dimensions if len(dimension.choices) > 1)
+    grid.add_row("space", f"{n_candidates} candidates  [dim]{names}[/]")
+    goal = setting.request.goal
+    parts = [" and ".join(FIGURES[name].title for name in goal.objectives)]
+    if goal.limits:
+        parts.append("within " + ", ".join(limit.text for limit in goal.limits))
+    if setting.request.budget_s is not None:
+        parts.append(f"{setting.request.budget_s:g} s")
+    grid.add_row("search", escape("; ".join(parts)))
+    console.print(grid)
+    show_caveats(console, setting)
+
+
+def add_subject(grid: Table, setting: Setting) -> None:
+    """Add what is measured: the model, its inputs, the host and the load."""
     model, host = setting.model, setting.host
     traits = model.traits
-    grid = make_grid()
     facts = [
         size(sum(file.size_bytes for file in model.files)),
         f"opset {traits.opset}",
@@ -57,10 +80,10 @@ def show_setting(console: Console, setting: Setting) -> None:
     if traits.control_flow:
         facts.append("control flow")
     grid.add_row("model", f"{escape(Path(model.path).name)}  [dim]{', '.join(facts)}[/]")
-    guessed = []
-    for name, tensor in setting.feed.tensors.items():
-        grid.add_row("input", f"{escape(name)}  {escape(str(tensor.data))}  [dim]{escape(tensor.origin)}[/]")
-        guessed += [f"{name}: {text}" for text in tensor.guessed]
+    for name in setting.feed.tensors:
+        data = setting.feed.describe_input(name)
+        shown = str(data) if len(data.shapes) <= MOST_SHAPES else f"{data.dtype}, {len(data.shapes)} samples"
+        grid.add_row("input", f"{escape(name)}  {escape(shown)}  [dim]{escape(data.origin)}[/]")
     usable, cores = len(host.limits.usable), len(host.usable_cores)
     cpu = [plural(cores, "core")]
     if usable != cores:
@@ -72,14 +95,21 @@ def show_setting(console: Console, setting: Setting) -> None:
         cpu.append(f"of {len(host.topology.online)} CPUs on the host")
     cpu.append(f"quota {host.limits.quota.cpus:g} CPUs" if host.limits.quota else "no quota")
     grid.add_row("host", f"{escape(host.cpu_model or host.machine)}  [dim]{', '.join(cpu)}[/]")
-    n_candidates = sum(1 for _ in setting.space.candidates())
-    names = ", ".join(dimension.knob.short for dimension in setting.space.dimensions if len(dimension.choices) > 1)
-    grid.add_row("space", f"{n_candidates} candidates  [dim]{names}[/]")
-    budget = f"one caller, back to back; median latency; {setting.request.budget_s:g} s"
-    grid.add_row("search", budget)
-    console.print(grid)
-    for fault in default_pool(host).faults:
+    load = setting.request.goal.load
+    samples = len(setting.feed.samples)
+    facts = [load.scenario]
+    if samples > 1:
+        facts.append(f"{samples} samples in turn" if setting.feed.n_cases == 1 else f"{samples} shapes in turn")
+    grid.add_row("load", f"{load}  [dim]{', '.join(facts)}[/]")
+    if setting.request.beside:
+        grid.add_row("beside", escape(setting.request.beside))
+
+
+def show_caveats(console: Console, setting: Setting) -> None:
+    """Print what ONNX Runtime's default does wrong here, and which sizes were guessed."""
+    for fault in default_pool(setting.host).faults:
         console.print(Text(f"ORT default misbehaves here: {fault}", "yellow"))
+    guessed = [f"{name}: {text}" for name, tensor in setting.feed.tensors.items() for text in tensor.guessed]
     if guessed:
         console.print(
             Text.assemble(
@@ -192,46 +222,78 @@ def show_verdict(console: Console, record: Record, output: Path | None) -> None:
     evidence = record.evidence
     speedup = evidence.speedup
     console.print()
-    if evidence.verdict == "faster" and speedup:
-        title = f"[bold green]{ratio(speedup.estimate)} faster[/] than ONNX Runtime's default"
-    elif evidence.verdict == "default_is_best":
-        title = "[bold green]ONNX Runtime's default is best[/] here: keep it"
-    elif record.search.interrupted:
-        title = "[bold yellow]Interrupted[/]: nothing is proven, the default stays recommended"
-    else:
-        title = "[bold yellow]Inconclusive[/]: the default stays recommended"
-    console.print(title)
-    if evidence.verdict != "faster":
+    console.print(headline(record))
+    if evidence.verdict not in {"faster", "trade_off"} or (evidence.baseline and is_overloaded(evidence.baseline)):
         console.print(Text(f"{evidence.reason[0].upper()}{evidence.reason[1:]}.", "dim"))
     if evidence.best_so_far:
         best = evidence.best_so_far
         console.print(f"Best so far, unproven: {ratio(best.speedup)} {describe(best.config)}", markup=False)
     if speedup:
         launches = plural(speedup.restarts, "fresh launch", "fresh launches")
-        subject = (
-            "" if evidence.verdict == "faster" or not evidence.winner else f" for {describe(evidence.winner.config)}"
-        )
+        subject = "" if recommends(record) or not evidence.winner else f" for {describe(evidence.winner.config)}"
         console.print(
             f"{ratio(speedup.estimate)} {interval(speedup.low, speedup.high)} at {speedup.confidence:.0%}{subject}, "
             f"{speedup.pairs} paired blocks over {launches} of each side",
             markup=False,
         )
     console.print()
-    if evidence.winner and evidence.baseline:
-        if evidence.verdict == "faster":
+    if evidence.front:
+        show_front(console, record)
+    elif evidence.winner and evidence.baseline:
+        if recommends(record):
             console.print(settings_table(record.config))
             console.print()
-        console.print(figures_table(evidence.baseline, evidence.winner, proven=evidence.verdict == "faster"))
+        console.print(figures_table(evidence.baseline, evidence.winner, proven=recommends(record)))
         console.print()
+        if evidence.limits:
+            console.print(limits_table(evidence.baseline_limits, evidence.limits, proven=recommends(record)))
+            console.print()
+    if evidence.closest:
+        console.print(f"Closest: {describe(evidence.closest.config)}", markup=False)
     for warning in _warnings(record):
         console.print(Text(warning, "yellow"))
     if output is not None:
         grid = make_grid()
         grid.add_row("written", escape(str(output)))
-        if evidence.verdict == "faster":
+        if not record.config.is_default:
             command = f"ortune apply {shlex.quote(str(output))} {shlex.quote(record.model.path)}"
             grid.add_row("next", f"[bold]{escape(command)}[/]")
         console.print(grid)
+
+
+def recommends(record: Record) -> bool:
+    """Return whether the duel's challenger is recommended."""
+    return record.evidence.verdict in {"faster", "within_limits"}
+
+
+def headline(record: Record) -> str:
+    """Return the verdict in a line."""
+    evidence = record.evidence
+    if evidence.verdict == "faster" and evidence.speedup:
+        return f"[bold green]{gain(record.workload.objectives[0], evidence.speedup.estimate)}[/] ONNX Runtime's default"
+    if evidence.verdict == "default_is_best":
+        return "[bold green]ONNX Runtime's default is best[/] here: keep it"
+    if evidence.verdict == "within_limits":
+        return "[bold green]Within the limits[/], which ONNX Runtime's default breaks"
+    if evidence.verdict == "infeasible":
+        return "[bold red]Nothing keeps to the limits[/]: the default stays recommended"
+    if evidence.verdict == "overload":
+        return "[bold red]Overload[/]: no candidate keeps up with the rate"
+    if evidence.verdict == "trade_off":
+        return f"[bold green]A choice of {len(evidence.front)}[/]: each is better than all others in something"
+    if record.search.interrupted:
+        return "[bold yellow]Interrupted[/]: nothing is proven, the default stays recommended"
+    return "[bold yellow]Inconclusive[/]: the default stays recommended"
+
+
+def gain(objective: str, estimate: float) -> str:
+    """Return what a ratio means for an objective, as the beginning of a sentence that ends with what is bettered."""
+    return {
+        "throughput": f"{ratio(estimate)} the throughput of",
+        "cpu": f"{ratio(estimate)} less CPU time a call than",
+        "memory": f"{ratio(estimate)} less memory than",
+        "load-time": f"{ratio(estimate)} faster to create than",
+    }.get(objective, f"{ratio(estimate)} faster{'' if objective == 'p50' else f' ({objective})'} than")
 
 
 def settings_table(config: Config) -> Table:
@@ -252,17 +314,118 @@ def figures_table(baseline: Summary, winner: Summary, *, proven: bool) -> Table:
     table.add_column("", min_width=16)
     table.add_column("default", justify="right", style="dim", min_width=9)
     table.add_column("tuned" if proven else "challenger", justify="right", style="bold" if proven else "")
-    for name, field in (
-        ("p50", "p50_ns"),
-        ("p90", "p90_ns"),
-        ("p99", "p99_ns"),
-        ("CPU time a call", "cpu_ns_per_call"),
-    ):
-        table.add_row(name, duration(getattr(baseline, field)), duration(getattr(winner, field)))
-    if baseline.peak_bytes is not None and winner.peak_bytes is not None:
-        table.add_row("peak memory", size(baseline.peak_bytes), size(winner.peak_bytes))
-    table.add_row("session creation", duration(baseline.load_ns), duration(winner.load_ns))
+    sides = (baseline, winner)
+    for name, field in (("p50", "p50_ns"), ("p90", "p90_ns"), ("p99", "p99_ns"), ("mean", "mean_ns")):
+        table.add_row(name, *(duration(getattr(side, field)) for side in sides))
+    table.add_row("throughput", *(per_second(side.calls_per_s) for side in sides))
+    table.add_row("CPU time a call", *(duration(side.cpu_ns_per_call) for side in sides))
+    if all(side.cpu_ns_between_calls is not None for side in sides):
+        table.add_row("  between calls", *(duration(side.cpu_ns_between_calls or 0) for side in sides))
+    if all(side.utilisation is not None for side in sides):
+        table.add_row("utilisation", *(f"{side.utilisation or 0:.0%}" for side in sides))
+    if all(side.peak_bytes is not None for side in sides):
+        table.add_row("peak memory", *(size(side.peak_bytes or 0) for side in sides))
+    table.add_row("session creation", *(duration(side.load_ns) for side in sides))
     return table
+
+
+KEPT = {"yes": "[green]kept[/]", "no": "[red]broken[/]", "unsure": "[yellow]too near to tell[/]"}
+
+
+def limits_table(baseline: Sequence[LimitCheck], winner: Sequence[LimitCheck], *, proven: bool) -> Table:
+    """Return whether both sides keep to the limits."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("limit", min_width=16)
+    table.add_column("default", style="dim")
+    table.add_column("tuned" if proven else "challenger")
+    for left, right in zip(baseline, winner, strict=True):
+        sides = (
+            f"{ratio(each.value) if each.relative else figure(each.figure, each.value)} {KEPT[each.kept]}"
+            for each in (left, right)
+        )
+        table.add_row(escape(left.limit), *sides)
+    return table
+
+
+def figure(name: str, value: float) -> str:
+    """Return a figure with its unit."""
+    unit = FIGURES[name].unit
+    return duration(value) if unit == "ns" else size(value) if unit == "bytes" else per_second(value)
+
+
+def show_front(console: Console, record: Record) -> None:
+    """Print the front as a table and, of two objectives, as a plot."""
+    names = record.workload.objectives
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("", justify="right")
+    for name in names:
+        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column("ratio", style="dim", no_wrap=True)
+    table.add_column("settings", overflow="fold")
+    points = []
+    for number, point in enumerate(record.evidence.front, 1):
+        summary = point.summary
+        values = [figure_of_summary(summary, name) for name in names]
+        points.append((values[0], values[1], str(number)))
+        cells = []
+        for name, value in zip(names, values, strict=True):
+            speedup = point.speedups.get(name)
+            cells += [
+                figure(name, value),
+                f"{ratio(speedup.estimate)} {interval(speedup.low, speedup.high)}" if speedup else "",
+            ]
+        limits = "".join(f"  {escape(check.limit)} {KEPT[check.kept]}" for check in point.limits if check.kept != "yes")
+        table.add_row(
+            f"{'→' if point.recommended else ''}{number}",
+            *map(escape, cells),
+            f"{escape(describe(summary.config))}{limits}",
+            style="bold" if point.recommended else "",
+        )
+    console.print(table)
+    console.print()
+    if len(names) == 2 and len(points) > 1:
+        console.print(Text(plot(points, FIGURES[names[0]].title, FIGURES[names[1]].title), "cyan"))
+        console.print()
+    if any(point.recommended for point in record.evidence.front):
+        console.print(
+            Text(
+                "Ratios above 1 are better than the default, at 95 %. → is the knee: beyond it, 1 % more of one "
+                "costs more than 1 % of another. Take another point with ortune apply --pick N.",
+                "dim",
+            )
+        )
+        console.print()
+
+
+def figure_of_summary(summary: Summary, name: str) -> float:
+    """Return a figure of a summary by its name in options."""
+    fields = {
+        "mean": "mean_ns",
+        "throughput": "calls_per_s",
+        "cpu": "cpu_ns_per_call",
+        "memory": "peak_bytes",
+        "load-time": "load_ns",
+    }
+    return float(getattr(summary, fields.get(name, f"{name}_ns")) or 0)
+
+
+PLOT_WIDTH, PLOT_HEIGHT = 44, 9
+
+
+def plot(points: Sequence[tuple[float, float, str]], across: str, up: str) -> str:
+    """Return points as text, each shown by its label, on logarithmic axes."""
+    columns = _scale([math.log(x) for x, _, _ in points], PLOT_WIDTH)
+    rows = _scale([math.log(y) for _, y, _ in points], PLOT_HEIGHT)
+    grid = [[" "] * PLOT_WIDTH for _ in range(PLOT_HEIGHT)]
+    for column, row, (_, _, label) in zip(columns, rows, points, strict=True):
+        grid[PLOT_HEIGHT - 1 - row][column] = label[-1]
+    lines = [f"  {up}", *("  │" + "".join(line).rstrip() for line in grid)]
+    return "\n".join([*lines, "  └" + "─" * PLOT_WIDTH, " " * max(PLOT_WIDTH + 3 - len(across), 0) + across])
+
+
+def _scale(values: Sequence[float], n: int) -> list[int]:
+    low, high = min(values), max(values)
+    return [round((value - low) / (high - low) * (n - 1)) if high > low else n // 2 for value in values]
 
 
 def _warnings(record: Record) -> list[str]:

@@ -19,8 +19,15 @@ def size(n_bytes: float) -> str:
     return f"{n_bytes:.0f} B"
 
 
+def per_second(value: float) -> str:
+    """Return a rate with three digits, such as `12.3/s`."""
+    return f"{three_digits(value)}/s"
+
+
 def three_digits(value: float) -> str:
-    """Return a value of at least 1 with three digits."""
+    """Return a value with three digits."""
+    if value < 1:
+        return f"{value:.3g}"
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 

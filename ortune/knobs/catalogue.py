@@ -20,6 +20,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
         name: ONNX Runtime's own spelling.
         where: The field of `Config` that it goes to.
         default: ONNX Runtime's default value.
+        pattern: Regular expression of its values. ONNX Runtime takes others too, and reads "true" as false.
         short: How it is called in a table.
         summary: What it does, in a sentence.
     """
@@ -27,6 +28,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     where: Where
     default: int | str
+    pattern: str
     short: str
     summary: str
 
@@ -35,6 +37,7 @@ INTRA_OP_NUM_THREADS = Knob(
     name="intra_op_num_threads",
     where="session_options",
     default=0,
+    pattern=r"\d{1,4}",
     short="intra threads",
     summary="Threads that share the work of one operator; 0 makes one per physical core of the machine, pinned.",
 )
@@ -42,6 +45,7 @@ INTRA_OP_THREAD_AFFINITIES = Knob(
     name="session.intra_op_thread_affinities",
     where="session_config",
     default="",
+    pattern=r"(\d+(-\d+|(,\d+)*))(;\d+(-\d+|(,\d+)*))*",
     short="affinity",
     summary="CPUs that each intra-op worker is pinned to, from 1, one group a worker, separated by semicolons.",
 )
@@ -49,6 +53,7 @@ INTRA_OP_ALLOW_SPINNING = Knob(
     name="session.intra_op.allow_spinning",
     where="session_config",
     default="1",
+    pattern=r"[01]",
     short="intra spinning",
     summary="Whether intra-op workers burn CPU while they wait for work, instead of sleeping.",
 )
@@ -56,6 +61,7 @@ DYNAMIC_BLOCK_BASE = Knob(
     name="session.dynamic_block_base",
     where="session_config",
     default="0",
+    pattern=r"\d{1,4}",
     short="dynamic block base",
     summary="Splits an operator's work into blocks that shrink, so that late threads take less; 0 is off.",
 )
@@ -63,6 +69,7 @@ EXECUTION_MODE = Knob(
     name="execution_mode",
     where="session_options",
     default="ORT_SEQUENTIAL",
+    pattern=r"ORT_SEQUENTIAL|ORT_PARALLEL",
     short="execution mode",
     summary="Whether operators that do not depend on each other run side by side.",
 )
@@ -70,6 +77,7 @@ INTER_OP_NUM_THREADS = Knob(
     name="inter_op_num_threads",
     where="session_options",
     default=0,
+    pattern=r"\d{1,4}",
     short="inter threads",
     summary="Threads that run operators side by side under ORT_PARALLEL; 0 makes one per physical core.",
 )
@@ -77,6 +85,7 @@ INTER_OP_ALLOW_SPINNING = Knob(
     name="session.inter_op.allow_spinning",
     where="session_config",
     default="1",
+    pattern=r"[01]",
     short="inter spinning",
     summary="Whether inter-op workers burn CPU while they wait for work, instead of sleeping.",
 )
@@ -84,6 +93,7 @@ GRAPH_OPTIMIZATION_LEVEL = Knob(
     name="graph_optimization_level",
     where="session_options",
     default="ORT_ENABLE_ALL",
+    pattern=r"ORT_DISABLE_ALL|ORT_ENABLE_(BASIC|EXTENDED|LAYOUT|ALL)",
     short="optimization level",
     summary="How far the graph is rewritten when the session is created.",
 )

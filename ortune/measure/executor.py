@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 import psutil
@@ -21,17 +21,21 @@ import psutil
 from ortune.errors import ModelError
 from ortune.knobs.config import DEFAULT, Config
 from ortune.measure import protocol
-from ortune.measure.values import Block, BlockPlan, Failure, Live, Loaded, Memory, Runtime
+from ortune.measure.values import Block, BlockPlan, Failure, Live, Loaded, Runtime
 from ortune.model import ModelInfo
 from ortune.workload import Feed, Tolerance
 from ortune.workload.inputs import explain_failure
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 WORKER_COMMAND = (sys.executable, "-P", "-m", "ortune.measure.worker")
 
 FIRST_LOAD_DEADLINE_S = 900.0
 """Time that the default may take to load and run once: nothing is known of the model yet."""
 
-SHORT_REPLY_S = 10.0
+TIME_TO_DIE_S = 10.0
 LOG_TAIL_BYTES = 4096
 LOG_TAIL_LINES = 8
 
@@ -44,6 +48,7 @@ class ProcessExecutor:
         feed: What is fed in each call.
         tolerance: How far outputs may lie from the default's.
         usable: CPUs on which foreign use is watched.
+        neighbour: Process id of the program that runs beside the trials, or None.
         memory_limit_bytes: Private memory that one worker may take, or None.
         command: Program and arguments that start a worker.
 
@@ -60,6 +65,7 @@ class ProcessExecutor:
         tolerance: Tolerance,
         *,
         usable: tuple[int, ...],
+        neighbour: int | None = None,
         memory_limit_bytes: int | None = None,
         command: Sequence[str] = WORKER_COMMAND,
     ) -> None:
@@ -69,6 +75,7 @@ class ProcessExecutor:
         self._reference_path = Path(self._folder.name) / "reference.pickle"
         self._tolerance = tolerance
         self._usable = usable
+        self._neighbour = neighbour
         self._memory_limit_bytes = memory_limit_bytes
         self._command = command
         self._compare_values = True
@@ -127,6 +134,7 @@ class ProcessExecutor:
             compare_values=self._compare_values,
             memory_limit_bytes=self._memory_limit_bytes,
             usable=self._usable,
+            neighbour=self._neighbour,
         )
         log_path = Path(self._folder.name) / f"worker-{self._n_launched:05}.log"
         try:
@@ -184,21 +192,20 @@ class Worker:
         if isinstance(reply, Failure):
             return reply
         assert isinstance(reply, protocol.BlockReply)
-        import numpy as np
-
         return Block(
-            samples_ns=np.frombuffer(reply.samples, dtype="<i8"),
+            samples_ns=_integers(reply.samples),
+            cases=None if reply.cases is None else _integers(reply.cases),
+            n_calls=reply.n_calls,
             wall_ns=reply.wall_ns,
             lead_in_ns=reply.lead_in_ns,
+            service_ns=reply.service_ns,
             cpu_ns=reply.cpu_ns,
+            cpu_between_ns=reply.cpu_between_ns,
+            creations_ns=None if reply.creations is None else _integers(reply.creations),
+            memory=reply.memory,
             foreign_share=reply.foreign_share,
             contended=reply.contended,
         )
-
-    def memory(self) -> Memory | None:
-        """Return the worker's resident memory."""
-        reply = self._ask(protocol.ReadMemory(), SHORT_REPLY_S)
-        return reply.memory if isinstance(reply, protocol.MemoryReply) else None
 
     def close(self) -> None:
         """Kill the worker, suspended or not, and wait for its end."""
@@ -244,7 +251,7 @@ class Worker:
 
     def _cause_of_death(self, stage: str) -> Failure:
         try:
-            status = self._process.wait(SHORT_REPLY_S)
+            status = self._process.wait(TIME_TO_DIE_S)
         except subprocess.TimeoutExpired:
             return Failure(kind="exit", stage=stage, message="the worker closed its pipe and went on running")
         tail = " ".join(self._log_lines()[-2:])
@@ -272,6 +279,12 @@ class Worker:
             return ()
         lines = (re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in text.splitlines())
         return tuple(dict.fromkeys(line[:400] for line in lines if line))[-LOG_TAIL_LINES:]
+
+
+def _integers(data: bytes) -> NDArray[np.int64]:
+    import numpy as np
+
+    return np.frombuffer(data, dtype="<i8")
 
 
 def launch_reference(executor: ProcessExecutor, model: ModelInfo, feed: Feed) -> Live:

@@ -28,6 +28,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         compare_values: Whether values are compared; else types and shapes alone.
         memory_limit_bytes: Private memory that the worker may take, or None.
         usable: CPUs on which foreign use is watched.
+        neighbour: Process id of the program that runs beside the trials: its CPU use is part of the load, not of the
+            noise. None without one.
     """
 
     model_path: str
@@ -40,6 +42,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     compare_values: bool
     memory_limit_bytes: int | None
     usable: tuple[int, ...]
+    neighbour: int | None
 
 
 class Measure(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -48,11 +51,7 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     plan: BlockPlan
 
 
-class ReadMemory(msgspec.Struct, frozen=True, tag=True):
-    """Tell how much memory is in use."""
-
-
-Request = Load | Measure | ReadMemory
+Request = Load | Measure
 
 
 class LoadedReply(msgspec.Struct, frozen=True, tag=True):
@@ -63,20 +62,20 @@ class LoadedReply(msgspec.Struct, frozen=True, tag=True):
 
 
 class BlockReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A block was measured; `samples` are the durations in ns as little-endian 64-bit integers."""
+    """A block was measured. The arrays are little-endian 64-bit integers; see `Block` for what they mean."""
 
     samples: bytes
+    cases: bytes | None
+    n_calls: float
     wall_ns: int
     lead_in_ns: int
+    service_ns: float
     cpu_ns: int
+    cpu_between_ns: float | None
+    creations: bytes | None
+    memory: Memory
     foreign_share: float | None
     contended: bool
-
-
-class MemoryReply(msgspec.Struct, frozen=True, tag=True):
-    """The memory in use."""
-
-    memory: Memory
 
 
 class FailureReply(msgspec.Struct, frozen=True, tag=True):
@@ -85,7 +84,7 @@ class FailureReply(msgspec.Struct, frozen=True, tag=True):
     failure: Failure
 
 
-Reply = LoadedReply | BlockReply | MemoryReply | FailureReply
+Reply = LoadedReply | BlockReply | FailureReply
 
 encode = msgspec.msgpack.Encoder().encode
 decode_request = msgspec.msgpack.Decoder(Request).decode

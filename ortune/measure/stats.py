@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
 TRIM = 0.1
 """Share of values that a trimmed mean leaves out at each end."""
@@ -101,8 +101,3 @@ def clustered_interval(clusters: Sequence[ArrayLike], *, confidence: float = 0.9
         high=max(float(high), student.high),
         confidence=confidence,
     )
-
-
-def percentiles(samples: NDArray[np.int64], points: Sequence[float]) -> list[float]:
-    """Return these percentiles, each a value that occurred."""
-    return [float(value) for value in np.percentile(samples, list(points), method="inverted_cdf")]

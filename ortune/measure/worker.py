@@ -14,14 +14,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ortune.errors import OrtuneError
 from ortune.knobs.affinity import parse_affinity
 from ortune.knobs.catalogue import INTRA_OP_THREAD_AFFINITIES
 from ortune.knobs.config import Config
 from ortune.measure import cpu, protocol
-from ortune.measure.values import BlockPlan, Failure, Loaded, Runtime
+from ortune.measure.values import BlockPlan, Failure, Loaded, Memory, Runtime
 
 
 def die_with_parent() -> None:
@@ -46,13 +46,26 @@ def limit_memory(limit_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
 
 
+MOST_CHECKED = 8
+"""Samples whose outputs are compared, beside the first of each case."""
+
+
+class Reading(NamedTuple):
+    """CPU times so far: of the usable CPUs (None where it is not told), of this process, of the neighbour."""
+
+    busy_ns: int | None
+    process_ns: int
+    neighbour_ns: int
+
+
 class Candidate:
     """The session of one candidate, and what is fed to it."""
 
     def __init__(self, request: protocol.Load) -> None:
         self.request = request
         self.usable = frozenset(request.usable)
-        self.call: Callable[[], Any]
+        self.call: Callable[[dict[str, Any]], list[Any]]
+        self.memory: Memory | None = None
 
     def load(self) -> Loaded:
         """Create the session and run it.
@@ -64,7 +77,7 @@ class Candidate:
         from ortune.workload.inputs import load_feed
 
         request = self.request
-        feed = load_feed(Path(request.feed_path))
+        self.samples, self.cases = load_feed(Path(request.feed_path))
         import onnxruntime  # noqa: F401  (so that importing it does not count as creating the session)
 
         before = cpu.thread_ids()
@@ -75,8 +88,8 @@ class Candidate:
         names = [output.name for output in session.get_outputs()]
         run_options = make_run_options(request.config)
 
-        def call() -> Any:
-            return session.run(names, feed, run_options)
+        def call(sample: dict[str, Any]) -> list[Any]:
+            return list(session.run(names, sample, run_options))
 
         self.call = call
         self.names = names
@@ -96,30 +109,47 @@ class Candidate:
         fault = find_unapplied(self.request.config, loaded)
         if fault:
             return Failure(kind="not_applied", stage="load", message=fault)
-        outputs = self.call()
-        described = describe_outputs(self.names, outputs)
+        samples = [self.samples[position] for position in choose_checked(self.cases)]
+        outputs = [self.call(sample) for sample in samples]
         path = Path(self.request.reference_path)
         if self.request.is_reference:
             save_outputs(path, outputs)
-            reference, outputs = outputs, self.call()
+            reference, outputs = outputs, [self.call(sample) for sample in samples]
         else:
             reference = load_outputs(path)
-        expected = describe_outputs(self.names, reference)
-        if described != expected:
-            name = next(name for name in expected if described[name] != expected[name])
-            message = f"output {name} is {described[name]} instead of {expected[name]}"
-            return Failure(kind="wrong_output", stage="check", message=message)
+        described = describe_outputs(self.names, outputs[0])
+        worst, deterministic = 0.0, True
+        for expected, actual in zip(reference, outputs, strict=True):
+            wanted, found = describe_outputs(self.names, expected), describe_outputs(self.names, actual)
+            if found != wanted:
+                name = next(name for name in wanted if found[name] != wanted[name])
+                message = f"output {name} is {found[name]} instead of {wanted[name]}"
+                return Failure(kind="wrong_output", stage="check", message=message)
+            if not self.request.compare_values:
+                continue
+            difference = compare_outputs(self.names, expected, actual, self.request.tolerance, self.request.quanta)
+            if difference.fault and not self.request.is_reference:
+                return Failure(kind="wrong_output", stage="check", message=difference.fault)
+            worst = max(worst, difference.max_error)
+            deterministic = deterministic and not difference.fault
         if not self.request.compare_values:
             return msgspec.structs.replace(loaded, outputs=described)
-        difference = compare_outputs(self.names, reference, outputs, self.request.tolerance, self.request.quanta)
-        if difference.fault and not self.request.is_reference:
-            return Failure(kind="wrong_output", stage="check", message=difference.fault)
-        return msgspec.structs.replace(
-            loaded,
-            outputs=described,
-            max_error=difference.max_error,
-            deterministic=not difference.fault,
-        )
+        return msgspec.structs.replace(loaded, outputs=described, max_error=worst, deterministic=deterministic)
+
+    def read(self, is_start: bool) -> Reading:
+        """Return the CPU times so far; reading itself takes some, which lies outside of the window."""
+        if is_start:
+            neighbour_ns = self.read_neighbour()
+            busy_ns = cpu.busy_ns(self.usable)
+            return Reading(busy_ns, time.process_time_ns(), neighbour_ns)
+        process_ns = time.process_time_ns()
+        busy_ns = cpu.busy_ns(self.usable)
+        return Reading(busy_ns, process_ns, self.read_neighbour())
+
+    def read_neighbour(self) -> int:
+        """Return the neighbour's CPU time so far, 0 without one."""
+        neighbour = self.request.neighbour
+        return cpu.tree_ns(neighbour) if neighbour is not None else 0
 
     def measure(self, plan: BlockPlan) -> protocol.BlockReply:
         """Measure one block, after its lead-in.
@@ -129,36 +159,56 @@ class Candidate:
         """
         import numpy as np
 
-        call, clock = self.call, time.perf_counter_ns
-        lead_in = clock()
-        call()
-        while clock() - lead_in < plan.lead_in_ns:
-            call()
-        busy, process = cpu.busy_ns(self.usable), time.process_time_ns()
-        # One reading of the clock between calls serves as the end of one and the start of the next.
-        start = clock()
-        stamps = [start]
-        append = stamps.append
-        end = start + plan.duration_ns
-        for _ in range(plan.min_calls):
-            call()
-            append(clock())
-        while stamps[-1] < end:
-            call()
-            append(clock())
-        cpu_ns = time.process_time_ns() - process
-        wall_ns = stamps[-1] - start
+        from ortune.measure.load import generate
+
+        window = generate(self.call, self.samples, plan, self.read)
+        before, after = window.before, window.after
+        cpu_ns = after.process_ns - before.process_ns
         share, contended = None, False
-        if busy is not None and (busy_after := cpu.busy_ns(self.usable)) is not None:
-            share, contended = cpu.foreign_share(busy_after - busy - cpu_ns, wall_ns, len(self.usable))
+        if before.busy_ns is not None and after.busy_ns is not None:
+            foreign_ns = after.busy_ns - before.busy_ns - cpu_ns - (after.neighbour_ns - before.neighbour_ns)
+            share, contended = cpu.foreign_share(foreign_ns, window.wall_ns, len(self.usable))
+        memory = self.memory or cpu.read_memory()
+        creations = None
+        if plan.creations_ns:
+            # A second session beside the first would count as memory of the candidate in all later blocks.
+            self.memory = memory
+            creations = np.asarray(self.create_again(plan.creations_ns), dtype="<i8").tobytes()
+        one_case = len(set(self.cases)) == 1
         return protocol.BlockReply(
-            samples=np.diff(np.asarray(stamps, dtype="<i8")).tobytes(),
-            wall_ns=wall_ns,
-            lead_in_ns=start - lead_in,
+            samples=window.latencies_ns.astype("<i8").tobytes(),
+            cases=None if one_case else np.asarray(self.cases, dtype="<i8")[window.positions].tobytes(),
+            n_calls=window.n_calls,
+            wall_ns=window.wall_ns,
+            lead_in_ns=window.lead_in_ns,
+            service_ns=window.service_ns,
             cpu_ns=cpu_ns,
+            cpu_between_ns=window.cpu_between_ns,
+            creations=creations,
+            memory=memory,
             foreign_share=share,
             contended=contended,
         )
+
+    def create_again(self, duration_ns: int) -> list[int]:
+        """Create sessions for that long, at least two, and return how long each took."""
+        from ortune.measure.session import make_session
+
+        durations: list[int] = []
+        begin = time.perf_counter_ns()
+        while len(durations) < 2 or time.perf_counter_ns() - begin < duration_ns:
+            start = time.perf_counter_ns()
+            session = make_session(self.request.model_path, self.request.config)
+            durations.append(time.perf_counter_ns() - start)
+            del session
+        return durations
+
+
+def choose_checked(cases: list[int]) -> list[int]:
+    """Return the positions of the samples whose outputs are compared: the first of each case, and some in between."""
+    firsts = {cases.index(case) for case in set(cases)}
+    step = -(-len(cases) // MOST_CHECKED)
+    return sorted(firsts | set(range(0, len(cases), step)))
 
 
 def read_settings(options: Any, config: Config) -> dict[str, int | bool | str]:
@@ -248,12 +298,10 @@ def serve(connection: Any, make: Callable[[protocol.Load], Candidate] = Candidat
                     gc.collect()
                     gc.freeze()
                     gc.disable()
-            elif isinstance(request, protocol.Measure):
+            else:
                 if candidate is None:
                     raise RuntimeError("nothing is loaded")
                 reply = candidate.measure(request.plan)
-            else:
-                reply = protocol.MemoryReply(cpu.read_memory())
         except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever it is, it is the candidate's failure)
             reply = protocol.FailureReply(failure_of(error, stage))
         connection.send_bytes(protocol.encode(reply))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ortune.trials.run import run_search
+from ortune.trials.run import Basis, run_search
 from ortune.trials.values import Budget, Noise, Observe, Outcome, Progress, Speedup, Summary, Trial, Verdict
 
 __all__ = [
+    "Basis",
     "Budget",
     "Noise",
     "Observe",

@@ -1,54 +1,21 @@
-"""The duel: the challenger against the default, launched afresh several times, in ABBA blocks.
-
-Nothing that was measured before counts here. The challenger was chosen because it looked fast, and part of that
-was luck; what is claimed must not rest on the luck that it was chosen for.
-"""
+"""The duel: the challenger against the default, and what it proves."""
 
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Sequence
 
 import msgspec
-import numpy as np
 
-from ortune.knobs import DEFAULT, Config
-from ortune.measure import Block, Failure, Live, Memory
-from ortune.measure.cpu import QUIET_SHARE
-from ortune.measure.stats import Interval, clustered_interval, percentiles, t_interval
-from ortune.trials.ledger import Entry
-from ortune.trials.meter import one_regime, raise_default
+from ortune.knobs import DEFAULT
+from ortune.measure import Failure
+from ortune.measure.figures import calls_needed
+from ortune.trials.ledger import DEFAULT_POSITION, Entry
+from ortune.trials.match import Match, Tally
 from ortune.trials.stage import Context
-from ortune.trials.values import CONFIDENCE, NEGLIGIBLE_GAIN, Speedup, StageTime, Summary, Verdict
+from ortune.trials.values import NEGLIGIBLE_GAIN, LimitCheck, Speedup, StageTime, Summary, Verdict
+from ortune.workload import Goal
 
-ENOUGH_QUIET = 0.5
-"""Share of all pairs that must be quiet for the claim to rest on quiet pairs."""
-
-
-class Pair(msgspec.Struct, frozen=True):
-    """Two blocks, one right after the other: the challenger's and the default's."""
-
-    challenger: Block
-    default: Block
-
-    @property
-    def log_speedup(self) -> float:
-        """How much faster the challenger was."""
-        return math.log(self.default.p50_ns / self.challenger.p50_ns)
-
-    @property
-    def contended(self) -> bool:
-        """Whether either block was."""
-        return self.challenger.contended or self.default.contended
-
-
-class Side:
-    """What is known of one side's sessions over all restarts."""
-
-    def __init__(self) -> None:
-        self.lives: list[Live] = []
-        self.memories: list[Memory] = []
+CHALLENGER_POSITION = 1
 
 
 class DuelResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,154 +25,132 @@ class DuelResult(msgspec.Struct, frozen=True, kw_only=True):
         speedup: The interval, or None when there were too few pairs for one.
         challenger: The challenger's figures, or None likewise.
         default: The default's.
+        limits: Whether the challenger keeps to each limit.
+        default_limits: Whether the default does.
+        enough_calls: Whether there were calls enough for a percentile, or the sides are so far apart that few suffice.
         contended: Whether the claim rests on pairs that were measured while others used the CPUs.
         failure: Why the challenger is out after all, or None.
         time: Where the time went.
     """
 
-    speedup: Speedup | None
-    challenger: Summary | None
-    default: Summary | None
+    speedup: Speedup | None = None
+    challenger: Summary | None = None
+    default: Summary | None = None
+    limits: tuple[LimitCheck, ...] = ()
+    default_limits: tuple[LimitCheck, ...] = ()
+    enough_calls: bool = True
     contended: bool
-    failure: Failure | None
+    failure: Failure | None = None
     time: StageTime
 
 
 def run_duel(context: Context, entry: Entry, *, seed: int) -> DuelResult:
     """Fight the duel as it was planned."""
-    plan, meter = context.plan, context.meter
+    plan, meter, goal = context.plan, context.meter, context.goal
     start_s, inference_s = context.now_s(), meter.inference_s
-    # Noise may stretch it, but not without end.
-    end_s = max(start_s + 1.5 * plan.duel_s, context.end_s)
     entry.enter("duel")
-    restarts: list[list[Pair]] = []
-    sides = (Side(), Side())
-    failure: Failure | None = None
-    total = plan.restarts * plan.pairs_per_restart
-    for number in range(plan.restarts):
-        pairs: list[Pair] = []
-        restarts.append(pairs)
-        failure = _fight(context, entry, number, pairs, sides)
-        speedup = _running(restarts)
-        context.report("duel", sum(map(len, restarts)), total, entry, speedup)
-        if failure or context.now_s() > end_s:
-            break
+    match = Match([DEFAULT, entry.candidate.config], goal.load)
+
+    def report() -> None:
+        for each in match.launches[-1]:
+            context.ledger.post([context.default, entry], each)
+        tally = Tally(match, goal, seed)
+        context.report(
+            "duel",
+            match.n_rounds,
+            plan.restarts * plan.pairs_per_restart,
+            entry,
+            tally.speedup(CHALLENGER_POSITION, goal.objective),
+        )
+
+    match.play(
+        meter,
+        plan.duel_block,
+        launches=plan.restarts,
+        rounds=plan.pairs_per_restart,
+        # Noise may stretch it, but not without end.
+        end_s=max(start_s + 1.5 * plan.duel_s, context.end_s),
+        report=report,
+    )
     time = meter.stage_time("duel", start_s, inference_s)
-    return _result(context, entry, restarts, sides, failure, time, seed)
-
-
-def _fight(context: Context, entry: Entry, number: int, pairs: list[Pair], sides: tuple[Side, Side]) -> Failure | None:
-    """Launch both sides once, and measure their pairs."""
-    configs = [entry.candidate.config, DEFAULT]
-    lives: list[Live | None] = [None, None]
-    try:
-        # Neither side is always the first to start, nor the first to be measured.
-        for position in ((0, 1), (1, 0))[number % 2]:
-            (answer,) = context.meter.launch([configs[position]])
-            if isinstance(answer, Failure):
-                if position == 1:
-                    raise_default(answer)
-                context.fail(entry, answer)
-                return answer
-            lives[position] = answer
-        both = [live for live in lives if live is not None]
-        for step in range(context.plan.pairs_per_restart // 2):
-            for order in ((0, 1), (1, 0)) if (step + number) % 2 == 0 else ((1, 0), (0, 1)):
-                measured = context.meter.sequence(both, order, context.plan.duel_block)
-                for position, failure in measured.failures.items():
-                    if position == 1:
-                        raise_default(failure)
-                    context.fail(entry, failure)
-                    return failure
-                pair = Pair(measured.blocks[0], measured.blocks[1])
-                pairs.append(pair)
-                entry.log_ratios.append((-pair.log_speedup, pair.contended))
-                entry.n_blocks += 1
-                context.default.n_blocks += 1
-        for side, fighter in zip(sides, both, strict=True):
-            side.lives.append(fighter)
-            memory = fighter.memory()
-            if memory:
-                side.memories.append(memory)
-    finally:
-        for live in lives:
-            if live is not None:
-                live.close()
-    return None
-
-
-def _running(restarts: list[list[Pair]]) -> Interval | None:
-    values = [pair.log_speedup for pairs in restarts for pair in pairs]
-    return t_interval(values).exp() if values else None
-
-
-def _result(
-    context: Context,
-    entry: Entry,
-    restarts: list[list[Pair]],
-    sides: tuple[Side, Side],
-    failure: Failure | None,
-    time: StageTime,
-    seed: int,
-) -> DuelResult:
-    all_pairs = [(pair, pair.contended) for pairs in restarts for pair in pairs]
-    kept, contended = one_regime(all_pairs, n_quiet=math.ceil(ENOUGH_QUIET * len(all_pairs)))
-    if not contended and kept and mean_foreign_share(kept) > QUIET_SHARE:
-        # No block by itself, but all of them together: the host was busy throughout.
-        kept, contended = [pair for pair, _ in all_pairs], True
-    counted = {id(pair) for pair in kept}
-    clusters = [[pair.log_speedup for pair in pairs if id(pair) in counted] for pairs in restarts]
-    clusters = [cluster for cluster in clusters if cluster]
-    if failure or len(clusters) < 2:
-        return DuelResult(speedup=None, challenger=None, default=None, contended=contended, failure=failure, time=time)
-    interval = clustered_interval(clusters, confidence=CONFIDENCE, seed=seed).exp()
-    speedup = Speedup(
-        estimate=interval.estimate,
-        low=interval.low,
-        high=interval.high,
-        confidence=interval.confidence,
-        pairs=len(kept),
-        restarts=len(clusters),
-    )
-    challenger = _summarise(entry.candidate.config, [pair.challenger for pair in kept], sides[0])
-    default = _summarise(DEFAULT, [pair.default for pair in kept], sides[1])
+    tally = Tally(match, goal, seed)
+    failure = match.failures.get(CHALLENGER_POSITION)
+    if failure:
+        context.fail(entry, failure)
+    speedup = None if failure else tally.speedup(CHALLENGER_POSITION, goal.objective)
+    if speedup is None:
+        return DuelResult(contended=tally.contended, failure=failure, time=time)
     return DuelResult(
-        speedup=speedup, challenger=challenger, default=default, contended=contended, failure=None, time=time
+        speedup=speedup,
+        challenger=tally.summary(CHALLENGER_POSITION),
+        default=tally.summary(DEFAULT_POSITION),
+        limits=tuple(tally.check(CHALLENGER_POSITION, limit) for limit in goal.limits),
+        default_limits=tuple(tally.check(DEFAULT_POSITION, limit) for limit in goal.limits),
+        enough_calls=tally.rests_on_enough(CHALLENGER_POSITION, goal.objective),
+        contended=tally.contended,
+        time=time,
     )
 
 
-def mean_foreign_share(pairs: Sequence[Pair]) -> float:
-    """Return the share of the CPUs' time that others used during these pairs, 0 where it is not told."""
-    blocks = [block for pair in pairs for block in (pair.challenger, pair.default)]
-    known = [(block.foreign_share, block.wall_ns) for block in blocks if block.foreign_share is not None]
-    if not known:
-        return 0.0
-    return sum(share * wall_ns for share, wall_ns in known) / sum(wall_ns for _, wall_ns in known)
+def judge(goal: Goal, duel: DuelResult, *, others_left: bool = False) -> tuple[Verdict, str]:
+    """Return the verdict on a duel that was fought to its end, and the reason in a sentence.
+
+    Args:
+        goal: What the search is for.
+        duel: The last duel.
+        others_left: Whether there are candidates that seemed to keep to the limits, and had no duel.
+    """
+    assert duel.speedup and duel.challenger and duel.default
+    if is_overloaded(duel.challenger):
+        served = f"{capacity(duel.challenger, goal):.3g} of {goal.load.rate_per_s:g} requests a second"
+        if is_overloaded(duel.default):
+            return "overload", (
+                f"the default can serve {capacity(duel.default, goal):.3g}, and the best other candidate {served}: "
+                "the queue grows without end"
+            )
+        return "default_is_best", f"the best other candidate can serve {served} only"
+    challenger, default = kept_all(duel.limits), kept_all(duel.default_limits)
+    if challenger == "no":
+        broken = names_of(duel.limits, "no")
+        if others_left:
+            return "inconclusive", f"the best candidate breaks {broken}, and there was no time to try the next one"
+        if default == "yes":
+            return "default_is_best", f"the best other candidate breaks {broken}"
+        if default == "no":
+            return "infeasible", (
+                f"the best other candidate breaks {broken}, the default {names_of(duel.default_limits, 'no')}"
+            )
+    if challenger == "yes" and default == "no":
+        return "within_limits", f"the default breaks {names_of(duel.default_limits, 'no')}, this keeps to every limit"
+    if not duel.enough_calls:
+        n_calls = min(duel.challenger.n_calls, duel.default.n_calls)
+        return "inconclusive", (
+            f"{goal.objective} should rest on {calls_needed(goal.objective)} calls of each side, the duel had "
+            f"{n_calls}, and the two sides are too close for so few: "
+            "give it a larger --budget, or take a lower percentile"
+        )
+    verdict, reason = judge_interval(duel.speedup)
+    if verdict == "default_is_best" and default != "yes":
+        broken = names_of(duel.default_limits, "no", "unsure")
+        return "inconclusive", f"nothing is better than the default, which may break {broken}"
+    if verdict == "faster" and challenger != "yes":
+        unsure = names_of(duel.limits, "no", "unsure")
+        return "inconclusive", f"the best candidate is too near to {unsure} to tell: give it a larger --budget"
+    if verdict == "faster" and is_overloaded(duel.default):
+        return verdict, (
+            f"the default can serve {capacity(duel.default, goal):.3g} of {goal.load.rate_per_s:g} requests a second: "
+            "its queue grows without end, and the ratio with the time that is looked at"
+        )
+    return verdict, reason
 
 
-def _summarise(config: Config, blocks: list[Block], side: Side) -> Summary:
-    samples = np.concatenate([block.samples_ns for block in blocks])
-    wall_ns = sum(block.wall_ns for block in blocks)
-    p50, p90, p95, p99 = percentiles(samples, [50, 90, 95, 99])
-    return Summary(
-        config=config,
-        p50_ns=p50,
-        p90_ns=p90,
-        p95_ns=p95,
-        p99_ns=p99,
-        mean_ns=float(samples.mean()),
-        calls_per_s=len(samples) / (wall_ns / 1e9),
-        cpu_ns_per_call=sum(block.cpu_ns for block in blocks) / len(samples),
-        n_calls=len(samples),
-        load_ns=float(statistics.median(live.loaded.load_ns for live in side.lives)),
-        steady_bytes=round(statistics.median(each.steady_bytes for each in side.memories)) if side.memories else None,
-        peak_bytes=max(each.peak_bytes for each in side.memories) if side.memories else None,
-        session=side.lives[-1].loaded,
-    )
+def names_of(checks: tuple[LimitCheck, ...], *kept: str) -> str:
+    """Return the limits of which this is told, separated by commas."""
+    return ", ".join(check.limit for check in checks if check.kept in kept)
 
 
-def judge(speedup: Speedup) -> tuple[Verdict, str]:
-    """Return the verdict on an interval, and the reason in a sentence."""
+def judge_interval(speedup: Speedup) -> tuple[Verdict, str]:
+    """Return what an interval says by itself."""
     if speedup.low > 1:
         return "faster", "the whole interval lies above 1"
     if speedup.high < 1 + NEGLIGIBLE_GAIN:
@@ -217,3 +162,26 @@ def judge(speedup: Speedup) -> tuple[Verdict, str]:
         "inconclusive",
         "the interval holds both no gain and a gain worth having: give it a larger --budget, or a quieter host",
     )
+
+
+def kept_all(checks: tuple[LimitCheck, ...]) -> str:
+    """Return "yes" if all limits are kept to, "no" if one is broken, else "unsure"."""
+    kept = {check.kept for check in checks}
+    return "no" if "no" in kept else "unsure" if "unsure" in kept else "yes"
+
+
+def worst_excess(goal: Goal, checks: tuple[LimitCheck, ...]) -> float:
+    """Return by how much the worst-kept limit is broken, as a log-ratio; minus infinity without limits."""
+    excesses = (limit.excess(check.value) for limit, check in zip(goal.limits, checks, strict=True))
+    return max(excesses, default=-math.inf)
+
+
+def is_overloaded(summary: Summary) -> bool:
+    """Return whether requests arrive faster than they are served."""
+    return summary.utilisation is not None and summary.utilisation >= 1
+
+
+def capacity(summary: Summary, goal: Goal) -> float:
+    """Return how many requests a second could be served, with all callers busy all the time."""
+    assert goal.load.rate_per_s and summary.utilisation
+    return goal.load.rate_per_s / summary.utilisation

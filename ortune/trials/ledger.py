@@ -9,11 +9,33 @@ import numpy as np
 
 from ortune.knobs import Candidate
 from ortune.measure import Failure
+from ortune.measure.figures import cost
 from ortune.trials.meter import Round, one_regime, raise_default
+from ortune.trials.pareto import rank_of
 from ortune.trials.values import Stage, Trial
+from ortune.workload import Goal
 
 DEFAULT_POSITION = 0
 """In every round, the default is the first of the list."""
+
+LENIENCE = 0.05
+"""Log-ratio by which a limit may seem broken in the screen or the race: a few blocks are off by as much."""
+
+
+class Score:
+    """What one round says of a candidate.
+
+    Attributes:
+        log_ratios: For each objective: log(cost of the candidate / cost of the default).
+        excesses: For each limit, and last for the rate if there is one: by how much it is broken, as a log-ratio;
+            below 0 where it is kept.
+        contended: Whether the round was.
+    """
+
+    def __init__(self, log_ratios: tuple[float, ...], excesses: tuple[float, ...], contended: bool) -> None:
+        self.log_ratios = log_ratios
+        self.excesses = excesses
+        self.contended = contended
 
 
 class Entry:
@@ -23,7 +45,7 @@ class Entry:
         candidate: What was tried.
         number: Position in the order of trying.
         stage: The last stage that it reached.
-        log_ratios: In that stage, log(candidate / default) of each round, with whether the round was contended.
+        scores: Of each round in that stage.
         n_blocks: Blocks measured in all stages.
         failure: Why it is out, or None.
     """
@@ -32,30 +54,53 @@ class Entry:
         self.candidate = candidate
         self.number = number
         self.stage: Stage = "screen"
-        self.log_ratios: list[tuple[float, bool]] = []
+        self.scores: list[Score] = []
         self.n_blocks = 0
         self.failure: Failure | None = None
 
     def enter(self, stage: Stage) -> None:
         """Begin a stage: what was measured before chose this candidate, and is biased by that."""
         self.stage = stage
-        self.log_ratios = []
+        self.scores = []
+
+    @property
+    def counting(self) -> list[Score]:
+        """Scores of one regime, quiet if there are two such."""
+        return one_regime([(score, score.contended) for score in self.scores], n_quiet=2)[0]
 
     @property
     def values(self) -> list[float]:
-        """Log-ratios of one regime, quiet if there are two such."""
-        return one_regime(self.log_ratios, n_quiet=2)[0]
+        """Log-ratios of the first objective, of one regime."""
+        return [score.log_ratios[0] for score in self.counting]
+
+    @property
+    def vector(self) -> tuple[float, ...] | None:
+        """Median log-ratio to the default of each objective, below 0 when better; None while nothing is known."""
+        if not self.scores or self.failure:
+            return None
+        return tuple(np.median([score.log_ratios for score in self.counting], axis=0).tolist())
 
     @property
     def value(self) -> float | None:
-        """Median log-ratio to the default, below 0 when faster; None while nothing is known or it failed."""
-        return float(np.median(self.values)) if self.log_ratios and not self.failure else None
+        """Median log-ratio of the first objective, or None likewise."""
+        return self.vector[0] if self.vector else None
+
+    @property
+    def excesses(self) -> tuple[float, ...]:
+        """Median excess over each limit."""
+        return tuple(np.median([score.excesses for score in self.counting], axis=0).tolist()) if self.scores else ()
+
+    @property
+    def excess(self) -> float:
+        """By how much the worst-kept limit seems broken, beyond what a few blocks may be off by; 0 if none is."""
+        return max(0.0, *(excess - LENIENCE for excess in self.excesses), 0.0)
 
 
 class Ledger:
     """All candidates that were tried, by config."""
 
-    def __init__(self) -> None:
+    def __init__(self, goal: Goal) -> None:
+        self.goal = goal
         self._entries: dict[str, Entry] = {}
 
     def __contains__(self, candidate: Candidate) -> bool:
@@ -81,17 +126,46 @@ class Ledger:
             entry = entries[position]
             entry.n_blocks += 1
             if default is not None:
-                contended = block.contended or default.contended
-                entry.log_ratios.append((math.log(block.p50_ns / default.p50_ns), contended))
+                entry.scores.append(
+                    Score(
+                        log_ratios=tuple(
+                            math.log(cost(name, measured.figure(name, position)))
+                            - math.log(cost(name, measured.figure(name, DEFAULT_POSITION)))
+                            for name in self.goal.objectives
+                        ),
+                        excesses=self._excesses(measured, position),
+                        contended=block.contended or default.contended,
+                    )
+                )
         for position, failure in measured.failures.items():
             if position == DEFAULT_POSITION:
                 raise_default(failure)
             entries[position].failure = failure
 
+    def _excesses(self, measured: Round, position: int) -> tuple[float, ...]:
+        excesses = [
+            limit.excess(
+                measured.figure(limit.figure, position)
+                / (measured.figure(limit.figure, DEFAULT_POSITION) if limit.relative else 1)
+            )
+            for limit in self.goal.limits
+        ]
+        load = self.goal.load
+        if load.rate_per_s:
+            # A limit that nobody has to name: requests must not arrive faster than they are served.
+            excesses.append(math.log(load.utilisation(measured.blocks[position].service_ns)))
+        return tuple(excesses)
+
     def challengers(self) -> list[Entry]:
-        """Return the candidates that have a value, the default left out, the fastest first."""
-        known = [entry for entry in self if entry.value is not None and not entry.candidate.config.is_default]
-        return sorted(known, key=lambda entry: (entry.value, entry.number))
+        """Return the candidates that are known, the default left out, the best first.
+
+        Those that keep to the limits come before those that do not, which are ordered by how near they come. With
+        several objectives, those that no other betters in all of them come first.
+        """
+        known = [entry for entry in self if entry.vector is not None and not entry.candidate.config.is_default]
+        vectors = [entry.vector or () for entry in known]
+        order = {entry.number: rank_of(vector, vectors) for entry, vector in zip(known, vectors, strict=True)}
+        return sorted(known, key=lambda entry: (entry.excess, order[entry.number], entry.number))
 
     def trials(self) -> tuple[Trial, ...]:
         """Return all accounts as they are written to the record."""
@@ -100,7 +174,10 @@ class Ledger:
                 number=entry.number,
                 config=entry.candidate.config,
                 stage=entry.stage,
-                speedup=None if entry.value is None else round(math.exp(-entry.value), 4),
+                speedups=tuple(round(math.exp(-value), 4) for value in entry.vector) if entry.vector else None,
+                over_limits=tuple(
+                    limit.text for limit, excess in zip(self.goal.limits, entry.excesses, strict=False) if excess > 0
+                ),
                 blocks=entry.n_blocks,
                 failure=entry.failure,
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn, TypeVar
 
 import msgspec
@@ -11,7 +11,9 @@ import numpy as np
 from ortune.errors import MeasureError
 from ortune.knobs import Config
 from ortune.measure import Block, BlockPlan, Executor, Failure, Live
+from ortune.measure.figures import figure_of_block
 from ortune.trials.values import Noise, Stage, StageTime
+from ortune.workload import Objective
 
 PATIENCE = 0.3
 """Blocks that may be repeated for noise, as a share of all: on a host that is always busy, waiting for quiet
@@ -27,13 +29,19 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         blocks: The blocks of those that did not fail.
+        loads_ns: How long creating each one's session took.
         failures: Why the others failed.
         contended: Whether any block was measured while others used the CPUs.
     """
 
     blocks: dict[int, Block]
+    loads_ns: dict[int, int]
     failures: dict[int, Failure]
     contended: bool
+
+    def figure(self, name: Objective, position: int) -> float:
+        """Return a figure of one candidate in this round."""
+        return figure_of_block(name, self.blocks[position], self.loads_ns[position])
 
 
 class Meter:
@@ -41,11 +49,13 @@ class Meter:
 
     Args:
         executor: Makes candidates live.
-        rng: Decides the order within rounds.
+        rng: Decides the order within rounds, and the traffic that all candidates of a round see.
+        check: Is called before each block, and raises if the search cannot go on.
     """
 
-    def __init__(self, executor: Executor, rng: np.random.Generator) -> None:
+    def __init__(self, executor: Executor, rng: np.random.Generator, check: Callable[[], None] = lambda: None) -> None:
         self.executor = executor
+        self.check = check
         self.rng = rng
         self.load_deadline_s = 300.0
         self._shares: list[float] = []
@@ -61,6 +71,7 @@ class Meter:
     def block(self, live: Live, plan: BlockPlan) -> Block | Failure:
         """Measure one block, again while it is contended and patience lasts."""
         for attempt in range(MAX_REPEATS + 1):
+            self.check()
             block = live.measure(plan)
             if isinstance(block, Failure):
                 return block
@@ -79,8 +90,9 @@ class Meter:
         """Measure one block of each candidate in shuffled order."""
         return self.sequence(lives, self.rng.permutation(len(lives)).tolist(), plan)
 
-    def sequence(self, lives: Sequence[Live], order: Sequence[int], plan: BlockPlan) -> Round:
-        """Measure one block of each candidate in the given order."""
+    def sequence(self, lives: Sequence[Live] | Mapping[int, Live], order: Sequence[int], plan: BlockPlan) -> Round:
+        """Measure one block of each candidate in the given order, all under the same traffic."""
+        plan = msgspec.structs.replace(plan, seed=int(self.rng.integers(2**31)))
         blocks: dict[int, Block] = {}
         failures: dict[int, Failure] = {}
         for position in order:
@@ -89,7 +101,12 @@ class Meter:
                 failures[position] = answer
             else:
                 blocks[position] = answer
-        return Round(blocks=blocks, failures=failures, contended=any(block.contended for block in blocks.values()))
+        return Round(
+            blocks=blocks,
+            loads_ns={position: lives[position].loaded.load_ns for position in blocks},
+            failures=failures,
+            contended=any(block.contended for block in blocks.values()),
+        )
 
     def stage_time(self, stage: Stage, start_s: float, inference_before_s: float) -> StageTime:
         """Return where the time of a stage went that began at `start_s`."""
@@ -101,7 +118,7 @@ class Meter:
 
     @property
     def inference_s(self) -> float:
-        """Time spent inside inference calls so far."""
+        """Time under load so far."""
         return self._inference_s
 
     def noise(self, *, contended: bool, drift: float | None) -> Noise:

@@ -1,10 +1,14 @@
-"""Plans a search: how long a block is, and how the budget is split between the stages."""
+"""Plans a search: how long a block is, how long the search is, and how its time is split between the stages."""
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
-from ortune.measure import BlockPlan
+from ortune.measure import Block, BlockPlan
+from ortune.measure.figures import calls_needed
+from ortune.workload import FIGURES, Goal, Load
 
 SHORTEST_BLOCK_NS = 50_000_000
 LONGEST_BLOCK_NS = 1_000_000_000
@@ -12,6 +16,17 @@ CALLS_PER_BLOCK = 8
 FEWEST_CALLS = 2
 LEAD_IN_SHARE = 0.08
 """Part of a block that is called before it, unmeasured: after resuming, caches are cold and workers asleep."""
+
+ARRIVALS_PER_BLOCK = 16
+LONGEST_SERVER_BLOCK_NS = 2_000_000_000
+SERVER_LEAD_IN_SHARE = 0.2
+"""For requests that arrive at a rate: a queue needs longer to find its level than a loop does."""
+
+QUOTA_PERIOD_NS = 100_000_000
+QUOTA_PERIODS = 5
+QUOTA_LEAD_IN_PERIODS = 1.5
+"""Under a CPU quota, the kernel lets a process run at full speed until its share of the period is used up. A block
+shorter than some periods would see the burst alone, and not the throttling that follows it."""
 
 DUEL_SHARE = 0.42
 RACE_SHARE = 0.18
@@ -24,6 +39,50 @@ FEWEST_PAIRS_PER_RESTART = 2
 """The duel's size: at least 60 pairs over at least 5 launches a side where the budget allows it. More launches
 narrow the interval more than more pairs do, as each launch has its own luck with memory layout."""
 
+MOST_CHALLENGERS = 4
+"""Challengers in the match for a front: each of them makes it longer, or the intervals wider."""
+
+USUAL_BUDGET_S = 60.0
+LONGEST_USUAL_BUDGET_S = 600.0
+FEWEST_PAIRS = 20
+RESERVE = 1.2
+"""Where the user gives no budget: a minute, or longer where the duel needs it for so many pairs or for the calls that
+a percentile must rest on, with a reserve for rounds that are contended."""
+
+
+class Pace(msgspec.Struct, frozen=True, kw_only=True):
+    """How fast calls follow each other under a load, by the default's first blocks.
+
+    Attributes:
+        load: The load.
+        gap_ns: Time in which one call is completed, all callers together.
+        call_ns: Duration of one call.
+        n_cases: Cases of input data, each of which a block must hold.
+        quota: Whether a CPU quota holds here.
+        creations_ns: Time that each block spends on creating sessions.
+    """
+
+    load: Load = Load()
+    gap_ns: float
+    call_ns: float
+    n_cases: int = 1
+    quota: bool = False
+    creations_ns: int = 0
+
+
+def pace_of(block: Block, goal: Goal, *, n_cases: int, quota: bool, load_ns: int) -> Pace:
+    """Return the pace that a first block shows; `load_ns` is the time that it took to create the session."""
+    rate = goal.load.rate_per_s
+    wants_creations = "load-time" in goal.objectives
+    return Pace(
+        load=goal.load,
+        gap_ns=1e9 / rate if rate else block.wall_ns / max(block.n_calls, 1e-9),
+        call_ns=block.service_ns,
+        n_cases=n_cases,
+        quota=quota,
+        creations_ns=max(SHORTEST_BLOCK_NS, 3 * load_ns) if wants_creations else 0,
+    )
+
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The plan of a search.
@@ -31,22 +90,26 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         block: A block of the screen and the race.
         duel_block: A block of the duel; longer, so that foreign CPU use is seen more sharply.
+        screen_rounds: Rounds of the screen: fewer where blocks are long.
         screen_s: Time for the screen.
         race_s: Time for the race.
         duel_s: Time for the duel.
         restarts: Launches of each side in the duel.
         pairs_per_restart: Pairs of blocks in each launch; even, so that each order comes up as often.
+        duel_calls: Calls of each side that the duel has room for.
         max_live: Candidates that memory allows to be live at the same time.
         launch_s: Time that one launch takes.
     """
 
     block: BlockPlan
     duel_block: BlockPlan
+    screen_rounds: int
     screen_s: float
     race_s: float
     duel_s: float
     restarts: int
     pairs_per_restart: int
+    duel_calls: int
     max_live: int
     launch_s: float
 
@@ -56,71 +119,141 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return self.restarts >= FEWEST_RESTARTS
 
 
-def block_plan(call_ns: float, shortest_ns: int = SHORTEST_BLOCK_NS) -> BlockPlan:
-    """Return how long a block is for calls of about `call_ns`.
+def block_plan(pace: Pace, shortest_ns: int = SHORTEST_BLOCK_NS) -> BlockPlan:
+    """Return how long a block is.
 
-    At least 50 ms, and about eight calls unless that takes more than a second.
+    At least 50 ms, and about eight calls (sixteen arrivals at a rate) unless that takes more than a second (two);
+    under a CPU quota, half a second.
     """
-    duration_ns = int(min(max(shortest_ns, CALLS_PER_BLOCK * call_ns), max(LONGEST_BLOCK_NS, FEWEST_CALLS * call_ns)))
+    server = pace.load.scenario == "server"
+    n_calls = pace.n_cases * (ARRIVALS_PER_BLOCK if server else CALLS_PER_BLOCK)
+    longest_ns = LONGEST_SERVER_BLOCK_NS if server else LONGEST_BLOCK_NS
+    share = SERVER_LEAD_IN_SHARE if server else LEAD_IN_SHARE
+    fewest_gap_ns = pace.gap_ns if server else pace.call_ns
+    if pace.quota:
+        shortest_ns = max(shortest_ns, QUOTA_PERIODS * QUOTA_PERIOD_NS)
+    duration_ns = min(
+        max(shortest_ns, n_calls * pace.gap_ns), max(longest_ns, FEWEST_CALLS * pace.n_cases * fewest_gap_ns)
+    )
+    lead_in_ns = max(duration_ns * share, QUOTA_LEAD_IN_PERIODS * QUOTA_PERIOD_NS if pace.quota else 0)
     return BlockPlan(
-        duration_ns=duration_ns,
-        lead_in_ns=int(duration_ns * LEAD_IN_SHARE),
-        min_calls=FEWEST_CALLS,
+        load=pace.load,
+        duration_ns=int(duration_ns),
+        lead_in_ns=int(lead_in_ns),
+        min_calls=FEWEST_CALLS * pace.n_cases,
+        creations_ns=pace.creations_ns,
         # A candidate that is twenty times slower than the default is as good as one that hangs.
-        deadline_s=5 + 20 * (duration_ns + 3 * call_ns) / 1e9,
+        deadline_s=5 + 20 * (duration_ns + lead_in_ns + 3 * pace.call_ns + pace.creations_ns) / 1e9,
     )
 
 
 def make_plan(
-    *, left_s: float, call_ns: float, launch_s: float, peak_bytes: int | None, free_bytes: int | None
+    *, goal: Goal, pace: Pace, left_s: float, launch_s: float, peak_bytes: int | None, free_bytes: int | None
 ) -> Plan:
     """Split the time that is left.
 
     Args:
+        goal: What the search is for.
+        pace: How fast calls follow each other.
         left_s: Time that is left of the budget.
-        call_ns: Duration of one call of the default.
         launch_s: Time that it took to make the default live.
         peak_bytes: Largest resident memory of the default's worker.
         free_bytes: Memory that can be used.
     """
     duel_s = DUEL_SHARE * left_s
-    block = block_plan(call_ns)
-    restarts, pairs, duel_block = _size_duel(duel_s, call_ns, launch_s)
+    block = block_plan(pace)
+    n_sides = sides_of(goal)
+    restarts, pairs, duel_block = size_match(duel_s, goal, pace, launch_s, n_sides)
     max_live = 64
     if peak_bytes and free_bytes:
         max_live = max(2, int(0.6 * free_bytes / peak_bytes))
     return Plan(
         block=block,
         duel_block=duel_block,
+        screen_rounds=6 if block.duration_ns <= 2 * SHORTEST_BLOCK_NS else 4 if block.duration_ns < 4e8 else 3,
         screen_s=left_s * (1 - DUEL_SHARE - RACE_SHARE),
         race_s=left_s * RACE_SHARE,
         duel_s=duel_s,
         restarts=restarts,
         pairs_per_restart=pairs,
+        duel_calls=int(restarts * pairs * duel_block.duration_ns / pace.gap_ns / pace.n_cases),
         max_live=max_live,
         launch_s=launch_s,
     )
 
 
-def _size_duel(duel_s: float, call_ns: float, launch_s: float) -> tuple[int, int, BlockPlan]:
-    """Return launches, pairs in each, and the block: as many launches as fit, then pairs, then longer blocks."""
+def sides_of(goal: Goal) -> int:
+    """Return how many sides the last stage has: two, or more where a front is asked for."""
+    return 2 if len(goal.objectives) == 1 else 1 + MOST_CHALLENGERS
+
+
+def size_match(duel_s: float, goal: Goal, pace: Pace, launch_s: float, n_sides: int) -> tuple[int, int, BlockPlan]:
+    """Return launches, rounds in each, and the block: as many launches as fit, then rounds, then longer blocks."""
     for shortest_ns in (150_000_000, 100_000_000, SHORTEST_BLOCK_NS):
-        block = block_plan(call_ns, shortest_ns)
-        pair_s = 2 * _block_s(block, call_ns)
+        block = block_plan(pace, shortest_ns)
+        pair_s = n_sides * _block_s(block, pace)
         for restarts in range(RESTARTS, FEWEST_RESTARTS - 1, -1):
-            pairs = int((duel_s / restarts - 2 * launch_s) / pair_s) // 2 * 2
+            pairs = int((duel_s / restarts - n_sides * launch_s) / pair_s) // 2 * 2
             if pairs * restarts >= 60:
-                return restarts, min(pairs, 4 * PAIRS_PER_RESTART), block
-    block = block_plan(call_ns)
-    pair_s = 2 * _block_s(block, call_ns)
+                # More is of no use, unless a percentile needs it.
+                most = max(4 * PAIRS_PER_RESTART, 2 * math.ceil(rounds_needed(goal, pace, block) / restarts / 2))
+                return restarts, min(pairs, most), block
+    block = block_plan(pace)
+    pair_s = n_sides * _block_s(block, pace)
     for restarts in range(RESTARTS, 0, -1):
-        pairs = int((duel_s / restarts - 2 * launch_s) / pair_s) // 2 * 2
+        pairs = int((duel_s / restarts - n_sides * launch_s) / pair_s) // 2 * 2
         if pairs >= FEWEST_PAIRS_PER_RESTART:
             return restarts, pairs, block
     return 0, 0, block
 
 
-def _block_s(block: BlockPlan, call_ns: float) -> float:
+def _block_s(block: BlockPlan, pace: Pace) -> float:
     """Return the wall time of a block with its lead-in, which is at least one call, and the last call's overrun."""
-    lead_in_ns = max(block.lead_in_ns, call_ns)
-    return (max(block.duration_ns, block.min_calls * call_ns) + lead_in_ns + call_ns / 2) / 1e9 + 0.002
+    lead_in_ns = max(block.lead_in_ns, pace.call_ns)
+    # The fewest calls are those of each caller, who make them side by side.
+    fewest_ns = 0 if pace.load.rate_per_s else block.min_calls * pace.call_ns
+    calls_ns = max(block.duration_ns, fewest_ns) + lead_in_ns + pace.call_ns / 2
+    return (calls_ns + block.creations_ns) / 1e9 + 0.002
+
+
+def usual_budget_s(goal: Goal, pace: Pace, launch_s: float) -> float:
+    """Return how long a search takes where the user does not say: a minute, or what it needs up to ten."""
+    return min(max(USUAL_BUDGET_S, budget_needed_s(goal, pace, launch_s)), LONGEST_USUAL_BUDGET_S)
+
+
+def budget_needed_s(goal: Goal, pace: Pace, launch_s: float) -> float:
+    """Return the shortest budget, in steps of ten seconds, whose duel has the pairs and the calls that it must have."""
+    return 10.0 * math.ceil(match_needed_s(goal, pace, launch_s, sides_of(goal)) / DUEL_SHARE / 10)
+
+
+def rounds_needed(goal: Goal, pace: Pace, block: BlockPlan) -> float:
+    """Return how many blocks of each side hold the calls that the figures must rest on, with a reserve."""
+    n_calls = pace.n_cases * max(calls_needed(name) for name in goal.figures)
+    return RESERVE * n_calls * pace.gap_ns / block.duration_ns
+
+
+def match_needed_s(goal: Goal, pace: Pace, launch_s: float, n_sides: int) -> float:
+    """Return the time that a match takes that has the rounds and the calls that it must have."""
+    block = block_plan(pace)
+    n_rounds = max(FEWEST_PAIRS, math.ceil(rounds_needed(goal, pace, block)))
+    # Each launch holds an even number of them.
+    n_launches = FEWEST_RESTARTS if n_rounds < 2 * RESTARTS else RESTARTS
+    n_rounds = math.ceil(n_rounds / (2 * n_launches)) * 2 * n_launches
+    return n_sides * (n_rounds * _block_s(block, pace) + n_launches * launch_s)
+
+
+def too_few_calls(goal: Goal, plan: Plan, pace: Pace) -> str:
+    """Return what to tell a user whose budget has no room for the calls that a percentile needs; empty if it has."""
+    lacking = [name for name in goal.figures if calls_needed(name) > plan.duel_calls]
+    if not lacking or not plan.fits:
+        return ""
+    name = max(lacking, key=calls_needed)
+    other = [
+        figure.name for figure in FIGURES.values() if figure.percentile and calls_needed(figure.name) <= plan.duel_calls
+    ]
+    cure = f"--budget {budget_needed_s(goal, pace, plan.launch_s):.0f}s"
+    cure += f", or --objective {other[-1]}" if other and goal.figures == (name,) else ""
+    return (
+        f"{name} should rest on {calls_needed(name)} calls of each side, and this budget has room for "
+        f"{plan.duel_calls}: only a large difference can be proven. For a smaller one, {cure}."
+    )

@@ -1,11 +1,16 @@
-"""The race: the best of the screen and the default, launched afresh, round by round until the worse are out."""
+"""The race: the best of the screen and the default, launched afresh in each heat, until the worse are out."""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
+from ortune.measure.figures import cost
 from ortune.measure.stats import t_interval
 from ortune.trials.ledger import Entry
+from ortune.trials.meter import Round
+from ortune.trials.pareto import Vector
 from ortune.trials.stage import Context
 from ortune.trials.values import StageTime
 
@@ -13,30 +18,48 @@ FINALISTS = 8
 WORTH_RACING = 0.1
 """Log-ratio behind the best of the screen within which a candidate is worth racing."""
 
-ROUNDS_BEFORE_ELIMINATION = 5
-FEWEST_ROUNDS = 6
-MOST_ROUNDS = 60
+HEATS = 3
+"""How often the finalists are launched afresh: under several callers, two launches of one config were seen to differ
+by ten percent, which no number of rounds in one launch takes out."""
+
+ROUNDS_BEFORE_ELIMINATION = 4
+FEWEST_ROUNDS = 4
+MOST_ROUNDS = 20
 ELIMINATION_CONFIDENCE = 0.98
+LAUNCH_LUCK = 0.05
+"""Log-ratio by which a launch may be slower than another one of the same config: within it nobody is beaten yet."""
 
 
 def run_race(context: Context, race_s: float) -> StageTime:
-    """Race the finalists for `race_s` seconds, or until one is left."""
+    """Race the finalists in some heats, each of which launches those that are left afresh."""
     start_s, inference_s = context.now_s(), context.meter.inference_s
-    end_s = start_s + race_s
-    ranked = context.ledger.challengers()
-    best = ranked[0].value if ranked else None
-    n_finalists = min(FINALISTS, context.plan.max_live - 1)
-    finalists = [
-        entry
-        for entry in ranked[:n_finalists]
-        if entry.value is not None and best is not None and entry.value <= best + WORTH_RACING
-    ]
-    for entry in finalists:
+    racing = choose_finalists(context)
+    for entry in racing:
         entry.enter("race")
+    rounds: dict[int, list[Vector]] = {entry.number: [] for entry in racing}
+    for heat in range(HEATS):
+        if not racing:
+            break
+        heat_end_s = start_s + race_s * (heat + 1) / HEATS
+        racing = run_heat(context, racing, rounds, heat_end_s, start_s + race_s)
+    return context.meter.stage_time("race", start_s, inference_s)
+
+
+def run_heat(
+    context: Context, racing: list[Entry], rounds: dict[int, list[Vector]], end_s: float, race_end_s: float
+) -> list[Entry]:
+    """Run one heat until `end_s`, and return who is left.
+
+    Args:
+        context: The search.
+        racing: Who takes part.
+        rounds: Logarithms of the costs in each round so far, by candidate; extended here.
+        end_s: When the heat ends, after some rounds at least.
+        race_end_s: When the race ends, for the screen.
+    """
+    start_s = context.now_s()
     default = context.launch_default()
-    lives = context.launch(finalists)
-    racing: list[Entry] = [entry for entry, _ in lives]
-    rounds: dict[int, list[float]] = {entry.number: [] for entry in racing}
+    lives = context.launch(racing)
     n_rounds = 0
     try:
         while lives and n_rounds < MOST_ROUNDS and (context.now_s() < end_s or n_rounds < FEWEST_ROUNDS):
@@ -45,48 +68,68 @@ def run_race(context: Context, race_s: float) -> StageTime:
             context.ledger.post([context.default, *(entry for entry, _ in lives)], measured)
             for position, failure in measured.failures.items():
                 context.fail(lives[position - 1][0], failure)
-            for position, block in measured.blocks.items():
+            for position in measured.blocks:
                 if position:
-                    rounds[lives[position - 1][0].number].append(float(np.log(block.p50_ns)))
+                    rounds[lives[position - 1][0].number].append(log_costs(context, measured, position))
             lives = [(entry, live) for entry, live in lives if not entry.failure]
             if n_rounds >= ROUNDS_BEFORE_ELIMINATION:
-                beaten = find_beaten({entry.number: rounds[entry.number] for entry, _ in lives})
+                beaten = find_beaten({entry.number: rounds[entry.number] for entry, _ in lives if not entry.excess})
                 for entry, live in lives:
                     if entry.number in beaten:
                         live.close()
                 lives = [(entry, live) for entry, live in lives if entry.number not in beaten]
-            standing = sorted((entry for entry, _ in lives), key=lambda entry: entry.value or 0.0)
-            context.report(
-                "race",
-                n_rounds,
-                min(MOST_ROUNDS, max(FEWEST_ROUNDS, context.estimate_total(n_rounds, start_s, end_s))),
-                standing[0] if standing else None,
-            )
+            left = {entry.number for entry, _ in lives}
+            standing = [entry for entry in context.ledger.challengers() if entry.number in left]
+            done = max(len(values) for values in rounds.values())
+            total = done + context.estimate_total(n_rounds, start_s, race_end_s) - n_rounds
+            context.report("race", done, max(total, done), standing[0] if standing else None)
             if len(lives) <= 1 and n_rounds >= FEWEST_ROUNDS:
                 break
     finally:
         default.close()
         for _, live in lives:
             live.close()
-    return context.meter.stage_time("race", start_s, inference_s)
+    return [entry for entry, _ in lives]
 
 
-def find_beaten(rounds: dict[int, list[float]]) -> set[int]:
-    """Return the candidates that are slower than the best one beyond doubt.
+def choose_finalists(context: Context) -> list[Entry]:
+    """Return the best of the screen: as many as memory allows, up to eight that are worth it.
+
+    Worth it is who keeps to the limits and is near the best in any objective; where nobody keeps to them, all are.
+    """
+    ranked = context.ledger.challengers()
+    keeping = [entry for entry in ranked if not entry.excess] or ranked
+    vectors = [entry.vector or () for entry in keeping]
+    bests = [min(values) for values in zip(*vectors, strict=True)]
+    worth = [
+        entry
+        for entry, vector in zip(keeping, vectors, strict=True)
+        if any(value <= best + WORTH_RACING for value, best in zip(vector, bests, strict=True))
+    ]
+    return worth[: min(FINALISTS, context.plan.max_live - 1)]
+
+
+def log_costs(context: Context, measured: Round, position: int) -> Vector:
+    """Return the logarithm of each objective's cost of one candidate in a round."""
+    return tuple(math.log(cost(name, measured.figure(name, position))) for name in context.goal.objectives)
+
+
+def find_beaten(rounds: dict[int, list[Vector]]) -> set[int]:
+    """Return the candidates that another one betters beyond doubt, in every objective.
 
     Args:
-        rounds: Log latency in each round, by candidate. All have been through the same rounds, so that what a
-            round did to all of them cancels in the differences.
+        rounds: Logarithms of the costs in each round, by candidate. All have been through the same rounds, so that
+            what a round did to all of them cancels in the differences.
     """
     if len(rounds) < 2:
         return set()
-    best = min(rounds, key=lambda number: float(np.mean(rounds[number])))
+    best = min(rounds, key=lambda number: float(np.mean(rounds[number], axis=0).sum()))
     beaten = set()
     for number, values in rounds.items():
         if number == best:
             continue
         n = min(len(values), len(rounds[best]))
         behind = np.asarray(values[-n:]) - np.asarray(rounds[best][-n:])
-        if t_interval(behind, ELIMINATION_CONFIDENCE).low > 0:
+        if all(t_interval(column, ELIMINATION_CONFIDENCE).low > LAUNCH_LUCK for column in behind.T):
             beaten.add(number)
     return beaten

@@ -1,44 +1,82 @@
-"""A search from start to verdict: calibrate, screen, race, duel."""
+"""A search from start to verdict: calibrate, screen, race, and the duel, or the match for a front."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
+from ortune.errors import NeighbourError
 from ortune.knobs import DEFAULT, SearchSpace
-from ortune.measure import BlockPlan, Executor, Failure, Live
-from ortune.trials.duel import DuelResult, judge, run_duel
+from ortune.measure import Block, BlockPlan, Executor, Failure, Live
+from ortune.trials.duel import DuelResult, judge, kept_all, run_duel, worst_excess
+from ortune.trials.front import FrontResult, run_front
 from ortune.trials.ledger import Entry
+from ortune.trials.match import is_pooled
 from ortune.trials.meter import Meter, raise_default
-from ortune.trials.plan import Plan, block_plan, make_plan
+from ortune.trials.plan import Pace, block_plan, make_plan, pace_of, too_few_calls, usual_budget_s
 from ortune.trials.race import run_race
 from ortune.trials.screen import open_study, run_screen
 from ortune.trials.stage import Context
-from ortune.trials.values import BestSoFar, Budget, Observe, Outcome, StageTime, Verdict
+from ortune.trials.values import BestSoFar, Budget, Closest, Observe, Outcome, StageTime, Verdict
+from ortune.workload import Goal
 
-FIRST_BLOCK = BlockPlan(duration_ns=100_000_000, lead_in_ns=50_000_000, min_calls=2, deadline_s=300)
+FIRST_BLOCK_NS = 100_000_000
+LONGEST_FIRST_BLOCK_S = 5.0
+FIRST_DEADLINE_S = 300.0
 """The block that calibrates: how long one call takes is not known yet."""
 
 AS_GOOD = 0.005
 """Log-ratio behind the best of the race within which a candidate counts as good as it."""
 
+CLEARANCE = 0.03
+"""Log-ratio below a limit from which on a candidate clearly keeps to it."""
+
 LONGEST_RACE = 2.0
 """How many times its planned time the race may take, when the screen ended early."""
+
+
+class Basis(msgspec.Struct, frozen=True, kw_only=True):
+    """What a search begins with, beside the space and the budget.
+
+    Attributes:
+        goal: What it is for.
+        n_cases: Cases of input data.
+        quota: Whether a CPU quota holds here.
+        free_bytes: Memory that can be used, or None.
+        seed: Seed of proposals, orders, traffic and resampling.
+        study_path: File for Optuna's study, or None to keep it in memory.
+    """
+
+    goal: Goal = Goal()
+    n_cases: int = 1
+    quota: bool = False
+    free_bytes: int | None = None
+    seed: int = 0
+    study_path: Path | None = None
+
+
+class Calibration(msgspec.Struct, frozen=True, kw_only=True):
+    """What the default's first blocks tell: the pace of calls, the time of a launch, the memory of a worker."""
+
+    pace: Pace
+    launch_s: float
+    peak_bytes: int
 
 
 def run_search(
     space: SearchSpace,
     executor: Executor,
     budget: Budget,
+    basis: Basis,
     *,
-    seed: int,
-    free_bytes: int | None,
-    study_path: Path | None,
-    observe: Observe,
     first: Live,
     start_s: float,
+    observe: Observe = lambda progress: None,
+    check: Callable[[], None] = lambda: None,
 ) -> Outcome:
     """Find the best candidate and prove it, or say that nothing beats the default.
 
@@ -46,56 +84,100 @@ def run_search(
         space: What may be tried.
         executor: Makes candidates live.
         budget: What may be spent.
-        seed: Seed of proposals, orders and resampling.
-        free_bytes: Memory that can be used, or None.
-        study_path: File for Optuna's study, or None to keep it in memory.
-        observe: Is told where the search stands, between blocks.
+        basis: What else the search begins with.
         first: The default, launched before: its outputs are the reference. It is closed here.
         start_s: When the budget began, on the executor's clock.
+        observe: Is told where the search stands, between blocks.
+        check: Is called before each block, and raises a NeighbourError if the search cannot go on: it ends as if the
+            user had interrupted it.
 
     Raises:
         MeasureError: The default itself cannot be measured.
         UsageError: The study's file cannot be used.
     """
-    study = open_study(study_path, seed)
-    meter = Meter(executor, np.random.default_rng(seed))
-    plan = calibrate(meter, first, left_s=start_s + budget.seconds - executor.now_s(), free_bytes=free_bytes)
-    context = Context(
-        meter=meter, space=space, plan=plan, budget=budget, end_s=start_s + budget.seconds, observe=observe
+    goal = basis.goal
+    study = open_study(basis.study_path, basis.seed, len(goal.objectives))
+    meter = Meter(executor, np.random.default_rng(basis.seed), check)
+    start = calibrate(meter, first, basis)
+    budget_s = budget.seconds or usual_budget_s(goal, start.pace, start.launch_s)
+    plan = make_plan(
+        goal=goal,
+        pace=start.pace,
+        left_s=start_s + budget_s - executor.now_s(),
+        launch_s=start.launch_s,
+        peak_bytes=start.peak_bytes,
+        free_bytes=basis.free_bytes,
     )
+    context = Context(
+        meter=meter, space=space, goal=goal, plan=plan, budget=budget, end_s=start_s + budget_s, observe=observe
+    )
+    if warning := too_few_calls(goal, plan, start.pace):
+        context.note(warning)
     stages: list[StageTime] = []
-    duel: DuelResult | None = None
-    interrupted = False
-    before: float | None = None
+    final: DuelResult | FrontResult | None = None
+    drift: float | None = None
+    interrupted = ""
+    fought: list[Entry] = []
     try:
         stages.append(run_screen(context, study))
         if len(context.ledger.challengers()) > 1:
             left_s = context.end_s - plan.duel_s - executor.now_s()
             stages.append(run_race(context, min(max(left_s, 0.0), LONGEST_RACE * plan.race_s)))
-        for entry in finalists(context):
-            before = entry.value
-            duel = run_duel(context, entry, seed=seed)
-            stages.append(duel.time)
-            if duel.failure is None or executor.now_s() > context.end_s:
-                break
+        ranked = finalists(context)
+        if len(goal.objectives) > 1 and ranked:
+            final = run_front(context, ranked, seed=basis.seed)
+            stages.append(final.time)
+        else:
+            for entry in ranked:
+                before = entry.value
+                final = run_duel(context, entry, seed=basis.seed)
+                stages.append(final.time)
+                fought.append(entry)
+                # The race sees a lower percentile than the duel: the two do not compare.
+                if final.speedup and before is not None and not is_pooled(goal.objective):
+                    drift = round(math.exp(-before) / final.speedup.estimate, 4)
+                is_out = final.failure is not None or kept_all(final.limits) == "no"
+                if not is_out or executor.now_s() + 0.5 * plan.duel_s > context.end_s:
+                    break
     except KeyboardInterrupt:
-        interrupted = True
-    drift = None
-    if duel and duel.speedup and before is not None:
-        drift = round(math.exp(-before) / duel.speedup.estimate, 4)
+        interrupted = "the search was interrupted before anything was proven"
+    except NeighbourError as error:
+        interrupted = error.message
     return conclude(
-        context, duel, stages, drift=drift, interrupted=interrupted, deterministic=first.loaded.deterministic
+        context,
+        final,
+        stages,
+        others_left=any(entry not in fought and not entry.excess for entry in finalists(context)),
+        drift=drift,
+        interrupted=interrupted,
+        budget_s=budget_s,
+        deterministic=first.loaded.deterministic,
     )
 
 
-def calibrate(meter: Meter, first: Live, *, left_s: float, free_bytes: int | None) -> Plan:
-    """Find out how long a call and a launch take, and plan the rest."""
-    try:
-        block = first.measure(FIRST_BLOCK)
+def calibrate(meter: Meter, first: Live, basis: Basis) -> Calibration:
+    """Find out how fast calls follow each other, and how long a launch takes."""
+    load = basis.goal.load
+    plan = BlockPlan(
+        load=load,
+        duration_ns=max(FIRST_BLOCK_NS, int(min(8 / (load.rate_per_s or 1e9), LONGEST_FIRST_BLOCK_S) * 1e9)),
+        lead_in_ns=FIRST_BLOCK_NS // 2,
+        min_calls=2 * basis.n_cases,
+        deadline_s=FIRST_DEADLINE_S,
+    )
+
+    def measure(live: Live, plan: BlockPlan) -> Block:
+        meter.check()
+        block = live.measure(plan)
         if isinstance(block, Failure):
             raise_default(block)
-        call_ns = float(block.p50_ns)
-        memory = first.memory()
+        return block
+
+    def pace(block: Block, load_ns: int) -> Pace:
+        return pace_of(block, basis.goal, n_cases=basis.n_cases, quota=basis.quota, load_ns=load_ns)
+
+    try:
+        block = measure(first, plan)
     finally:
         first.close()
     start_s = meter.executor.now_s()
@@ -103,22 +185,17 @@ def calibrate(meter: Meter, first: Live, *, left_s: float, free_bytes: int | Non
     launch_s = meter.executor.now_s() - start_s
     if isinstance(again, Failure):
         raise_default(again)
+    found = pace(block, again.loaded.load_ns)
     try:
         # A second look: the first block of a fresh machine is often slower.
-        block = again.measure(block_plan(call_ns))
-        if not isinstance(block, Failure):
-            call_ns = min(call_ns, float(block.p50_ns))
+        second = pace(measure(again, block_plan(found)), again.loaded.load_ns)
+        if second.call_ns < found.call_ns:
+            found = second
     finally:
         again.close()
     # A candidate whose loading takes ten times as long as the default's is as good as one that hangs.
     meter.load_deadline_s = 5 + 10 * launch_s
-    return make_plan(
-        left_s=left_s - launch_s,
-        call_ns=call_ns,
-        launch_s=launch_s,
-        peak_bytes=memory.peak_bytes if memory else None,
-        free_bytes=free_bytes,
-    )
+    return Calibration(pace=found, launch_s=launch_s, peak_bytes=block.memory.peak_bytes)
 
 
 def finalists(context: Context) -> list[Entry]:
@@ -130,61 +207,105 @@ def finalists(context: Context) -> list[Entry]:
     ranked = context.ledger.challengers()
     raced = [entry for entry in ranked if entry.stage != "screen"]
     rest = [entry for entry in ranked if entry.stage == "screen"]
+    if len(context.goal.objectives) > 1:
+        return raced or rest
     if not raced:
         return rest
-    best = raced[0].value or 0.0
-    alike = [entry for entry in raced if (entry.value or 0.0) <= best + AS_GOOD]
+    # What clearly keeps to the limits comes before what is near them: a duel that ends in "too near" proves nothing.
+    raced.sort(key=lambda entry: (entry.excess, is_near(entry)))
+    first = raced[0]
+    best = first.value or 0.0
+    alike = [
+        entry
+        for entry in raced
+        if (entry.value or 0.0) <= best + AS_GOOD and entry.excess <= first.excess and is_near(entry) <= is_near(first)
+    ]
     alike.sort(key=lambda entry: (len(entry.candidate.config.settings), entry.value, entry.number))
     return [*alike, *(entry for entry in raced if entry not in alike), *rest]
 
 
+def is_near(entry: Entry) -> bool:
+    """Return whether a candidate is so near to a limit that a duel may not tell whether it keeps to it."""
+    return max(entry.excesses, default=-math.inf) > -CLEARANCE
+
+
 def conclude(
     context: Context,
-    duel: DuelResult | None,
+    final: DuelResult | FrontResult | None,
     stages: list[StageTime],
     *,
+    others_left: bool,
     drift: float | None,
-    interrupted: bool,
+    interrupted: str,
+    budget_s: float,
     deterministic: bool,
 ) -> Outcome:
-    """Draw the conclusion: the default, unless the duel proved that the challenger is faster."""
-    n_candidates = len(context.candidates)
-    finished = None if interrupted else duel
-    verdict, reason = find_verdict(context, finished, n_candidates, interrupted=interrupted)
-    winner = finished.challenger if finished else None
-    return Outcome(
+    """Draw the conclusion: the default, unless it was proven that something else is better."""
+    finished = None if interrupted else final
+    verdict, reason = find_verdict(context, finished, interrupted, others_left=others_left)
+    outcome = Outcome(
         verdict=verdict,
         reason=reason,
-        config=winner.config if winner and verdict == "faster" else DEFAULT,
-        speedup=finished.speedup if finished else None,
-        baseline=finished.default if finished else None,
-        winner=winner,
+        config=DEFAULT,
         best_so_far=find_best_so_far(context) if interrupted else None,
-        interrupted=interrupted,
-        noise=context.meter.noise(contended=bool(duel and duel.contended), drift=drift),
+        interrupted=bool(interrupted),
+        budget_s=budget_s,
+        noise=context.meter.noise(contended=bool(final and final.contended), drift=drift),
         trials=context.ledger.trials(),
-        n_candidates=n_candidates,
+        n_candidates=len(context.candidates),
         stages=tuple(stages),
         deterministic=deterministic,
     )
+    if isinstance(finished, FrontResult):
+        recommended = [point for point in finished.front if point.recommended]
+        outcome = msgspec.structs.replace(
+            outcome,
+            front=finished.front,
+            closest=finished.closest,
+            baseline=finished.default,
+            config=recommended[0].summary.config if recommended else DEFAULT,
+        )
+    elif finished is not None and finished.challenger is not None:
+        outcome = msgspec.structs.replace(
+            outcome,
+            config=finished.challenger.config if verdict in {"faster", "within_limits"} else DEFAULT,
+            speedup=finished.speedup,
+            baseline=finished.default,
+            winner=finished.challenger,
+            limits=finished.limits,
+            baseline_limits=finished.default_limits,
+            closest=find_closest(context, finished) if verdict == "infeasible" else None,
+        )
+    return outcome
 
 
 def find_verdict(
-    context: Context, duel: DuelResult | None, n_candidates: int, *, interrupted: bool
+    context: Context, final: DuelResult | FrontResult | None, interrupted: str, *, others_left: bool
 ) -> tuple[Verdict, str]:
     """Return the verdict, and the reason in a sentence without its full stop."""
     if interrupted:
-        return "inconclusive", "the search was interrupted before anything was proven"
-    if duel and duel.speedup:
-        return judge(duel.speedup)
-    if duel and duel.failure:
+        return "inconclusive", interrupted
+    if isinstance(final, FrontResult):
+        return final.verdict, final.reason
+    if final and final.speedup:
+        return judge(context.goal, final, others_left=others_left)
+    if final and final.failure:
         return "inconclusive", "the challenger failed in the duel"
-    if n_candidates == 1:
+    if len(context.candidates) == 1:
         return "default_is_best", "there is nothing else to try on this host"
     tried = [entry for entry in context.ledger if not entry.candidate.config.is_default]
     if tried and all(entry.failure for entry in tried):
         return "default_is_best", f"none of the {len(tried)} other candidates works here"
     return "inconclusive", "the budget is too small for a duel that could prove anything: give it more"
+
+
+def find_closest(context: Context, duel: DuelResult) -> Closest:
+    """Return which of the two sides comes closest to keeping to all limits; the challenger was chosen for it."""
+    assert duel.challenger and duel.default
+
+    sides = ((duel.challenger.config, duel.limits), (duel.default.config, duel.default_limits))
+    config, checks = min(sides, key=lambda side: worst_excess(context.goal, side[1]))
+    return Closest(config=config, limits=checks)
 
 
 def find_best_so_far(context: Context) -> BestSoFar | None:

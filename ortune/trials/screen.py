@@ -9,8 +9,8 @@ from typing import Any
 import optuna
 
 from ortune.errors import UsageError
-from ortune.knobs import Candidate, SearchSpace
-from ortune.knobs.space import DEFAULT_LABEL
+from ortune.knobs import Candidate, SearchSpace, catalogue
+from ortune.knobs.space import DEFAULT_LABEL, SPINNING_OFF
 from ortune.measure import Live
 from ortune.trials.ledger import Entry
 from ortune.trials.stage import Context
@@ -19,7 +19,6 @@ from ortune.trials.values import StageTime
 BATCH = 4
 """Candidates that are live at a time, beside the default: they start in parallel and share its control blocks."""
 
-ROUNDS = 6
 ROUNDS_BEFORE_DROPPING = 2
 HOPELESS = 0.2
 """Log-ratio to the default above which all rounds of a candidate must lie for it to be dropped early."""
@@ -30,13 +29,21 @@ STALE_ASKS = 6
 STUDY_NAME = "ortune"
 
 
-def open_study(path: Path | None, seed: int) -> optuna.Study:
+EASY_WINS = (
+    {catalogue.INTRA_OP_NUM_THREADS.name: "1"},
+    {catalogue.INTRA_OP_ALLOW_SPINNING.name: SPINNING_OFF.label},
+)
+"""Tried first: what wins most often under a load that is more than one caller in a loop."""
+
+
+def open_study(path: Path | None, seed: int, n_objectives: int) -> optuna.Study:
     """Return a new study: in memory, or in a file that Optuna and its dashboard can open later.
 
     Args:
         path: A file whose suffix says its kind: .db, .sqlite or .sqlite3 for SQLite, .log or .journal for Optuna's
             journal; or None.
         seed: Seed of the sampler.
+        n_objectives: How many objectives there are.
 
     Raises:
         UsageError: The file exists, or has another suffix.
@@ -58,7 +65,9 @@ def open_study(path: Path | None, seed: int) -> optuna.Study:
                 f"--study {path}: the suffix {path.suffix!r} is not known.",
                 "Use .db for SQLite, or .journal for Optuna's journal file.",
             )
-    return optuna.create_study(study_name=STUDY_NAME, storage=storage, sampler=sampler, direction="minimize")
+    return optuna.create_study(
+        study_name=STUDY_NAME, storage=storage, sampler=sampler, directions=["minimize"] * n_objectives
+    )
 
 
 def run_screen(context: Context, study: optuna.Study) -> StageTime:
@@ -72,7 +81,9 @@ class _Screen:
         self.study = study
         self.space: SearchSpace = context.space
         # The default was measured against itself by definition; the rest of the queue leaves it in one dimension.
-        for selection in ({}, *self.space.one_factor()):
+        known = {(dimension.name, choice.label) for dimension in self.space.dimensions for choice in dimension.choices}
+        easy = [selection for selection in EASY_WINS if known.issuperset(selection.items())]
+        for selection in ({}, *easy, *self.space.one_factor()):
             labels = {dimension.name: DEFAULT_LABEL for dimension in self.space.dimensions}
             study.enqueue_trial({**labels, **selection}, skip_if_exists=True)
 
@@ -147,7 +158,7 @@ class _Screen:
         context = self.context
         lives = context.launch([entry for _, entry in batch])
         try:
-            for number in range(ROUNDS):
+            for number in range(context.plan.screen_rounds):
                 if number >= ROUNDS_BEFORE_DROPPING:
                     for entry, live in lives:
                         if self.is_hopeless(entry):
@@ -170,17 +181,23 @@ class _Screen:
             self.tell(trial, context.ledger[candidate])
 
     def is_hopeless(self, entry: Entry) -> bool:
-        return all(value > HOPELESS for value, _ in entry.log_ratios)
+        scores = entry.scores
+        return all(value > HOPELESS for score in scores for value in score.log_ratios) and entry.excess >= (
+            self.context.default.excess
+        )
 
     def tell(self, trial: optuna.Trial, entry: Entry) -> None:
-        """Tell Optuna a candidate's median log-ratio to the default, or that it failed."""
+        """Tell Optuna a candidate's median log-ratios to the default and its excess over limits, or that it failed."""
         trial.set_user_attr("config", entry.candidate.config.key)
         if entry.failure:
             trial.set_user_attr("failure", entry.failure.message)
             self.study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            return
+        for limit, excess in zip(self.context.goal.limits, entry.excesses, strict=False):
+            trial.set_constraint(limit.text, excess)
+        if entry.vector is not None:
+            self.study.tell(trial, list(entry.vector))
         elif entry.candidate.config.is_default:
-            self.study.tell(trial, 0.0)
-        elif entry.value is not None:
-            self.study.tell(trial, entry.value)
+            self.study.tell(trial, [0.0] * len(self.context.goal.objectives))
         else:
             self.study.tell(trial, state=optuna.trial.TrialState.FAIL)

@@ -11,6 +11,7 @@ from ortune.trials.ledger import Entry, Ledger
 from ortune.trials.meter import Meter, raise_default
 from ortune.trials.plan import Plan
 from ortune.trials.values import Budget, Observe, Progress, Stage
+from ortune.workload import Goal
 
 
 class Context:
@@ -23,15 +24,24 @@ class Context:
     """
 
     def __init__(
-        self, *, meter: Meter, space: SearchSpace, plan: Plan, budget: Budget, end_s: float, observe: Observe
+        self,
+        *,
+        meter: Meter,
+        space: SearchSpace,
+        goal: Goal,
+        plan: Plan,
+        budget: Budget,
+        end_s: float,
+        observe: Observe,
     ) -> None:
         self.meter = meter
+        self.goal = goal
         self.space = space
         self.candidates = tuple(space.candidates())
         self.plan = plan
         self.budget = budget
         self.end_s = end_s
-        self.ledger = Ledger()
+        self.ledger = Ledger(goal)
         self.default = self.ledger.open(Candidate(config=DEFAULT))
         self._observe = observe
         self._notes: list[str] = []
@@ -58,7 +68,7 @@ class Context:
                 total=total,
                 left_s=max(self.end_s - self.now_s(), 0.0),
                 best=best.candidate if best else None,
-                speedup=speedup or (speedup_of(best.values) if best and best.log_ratios else None),
+                speedup=speedup or (speedup_of(best.values) if best and best.scores else None),
                 notes=tuple(self._notes),
             )
         )

@@ -10,10 +10,21 @@ import msgspec
 from ortune.knobs import Candidate, Config
 from ortune.measure import Failure, Loaded
 from ortune.measure.stats import Interval
+from ortune.workload import Objective
 
 Stage = Literal["screen", "race", "duel"]
 
-Verdict = Literal["faster", "default_is_best", "inconclusive"]
+Verdict = Literal["faster", "default_is_best", "inconclusive", "within_limits", "infeasible", "overload", "trade_off"]
+"""What a search concludes.
+
+- "faster": the challenger is better than the default in the objective, beyond doubt, and keeps to all limits.
+- "default_is_best": nothing is.
+- "inconclusive": it could not be told.
+- "within_limits": the default breaks a limit, and the challenger keeps to all of them.
+- "infeasible": nothing that was tried keeps to all limits.
+- "overload": requests arrive faster than the default or any candidate can serve them.
+- "trade_off": several objectives were asked for, and there is a front to choose from.
+"""
 
 NEGLIGIBLE_GAIN = 0.02
 """A gain that is not worth a setting: when the interval excludes more than this, the default is called best."""
@@ -25,11 +36,11 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     """What a search may spend.
 
     Attributes:
-        seconds: Wall time, from start to verdict.
+        seconds: Wall time, from start to verdict; None for what the model and the objective need.
         n_trials: Candidates to screen at most, or None.
     """
 
-    seconds: float
+    seconds: float | None
     n_trials: int | None = None
 
 
@@ -38,10 +49,14 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     Attributes:
         config: Its settings.
-        p50_ns: Median latency of a call; p90, p95, p99 and the mean likewise.
-        calls_per_s: Throughput of one caller, back to back.
-        cpu_ns_per_call: CPU time of the whole process for each call, spinning included.
-        n_calls: Calls that the figures rest on.
+        p50_ns: Median latency of a call; p90, p95, p99 and the mean likewise. Where requests arrive at a rate, it
+            counts from the arrival. Of several cases, percentiles are geometric means.
+        calls_per_s: Throughput, all callers together.
+        cpu_ns_per_call: CPU time of the whole process for each call, with what spins between calls.
+        cpu_ns_between_calls: Where requests arrive at a rate: the part of it spent while no call was under way.
+        utilisation: Where requests arrive at a rate: the share of the callers' time that calls take. From 1 on, the
+            queue grows without end.
+        n_calls: Calls that the figures rest on; where there are several cases, those of the one with fewest.
         load_ns: Median time to create the session.
         steady_bytes: Resident memory of the whole process after its blocks.
         peak_bytes: Largest resident memory.
@@ -56,6 +71,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     mean_ns: float
     calls_per_s: float
     cpu_ns_per_call: float
+    cpu_ns_between_calls: float | None = None
+    utilisation: float | None = None
     n_calls: int
     load_ns: float
     steady_bytes: int | None = None
@@ -63,20 +80,64 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     session: Loaded
 
 
-class Speedup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How many times faster the challenger is than the default: a ratio of latencies, above 1 when it is faster.
+class Speedup(Interval, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How many times better a challenger is than the default: a ratio of costs, above 1 when it is better.
 
     Attributes:
         pairs: Pairs of blocks that the interval rests on.
         restarts: Launches of each side that these pairs are spread over.
     """
 
-    estimate: float
-    low: float
-    high: float
-    confidence: float
     pairs: int
     restarts: int
+
+
+class LimitCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whether one side of the duel keeps to a limit.
+
+    Attributes:
+        limit: As the user wrote it.
+        figure: What it bounds.
+        bound: In ns, bytes, or calls a second; or as a multiple of the default's.
+        relative: Whether it and the value are such multiples.
+        value: The figure, the geometric mean of the launches'.
+        low: Lower end of its 95 % interval.
+        high: Upper end; None where it cannot be told.
+        kept: "yes" or "no" if the whole interval lies on one side of the bound, else "unsure".
+    """
+
+    limit: str
+    figure: Objective
+    bound: float
+    relative: bool = False
+    value: float
+    low: float
+    high: float | None
+    kept: Literal["yes", "no", "unsure"]
+
+
+class FrontPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A config that nothing betters in all objectives.
+
+    Attributes:
+        summary: Its figures, with its settings.
+        speedups: By objective, how many times better than the default; empty for the default itself.
+        limits: Whether it keeps to each limit.
+        recommended: Whether it is the knee of the front: where gaining 1 % in one objective begins to cost more than
+            1 % of another.
+    """
+
+    summary: Summary
+    speedups: dict[str, Speedup] = {}
+    limits: tuple[LimitCheck, ...] = ()
+    recommended: bool = False
+
+
+class Closest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of all that break a limit, what comes closest to keeping to them."""
+
+    config: Config
+    limits: tuple[LimitCheck, ...]
 
 
 class Noise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -110,7 +171,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         number: Position in the order of trying; 0 is the default.
         config: Its settings.
         stage: The last stage that it reached.
-        speedup: Speed relative to the default in that stage, or None when it failed.
+        speedups: How many times better than the default in that stage, for each objective; None when it failed.
+        over_limits: Limits that it seemed to break.
         blocks: Blocks measured in all stages.
         failure: Why it is out, or None.
     """
@@ -118,13 +180,14 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     number: int
     config: Config
     stage: Stage
-    speedup: float | None = None
+    speedups: tuple[float, ...] | None = None
+    over_limits: tuple[str, ...] = ()
     blocks: int = 0
     failure: Failure | None = None
 
 
 class StageTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a stage's time went: its wall time, and the part of it spent inside inference calls."""
+    """Where a stage's time went: its wall time, and the part of it in which calls were made."""
 
     stage: Stage
     wall_s: float
@@ -135,14 +198,19 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What a search found.
 
     Attributes:
-        verdict: "faster" only if the duel's interval lies above 1 as a whole.
+        verdict: The conclusion.
         reason: Why it is this verdict, a sentence.
         config: What is recommended: the challenger when it is faster, else the default.
         speedup: The duel's result, or None when there was none.
         baseline: The default in the duel, or None.
         winner: The challenger in the duel, or None.
+        limits: Whether the challenger keeps to each limit.
+        baseline_limits: Whether the default does.
+        closest: Where nothing keeps to all limits: what comes closest.
+        front: Where several objectives were asked for: the front, in order of the first of them.
         best_so_far: The best candidate of an interrupted search, unproven; else None.
-        interrupted: Whether the user ended it early.
+        interrupted: Whether it was ended early.
+        budget_s: Wall time that it was given.
         noise: How quiet the host was.
         trials: All candidates that were tried.
         n_candidates: Size of the space.
@@ -153,11 +221,16 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     reason: str
     config: Config
-    speedup: Speedup | None
-    baseline: Summary | None
-    winner: Summary | None
-    best_so_far: BestSoFar | None
+    speedup: Speedup | None = None
+    baseline: Summary | None = None
+    winner: Summary | None = None
+    limits: tuple[LimitCheck, ...] = ()
+    baseline_limits: tuple[LimitCheck, ...] = ()
+    closest: Closest | None = None
+    front: tuple[FrontPoint, ...] = ()
+    best_so_far: BestSoFar | None = None
     interrupted: bool
+    budget_s: float
     noise: Noise
     trials: tuple[Trial, ...]
     n_candidates: int

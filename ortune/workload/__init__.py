@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 from ortune.workload.inputs import Feed, InputOptions, Tensor, make_feed
-from ortune.workload.values import InputData, Objective, Tolerance, Workload
+from ortune.workload.values import (
+    FIGURES,
+    Goal,
+    InputData,
+    Limit,
+    Load,
+    Objective,
+    Tolerance,
+    Workload,
+    make_goal,
+    make_load,
+)
 
 __all__ = [
+    "FIGURES",
     "Feed",
+    "Goal",
     "InputData",
     "InputOptions",
+    "Limit",
+    "Load",
     "Objective",
     "Tensor",
     "Tolerance",
     "Workload",
     "make_feed",
+    "make_goal",
+    "make_load",
 ]

@@ -6,6 +6,7 @@ that the model leaves open gets a size by its role, and every such guess is show
 
 from __future__ import annotations
 
+import itertools
 import re
 import zlib
 from collections.abc import Iterable, Mapping
@@ -47,13 +48,15 @@ class InputOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the user says about inputs.
 
     Attributes:
-        dims: Sizes by symbolic dimension name (`--dim batch=4`).
+        dims: Sizes by symbolic dimension name (`--dim batch=4`); several sizes of one dimension (`--dim batch=1,8`)
+            make a case each, and all cases count alike.
         shapes: Whole shapes by input name (`--shape data=1x3x224x224`).
-        data: An .npz file with an array for each input, or a folder with `input_0.pb`, `input_1.pb`, ...
+        data: An .npz file with an array for each input, or with arrays of one more axis that stack many samples; or
+            a folder with `input_0.pb`, `input_1.pb`, ..., with several such folders, or with several .npz files.
         seed: Seed of the synthesised values.
     """
 
-    dims: Mapping[str, int] = {}
+    dims: Mapping[str, tuple[int, ...]] = {}
     shapes: Mapping[str, tuple[int, ...]] = {}
     data: str | None = None
     seed: int = 0
@@ -72,48 +75,81 @@ class Tensor(msgspec.Struct, frozen=True, kw_only=True):
     origin: str
     guessed: tuple[str, ...] = ()
 
-    @property
-    def data(self) -> InputData:
-        """Type, sizes and origin, as they are written to the record."""
-        dtype = "string" if self.array.dtype.kind == "U" else str(self.array.dtype)
-        return InputData(dtype=dtype, shape=self.array.shape, origin=self.origin)
+
+Sample = dict[str, Tensor]
+"""What is fed to the model in one call, by input name."""
 
 
 class Feed(msgspec.Struct, frozen=True, kw_only=True):
-    """What is fed to the model in each call, by input name."""
+    """What is fed to the model: samples that are cycled through, call after call.
 
-    tensors: dict[str, Tensor]
+    Attributes:
+        samples: At least one, each with all inputs.
+        cases: Which case each sample belongs to. Percentiles are taken case by case, and all cases count alike: the
+            median of calls with one and with eight images would tell of neither.
+    """
+
+    samples: tuple[Sample, ...]
+    cases: tuple[int, ...] = (0,)
 
     @property
-    def is_guessed(self) -> bool:
-        """Whether any size was guessed."""
-        return any(tensor.guessed for tensor in self.tensors.values())
+    def tensors(self) -> Sample:
+        """The first sample."""
+        return self.samples[0]
+
+    @property
+    def n_cases(self) -> int:
+        """How many cases there are."""
+        return len(set(self.cases))
 
     def describe(self) -> dict[str, InputData]:
         """Return a description of each input, as it is written to the record."""
-        return {name: tensor.data for name, tensor in self.tensors.items()}
+        return {name: self.describe_input(name) for name in self.tensors}
+
+    def describe_input(self, name: str) -> InputData:
+        """Return type, sizes and origin of one input."""
+        first = self.tensors[name]
+        shapes = [sample[name].array.shape for sample in self.samples]
+        return InputData(
+            dtype="string" if first.array.dtype.kind == "U" else str(first.array.dtype),
+            shapes=tuple(shapes) if len(set(shapes)) > 1 else (shapes[0],),
+            origin=first.origin,
+        )
 
     def save(self, path: Path) -> None:
         """Write all arrays to an .npz file for the workers."""
         import numpy as np
 
         # Positional names: an input's own name may hold characters that a file name cannot.
-        arrays: dict[str, Any] = {f"{n:04}": tensor.array for n, tensor in enumerate(self.tensors.values())}
+        arrays: dict[str, Any] = {
+            f"{number:06}-{position:04}": tensor.array
+            for number, sample in enumerate(self.samples)
+            for position, tensor in enumerate(sample.values())
+        }
         with path.open("wb") as file:
-            np.savez(file, names=np.array(list(self.tensors), dtype=np.str_), **arrays)
+            np.savez(file, names=np.array(list(self.tensors), dtype=np.str_), cases=np.array(self.cases), **arrays)
 
 
-def load_feed(path: Path) -> dict[str, Array]:
-    """Read what `Feed.save` wrote, with strings as object arrays, which is how ONNX Runtime takes them."""
+def load_feed(path: Path) -> tuple[list[dict[str, Array]], list[int]]:
+    """Read the samples and their cases that `Feed.save` wrote.
+
+    Strings are object arrays, which is how ONNX Runtime takes them.
+    """
     import numpy as np
 
     with np.load(path, allow_pickle=False) as saved:
         names = [str(name) for name in saved["names"]]
-        arrays = [saved[f"{position:04}"] for position in range(len(names))]
-    return {
-        name: array.astype(object) if array.dtype.kind == "U" else array
-        for name, array in zip(names, arrays, strict=True)
-    }
+        cases = [int(case) for case in saved["cases"]]
+        samples = []
+        for number in range(len(cases)):
+            arrays = [saved[f"{number:06}-{position:04}"] for position in range(len(names))]
+            samples.append(
+                {
+                    name: array.astype(object) if array.dtype.kind == "U" else array
+                    for name, array in zip(names, arrays, strict=True)
+                }
+            )
+    return samples, cases
 
 
 def make_feed(model: ModelInfo, options: InputOptions) -> Feed:
@@ -125,15 +161,26 @@ def make_feed(model: ModelInfo, options: InputOptions) -> Feed:
     """
     by_name = {info.name: info for info in model.inputs}
     _check_options(by_name, options)
-    given = _load_data(Path(options.data), model.inputs) if options.data else {}
-    tensors = {}
-    for info in model.inputs:
-        if info.name in given:
-            array = _fit(info, given[info.name])
-            tensors[info.name] = Tensor(array=array, origin=f"from {Path(options.data or '').name}")
-        else:
-            tensors[info.name] = _synthesise(info, options)
-    return Feed(tensors=tensors)
+    names = list(options.dims)
+    cases = [dict(zip(names, sizes, strict=True)) for sizes in itertools.product(*options.dims.values())]
+    if options.data and len(cases) > 1:
+        raise InputsError(
+            "--dim with several sizes and --inputs exclude each other: data has its sizes already.",
+            "Put samples of all sizes into the data, or leave --inputs out.",
+        )
+    given = _load_data(Path(options.data), model.inputs) if options.data else [{}]
+    samples: list[Sample] = []
+    for case in cases:
+        for arrays in given:
+            sample = {}
+            for info in model.inputs:
+                if info.name in arrays:
+                    array = _fit(info, arrays[info.name])
+                    sample[info.name] = Tensor(array=array, origin=f"from {Path(options.data or '').name}")
+                else:
+                    sample[info.name] = _synthesise(info, case, options)
+            samples.append(sample)
+    return Feed(samples=tuple(samples), cases=tuple(range(len(cases))) if len(cases) > 1 else (0,) * len(samples))
 
 
 def _check_options(by_name: Mapping[str, InputInfo], options: InputOptions) -> None:
@@ -170,30 +217,68 @@ def format_shape(shape: Iterable[Dim]) -> str:
     return "x".join("?" if dim is None else str(dim) for dim in shape)
 
 
-def _load_data(path: Path, inputs: tuple[InputInfo, ...]) -> dict[str, Array]:
-    import numpy as np
-
-    if path.is_dir():
-        arrays = _load_folder(path, inputs)
-    elif path.is_file():
-        try:
-            saved = np.load(path, allow_pickle=False)
-            if not isinstance(saved, np.lib.npyio.NpzFile):
-                raise InputsError(f"--inputs {path} holds a bare array.", "Save it with numpy.savez(path, NAME=array).")
-            with saved:
-                arrays = {name: saved[name] for name in saved.files}
-        except (OSError, ValueError, EOFError) as error:
-            raise InputsError(
-                f"--inputs {path} cannot be read as an .npz file: {error}",
-                "Write it with numpy.savez(path, NAME=array); strings as arrays of type str, not object.",
-            ) from None
-    else:
+def _load_data(path: Path, inputs: tuple[InputInfo, ...]) -> list[dict[str, Array]]:
+    """Return the user's samples, each with some inputs at least."""
+    if path.is_file():
+        samples = _load_npz(path, inputs)
+    elif not path.is_dir():
         raise InputsError(f"--inputs {path}: there is no such file or folder.")
+    elif any(path.glob("input_*.pb")):
+        samples = [_load_folder(path, inputs)]
+    else:
+        folders = sorted({file.parent for file in path.glob("*/input_*.pb")}, key=_natural)
+        files = sorted(path.glob("*.npz"), key=_natural)
+        samples = [_load_folder(folder, inputs) for folder in folders]
+        samples += [sample for file in files for sample in _load_npz(file, inputs)]
+        if not samples:
+            raise InputsError(
+                f"--inputs {path}: the folder holds no data.",
+                "It may hold input_*.pb files, folders with such files, or .npz files.",
+            )
+        if any(sample.keys() != samples[0].keys() for sample in samples):
+            raise InputsError(f"--inputs {path}: not all samples in it have the same inputs.")
     known = [info.name for info in inputs]
-    for name in arrays:
+    for name in samples[0]:
         if name not in known:
             raise InputsError(f"--inputs {path.name} holds {name!r}, which is no input of the model.", _names(known))
-    return arrays
+    return samples
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """Return a key that sorts sample_2 before sample_10."""
+    return [(int(part) if part.isdigit() else -1, part) for part in re.split(r"(\d+)", path.name)]
+
+
+def _load_npz(path: Path, inputs: tuple[InputInfo, ...]) -> list[dict[str, Array]]:
+    """Read one sample, or many that are stacked along an axis in front of the model's own."""
+    import numpy as np
+
+    try:
+        saved = np.load(path, allow_pickle=False)
+        if not isinstance(saved, np.lib.npyio.NpzFile):
+            raise InputsError(f"--inputs {path} holds a bare array.", "Save it with numpy.savez(path, NAME=array).")
+        with saved:
+            arrays = {name: saved[name] for name in saved.files}
+    except (OSError, ValueError, EOFError) as error:
+        raise InputsError(
+            f"--inputs {path} cannot be read as an .npz file: {error}",
+            "Write it with numpy.savez(path, NAME=array); strings as arrays of type str, not object.",
+        ) from None
+    ranks = {info.name: len(info.shape) for info in inputs if info.shape is not None}
+    counts = {name: len(array) for name, array in arrays.items() if array.ndim == ranks.get(name, array.ndim) + 1}
+    if not counts:
+        return [arrays]
+    if len(set(counts.values())) > 1 or 0 in counts.values():
+        told = ", ".join(f"{count} of {name}" for name, count in counts.items())
+        raise InputsError(
+            f"--inputs {path.name} stacks {told}: all stacks must hold as many samples.",
+            "Give each stacked array the same length along its first axis.",
+        )
+    n_samples = next(iter(counts.values()))
+    return [
+        {name: array[number] if name in counts else array for name, array in arrays.items()}
+        for number in range(n_samples)
+    ]
 
 
 def _load_folder(path: Path, inputs: tuple[InputInfo, ...]) -> dict[str, Array]:
@@ -201,11 +286,8 @@ def _load_folder(path: Path, inputs: tuple[InputInfo, ...]) -> dict[str, Array]:
     from google.protobuf.message import DecodeError
     from onnx import TensorProto, numpy_helper
 
-    files = sorted(path.glob("input_*.pb"), key=lambda file: (len(file.name), file.name))
-    if not files:
-        raise InputsError(f"--inputs {path}: the folder holds no input_*.pb files.")
     arrays: dict[str, Array] = {}
-    for position, file in enumerate(files):
+    for position, file in enumerate(sorted(path.glob("input_*.pb"), key=_natural)):
         tensor = TensorProto()
         try:
             tensor.ParseFromString(file.read_bytes())
@@ -245,27 +327,34 @@ def _fit(info: InputInfo, array: Array) -> Array:
     return array.astype(wanted)
 
 
-def _synthesise(info: InputInfo, options: InputOptions) -> Tensor:
+def _synthesise(info: InputInfo, dims: Mapping[str, int], options: InputOptions) -> Tensor:
     if not info.dtype or info.dtype not in FLOATS | INTEGERS | {"bool", "string"}:
         kind = info.dtype or "a sequence, map or optional value"
         raise InputsError(
             f"Input {info.name} is {kind}, which cannot be synthesised.",
             f"Pass real data: --inputs data.npz, with an array called {info.name}.",
         )
-    shape, guessed = resolve_shape(info, options)
+    shape, guessed = resolve_shape(info, dims, options.shapes)
     seed = [options.seed, zlib.crc32(info.name.encode())]
     array, origin = _values(info, shape, seed)
     return Tensor(array=array, origin=origin, guessed=guessed)
 
 
-def resolve_shape(info: InputInfo, options: InputOptions) -> tuple[tuple[int, ...], tuple[str, ...]]:
+def resolve_shape(
+    info: InputInfo, dims: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Return the input's sizes, and a description of each that was guessed.
+
+    Args:
+        info: The input.
+        dims: Sizes by symbolic dimension name.
+        shapes: Whole shapes by input name.
 
     Raises:
         InputsError: The model does not even say how many dimensions there are.
     """
-    if info.name in options.shapes:
-        return options.shapes[info.name], ()
+    if info.name in shapes:
+        return shapes[info.name], ()
     if info.shape is None:
         raise InputsError(
             f"The model does not say how many dimensions input {info.name} has.",
@@ -275,8 +364,8 @@ def resolve_shape(info: InputInfo, options: InputOptions) -> tuple[tuple[int, ..
     for axis, dim in enumerate(info.shape):
         if isinstance(dim, int):
             sizes.append(dim)
-        elif dim is not None and dim in options.dims:
-            sizes.append(options.dims[dim])
+        elif dim is not None and dim in dims:
+            sizes.append(dims[dim])
         else:
             size = _guess(info, axis)
             sizes.append(size)
@@ -349,7 +438,7 @@ def explain_failure(model: ModelInfo, feed: Feed, message: str) -> InputsError:
     lines = [f"The model does not run on these inputs: {message}"]
     for name, tensor in feed.tensors.items():
         guessed = f"; guessed: {', '.join(tensor.guessed)}" if tensor.guessed else ""
-        lines.append(f"  {name}: {tensor.data}, {tensor.origin}{guessed}")
+        lines.append(f"  {name}: {feed.describe_input(name)}, {tensor.origin}{guessed}")
     by_name = {info.name: info for info in model.inputs}
     options = []
     for name, tensor in feed.tensors.items():

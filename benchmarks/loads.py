@@ -1,0 +1,216 @@
+"""What tuning gains under real loads: callers, quotas, request rates, neighbours.
+
+    python -m benchmarks.loads [--runs 3] [--json FILE] [clients quota rate beside]
+
+Each line is a search of its own, by the command line, on the models of `python -m models.build`. The quota needs a
+Linux host on which this user may make cgroups; elsewhere that part is skipped, and says so. Run it on an idle host.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.host import describe_host
+from models.build import build, options
+
+HOG = "sh -c 'while :; do :; done'"
+
+Row = dict[str, Any]
+
+
+class Case:
+    """A load, the models under it, and what is aimed at.
+
+    Args:
+        models: Names in the manifest.
+        arguments: Options of `ortune search`.
+        quota: CPUs' worth of time that the search may use, or None for all.
+        aim: The target, in words.
+        reached: Whether a record's figures reach it.
+    """
+
+    def __init__(
+        self,
+        models: tuple[str, ...],
+        arguments: tuple[str, ...],
+        aim: str,
+        reached: Callable[[Row], bool],
+        quota: float | None = None,
+    ) -> None:
+        self.models = models
+        self.arguments = arguments
+        self.aim = aim
+        self.reached = reached
+        self.quota = quota
+
+
+CASES = {
+    "clients": [
+        Case(
+            ("squeezenet", "minilm_l6_int8", "silero_vad"),
+            ("--clients", "2", "--budget", "60s"),
+            "throughput at least 1.2x, its lower bound above 1.1x",
+            lambda row: row["estimate"] >= 1.2 and row["low"] > 1.1,
+        )
+    ],
+    "quota": [
+        Case(
+            ("squeezenet",),
+            ("--objective", "p99"),
+            "p99 at most a third, throughput no lower",
+            lambda row: row["p99"] >= 3 and row["throughput"] >= 1,
+            quota=1.0,
+        ),
+        Case(
+            ("minilm_l6_int8",),
+            ("--objective", "p99"),
+            "p99 at most a half, throughput no lower",
+            lambda row: row["p99"] >= 2 and row["throughput"] >= 1,
+            quota=1.0,
+        ),
+    ],
+    "rate": [
+        Case(
+            models,
+            ("--rate", rate, "--objective", "cpu", "--limit", "p99<1.3x"),
+            "CPU a request at most a quarter, p99 at most 1.3x",
+            lambda row: row["cpu"] >= 4 and row["p99"] >= 1 / 1.3,
+        )
+        for rate, models in (("50/s", ("silero_vad", "ppocrv2_cls")), ("20/s", ("ppocrv2_cls",)))
+    ],
+    "beside": [
+        Case(
+            ("squeezenet", "minilm_l6_int8"),
+            ("--beside", HOG, "--objective", "mean", "--budget", "60s"),
+            "mean or p99 at least 1.2x better, or an honest default_is_best",
+            lambda row: max(row["mean"], row["p99"]) >= 1.2 or row["verdict"] == "default_is_best",
+        )
+    ],
+}
+
+
+@contextlib.contextmanager
+def cpu_quota(cpus: float | None) -> Iterator[list[str] | None]:
+    """Yield the beginning of a command that runs in a cgroup with that quota; None where no cgroup can be made."""
+    if cpus is None:
+        yield []
+        return
+    name = f"ortune-bench-{os.getpid()}"
+    period_us = 100_000
+    v1, v2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
+    folder, files = (
+        (v1 / name, {"cpu.cfs_period_us": f"{period_us}", "cpu.cfs_quota_us": f"{int(cpus * period_us)}"})
+        if (v1 / "cpu.cfs_quota_us").exists() or v1.is_dir()
+        else (v2 / name, {"cpu.max": f"{int(cpus * period_us)} {period_us}"})
+    )
+    try:
+        folder.mkdir()
+        for file, text in files.items():
+            (folder / file).write_text(text)
+    except OSError as error:
+        print(f"skipped: no cgroup can be made here ({error})")
+        yield None
+        return
+    try:
+        yield ["sh", "-c", f'echo $$ > {folder}/cgroup.procs && exec "$@"', "sh"]
+    finally:
+        folder.rmdir()
+
+
+def search(case: Case, name: str, seed: int) -> Row | None:
+    """Run one search, and return its figures: all ratios are above 1 where tuning is better."""
+    with cpu_quota(case.quota) as prefix, tempfile.TemporaryDirectory() as folder:
+        if prefix is None:
+            return None
+        command = [sys.executable, "-P", "-m", "ortune", "search", build(name), *options(name), *case.arguments]
+        done = subprocess.run(
+            [*prefix, *map(str, command), "-o", f"{folder}/c.json", "--seed", str(seed), "--json"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if not done.stdout:
+        raise SystemExit(done.stderr)
+    record = json.loads(done.stdout)
+    evidence = record["evidence"]
+    row: Row = {
+        "model": name,
+        "arguments": " ".join(case.arguments),
+        "quota": case.quota,
+        "seed": seed,
+        "verdict": evidence["verdict"],
+        "reason": evidence["reason"],
+        "config": {**record["config"]["session_options"], **record["config"]["session_config"]},
+        "budget_s": record["search"]["budget_s"],
+        "noise": evidence["noise"],
+        **(evidence["speedup"] or {}),
+    }
+    baseline, winner = evidence["baseline"], evidence["winner"]
+    if not baseline or not winner:
+        print(f"  {name:15} {evidence['verdict']}: {evidence['reason']}")
+        return None
+    row["default"], row["tuned"] = baseline, winner
+    for figure, field in (("p50", "p50_ns"), ("p99", "p99_ns"), ("mean", "mean_ns"), ("cpu", "cpu_ns_per_call")):
+        row[figure] = baseline[field] / winner[field]
+    row["throughput"] = winner["calls_per_s"] / baseline["calls_per_s"]
+    row["reached"] = case.reached(row)
+    return row
+
+
+def show(row: Row) -> str:
+    """Return a search as a line."""
+    default, tuned = row["default"], row["tuned"]
+    settings = ", ".join(f"{name.split('.', 1)[-1]}={value}" for name, value in row["config"].items()) or "default"
+    return (
+        f"  {row['model']:15} {row['verdict']:15} {row['estimate']:6.3f} [{row['low']:.3f}, {row['high']:.3f}]  "
+        f"p50 {default['p50_ns'] / 1e6:.3f} to {tuned['p50_ns'] / 1e6:.3f} ms, "
+        f"p99 {default['p99_ns'] / 1e6:.3f} to {tuned['p99_ns'] / 1e6:.3f} ms, "
+        f"throughput {row['throughput']:.2f}x, CPU a call 1/{row['cpu']:.2f}  "
+        f"{'reached' if row['reached'] else 'MISSED'}  {settings}"
+    )
+
+
+def main() -> None:
+    """Run the cases, each several times."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"{', '.join(CASES)}; all by default")
+    parser.add_argument("--runs", type=int, default=3, help="searches for each model and load")
+    parser.add_argument("--json", type=Path, help="where to write all results")
+    arguments = parser.parse_args()
+    unknown = set(arguments.cases) - set(CASES)
+    if unknown:
+        parser.error(f"no such case: {', '.join(unknown)}; there are {', '.join(CASES)}")
+    print(describe_host())
+    rows = []
+    for name in arguments.cases or CASES:
+        for case in CASES[name]:
+            quota = f" under a quota of {case.quota:g} CPU" if case.quota else ""
+            print(f"{' '.join(case.arguments)}{quota}: {case.aim}", flush=True)
+            for model in case.models:
+                found = [row for seed in range(arguments.runs) if (row := search(case, model, seed))]
+                for row in found:
+                    print(show(row), flush=True)
+                rows += found
+                if found:
+                    estimates = [row["estimate"] for row in found]
+                    print(
+                        f"  {model:15} {sum(row['reached'] for row in found)} of {len(found)} reached; ratio "
+                        f"{min(estimates):.3f} to {max(estimates):.3f}, median {statistics.median(estimates):.3f}",
+                        flush=True,
+                    )
+                if arguments.json:
+                    arguments.json.write_text(json.dumps({"host": describe_host(), "searches": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""`ortune bench`, in order: read the configs, let them and the default meet, tell how they compare."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import re
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+
+from ortune.errors import UsageError
+from ortune.host import Fingerprint
+from ortune.knobs import DEFAULT, KNOBS, Config, describe
+from ortune.knobs.catalogue import Knob
+from ortune.measure import Failure, Runtime
+from ortune.measure.executor import launch_reference
+from ortune.measure.figures import calls_needed
+from ortune.measure.neighbour import Neighbour
+from ortune.model import digest_of
+from ortune.record import Model, read_record
+from ortune.trials.ledger import DEFAULT_POSITION
+from ortune.trials.match import Match, Tally, is_pooled
+from ortune.trials.meter import Meter
+from ortune.trials.plan import match_needed_s, size_match
+from ortune.trials.run import Basis, calibrate
+from ortune.trials.values import Noise, Speedup, Summary
+from ortune.tune import Setting, describe_workload, make_executor
+from ortune.workload import Workload
+
+USUAL_TIME_S = 20.0
+
+DEFAULT_WORD = "default"
+"""Stands for ONNX Runtime's default among the configs."""
+
+
+class Entrant(msgspec.Struct, frozen=True, kw_only=True):
+    """A config that is to be compared with the default, and its name."""
+
+    name: str
+    config: Config
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """How one config did.
+
+    Attributes:
+        name: Its name.
+        config: Its settings.
+        summary: All figures, or None when it failed.
+        speedup: How many times better than the default in the objective; None for the default, and on failure.
+        failure: Why it is out, or None.
+    """
+
+    name: str
+    config: Config
+    summary: Summary | None = None
+    speedup: Speedup | None = None
+    failure: Failure | None = None
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """How all configs did, the default first."""
+
+    objective: str
+    rows: tuple[Row, ...]
+    calls_needed: int
+    noise: Noise
+    workload: Workload
+    model: Model
+    host: Fingerprint
+    runtime: Runtime
+
+
+Observe = Callable[[int, int], None]
+"""Is told how many rounds of how many are done. It is never called while a block is measured."""
+
+
+def read_entrants(configs: Sequence[str], settings: Sequence[str]) -> tuple[Entrant, ...]:
+    """Return the configs of records, and those that are written as settings.
+
+    Args:
+        configs: Paths of records, or the word `default`.
+        settings: Each a config, as `knob=value,knob=value`.
+
+    Raises:
+        RecordError: A file is no record.
+        UsageError: A setting is unknown or has no value.
+    """
+    entrants = [
+        Entrant(name=path, config=DEFAULT if path == DEFAULT_WORD else read_record(path).config) for path in configs
+    ]
+    for text in settings:
+        config = parse_settings(text)
+        entrants.append(Entrant(name=describe(config), config=config))
+    return tuple(entrants)
+
+
+def parse_settings(text: str) -> Config:
+    """Parse `intra_op_num_threads=1,session.intra_op.allow_spinning=0`.
+
+    Raises:
+        UsageError: A setting is unknown or has no value.
+    """
+    config = DEFAULT
+    # Affinity strings hold commas too: a new setting begins where a name and an equals sign follow.
+    for part in re.split(r",(?=[A-Za-z_.]+=)", text):
+        name, equals, value = part.partition("=")
+        if not equals or not value:
+            raise UsageError(f"--set {text}: {part!r} is not a setting.", "Write it as --set intra_op_num_threads=1.")
+        knob = find_knob(name.strip(), text)
+        if not re.fullmatch(knob.pattern, value):
+            raise UsageError(f"--set {text}: {value!r} is no value of {knob.name}; its values match {knob.pattern}.")
+        config = config.with_setting(knob.where, knob.name, int(value) if isinstance(knob.default, int) else value)
+    return config
+
+
+def find_knob(name: str, text: str) -> Knob:
+    """Return the knob of that name, or the only one whose name ends with it.
+
+    Raises:
+        UsageError: There is none, or several.
+    """
+    if name in KNOBS:
+        return KNOBS[name]
+    ending = [knob for knob in KNOBS.values() if knob.name.endswith(f".{name}")]
+    if len(ending) == 1:
+        return ending[0]
+    near = [knob.name for knob in ending] or difflib.get_close_matches(name, KNOBS, n=3, cutoff=0.4) or list(KNOBS)
+    raise UsageError(
+        f"--set {text}: ortune knows no single setting {name!r}; ONNX Runtime would take an unknown one in silence.",
+        f"Did you mean {', or '.join(near)}?",
+    )
+
+
+def bench(setting: Setting, entrants: Sequence[Entrant], observe: Observe = lambda done, total: None) -> Comparison:
+    """Let all of them meet.
+
+    Args:
+        setting: The model, its inputs, the host, and in its request the goal, the time and the seed.
+        entrants: What is compared with the default.
+        observe: Is told how far it is.
+
+    Raises:
+        OrtuneError: The model does not run, the default cannot be measured, or the command beside it ends.
+    """
+    request, host, model = setting.request, setting.host, setting.model
+    goal = request.goal
+    neighbour = Neighbour(request.beside) if request.beside is not None else None
+    with neighbour or contextlib.nullcontext(), make_executor(setting, neighbour) as executor:
+        start_s = executor.now_s()
+        first = launch_reference(executor, model, setting.feed)
+        meter = Meter(
+            executor, np.random.default_rng(request.seed), check=neighbour.check if neighbour else lambda: None
+        )
+        basis = Basis(goal=goal, n_cases=setting.feed.n_cases, quota=host.limits.quota is not None)
+        start = calibrate(meter, first, basis)
+        n_sides = 1 + len(entrants)
+        free_bytes = host.limits.memory_bytes
+        if free_bytes and n_sides * start.peak_bytes > 0.8 * free_bytes:
+            raise UsageError(
+                f"{n_sides} sessions of this model take {n_sides * start.peak_bytes / 1e9:.1f} GB, and there are "
+                f"{free_bytes / 1e9:.1f} GB of memory.",
+                "Compare fewer configs at a time.",
+            )
+        needed_s = match_needed_s(goal, start.pace, start.launch_s, n_sides)
+        time_s = request.budget_s or max(USUAL_TIME_S, needed_s)
+        left_s = start_s + time_s - executor.now_s() if request.budget_s else time_s
+        launches, rounds, block = size_match(left_s, goal, start.pace, start.launch_s, n_sides)
+        if launches < 2:
+            raise UsageError(
+                f"--time {time_s:g}s is too short for {n_sides} configs of this model.",
+                f"It takes {needed_s:.0f} s at least: --time {needed_s:.0f}s, or leave it out.",
+            )
+        match = Match([DEFAULT, *(entrant.config for entrant in entrants)], goal.load)
+        match.play(
+            meter,
+            block,
+            launches=launches,
+            rounds=rounds,
+            end_s=start_s + 2 * time_s,
+            report=lambda: observe(match.n_rounds, launches * rounds),
+        )
+        tally = Tally(match, goal, request.seed)
+        runtime = executor.runtime
+    names = [DEFAULT_WORD, *(entrant.name for entrant in entrants)]
+    return Comparison(
+        objective=goal.objective,
+        rows=tuple(make_row(tally, position, name) for position, name in enumerate(names)),
+        calls_needed=calls_needed(goal.objective) if is_pooled(goal.objective) else 1,
+        noise=meter.noise(contended=tally.contended, drift=None),
+        workload=describe_workload(setting),
+        model=Model(path=request.model, digest=digest_of(model.files), files=model.files),
+        host=Fingerprint.of(host),
+        runtime=runtime,
+    )
+
+
+def make_row(tally: Tally, position: int, name: str) -> Row:
+    """Return how one side did."""
+    config, failure = tally.match.configs[position], tally.match.failures.get(position)
+    if failure:
+        return Row(name=name, config=config, failure=failure)
+    return Row(
+        name=name,
+        config=config,
+        summary=tally.summary(position),
+        speedup=None if position == DEFAULT_POSITION else tally.speedup(position, tally.goal.objective),
+    )

@@ -1,0 +1,86 @@
+"""`ortune bench`: the default and other configs, head to head."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from ortune.cli import options
+from ortune.errors import ExitCode, UsageError
+
+
+def bench(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="The ONNX file.", show_default=False)],
+    configs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[CONFIG]...",
+            help="Records that searches wrote; the word default stands for ONNX Runtime's default.",
+            show_default=False,
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KNOB=VALUE,...",
+            help="A config of these settings; may be given several times, once for each config.",
+        ),
+    ] = None,
+    time: Annotated[
+        str | None,
+        typer.Option(
+            "--time",
+            metavar="TIME",
+            help="Wall time to spend, such as 60s.",
+            show_default="20 s, longer for many configs, slow models and high percentiles",
+        ),
+    ] = None,
+    clients: options.Clients = None,
+    rate: options.Rate = None,
+    arrivals: options.Arrivals = None,
+    objective: options.Objective = None,
+    beside: options.Beside = None,
+    dim: options.Dims = None,
+    shape: options.Shapes = None,
+    inputs: options.Inputs = None,
+    seed: options.Seed = 0,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Compare ONNX Runtime's default with records and settings, interleaved, under any load."""
+    from ortune.bench import bench as run
+    from ortune.bench import read_entrants
+    from ortune.console.bench import BenchProgress, show_bench, show_comparison
+    from ortune.console.search import make_console
+    from ortune.tune import SearchRequest, prepare
+    from ortune.workload import make_goal, make_load
+
+    time_s = None if time is None else options.parse_duration_s(time, "--time")
+    if time_s is not None and not time_s > 0:
+        raise UsageError(f"--time {time}: comparing needs time.", "Leave it out for as long as it takes.")
+    request = SearchRequest(
+        model=model,
+        goal=make_goal(make_load(clients, rate, arrivals), objective),
+        beside=beside,
+        budget_s=time_s,
+        seed=seed,
+        inputs=options.parse_inputs(dim, shape, inputs, seed),
+    )
+    entrants = read_entrants(configs or [], settings or [])
+    setting = prepare(request)
+    console = make_console(stderr=json)
+    if not quiet:
+        show_bench(console, setting, entrants)
+    with BenchProgress(console, quiet=quiet) as progress:
+        comparison = run(setting, entrants, progress)
+    if json:
+        import msgspec
+
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(comparison), indent=2) + b"\n")
+    if not quiet:
+        show_comparison(console, comparison)
+    if any(row.failure for row in comparison.rows):
+        raise typer.Exit(ExitCode.NO)

@@ -1,0 +1,124 @@
+"""Loads, objectives and limits as users write them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ortune.errors import UsageError
+from ortune.workload import Load, make_goal, make_load
+from ortune.workload.values import parse_limit
+
+
+@pytest.mark.parametrize(
+    ("options", "load", "objective"),
+    [
+        ({}, Load(), "p50"),
+        ({"clients": 1}, Load(), "p50"),
+        ({"clients": 4}, Load(scenario="multi-client", clients=4), "throughput"),
+        ({"rate": "50/s"}, Load(scenario="server", rate_per_s=50, arrivals="poisson"), "p99"),
+        (
+            {"rate": "30/min", "arrivals": "periodic", "clients": 2},
+            Load(scenario="server", clients=2, rate_per_s=0.5, arrivals="periodic"),
+            "p99",
+        ),
+        ({"rate": 12.5}, Load(scenario="server", rate_per_s=12.5, arrivals="poisson"), "p99"),
+    ],
+)
+def test_loads(options: dict[str, Any], load: Load, objective: str) -> None:
+    made = make_load(**options)
+    assert made == load
+    assert make_goal(made).objectives == (objective,)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"clients": 0}, "--clients 0"),
+        ({"clients": -3}, "--clients -3"),
+        ({"clients": 100000}, "--clients 100000"),
+        ({"rate": "0"}, "--rate 0: this is not a rate"),
+        ({"rate": "0/s"}, "--rate 0/s"),
+        ({"rate": "-5/s"}, "--rate -5/s"),
+        ({"rate": "fast"}, "--rate fast"),
+        ({"rate": "50/week"}, "--rate 50/week"),
+        ({"rate": "nan"}, "--rate nan"),
+        ({"rate": "1/min"}, "this rare"),
+        ({"arrivals": "poisson"}, "without a rate"),
+        ({"rate": "5/s", "arrivals": "burst"}, "--arrivals burst"),
+    ],
+)
+def test_loads_that_make_no_sense(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        make_load(**options)
+
+
+@pytest.mark.parametrize(
+    ("text", "figure", "bound", "relative"),
+    [
+        ("p99<20ms", "p99", 20e6, False),
+        ("P99 <= 0.5 s", "p99", 0.5e9, False),
+        ("memory<500MB", "memory", 500e6, False),
+        ("memory<1GiB", "memory", 2**30, False),
+        ("cpu<150us", "cpu", 150e3, False),
+        ("throughput>100/s", "throughput", 100, False),
+        ("throughput>60/min", "throughput", 1, False),
+        ("load-time<2s", "load-time", 2e9, False),
+        ("p99<1.3x", "p99", 1.3, True),
+    ],
+)
+def test_limits(text: str, figure: str, bound: float, relative: bool) -> None:
+    limit = parse_limit(text)
+    assert (limit.figure, limit.bound, limit.relative) == (figure, bound, relative)
+    inside, outside = (0.9, 1.1) if figure != "throughput" else (1.1, 0.9)
+    assert limit.excess(inside * bound) < 0 < limit.excess(outside * bound)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("p99", "this is not a limit"),
+        ("p99<", "this is not a limit"),
+        ("p98<20ms", "--limit p98: there is no such figure"),
+        ("p99<20MB", "20mb is no bound"),
+        ("p99<20", "20 is no bound"),
+        ("p99<0ms", "0ms is no bound"),
+        ("p99>20ms", "bounded with <"),
+        ("throughput<100/s", "bounded with >"),
+    ],
+)
+def test_limits_that_make_no_sense(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse_limit(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"objective": "speed"}, "--objective speed: there is no such figure"),
+        ({"pareto": "p99"}, "two or three"),
+        ({"pareto": "p99,p99"}, "two or three"),
+        ({"pareto": "p99,cpu,memory,mean"}, "two or three"),
+        ({"pareto": "p99,speed"}, "--pareto speed"),
+        ({"pareto": "p99,cpu", "objective": "p99"}, "exclude each other"),
+        ({"limits": ("speed<1ms",)}, "--limit speed"),
+    ],
+)
+def test_goals_that_make_no_sense(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        make_goal(Load(), **options)
+
+
+def test_a_rate_fixes_the_throughput() -> None:
+    with pytest.raises(UsageError, match="the rate fixes the throughput"):
+        make_goal(make_load(rate=5), "throughput")
+
+
+def test_loads_read_like_sentences() -> None:
+    assert str(Load()) == "one caller, back to back"
+    assert str(make_load(clients=3)) == "3 callers, back to back"
+    assert str(make_load(rate=50)) == "50 requests a second, at random, one caller"
+    assert str(make_load(rate=0.5, clients=2, arrivals="periodic")) == (
+        "0.5 requests a second, at equal intervals, 2 callers"
+    )
