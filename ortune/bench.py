@@ -12,7 +12,7 @@ import numpy as np
 
 from ortune.errors import UsageError
 from ortune.host import Fingerprint
-from ortune.knobs import DEFAULT, KNOBS, Config, describe
+from ortune.knobs import DEFAULT, KNOBS, Config
 from ortune.knobs.catalogue import Knob
 from ortune.measure import Failure, Runtime
 from ortune.measure.executor import launch_reference
@@ -93,7 +93,7 @@ def read_entrants(configs: Sequence[str], settings: Sequence[str]) -> tuple[Entr
     ]
     for text in settings:
         config = parse_settings(text)
-        entrants.append(Entrant(name=describe(config), config=config))
+        entrants.append(Entrant(name=text, config=config))
     return tuple(entrants)
 
 

@@ -280,7 +280,7 @@ def test_several_shapes_and_samples(tmp_path: Path) -> None:
     assert read_record(tmp_path / "c.json").workload.inputs["input_ids"].shapes == ((1, 16), (4, 16))
     np.savez(
         tmp_path / "many.npz",
-        input_ids=np.arange(5 * 16).reshape(5, 1, 16) % 100,
+        input_ids=np.arange(5 * 16).reshape(5, 1, 16) % 50,
         attention_mask=np.ones((5, 1, 16), np.int64),
     )
     done = run_ortune("bench", TINY_ENCODER, "--inputs", "many.npz", "--time", "5s", "--json", cwd=tmp_path)
