@@ -50,8 +50,9 @@ def schema(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Run the benchmarks of benchmarks/ on an idle host; it takes an hour."""
+    """Run the benchmarks of benchmarks/ on an idle host; it takes three hours."""
     session.install("-e", ".")
     session.run("python", "-m", "models.build", "squeezenet", "ppocrv2_cls", "tiny_regressor", "logreg_iris")
     session.run("python", "-m", "benchmarks.overhead")
     session.run("python", "-m", "benchmarks.aa")
+    session.run("python", "-m", "benchmarks.loads")

@@ -20,6 +20,9 @@ from ortune.tune import Setting
 from ortune.workload import FIGURES
 
 
+NAME_WIDTH = 20
+
+
 def show_bench(console: Console, setting: Setting, entrants: Sequence[Entrant]) -> None:
     """Print what is measured, and what is compared."""
     grid = make_grid()
@@ -76,7 +79,7 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
     objective = comparison.objective
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("", justify="right", no_wrap=True)
-    table.add_column("config", overflow="ellipsis", no_wrap=True, min_width=8)
+    table.add_column("config", no_wrap=True)
     shown = list(dict.fromkeys(["p50", "p99", objective]))
     names = [name for name in shown if FIGURES[name].percentile or name in {"mean", "load-time"}]
     for name in names:
@@ -85,7 +88,7 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column(f"{objective} ratio", no_wrap=True)
     for number, row in enumerate(comparison.rows, 1):
-        table.add_row(str(number), escape(row.name), *_cells(row, names))
+        table.add_row(str(number), escape(_short(row.name)), *_cells(row, names))
     console.print()
     console.print(table)
     console.print()
@@ -122,6 +125,11 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
                     "red",
                 )
             )
+
+
+def _short(name: str) -> str:
+    """Return a name that leaves room for the figures; the whole of it stands above the table."""
+    return name if len(name) <= NAME_WIDTH else f"…{name[1 - NAME_WIDTH :]}"
 
 
 def _cells(row: Row, names: Sequence[str]) -> list[str]:

@@ -187,10 +187,14 @@ class Tally:
 
     def rests_on_enough(self, position: int, name: Objective) -> bool:
         """Return whether the calls are enough for a percentile, or the two sides so far apart that few suffice."""
-        sides = (DEFAULT_POSITION, position)
-        if not is_pooled(name) or all(calls_of(self.blocks(side)) >= calls_needed(name) for side in sides):
+        if self.has_calls(position, name):
             return True
         return self.bounds(position, name)[1] < self.bounds(DEFAULT_POSITION, name)[0]
+
+    def has_calls(self, position: int, name: Objective) -> bool:
+        """Return whether this side and the default have the calls that a percentile must rest on; true for others."""
+        sides = (DEFAULT_POSITION, position)
+        return not is_pooled(name) or all(calls_of(self.blocks(side)) >= calls_needed(name) for side in sides)
 
     def _pooled(self, rounds: Sequence[Round], position: int, name: Objective) -> float:
         blocks = [each.blocks[position] for each in rounds]
@@ -199,8 +203,8 @@ class Tally:
     def check(self, position: int, limit: Limit) -> LimitCheck:
         """Return whether one side keeps to a limit, and how sure that is.
 
-        The figure is taken launch by launch, and is unsure by how much these differ; a percentile also by how many
-        calls it rests on.
+        The figure is taken launch by launch, and is unsure by how much these differ; a percentile that rests on too few
+        calls also by that.
         """
         values = []
         for launch in self.launches:
@@ -211,7 +215,7 @@ class Tally:
                 values.append(math.log(value / base))
         interval = t_interval(values, CONFIDENCE).exp()
         low, high = interval.low, interval.high
-        if FIGURES[limit.figure].percentile and not (limit.relative and position == DEFAULT_POSITION):
+        if not self.has_calls(position, limit.figure) and not (limit.relative and position == DEFAULT_POSITION):
             least, most = self.bounds(position, limit.figure)
             base_least, base_most = self.bounds(DEFAULT_POSITION, limit.figure) if limit.relative else (1, 1)
             low, high = min(low, least / base_most), max(high, most / base_least)

@@ -13,6 +13,9 @@ from ortune.workload import FIGURES, Goal, Load
 SHORTEST_BLOCK_NS = 50_000_000
 LONGEST_BLOCK_NS = 1_000_000_000
 CALLS_PER_BLOCK = 8
+CALLS_PER_CALLER = 16
+"""Calls in a block: of one caller, and of each where there are several, whose calls go in and out of step."""
+
 FEWEST_CALLS = 2
 LEAD_IN_SHARE = 0.08
 """Part of a block that is called before it, unmeasured: after resuming, caches are cold and workers asleep."""
@@ -122,11 +125,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 def block_plan(pace: Pace, shortest_ns: int = SHORTEST_BLOCK_NS) -> BlockPlan:
     """Return how long a block is.
 
-    At least 50 ms, and about eight calls (sixteen arrivals at a rate) unless that takes more than a second (two);
-    under a CPU quota, half a second.
+    At least 50 ms, and about eight calls (sixteen of each of several callers, sixteen arrivals at a rate) unless that
+    takes more than a second (two at a rate); under a CPU quota, half a second.
     """
     server = pace.load.scenario == "server"
-    n_calls = pace.n_cases * (ARRIVALS_PER_BLOCK if server else CALLS_PER_BLOCK)
+    per_caller = CALLS_PER_BLOCK if pace.load.clients == 1 else CALLS_PER_CALLER * pace.load.clients
+    n_calls = pace.n_cases * (ARRIVALS_PER_BLOCK if server else per_caller)
     longest_ns = LONGEST_SERVER_BLOCK_NS if server else LONGEST_BLOCK_NS
     share = SERVER_LEAD_IN_SHARE if server else LEAD_IN_SHARE
     fewest_gap_ns = pace.gap_ns if server else pace.call_ns

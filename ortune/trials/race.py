@@ -15,8 +15,9 @@ from ortune.trials.stage import Context
 from ortune.trials.values import StageTime
 
 FINALISTS = 8
-WORTH_RACING = 0.1
-"""Log-ratio behind the best of the screen within which a candidate is worth racing."""
+WORTH_RACING = 0.25
+"""Log-ratio behind the best of the screen within which a candidate is worth racing: the best was lucky, and under
+several callers by as much as 15 %."""
 
 HEATS = 3
 """How often the finalists are launched afresh: under several callers, two launches of one config were seen to differ
@@ -82,7 +83,7 @@ def run_heat(
             standing = [entry for entry in context.ledger.challengers() if entry.number in left]
             done = max(len(values) for values in rounds.values())
             total = done + context.estimate_total(n_rounds, start_s, race_end_s) - n_rounds
-            context.report("race", done, max(total, done), standing[0] if standing else None)
+            context.report("race", done, max(total, HEATS * FEWEST_ROUNDS), standing[0] if standing else None)
             if len(lives) <= 1 and n_rounds >= FEWEST_ROUNDS:
                 break
     finally:

@@ -182,8 +182,10 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def excess(self, value: float) -> float:
         """Return by how much a value breaks the limit, as a log-ratio: above 0 when it does."""
-        ratio = self.bound / value if FIGURES[self.figure].larger_is_better else value / self.bound
-        return math.log(ratio) if ratio > 0 else -math.inf
+        if value <= 0 or math.isinf(value):
+            return math.inf if (value > 0) != FIGURES[self.figure].larger_is_better else -math.inf
+        excess = math.log(value / self.bound)
+        return -excess if FIGURES[self.figure].larger_is_better else excess
 
 
 RELATIVE_UNIT = "x"
