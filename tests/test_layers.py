@@ -13,45 +13,22 @@ from tests.conftest import ROOT
 
 PACKAGE = ROOT / "ortune"
 
+VALUES = {"errors", "host", "model", "knobs", "workload", "measure"}
+
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "host": {"errors"},
     "model": {"errors"},
     "knobs": {"errors", "host", "model"},
     "workload": {"errors", "model"},
-    "measure": {"errors", "host", "model", "knobs", "workload"},
+    "measure": VALUES - {"measure"},
     "trials": {"errors", "knobs", "workload", "measure"},
-    "record": {"errors", "host", "model", "knobs", "workload", "measure", "trials"},
-    "tune": {"errors", "host", "model", "knobs", "workload", "measure", "trials", "record"},
-    "bench": {"errors", "host", "knobs", "workload", "measure", "model", "trials", "record", "tune"},
-    "apply": {"errors", "host", "model", "knobs", "workload", "measure", "record"},
-    "console": {
-        "errors",
-        "host",
-        "model",
-        "knobs",
-        "workload",
-        "measure",
-        "trials",
-        "record",
-        "tune",
-        "bench",
-        "apply",
-    },
-    "cli": {
-        "errors",
-        "host",
-        "model",
-        "knobs",
-        "workload",
-        "measure",
-        "trials",
-        "record",
-        "tune",
-        "bench",
-        "apply",
-        "console",
-    },
+    "record": VALUES | {"trials"},
+    "tune": VALUES | {"trials", "record"},
+    "bench": VALUES | {"trials", "record", "tune"},
+    "apply": VALUES | {"record"},
+    "console": VALUES | {"trials", "record", "tune", "bench", "apply"},
+    "cli": VALUES | {"trials", "record", "tune", "bench", "apply", "console"},
     "__main__": {"cli"},
 }
 """Each room, and the rooms that it may import from: those before it."""

@@ -19,7 +19,6 @@ from ortune.knobs import describe
 from ortune.tune import Setting
 from ortune.workload import FIGURES
 
-
 NAME_WIDTH = 20
 
 

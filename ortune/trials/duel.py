@@ -98,7 +98,7 @@ def judge(goal: Goal, duel: DuelResult, *, others_left: bool = False) -> tuple[V
     Args:
         goal: What the search is for.
         duel: The last duel.
-        others_left: Whether there are candidates that seemed to keep to the limits, and had no duel.
+        others_left: Whether there are candidates that seemed better and within the limits, and had no duel.
     """
     assert duel.speedup and duel.challenger and duel.default
     if is_overloaded(duel.challenger):

@@ -147,7 +147,9 @@ def run_search(
         context,
         final,
         stages,
-        others_left=any(entry not in fought and not entry.excess for entry in finalists(context)),
+        others_left=any(
+            entry not in fought and not entry.excess and (entry.value or 0.0) < 0 for entry in finalists(context)
+        ),
         drift=drift,
         interrupted=interrupted,
         budget_s=budget_s,
@@ -302,7 +304,6 @@ def find_verdict(
 def find_closest(context: Context, duel: DuelResult) -> Closest:
     """Return which of the two sides comes closest to keeping to all limits; the challenger was chosen for it."""
     assert duel.challenger and duel.default
-
     sides = ((duel.challenger.config, duel.limits), (duel.default.config, duel.default_limits))
     config, checks = min(sides, key=lambda side: worst_excess(context.goal, side[1]))
     return Closest(config=config, limits=checks)
