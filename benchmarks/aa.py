@@ -61,7 +61,7 @@ def duel_once(name: str, budget_s: float, seed: int) -> dict[str, object]:
             end_s=executor.now_s() + plan.duel_s,
             observe=lambda progress: None,
         )
-        result = run_duel(context, Entry(Candidate(config=DEFAULT), 1), seed=seed)
+        result = run_duel(context, Entry(Candidate(config=DEFAULT), 1, goal), seed=seed)
         noise = meter.noise(contended=result.contended, drift=None)
     speedup = result.speedup
     assert speedup is not None

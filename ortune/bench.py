@@ -16,12 +16,12 @@ from ortune.knobs import DEFAULT, KNOBS, Config
 from ortune.knobs.catalogue import Knob
 from ortune.measure import Failure, Runtime
 from ortune.measure.executor import launch_reference
-from ortune.measure.figures import calls_needed
+from ortune.measure.figures import calls_needed, is_pooled
 from ortune.measure.neighbour import Neighbour
 from ortune.model import digest_of
 from ortune.record import Model, read_record
 from ortune.trials.ledger import DEFAULT_POSITION
-from ortune.trials.match import Match, Tally, is_pooled
+from ortune.trials.match import Match, Tally
 from ortune.trials.meter import Meter
 from ortune.trials.plan import match_needed_s, size_match
 from ortune.trials.run import Basis, calibrate

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,6 +14,9 @@ from ortune.workload import FIGURES, Objective
 
 Z_95 = 1.959964
 """Quantile of the normal distribution: 95 % of it lie within so many standard deviations."""
+
+MOST_KEPT = 500
+"""Latencies of a block that are kept for percentiles over several blocks."""
 
 TAIL_CALLS = 3
 """Calls that must lie beyond a percentile for it to be read off a few blocks."""
@@ -93,6 +97,28 @@ def figure_of_block(name: Objective, block: Block, load_ns: int) -> float:
     if point is not None:
         return percentile_of([block], min(point, supported_percentile(calls_of([block]))))
     return figure_of(name, [block], [load_ns])
+
+
+def is_pooled(name: Objective) -> bool:
+    """Return whether a figure needs more calls than one block has: a percentile beyond the median."""
+    percentile = FIGURES[name].percentile
+    return percentile is not None and percentile > 50
+
+
+def pooled_figure(name: Objective, blocks: Sequence[Block]) -> float:
+    """Return a percentile over several blocks, or the highest that they have enough calls for."""
+    point = FIGURES[name].percentile
+    assert point is not None
+    return percentile_of(blocks, min(point, supported_percentile(calls_of(blocks))))
+
+
+def thin(block: Block) -> Block:
+    """Return a block with some hundred of its latencies at most, evenly by rank: enough for its percentiles."""
+    step = -(-len(block.samples_ns) // MOST_KEPT)
+    if step == 1 or block.cases is not None:
+        return block
+    # From the slow end, so that the slowest stays.
+    return msgspec.structs.replace(block, samples_ns=np.sort(block.samples_ns)[::-1][::step])
 
 
 def cost(name: Objective, value: float) -> float:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import msgspec
 
 from ortune.knobs import DEFAULT
-from ortune.measure.figures import calls_needed
+from ortune.measure.figures import calls_needed, is_pooled
 from ortune.trials.duel import is_overloaded, kept_all, worst_excess
 from ortune.trials.ledger import DEFAULT_POSITION, Entry
-from ortune.trials.match import Match, Tally, is_pooled
+from ortune.trials.match import Match, Tally
 from ortune.trials.pareto import ALIKE, find_front, find_knee
 from ortune.trials.plan import MOST_CHALLENGERS
 from ortune.trials.stage import Context

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from ortune.knobs import Candidate
-from ortune.measure import Failure
-from ortune.measure.figures import cost
+from ortune.measure import Block, Failure
+from ortune.measure.figures import calls_needed, cost, is_pooled, pooled_figure, thin
 from ortune.trials.meter import Round, one_regime, raise_default
 from ortune.trials.pareto import rank_of
 from ortune.trials.values import Stage, Trial
@@ -21,6 +21,10 @@ DEFAULT_POSITION = 0
 LENIENCE = 0.05
 """Log-ratio by which a limit may seem broken in the screen or the race: a few blocks are off by as much."""
 
+LENIENCE_OF_FEW_CALLS = 0.4
+"""The same for a percentile of which few calls can only tell a lower one, which may rank the other way round: at a
+rate, a slower but steadier candidate loses at p90 and wins at p99."""
+
 
 class Score:
     """What one round says of a candidate.
@@ -30,12 +34,20 @@ class Score:
         excesses: For each limit, and last for the rate if there is one: by how much it is broken, as a log-ratio;
             below 0 where it is kept.
         contended: Whether the round was.
+        blocks: The default's and the candidate's block, where a percentile asks for more calls than one has.
     """
 
-    def __init__(self, log_ratios: tuple[float, ...], excesses: tuple[float, ...], contended: bool) -> None:
+    def __init__(
+        self,
+        log_ratios: tuple[float, ...],
+        excesses: tuple[float, ...],
+        contended: bool,
+        blocks: tuple[Block, Block] | None,
+    ) -> None:
         self.log_ratios = log_ratios
         self.excesses = excesses
         self.contended = contended
+        self.blocks = blocks
 
 
 class Entry:
@@ -43,6 +55,7 @@ class Entry:
 
     Attributes:
         candidate: What was tried.
+        goal: What it was tried for.
         number: Position in the order of trying.
         stage: The last stage that it reached.
         scores: Of each round in that stage.
@@ -50,8 +63,10 @@ class Entry:
         failure: Why it is out, or None.
     """
 
-    def __init__(self, candidate: Candidate, number: int) -> None:
+    def __init__(self, candidate: Candidate, number: int, goal: Goal) -> None:
         self.candidate = candidate
+        self.goal = goal
+        self._sum: tuple[int, tuple[tuple[float, ...], tuple[float, ...]]] | None = None
         self.number = number
         self.stage: Stage = "screen"
         self.scores: list[Score] = []
@@ -62,6 +77,7 @@ class Entry:
         """Begin a stage: what was measured before chose this candidate, and is biased by that."""
         self.stage = stage
         self.scores = []
+        self._sum = None
 
     @property
     def counting(self) -> list[Score]:
@@ -75,10 +91,13 @@ class Entry:
 
     @property
     def vector(self) -> tuple[float, ...] | None:
-        """Median log-ratio to the default of each objective, below 0 when better; None while nothing is known."""
+        """Log-ratio to the default of each objective, below 0 when better; None while nothing is known.
+
+        It is the median of the rounds'; of a percentile beyond the median, that of all their calls together.
+        """
         if not self.scores or self.failure:
             return None
-        return tuple(np.median([score.log_ratios for score in self.counting], axis=0).tolist())
+        return self._summed_up()[0]
 
     @property
     def value(self) -> float | None:
@@ -87,8 +106,30 @@ class Entry:
 
     @property
     def excesses(self) -> tuple[float, ...]:
-        """Median excess over each limit."""
-        return tuple(np.median([score.excesses for score in self.counting], axis=0).tolist()) if self.scores else ()
+        """Excess over each limit, and last over the rate if there is one, likewise."""
+        return self._summed_up()[1] if self.scores else ()
+
+    def _summed_up(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        if self._sum and self._sum[0] == len(self.scores):
+            return self._sum[1]
+        scores = self.counting
+        ratios = np.median([score.log_ratios for score in scores], axis=0).tolist()
+        excesses = np.median([score.excesses for score in scores], axis=0).tolist()
+        pairs = [score.blocks for score in scores if score.blocks]
+        if pairs:
+            for place, name in enumerate(self.goal.objectives):
+                if is_pooled(name):
+                    default, own = (pooled_figure(name, [pair[side] for pair in pairs]) for side in (0, 1))
+                    ratios[place] = math.log(cost(name, own) / cost(name, default))
+            for place, limit in enumerate(self.goal.limits):
+                if is_pooled(limit.figure):
+                    default, own = (pooled_figure(limit.figure, [pair[side] for pair in pairs]) for side in (0, 1))
+                    n_calls = sum(len(pair[1].samples_ns) for pair in pairs)
+                    unknown = 1 - min(n_calls / calls_needed(limit.figure), 1.0)
+                    excess = limit.excess(own / default if limit.relative else own)
+                    excesses[place] = excess - LENIENCE_OF_FEW_CALLS * unknown
+        self._sum = (len(self.scores), (tuple(ratios), tuple(excesses)))
+        return self._sum[1]
 
     @property
     def excess(self) -> float:
@@ -101,6 +142,7 @@ class Ledger:
 
     def __init__(self, goal: Goal) -> None:
         self.goal = goal
+        self._pools = any(is_pooled(name) for name in goal.figures)
         self._entries: dict[str, Entry] = {}
 
     def __contains__(self, candidate: Candidate) -> bool:
@@ -117,7 +159,7 @@ class Ledger:
 
     def open(self, candidate: Candidate) -> Entry:
         """Return the candidate's entry, which is made if it is new."""
-        return self._entries.setdefault(candidate.config.key, Entry(candidate, len(self._entries)))
+        return self._entries.setdefault(candidate.config.key, Entry(candidate, len(self._entries), self.goal))
 
     def post(self, entries: list[Entry], measured: Round) -> None:
         """Enter a round; `entries` are in the order of its positions, the default first."""
@@ -135,6 +177,7 @@ class Ledger:
                         ),
                         excesses=self._excesses(measured, position),
                         contended=block.contended or default.contended,
+                        blocks=(thin(default), thin(block)) if self._pools else None,
                     )
                 )
         for position, failure in measured.failures.items():

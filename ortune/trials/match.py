@@ -15,7 +15,15 @@ import numpy as np
 from ortune.knobs import Config
 from ortune.measure import Block, BlockPlan, Failure, Live, Loaded
 from ortune.measure.cpu import QUIET_SHARE
-from ortune.measure.figures import calls_needed, calls_of, cost, figure_of, percentile_bounds, percentile_of
+from ortune.measure.figures import (
+    calls_needed,
+    calls_of,
+    cost,
+    figure_of,
+    is_pooled,
+    percentile_bounds,
+    percentile_of,
+)
 from ortune.measure.stats import clustered_interval, t_interval
 from ortune.trials.ledger import DEFAULT_POSITION
 from ortune.trials.meter import Meter, Round, one_regime, raise_default
@@ -258,12 +266,6 @@ class Tally:
             peak_bytes=max(block.memory.peak_bytes for block in blocks),
             session=loaded[-1],
         )
-
-
-def is_pooled(name: Objective) -> bool:
-    """Return whether a figure needs more calls than one block has."""
-    percentile = FIGURES[name].percentile
-    return percentile is not None and percentile > 50
 
 
 def mean_foreign_share(rounds: Sequence[Round]) -> float:

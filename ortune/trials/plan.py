@@ -32,8 +32,10 @@ QUOTA_LEAD_IN_PERIODS = 1.5
 shorter than some periods would see the burst alone, and not the throttling that follows it."""
 
 DUEL_SHARE = 0.42
-RACE_SHARE = 0.18
-"""Parts of the budget for the duel and the race; the rest goes to the screen."""
+LARGEST_DUEL_SHARE = 0.7
+RACE_SHARE = 0.31
+"""Part of the budget for the duel, larger where a percentile needs it; and of what is left, the part for the race. The
+rest goes to the screen."""
 
 RESTARTS = 8
 FEWEST_RESTARTS = 5
@@ -48,7 +50,7 @@ MOST_CHALLENGERS = 4
 USUAL_BUDGET_S = 60.0
 LONGEST_USUAL_BUDGET_S = 600.0
 FEWEST_PAIRS = 20
-RESERVE = 1.2
+RESERVE = 1.1
 """Where the user gives no budget: a minute, or longer where the duel needs it for so many pairs or for the calls that
 a percentile must rest on, with a reserve for rounds that are contended."""
 
@@ -164,9 +166,10 @@ def make_plan(
         peak_bytes: Largest resident memory of the default's worker.
         free_bytes: Memory that can be used.
     """
-    duel_s = DUEL_SHARE * left_s
-    block = block_plan(pace)
     n_sides = sides_of(goal)
+    needed_s = match_needed_s(goal, pace, launch_s, n_sides)
+    duel_s = max(DUEL_SHARE * left_s, min(needed_s, LARGEST_DUEL_SHARE * left_s))
+    block = block_plan(pace)
     restarts, pairs, duel_block = size_match(duel_s, goal, pace, launch_s, n_sides)
     max_live = 64
     if peak_bytes and free_bytes:
@@ -175,8 +178,8 @@ def make_plan(
         block=block,
         duel_block=duel_block,
         screen_rounds=6 if block.duration_ns <= 2 * SHORTEST_BLOCK_NS else 4 if block.duration_ns < 4e8 else 3,
-        screen_s=left_s * (1 - DUEL_SHARE - RACE_SHARE),
-        race_s=left_s * RACE_SHARE,
+        screen_s=(left_s - duel_s) * (1 - RACE_SHARE),
+        race_s=(left_s - duel_s) * RACE_SHARE,
         duel_s=duel_s,
         restarts=restarts,
         pairs_per_restart=pairs,
@@ -227,7 +230,8 @@ def usual_budget_s(goal: Goal, pace: Pace, launch_s: float) -> float:
 
 def budget_needed_s(goal: Goal, pace: Pace, launch_s: float) -> float:
     """Return the shortest budget, in steps of ten seconds, whose duel has the pairs and the calls that it must have."""
-    return 10.0 * math.ceil(match_needed_s(goal, pace, launch_s, sides_of(goal)) / DUEL_SHARE / 10)
+    # A tenth more, for calibrating and for rounding down to whole rounds.
+    return 10.0 * math.ceil(1.1 * match_needed_s(goal, pace, launch_s, sides_of(goal)) / LARGEST_DUEL_SHARE / 10)
 
 
 def rounds_needed(goal: Goal, pace: Pace, block: BlockPlan) -> float:

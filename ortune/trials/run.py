@@ -12,10 +12,10 @@ import numpy as np
 from ortune.errors import NeighbourError
 from ortune.knobs import DEFAULT, SearchSpace
 from ortune.measure import Block, BlockPlan, Executor, Failure, Live
+from ortune.measure.figures import is_pooled
 from ortune.trials.duel import DuelResult, judge, kept_all, run_duel, worst_excess
 from ortune.trials.front import FrontResult, run_front
 from ortune.trials.ledger import Entry
-from ortune.trials.match import is_pooled
 from ortune.trials.meter import Meter, raise_default
 from ortune.trials.plan import Pace, block_plan, make_plan, pace_of, too_few_calls, usual_budget_s
 from ortune.trials.race import run_race
