@@ -93,10 +93,10 @@ class SimulatedLive:
         rate = plan.load.rate_per_s
         if rate:
             # Sojourn times of the queue that these services make, first come first served.
-            n_calls = max(round(plan.duration_ns * rate / 1e9), 1)
+            arrivals = draw_arrivals(plan.load, 0, plan.duration_ns, plan.seed)
+            n_calls = len(arrivals)
             service = executor.rng.exponential(level, n_calls) if executor.random_service else np.full(n_calls, level)
-            arrivals = draw_arrivals(plan.load, 0, plan.duration_ns, plan.seed)[:n_calls]
-            samples = sojourn_times(arrivals, service[: len(arrivals)], plan.load.clients).astype(np.int64)
+            samples = sojourn_times(arrivals, service, plan.load.clients).astype(np.int64)
             gap_ns = 1e9 / rate
         return Block(
             samples_ns=samples,

@@ -51,6 +51,9 @@ USUAL_BUDGET_S = 60.0
 LONGEST_USUAL_BUDGET_S = 600.0
 FEWEST_PAIRS = 20
 RESERVE = 1.1
+ROUNDING = 0.01
+"""Part of a pair by which the time may fall short of it: sums of seconds are never exact."""
+
 """Where the user gives no budget: a minute, or longer where the duel needs it for so many pairs or for the calls that
 a percentile must rest on, with a reserve for rounds that are contended."""
 
@@ -200,7 +203,7 @@ def size_match(duel_s: float, goal: Goal, pace: Pace, launch_s: float, n_sides: 
         block = block_plan(pace, shortest_ns)
         pair_s = n_sides * _block_s(block, pace)
         for restarts in range(RESTARTS, FEWEST_RESTARTS - 1, -1):
-            pairs = int((duel_s / restarts - n_sides * launch_s) / pair_s) // 2 * 2
+            pairs = int((duel_s / restarts - n_sides * launch_s) / pair_s + ROUNDING) // 2 * 2
             if pairs * restarts >= 60:
                 # More is of no use, unless a percentile needs it.
                 most = max(4 * PAIRS_PER_RESTART, 2 * math.ceil(rounds_needed(goal, pace, block) / restarts / 2))
@@ -208,7 +211,7 @@ def size_match(duel_s: float, goal: Goal, pace: Pace, launch_s: float, n_sides: 
     block = block_plan(pace)
     pair_s = n_sides * _block_s(block, pace)
     for restarts in range(RESTARTS, 0, -1):
-        pairs = int((duel_s / restarts - n_sides * launch_s) / pair_s) // 2 * 2
+        pairs = int((duel_s / restarts - n_sides * launch_s) / pair_s + ROUNDING) // 2 * 2
         if pairs >= FEWEST_PAIRS_PER_RESTART:
             return restarts, pairs, block
     return 0, 0, block
