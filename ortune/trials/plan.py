@@ -51,11 +51,11 @@ USUAL_BUDGET_S = 60.0
 LONGEST_USUAL_BUDGET_S = 600.0
 FEWEST_PAIRS = 20
 RESERVE = 1.1
-ROUNDING = 0.01
-"""Part of a pair by which the time may fall short of it: sums of seconds are never exact."""
-
 """Where the user gives no budget: a minute, or longer where the duel needs it for so many pairs or for the calls that
 a percentile must rest on, with a reserve for rounds that are contended."""
+
+ROUNDING = 0.01
+"""Part of a pair by which the time may fall short of it: sums of seconds are never exact."""
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
