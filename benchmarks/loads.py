@@ -80,14 +80,14 @@ CASES = {
         ),
     ],
     "rate": [
-        # At 20 requests a second, the calls that p99 must rest on take six minutes a search: p95 is limited there.
+        # No budget: a search plans the calls that a verdict on p99 rests on, minutes at such rates.
         Case(
             ("silero_vad",),
-            ("--rate", rate, "--objective", "cpu", "--limit", limit, "--budget", "90s"),
+            ("--rate", rate, "--objective", "cpu", "--limit", "p99<1.3x"),
             "CPU a request at most a quarter, p99 at most 1.3x",
             lambda row: row["cpu"] >= 4 and row["p99"] >= 1 / 1.3,
         )
-        for rate, limit in (("50/s", "p99<1.3x"), ("20/s", "p95<1.3x"))
+        for rate in ("20/s", "50/s")
     ],
     "beside": [
         Case(
@@ -111,7 +111,7 @@ def cpu_quota(cpus: float | None) -> Iterator[list[str] | None]:
     v1, v2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
     folder, files = (
         (v1 / name, {"cpu.cfs_period_us": f"{period_us}", "cpu.cfs_quota_us": f"{int(cpus * period_us)}"})
-        if (v1 / "cpu.cfs_quota_us").exists() or v1.is_dir()
+        if v1.is_dir()
         else (v2 / name, {"cpu.max": f"{int(cpus * period_us)} {period_us}"})
     )
     try:

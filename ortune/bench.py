@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import re
 from collections.abc import Callable, Sequence
@@ -17,8 +16,6 @@ from ortune.knobs.catalogue import Knob
 from ortune.measure import Failure, Runtime
 from ortune.measure.executor import launch_reference
 from ortune.measure.figures import calls_needed, is_pooled
-from ortune.measure.neighbour import Neighbour
-from ortune.model import digest_of
 from ortune.record import Model, read_record
 from ortune.trials.ledger import DEFAULT_POSITION
 from ortune.trials.match import Match, Tally
@@ -26,7 +23,7 @@ from ortune.trials.meter import Meter
 from ortune.trials.plan import match_needed_s, size_match
 from ortune.trials.run import Basis, calibrate
 from ortune.trials.values import Noise, Speedup, Summary
-from ortune.tune import Setting, describe_workload, make_executor
+from ortune.tune import Setting, describe_model, describe_workload, open_executor
 from ortune.workload import Workload
 
 USUAL_TIME_S = 20.0
@@ -92,8 +89,7 @@ def read_entrants(configs: Sequence[str], settings: Sequence[str]) -> tuple[Entr
         Entrant(name=path, config=DEFAULT if path == DEFAULT_WORD else read_record(path).config) for path in configs
     ]
     for text in settings:
-        config = parse_settings(text)
-        entrants.append(Entrant(name=text, config=config))
+        entrants.append(Entrant(name=text, config=parse_settings(text)))
     return tuple(entrants)
 
 
@@ -145,15 +141,12 @@ def bench(setting: Setting, entrants: Sequence[Entrant], observe: Observe = lamb
     Raises:
         OrtuneError: The model does not run, the default cannot be measured, or the command beside it ends.
     """
-    request, host, model = setting.request, setting.host, setting.model
+    request, host = setting.request, setting.host
     goal = request.goal
-    neighbour = Neighbour(request.beside) if request.beside is not None else None
-    with neighbour or contextlib.nullcontext(), make_executor(setting, neighbour) as executor:
+    with open_executor(setting) as (executor, check):
         start_s = executor.now_s()
-        first = launch_reference(executor, model, setting.feed)
-        meter = Meter(
-            executor, np.random.default_rng(request.seed), check=neighbour.check if neighbour else lambda: None
-        )
+        first = launch_reference(executor, setting.model, setting.feed)
+        meter = Meter(executor, np.random.default_rng(request.seed), check)
         basis = Basis(goal=goal, n_cases=setting.feed.n_cases, quota=host.limits.quota is not None)
         start = calibrate(meter, first, basis)
         n_sides = 1 + len(entrants)
@@ -191,7 +184,7 @@ def bench(setting: Setting, entrants: Sequence[Entrant], observe: Observe = lamb
         calls_needed=calls_needed(goal.objective) if is_pooled(goal.objective) else 1,
         noise=meter.noise(contended=tally.contended, drift=None),
         workload=describe_workload(setting),
-        model=Model(path=request.model, digest=digest_of(model.files), files=model.files),
+        model=describe_model(setting),
         host=Fingerprint.of(host),
         runtime=runtime,
     )

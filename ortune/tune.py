@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -112,8 +112,7 @@ def search(setting: Setting, observe: Observe = lambda progress: None) -> Result
 
     request, host = setting.request, setting.host
     started = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-    neighbour = Neighbour(request.beside) if request.beside is not None else None
-    with neighbour or contextlib.nullcontext(), make_executor(setting, neighbour) as executor:
+    with open_executor(setting) as (executor, check):
         start_s = executor.now_s()
         first = launch_reference(executor, setting.model, setting.feed)
         outcome = run_search(
@@ -131,29 +130,45 @@ def search(setting: Setting, observe: Observe = lambda progress: None) -> Result
             first=first,
             start_s=start_s,
             observe=observe,
-            check=neighbour.check if neighbour else lambda: None,
+            check=check,
         )
         record = make_record(setting, outcome, executor.runtime, started)
         if request.output is not None:
             write_record(record, request.output)
-        if neighbour and outcome.interrupted:
-            neighbour.check()
+        if outcome.interrupted:
+            check()
     return Result(record=record, outcome=outcome)
 
 
-def make_executor(setting: Setting, neighbour: Neighbour | None) -> ProcessExecutor:
-    """Return an executor for the model, the inputs and the limits of a setting."""
+@contextlib.contextmanager
+def open_executor(setting: Setting) -> Iterator[tuple[ProcessExecutor, Callable[[], None]]]:
+    """Yield an executor for a setting, beside the neighbour if there is one, and what raises when that has ended.
+
+    Raises:
+        NeighbourError: The neighbour does not run.
+    """
     request, host = setting.request, setting.host
     free_bytes = host.limits.memory_bytes
-    return ProcessExecutor(
-        setting.model,
-        setting.feed,
-        setting.tolerance,
-        usable=host.limits.usable,
-        neighbour=neighbour.pid if neighbour else None,
-        memory_limit_bytes=request.memory_limit_bytes or (int(MEMORY_SHARE * free_bytes) if free_bytes else None),
-        command=request.worker_command,
-    )
+    neighbour = Neighbour(request.beside) if request.beside is not None else None
+    with (
+        neighbour or contextlib.nullcontext(),
+        ProcessExecutor(
+            setting.model,
+            setting.feed,
+            setting.tolerance,
+            usable=host.limits.usable,
+            neighbour=neighbour.pid if neighbour else None,
+            memory_limit_bytes=request.memory_limit_bytes or (int(MEMORY_SHARE * free_bytes) if free_bytes else None),
+            command=request.worker_command,
+        ) as executor,
+    ):
+        yield executor, neighbour.check if neighbour else lambda: None
+
+
+def describe_model(setting: Setting) -> Model:
+    """Return the model's identity, as it is written to the record."""
+    files = setting.model.files
+    return Model(path=setting.request.model, digest=digest_of(files), files=files)
 
 
 def describe_workload(setting: Setting) -> Workload:
@@ -172,7 +187,7 @@ def describe_workload(setting: Setting) -> Workload:
 
 def make_record(setting: Setting, outcome: Outcome, runtime: Runtime, started: str) -> Record:
     """Put everything that was found into the document."""
-    request, model = setting.request, setting.model
+    request = setting.request
     return Record(
         schema=SCHEMA,
         config=outcome.config,
@@ -196,7 +211,7 @@ def make_record(setting: Setting, outcome: Outcome, runtime: Runtime, started: s
             ),
             noise=outcome.noise,
         ),
-        model=Model(path=request.model, digest=digest_of(model.files), files=model.files),
+        model=describe_model(setting),
         workload=describe_workload(setting),
         host=Fingerprint.of(setting.host),
         runtime=runtime,

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -419,17 +418,22 @@ def test_an_interrupt_writes_the_best_so_far(tmp_path: Path, number: signal.Sign
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
-def test_an_interrupt_before_anything_is_measured_ends_at_once(tmp_path: Path) -> None:
-    process = start_search(tmp_path)
-    time.sleep(0.15)
+@pytest.mark.parametrize("module", ["typer.main", "rich.console", "rich.progress", "numpy", "optuna"])
+def test_an_interrupt_before_anything_is_measured_ends_at_once(tmp_path: Path, module: str) -> None:
+    process = start_search(tmp_path, python=("-X", "importtime"))
+    assert process.stderr
+    for line in process.stderr:
+        if line.rstrip().endswith(f" {module}"):
+            break
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=60)
     assert process.returncode in {130, -signal.SIGINT}, output + errors
+    assert "Traceback" not in errors
 
 
-def start_search(folder: Path, *options: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-u", "-P", "-m", "ortune", "search", str(TINY_CNN), "-o", "tuned.json"]
+def start_search(folder: Path, *options: str, python: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    command = [sys.executable, *python, "-u", "-P", "-m", "ortune", "search", str(TINY_CNN), "-o", "tuned.json"]
     return subprocess.Popen(
         [*command, "--budget", "120s", *options],
         cwd=folder,

@@ -18,9 +18,11 @@ import pytest
 
 from ortune.errors import InputsError
 from ortune.knobs import DEFAULT, Config
-from ortune.measure import Block, BlockPlan, Failure, Live
+from ortune.measure import Block, BlockPlan, Failure, Live, cpu, worker
 from ortune.measure.cpu import busy_ns, foreign_share, read_memory, tick_ns
 from ortune.measure.executor import WORKER_COMMAND, ProcessExecutor, Worker, launch_reference
+from ortune.measure.values import PoolThread
+from ortune.measure.worker import find_unpinned, read_pool
 from ortune.model import read_model
 from ortune.record import SCHEMA
 from ortune.tune import SearchRequest, prepare, search
@@ -190,14 +192,14 @@ def test_settings_are_read_back(executor: ProcessExecutor) -> None:
 def test_pool_threads_are_read_back(executor: ProcessExecutor) -> None:
     if len(USABLE) < 2:
         pytest.skip("one usable CPU")
-    for cpu in USABLE[:2]:
+    for number in USABLE[:2]:
         config = Config(
             session_options={"intra_op_num_threads": 2},
-            session_config={"session.intra_op_thread_affinities": str(cpu + 1)},
+            session_config={"session.intra_op_thread_affinities": str(number + 1)},
         )
         worker = must_live(launch(executor, config))
         worker.close()
-        assert [thread.cpus for thread in worker.loaded.threads] == [(cpu,)]
+        assert [thread.cpus for thread in worker.loaded.threads] == [(number,)]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads are read from /proc")
@@ -372,3 +374,18 @@ def test_samples_are_a_numpy_array(executor: ProcessExecutor) -> None:
     worker.close()
     assert isinstance(block, Block)
     assert block.samples_ns.dtype == np.int64
+
+
+def test_threads_that_pin_themselves_late_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = iter([(0, 1), (0, 1), (1,)])
+    monkeypatch.setattr(cpu, "read_threads", lambda ids: (PoolThread(cpus=next(late)),))
+    config = Config(session_config={"session.intra_op_thread_affinities": "2"})
+    assert read_pool(frozenset({7}), config) == (PoolThread(cpus=(1,)),)
+
+
+def test_threads_that_never_pin_themselves_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "PINNING_S", 0.02)
+    monkeypatch.setattr(cpu, "read_threads", lambda ids: (PoolThread(cpus=(0, 1)),))
+    config = Config(session_config={"session.intra_op_thread_affinities": "2"})
+    threads = read_pool(frozenset({7}), config)
+    assert "pinned to CPUs [(1,)], counted from 0, but may run on [(0, 1)]" in find_unpinned(config, threads)

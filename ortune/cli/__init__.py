@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from typing import Annotated
 
@@ -15,6 +14,7 @@ from ortune.cli.host import host
 from ortune.cli.search import search
 from ortune.cli.space import space
 from ortune.errors import ExitCode, OrtuneError
+from ortune.interrupts import is_interrupt, raise_interrupts
 
 app = typer.Typer(
     name="ortune",
@@ -51,19 +51,20 @@ def options(
 
 def main() -> None:
     """Run the command line, and turn errors into messages and exit codes."""
-    # `docker stop` and the like end a search as Ctrl-C does: the best so far is written.
-    signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
+    raise_interrupts()
     try:
         app()
     except OrtuneError as error:
         _show_error(error)
         sys.exit(ExitCode.ERROR)
-    except KeyboardInterrupt:
-        sys.exit(ExitCode.INTERRUPTED)
     except BrokenPipeError:
         # The reader of our output has gone, as `head` does. Nothing more can be said to it.
         sys.stderr.close()
         sys.exit(ExitCode.ERROR)
+    except BaseException as error:
+        if is_interrupt(error):
+            sys.exit(ExitCode.INTERRUPTED)
+        raise
 
 
 def _show_error(error: OrtuneError) -> None:

@@ -16,6 +16,7 @@ from ortune.bench import Comparison, Entrant, Row
 from ortune.console.search import add_subject, figure, figure_of_summary, make_grid, show_caveats
 from ortune.console.text import duration, interval, ratio, size, three_digits
 from ortune.knobs import describe
+from ortune.trials.duel import capacity, is_overloaded
 from ortune.tune import Setting
 from ortune.workload import FIGURES
 
@@ -115,12 +116,12 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
     if comparison.noise.regime == "contended":
         console.print(Text("Other programs used the CPUs most of the time: this holds for a busy host.", "yellow"))
     for row in comparison.rows:
-        if row.summary and row.summary.utilisation is not None and row.summary.utilisation >= 1:
-            rate = comparison.workload.load.rate_per_s or 0
+        if row.summary and is_overloaded(row.summary):
+            load = comparison.workload.load
             console.print(
                 Text(
-                    f"overload: {row.name} can serve {rate / row.summary.utilisation:.3g} of {rate:g} requests a "
-                    "second; its latency grows with the time that is looked at.",
+                    f"overload: {row.name} can serve {capacity(row.summary, load):.3g} of {load.rate_per_s:g} "
+                    "requests a second; its latency grows with the time that is looked at.",
                     "red",
                 )
             )

@@ -19,6 +19,7 @@ import msgspec
 import psutil
 
 from ortune.errors import ModelError
+from ortune.interrupts import uninterrupted
 from ortune.knobs.config import DEFAULT, Config
 from ortune.measure import protocol
 from ortune.measure.values import Block, BlockPlan, Failure, Live, Loaded, Runtime
@@ -93,9 +94,10 @@ class ProcessExecutor:
 
     def close(self) -> None:
         """End all workers and remove their files."""
-        for worker in tuple(self._live):
-            worker.close()
-        self._folder.cleanup()
+        with uninterrupted():
+            for worker in tuple(self._live):
+                worker.close()
+            self._folder.cleanup()
 
     def now_s(self) -> float:
         """Return the time on the monotonic clock, in seconds."""
@@ -138,10 +140,11 @@ class ProcessExecutor:
         )
         log_path = Path(self._folder.name) / f"worker-{self._n_launched:05}.log"
         try:
-            worker = Worker(config, self._command, log_path, on_close=self._live.discard)
+            with uninterrupted():  # a process that nobody knows of would not be ended
+                worker = Worker(config, self._command, log_path, on_close=self._live.discard)
+                self._live.add(worker)
         except OSError as error:
             return Failure(kind="exception", stage="start", message=f"cannot start a worker: {error.strerror}")
-        self._live.add(worker)
         worker.send(request)
         return worker
 

@@ -93,9 +93,8 @@ def figure_of_block(name: Objective, block: Block, load_ns: int) -> float:
 
     Of a percentile that the block has too few calls for, the highest that it has enough calls for is taken.
     """
-    point = FIGURES[name].percentile
-    if point is not None:
-        return percentile_of([block], min(point, supported_percentile(calls_of([block]))))
+    if FIGURES[name].percentile is not None:
+        return supported_figure(name, [block])
     return figure_of(name, [block], [load_ns])
 
 
@@ -105,8 +104,8 @@ def is_pooled(name: Objective) -> bool:
     return percentile is not None and percentile > 50
 
 
-def pooled_figure(name: Objective, blocks: Sequence[Block]) -> float:
-    """Return a percentile over several blocks, or the highest that they have enough calls for."""
+def supported_figure(name: Objective, blocks: Sequence[Block]) -> float:
+    """Return a percentile over these blocks, or the highest that they have enough calls for."""
     point = FIGURES[name].percentile
     assert point is not None
     return percentile_of(blocks, min(point, supported_percentile(calls_of(blocks))))

@@ -7,17 +7,17 @@ append; `run()` releases the interpreter lock, so callers do not wait for each o
 
 from __future__ import annotations
 
-import ctypes
 import itertools
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ortune.measure.prctl import PR_SET_TIMERSLACK, prctl
 from ortune.measure.values import BlockPlan
 from ortune.workload import Load
 
@@ -67,12 +67,11 @@ class RealClock:
 
 
 def wake_on_time() -> None:
-    """Ask the kernel not to delay this thread's wake-ups: it may by 50 µs otherwise (prctl(2), PR_SET_TIMERSLACK)."""
-    if sys.platform == "linux":
-        pr_set_timerslack = 29
-        ctypes.CDLL(None, use_errno=True).prctl(pr_set_timerslack, 1, 0, 0, 0)
+    """Ask the kernel not to delay this thread's wake-ups: it may by 50 µs otherwise."""
+    prctl(PR_SET_TIMERSLACK, 1)
 
 
+@dataclass(frozen=True, kw_only=True)
 class Window(Generic[R]):
     """What happened in the window of a block.
 
@@ -88,28 +87,15 @@ class Window(Generic[R]):
         cpu_between_ns: CPU time spent while no call was under way; None where calls follow each other at once.
     """
 
-    def __init__(
-        self,
-        *,
-        latencies_ns: NDArray[np.int64],
-        positions: NDArray[np.int64],
-        service_ns: float,
-        n_calls: float,
-        wall_ns: int,
-        lead_in_ns: int,
-        before: R,
-        after: R,
-        cpu_between_ns: float | None = None,
-    ) -> None:
-        self.latencies_ns = latencies_ns
-        self.positions = positions
-        self.service_ns = service_ns
-        self.n_calls = n_calls
-        self.wall_ns = wall_ns
-        self.lead_in_ns = lead_in_ns
-        self.before = before
-        self.after = after
-        self.cpu_between_ns = cpu_between_ns
+    latencies_ns: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    service_ns: float
+    n_calls: float
+    wall_ns: int
+    lead_in_ns: int
+    before: R
+    after: R
+    cpu_between_ns: float | None = None
 
 
 def generate(
@@ -367,7 +353,7 @@ def cpu_between(marks: Sequence[tuple[int, int, int, int]]) -> float:
     Args:
         marks: Of each call: start and end, and the process's CPU time at both.
     """
-    spent, n_gaps = 0, 0
+    spent = 0
     ordered = sorted(marks)
     if not ordered:
         return 0.0
@@ -375,7 +361,6 @@ def cpu_between(marks: Sequence[tuple[int, int, int, int]]) -> float:
     for start, end, cpu_start, cpu_end in ordered[1:]:
         if start >= last_end:
             spent += max(cpu_start - last_cpu, 0)
-            n_gaps += 1
         if end > last_end:
             last_end, last_cpu = end, cpu_end
-    return spent / len(ordered) if n_gaps else 0.0
+    return spent / len(ordered)

@@ -8,7 +8,6 @@ killed, the supervisor ends the command's whole tree, daemons included, and itse
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import shlex
 import shutil
@@ -21,6 +20,7 @@ from types import TracebackType
 from typing import IO, Self
 
 from ortune.errors import NeighbourError
+from ortune.measure.prctl import PR_SET_CHILD_SUBREAPER, prctl
 
 SETTLE_S = 0.5
 """Time that the command is given to fail at once, or to get going."""
@@ -120,10 +120,8 @@ class Neighbour:
 
 
 def adopt_orphans() -> None:
-    """Make processes whose parent ends children of this one, so that daemons can be ended too (prctl(2))."""
-    if sys.platform == "linux":
-        pr_set_child_subreaper = 36
-        ctypes.CDLL(None, use_errno=True).prctl(pr_set_child_subreaper, 1, 0, 0, 0)
+    """Make processes whose parent ends children of this one, so that daemons can be ended too."""
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def end_children() -> None:

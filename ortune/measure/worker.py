@@ -21,17 +21,20 @@ from ortune.knobs.affinity import parse_affinity
 from ortune.knobs.catalogue import INTRA_OP_THREAD_AFFINITIES
 from ortune.knobs.config import Config
 from ortune.measure import cpu, protocol
-from ortune.measure.values import BlockPlan, Failure, Loaded, Memory, Runtime
+from ortune.measure.prctl import PR_SET_PDEATHSIG, prctl
+from ortune.measure.values import BlockPlan, Failure, Loaded, Memory, PoolThread, Runtime
+
+MOST_CHECKED = 8
+"""Samples whose outputs are compared, beside the first of each case."""
+
+PINNING_S = 1.0
+"""Time that the threads of a pool have to pin themselves."""
 
 
 def die_with_parent() -> None:
-    """Ask the kernel to end this process when its parent ends, even while it is suspended (prctl(2))."""
-    if sys.platform != "linux":
-        return
-    import ctypes
-
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    """Ask the kernel to end this process when its parent ends, even while it is suspended."""
+    if sys.platform == "linux":  # there is no SIGKILL on Windows
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def limit_memory(limit_bytes: int) -> None:
@@ -44,10 +47,6 @@ def limit_memory(limit_bytes: int) -> None:
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     limit = limit_bytes if hard == resource.RLIM_INFINITY else min(limit_bytes, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
-
-
-MOST_CHECKED = 8
-"""Samples whose outputs are compared, beside the first of each case."""
 
 
 class Reading(NamedTuple):
@@ -84,7 +83,7 @@ class Candidate:
         start = time.perf_counter_ns()
         session = make_session(request.model_path, request.config)
         load_ns = time.perf_counter_ns() - start
-        threads = cpu.read_threads(cpu.thread_ids() - before)
+        threads = read_pool(cpu.thread_ids() - before, request.config)
         names = [output.name for output in session.get_outputs()]
         run_options = make_run_options(request.config)
 
@@ -222,6 +221,34 @@ def read_settings(options: Any, config: Config) -> dict[str, int | bool | str]:
     return settings
 
 
+def read_pool(ids: frozenset[int], config: Config) -> tuple[PoolThread, ...]:
+    """Return where the threads of a session may run.
+
+    Each pins itself when it first runs, which may be after the session is there: they are waited for.
+    """
+    end_s = time.monotonic() + PINNING_S
+    threads = cpu.read_threads(ids)
+    while find_unpinned(config, threads) and time.monotonic() < end_s:
+        time.sleep(0.005)
+        threads = cpu.read_threads(ids)
+    return threads
+
+
+def find_unpinned(config: Config, threads: tuple[PoolThread, ...]) -> str:
+    """Return which groups of CPUs have no thread pinned to them, for people; empty when all have, or none can be told.
+
+    A pinning that the kernel refuses is only logged, and the thread runs anywhere.
+    """
+    affinity = config.session_config.get(INTRA_OP_THREAD_AFFINITIES.name)
+    if not affinity or not threads:
+        return ""
+    groups = sorted(parse_affinity(affinity))
+    found = sorted(thread.cpus for thread in threads)
+    if all(group in found for group in groups):
+        return ""
+    return f"workers were to be pinned to CPUs {groups}, counted from 0, but may run on {found}"
+
+
 def find_unapplied(config: Config, loaded: Loaded) -> str:
     """Return what did not take effect, for people; empty when all did, as far as can be told."""
     wanted = {**config.session_options, **config.session_config}
@@ -231,14 +258,7 @@ def find_unapplied(config: Config, loaded: Loaded) -> str:
     missing = [name for name, _ in config.providers if name not in loaded.providers]
     if missing:
         return f"the session runs without {', '.join(missing)}"
-    affinity = config.session_config.get(INTRA_OP_THREAD_AFFINITIES.name)
-    if affinity and loaded.threads:
-        # A pinning that the kernel refuses is only logged, and the thread runs anywhere.
-        groups = sorted(parse_affinity(affinity))
-        found = sorted(thread.cpus for thread in loaded.threads)
-        if any(group not in found for group in groups):
-            return f"workers were to be pinned to CPUs {groups}, counted from 0, but may run on {found}"
-    return ""
+    return find_unpinned(config, loaded.threads)
 
 
 def read_runtime() -> Runtime:

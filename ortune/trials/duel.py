@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -13,7 +14,7 @@ from ortune.trials.ledger import DEFAULT_POSITION, Entry
 from ortune.trials.match import Match, Tally
 from ortune.trials.stage import Context
 from ortune.trials.values import NEGLIGIBLE_GAIN, LimitCheck, Speedup, StageTime, Summary, Verdict
-from ortune.workload import Goal
+from ortune.workload import Goal, Load
 
 CHALLENGER_POSITION = 1
 
@@ -46,14 +47,9 @@ class DuelResult(msgspec.Struct, frozen=True, kw_only=True):
 
 def run_duel(context: Context, entry: Entry, *, seed: int) -> DuelResult:
     """Fight the duel as it was planned."""
-    plan, meter, goal = context.plan, context.meter, context.goal
-    start_s, inference_s = context.now_s(), meter.inference_s
-    entry.enter("duel")
-    match = Match([DEFAULT, entry.candidate.config], goal.load)
+    plan, goal = context.plan, context.goal
 
-    def report() -> None:
-        for each in match.launches[-1]:
-            context.ledger.post([context.default, entry], each)
+    def report(match: Match) -> None:
         tally = Tally(match, goal, seed)
         context.report(
             "duel",
@@ -63,20 +59,9 @@ def run_duel(context: Context, entry: Entry, *, seed: int) -> DuelResult:
             tally.speedup(CHALLENGER_POSITION, goal.objective),
         )
 
-    match.play(
-        meter,
-        plan.duel_block,
-        launches=plan.restarts,
-        rounds=plan.pairs_per_restart,
-        # Noise may stretch it, but not without end.
-        end_s=max(start_s + 1.5 * plan.duel_s, context.end_s),
-        report=report,
-    )
-    time = meter.stage_time("duel", start_s, inference_s)
+    match, time = play_match(context, [entry], rounds=plan.pairs_per_restart, report=report)
     tally = Tally(match, goal, seed)
     failure = match.failures.get(CHALLENGER_POSITION)
-    if failure:
-        context.fail(entry, failure)
     speedup = None if failure else tally.speedup(CHALLENGER_POSITION, goal.objective)
     if speedup is None:
         return DuelResult(contended=tally.contended, failure=failure, time=time)
@@ -92,6 +77,42 @@ def run_duel(context: Context, entry: Entry, *, seed: int) -> DuelResult:
     )
 
 
+def play_match(
+    context: Context, entries: Sequence[Entry], *, rounds: int, report: Callable[[Match], None]
+) -> tuple[Match, StageTime]:
+    """Let the default and some challengers meet for the time of the duel, and enter all rounds in the ledger.
+
+    Args:
+        context: The search.
+        entries: The challengers.
+        rounds: Rounds in each launch.
+        report: Is called after each launch.
+    """
+    plan, meter = context.plan, context.meter
+    start_s, inference_s = context.now_s(), meter.inference_s
+    for entry in entries:
+        entry.enter("duel")
+    match = Match([DEFAULT, *(entry.candidate.config for entry in entries)], context.goal.load)
+
+    def post() -> None:
+        for each in match.launches[-1]:
+            context.ledger.post([context.default, *entries], each)
+        report(match)
+
+    match.play(
+        meter,
+        plan.duel_block,
+        launches=plan.restarts,
+        rounds=rounds,
+        # Noise may stretch it, but not without end.
+        end_s=max(start_s + 1.5 * plan.duel_s, context.end_s),
+        report=post,
+    )
+    for position, failure in match.failures.items():
+        context.fail(entries[position - 1], failure)
+    return match, meter.stage_time("duel", start_s, inference_s)
+
+
 def judge(goal: Goal, duel: DuelResult, *, others_left: bool = False) -> tuple[Verdict, str]:
     """Return the verdict on a duel that was fought to its end, and the reason in a sentence.
 
@@ -102,11 +123,11 @@ def judge(goal: Goal, duel: DuelResult, *, others_left: bool = False) -> tuple[V
     """
     assert duel.speedup and duel.challenger and duel.default
     if is_overloaded(duel.challenger):
-        served = f"{capacity(duel.challenger, goal):.3g} of {goal.load.rate_per_s:g} requests a second"
+        served = f"{capacity(duel.challenger, goal.load):.3g} of {goal.load.rate_per_s:g} requests a second"
         if is_overloaded(duel.default):
             return "overload", (
-                f"the default can serve {capacity(duel.default, goal):.3g}, and the best other candidate {served}: "
-                "the queue grows without end"
+                f"the default can serve {capacity(duel.default, goal.load):.3g}, and the best other candidate "
+                f"{served}: the queue grows without end"
             )
         return "default_is_best", f"the best other candidate can serve {served} only"
     challenger, default = kept_all(duel.limits), kept_all(duel.default_limits)
@@ -138,8 +159,8 @@ def judge(goal: Goal, duel: DuelResult, *, others_left: bool = False) -> tuple[V
         return "inconclusive", f"the best candidate is too near to {unsure} to tell: give it a larger --budget"
     if verdict == "faster" and is_overloaded(duel.default):
         return verdict, (
-            f"the default can serve {capacity(duel.default, goal):.3g} of {goal.load.rate_per_s:g} requests a second: "
-            "its queue grows without end, and the ratio with the time that is looked at"
+            f"the default can serve {capacity(duel.default, goal.load):.3g} of {goal.load.rate_per_s:g} requests a "
+            "second: its queue grows without end, and the ratio with the time that is looked at"
         )
     return verdict, reason
 
@@ -181,7 +202,7 @@ def is_overloaded(summary: Summary) -> bool:
     return summary.utilisation is not None and summary.utilisation >= 1
 
 
-def capacity(summary: Summary, goal: Goal) -> float:
+def capacity(summary: Summary, load: Load) -> float:
     """Return how many requests a second could be served, with all callers busy all the time."""
-    assert goal.load.rate_per_s and summary.utilisation
-    return goal.load.rate_per_s / summary.utilisation
+    assert load.rate_per_s and summary.utilisation
+    return load.rate_per_s / summary.utilisation

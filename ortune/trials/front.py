@@ -9,7 +9,7 @@ import msgspec
 
 from ortune.knobs import DEFAULT
 from ortune.measure.figures import calls_needed, is_pooled
-from ortune.trials.duel import is_overloaded, kept_all, worst_excess
+from ortune.trials.duel import is_overloaded, kept_all, play_match, worst_excess
 from ortune.trials.ledger import DEFAULT_POSITION, Entry
 from ortune.trials.match import Match, Tally
 from ortune.trials.pareto import ALIKE, find_front, find_knee
@@ -42,33 +42,16 @@ class FrontResult(msgspec.Struct, frozen=True, kw_only=True):
 
 def run_front(context: Context, ranked: Sequence[Entry], *, seed: int) -> FrontResult:
     """Let the best of the race and the default meet, and find the front among them."""
-    plan, meter, goal = context.plan, context.meter, context.goal
-    start_s, inference_s = context.now_s(), meter.inference_s
+    plan, goal = context.plan, context.goal
     chosen = spread(ranked, min(MOST_CHALLENGERS, plan.max_live - 1))
-    for entry in chosen:
-        entry.enter("duel")
-    match = Match([DEFAULT, *(entry.candidate.config for entry in chosen)], goal.load)
-
     # The plan is for as many challengers as there may be.
     rounds = max(2, plan.pairs_per_restart * (1 + MOST_CHALLENGERS) // (len(chosen) + 1) // 2 * 2)
 
-    def report() -> None:
-        for each in match.launches[-1]:
-            context.ledger.post([context.default, *chosen], each)
+    def report(match: Match) -> None:
         standing = [entry for entry in context.ledger.challengers() if entry in chosen]
         context.report("duel", match.n_rounds, plan.restarts * rounds, standing[0] if standing else None)
 
-    match.play(
-        meter,
-        plan.duel_block,
-        launches=plan.restarts,
-        rounds=rounds,
-        end_s=max(start_s + 1.5 * plan.duel_s, context.end_s),
-        report=report,
-    )
-    for position, failure in match.failures.items():
-        context.fail(chosen[position - 1], failure)
-    time = meter.stage_time("duel", start_s, inference_s)
+    match, time = play_match(context, chosen, rounds=rounds, report=report)
     tally = Tally(match, goal, seed)
     if len(match.failures) == len(chosen):
         return FrontResult(

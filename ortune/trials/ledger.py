@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+import msgspec
 import numpy as np
 
 from ortune.knobs import Candidate
 from ortune.measure import Block, Failure
-from ortune.measure.figures import calls_needed, cost, is_pooled, pooled_figure, thin
+from ortune.measure.figures import calls_needed, cost, is_pooled, supported_figure, thin
 from ortune.trials.meter import Round, one_regime, raise_default
 from ortune.trials.pareto import rank_of
 from ortune.trials.values import Stage, Trial
@@ -26,7 +27,7 @@ LENIENCE_OF_FEW_CALLS = 0.4
 rate, a slower but steadier candidate loses at p90 and wins at p99."""
 
 
-class Score:
+class Score(msgspec.Struct, frozen=True, kw_only=True):
     """What one round says of a candidate.
 
     Attributes:
@@ -37,17 +38,10 @@ class Score:
         blocks: The default's and the candidate's block, where a percentile asks for more calls than one has.
     """
 
-    def __init__(
-        self,
-        log_ratios: tuple[float, ...],
-        excesses: tuple[float, ...],
-        contended: bool,
-        blocks: tuple[Block, Block] | None,
-    ) -> None:
-        self.log_ratios = log_ratios
-        self.excesses = excesses
-        self.contended = contended
-        self.blocks = blocks
+    log_ratios: tuple[float, ...]
+    excesses: tuple[float, ...]
+    contended: bool
+    blocks: tuple[Block, Block] | None
 
 
 class Entry:
@@ -119,11 +113,11 @@ class Entry:
         if pairs:
             for place, name in enumerate(self.goal.objectives):
                 if is_pooled(name):
-                    default, own = (pooled_figure(name, [pair[side] for pair in pairs]) for side in (0, 1))
+                    default, own = (supported_figure(name, [pair[side] for pair in pairs]) for side in (0, 1))
                     ratios[place] = math.log(cost(name, own) / cost(name, default))
             for place, limit in enumerate(self.goal.limits):
                 if is_pooled(limit.figure):
-                    default, own = (pooled_figure(limit.figure, [pair[side] for pair in pairs]) for side in (0, 1))
+                    default, own = (supported_figure(limit.figure, [pair[side] for pair in pairs]) for side in (0, 1))
                     n_calls = sum(len(pair[1].samples_ns) for pair in pairs)
                     unknown = 1 - min(n_calls / calls_needed(limit.figure), 1.0)
                     excess = limit.excess(own / default if limit.relative else own)
@@ -134,7 +128,7 @@ class Entry:
     @property
     def excess(self) -> float:
         """By how much the worst-kept limit seems broken, beyond what a few blocks may be off by; 0 if none is."""
-        return max(0.0, *(excess - LENIENCE for excess in self.excesses), 0.0)
+        return max([0.0, *(excess - LENIENCE for excess in self.excesses)])
 
 
 class Ledger:
