@@ -42,7 +42,7 @@ import numpy as np
 import onnxruntime
 from ortune.workload.inputs import load_feed
 from pathlib import Path
-feed = load_feed(Path(sys.argv[2]))
+(feed, *_), _ = load_feed(Path(sys.argv[2]))
 session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
 names = [output.name for output in session.get_outputs()]
 end = time.perf_counter() + 0.1
