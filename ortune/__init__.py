@@ -79,6 +79,8 @@ def search(
     pareto: str | None = None,
     limits: Sequence[str] = (),
     beside: str | None = None,
+    strategy: str = "adaptive",
+    history: bool = True,
 ) -> Record:
     """Find the best CPU settings for a model, a load and this host, and prove them.
 
@@ -99,6 +101,8 @@ def search(
         pareto: Two or three objectives, separated by commas, for a front instead of one winner.
         limits: What a winner must keep to, such as `p99<20ms`, `memory<500MB` or `throughput>100/s`.
         beside: A command that runs beside the trials, as the production neighbour.
+        strategy: In which order candidates are tried: "adaptive", "tpe", "random" or "exhaustive".
+        history: Whether to begin with what earlier searches of similar models found on this host, and to add to it.
 
     Returns:
         The record. Its config is ONNX Runtime's default unless something better was proven.
@@ -106,6 +110,8 @@ def search(
     Raises:
         OrtuneError: Something that was given does not make sense, or the model does not run.
     """
+    from ortune.history import history_path
+    from ortune.trials.values import parse_strategy
     from ortune.tune import SearchRequest, prepare
     from ortune.tune import search as run
     from ortune.workload import InputOptions, make_goal, make_load
@@ -119,6 +125,8 @@ def search(
         budget_s=budget_s,
         n_trials=n_trials,
         seed=seed,
+        strategy=parse_strategy(strategy),
+        history=history_path() if history else None,
         inputs=InputOptions(dims=sizes, shapes=shapes or {}, data=None if inputs is None else str(inputs), seed=seed),
     )
     return run(prepare(request)).record

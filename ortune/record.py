@@ -101,6 +101,9 @@ class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         started: When it began, in ISO 8601 with the time zone.
         interrupted: Whether the user ended it early.
         n_candidates: Distinct candidates in the space.
+        strategy: In which order they were screened.
+        hints: How many of those screened first came from earlier searches.
+        ended_early: Why the screen ended before its time, a sentence; empty if it did not.
         trials: Those that were tried.
         stages: Where the time went.
     """
@@ -110,6 +113,9 @@ class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     started: str
     interrupted: bool
     n_candidates: int
+    strategy: str = "tpe"
+    hints: int = 0
+    ended_early: str = ""
     trials: tuple[Trial, ...]
     stages: tuple[StageTime, ...]
 

@@ -10,16 +10,20 @@ from pathlib import Path
 import msgspec
 
 from ortune.errors import UsageError
+from ortune.history import make_finding, recall, remember
 from ortune.host import Fingerprint, Host, read_host
-from ortune.knobs import SearchSpace, build_space
+from ortune.knobs import Config, SearchSpace, build_space
 from ortune.measure import Runtime
 from ortune.measure.executor import WORKER_COMMAND, ProcessExecutor, launch_reference
 from ortune.measure.neighbour import Neighbour
 from ortune.model import ModelInfo, digest_of, read_model
 from ortune.record import SCHEMA, Evidence, Model, OutputCheck, Record, Search, check_writable, write_record
-from ortune.trials.values import Budget, Observe, Outcome
+from ortune.trials.values import Budget, Observe, Outcome, StrategyName
 from ortune.workload import Feed, Goal, InputOptions, Tolerance, Workload, make_feed
 from ortune.workload.values import QUANTIZED_TOLERANCE
+
+MOST_REMEMBERED = 2
+"""Configs of one search that later ones may begin with."""
 
 MEMORY_SHARE = 0.8
 """Part of the free memory that one worker may take."""
@@ -39,6 +43,8 @@ class SearchRequest(msgspec.Struct, frozen=True, kw_only=True):
         inputs: What the user says about inputs.
         tolerance: How far outputs may lie from the default's, or None for what suits the model.
         study: File for Optuna's study, or None.
+        strategy: In which order candidates are screened.
+        history: File of earlier searches, to begin from and to add to, or None.
         worker_command: Program and arguments that start a worker.
         memory_limit_bytes: Private memory that one worker may take, or None for a share of what is free.
     """
@@ -53,12 +59,18 @@ class SearchRequest(msgspec.Struct, frozen=True, kw_only=True):
     inputs: InputOptions = InputOptions()
     tolerance: Tolerance | None = None
     study: Path | None = None
+    strategy: StrategyName = "adaptive"
+    history: Path | None = None
     worker_command: Sequence[str] = WORKER_COMMAND
     memory_limit_bytes: int | None = None
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found out before the search: shown to the user, and enough to begin."""
+    """What was found out before the search: shown to the user, and enough to begin.
+
+    Attributes:
+        hints: What was best for similar models in earlier searches on this host.
+    """
 
     request: SearchRequest
     host: Host
@@ -66,6 +78,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     space: SearchSpace
     feed: Feed
     tolerance: Tolerance
+    hints: tuple[Config, ...] = ()
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +104,9 @@ def prepare(request: SearchRequest) -> Setting:
         check_writable(request.study, "--study")
     model = read_model(request.model)
     host = read_host()
+    hints: tuple[Config, ...] = ()
+    if request.history is not None and request.strategy == "adaptive":
+        hints = recall(request.history, Fingerprint.of(host), model.traits, request.goal)
     return Setting(
         request=request,
         host=host,
@@ -98,6 +114,7 @@ def prepare(request: SearchRequest) -> Setting:
         space=build_space(host, model),
         feed=make_feed(model, request.inputs),
         tolerance=request.tolerance or (QUANTIZED_TOLERANCE if model.traits.quantized else Tolerance()),
+        hints=hints,
     )
 
 
@@ -108,11 +125,14 @@ def search(setting: Setting, observe: Observe = lambda progress: None) -> Result
         OrtuneError: The model does not run, the default cannot be measured, or the command beside the trials ends;
             then what was found before that is written all the same.
     """
+    from threadpoolctl import threadpool_limits
+
     from ortune.trials.run import Basis, run_search
 
     request, host = setting.request, setting.host
     started = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-    with open_executor(setting) as (executor, check):
+    # Threads of NumPy's that wait for work spin for a while, and would be measured as foreign CPU use.
+    with threadpool_limits(limits=1, user_api="blas"), open_executor(setting) as (executor, check):
         start_s = executor.now_s()
         first = launch_reference(executor, setting.model, setting.feed)
         outcome = run_search(
@@ -126,6 +146,8 @@ def search(setting: Setting, observe: Observe = lambda progress: None) -> Result
                 free_bytes=host.limits.memory_bytes,
                 seed=request.seed,
                 study_path=request.study,
+                strategy=request.strategy,
+                hints=setting.hints,
             ),
             first=first,
             start_s=start_s,
@@ -135,9 +157,22 @@ def search(setting: Setting, observe: Observe = lambda progress: None) -> Result
         record = make_record(setting, outcome, executor.runtime, started)
         if request.output is not None:
             write_record(record, request.output)
+        if request.history is not None and (best := best_of(outcome)):
+            remember(request.history, make_finding(Fingerprint.of(host), setting.model.traits, request.goal, best))
         if outcome.interrupted:
             check()
     return Result(record=record, outcome=outcome)
+
+
+def best_of(outcome: Outcome) -> list[Config]:
+    """Return what is worth trying next time: what was proven, the winner first, and what came next to it."""
+    if outcome.verdict not in {"faster", "within_limits", "trade_off"}:
+        return []
+    front = [point.summary.config for point in outcome.front]
+    raced = [trial for trial in outcome.trials if trial.stage != "screen" and trial.speedups and not trial.over_limits]
+    raced.sort(key=lambda trial: trial.speedups or (), reverse=True)
+    best = {config.key: config for config in (outcome.config, *front, *(trial.config for trial in raced))}
+    return [config for config in best.values() if not config.is_default][:MOST_REMEMBERED]
 
 
 @contextlib.contextmanager
@@ -221,6 +256,9 @@ def make_record(setting: Setting, outcome: Outcome, runtime: Runtime, started: s
             started=started,
             interrupted=outcome.interrupted,
             n_candidates=outcome.n_candidates,
+            strategy=request.strategy,
+            hints=len(setting.hints),
+            ended_early=outcome.ended_early,
             trials=outcome.trials,
             stages=outcome.stages,
         ),

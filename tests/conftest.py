@@ -36,6 +36,8 @@ def run_ortune(*arguments: object, cwd: Path, timeout: float = 150) -> subproces
 
 # Workers inherit it, so that those of this run can be told from those of another.
 os.environ["ORTUNE_TEST_RUN"] = str(os.getpid())
+# What the user's own searches found is neither read nor added to.
+os.environ["ORTUNE_HISTORY"] = "off"
 
 
 def worker_processes() -> list[psutil.Process]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import msgspec
 import onnxruntime
 import pytest
 from hypothesis import given
@@ -81,7 +82,7 @@ def spaces(draw: st.DrawFn) -> tuple[SearchSpace, set[int]]:
 @given(spaces())
 def test_every_candidate_is_valid_distinct_and_canonical(drawn: tuple[SearchSpace, set[int]]) -> None:
     space, usable = drawn
-    candidates = list(space.candidates())
+    candidates = space.candidates
     assert candidates[0].config == DEFAULT
     keys = [candidate.config.key for candidate in candidates]
     assert len(keys) == len(set(keys))
@@ -107,7 +108,7 @@ def test_every_candidate_is_valid_distinct_and_canonical(drawn: tuple[SearchSpac
 @given(spaces())
 def test_one_factor_selections_are_in_the_space(drawn: tuple[SearchSpace, set[int]]) -> None:
     space, _ = drawn
-    keys = {candidate.config.key for candidate in space.candidates()}
+    keys = {candidate.config.key for candidate in space.candidates}
     for selection in space.one_factor():
         drawn_candidate = space.draw(lambda dimension, chosen=selection: chosen.get(dimension.name, "default"))  # type: ignore[misc]
         assert drawn_candidate.config.key in keys
@@ -115,20 +116,20 @@ def test_one_factor_selections_are_in_the_space(drawn: tuple[SearchSpace, set[in
 
 def test_all_five_levels_are_tried() -> None:
     space = build_space(make_host(2), make_model())
-    levels = {candidate.config.session_options.get("graph_optimization_level") for candidate in space.candidates()}
+    levels = {candidate.config.session_options.get("graph_optimization_level") for candidate in space.candidates}
     assert levels == {None, "ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_LAYOUT"}
 
 
 def test_a_chain_is_not_run_in_parallel() -> None:
     space = build_space(make_host(4), make_model(width=1))
-    assert all("execution_mode" not in candidate.config.session_options for candidate in space.candidates())
+    assert all("execution_mode" not in candidate.config.session_options for candidate in space.candidates)
     assert "execution_mode" in {skipped.knob.name for skipped in space.skipped}
 
 
 def test_a_host_of_512_cpus_has_a_space_of_a_few_thousand() -> None:
     for width in (1, 3, 8):
         space = build_space(make_host(256, smt=2, n_nodes=8), make_model(width))
-        assert 1000 < sum(1 for _ in space.candidates()) < 5000
+        assert 1000 < len(space.candidates) < 5000
 
 
 def test_thread_counts_have_reasons() -> None:
@@ -168,7 +169,7 @@ from ortune.measure.session import make_session
 from ortune.model import read_model
 model = read_model({str(TINY_CNN)!r})
 n = 0
-for candidate in build_space(read_host(), model).candidates():
+for candidate in build_space(read_host(), model).candidates:
     if {AFFINITY!r} in candidate.config.session_config or len(candidate.config.settings) <= 2:
         make_session(model.path, candidate.config)
         n += 1
@@ -198,4 +199,29 @@ def test_settings_reach_session_options() -> None:
 
 
 def test_this_host_has_a_space() -> None:
-    assert sum(1 for _ in build_space(read_host(), make_model()).candidates()) > 5
+    assert len(build_space(read_host(), make_model()).candidates) > 5
+
+
+def test_rules_are_candidates_of_the_space_each_with_a_reason() -> None:
+    host = make_host(16, smt=2, n_nodes=2)
+    space = build_space(host, make_model(width=4))
+    keys = {candidate.config.key for candidate in space.candidates}
+    found = {space.select(rule.labels).label: rule.why for rule in space.rules}
+    assert all(space.select(rule.labels).config.key in keys and rule.why for rule in space.rules)
+    assert "one thread" in found["intra threads=1"]
+    assert any("one NUMA node" in why for why in found.values())
+    assert any("branches into 4" in why for why in found.values())
+    assert not any("quantized" in why for why in found.values())
+
+
+def test_rules_follow_the_quota_and_the_graph() -> None:
+    host = make_host(8)
+    host = msgspec.structs.replace(host, limits=msgspec.structs.replace(host.limits, quota=Quota(cpus=2.5, where="/")))
+    model = make_model(width=1)
+    model = msgspec.structs.replace(model, traits=msgspec.structs.replace(model.traits, quantized=True))
+    space = build_space(host, model)
+    whys = [rule.why for rule in space.rules]
+    assert any("fits the CPU quota" in why for why in whys)
+    assert any("quantized" in why for why in whys)
+    assert not any("branches" in why for why in whys)
+    assert all(rule.labels.get("intra_op_num_threads") != "3" for rule in space.rules)

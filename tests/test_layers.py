@@ -17,19 +17,21 @@ VALUES = {"errors", "host", "model", "knobs", "workload", "measure"}
 
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
+    "interrupts": set(),
     "host": {"errors"},
     "model": {"errors"},
     "knobs": {"errors", "host", "model"},
     "workload": {"errors", "model"},
-    "measure": VALUES - {"measure"},
+    "measure": VALUES - {"measure"} | {"interrupts"},
     "trials": {"errors", "knobs", "workload", "measure"},
     "record": VALUES | {"trials"},
-    "tune": VALUES | {"trials", "record"},
+    "history": VALUES,
+    "tune": VALUES | {"trials", "record", "history"},
     "bench": VALUES | {"trials", "record", "tune"},
     "apply": VALUES | {"record"},
     "console": VALUES | {"trials", "record", "tune", "bench", "apply"},
-    "cli": VALUES | {"trials", "record", "tune", "bench", "apply", "console"},
-    "__main__": {"cli"},
+    "cli": VALUES | {"interrupts", "trials", "record", "history", "tune", "bench", "apply", "console"},
+    "__main__": {"interrupts", "cli"},
 }
 """Each room, and the rooms that it may import from: those before it."""
 

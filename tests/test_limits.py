@@ -167,7 +167,7 @@ def test_a_space_under_a_mask_offers_nothing_outside() -> None:
     usable = (2, 3, 6, 7)
     space = build_space(make_host(8, usable=usable), make_model())
     counts = set()
-    for candidate in space.candidates():
+    for candidate in space.candidates:
         counts.add(candidate.config.session_options.get("intra_op_num_threads"))
         affinity = candidate.config.session_config.get(AFFINITY)
         if affinity:

@@ -14,6 +14,7 @@ from ortune.measure.stats import clustered_interval, t_interval, trimmed_mean
 def test_trimmed_mean_leaves_out_a_tenth_at_each_end() -> None:
     assert trimmed_mean([-1000, *range(1, 9), 1000]) == pytest.approx(4.5)
     assert trimmed_mean([1, 2, 3]) == pytest.approx(2)
+    assert trimmed_mean([-1000, -900, 1, 2, 3, 4, 900, 1000], 0.25) == pytest.approx(2.5)
 
 
 def test_t_interval_against_a_table() -> None:

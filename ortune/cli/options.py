@@ -49,6 +49,18 @@ Arrivals = Annotated[
     str | None,
     typer.Option("--arrivals", metavar="poisson|periodic", help="How requests arrive.", show_default="poisson"),
 ]
+Strategy = Annotated[
+    str,
+    typer.Option(
+        "--strategy",
+        metavar="NAME",
+        help="In which order candidates are tried: adaptive, tpe, random or exhaustive.",
+    ),
+]
+History = Annotated[
+    bool,
+    typer.Option("--history/--no-history", help="Begin with what earlier searches of similar models found here."),
+]
 Objective = Annotated[
     str | None,
     typer.Option(

@@ -76,13 +76,17 @@ def search(
         Path | None,
         typer.Option("--study", metavar="FILE", help="Keep Optuna's study: a .db file (SQLite), or a .journal file."),
     ] = None,
+    strategy: options.Strategy = "adaptive",
+    history: options.History = True,
     seed: options.Seed = 0,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Find the settings that are best for MODEL, a load and this host, prove them, and write them as JSON."""
     from ortune.console.search import SearchProgress, make_console, show_setting, show_verdict
+    from ortune.history import history_path
     from ortune.record import encode_record
+    from ortune.trials.values import parse_strategy
     from ortune.tune import SearchRequest, prepare
     from ortune.tune import search as run
     from ortune.workload import make_goal, make_load
@@ -99,6 +103,8 @@ def search(
         inputs=options.parse_inputs(dim, shape, inputs, seed),
         tolerance=parse_tolerance(rtol, atol),
         study=study,
+        strategy=parse_strategy(strategy),
+        history=history_path() if history else None,
     )
     setting = prepare(request)
     console = make_console(stderr=json)

@@ -25,8 +25,9 @@ def space(
 
         data = {
             "dimensions": found.dimensions,
+            "rules": found.rules,
             "skipped": found.skipped,
-            "candidates": list(found.candidates()),
+            "candidates": found.candidates,
         }
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(data, enc_hook=sorted), indent=2) + b"\n")
         return

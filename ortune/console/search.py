@@ -50,9 +50,10 @@ def show_setting(console: Console, setting: Setting) -> None:
     """Print what was detected, what was guessed, and what is searched for."""
     grid = make_grid()
     add_subject(grid, setting)
-    n_candidates = sum(1 for _ in setting.space.candidates())
+    n_candidates = len(setting.space.candidates)
     names = ", ".join(dimension.knob.short for dimension in setting.space.dimensions if len(dimension.choices) > 1)
-    grid.add_row("space", f"{n_candidates} candidates  [dim]{names}[/]")
+    known = f"; {plural(len(setting.hints), 'hint')} from earlier searches" if setting.hints else ""
+    grid.add_row("space", f"{n_candidates} candidates  [dim]{names}{known}[/]")
     goal = setting.request.goal
     parts = [" and ".join(FIGURES[name].title for name in goal.objectives)]
     if goal.limits:

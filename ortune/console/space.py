@@ -22,8 +22,16 @@ def show_space(console: Console, space: SearchSpace) -> None:
         for choice in dimension.choices[1:]:
             table.add_row(f"  {escape(choice.label)}", escape(choice.why))
         console.print(table)
+    if space.rules:
+        console.print("[bold]tried first[/]")
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="cyan", min_width=22)
+        table.add_column(overflow="fold")
+        for rule in space.rules:
+            table.add_row(f"  {escape(space.select(rule.labels).label)}", escape(rule.why))
+        console.print(table)
     console.print()
     for skipped in space.skipped:
         console.print(f"[dim]not tried[/]  {skipped.knob.name}: {escape(skipped.why)}")
-    n_candidates = sum(1 for _ in space.candidates())
+    n_candidates = len(space.candidates)
     console.print(f"[bold]{plural(n_candidates, 'distinct candidate')}[/], the default among them")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -31,6 +32,33 @@ BLOCK_BASES = ("2", "4", "8")
 BLOCK_BASES_OF_MANY_CORES = ("4",)
 MANY_CORES = 16
 """From this many cores on, thread counts and places are what matters, and the other knobs get fewer values."""
+
+HEAVY = frozenset(
+    {
+        "Attention",
+        "Conv",
+        "ConvInteger",
+        "ConvTranspose",
+        "DynamicQuantizeLSTM",
+        "Einsum",
+        "FusedConv",
+        "FusedMatMul",
+        "GRU",
+        "Gemm",
+        "LSTM",
+        "MatMul",
+        "MatMulInteger",
+        "MatMulNBits",
+        "MultiHeadAttention",
+        "QGemm",
+        "QLinearConv",
+        "QLinearMatMul",
+        "RNN",
+        "TreeEnsembleClassifier",
+        "TreeEnsembleRegressor",
+    }
+)
+"""Operators whose work is worth sharing among threads."""
 
 POLICIES = {
     "compact": "a core of its own for each worker, neighbours first, so that caches are shared",
@@ -93,6 +121,18 @@ class Skipped(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    """What the documentation advises: tried first.
+
+    Attributes:
+        labels: The choices that it makes, by dimension; all others stay at their default.
+        why: Why it may help here, a sentence.
+    """
+
+    labels: Mapping[str, str]
+    why: str
+
+
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """A configuration to try.
 
@@ -133,18 +173,20 @@ Choose = Callable[[Dimension], str]
 """Given a dimension, returns the label of one of its choices."""
 
 
-class SearchSpace(msgspec.Struct, frozen=True, kw_only=True):
+class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The dimensions of a search, conditional and canonical.
 
     Attributes:
         dimensions: In an order in which each depends on earlier ones only.
         n_default_threads: Threads of ONNX Runtime's default pool on this host.
         skipped: Knobs that are left out for this model or host, each with the reason.
+        rules: What is tried first.
     """
 
     dimensions: tuple[Dimension, ...]
     n_default_threads: int
     skipped: tuple[Skipped, ...] = ()
+    rules: tuple[Rule, ...] = ()
 
     def draw(self, choose: Choose) -> Candidate:
         """Make a candidate by asking `choose` for each dimension that makes a difference, in order."""
@@ -163,8 +205,17 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True):
                 why.append(choice.why)
         return Candidate(config=canonical(config, self.n_default_threads), why=tuple(why), labels=labels)
 
-    def candidates(self) -> Iterator[Candidate]:
-        """Yield every distinct candidate once, the default first."""
+    @functools.cached_property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """Every distinct candidate once, the default first; no more than `MAX_CANDIDATES`."""
+        return tuple(self._enumerate())
+
+    @functools.cached_property
+    def numbers(self) -> Mapping[str, int]:
+        """Place of each candidate in `candidates`, by the key of its config."""
+        return {candidate.config.key: number for number, candidate in enumerate(self.candidates)}
+
+    def _enumerate(self) -> Iterator[Candidate]:
         seen: set[str] = set()
         pending: list[tuple[str, ...]] = [()]
         while pending:
@@ -185,6 +236,10 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True):
                 yield candidate
             if len(seen) >= MAX_CANDIDATES:
                 return
+
+    def select(self, labels: Mapping[str, str]) -> Candidate:
+        """Return the candidate of these choices; all others stay at their default."""
+        return self.draw(lambda dimension: labels.get(dimension.name, DEFAULT_LABEL))
 
     def one_factor(self) -> Iterator[dict[str, str]]:
         """Yield selections that leave the default in one dimension, with what must be chosen for it to matter."""
@@ -252,7 +307,61 @@ def build_space(host: Host, model: ModelInfo) -> SearchSpace:
             choices=(DEFAULT_CHOICE, *(Choice(label=name, value=name, why=why) for name, why in LEVELS.items())),
         )
     )
-    return SearchSpace(dimensions=tuple(dimensions), n_default_threads=host.n_default_threads, skipped=tuple(skipped))
+    return SearchSpace(
+        dimensions=tuple(dimensions),
+        n_default_threads=host.n_default_threads,
+        skipped=tuple(skipped),
+        rules=tuple(_rules(host, model, dimensions)),
+    )
+
+
+def _rules(host: Host, model: ModelInfo, dimensions: Sequence[Dimension]) -> Iterator[Rule]:
+    """Yield the rules that can be followed in these dimensions.
+
+    Source: the pages "Thread management" and "Performance tuning" of onnxruntime.ai, and Optimum's and Triton's advice
+    to servers.
+    """
+    threads, affinity = catalogue.INTRA_OP_NUM_THREADS.name, catalogue.INTRA_OP_THREAD_AFFINITIES.name
+    spinning, blocks = catalogue.INTRA_OP_ALLOW_SPINNING.name, catalogue.DYNAMIC_BLOCK_BASE.name
+    level, mode = catalogue.GRAPH_OPTIMIZATION_LEVEL.name, catalogue.EXECUTION_MODE.name
+    known = {(dimension.name, choice.label): choice for dimension in dimensions for choice in dimension.choices}
+
+    def rule(why: str, **chosen: str) -> Iterator[Rule]:
+        names = {"threads": threads, "place": affinity, "spinning": spinning, "blocks": blocks, "level": level}
+        labels = {names.get(name, name): label for name, label in chosen.items()}
+        place = known.get((affinity, labels.get(affinity, "")))
+        if all(item in known for item in labels.items()) and (not place or labels[threads] in place.value_by):
+            yield Rule(labels=labels, why=why)
+
+    cores = len(host.usable_cores)
+    heavy = HEAVY & set(model.traits.ops)
+    why = "several callers gain nothing from more" if heavy else "no operator of this graph has much work to share"
+    yield from rule(f"one thread: {why}", threads="1")
+    yield from rule("workers that sleep leave the CPUs to others", spinning="off")
+    if host.limits.quota:
+        fitting = max(1, math.floor(host.limits.quota.cpus))
+        yield from rule("a pool that fits the CPU quota is not throttled", threads=str(fitting))
+        yield from rule(
+            "a pool that fits the CPU quota, and spends none of it on waiting", threads=str(fitting), spinning="off"
+        )
+    yield from rule("a thread for each physical core, each on its own", threads=str(cores), place="compact")
+    yield from rule("a thread for each physical core, free to move", threads=str(cores))
+    nodes = Placement(host).nodes
+    if len(nodes) > 1:
+        node = sum(1 for core in host.usable_cores if set(nodes[0]) & set(core))
+        # Where a node is one L3 domain, the two are one choice.
+        for place in ("node", "l3"):
+            yield from rule("one NUMA node: all memory is near", threads=str(node), place=place)
+    yield from rule("blocks that shrink, base 4: the documentation's value against late threads", blocks="4")
+    # What is inside an If, Loop or Scan runs one after the other all the same.
+    if (mode, "parallel") in known and not model.traits.control_flow:
+        why = f"the graph branches into {model.traits.width}"
+        yield Rule(labels={mode: "parallel"}, why=why)
+        yield Rule(labels={mode: "parallel", threads: "1"}, why=f"{why}: a thread for each branch")
+    if model.traits.quantized:
+        for name in ("ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED"):
+            why = "a quantized graph: fusions are not always faster than its quantized operators"
+            yield from rule(why, level=name)
 
 
 def _add_execution(host: Host, model: ModelInfo, dimensions: list[Dimension], skipped: list[Skipped]) -> None:

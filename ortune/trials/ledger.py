@@ -79,6 +79,11 @@ class Entry:
         return one_regime([(score, score.contended) for score in self.scores], n_quiet=2)[0]
 
     @property
+    def is_contended(self) -> bool:
+        """Whether the scores that count are those of a busy host."""
+        return one_regime([(score, score.contended) for score in self.scores], n_quiet=2)[1]
+
+    @property
     def values(self) -> list[float]:
         """Log-ratios of the first objective, of one regime."""
         return [score.log_ratios[0] for score in self.counting]

@@ -24,7 +24,7 @@ from ortune.measure.figures import (
     percentile_bounds,
     percentile_of,
 )
-from ortune.measure.stats import clustered_interval, t_interval
+from ortune.measure.stats import TRIM, TYPICAL_TRIM, clustered_interval, t_interval
 from ortune.trials.ledger import DEFAULT_POSITION
 from ortune.trials.meter import Meter, Round, one_regime, raise_default
 from ortune.trials.values import CONFIDENCE, LimitCheck, Speedup, Summary
@@ -177,7 +177,9 @@ class Tally:
             clusters.append([math.log(default / challenger) for default, challenger in zip(*costs, strict=True)])
         if len(clusters) < 2:
             return None
-        interval = clustered_interval(clusters, confidence=confidence, seed=self._seed).exp()
+        # A median asks for what is typical; a mean, throughput or CPU time counts what is not, too.
+        trim = TYPICAL_TRIM if FIGURES[name].percentile == 50 else TRIM
+        interval = clustered_interval(clusters, confidence=confidence, trim=trim, seed=self._seed).exp()
         return Speedup(
             estimate=interval.estimate,
             low=interval.low,

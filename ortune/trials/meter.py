@@ -121,6 +121,11 @@ class Meter:
         """Time under load so far."""
         return self._inference_s
 
+    @property
+    def is_mostly_contended(self) -> bool:
+        """Whether more than half of the blocks so far were contended: that is then how this host is."""
+        return 2 * self._n_contended > self._n_blocks
+
     def noise(self, *, contended: bool, drift: float | None) -> Noise:
         """Return how quiet the host was, given which blocks the claim rests on, and the drift between stages."""
         known = bool(self._shares)

@@ -44,6 +44,11 @@ FEWEST_PAIRS_PER_RESTART = 2
 """The duel's size: at least 60 pairs over at least 5 launches a side where the budget allows it. More launches
 narrow the interval more than more pairs do, as each launch has its own luck with memory layout."""
 
+FEWEST_SCREEN_ROUNDS = 3
+MOST_SCREEN_ROUNDS = 12
+LAUNCH_WORTH = 1.0
+"""Rounds of each candidate in the screen, and the time that they may take as a multiple of a launch's."""
+
 MOST_CHALLENGERS = 4
 """Challengers in the match for a front: each of them makes it longer, or the intervals wider."""
 
@@ -180,7 +185,7 @@ def make_plan(
     return Plan(
         block=block,
         duel_block=duel_block,
-        screen_rounds=6 if block.duration_ns <= 2 * SHORTEST_BLOCK_NS else 4 if block.duration_ns < 4e8 else 3,
+        screen_rounds=screen_rounds(block, launch_s),
         screen_s=(left_s - duel_s) * (1 - RACE_SHARE),
         race_s=(left_s - duel_s) * RACE_SHARE,
         duel_s=duel_s,
@@ -190,6 +195,19 @@ def make_plan(
         max_live=max_live,
         launch_s=launch_s,
     )
+
+
+def screen_rounds(block: BlockPlan, launch_s: float) -> int:
+    """Return how many rounds a candidate gets in the screen: more where launching it costs more than they do."""
+    block_s = (block.duration_ns + block.lead_in_ns) / 1e9
+    return min(max(FEWEST_SCREEN_ROUNDS, round(LAUNCH_WORTH * launch_s / block_s)), MOST_SCREEN_ROUNDS)
+
+
+def spread_rounds(plan: Plan, n_candidates: int, launch_s: float) -> Plan:
+    """Return the plan with as many rounds of the screen as there is time for, if all candidates are to be screened."""
+    left_s = plan.screen_s / max(n_candidates, 1) - launch_s
+    fitting = int(left_s / (1.25 * (plan.block.duration_ns + plan.block.lead_in_ns) / 1e9))
+    return msgspec.structs.replace(plan, screen_rounds=min(max(fitting, 1), plan.screen_rounds))
 
 
 def sides_of(goal: Goal) -> int:

@@ -10,18 +10,19 @@ import msgspec
 import numpy as np
 
 from ortune.errors import NeighbourError
-from ortune.knobs import DEFAULT, SearchSpace
+from ortune.knobs import DEFAULT, Config, SearchSpace
 from ortune.measure import Block, BlockPlan, Executor, Failure, Live
 from ortune.measure.figures import is_pooled
 from ortune.trials.duel import DuelResult, judge, kept_all, run_duel, worst_excess
 from ortune.trials.front import FrontResult, run_front
 from ortune.trials.ledger import Entry
 from ortune.trials.meter import Meter, raise_default
-from ortune.trials.plan import Pace, block_plan, make_plan, pace_of, too_few_calls, usual_budget_s
+from ortune.trials.plan import Pace, block_plan, make_plan, pace_of, spread_rounds, too_few_calls, usual_budget_s
 from ortune.trials.race import run_race
 from ortune.trials.screen import open_study, run_screen
 from ortune.trials.stage import Context
-from ortune.trials.values import BestSoFar, Budget, Closest, Observe, Outcome, StageTime, Verdict
+from ortune.trials.strategy import make_sampler
+from ortune.trials.values import BestSoFar, Budget, Closest, Observe, Outcome, StageTime, StrategyName, Verdict
 from ortune.workload import Goal
 
 FIRST_BLOCK_NS = 100_000_000
@@ -49,6 +50,8 @@ class Basis(msgspec.Struct, frozen=True, kw_only=True):
         free_bytes: Memory that can be used, or None.
         seed: Seed of proposals, orders, traffic and resampling.
         study_path: File for Optuna's study, or None to keep it in memory.
+        strategy: In which order candidates are screened.
+        hints: Configs to screen early: what earlier searches found.
     """
 
     goal: Goal = Goal()
@@ -57,6 +60,8 @@ class Basis(msgspec.Struct, frozen=True, kw_only=True):
     free_bytes: int | None = None
     seed: int = 0
     study_path: Path | None = None
+    strategy: StrategyName = "adaptive"
+    hints: tuple[Config, ...] = ()
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,7 +101,8 @@ def run_search(
         UsageError: The study's file cannot be used.
     """
     goal = basis.goal
-    study = open_study(basis.study_path, basis.seed, len(goal.objectives))
+    sampler = make_sampler(basis.strategy, space, basis.seed)
+    study = open_study(basis.study_path, sampler, len(goal.objectives))
     meter = Meter(executor, np.random.default_rng(basis.seed), check)
     start = calibrate(meter, first, basis)
     budget_s = budget.seconds or usual_budget_s(goal, start.pace, start.launch_s)
@@ -108,8 +114,18 @@ def run_search(
         peak_bytes=start.peak_bytes,
         free_bytes=basis.free_bytes,
     )
+    if basis.strategy == "exhaustive":
+        plan = spread_rounds(plan, len(space.candidates) - 1, start.launch_s)
     context = Context(
-        meter=meter, space=space, goal=goal, plan=plan, budget=budget, end_s=start_s + budget_s, observe=observe
+        meter=meter,
+        space=space,
+        goal=goal,
+        plan=plan,
+        budget=budget,
+        end_s=start_s + budget_s,
+        observe=observe,
+        strategy=basis.strategy,
+        hints=basis.hints,
     )
     if warning := too_few_calls(goal, plan, start.pace):
         context.note(warning)
@@ -257,6 +273,7 @@ def conclude(
         n_candidates=len(context.candidates),
         stages=tuple(stages),
         deterministic=deterministic,
+        ended_early=context.ended_early,
     )
     if isinstance(finished, FrontResult):
         recommended = [point for point in finished.front if point.recommended]

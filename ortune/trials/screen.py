@@ -1,19 +1,22 @@
-"""The screen: Optuna proposes candidates, a few blocks of each against the default say which are promising."""
+"""The screen: candidates are proposed, and a few blocks of each against the default say which are promising."""
 
 from __future__ import annotations
 
-import warnings
+import statistics
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import optuna
 
 from ortune.errors import UsageError
-from ortune.knobs import Candidate, SearchSpace, catalogue
-from ortune.knobs.space import DEFAULT_LABEL, SPINNING_OFF
+from ortune.knobs import Candidate, SearchSpace
+from ortune.knobs.space import DEFAULT_LABEL
 from ortune.measure import Live
 from ortune.trials.ledger import Entry
 from ortune.trials.stage import Context
+from ortune.trials.strategy import CONFIG, EXCESS, VARIANCE, ThompsonSampler
 from ortune.trials.values import StageTime
 
 BATCH = 4
@@ -26,31 +29,39 @@ HOPELESS = 0.2
 STALE_ASKS = 6
 """Proposals in a row that are known already, after which untried candidates are taken at random."""
 
+WORTH_LEARNING = 0.0005
+"""Log-ratio that the screen must be expected to gain for it to go on."""
+
+LOOK_EVERY = 3 * BATCH
+"""Candidates between two looks at what is left to gain."""
+
+USUAL_NOISE = 0.03
+"""Standard deviation of a block's log-ratio, until enough of them were seen."""
+
+LAUNCH_LUCK = 0.01
+LAUNCH_LUCK_OF_CALLERS = 0.04
+"""Standard deviation between launches of one config, which the rounds of one launch cannot tell: of one caller, and of
+several."""
+
+BUSY_SPELL = 0.25
+"""The same for a candidate that was measured in a busy spell of the host."""
+
 STUDY_NAME = "ortune"
 
 
-EASY_WINS = (
-    {catalogue.INTRA_OP_NUM_THREADS.name: "1"},
-    {catalogue.INTRA_OP_ALLOW_SPINNING.name: SPINNING_OFF.label},
-)
-"""Tried first: what wins most often under a load that is more than one caller in a loop."""
-
-
-def open_study(path: Path | None, seed: int, n_objectives: int) -> optuna.Study:
+def open_study(path: Path | None, sampler: optuna.samplers.BaseSampler, n_objectives: int) -> optuna.Study:
     """Return a new study: in memory, or in a file that Optuna and its dashboard can open later.
 
     Args:
         path: A file whose suffix says its kind: .db, .sqlite or .sqlite3 for SQLite, .log or .journal for Optuna's
             journal; or None.
-        seed: Seed of the sampler.
+        sampler: Proposes candidates.
         n_objectives: How many objectives there are.
 
     Raises:
         UsageError: The file exists, or has another suffix.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
-    sampler = optuna.samplers.TPESampler(multivariate=True, group=True, constant_liar=True, seed=seed)
     storage: Any = None
     if path is not None:
         if path.exists():
@@ -71,8 +82,28 @@ def open_study(path: Path | None, seed: int, n_objectives: int) -> optuna.Study:
 
 
 def run_screen(context: Context, study: optuna.Study) -> StageTime:
-    """Screen candidates until time, trials or the space are used up."""
+    """Screen candidates until time, trials or the space are used up, or nothing is left to gain."""
     return _Screen(context, study).run()
+
+
+def first_selections(context: Context) -> Iterator[dict[str, str]]:
+    """Yield what is screened before the sampler is asked: what is left open stays at its default.
+
+    Sceptics get the plain strategies as they are: they begin with the default alone. Ours begins with what earlier
+    searches found, what the documentation advises, and each choice by itself, from which the effects are learnt.
+    """
+    yield {}
+    if context.strategy in {"random", "exhaustive"}:
+        return
+    space = context.space
+    if context.strategy == "adaptive":
+        for config in context.hints:
+            number = space.numbers.get(config.key)
+            if number is not None:
+                yield dict(space.candidates[number].labels)
+        for rule in space.rules:
+            yield dict(rule.labels)
+    yield from space.one_factor()
 
 
 class _Screen:
@@ -80,12 +111,20 @@ class _Screen:
         self.context = context
         self.study = study
         self.space: SearchSpace = context.space
-        # The default was measured against itself by definition; the rest of the queue leaves it in one dimension.
-        known = {(dimension.name, choice.label) for dimension in self.space.dimensions for choice in dimension.choices}
-        easy = [selection for selection in EASY_WINS if known.issuperset(selection.items())]
-        for selection in ({}, *easy, *self.space.one_factor()):
-            labels = {dimension.name: DEFAULT_LABEL for dimension in self.space.dimensions}
-            study.enqueue_trial({**labels, **selection}, skip_if_exists=True)
+        self.pending: list[tuple[optuna.Trial, Candidate]] = []
+        self.next_look = 0
+        known: set[str] = set()
+        for selection in first_selections(context):
+            candidate = self.space.select(selection)
+            # Two rules may come to the same, and so may a rule and a hint.
+            if candidate.config.key not in known:
+                known.add(candidate.config.key)
+                self.enqueue(candidate)
+        self.n_first = len(known) - 1
+
+    def enqueue(self, candidate: Candidate) -> None:
+        labels = {dimension.name: DEFAULT_LABEL for dimension in self.space.dimensions}
+        self.study.enqueue_trial({**labels, **candidate.labels})
 
     def run(self) -> StageTime:
         context = self.context
@@ -97,6 +136,8 @@ class _Screen:
         default = context.launch_default()
         try:
             while context.now_s() < end_s and (left := total - self.n_screened) > 0:
+                if self.is_over():
+                    break
                 batch = self.ask(min(BATCH, context.plan.max_live - 1, left))
                 if not batch:
                     break
@@ -111,11 +152,32 @@ class _Screen:
                 )
         finally:
             default.close()
+        sampler = self.study.sampler
+        if isinstance(sampler, ThompsonSampler):
+            sampler.learn(self.study.get_trials(deepcopy=False))
+            expected = sampler.expected()
+            context.expected = {key: float(expected[number]) for key, number in self.space.numbers.items()}
         return context.meter.stage_time("screen", start_s, inference_s)
 
     @property
     def n_screened(self) -> int:
         return len(self.context.ledger) - 1
+
+    def is_over(self) -> bool:
+        """Return whether nothing is left to gain, and say so."""
+        sampler = self.study.sampler
+        if not isinstance(sampler, ThompsonSampler) or self.n_screened < max(self.n_first, self.next_look):
+            return False
+        self.next_look = self.n_screened + LOOK_EVERY
+        gain = sampler.gain_left(self.study)
+        if gain >= WORTH_LEARNING:
+            return False
+        left = len(self.context.candidates) - len(self.context.ledger)
+        self.context.ended_early = (
+            f"the {left} candidates that were not tried are expected to gain {gain:.1%} over the best, if anything"
+        )
+        self.context.note(f"enough seen: {self.context.ended_early}")
+        return True
 
     def ask(self, n: int) -> list[tuple[optuna.Trial, Entry]]:
         """Return up to `n` new candidates; a proposal that is known already is answered from the ledger."""
@@ -132,6 +194,7 @@ class _Screen:
                     dimension.name, [choice.label for choice in dimension.choices]
                 )
             )
+            trial.set_user_attr(CONFIG, candidate.config.key)
             if candidate not in ledger:
                 n_stale = 0
                 batch.append((trial, ledger.open(candidate)))
@@ -149,8 +212,7 @@ class _Screen:
         untried = [candidate for candidate in self.context.candidates if candidate not in self.context.ledger]
         if not untried:
             return False
-        choice = untried[int(self.context.meter.rng.integers(len(untried)))]
-        self.study.enqueue_trial(choice.labels)
+        self.enqueue(untried[int(self.context.meter.rng.integers(len(untried)))])
         return True
 
     def measure(self, default: Live, batch: list[tuple[optuna.Trial, Entry]]) -> None:
@@ -181,14 +243,19 @@ class _Screen:
             self.tell(trial, context.ledger[candidate])
 
     def is_hopeless(self, entry: Entry) -> bool:
+        if self.is_doubtful(entry):
+            return False
         scores = entry.scores
         return all(value > HOPELESS for score in scores for value in score.log_ratios) and entry.excess >= (
             self.context.default.excess
         )
 
+    def is_doubtful(self, entry: Entry) -> bool:
+        """Return whether what was seen of a candidate is due to a busy spell, on a host that is not always busy."""
+        return entry.is_contended and not self.context.meter.is_mostly_contended
+
     def tell(self, trial: optuna.Trial, entry: Entry) -> None:
         """Tell Optuna a candidate's median log-ratios to the default and its excess over limits, or that it failed."""
-        trial.set_user_attr("config", entry.candidate.config.key)
         if entry.failure:
             trial.set_user_attr("failure", entry.failure.message)
             self.study.tell(trial, state=optuna.trial.TrialState.FAIL)
@@ -196,8 +263,22 @@ class _Screen:
         for limit, excess in zip(self.context.goal.limits, entry.excesses, strict=False):
             trial.set_constraint(limit.text, excess)
         if entry.vector is not None:
+            trial.set_user_attr(VARIANCE, self.variance(entry))
+            trial.set_user_attr(EXCESS, entry.excess)
             self.study.tell(trial, list(entry.vector))
         elif entry.candidate.config.is_default:
             self.study.tell(trial, [0.0] * len(self.context.goal.objectives))
         else:
             self.study.tell(trial, state=optuna.trial.TrialState.FAIL)
+
+    def variance(self, entry: Entry) -> float:
+        """Return the variance of a candidate's log-ratio by noise: of its rounds, and of its launch.
+
+        A few rounds tell little of their own scatter: that of all candidates together is taken.
+        """
+        scatter = [float(np.var(each.values, ddof=1)) for each in self.context.ledger if len(each.values) > 1]
+        of_round = statistics.median(scatter) if len(scatter) >= BATCH else USUAL_NOISE**2
+        luck = LAUNCH_LUCK if self.context.goal.load.clients == 1 else LAUNCH_LUCK_OF_CALLERS
+        # The median of a few has about 1.3 times the variance of their mean.
+        spell = BUSY_SPELL if self.is_doubtful(entry) else 0.0
+        return 1.3 * of_round / max(len(entry.values), 1) + luck**2 + spell**2

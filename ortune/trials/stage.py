@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from ortune.knobs import DEFAULT, Candidate, SearchSpace
+from ortune.knobs import DEFAULT, Candidate, Config, SearchSpace
 from ortune.measure import Failure, Live
 from ortune.measure.stats import Interval, t_interval
 from ortune.trials.ledger import Entry, Ledger
 from ortune.trials.meter import Meter, raise_default
 from ortune.trials.plan import Plan
-from ortune.trials.values import Budget, Observe, Progress, Stage
+from ortune.trials.values import Budget, Observe, Progress, Stage, StrategyName
 from ortune.workload import Goal
 
 
@@ -20,6 +20,11 @@ class Context:
     Attributes:
         candidates: All of the space, the default first.
         end_s: When the budget ends, on the executor's clock.
+        strategy: In which order candidates are screened.
+        hints: Configs to screen early: what earlier searches found.
+        ended_early: Why the screen ended before its time, a sentence; empty if it did not.
+        expected: Log-ratio to the default that each candidate is expected to have after the screen, by its key; empty
+            where the strategy does not say.
         default: The default's entry in the ledger.
     """
 
@@ -33,14 +38,20 @@ class Context:
         budget: Budget,
         end_s: float,
         observe: Observe,
+        strategy: StrategyName = "adaptive",
+        hints: Sequence[Config] = (),
     ) -> None:
         self.meter = meter
         self.goal = goal
         self.space = space
-        self.candidates = tuple(space.candidates())
+        self.candidates = space.candidates
         self.plan = plan
         self.budget = budget
         self.end_s = end_s
+        self.strategy = strategy
+        self.hints = hints
+        self.ended_early = ""
+        self.expected: Mapping[str, float] = {}
         self.ledger = Ledger(goal)
         self.default = self.ledger.open(Candidate(config=DEFAULT))
         self._observe = observe

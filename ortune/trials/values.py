@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
+from ortune.errors import UsageError
 from ortune.knobs import Candidate, Config
 from ortune.measure import Failure, Loaded
 from ortune.measure.stats import Interval
@@ -25,6 +26,30 @@ Verdict = Literal["faster", "default_is_best", "inconclusive", "within_limits", 
 - "overload": requests arrive faster than the default or any candidate can serve them.
 - "trade_off": several objectives were asked for, and there is a front to choose from.
 """
+
+StrategyName = Literal["adaptive", "tpe", "random", "exhaustive"]
+"""In which order candidates are screened.
+
+- "adaptive": what similar models, the documentation and the measurements so far make most promising.
+- "tpe": Optuna's tree-structured Parzen estimator.
+- "random": at random.
+- "exhaustive": all of them.
+"""
+
+STRATEGIES: tuple[StrategyName, ...] = get_args(StrategyName)
+
+
+def parse_strategy(text: str) -> StrategyName:
+    """Return the strategy of that name.
+
+    Raises:
+        UsageError: There is none.
+    """
+    for name in STRATEGIES:
+        if text == name:
+            return name
+    raise UsageError(f"--strategy {text}: there is no such strategy.", f"Choose one of {', '.join(STRATEGIES)}.")
+
 
 NEGLIGIBLE_GAIN = 0.02
 """A gain that is not worth a setting: when the interval excludes more than this, the default is called best."""
@@ -216,6 +241,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         n_candidates: Size of the space.
         stages: Where the time went.
         deterministic: Whether the default's outputs are the same in each run.
+        ended_early: Why the screen ended before its time, a sentence; empty if it did not.
     """
 
     verdict: Verdict
@@ -236,6 +262,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     n_candidates: int
     stages: tuple[StageTime, ...]
     deterministic: bool
+    ended_early: str = ""
 
 
 class BestSoFar(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,0 +1,225 @@
+"""Records a landscape: every candidate for a model under a load, measured again and again.
+
+    python -m benchmarks.record MODEL [--name NAME] [--clients N] [--objective p50] [--quota 1.0] [--beside COMMAND]
+
+All candidates are swept several times, in batches with the default among them, each time launched afresh and in a new
+order; then those that look best are launched more often, so that the best is known more sharply. The blocks are those
+of a search. Nothing is repeated for noise: busy spells of the host are part of the landscape. It takes minutes: run it
+on an idle host, after `python -m models.build MODEL`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import math
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.host import describe_host
+from benchmarks.loads import cpu_quota
+from models.build import build, options
+from ortune.cli.options import parse_inputs
+from ortune.host import Fingerprint, read_host
+from ortune.knobs import Candidate
+from ortune.measure import Block, BlockPlan, Failure, Live
+from ortune.measure.executor import ProcessExecutor, launch_reference
+from ortune.measure.figures import cost, figure_of_block
+from ortune.measure.landscape import N_QUANTILES, About, Recording
+from ortune.model import digest_of
+from ortune.trials.meter import Meter
+from ortune.trials.plan import block_plan
+from ortune.trials.run import Basis, calibrate
+from ortune.tune import SearchRequest, open_executor, prepare
+from ortune.workload import Goal, make_goal, make_load
+
+LANDSCAPES = Path(__file__).parent / "landscapes"
+
+BATCH = 7
+"""Candidates that are live beside the default."""
+
+LOAD_DEADLINE_S = 60.0
+
+
+class Recorder:
+    """Measures batches, and keeps a row for each block."""
+
+    def __init__(self, executor: ProcessExecutor, goal: Goal, plan: BlockPlan, seed: int) -> None:
+        self.executor = executor
+        self.goal = goal
+        self.plan = plan
+        self.rng = np.random.default_rng(seed)
+        self.start_s = executor.now_s()
+        self.rows: list[tuple[int, int, int, float, float, float, bool]] = []
+        self.profiles: list[list[float]] = []
+        self.loads_ns: list[int] = []
+        self.launches: list[tuple[int, float]] = []
+        self.failures: dict[int, Failure] = {}
+        self.n_turns = 0
+
+    def sweep(self, candidates: list[tuple[int, Candidate]], rounds: int, word: str) -> None:
+        """Measure all of them in batches, in a new order."""
+        (default,) = [pair for pair in candidates if pair[0] == 0]
+        others = [pair for pair in candidates if pair[0] and pair[0] not in self.failures]
+        order = [others[k] for k in self.rng.permutation(len(others))]
+        n_batches = math.ceil(len(order) / BATCH)
+        for k in range(n_batches):
+            self.batch([default, *order[k::n_batches]], rounds)
+            print(f"\r{word}: {k + 1} of {n_batches} batches", end="", flush=True, file=sys.stderr)
+        print(file=sys.stderr)
+
+    def batch(self, batch: list[tuple[int, Candidate]], rounds: int) -> None:
+        """Launch a batch and measure its rounds."""
+        start_s = self.executor.now_s()
+        answers = self.executor.launch([candidate.config for _, candidate in batch], deadline_s=LOAD_DEADLINE_S)
+        self.launches.append((len(batch), self.executor.now_s() - start_s))
+        lives: list[tuple[int, int, Live]] = []
+        for (number, _), answer in zip(batch, answers, strict=True):
+            if isinstance(answer, Failure):
+                self.failures[number] = answer
+            else:
+                lives.append((number, len(self.loads_ns), answer))
+                self.loads_ns.append(answer.loaded.load_ns)
+        try:
+            for _ in range(rounds):
+                for k in self.rng.permutation(len(lives)):
+                    number, launch, live = lives[k]
+                    if number in self.failures:
+                        continue
+                    block = live.measure(self.plan)
+                    if isinstance(block, Failure):
+                        self.failures[number] = block
+                    else:
+                        self.keep(number, launch, block)
+                self.n_turns += 1
+        finally:
+            for _, _, live in lives:
+                live.close()
+
+    def keep(self, number: int, launch: int, block: Block) -> None:
+        """Add a row."""
+        name = self.goal.objective
+        log_cost = math.log(cost(name, figure_of_block(name, block, self.loads_ns[launch])))
+        foreign = math.nan if block.foreign_share is None else block.foreign_share
+        time_s = self.executor.now_s() - self.start_s
+        self.rows.append((number, launch, self.n_turns, time_s, log_cost, foreign, block.contended))
+        points = (np.arange(N_QUANTILES) + 0.5) / N_QUANTILES
+        quantiles = np.quantile(block.samples_ns, points)
+        self.profiles.append((quantiles / np.median(block.samples_ns)).tolist())
+
+    def best(self, n: int) -> list[int]:
+        """Return the numbers of those that are cheapest so far, relative to the default in the same rounds."""
+        base: dict[int, float] = {turn: value for number, _, turn, _, value, _, _ in self.rows if number == 0}
+        found: dict[int, list[float]] = {}
+        for number, _, turn, _, value, _, _ in self.rows:
+            if number and number not in self.failures and turn in base:
+                found.setdefault(number, []).append(value - base[turn])
+        return sorted(found, key=lambda number: statistics.median(found[number]))[:n]
+
+
+def record(arguments: argparse.Namespace, path: Path) -> None:
+    """Record one landscape."""
+    goal = make_goal(make_load(arguments.clients, None, None), arguments.objective, None, ())
+    shapes = [text for text in options(arguments.model) if text != "--shape"]
+    request = SearchRequest(
+        model=str(build(arguments.model)),
+        goal=goal,
+        beside=arguments.beside,
+        inputs=parse_inputs(None, shapes, None, 0),
+    )
+    setting = prepare(request)
+    candidates = list(enumerate(setting.space.candidates))
+    quota = setting.host.limits.quota
+    with open_executor(setting) as (executor, check):
+        first = launch_reference(executor, setting.model, setting.feed)
+        meter = Meter(executor, np.random.default_rng(0), check)
+        start = calibrate(meter, first, Basis(goal=goal, quota=quota is not None))
+        recorder = Recorder(executor, goal, block_plan(start.pace), seed=arguments.seed)
+        for number in range(arguments.sweeps):
+            recorder.sweep(candidates, arguments.rounds, f"sweep {number + 1} of {arguments.sweeps}")
+            check()
+        best = {0, *recorder.best(arguments.refine)}
+        for number in range(arguments.refinements):
+            recorder.sweep(
+                [candidates[k] for k in sorted(best)],
+                arguments.rounds + 1,
+                f"the best, {number + 1} of {arguments.refinements}",
+            )
+            check()
+    each_s, start_s = fit_launches(recorder.launches)
+    columns = dict(zip(list(Recording.COLUMNS)[:7], zip(*recorder.rows, strict=True), strict=True))
+    recording = Recording(
+        About(
+            name=path.stem,
+            model=f"{arguments.model} {digest_of(setting.model.files)}",
+            traits=setting.model.traits,
+            host=Fingerprint.of(setting.host),
+            host_text=describe_host(),
+            quota=quota.cpus if quota else None,
+            neighbour=arguments.beside,
+            goal=goal,
+            runtime=executor.runtime,
+            recorded=datetime.datetime.now().astimezone().date().isoformat(),
+            space=setting.space,
+            launch_s=each_s,
+            start_s=start_s,
+            block_ns=recorder.plan.duration_ns,
+            failures=recorder.failures,
+        ),
+        **{name: np.asarray(values) for name, values in columns.items()},
+        profile=np.asarray(recorder.profiles),
+        load_ns=np.asarray(recorder.loads_ns),
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    recording.save(path)
+    print(
+        f"{path.name}: {len(candidates)} candidates, {len(recorder.rows)} blocks of "
+        f"{recorder.plan.duration_ns / 1e6:.0f} ms, {recording.contended.mean():.0%} contended, "
+        f"{len(recorder.failures)} failed, {executor.now_s() - recorder.start_s:.0f} s, "
+        f"{path.stat().st_size / 1000:.0f} kB"
+    )
+
+
+def fit_launches(launches: list[tuple[int, float]]) -> tuple[float, float]:
+    """Return the time that each worker of a launch takes, and that of a launch by itself.
+
+    All launches of a recording are of about one size, so that the two cannot be told apart by them: a launch by itself
+    is taken as one further worker, which is what an interpreter's start on an idle CPU costs.
+    """
+    each_s = statistics.median(duration_s / (n + 1) for n, duration_s in launches)
+    return each_s, each_s
+
+
+def main() -> None:
+    """Record the landscape that the command line asks for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("model", metavar="MODEL", help="a model of models/manifest.toml")
+    parser.add_argument("--name", help="name of the landscape; the model's by default")
+    parser.add_argument("--clients", type=int, help="concurrent callers")
+    parser.add_argument(
+        "--objective", help="p50 by default, throughput with callers; p50, mean and throughput are replayed"
+    )
+    parser.add_argument("--quota", type=float, help="CPUs' worth of time, by a cgroup made for it")
+    parser.add_argument("--beside", metavar="COMMAND", help="a neighbour")
+    parser.add_argument("--sweeps", type=int, default=2, help="launches of every candidate")
+    parser.add_argument("--rounds", type=int, default=3, help="blocks in each launch")
+    parser.add_argument("--refine", type=int, default=14, help="candidates that are launched more often")
+    parser.add_argument("--refinements", type=int, default=4, help="their further launches")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    path = LANDSCAPES / f"{arguments.name or arguments.model}.npz"
+    if arguments.quota and not read_host().limits.quota:
+        # The cgroup is made for a second process: this one would not get out of it again.
+        with cpu_quota(arguments.quota) as prefix:
+            if prefix is not None:
+                subprocess.run([*prefix, sys.executable, "-m", "benchmarks.record", *sys.argv[1:]], check=True)
+        return
+    record(arguments, path)
+
+
+if __name__ == "__main__":
+    main()

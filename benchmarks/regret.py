@@ -1,0 +1,385 @@
+"""How near strategies come to the best there is, by replay on landscapes whose truth is known.
+
+    python -m benchmarks.regret [--replays 200] [--budgets 15,60,300] [--methods ours,tpe-1,...] [--landscapes NAME,...]
+                                [--json FILE] [--plot FILE]
+
+The landscapes are the recorded ones in benchmarks/landscapes and the synthetic ones of benchmarks/synthetic.py. Every
+method meets the same host with the same seed. It is told nothing but the space, and pays for each launch and block in
+replayed time. What it recommends is compared with the best of the landscape:
+
+- regret: how much slower than the best, in percent;
+- claimed minus true: the gain that it reports, less the gain that its recommendation truly has, in points;
+- coverage: share of the intervals that hold the truth, for what reports one.
+
+Ours is `ortune search` with all of its stages. The others are the strategies as tuners use them: TPE and random search
+with one, three or ten blocks a trial, successive halving with a doubling of blocks, and a sweep over all candidates;
+each recommends what measured best, and claims what it measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import itertools
+import json
+import math
+import os
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+from threadpoolctl import threadpool_limits
+
+from benchmarks.record import LANDSCAPES
+from benchmarks.synthetic import all_landscapes
+from ortune.knobs import DEFAULT, Candidate
+from ortune.knobs.space import DEFAULT_LABEL
+from ortune.measure import BlockPlan, Failure
+from ortune.measure.figures import cost, figure_of_block
+from ortune.measure.landscape import Landscape, load_landscape
+from ortune.measure.replay import ReplayExecutor
+from ortune.trials.run import Basis, run_search
+from ortune.trials.values import Budget, StrategyName
+
+Row = dict[str, Any]
+
+LAUNCH_DEADLINE_S = 60.0
+STALE_ASKS = 6
+
+
+@cache
+def landscapes() -> dict[str, Landscape]:
+    """Return all landscapes by name: the recorded ones first."""
+    recorded = [load_landscape(path) for path in sorted(LANDSCAPES.glob("*.npz"))]
+    return {each.name: each for each in (*recorded, *all_landscapes())}
+
+
+class Tuner:
+    """A tuner as others are: it measures one candidate after the other, and believes what it measured."""
+
+    def __init__(self, landscape: Landscape, budget_s: float, seed: int) -> None:
+        self.landscape = landscape
+        self.executor = ReplayExecutor(landscape, seed=seed)
+        self.budget_s = budget_s
+        self.rng = np.random.default_rng(seed)
+        self.found: dict[int, float] = {}
+        duration_ns = 5e8 if landscape.quota else max(5e7, 8 * math.exp(landscape.log_costs[0]))
+        if landscape.goal.objective == "throughput":
+            duration_ns = max(5e7, 32e9 * math.exp(landscape.log_costs[0]))
+        self.plan = BlockPlan(
+            load=landscape.goal.load, duration_ns=int(duration_ns), lead_in_ns=int(duration_ns / 12), min_calls=2,
+            deadline_s=60,
+        )  # fmt: skip
+
+    def is_over(self) -> bool:
+        """Return whether the budget is spent."""
+        return self.executor.now_s() >= self.budget_s
+
+    def measure(self, number: int, n_blocks: int) -> float:
+        """Launch a candidate, measure it, and return the median of its log-costs; infinity if it fails."""
+        config = self.landscape.space.candidates[number].config
+        (live,) = self.executor.launch([config], deadline_s=LAUNCH_DEADLINE_S)
+        if isinstance(live, Failure):
+            return math.inf
+        blocks = [live.measure(self.plan) for _ in range(n_blocks)]
+        name = self.landscape.goal.objective
+        values = [
+            math.log(cost(name, figure_of_block(name, block, 0))) for block in blocks if not isinstance(block, Failure)
+        ]
+        self.found[number] = statistics.median(values)
+        return self.found[number]
+
+    def answer(self, found: dict[int, float] | None = None) -> tuple[int, float]:
+        """Return what measured best, and the gain that it seems to have."""
+        found = found or self.found
+        best = min(found, key=found.__getitem__)
+        return best, math.exp(self.found[0] - found[best])
+
+
+def run_trials(tuner: Tuner, sampler: optuna.samplers.BaseSampler, n_blocks: int) -> tuple[int, float]:
+    """Run Optuna's sampler as its tutorial does."""
+    space = tuner.landscape.space
+    study = optuna.create_study(sampler=sampler)
+    tuner.measure(0, n_blocks)
+    n_stale = 0
+    while not tuner.is_over() and len(tuner.found) < len(space.candidates):
+        if n_stale >= STALE_ASKS:
+            untried = [number for number in range(len(space.candidates)) if number not in tuner.found]
+            labels = space.candidates[int(tuner.rng.choice(untried))].labels
+            study.enqueue_trial({each.name: labels.get(each.name, DEFAULT_LABEL) for each in space.dimensions})
+        trial = study.ask()
+
+        def choose(dimension: Any, trial: optuna.Trial = trial) -> str:
+            return str(trial.suggest_categorical(dimension.name, [choice.label for choice in dimension.choices]))
+
+        candidate: Candidate = space.draw(choose)
+        number = space.numbers[candidate.config.key]
+        # What was measured is not measured again, as a good tuner does; and where the sampler has nothing new to
+        # propose, a candidate is taken at random.
+        n_stale = n_stale + 1 if number in tuner.found else 0
+        value = tuner.found[number] if number in tuner.found else tuner.measure(number, n_blocks)
+        study.tell(trial, *([value] if math.isfinite(value) else [None, optuna.trial.TrialState.FAIL]))
+    return tuner.answer()
+
+
+def tpe(tuner: Tuner, seed: int, n_blocks: int) -> tuple[int, float]:
+    """Run Optuna's default sampler."""
+    return run_trials(tuner, optuna.samplers.TPESampler(seed=seed), n_blocks)
+
+
+def random_search(tuner: Tuner, seed: int, n_blocks: int) -> tuple[int, float]:
+    """Measure candidates at random, none twice."""
+    tuner.measure(0, n_blocks)
+    for number in tuner.rng.permutation(np.arange(1, len(tuner.landscape.space.candidates))):
+        if tuner.is_over():
+            break
+        tuner.measure(int(number), n_blocks)
+    return tuner.answer()
+
+
+def exhaustive(tuner: Tuner, seed: int) -> tuple[int, float]:
+    """Measure all candidates in order, with as many blocks each as there is time for, or as far as it goes."""
+    n = len(tuner.landscape.space.candidates)
+    each_s = tuner.budget_s / n - tuner.landscape.start_s - tuner.landscape.launch_s
+    n_blocks = min(max(int(each_s / (1.1e-9 * tuner.plan.duration_ns)), 1), 50)
+    for number in range(n):
+        if number and tuner.is_over():
+            break
+        tuner.measure(number, n_blocks)
+    return tuner.answer()
+
+
+def successive_halving(tuner: Tuner, seed: int) -> tuple[int, float]:
+    """Measure as many as there is time for; keep the better half, and measure it with twice the blocks; and so on.
+
+    Source: K. Jamieson and A. Talwalkar, "Non-stochastic best arm identification" (AISTATS 2016).
+    """
+    n = len(tuner.landscape.space.candidates)
+    launch_s = tuner.landscape.start_s + tuner.landscape.launch_s
+    block_s = 1.1e-9 * tuner.plan.duration_ns
+    first = 2
+    while first < n and math.log2(2 * first) * 2 * first * (launch_s / 2 + block_s) < tuner.budget_s:
+        first *= 2
+    numbers = [0, *(int(k) for k in tuner.rng.permutation(np.arange(1, n))[: min(first, n) - 1])]
+    n_blocks = 1
+    while True:
+        found = {number: tuner.measure(number, n_blocks) for number in numbers if not tuner.is_over()}
+        if not found or len(numbers) <= 2 or tuner.is_over():
+            break
+        numbers = sorted(found, key=found.__getitem__)[: max(len(numbers) // 2, 2)]
+        n_blocks *= 2
+    return tuner.answer(
+        {number: tuner.found[number] for number in numbers if number in tuner.found} | {0: tuner.found[0]}
+    )
+
+
+OTHERS: dict[str, Callable[[Tuner, int], tuple[int, float]]] = {
+    **{f"tpe-{n}": lambda tuner, seed, n=n: tpe(tuner, seed, n) for n in (1, 3, 10)},  # type: ignore[misc]
+    **{f"random-{n}": lambda tuner, seed, n=n: random_search(tuner, seed, n) for n in (1, 3)},  # type: ignore[misc]
+    "halving": successive_halving,
+    "exhaustive": exhaustive,
+}
+
+OURS: dict[str, StrategyName] = {
+    "ours": "adaptive",
+    "ours, tpe": "tpe",
+    "ours, random": "random",
+    "ours, exhaustive": "exhaustive",
+}
+"""Ours, and its other strategies for the screen, with the same race and duel."""
+
+
+def replay(name: str, method: str, budget_s: float, seed: int) -> Row:
+    """Run one search, and return what became of it."""
+    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    landscape = landscapes()[name]
+    start_s = time.perf_counter()
+    row: Row = {"landscape": name, "method": method, "budget_s": budget_s, "seed": seed}
+    if method in OURS:
+        executor = ReplayExecutor(landscape, seed=seed)
+        (first,) = executor.launch([DEFAULT], deadline_s=LAUNCH_DEADLINE_S)
+        assert not isinstance(first, Failure)
+        outcome = run_search(
+            landscape.space,
+            executor,
+            Budget(seconds=budget_s),
+            Basis(goal=landscape.goal, seed=seed, strategy=OURS[method], quota=landscape.quota),
+            first=first,
+            start_s=0.0,
+        )
+        chosen = landscape.space.numbers[outcome.config.key]
+        claimed = 1.0
+        if outcome.speedup and outcome.winner:
+            rival = landscape.space.numbers[outcome.winner.config.key]
+            row["covered"] = outcome.speedup.low <= math.exp(landscape.log_speedup(rival)) <= outcome.speedup.high
+            claimed = outcome.speedup.estimate if chosen else 1.0
+        row |= {"verdict": outcome.verdict, "spent_s": executor.now_s(), "n_tried": len(outcome.trials)}
+    else:
+        tuner = Tuner(landscape, budget_s, seed)
+        chosen, claimed = OTHERS[method](tuner, seed)
+        row |= {"spent_s": tuner.executor.now_s(), "n_tried": len(tuner.found)}
+    true = math.exp(landscape.log_speedup(chosen))
+    return row | {
+        "regret": 100 * (math.exp(landscape.log_speedup(landscape.best)) / true - 1),
+        "excess": 100 * (claimed - true),
+        "worse": true < 1 - 1e-9,
+        "chosen": chosen,
+        "wall_s": time.perf_counter() - start_s,
+    }
+
+
+def replay_many(job: tuple[str, str, float, range]) -> list[Row]:
+    """Run the searches of several seeds."""
+    name, method, budget_s, seeds = job
+    with threadpool_limits(limits=1):  # every CPU has a process of its own already
+        return [replay(name, method, budget_s, seed) for seed in seeds]
+
+
+def summarise(rows: list[Row]) -> Row:
+    """Return the figures of some searches."""
+    regrets = np.array([row["regret"] for row in rows])
+    covered = [row["covered"] for row in rows if "covered" in row]
+    return {
+        "n": len(rows),
+        "mean": float(regrets.mean()),
+        "p90": float(np.quantile(regrets, 0.9)),
+        "within_1": float((regrets <= 1).mean()),
+        "within_2": float((regrets <= 2).mean()),
+        "excess": float(np.mean([row["excess"] for row in rows])),
+        "coverage": float(np.mean(covered)) if covered else None,
+        "worse": float(np.mean([row["worse"] for row in rows])),
+        "spent": float(np.mean([row["spent_s"] for row in rows])),
+        "tried": float(np.mean([row["n_tried"] for row in rows])),
+        "wall_ms": 1000 * float(np.mean([row["wall_s"] for row in rows])),
+    }
+
+
+HEAD = (
+    f"{'landscape':24} {'method':17} {'budget':>6} {'n':>5} {'mean':>6} {'p90':>6} {'<1 %':>5} {'<2 %':>5} "
+    f"{'over':>6} {'cover':>5} {'worse':>5} {'spent':>5} {'tried':>5} {'ms':>6}"
+)
+
+
+def line(landscape: str, method: str, budget_s: float, figures: Row) -> str:
+    """Return a summary as a line."""
+    coverage = "" if figures["coverage"] is None else f"{figures['coverage']:.2f}"
+    return (
+        f"{landscape:24} {method:17} {budget_s:6.0f} {figures['n']:5} {figures['mean']:6.2f} {figures['p90']:6.2f} "
+        f"{figures['within_1']:5.2f} {figures['within_2']:5.2f} {figures['excess']:+6.1f} {coverage:>5} "
+        f"{figures['worse']:5.3f} {figures['spent']:5.0f} {figures['tried']:5.0f} {figures['wall_ms']:6.0f}"
+    )
+
+
+def groups(rows: list[Row]) -> Iterator[tuple[str, list[Row]]]:
+    """Yield the landscapes, and all recorded and all synthetic ones together."""
+    recorded = {path.stem for path in LANDSCAPES.glob("*.npz")}
+    for name in dict.fromkeys(row["landscape"] for row in rows):
+        yield name, [row for row in rows if row["landscape"] == name]
+    for name, is_recorded in (("RECORDED", True), ("SYNTHETIC", False)):
+        yield name, [row for row in rows if (row["landscape"] in recorded) == is_recorded]
+
+
+def show(rows: list[Row]) -> None:
+    """Print all summaries."""
+    print(HEAD)
+    for name, members in groups(rows):
+        pairs = sorted(
+            {(row["budget_s"], row["method"]) for row in members}, key=lambda pair: (pair[0], order(pair[1]))
+        )
+        for budget_s, method in pairs:
+            chosen = [row for row in members if row["method"] == method and row["budget_s"] == budget_s]
+            print(line(name, method, budget_s, summarise(chosen)))
+
+
+def order(method: str) -> int:
+    """Return a method's place in tables."""
+    return [*OURS, *OTHERS].index(method)
+
+
+def plot(rows: list[Row], path: Path) -> None:
+    """Draw the share of searches within 2 % of the best, by budget, for recorded and synthetic landscapes."""
+    import matplotlib.pyplot as plt
+
+    kinds = [(name, members) for name, members in groups(rows) if name in {"RECORDED", "SYNTHETIC"} and members]
+    budgets = sorted({row["budget_s"] for row in rows})
+    methods = sorted({row["method"] for row in rows}, key=order)
+    figure, axes = plt.subplots(1, len(kinds), figsize=(5.5 * len(kinds), 4), sharey=True, squeeze=False)
+    for axis, (name, members) in zip(axes[0], kinds, strict=True):
+        for method in methods:
+            shares = []
+            for budget_s in budgets:
+                chosen = [row for row in members if row["method"] == method and row["budget_s"] == budget_s]
+                shares.append(summarise(chosen)["within_2"] if chosen else math.nan)
+            ours = method == "ours"
+            axis.plot(
+                budgets, shares, marker="o", label=method, linewidth=3 if ours else 1.2, linestyle="-" if ours else "--"
+            )
+        axis.set(title=f"{name.lower()} landscapes", xlabel="budget, s", xscale="log", ylim=(0, 1.02))
+        axis.set_xticks(budgets, [f"{budget_s:g}" for budget_s in budgets])
+        axis.minorticks_off()
+        axis.grid(alpha=0.3)
+    axes[0][0].set_ylabel("share of searches within 2 % of the best")
+    axes[0][-1].legend(fontsize=8, loc="lower right")
+    figure.tight_layout()
+    figure.savefig(path)
+
+
+def main() -> None:
+    """Replay what the command line asks for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--replays", type=int, default=200)
+    parser.add_argument("--budgets", default="15,60,300")
+    parser.add_argument("--methods", default=";".join([*OURS, *OTHERS]), help="separated by semicolons")
+    parser.add_argument("--landscapes", default="", help="all by default; 'recorded' or 'synthetic' for those alone")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, help="where to write a summary of each landscape, method and budget")
+    parser.add_argument("--plot", type=Path, help="where to draw the shares within 2 %%; needs matplotlib")
+    arguments = parser.parse_args()
+    recorded = [path.stem for path in sorted(LANDSCAPES.glob("*.npz"))]
+    names = {
+        "": list(landscapes()),
+        "recorded": recorded,
+        "synthetic": [name for name in landscapes() if name not in recorded],
+    }.get(arguments.landscapes, arguments.landscapes.split(","))
+    budgets = [float(text) for text in arguments.budgets.split(",")]
+    step = max(1, min(25, arguments.replays // 4))
+    jobs = [
+        (name, method, budget_s, range(first, min(first + step, arguments.seed + arguments.replays)))
+        for name, method, budget_s, first in itertools.product(
+            names,
+            arguments.methods.split(";"),
+            budgets,
+            range(arguments.seed, arguments.seed + arguments.replays, step),
+        )
+    ]
+    rows: list[Row] = []
+    with concurrent.futures.ProcessPoolExecutor(os.cpu_count()) as pool:
+        for done, found in enumerate(pool.map(replay_many, jobs), 1):
+            rows += found
+            if sys.stderr.isatty():
+                print(f"\r{done} of {len(jobs)}", end="", file=sys.stderr, flush=True)
+
+    show(rows)
+    if arguments.json:
+        summaries = [
+            {"landscape": name, "method": method, "budget_s": budget_s, **summarise(chosen)}
+            for name, members in groups(rows)
+            for budget_s in budgets
+            for method in arguments.methods.split(";")
+            if (chosen := [row for row in members if row["method"] == method and row["budget_s"] == budget_s])
+        ]
+        arguments.json.write_text(json.dumps(summaries, indent=1) + "\n")
+    if arguments.plot:
+        plot(rows, arguments.plot)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,288 @@
+"""Landscapes of hosts that nobody here has: 64 to 512 CPUs, several NUMA nodes, up to 20,000 candidates.
+
+What a candidate costs is a formula, so that the truth is known exactly. There are four kinds, from kind to unkind:
+
+- `additive`: each choice multiplies the cost by a factor of its own, whatever the others are.
+- `interacting`: a model of parallel work. Amdahl's law with a serial part; a barrier that costs more with each thread
+  and each node that it spans; bandwidth that grows with the nodes in use; imbalance that smaller blocks even out;
+  waking that costs time where workers do not spin; optimization levels that matter more the fewer threads there are.
+- `cliffs`: the same, and steps: both hardware threads of a core in use, workers that leave their L3 domain, and more
+  threads in all than cores.
+- `rugged`: each combination of threads, place and mode has a factor of its own, and each candidate another: nothing
+  can be learnt of one from the others.
+
+The constants of a landscape are drawn from its seed. Noise is that of a shared machine: heavy-tailed blocks, launches
+that differ, a slow drift, and spells in which the host is busy.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from ortune.host import Core, Host, Limits, NumaNode, Topology
+from ortune.knobs import Candidate, SearchSpace, build_space, catalogue
+from ortune.knobs.catalogue import Knob
+from ortune.knobs.space import DEFAULT_CHOICE, Choice, Dimension
+from ortune.measure.landscape import N_QUANTILES, Landscape, Pool
+from ortune.model import ModelFile, ModelInfo, OutputInfo, Traits
+from ortune.workload import Goal
+
+Kind = Literal["additive", "interacting", "cliffs", "rugged"]
+
+CALL_NS = 5e6
+"""What a call takes by default."""
+
+N_BLOCKS = 400
+"""Blocks in the pool that noise is drawn from."""
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """How many of each: packages, NUMA nodes in each, cores in each node, hardware threads in each core."""
+
+    packages: int
+    nodes: int
+    cores: int
+    threads: int
+
+    @property
+    def n_nodes(self) -> int:
+        """NUMA nodes in all."""
+        return self.packages * self.nodes
+
+    @property
+    def n_cores(self) -> int:
+        """Cores in all."""
+        return self.n_nodes * self.cores
+
+    @property
+    def n_cpus(self) -> int:
+        """Hardware threads in all."""
+        return self.n_cores * self.threads
+
+
+MACHINES = {
+    "64": Machine(packages=1, nodes=2, cores=16, threads=2),
+    "128": Machine(packages=2, nodes=1, cores=32, threads=2),
+    "256": Machine(packages=2, nodes=4, cores=16, threads=2),
+    "512": Machine(packages=2, nodes=4, cores=32, threads=2),
+}
+
+EXTRA = (
+    ("enable_cpu_mem_arena", "session_options", (0,)),
+    ("enable_mem_pattern", "session_options", (0,)),
+    ("session.disable_prepacking", "session_config", ("1",)),
+)
+"""Further dimensions of the largest spaces. Their effects are as made up as all the others."""
+
+
+def make_host(machine: Machine) -> Host:
+    """Return a host; CPUs are numbered as Linux does on most: first hardware threads first."""
+    cores = tuple(
+        Core(cpus=tuple(core + machine.n_cores * thread for thread in range(machine.threads)))
+        for core in range(machine.n_cores)
+    )
+
+    def cpus(first: int, n: int) -> tuple[int, ...]:
+        return tuple(sorted(cpu for core in cores[first : first + n] for cpu in core.cpus))
+
+    per_package = machine.nodes * machine.cores
+    nodes = tuple(NumaNode(id=k, cpus=cpus(k * machine.cores, machine.cores)) for k in range(machine.n_nodes))
+    online = tuple(range(machine.n_cpus))
+    topology = Topology(
+        online=online,
+        cores=cores,
+        packages=tuple(cpus(k * per_package, per_package) for k in range(machine.packages)),
+        numa_nodes=nodes,
+        l3_domains=tuple(cpus(first, 8) for first in range(0, machine.n_cores, 8)),
+        source="sysfs",
+    )
+    return Host(
+        system="Linux",
+        machine="x86_64",
+        cpu_model=f"Synthetic, {machine.n_cpus} CPUs",
+        topology=topology,
+        limits=Limits(usable=online),
+    )
+
+
+def make_model(width: int) -> ModelInfo:
+    """Return a model whose graph is so wide."""
+    traits = Traits(
+        opset=17, ir_version=8, n_nodes=120, width=width, quantized=False, control_flow=False, ops={"Conv": 60}
+    )
+    return ModelInfo(
+        path="synthetic.onnx",
+        files=(ModelFile(name="synthetic.onnx", size_bytes=1, sha256="0" * 64),),
+        inputs=(),
+        outputs=(OutputInfo(name="y"),),
+        traits=traits,
+    )
+
+
+def widen(space: SearchSpace, n_extra: int) -> SearchSpace:
+    """Return the space with so many of the further dimensions."""
+    more = tuple(
+        Dimension(
+            knob=Knob(name=name, where=where, default="", pattern=".*", short=name, summary=""),  # type: ignore[arg-type]
+            choices=(DEFAULT_CHOICE, *(Choice(label=str(value), value=value, why="") for value in values)),
+        )
+        for name, where, values in EXTRA[:n_extra]
+    )
+    return msgspec.structs.replace(space, dimensions=space.dimensions + more)
+
+
+class Formula:
+    """What a candidate costs, as the logarithm of a multiple of the default's cost."""
+
+    def __init__(self, machine: Machine, space: SearchSpace, kind: Kind, seed: int) -> None:
+        self.machine = machine
+        self.space = space
+        self.kind = kind
+        self.seed = seed
+        rng = np.random.default_rng([seed, 1])
+        self.serial = rng.uniform(0.02, 0.15)
+        self.barrier = 10 ** rng.uniform(-3.6, -2.6)
+        self.per_node = rng.uniform(0.5, 2.0)
+        self.memory = rng.uniform(0.1, 0.7)
+        self.bandwidth = rng.uniform(6, 20)
+        self.imbalance = rng.uniform(0.02, 0.3)
+        self.wake = 10 ** rng.uniform(-3.5, -2)
+        self.side_by_side = rng.uniform(0.1, 0.6)
+        self.levels = {
+            "ORT_DISABLE_ALL": rng.uniform(0.2, 0.6),
+            "ORT_ENABLE_BASIC": rng.uniform(0.05, 0.3),
+            "ORT_ENABLE_EXTENDED": rng.uniform(-0.02, 0.1),
+            "ORT_ENABLE_LAYOUT": rng.uniform(-0.03, 0.03),
+        }
+        self.effects = {
+            (dimension.name, choice.label): float(rng.normal(0, 0.08))
+            for dimension in space.dimensions
+            for choice in dimension.choices[1:]
+        }
+
+    def log_cost(self, candidate: Candidate) -> float:
+        """Return it for one candidate."""
+        if self.kind == "additive":
+            return sum(self.effects.get(item, 0.0) for item in candidate.labels.items())
+        if self.kind == "rugged":
+            return self._rugged(candidate)
+        extra = sum(
+            self.effects[(name, candidate.labels[name])] / 4
+            for name, _, _ in EXTRA
+            if (name, candidate.labels.get(name, "")) in self.effects
+        )
+        return math.log(self._work(candidate)) + extra
+
+    def _work(self, candidate: Candidate) -> float:
+        machine, settings = self.machine, candidate.config.settings
+        n = int(settings.get(catalogue.INTRA_OP_NUM_THREADS.name, 0)) or self.space.n_default_threads
+        place = candidate.labels.get(catalogue.INTRA_OP_THREAD_AFFINITIES.name, "default")
+        parallel = settings.get(catalogue.EXECUTION_MODE.name) == "ORT_PARALLEL"
+        inter = int(settings.get(catalogue.INTER_OP_NUM_THREADS.name, 0)) or machine.n_cores
+        inter = min(inter, 16) if parallel else 1
+        fewest = math.ceil(n / machine.cores)
+        nodes = {"scattered": min(n, machine.n_nodes), "node": 1}.get(place, fewest)
+        if place == "default" and n != self.space.n_default_threads:
+            nodes = min(machine.n_nodes, fewest + 1)  # the kernel spreads what is not pinned
+        in_all = n * inter
+        speed = min(n, machine.n_cores) + 0.25 * max(min(n, machine.n_cpus) - machine.n_cores, 0)
+        if place == "node":
+            speed = min(speed, machine.cores * 1.25)
+        compute = (1 - self.memory) / speed
+        transfer = self.memory / min(speed, self.bandwidth * nodes)
+        sync = self.barrier * math.log2(n + 1) * (1 + self.per_node * (nodes - 1) / machine.n_nodes)
+        bases = {"2": 0.8, "4": 0.5, "8": 0.6, "16": 0.8}
+        base = settings.get(catalogue.DYNAMIC_BLOCK_BASE.name)
+        uneven = self.imbalance / n * math.log2(n + 1) * (bases[str(base)] if base else 1.0)
+        blocks = self.barrier * 0.5 * math.log2(n + 1) if base else 0.0
+        asleep = settings.get(catalogue.INTRA_OP_ALLOW_SPINNING.name) == "0"
+        wake = self.wake * math.log2(n + 1) if asleep and n > 1 else 0.0
+        work = self.serial + (1 - self.serial) * (compute + transfer + uneven) + sync + blocks + wake
+        if parallel:
+            gain = 1 - self.side_by_side * (1 - 1 / inter)
+            crowding = max(in_all / machine.n_cpus, 1.0) ** 0.5
+            work = work * gain * crowding + self.barrier * inter
+        level = str(settings.get(catalogue.GRAPH_OPTIMIZATION_LEVEL.name, ""))
+        work *= math.exp(self.levels.get(level, 0.0) * (0.5 + 1 / math.sqrt(n)))
+        if self.kind == "cliffs":
+            work *= 1.25 if n > machine.n_cores else 1.0
+            work *= 1.15 if n > 8 and place in {"compact", "l3"} else 1.0
+            work *= 1.8 if in_all > machine.n_cores and parallel else 1.0
+        return work
+
+    def _rugged(self, candidate: Candidate) -> float:
+        settings = candidate.config.settings
+        if not settings:
+            return 0.0
+        place = candidate.labels.get(catalogue.INTRA_OP_THREAD_AFFINITIES.name, "default")
+        group = (
+            settings.get(catalogue.INTRA_OP_NUM_THREADS.name, 0),
+            place,
+            settings.get(catalogue.EXECUTION_MODE.name, ""),
+        )
+        return self._draw(str(group), 0.15) + self._draw(candidate.config.key, 0.05)
+
+    def _draw(self, text: str, sigma: float) -> float:
+        """Return a number that is always the same for the same text."""
+        return float(np.random.default_rng([self.seed, 2, *text.encode()]).normal(0, sigma))
+
+
+def make_pool(rng: np.random.Generator, mean: float, sigma: float, foreign: tuple[float, float], n: int) -> Pool:
+    """Return blocks that scatter with heavy tails: Student's distribution with four degrees of freedom."""
+    residuals = mean + sigma * rng.standard_t(4, N_BLOCKS) / math.sqrt(2)
+    profiles = np.sort(np.exp(rng.normal(0, 0.03, (N_BLOCKS, N_QUANTILES))), axis=1)
+    return Pool(
+        residuals=residuals - (residuals.mean() - mean),
+        foreign=rng.uniform(*foreign, N_BLOCKS),
+        profiles=profiles / profiles[:, [N_QUANTILES // 2 - 1]],
+        first=np.zeros(n, dtype=int),
+        last=np.zeros(n, dtype=int),
+    )
+
+
+def make_landscape(size: str, kind: Kind, seed: int, *, n_extra: int = 0) -> Landscape:
+    """Return a landscape.
+
+    Args:
+        size: Number of CPUs, a key of `MACHINES`.
+        kind: How unkind it is.
+        seed: Seed of its constants.
+        n_extra: Further dimensions, each of which doubles the space.
+    """
+    machine = MACHINES[size]
+    rng = np.random.default_rng([seed, 3])
+    model = make_model(width=int(rng.integers(1, 9)))
+    space = widen(build_space(make_host(machine), model), n_extra)
+    formula = Formula(machine, space, kind, seed)
+    costs = np.array([formula.log_cost(candidate) for candidate in space.candidates])
+    n = len(costs)
+    steps = rng.normal(0, 0.004, 600)
+    return Landscape(
+        name=f"{kind}_{size}" + (f"_{n}" if n_extra else ""),
+        space=space,
+        goal=Goal(),
+        traits=model.traits,
+        log_costs=costs - costs[0] + math.log(CALL_NS),
+        lucks=rng.normal(0, 0.008, N_BLOCKS),
+        quiet=make_pool(rng, 0.0, 0.02, (0.0, 0.03), n),
+        contended=make_pool(rng, 0.35, 0.2, (0.06, 0.5), n),
+        contended_share=0.1,
+        spell_s=2.0,
+        drift=np.cumsum(steps) - np.linspace(0, steps.sum(), len(steps)),
+        drift_step_s=0.5,
+        launch_s=0.06,
+        start_s=0.15,
+    )
+
+
+def all_landscapes() -> list[Landscape]:
+    """Return those that searches are compared on."""
+    kinds: tuple[Kind, ...] = ("additive", "interacting", "cliffs", "rugged")
+    found = [make_landscape(size, kind, seed=int(size) + k) for k, kind in enumerate(kinds) for size in ("64", "256")]
+    found.append(make_landscape("512", "interacting", seed=7))
+    found.append(make_landscape("512", "cliffs", seed=11, n_extra=3))
+    return found

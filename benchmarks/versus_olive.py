@@ -1,0 +1,298 @@
+"""ortune and Microsoft's Olive, side by side: same model, same knobs, same machine, one run.
+
+    python -m benchmarks.versus_olive [--runs 3] [--home FOLDER] [--json FILE] [MODEL ...]
+
+Olive's session-parameter tuning tries execution mode, optimization level, intra-op and inter-op threads: 32 points on
+two cores, all of which it measures. ortune is given the same knobs, and half of the time that Olive took. Then both
+answers and the default meet in a match that neither tool chose, launched afresh several times, in interleaved rounds.
+
+Olive gets an environment of its own in FOLDER, made on the first run; with torch, that is some gigabytes. It is fed
+zeros and ones, as its dummy data are, so that models here have fixed shapes. Run it on an idle host.
+
+Source of Olive's settings: https://microsoft.github.io/Olive/ ("OrtSessionParamsTuning"), olive-ai 0.13.0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from benchmarks.host import describe_host
+from models.build import build, options
+from ortune.cli.options import parse_inputs
+from ortune.knobs import DEFAULT, Config, catalogue
+from ortune.measure.executor import launch_reference
+from ortune.trials.match import Match, Tally
+from ortune.trials.meter import Meter
+from ortune.trials.plan import size_match
+from ortune.trials.run import Basis, calibrate
+from ortune.trials.values import Speedup
+from ortune.tune import SearchRequest, Setting, open_executor, prepare
+from ortune.tune import search as run_search
+from ortune.workload import InputOptions
+
+MODELS = ("squeezenet", "shufflenet", "squeezenet_qdq", "minilm_l6_int8")
+
+OLIVE = (
+    "torch==2.13.0",
+    "olive-ai==0.13.0",
+    "onnxruntime",
+    "onnx",
+    # What olive-ai needs and does not ask for.
+    "requests",
+    "psutil",
+    "tabulate",
+    "pydantic==2.12.5",
+)
+
+KNOBS = (
+    catalogue.EXECUTION_MODE,
+    catalogue.GRAPH_OPTIMIZATION_LEVEL,
+    catalogue.INTRA_OP_NUM_THREADS,
+    catalogue.INTER_OP_NUM_THREADS,
+)
+
+LEVELS = {0: "ORT_DISABLE_ALL", 1: "ORT_ENABLE_BASIC", 2: "ORT_ENABLE_EXTENDED", 3: "ORT_ENABLE_LAYOUT"}
+
+TYPES = {1: "float32", 2: "uint8", 6: "int32", 7: "int64", 9: "bool", 10: "float16"}
+"""ONNX's numbers of element types, by the names that Olive takes."""
+
+DUEL_S = 40.0
+
+
+def install(home: Path) -> Path:
+    """Return the `olive` command, after installing it if it is not there."""
+    command = home / "bin" / "olive"
+    if not command.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
+        subprocess.run([str(home / "bin" / "pip"), "install", "--quiet", *OLIVE], check=True)
+    return command
+
+
+def fix_shapes(source: Path, target: Path, shapes: dict[str, list[int]]) -> list[dict[str, Any]]:
+    """Write the model with fixed input shapes, without initializers among its inputs; return its inputs."""
+    import onnx
+
+    model = onnx.load(source)
+    initializers = {each.name for each in model.graph.initializer}
+    inputs = [each for each in model.graph.input if each.name not in initializers]
+    del model.graph.input[:]
+    model.graph.input.extend(inputs)
+    model.ir_version = max(model.ir_version, 4)
+    described = []
+    for each in inputs:
+        kind = each.type.tensor_type
+        dims = shapes[each.name]
+        for dim, size in zip(kind.shape.dim, dims, strict=True):
+            dim.dim_value = size
+        described.append({"name": each.name, "shape": dims, "type": TYPES[kind.elem_type]})
+    onnx.save(model, target)
+    return described
+
+
+def run_olive(command: Path, model: Path, inputs: list[dict[str, Any]], folder: Path) -> tuple[Config, float, int]:
+    """Let Olive tune; return its answer, the seconds that it took, and the points that it measured."""
+    n = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = sorted({1, max(1, n // 2), n})
+    data = {
+        "name": "zeros",
+        "type": "DummyDataContainer",
+        "load_dataset_config": {
+            "type": "dummy_dataset",
+            "input_shapes": [each["shape"] for each in inputs],
+            "input_names": [each["name"] for each in inputs],
+            "input_types": [each["type"] for each in inputs],
+            "max_samples": 1,
+        },
+    }
+    latency = {"name": "avg", "priority": 1, "metric_config": {"warmup_num": 10, "repeat_test_num": 20}}
+    workflow = {
+        "input_model": {"type": "OnnxModel", "model_path": str(model)},
+        "systems": {
+            "here": {
+                "type": "LocalSystem",
+                "accelerators": [{"device": "cpu", "execution_providers": ["CPUExecutionProvider"]}],
+            }
+        },
+        "data_configs": [data],
+        "evaluators": {
+            "latency": {
+                "metrics": [{"name": "latency", "type": "latency", "data_config": "zeros", "sub_types": [latency]}]
+            }
+        },
+        "passes": {
+            "tune": {
+                "type": "OrtSessionParamsTuning",
+                "data_config": "zeros",
+                "execution_mode_list": [0, 1],
+                "opt_level_list": [0, 1, 2, 99],
+                "intra_thread_num_list": threads,
+                "inter_thread_num_list": threads,
+            }
+        },
+        "search_strategy": {"execution_order": "joint", "sampler": "sequential"},
+        "host": "here",
+        "target": "here",
+        "evaluator": "latency",
+        "evaluate_input_model": True,
+        "cache_dir": str(folder / "cache"),
+        # A stale cache would replay old timings instead of measuring.
+        "clean_cache": True,
+        "clean_evaluation_cache": True,
+        "output_dir": str(folder / "out"),
+    }
+    path = folder / "olive.json"
+    path.write_text(json.dumps(workflow))
+    start_s = time.monotonic()
+    done = subprocess.run(
+        [str(command), "run", "--config", str(path), "--disable_telemetry"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OLIVE_DISABLE_TELEMETRY": "1"},
+    )
+    wall_s = time.monotonic() - start_s
+    answer = folder / "out" / "model_config.json"
+    if done.returncode or not answer.exists():
+        raise SystemExit(f"Olive failed on {model}:\n{(done.stdout + done.stderr)[-3000:]}")
+    settings = json.loads(answer.read_text())["config"].get("inference_settings") or {}
+    footprint = json.loads((folder / "out" / "footprint.json").read_text())
+    nodes = footprint.get("nodes", footprint)
+    nodes = nodes.values() if isinstance(nodes, dict) else nodes
+    n_points = sum(1 for node in nodes if node.get("metrics") and node.get("from_pass"))
+    return config_of(settings.get("session_options") or {}), wall_s, n_points
+
+
+def config_of(options: dict[str, Any]) -> Config:
+    """Return Olive's session options as a config."""
+    config = DEFAULT
+    for name in ("intra_op_num_threads", "inter_op_num_threads"):
+        if options.get(name):
+            config = config.with_setting("session_options", name, int(options[name]))
+    if options.get("execution_mode"):
+        config = config.with_setting("session_options", "execution_mode", "ORT_PARALLEL")
+    level = options.get("graph_optimization_level")
+    if level in LEVELS:
+        config = config.with_setting("session_options", "graph_optimization_level", LEVELS[level])
+    for name, value in (options.get("extra_session_config") or {}).items():
+        config = config.with_setting("session_config", name, str(value))
+    return config
+
+
+def run_ortune(setting: Setting, budget_s: float, seed: int) -> tuple[Config, float, Speedup | None, str]:
+    """Let ortune search the same knobs; return its answer, the seconds that it took, and its claim."""
+    dimensions = tuple(each for each in setting.space.dimensions if each.knob in KNOBS)
+    names = {each.name for each in dimensions}
+    rules = tuple(rule for rule in setting.space.rules if names.issuperset(rule.labels))
+    space = msgspec.structs.replace(setting.space, dimensions=dimensions, rules=rules)
+    request = msgspec.structs.replace(setting.request, budget_s=budget_s, seed=seed)
+    start_s = time.monotonic()
+    outcome = run_search(msgspec.structs.replace(setting, space=space, request=request)).outcome
+    return outcome.config, time.monotonic() - start_s, outcome.speedup, outcome.verdict
+
+
+def play(setting: Setting, olive: Config, ours: Config, seed: int) -> tuple[Speedup, Speedup, Speedup]:
+    """Let them meet; return ours over Olive's, ours over the default, and Olive's over the default."""
+    goal = setting.request.goal
+    with open_executor(setting) as (executor, _):
+        first = launch_reference(executor, setting.model, setting.feed)
+        meter = Meter(executor, np.random.default_rng(seed))
+        start = calibrate(meter, first, Basis(goal=goal))
+        launches, rounds, block = size_match(DUEL_S, goal, start.pace, start.launch_s, 3)
+        match = Match([DEFAULT, ours, olive], goal.load)
+        match.play(meter, block, launches=launches, rounds=rounds, end_s=math.inf)
+        tally = Tally(match, goal, seed)
+        found = [tally.speedup(position, goal.objective) for position in (1, 2)]
+        turned = Match([olive, ours, DEFAULT], goal.load)
+        order = {0: 2, 1: 1, 2: 0}
+        turned.loaded = {order[position]: loaded for position, loaded in match.loaded.items()}
+        turned.launches = [
+            [
+                msgspec.structs.replace(
+                    each,
+                    blocks={order[position]: block for position, block in each.blocks.items()},
+                    loads_ns={order[position]: load_ns for position, load_ns in each.loads_ns.items()},
+                )
+                for each in launch
+            ]
+            for launch in match.launches
+        ]
+        direct = Tally(turned, goal, seed).speedup(1, goal.objective)
+    assert direct and found[0] and found[1]
+    return direct, found[0], found[1]
+
+
+def show(interval: Speedup | None) -> str:
+    """Return an interval as text."""
+    return f"{interval.estimate:.3f} [{interval.low:.3f}, {interval.high:.3f}]" if interval else "-"
+
+
+def main() -> None:
+    """Compare the two on each model."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("models", nargs="*", metavar="MODEL", default=MODELS)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--home", type=Path, default=Path("models/cache/olive"), help="where Olive is installed")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    command = install(arguments.home.resolve())
+    print(describe_host())
+    rows = []
+    for name in arguments.models:
+        folder = Path(tempfile.mkdtemp())
+        given = [text for text in options(name) if text != "--shape"]
+        feed = prepare(SearchRequest(model=str(build(name)), inputs=parse_inputs(None, given, None, 0))).feed
+        shapes = {key: list(value.array.shape) for key, value in feed.tensors.items()}
+        model = folder / "model.onnx"
+        inputs = fix_shapes(Path(build(name)), model, shapes)
+        setting = prepare(SearchRequest(model=str(model), inputs=InputOptions()))
+        for seed in range(arguments.runs):
+            olive, olive_s, n_points = run_olive(command, model, inputs, folder)
+            ours, ours_s, claim, verdict = run_ortune(setting, olive_s / 2, seed)
+            direct, over_default, olive_over_default = play(setting, olive, ours, seed)
+            print(
+                f"{name:16} Olive {olive_s:5.1f} s, {n_points} points; "
+                f"ortune {ours_s:5.1f} s, {verdict} {show(claim)}\n"
+                f"{'':16} in the match: ortune/Olive {show(direct)}, ortune/default {show(over_default)}, "
+                f"Olive/default {show(olive_over_default)}\n"
+                f"{'':16} ortune {dict(ours.settings) or 'default'}; Olive {dict(olive.settings) or 'default'}",
+                flush=True,
+            )
+            rows.append(
+                {
+                    "model": name,
+                    "seed": seed,
+                    "olive_s": olive_s,
+                    "ortune_s": ours_s,
+                    "olive": olive.settings,
+                    "ortune": ours.settings,
+                    "verdict": verdict,
+                    "claim": msgspec.to_builtins(claim),
+                    "ortune_over_olive": msgspec.to_builtins(direct),
+                    "ortune_over_default": msgspec.to_builtins(over_default),
+                    "olive_over_default": msgspec.to_builtins(olive_over_default),
+                }
+            )
+            if arguments.json:
+                arguments.json.write_text(json.dumps({"host": describe_host(), "runs": rows}, indent=1) + "\n")
+        shutil.rmtree(folder)
+    worse = sum(row["ortune_over_olive"]["high"] < 1 for row in rows)
+    in_time = sum(row["ortune_s"] <= row["olive_s"] / 2 + 1 for row in rows)
+    print(f"ortune's answer is worse than Olive's beyond the interval in {worse} of {len(rows)}; in time in {in_time}")
+
+
+if __name__ == "__main__":
+    main()

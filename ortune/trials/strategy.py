@@ -1,0 +1,161 @@
+"""Strategies: in which order candidates are screened, and when there is nothing left to gain.
+
+Each is a sampler of Optuna's, so that a study can be looked at, kept and shared as any other.
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import optuna
+from numpy.typing import NDArray
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.trial import FrozenTrial, TrialState
+
+from ortune.knobs import SearchSpace
+from ortune.knobs.space import DEFAULT_LABEL
+from ortune.trials.additive import DEFAULT_NUMBER, WORST, AdditiveModel, Array
+from ortune.trials.values import StrategyName
+
+Numbers = NDArray[np.int64]
+
+CONFIG = "config"
+VARIANCE = "variance"
+EXCESS = "excess"
+"""Attributes of a trial: the key of the candidate's config; the variance of its values by noise; by how much it seems
+to break its limits, as a log-ratio."""
+
+DRAWS_AT_A_TIME = 8
+DRAWS_OF_GAIN = 32
+FAILURE_VARIANCE = 0.05
+"""A candidate that fails counts as a loser, but tells little of those that share its choices."""
+
+
+class CandidateSampler(optuna.samplers.BaseSampler, ABC):  # type: ignore[misc]
+    """Proposes candidates of the space that were not proposed before, as long as there are any."""
+
+    def __init__(self, space: SearchSpace) -> None:
+        self.space = space
+
+    @abstractmethod
+    def choose(self, study: optuna.Study, untried: Numbers) -> int:
+        """Return the number of the next candidate."""
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        """Return all dimensions: a candidate is chosen as a whole."""
+        return {
+            dimension.name: CategoricalDistribution([choice.label for choice in dimension.choices])
+            for dimension in self.space.dimensions
+        }
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Return the labels of an untried candidate; where there is none, those of the default."""
+        untried = self.untried(study.get_trials(deepcopy=False))
+        number = self.choose(study, untried) if len(untried) else DEFAULT_NUMBER
+        labels = self.space.candidates[number].labels
+        return {name: labels.get(name, DEFAULT_LABEL) for name in search_space}
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        """Return the default choice; it is asked for what an enqueued trial leaves open."""
+        return DEFAULT_LABEL
+
+    def untried(self, trials: Sequence[FrozenTrial]) -> Numbers:
+        """Return the numbers of the candidates that none of these trials is of; the default counts as tried."""
+        mask = np.ones(len(self.space.candidates), dtype=bool)
+        mask[DEFAULT_NUMBER] = False
+        mask[[number for trial in trials if (number := self.number_of(trial)) is not None]] = False
+        return np.flatnonzero(mask)
+
+    def number_of(self, trial: FrozenTrial) -> int | None:
+        """Return the number of a trial's candidate, or None while that is not known."""
+        return self.space.numbers.get(trial.user_attrs.get(CONFIG, ""))
+
+
+class ExhaustiveSampler(CandidateSampler):
+    """Proposes one candidate after the other, in the order of the space."""
+
+    def choose(self, study: optuna.Study, untried: Numbers) -> int:
+        """Return the first."""
+        return int(untried[0])
+
+
+class ThompsonSampler(CandidateSampler):
+    """Guesses at the whole landscape, as the additive model allows, and proposes the best of the guess.
+
+    So each candidate is proposed as often as it may well be the best, as far as is known.
+    """
+
+    def __init__(self, space: SearchSpace, seed: int) -> None:
+        super().__init__(space)
+        self._rng = np.random.default_rng([seed, 1])
+        self._model = AdditiveModel(space, self._rng)
+        self._n_learnt = 0
+        self._guesses: list[Array] = []
+
+    def choose(self, study: optuna.Study, untried: Numbers) -> int:
+        """Return the best by one guess."""
+        told = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.FAIL))
+        if len(told) != self._n_learnt or not self._guesses:
+            self.learn(told)
+            self._guesses = list(self._model.draw(DRAWS_AT_A_TIME).T)
+        guess = self._guesses.pop()
+        return int(untried[np.argmin(guess[untried])])
+
+    def learn(self, told: Sequence[FrozenTrial]) -> None:
+        """Take in all trials that are over. Of several objectives, each time others matter more."""
+        self._n_learnt = len(told)
+        numbers, log_ratios, variances = [], [], []
+        weights: Any = None
+        for trial in told:
+            number = self.number_of(trial)
+            if number is None or number == DEFAULT_NUMBER:
+                continue
+            numbers.append(number)
+            if trial.values is None:
+                log_ratios.append(WORST)
+                variances.append(FAILURE_VARIANCE)
+                continue
+            if weights is None:
+                weights = self._rng.dirichlet(np.ones(len(trial.values)))
+            log_ratios.append(float(weights @ np.array(trial.values)) + trial.user_attrs.get(EXCESS, 0.0))
+            variances.append(trial.user_attrs[VARIANCE])
+        self._model.learn(numbers, log_ratios, variances)
+
+    def gain_left(self, study: optuna.Study) -> float:
+        """Return how much better the best untried candidate is expected to be than the best tried one, as a log-ratio.
+
+        Not below 0: nobody takes a worse one.
+        """
+        told = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.FAIL))
+        self.learn(told)
+        untried = self.untried(told)
+        if not len(untried):
+            return 0.0
+        tried = np.setdiff1d(np.arange(len(self.space.candidates)), untried)
+        guesses = self._model.draw(DRAWS_OF_GAIN)
+        self._guesses = []
+        return float(np.maximum(guesses[tried].min(axis=0) - guesses[untried].min(axis=0), 0.0).mean())
+
+    def expected(self) -> Array:
+        """Return the expected log-ratio of every candidate, by what was learnt last."""
+        return self._model.mean()
+
+
+def make_sampler(strategy: StrategyName, space: SearchSpace, seed: int) -> optuna.samplers.BaseSampler:
+    """Return the sampler of a strategy."""
+    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+    if strategy == "adaptive":
+        return ThompsonSampler(space, seed)
+    if strategy == "exhaustive":
+        return ExhaustiveSampler(space)
+    if strategy == "random":
+        return optuna.samplers.RandomSampler(seed=seed)
+    return optuna.samplers.TPESampler(multivariate=True, group=True, constant_liar=True, seed=seed)

@@ -1,0 +1,469 @@
+"""Strategies, the additive model, landscapes and their replay, and the history of earlier searches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import optuna
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks import regret, synthetic
+from benchmarks.record import LANDSCAPES
+from ortune.errors import UsageError
+from ortune.history import history_path, make_finding, read_findings, recall, remember, similarity
+from ortune.host import Fingerprint, read_host
+from ortune.knobs import DEFAULT, Candidate, Config, SearchSpace, build_space
+from ortune.measure import BlockPlan, Failure, Runtime
+from ortune.measure.figures import figure_of_block
+from ortune.measure.landscape import N_QUANTILES, About, Landscape, Recording, fit, load_landscape
+from ortune.measure.replay import ReplayExecutor
+from ortune.model import read_model
+from ortune.trials.additive import DEFAULT_NUMBER, AdditiveModel, features_of
+from ortune.trials.run import Basis, run_search
+from ortune.trials.strategy import CONFIG, VARIANCE, CandidateSampler, ThompsonSampler, make_sampler
+from ortune.trials.values import STRATEGIES, Budget, Outcome, Progress, StrategyName, parse_strategy
+from ortune.tune import MOST_REMEMBERED, SearchRequest, best_of, prepare
+from ortune.workload import Goal, make_goal, make_load
+from tests.conftest import TINY_CNN
+from tests.simulation import make_host, make_model
+
+PLAN = BlockPlan(duration_ns=50_000_000, lead_in_ns=4_000_000, min_calls=2, deadline_s=30)
+
+
+def small_space(width: int = 1) -> SearchSpace:
+    return build_space(make_host(4), make_model(width))
+
+
+def effects_of(space: SearchSpace, seed: int = 0) -> Callable[[Candidate], float]:
+    """Return an additive log-cost of candidates."""
+    rng = np.random.default_rng(seed)
+    effects = {
+        (dimension.name, choice.label): float(rng.normal(0, 0.1))
+        for dimension in space.dimensions
+        for choice in dimension.choices[1:]
+    }
+    return lambda candidate: sum(effects.get(item, 0.0) for item in candidate.labels.items())
+
+
+def additive_landscape(space: SearchSpace, *, noise: float = 0.01, gain: float = 1.0, seed: int = 0) -> Landscape:
+    log_cost = effects_of(space, seed)
+    rng = np.random.default_rng(seed)
+    n = len(space.candidates)
+    return Landscape(
+        name="additive",
+        space=space,
+        goal=Goal(),
+        traits=make_model().traits,
+        log_costs=math.log(2e6) + gain * np.array([log_cost(candidate) for candidate in space.candidates]),
+        lucks=rng.normal(0, noise / 2, 100),
+        quiet=synthetic.make_pool(rng, 0.0, noise, (0.0, 0.03), n),
+        contended=synthetic.make_pool(rng, 0.3, 0.1, (0.1, 0.4), n),
+        contended_share=0.1,
+        drift=0.02 * np.sin(np.arange(100) / 10),
+        drift_step_s=0.5,
+        launch_s=0.1,
+        start_s=0.1,
+    )
+
+
+def search(
+    landscape: Landscape,
+    strategy: StrategyName = "adaptive",
+    *,
+    budget_s: float = 60,
+    seed: int = 0,
+    hints: tuple[Config, ...] = (),
+    reports: list[Progress] | None = None,
+) -> Outcome:
+    executor = ReplayExecutor(landscape, seed=seed)
+    (first,) = executor.launch([DEFAULT], deadline_s=60)
+    assert not isinstance(first, Failure)
+    return run_search(
+        landscape.space,
+        executor,
+        Budget(seconds=budget_s),
+        Basis(goal=landscape.goal, seed=seed, strategy=strategy, hints=hints),
+        first=first,
+        start_s=0.0,
+        observe=(lambda progress: None) if reports is None else reports.append,
+    )
+
+
+class TestAdditiveModel:
+    def test_the_default_has_no_features(self) -> None:
+        main, shares, pairs = features_of(small_space(width=4))
+        assert not main[DEFAULT_NUMBER].any()
+        assert not pairs[DEFAULT_NUMBER].any()
+        assert len(shares) == main.shape[1]
+        assert all(column.any() for column in (*main.T, *pairs.T))
+
+    def test_candidates_that_were_not_measured_are_told_from_those_that_were(self) -> None:
+        space = small_space(width=4)
+        truth = np.array([effects_of(space)(candidate) for candidate in space.candidates])
+        rng = np.random.default_rng(1)
+        seen = rng.choice(np.arange(1, len(truth)), 60, replace=False)
+        model = AdditiveModel(space, rng)
+        model.learn(seen.tolist(), (truth[seen] + rng.normal(0, 0.01, 60)).tolist(), [0.01**2] * 60)
+        unseen = np.setdiff1d(np.arange(len(truth)), seen)
+        assert np.corrcoef(model.mean()[unseen], truth[unseen])[0, 1] > 0.95
+        draws = model.draw(400)
+        assert draws[DEFAULT_NUMBER].tolist() == [0.0] * 400
+        assert np.abs(draws.mean(axis=1) - model.mean()).max() < 0.05
+        assert np.quantile(draws[unseen].std(axis=1), 0.1) > draws[seen].std(axis=1).mean()
+
+    def test_what_a_candidate_has_of_its_own_is_believed_of_it_alone(self) -> None:
+        space = small_space()
+        rng = np.random.default_rng(0)
+        numbers = np.arange(1, len(space.candidates))
+        y = rng.normal(0, 0.1, len(numbers))
+        model = AdditiveModel(space, rng)
+        model.learn(numbers.tolist(), y.tolist(), [1e-6] * len(numbers))
+        assert np.abs(model.mean()[numbers] - y).max() < 0.02
+
+    def test_nothing_is_known_beforehand(self) -> None:
+        model = AdditiveModel(small_space(), np.random.default_rng(0))
+        assert not model.mean().any()
+        assert model.draw(50)[1:].std() > 0.05
+
+    def test_a_space_of_one(self) -> None:
+        space = build_space(make_host(1), make_model())
+        alone = msgspec.structs.replace(space, dimensions=())
+        model = AdditiveModel(alone, np.random.default_rng(0))
+        assert model.draw(3).tolist() == [[0.0, 0.0, 0.0]]
+        assert model.mean().tolist() == [0.0]
+
+
+class TestStrategies:
+    @pytest.mark.parametrize("name", ["adaptive", "exhaustive"])
+    def test_every_candidate_is_proposed_once(self, name: StrategyName) -> None:
+        space = small_space()
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        study = optuna.create_study(sampler=make_sampler(name, space, seed=0))
+        keys = []
+        for _ in space.candidates:
+            trial = study.ask()
+            candidate = space.draw(
+                lambda dimension, trial=trial: trial.suggest_categorical(  # type: ignore[misc]
+                    dimension.name, [choice.label for choice in dimension.choices]
+                )
+            )
+            trial.set_user_attr(CONFIG, candidate.config.key)
+            trial.set_user_attr(VARIANCE, 1e-4)
+            keys.append(candidate.config.key)
+            study.tell(trial, 0.0)
+        assert sorted(keys) == sorted(candidate.config.key for candidate in space.candidates)
+        sampler = study.sampler
+        assert isinstance(sampler, CandidateSampler)
+        if isinstance(sampler, ThompsonSampler):
+            assert sampler.gain_left(study) == 0.0
+
+    def test_ours_finds_the_best_of_many_with_few_trials(self) -> None:
+        landscape = additive_landscape(build_space(make_host(32, smt=2, n_nodes=2), make_model(4)))
+        assert len(landscape.space.candidates) > 500
+        outcome = search(landscape, budget_s=120)
+        number = landscape.space.numbers[outcome.config.key]
+        assert outcome.verdict == "faster"
+        assert landscape.log_speedup(landscape.best) - landscape.log_speedup(number) < 0.03
+        assert len(outcome.trials) < 400
+
+    @pytest.mark.parametrize("strategy", STRATEGIES)
+    def test_each_strategy_ends_with_a_proof(self, strategy: StrategyName) -> None:
+        outcome = search(additive_landscape(small_space()), strategy)
+        assert outcome.verdict == "faster"
+        assert outcome.speedup
+        assert outcome.speedup.low > 1
+
+    @pytest.mark.parametrize("strategy", STRATEGIES)
+    def test_the_same_seed_gives_the_same_search(self, strategy: StrategyName) -> None:
+        landscape = additive_landscape(small_space(width=2))
+        one, other = (msgspec.json.encode(search(landscape, strategy, seed=3)) for _ in range(2))
+        assert one == other
+        assert one != msgspec.json.encode(search(landscape, strategy, seed=4))
+
+    def test_it_ends_early_when_nothing_is_left_to_gain_and_says_so(self) -> None:
+        reports: list[Progress] = []
+        landscape = additive_landscape(small_space(), gain=0.0, noise=0.003)
+        outcome = search(landscape, budget_s=300, reports=reports)
+        assert outcome.verdict == "default_is_best"
+        assert "expected to gain" in outcome.ended_early
+        assert any("enough seen" in note for report in reports for note in report.notes)
+        assert len(outcome.trials) < len(landscape.space.candidates)
+
+    def test_a_sweep_screens_all_if_there_is_time_for_a_round_of_each(self) -> None:
+        landscape = additive_landscape(small_space())
+        outcome = search(landscape, "exhaustive", budget_s=240)
+        assert len(outcome.trials) == len(landscape.space.candidates)
+        assert not outcome.ended_early
+
+    def test_hints_are_tried_first(self) -> None:
+        landscape = additive_landscape(small_space())
+        hint = landscape.space.candidates[-1].config
+        outcome = search(landscape, hints=(hint, Config(session_options={"intra_op_num_threads": 99})))
+        assert outcome.trials[1].config == hint
+
+    def test_rules_are_tried_before_single_choices(self) -> None:
+        landscape = additive_landscape(small_space())
+        outcome = search(landscape)
+        rules = {landscape.space.select(rule.labels).config.key for rule in landscape.space.rules}
+        assert {trial.config.key for trial in outcome.trials[1 : 1 + len(rules)]} == rules
+
+    def test_an_unknown_strategy(self) -> None:
+        with pytest.raises(UsageError, match="no such strategy"):
+            parse_strategy("hope")
+
+
+class TestReplay:
+    def test_blocks_average_to_the_truth(self) -> None:
+        landscape = additive_landscape(small_space(), noise=0.02)
+        landscape = msgspec.structs.replace(landscape, contended_share=0.0, drift=np.zeros(0))
+        executor = ReplayExecutor(landscape, seed=1)
+        number = landscape.best
+        values = []
+        for _ in range(60):
+            (live,) = executor.launch([landscape.space.candidates[number].config], deadline_s=9)
+            assert not isinstance(live, Failure)
+            block = live.measure(PLAN)
+            assert not isinstance(block, Failure)
+            values.append(math.log(figure_of_block("p50", block, 0)))
+        assert abs(np.mean(values) - landscape.log_costs[number]) < 0.01
+
+    def test_the_clock_goes_by_what_is_done(self) -> None:
+        landscape = additive_landscape(small_space())
+        executor = ReplayExecutor(landscape)
+        (live,) = executor.launch([DEFAULT], deadline_s=9)
+        assert executor.now_s() == pytest.approx(0.2)
+        assert not isinstance(live, Failure)
+        live.measure(PLAN)
+        assert executor.now_s() == pytest.approx(0.256, abs=0.01)
+
+    def test_what_failed_fails_again(self) -> None:
+        landscape = additive_landscape(small_space())
+        failure = Failure(kind="crash", stage="load", message="ended by SIGSEGV")
+        landscape.log_costs[3] = math.nan
+        landscape = msgspec.structs.replace(landscape, failures={3: failure})
+        answers = ReplayExecutor(landscape).launch(
+            [landscape.space.candidates[3].config, Config(session_options={"intra_op_num_threads": 99})], deadline_s=9
+        )
+        assert answers[0] == failure
+        assert isinstance(answers[1], Failure)
+
+    def test_busy_spells_take_their_share_of_the_time(self) -> None:
+        landscape = additive_landscape(small_space())
+        executor = ReplayExecutor(landscape, seed=2)
+        (live,) = executor.launch([DEFAULT], deadline_s=9)
+        assert not isinstance(live, Failure)
+        blocks = [live.measure(PLAN) for _ in range(4000)]
+        share = np.mean([block.contended for block in blocks if not isinstance(block, Failure)])
+        assert 0.03 < share < 0.25
+
+    @pytest.mark.parametrize(("clients", "objective"), [(None, "p50"), (None, "mean"), (2, "throughput")])
+    def test_the_objective_of_a_block_is_the_drawn_cost(self, clients: int | None, objective: str) -> None:
+        goal = make_goal(make_load(clients, None, None), objective, None, ())
+        landscape = msgspec.structs.replace(
+            additive_landscape(small_space(), noise=0.0), goal=goal, contended_share=0.0, drift=np.zeros(0)
+        )
+        if clients:
+            landscape = msgspec.structs.replace(landscape, log_costs=landscape.log_costs - math.log(1e9))
+        (live,) = ReplayExecutor(landscape).launch([DEFAULT], deadline_s=9)
+        assert not isinstance(live, Failure)
+        block = live.measure(msgspec.structs.replace(PLAN, load=goal.load))
+        assert not isinstance(block, Failure)
+        expected = 1 / math.exp(landscape.log_costs[0]) if clients else math.exp(landscape.log_costs[0])
+        assert figure_of_block(goal.objective, block, 0) == pytest.approx(expected, rel=1e-6)
+
+
+def make_recording(seed: int = 0, *, contended: float = 0.1) -> tuple[Recording, np.ndarray]:
+    """Return a recording of known levels under drift and busy spells, and these levels."""
+    rng = np.random.default_rng(seed)
+    space = small_space()
+    n = len(space.candidates)
+    levels = rng.normal(0, 0.2, n)
+    rows = []
+    launch = turn = 0
+    for _ in range(5):
+        order = rng.permutation(np.arange(1, n))
+        for first in range(0, n - 1, 7):
+            members = [0, *order[first : first + 7]]
+            launches = {number: launch + place for place, number in enumerate(members)}
+            luck = {number: rng.normal(0, 0.01) for number in members}
+            launch += len(members)
+            for _ in range(4):
+                drift = 0.3 * math.sin(turn / 20)
+                for number in rng.permutation(members):
+                    busy = bool(rng.random() < contended)
+                    value = 14 + levels[number] + luck[number] + drift + rng.normal(0, 0.01) + 0.5 * busy
+                    rows.append((number, launches[number], turn, turn * 0.5, value, 0.3 * busy, busy))
+                turn += 1
+    columns = dict(zip(list(Recording.COLUMNS)[:7], map(np.array, zip(*rows, strict=True)), strict=True))
+    about = About(
+        name="made",
+        model="m sha256:0",
+        traits=make_model().traits,
+        host=Fingerprint.of(make_host(4)),
+        host_text="Simulated",
+        goal=Goal(),
+        runtime=Runtime(onnxruntime="1", providers=(), python="3", ortune="0"),
+        recorded="2026-01-01",
+        space=space,
+        launch_s=0.1,
+        start_s=0.1,
+        block_ns=50_000_000,
+    )
+    profile = np.tile(np.linspace(0.98, 1.04, N_QUANTILES), (len(rows), 1))
+    return Recording(about, **columns, profile=profile, load_ns=np.full(launch, 1e7)), levels
+
+
+class TestLandscapes:
+    def test_levels_are_told_from_drift_and_busy_spells(self) -> None:
+        recording, levels = make_recording()
+        landscape = fit(recording)
+        found = landscape.log_costs - landscape.log_costs[0]
+        assert np.abs(found - (levels - levels[0])).max() < 0.04
+        assert landscape.lucks.std() == pytest.approx(0.01, abs=0.005)
+        assert landscape.contended_share == pytest.approx(0.1, abs=0.03)
+        assert landscape.contended is not None
+        assert landscape.contended.residuals.mean() == pytest.approx(0.5, abs=0.1)
+        assert landscape.quiet.residuals.std() == pytest.approx(0.01, abs=0.005)
+
+    def test_a_recording_survives_its_file(self, tmp_path: Path) -> None:
+        recording, _ = make_recording(contended=0.0)
+        recording.save(tmp_path / "made.npz")
+        again = Recording.load(tmp_path / "made.npz")
+        assert again.about == recording.about
+        assert all((getattr(again, name) == getattr(recording, name)).all() for name in Recording.COLUMNS)
+        assert load_landscape(tmp_path / "made.npz").contended is None
+
+    def test_a_recording_of_another_schema_is_refused(self, tmp_path: Path) -> None:
+        recording, _ = make_recording()
+        recording.about = msgspec.structs.replace(recording.about, schema=99)
+        recording.save(tmp_path / "made.npz")
+        with pytest.raises(ValueError, match="schema 99"):
+            Recording.load(tmp_path / "made.npz")
+
+    def test_a_replay_of_a_recording_can_be_searched(self) -> None:
+        recording, _ = make_recording()
+        landscape = fit(recording)
+        outcome = search(landscape)
+        number = landscape.space.numbers[outcome.config.key]
+        assert outcome.verdict == "faster"
+        assert landscape.log_speedup(landscape.best) - landscape.log_speedup(number) < 0.05
+
+    @pytest.mark.parametrize("kind", ["additive", "interacting", "cliffs", "rugged"])
+    def test_synthetic_landscapes_are_what_they_say(self, kind: synthetic.Kind) -> None:
+        landscape = synthetic.make_landscape("64", kind, seed=5)
+        again = synthetic.make_landscape("64", kind, seed=5)
+        assert (landscape.log_costs == again.log_costs).all()
+        assert len(landscape.space.candidates) == len(landscape.log_costs) > 500
+        assert landscape.log_speedup(0) == 0.0
+        assert 0 < landscape.log_speedup(landscape.best) < 3
+
+    def test_the_committed_recordings_can_be_read(self) -> None:
+        paths = sorted(LANDSCAPES.glob("*.npz"))
+        assert paths
+        for path in paths:
+            landscape = load_landscape(path)
+            assert np.isfinite(landscape.log_costs).mean() > 0.9
+            assert landscape.log_speedup(landscape.best) >= 0
+
+
+class TestRegret:
+    @pytest.mark.parametrize("method", [*regret.OURS, *regret.OTHERS])
+    def test_each_method_gives_an_answer(self, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        landscape = additive_landscape(small_space())
+        monkeypatch.setattr(regret, "landscapes", lambda: {"additive": landscape})
+        row = regret.replay("additive", method, 12.0, 0)
+        assert row["regret"] >= -1e-9
+        assert row["n_tried"] > 1
+        assert row == regret.replay("additive", method, 12.0, 0) | {"wall_s": row["wall_s"]}
+
+    def test_summaries(self) -> None:
+        rows = [
+            {
+                "regret": regret_,
+                "excess": 1.0,
+                "worse": regret_ > 5,
+                "spent_s": 1,
+                "n_tried": 2,
+                "wall_s": 0,
+                "covered": regret_ < 5,
+            }
+            for regret_ in (0.0, 1.5, 3.0, 10.0)
+        ]
+        figures = regret.summarise(rows)
+        assert figures["within_1"] == 0.25
+        assert figures["within_2"] == 0.5
+        assert figures["coverage"] == 0.75
+        assert figures["worse"] == 0.25
+
+
+class TestHistory:
+    HOST = Fingerprint.of(make_host(4))
+
+    def test_what_was_found_is_recalled_for_a_similar_model(self, tmp_path: Path) -> None:
+        path = tmp_path / "folder" / "history.jsonl"
+        config = Config(session_options={"intra_op_num_threads": 1})
+        remember(path, make_finding(self.HOST, make_model().traits, Goal(), [config]))
+        assert recall(path, self.HOST, make_model().traits, Goal()) == (config,)
+
+    def test_other_hosts_loads_and_graphs_are_left_out(self, tmp_path: Path) -> None:
+        path = tmp_path / "history.jsonl"
+        traits = make_model().traits
+        config = Config(session_options={"intra_op_num_threads": 1})
+        remember(path, make_finding(self.HOST, traits, Goal(), [config]))
+        assert not recall(path, Fingerprint.of(make_host(8)), traits, Goal())
+        assert not recall(path, self.HOST, traits, make_goal(make_load(2, None, None), None, None, ()))
+        assert not recall(path, self.HOST, msgspec.structs.replace(traits, ops={"MatMul": 9}), Goal())
+
+    def test_the_newest_comes_first_and_the_file_does_not_grow_for_ever(self, tmp_path: Path) -> None:
+        path = tmp_path / "history.jsonl"
+        for n in range(1, 700):
+            config = Config(session_options={"intra_op_num_threads": n})
+            remember(path, make_finding(self.HOST, make_model().traits, Goal(), [config]))
+        assert len(read_findings(path)) < 601
+        hints = recall(path, self.HOST, make_model().traits, Goal())
+        assert [hint.session_options["intra_op_num_threads"] for hint in hints] == [699, 698, 697]
+
+    def test_a_broken_file_is_no_history(self, tmp_path: Path) -> None:
+        path = tmp_path / "history.jsonl"
+        path.write_bytes(b'{"host": 1}\n\xff\n')
+        assert not recall(path, self.HOST, make_model().traits, Goal())
+        remember(tmp_path, make_finding(self.HOST, make_model().traits, Goal(), []))
+
+    def test_a_search_begins_with_what_is_recalled(self, tmp_path: Path) -> None:
+        path = tmp_path / "history.jsonl"
+        config = Config(session_options={"intra_op_num_threads": 1})
+        traits = read_model(TINY_CNN).traits
+        remember(path, make_finding(Fingerprint.of(read_host()), traits, Goal(), [config]))
+        assert prepare(SearchRequest(model=str(TINY_CNN), history=path)).hints == (config,)
+        assert prepare(SearchRequest(model=str(TINY_CNN), history=path, strategy="tpe")).hints == ()
+        assert prepare(SearchRequest(model=str(TINY_CNN))).hints == ()
+
+    def test_what_was_proven_is_remembered_and_nothing_else(self) -> None:
+        outcome = search(additive_landscape(small_space()))
+        assert best_of(outcome)[0] == outcome.config
+        assert len(best_of(outcome)) == MOST_REMEMBERED
+        assert best_of(search(additive_landscape(small_space(), gain=0.0))) == []
+
+    def test_where_it_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert history_path() is None
+        monkeypatch.setenv("ORTUNE_HISTORY", "/somewhere/h.jsonl")
+        assert history_path() == Path("/somewhere/h.jsonl")
+        monkeypatch.delenv("ORTUNE_HISTORY")
+        path = history_path()
+        assert path is not None
+        assert path.name == "history.jsonl"
+
+    @given(st.dictionaries(st.sampled_from(["Conv", "MatMul", "Add", "If"]), st.integers(1, 500)))
+    @settings(deadline=None)
+    def test_similarity_is_that_of_a_mix(self, ops: dict[str, int]) -> None:
+        traits = msgspec.structs.replace(make_model().traits, ops=ops)
+        assert similarity(traits, traits) == pytest.approx(1.0 if ops else 0.0)
+        other = make_model().traits
+        assert similarity(traits, other) == pytest.approx(similarity(other, traits))
+        assert 0 <= similarity(traits, other) <= 1 + 1e-9
