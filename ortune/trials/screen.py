@@ -174,7 +174,7 @@ class _Screen:
             return False
         left = len(self.context.candidates) - len(self.context.ledger)
         self.context.ended_early = (
-            f"the {left} candidates that were not tried are expected to gain {gain:.1%} over the best, if anything"
+            f"the {left} candidates that were not tried are expected to gain less than {WORTH_LEARNING:.2%} more"
         )
         self.context.note(f"enough seen: {self.context.ended_early}")
         return True
