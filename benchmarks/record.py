@@ -80,7 +80,7 @@ class Recorder:
         lives: list[tuple[int, int, Live]] = []
         for (number, _), answer in zip(batch, answers, strict=True):
             if isinstance(answer, Failure):
-                self.failures[number] = answer
+                self.fail(number, answer)
             else:
                 lives.append((number, len(self.loads_ns), answer))
                 self.loads_ns.append(answer.loaded.load_ns)
@@ -92,13 +92,19 @@ class Recorder:
                         continue
                     block = live.measure(self.plan)
                     if isinstance(block, Failure):
-                        self.failures[number] = block
+                        self.fail(number, block)
                     else:
                         self.keep(number, launch, block)
                 self.n_turns += 1
         finally:
             for _, _, live in lives:
                 live.close()
+
+    def fail(self, number: int, failure: Failure) -> None:
+        """Leave a candidate out from now on; without the default there is nothing to compare with."""
+        if number == 0:
+            raise SystemExit(f"the default failed: {failure.message}")
+        self.failures[number] = failure
 
     def keep(self, number: int, launch: int, block: Block) -> None:
         """Add a row."""

@@ -1,7 +1,7 @@
 """How near strategies come to the best there is, by replay on landscapes whose truth is known.
 
-    python -m benchmarks.regret [--replays 200] [--budgets 15,60,300] [--methods ours,tpe-1,...] [--landscapes NAME,...]
-                                [--json FILE] [--plot FILE]
+    python -m benchmarks.regret [--replays 200] [--budgets 15,60,300] [--methods 'ours;tpe-1;...']
+                                [--landscapes NAME,...] [--json FILE] [--plot FILE]
 
 The landscapes are the recorded ones in benchmarks/landscapes and the synthetic ones of benchmarks/synthetic.py. Every
 method meets the same host with the same seed. It is told nothing but the space, and pays for each launch and block in

@@ -1,4 +1,4 @@
-"""Landscapes of hosts that nobody here has: 64 to 512 CPUs, several NUMA nodes, up to 20,000 candidates.
+"""Landscapes of hosts that nobody here has: 64 to 512 CPUs, several NUMA nodes, more than 10,000 candidates.
 
 What a candidate costs is a formula, so that the truth is known exactly. There are four kinds, from kind to unkind:
 

@@ -73,10 +73,11 @@ def remember(path: Path, finding: Finding) -> None:
     """Add a finding to the file; where that cannot be written, nothing is remembered."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        line = msgspec.json.encode(finding) + b"\n"
+        # A line that was torn off must not take this one with it.
+        line = b"\n" + msgspec.json.encode(finding) + b"\n"
         with path.open("ab") as file:  # one write, so that two searches at a time do not mix theirs
             file.write(line)
-        lines = path.read_bytes().splitlines(keepends=True)
+        lines = [line for line in path.read_bytes().splitlines(keepends=True) if line.strip()]
         if len(lines) > 2 * MOST_KEPT:
             fresh = path.with_suffix(f".{os.getpid()}")
             fresh.write_bytes(b"".join(lines[-MOST_KEPT:]))
@@ -88,7 +89,7 @@ def read_findings(path: Path) -> list[Finding]:
     findings = []
     with contextlib.suppress(OSError):
         for line in path.read_bytes().splitlines():
-            with contextlib.suppress(msgspec.MsgspecError):
+            with contextlib.suppress(ValueError):  # of bad UTF-8, too
                 findings.append(msgspec.json.decode(line, type=Finding))
     return findings
 

@@ -6,6 +6,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator
+from types import FrameType
 
 
 def end_at_once() -> None:
@@ -13,7 +14,9 @@ def end_at_once() -> None:
 
     Raised as an exception in the middle of an import, it comes out as whatever the imported module makes of it.
     """
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored, as under nohup
+    if (
+        signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    ):  # not where it is ignored, as in a script's background
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -21,7 +24,13 @@ def raise_interrupts() -> None:
     """Make Ctrl-C raise KeyboardInterrupt again, and SIGTERM, as `docker stop` sends it, do the same."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGTERM, _interrupt)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        raise KeyboardInterrupt
+    signal.raise_signal(signal.SIGINT)
 
 
 def is_interrupt(error: BaseException) -> bool:

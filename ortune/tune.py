@@ -104,14 +104,16 @@ def prepare(request: SearchRequest) -> Setting:
         check_writable(request.study, "--study")
     model = read_model(request.model)
     host = read_host()
+    space = build_space(host, model)
     hints: tuple[Config, ...] = ()
     if request.history is not None and request.strategy == "adaptive":
-        hints = recall(request.history, Fingerprint.of(host), model.traits, request.goal)
+        known = recall(request.history, Fingerprint.of(host), model.traits, request.goal)
+        hints = tuple(config for config in known if config.key in space.numbers)
     return Setting(
         request=request,
         host=host,
         model=model,
-        space=build_space(host, model),
+        space=space,
         feed=make_feed(model, request.inputs),
         tolerance=request.tolerance or (QUANTIZED_TOLERANCE if model.traits.quantized else Tolerance()),
         hints=hints,
@@ -169,7 +171,11 @@ def best_of(outcome: Outcome) -> list[Config]:
     if outcome.verdict not in {"faster", "within_limits", "trade_off"}:
         return []
     front = [point.summary.config for point in outcome.front]
-    raced = [trial for trial in outcome.trials if trial.stage != "screen" and trial.speedups and not trial.over_limits]
+    raced = [
+        trial
+        for trial in outcome.trials
+        if trial.stage != "screen" and trial.speedups and trial.speedups[0] > 1 and not trial.over_limits
+    ]
     raced.sort(key=lambda trial: trial.speedups or (), reverse=True)
     best = {config.key: config for config in (outcome.config, *front, *(trial.config for trial in raced))}
     return [config for config in best.values() if not config.is_default][:MOST_REMEMBERED]

@@ -259,20 +259,20 @@ def fit(recording: Recording) -> Landscape:
     by_launch, by_turn = _polish(y, recording.launch, recording.turn, quiet)
     residuals = y - by_launch[recording.launch] - by_turn[recording.turn]
     # A fit with so many free levels leaves what it was fitted to too near to it.
-    n_free = len(by_launch) + len(by_turn)
+    batch = _batches(recording)
+    n_free = len(by_launch) + len(by_turn) - int(batch.max()) - 1
     residuals[quiet] *= np.sqrt(quiet.sum() / max(quiet.sum() - n_free, 1))
 
-    owner = np.zeros(len(by_launch), dtype=int)
+    owner = np.full(len(by_launch), -1)  # of a launch that failed before its first block
     owner[recording.launch] = recording.candidate
-    batch = _batches(recording)
     defaults = np.full(int(batch.max()) + 1, np.nan)
     defaults[batch[owner == 0]] = by_launch[owner == 0]
-    n_launches = np.bincount(owner, minlength=n)
+    n_launches = np.bincount(owner[owner >= 0], minlength=n)
     refined = (owner > 0) & (n_launches[owner] >= ENOUGH_LAUNCHES)
     at_speed = _find_speed(defaults, np.bincount(batch[refined], minlength=len(defaults)))
     relative = by_launch - defaults[batch]
     # What was launched at the other speed alone keeps what it showed there.
-    launched = np.bincount(owner[at_speed[batch]], minlength=n) > 0
+    launched = np.bincount(owner[at_speed[batch] & (owner >= 0)], minlength=n) > 0
     relative[~at_speed[batch] & launched[owner]] = np.nan
     log_costs = np.full(n, np.nan)
     own_lucks: dict[int, NDArray[np.float64]] = {}
@@ -290,6 +290,7 @@ def fit(recording: Recording) -> Landscape:
         # The best is one that was launched often: what seems better on a launch or two is taken at its worst.
         own = relative[(owner == number) & np.isfinite(relative)]
         log_costs[number] = max(float(own.max()), best)
+    lucks = np.concatenate([*own_lucks.values(), [0.0]])
     base = float(np.nanmedian(defaults[at_speed]))
     log_costs += base
     rows = at_speed[batch[recording.launch]]
@@ -306,8 +307,8 @@ def fit(recording: Recording) -> Landscape:
         traits=about.traits,
         log_costs=log_costs,
         failures=about.failures,
-        lucks=_clip(np.concatenate([*own_lucks.values(), [0.0]])),
-        own_lucks=own_lucks,
+        lucks=_clip(lucks, lucks),
+        own_lucks={number: _clip(own, lucks) for number, own in own_lucks.items()},
         quiet=_pool(recording, residuals, quiet & rows, n),
         contended=_pool(recording, residuals, ~quiet, n) if (~quiet).sum() >= FEWEST_OF_ITS_OWN else None,
         contended_share=share if (~quiet).sum() >= FEWEST_OF_ITS_OWN else 0.0,
@@ -371,10 +372,14 @@ def _find_speed(defaults: NDArray[np.float64], weights: NDArray[np.int64]) -> ND
     return np.isfinite(defaults)
 
 
-def _clip(lucks: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return deviations without the worst of them: that one candidate now and then hangs says nothing of the others."""
-    most = OUTLYING * float(np.median(np.abs(lucks))) / MAD_OF_NORMAL
-    return np.clip(lucks, -most, most)
+def _clip(lucks: NDArray[np.float64], of_all: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return deviations without the worst of them, centred on their mean, which is what launches average to.
+
+    That one launch of a candidate hung says little of its other launches, and nothing of other candidates.
+    """
+    most = OUTLYING * float(np.median(np.abs(of_all))) / MAD_OF_NORMAL
+    clipped = np.clip(lucks, -most, most)
+    return np.asarray(clipped - clipped.mean())
 
 
 def _batches(recording: Recording) -> NDArray[np.int64]:

@@ -185,7 +185,7 @@ def make_plan(
     return Plan(
         block=block,
         duel_block=duel_block,
-        screen_rounds=screen_rounds(block, launch_s),
+        screen_rounds=screen_rounds(_block_s(block, pace), launch_s),
         screen_s=(left_s - duel_s) * (1 - RACE_SHARE),
         race_s=(left_s - duel_s) * RACE_SHARE,
         duel_s=duel_s,
@@ -197,9 +197,8 @@ def make_plan(
     )
 
 
-def screen_rounds(block: BlockPlan, launch_s: float) -> int:
+def screen_rounds(block_s: float, launch_s: float) -> int:
     """Return how many rounds a candidate gets in the screen: more where launching it costs more than they do."""
-    block_s = (block.duration_ns + block.lead_in_ns) / 1e9
     return min(max(FEWEST_SCREEN_ROUNDS, round(LAUNCH_WORTH * launch_s / block_s)), MOST_SCREEN_ROUNDS)
 
 

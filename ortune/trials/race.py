@@ -29,14 +29,14 @@ ROUNDS_BEFORE_ELIMINATION = 4
 FEWEST_ROUNDS = 2
 MOST_ROUNDS = 20
 ELIMINATION_CONFIDENCE = 0.98
-LAUNCH_LUCK = 0.05
+LUCK_MARGIN = 0.05
 """Log-ratio by which a launch may be slower than another one of the same config: within it nobody is beaten yet."""
 
 
 def run_race(context: Context, race_s: float) -> StageTime:
     """Race the finalists in some heats, each of which launches those that are left afresh."""
     start_s, inference_s = context.now_s(), context.meter.inference_s
-    racing = choose_finalists(context)
+    racing = choose_finalists(context, affordable(context, race_s))
     for entry in racing:
         entry.enter("race")
     rounds: dict[int, list[Vector]] = {entry.number: [] for entry in racing}
@@ -75,7 +75,8 @@ def run_heat(
                 if position:
                     rounds[lives[position - 1][0].number].append(log_costs(context, measured, position))
             lives = [(entry, live) for entry, live in lives if not entry.failure]
-            if n_rounds >= ROUNDS_BEFORE_ELIMINATION:
+            done = max(len(values) for values in rounds.values())
+            if done >= ROUNDS_BEFORE_ELIMINATION:
                 beaten = find_beaten({entry.number: rounds[entry.number] for entry, _ in lives if not entry.excess})
                 for entry, live in lives:
                     if entry.number in beaten:
@@ -83,7 +84,6 @@ def run_heat(
                 lives = [(entry, live) for entry, live in lives if entry.number not in beaten]
             left = {entry.number for entry, _ in lives}
             standing = [entry for entry in context.ledger.challengers() if entry.number in left]
-            done = max(len(values) for values in rounds.values())
             total = done + context.estimate_total(n_rounds, start_s, race_end_s) - n_rounds
             context.report("race", done, max(total, HEATS * FEWEST_ROUNDS), standing[0] if standing else None)
             if len(lives) <= 1 and n_rounds >= FEWEST_ROUNDS:
@@ -95,8 +95,17 @@ def run_heat(
     return [entry for entry, _ in lives]
 
 
-def choose_finalists(context: Context) -> list[Entry]:
-    """Return the best of the screen: as many as memory allows, up to eight that are worth it.
+def affordable(context: Context, race_s: float) -> int:
+    """Return how many can race in the fewest heats within that time; at least two."""
+    plan = context.plan
+    block_s = (plan.block.duration_ns + plan.block.lead_in_ns) / 1e9
+    # Launched side by side, each takes about half of what a launch by itself does.
+    each_s = FEWEST_HEATS * (plan.launch_s / 2 + FEWEST_ROUNDS * block_s)
+    return max(2, int(race_s / each_s) - 1)
+
+
+def choose_finalists(context: Context, most: int = FINALISTS) -> list[Entry]:
+    """Return the best of the screen that are worth it: up to eight, and as many as memory and time allow.
 
     Worth it is who keeps to the limits and is near the best in any objective; where nobody keeps to them, all are.
     """
@@ -113,7 +122,7 @@ def choose_finalists(context: Context) -> list[Entry]:
         for entry in keeping
         if any(value <= best + WORTH_RACING for value, best in zip(vectors[entry.number], bests, strict=True))
     ]
-    return worth[: min(FINALISTS, context.plan.max_live - 1)]
+    return worth[: min(FINALISTS, most, context.plan.max_live - 1)]
 
 
 def log_costs(context: Context, measured: Round, position: int) -> Vector:
@@ -137,6 +146,6 @@ def find_beaten(rounds: dict[int, list[Vector]]) -> set[int]:
             continue
         n = min(len(values), len(rounds[best]))
         behind = np.asarray(values[-n:]) - np.asarray(rounds[best][-n:])
-        if all(t_interval(column, ELIMINATION_CONFIDENCE).low > LAUNCH_LUCK for column in behind.T):
+        if all(t_interval(column, ELIMINATION_CONFIDENCE).low > LUCK_MARGIN for column in behind.T):
             beaten.add(number)
     return beaten

@@ -16,7 +16,7 @@ from ortune.knobs.space import DEFAULT_LABEL
 from ortune.measure import Live
 from ortune.trials.ledger import Entry
 from ortune.trials.stage import Context
-from ortune.trials.strategy import CONFIG, EXCESS, VARIANCE, ThompsonSampler
+from ortune.trials.strategy import CONFIG, EXCESS, KEEPS, VARIANCE, ThompsonSampler
 from ortune.trials.values import StageTime
 
 BATCH = 4
@@ -113,11 +113,12 @@ class _Screen:
         self.space: SearchSpace = context.space
         self.pending: list[tuple[optuna.Trial, Candidate]] = []
         self.next_look = 0
+        self.of_round = USUAL_NOISE**2
         known: set[str] = set()
         for selection in first_selections(context):
             candidate = self.space.select(selection)
             # Two rules may come to the same, and so may a rule and a hint.
-            if candidate.config.key not in known:
+            if candidate.config.key not in known and candidate.config.key in self.space.numbers:
                 known.add(candidate.config.key)
                 self.enqueue(candidate)
         self.n_first = len(known) - 1
@@ -154,7 +155,8 @@ class _Screen:
             default.close()
         sampler = self.study.sampler
         if isinstance(sampler, ThompsonSampler):
-            sampler.learn(self.study.get_trials(deepcopy=False))
+            over = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.FAIL)
+            sampler.learn(self.study.get_trials(deepcopy=False, states=over))
             expected = sampler.expected()
             context.expected = {key: float(expected[number]) for key, number in self.space.numbers.items()}
         return context.meter.stage_time("screen", start_s, inference_s)
@@ -169,6 +171,7 @@ class _Screen:
         if not isinstance(sampler, ThompsonSampler) or self.n_screened < max(self.n_first, self.next_look):
             return False
         self.next_look = self.n_screened + LOOK_EVERY
+        sampler.default_keeps = not self.context.default.excess
         gain = sampler.gain_left(self.study)
         if gain >= WORTH_LEARNING:
             return False
@@ -237,6 +240,7 @@ class _Screen:
         finally:
             for _, live in lives:
                 live.close()
+        self.of_round = self.scatter()
         for trial, entry in batch:
             self.tell(trial, entry)
         for trial, candidate in self.pending:
@@ -264,21 +268,32 @@ class _Screen:
             trial.set_constraint(limit.text, excess)
         if entry.vector is not None:
             trial.set_user_attr(VARIANCE, self.variance(entry))
-            trial.set_user_attr(EXCESS, entry.excess)
+            # What all have in common is no choice's effect, and the model takes the default as 0.
+            trial.set_user_attr(EXCESS, entry.excess - self.context.default.excess)
+            trial.set_user_attr(KEEPS, not entry.excess)
             self.study.tell(trial, list(entry.vector))
         elif entry.candidate.config.is_default:
             self.study.tell(trial, [0.0] * len(self.context.goal.objectives))
         else:
             self.study.tell(trial, state=optuna.trial.TrialState.FAIL)
 
-    def variance(self, entry: Entry) -> float:
-        """Return the variance of a candidate's log-ratio by noise: of its rounds, and of its launch.
+    def scatter(self) -> float:
+        """Return the variance of a round's log-ratio, by all candidates together: a few rounds tell little of theirs.
 
-        A few rounds tell little of their own scatter: that of all candidates together is taken.
+        Of several objectives, the noisiest counts. Source of the correction for the median of variances of few values:
+        E. B. Wilson and M. M. Hilferty, "The distribution of chi-square" (1931).
         """
-        scatter = [float(np.var(each.values, ddof=1)) for each in self.context.ledger if len(each.values) > 1]
-        of_round = statistics.median(scatter) if len(scatter) >= BATCH else USUAL_NOISE**2
+        known: list[list[float]] = []
+        for entry in self.context.ledger:
+            n_free = len(entry.counting) - 1
+            if n_free > 0 and not entry.candidate.config.is_default:
+                variances = np.var([score.log_ratios for score in entry.counting], axis=0, ddof=1)
+                known.append((variances / (1 - 2 / (9 * n_free)) ** 3).tolist())
+        return max(map(statistics.median, zip(*known, strict=True))) if len(known) >= BATCH else USUAL_NOISE**2
+
+    def variance(self, entry: Entry) -> float:
+        """Return the variance of a candidate's log-ratio by noise: of its rounds, and of its launch."""
         luck = LAUNCH_LUCK if self.context.goal.load.clients == 1 else LAUNCH_LUCK_OF_CALLERS
         # The median of a few has about 1.3 times the variance of their mean.
         spell = BUSY_SPELL if self.is_doubtful(entry) else 0.0
-        return 1.3 * of_round / max(len(entry.values), 1) + luck**2 + spell**2
+        return 1.3 * self.of_round / max(len(entry.values), 1) + luck**2 + spell**2

@@ -5,6 +5,7 @@ Each is a sampler of Optuna's, so that a study can be looked at, kept and shared
 
 from __future__ import annotations
 
+import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -26,13 +27,15 @@ Numbers = NDArray[np.int64]
 CONFIG = "config"
 VARIANCE = "variance"
 EXCESS = "excess"
-"""Attributes of a trial: the key of the candidate's config; the variance of its values by noise; by how much it seems
-to break its limits, as a log-ratio."""
+KEEPS = "keeps"
+"""Attributes of a trial: the key of the candidate's config; the variance of its values by noise; by how much more than
+the default it seems to break its limits, as a log-ratio; whether it seems to keep to them."""
 
 DRAWS_AT_A_TIME = 8
 DRAWS_OF_GAIN = 32
-FAILURE_VARIANCE = 0.05
-"""A candidate that fails counts as a loser, but tells little of those that share its choices."""
+FAILURE_SIGMA = 0.22
+"""A candidate that fails counts as a loser, but with this standard deviation: it tells little of those that share its
+choices."""
 
 
 class CandidateSampler(optuna.samplers.BaseSampler, ABC):  # type: ignore[misc]
@@ -91,6 +94,9 @@ class ThompsonSampler(CandidateSampler):
     """Guesses at the whole landscape, as the additive model allows, and proposes the best of the guess.
 
     So each candidate is proposed as often as it may well be the best, as far as is known.
+
+    Attributes:
+        default_keeps: Whether the default seems to keep to the limits.
     """
 
     def __init__(self, space: SearchSpace, seed: int) -> None:
@@ -98,6 +104,7 @@ class ThompsonSampler(CandidateSampler):
         self._rng = np.random.default_rng([seed, 1])
         self._model = AdditiveModel(space, self._rng)
         self._n_learnt = 0
+        self.default_keeps = True
         self._guesses: list[Array] = []
 
     def choose(self, study: optuna.Study, untried: Numbers) -> int:
@@ -109,11 +116,15 @@ class ThompsonSampler(CandidateSampler):
         guess = self._guesses.pop()
         return int(untried[np.argmin(guess[untried])])
 
-    def learn(self, told: Sequence[FrozenTrial]) -> None:
-        """Take in all trials that are over. Of several objectives, each time others matter more."""
+    def learn(self, told: Sequence[FrozenTrial], weights: Array | None = None) -> None:
+        """Take in all trials that are over.
+
+        Args:
+            told: The trials.
+            weights: How much each objective counts; drawn anew when it is left out, so that each counts at times.
+        """
         self._n_learnt = len(told)
         numbers, log_ratios, variances = [], [], []
-        weights: Any = None
         for trial in told:
             number = self.number_of(trial)
             if number is None or number == DEFAULT_NUMBER:
@@ -121,7 +132,7 @@ class ThompsonSampler(CandidateSampler):
             numbers.append(number)
             if trial.values is None:
                 log_ratios.append(WORST)
-                variances.append(FAILURE_VARIANCE)
+                variances.append(FAILURE_SIGMA**2)
                 continue
             if weights is None:
                 weights = self._rng.dirichlet(np.ones(len(trial.values)))
@@ -132,17 +143,25 @@ class ThompsonSampler(CandidateSampler):
     def gain_left(self, study: optuna.Study) -> float:
         """Return how much better the best untried candidate is expected to be than the best tried one, as a log-ratio.
 
-        Not below 0: nobody takes a worse one.
+        Not below 0: nobody takes a worse one. Infinity while nothing is known that keeps to the limits. Of several
+        objectives, that in which most is left to gain counts.
         """
         told = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.FAIL))
-        self.learn(told)
         untried = self.untried(told)
         if not len(untried):
             return 0.0
-        tried = np.setdiff1d(np.arange(len(self.space.candidates)), untried)
-        guesses = self._model.draw(DRAWS_OF_GAIN)
+        keeping = [self.number_of(trial) for trial in told if trial.user_attrs.get(KEEPS)]
+        tried = [number for number in keeping if number is not None and number != DEFAULT_NUMBER]
+        tried += [DEFAULT_NUMBER] if self.default_keeps else []
+        if not tried:
+            return math.inf
+        gains = []
+        for weights in np.eye(len(study.directions)):
+            self.learn(told, weights)
+            guesses = self._model.draw(DRAWS_OF_GAIN)
+            gains.append(float(np.maximum(guesses[tried].min(axis=0) - guesses[untried].min(axis=0), 0.0).mean()))
         self._guesses = []
-        return float(np.maximum(guesses[tried].min(axis=0) - guesses[untried].min(axis=0), 0.0).mean())
+        return max(gains)
 
     def expected(self) -> Array:
         """Return the expected log-ratio of every candidate, by what was learnt last."""
