@@ -73,7 +73,7 @@ TYPES = {1: "float32", 2: "uint8", 6: "int32", 7: "int64", 9: "bool", 10: "float
 
 DUEL_S = 40.0
 
-BUDGET_SHARE = 0.45
+BUDGET_SHARE = 0.42
 """Budget of ortune as a share of what Olive took; the target is half of it, from start to answer."""
 
 
