@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.host import describe_host, note_noise
-from models.build import build, options
-from ortune.cli.options import parse_inputs
+from benchmarks.inputs import inputs_of
+from models.build import build
 from ortune.host import read_host
 from ortune.knobs import DEFAULT, Candidate, build_space
 from ortune.measure.executor import ProcessExecutor, launch_reference
@@ -36,9 +36,8 @@ MODELS = ("tiny_regressor", "squeezenet", "ppocrv2_cls", "minilm_l6_int8")
 
 def duel_once(name: str, budget_s: float, seed: int) -> dict[str, object]:
     """Run one duel of the default against itself, and return what it would claim."""
-    shapes = [text for text in options(name) if text != "--shape"]
     host, model = read_host(), read_model(build(name))
-    feed = make_feed(model, parse_inputs(None, shapes, None, 0))
+    feed = make_feed(model, inputs_of(name))
     with ProcessExecutor(model, feed, Tolerance(), usable=host.limits.usable) as executor:
         first = launch_reference(executor, model, feed)
         meter = Meter(executor, np.random.default_rng(seed))

@@ -22,8 +22,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.host import describe_host
-from models.build import build, options
-from ortune.cli.options import parse_inputs
+from benchmarks.inputs import inputs_of
+from models.build import build
 from ortune.host import read_host
 from ortune.knobs import DEFAULT
 from ortune.measure import BlockPlan, Failure
@@ -64,7 +64,7 @@ BLOCKS = 4
 def compare(name: str, restarts: int) -> None:
     """Print the ratio of the two ways to measure one model."""
     host, model = read_host(), read_model(build(name))
-    feed = make_feed(model, parse_inputs(None, [text for text in options(name) if text != "--shape"], None, 0))
+    feed = make_feed(model, inputs_of(name))
     ratios: list[list[float]] = []
     bare_ns: list[float] = []
     with (
@@ -140,10 +140,7 @@ def main() -> None:
     for name in arguments.models:
         compare(name, arguments.restarts)
     for name in arguments.models:
-        shapes = [text for text in options(name) if text != "--shape"]
-        request = SearchRequest(
-            model=str(build(name)), budget_s=arguments.budget, inputs=parse_inputs(None, shapes, None, 0)
-        )
+        request = SearchRequest(model=str(build(name)), budget_s=arguments.budget, inputs=inputs_of(name))
         record = search(prepare(request)).record
         for stage in record.search.stages:
             share = stage.inference_s / stage.wall_s

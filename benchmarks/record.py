@@ -21,9 +21,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.host import describe_host
+from benchmarks.inputs import inputs_of
 from benchmarks.loads import cpu_quota
-from models.build import build, options
-from ortune.cli.options import parse_inputs
+from models.build import build
 from ortune.host import Fingerprint, read_host
 from ortune.knobs import Candidate
 from ortune.measure import Block, BlockPlan, Failure, Live
@@ -130,12 +130,11 @@ class Recorder:
 def record(arguments: argparse.Namespace, path: Path) -> None:
     """Record one landscape."""
     goal = make_goal(make_load(arguments.clients, None, None), arguments.objective, None, ())
-    shapes = [text for text in options(arguments.model) if text != "--shape"]
     request = SearchRequest(
         model=str(build(arguments.model)),
         goal=goal,
         beside=arguments.beside,
-        inputs=parse_inputs(None, shapes, None, 0),
+        inputs=inputs_of(arguments.model),
     )
     setting = prepare(request)
     candidates = list(enumerate(setting.space.candidates))

@@ -40,18 +40,18 @@ from threadpoolctl import threadpool_limits
 from benchmarks.record import LANDSCAPES
 from benchmarks.synthetic import all_landscapes
 from ortune.knobs import DEFAULT, Candidate
-from ortune.knobs.space import DEFAULT_LABEL
-from ortune.measure import BlockPlan, Failure
+from ortune.measure import Failure
 from ortune.measure.figures import cost, figure_of_block
 from ortune.measure.landscape import Landscape, load_landscape
 from ortune.measure.replay import ReplayExecutor
+from ortune.trials.plan import Pace, block_plan
 from ortune.trials.run import Basis, run_search
+from ortune.trials.screen import STALE_ASKS
 from ortune.trials.values import Budget, StrategyName
 
 Row = dict[str, Any]
 
 LAUNCH_DEADLINE_S = 60.0
-STALE_ASKS = 6
 
 
 @cache
@@ -70,13 +70,13 @@ class Tuner:
         self.budget_s = budget_s
         self.rng = np.random.default_rng(seed)
         self.found: dict[int, float] = {}
-        duration_ns = 5e8 if landscape.quota else max(5e7, 8 * math.exp(landscape.log_costs[0]))
-        if landscape.goal.objective == "throughput":
-            duration_ns = max(5e7, 32e9 * math.exp(landscape.log_costs[0]))
-        self.plan = BlockPlan(
-            load=landscape.goal.load, duration_ns=int(duration_ns), lead_in_ns=int(duration_ns / 12), min_calls=2,
-            deadline_s=60,
-        )  # fmt: skip
+        goal = landscape.goal
+        cost_of_default = math.exp(landscape.log_costs[0])
+        # As a cost, throughput is in seconds a call; all else that is replayed is in ns.
+        gap_ns = 1e9 * cost_of_default if goal.objective == "throughput" else cost_of_default / goal.load.clients
+        self.plan = block_plan(
+            Pace(load=goal.load, gap_ns=gap_ns, call_ns=gap_ns * goal.load.clients, quota=landscape.quota)
+        )
 
     def is_over(self) -> bool:
         """Return whether the budget is spent."""
@@ -112,8 +112,7 @@ def run_trials(tuner: Tuner, sampler: optuna.samplers.BaseSampler, n_blocks: int
     while not tuner.is_over() and len(tuner.found) < len(space.candidates):
         if n_stale >= STALE_ASKS:
             untried = [number for number in range(len(space.candidates)) if number not in tuner.found]
-            labels = space.candidates[int(tuner.rng.choice(untried))].labels
-            study.enqueue_trial({each.name: labels.get(each.name, DEFAULT_LABEL) for each in space.dimensions})
+            study.enqueue_trial(space.labels_of(space.candidates[int(tuner.rng.choice(untried))]))
         trial = study.ask()
 
         def choose(dimension: Any, trial: optuna.Trial = trial) -> str:
@@ -366,7 +365,6 @@ def main() -> None:
             rows += found
             if sys.stderr.isatty():
                 print(f"\r{done} of {len(jobs)}", end="", file=sys.stderr, flush=True)
-
     show(rows)
     if arguments.json:
         summaries = [

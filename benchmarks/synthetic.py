@@ -265,7 +265,6 @@ def make_landscape(size: str, kind: Kind, seed: int, *, n_extra: int = 0) -> Lan
         name=f"{kind}_{size}" + (f"_{n}" if n_extra else ""),
         space=space,
         goal=Goal(),
-        traits=model.traits,
         log_costs=costs - costs[0] + math.log(CALL_NS),
         lucks=rng.normal(0, 0.008, N_BLOCKS),
         quiet=make_pool(rng, 0.0, 0.02, (0.0, 0.03), n),

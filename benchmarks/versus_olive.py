@@ -31,8 +31,8 @@ import msgspec
 import numpy as np
 
 from benchmarks.host import describe_host
-from models.build import build, options
-from ortune.cli.options import parse_inputs
+from benchmarks.inputs import inputs_of
+from models.build import build
 from ortune.knobs import DEFAULT, Config, catalogue
 from ortune.knobs.space import canonical
 from ortune.measure.executor import launch_reference
@@ -221,24 +221,10 @@ def play(setting: Setting, olive: Config, ours: Config, seed: int) -> tuple[Spee
         match = Match([DEFAULT, ours, olive], goal.load)
         match.play(meter, block, launches=launches, rounds=rounds, end_s=math.inf)
         tally = Tally(match, goal, seed)
-        found = [tally.speedup(position, goal.objective) for position in (1, 2)]
-        turned = Match([olive, ours, DEFAULT], goal.load)
-        order = {0: 2, 1: 1, 2: 0}
-        turned.loaded = {order[position]: loaded for position, loaded in match.loaded.items()}
-        turned.launches = [
-            [
-                msgspec.structs.replace(
-                    each,
-                    blocks={order[position]: block for position, block in each.blocks.items()},
-                    loads_ns={order[position]: load_ns for position, load_ns in each.loads_ns.items()},
-                )
-                for each in launch
-            ]
-            for launch in match.launches
-        ]
-        direct = Tally(turned, goal, seed).speedup(1, goal.objective)
-    assert direct and found[0] and found[1]
-    return direct, found[0], found[1]
+        over_default, olive_over_default = (tally.speedup(position, goal.objective) for position in (1, 2))
+        direct = tally.speedup(1, goal.objective, base=2)
+    assert direct and over_default and olive_over_default
+    return direct, over_default, olive_over_default
 
 
 def show(interval: Speedup | None) -> str:
@@ -259,8 +245,7 @@ def main() -> None:
     rows = []
     for name in arguments.models:
         folder = Path(tempfile.mkdtemp())
-        given = [text for text in options(name) if text != "--shape"]
-        feed = prepare(SearchRequest(model=str(build(name)), inputs=parse_inputs(None, given, None, 0))).feed
+        feed = prepare(SearchRequest(model=str(build(name)), inputs=inputs_of(name))).feed
         shapes = {key: list(value.array.shape) for key, value in feed.tensors.items()}
         model = folder / "model.onnx"
         inputs = fix_shapes(Path(build(name)), model, shapes)

@@ -59,7 +59,6 @@ def additive_landscape(space: SearchSpace, *, noise: float = 0.01, gain: float =
         name="additive",
         space=space,
         goal=Goal(),
-        traits=make_model().traits,
         log_costs=math.log(2e6) + gain * np.array([log_cost(candidate) for candidate in space.candidates]),
         lucks=rng.normal(0, noise / 2, 100),
         quiet=synthetic.make_pool(rng, 0.0, noise, (0.0, 0.03), n),

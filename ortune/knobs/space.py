@@ -241,6 +241,10 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Return the candidate of these choices; all others stay at their default."""
         return self.draw(lambda dimension: labels.get(dimension.name, DEFAULT_LABEL))
 
+    def labels_of(self, candidate: Candidate) -> dict[str, str]:
+        """Return a label for every dimension: the default's where it makes no difference."""
+        return {dimension.name: candidate.labels.get(dimension.name, DEFAULT_LABEL) for dimension in self.dimensions}
+
     def one_factor(self) -> Iterator[dict[str, str]]:
         """Yield selections that leave the default in one dimension, with what must be chosen for it to matter."""
         for dimension in self.dimensions:

@@ -187,7 +187,6 @@ class Landscape(msgspec.Struct, frozen=True, kw_only=True):
         name: Its name.
         space: The candidates, in the order of `SearchSpace.candidates`; arrays below are in that order.
         goal: Load and objective.
-        traits: Of the model, for what looks at them.
         log_costs: Logarithm of the true cost; NaN where the candidate fails.
         failures: Why it does, by number.
         lucks: Deviations, in log-cost, of launches of one candidate from its level, to draw from.
@@ -206,7 +205,6 @@ class Landscape(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     space: SearchSpace
     goal: Goal
-    traits: Traits
     log_costs: NDArray[np.float64]
     failures: dict[int, Failure] = {}
     lucks: NDArray[np.float64]
@@ -294,7 +292,7 @@ def fit(recording: Recording) -> Landscape:
     base = float(np.nanmedian(defaults[at_speed]))
     log_costs += base
     rows = at_speed[batch[recording.launch]]
-    share = float(recording.contended.mean())
+    has_spells = int(recording.contended.sum()) >= FEWEST_OF_ITS_OWN
     # Rounds are numbered in the order of their time.
     first_rows = np.unique(recording.turn, return_index=True)[1]
     first_rows = first_rows[rows[first_rows]]
@@ -304,14 +302,13 @@ def fit(recording: Recording) -> Landscape:
         name=about.name,
         space=about.space,
         goal=about.goal,
-        traits=about.traits,
         log_costs=log_costs,
         failures=about.failures,
         lucks=_clip(lucks, lucks),
         own_lucks={number: _clip(own, lucks) for number, own in own_lucks.items()},
         quiet=_pool(recording, residuals, quiet & rows, n),
-        contended=_pool(recording, residuals, ~quiet, n) if (~quiet).sum() >= FEWEST_OF_ITS_OWN else None,
-        contended_share=share if (~quiet).sum() >= FEWEST_OF_ITS_OWN else 0.0,
+        contended=_pool(recording, residuals, ~quiet, n) if has_spells else None,
+        contended_share=float(recording.contended.mean()) if has_spells else 0.0,
         spell_s=_spell_s(recording),
         drift=drift - base,
         drift_step_s=max(step, 1e-3),

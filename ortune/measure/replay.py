@@ -35,14 +35,12 @@ class ReplayExecutor:
 
     Attributes:
         runtime: What would be told of the software.
-        n_blocks: Blocks drawn so far.
     """
 
     def __init__(self, landscape: Landscape, *, seed: int = 0) -> None:
         self.landscape = landscape
         self.runtime = RUNTIME
         self.rng = np.random.default_rng(seed)
-        self.n_blocks = 0
         self._numbers = landscape.space.numbers
         self._time_s = 0.0
         self._busy = bool(self.rng.random() < landscape.contended_share)
@@ -112,9 +110,9 @@ class ReplayLive:
     def measure(self, plan: BlockPlan) -> Block | Failure:
         """Draw one block."""
         executor, landscape = self._executor, self._executor.landscape
-        executor.n_blocks += 1
-        busy = executor.is_busy() and landscape.contended is not None
-        pool = landscape.contended if busy and landscape.contended is not None else landscape.quiet
+        busy = executor.is_busy()
+        pool = landscape.contended if busy else landscape.quiet
+        assert pool is not None, "a landscape without contended blocks is never busy"
         row = pool.draw(self._number, executor.rng)
         cost = math.exp(self._level + executor.drift() + pool.residuals[row])
         samples_ns, gap_ns = self._calls(cost, pool.profiles[row])

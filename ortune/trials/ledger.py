@@ -76,12 +76,15 @@ class Entry:
     @property
     def counting(self) -> list[Score]:
         """Scores of one regime, quiet if there are two such."""
-        return one_regime([(score, score.contended) for score in self.scores], n_quiet=2)[0]
+        return self._regime()[0]
 
     @property
     def is_contended(self) -> bool:
         """Whether the scores that count are those of a busy host."""
-        return one_regime([(score, score.contended) for score in self.scores], n_quiet=2)[1]
+        return self._regime()[1]
+
+    def _regime(self) -> tuple[list[Score], bool]:
+        return one_regime([(score, score.contended) for score in self.scores], n_quiet=2)
 
     @property
     def values(self) -> list[float]:

@@ -155,8 +155,10 @@ class Tally:
         """Return all blocks of one side."""
         return [each.blocks[position] for launch in self.launches for each in launch if position in each.blocks]
 
-    def speedup(self, position: int, name: Objective, confidence: float = CONFIDENCE) -> Speedup | None:
-        """Return how many times better a challenger is than the default, or None for fewer than two launches.
+    def speedup(
+        self, position: int, name: Objective, confidence: float = CONFIDENCE, base: int = DEFAULT_POSITION
+    ) -> Speedup | None:
+        """Return how many times better one side is than another, the default, or None for fewer than two launches.
 
         Most figures are compared pair by pair. A percentile beyond the median needs more calls than a block has, so
         that the calls of a launch are taken together.
@@ -164,16 +166,14 @@ class Tally:
         clusters: list[list[float]] = []
         n_pairs = 0
         for launch in self.launches:
-            both = [each for each in launch if position in each.blocks and DEFAULT_POSITION in each.blocks]
+            both = [each for each in launch if position in each.blocks and base in each.blocks]
             n_pairs += len(both)
             if not both:
                 continue
             if is_pooled(name):
-                costs = [[cost(name, self._pooled(both, side, name))] for side in (DEFAULT_POSITION, position)]
+                costs = [[cost(name, self._pooled(both, side, name))] for side in (base, position)]
             else:
-                costs = [
-                    [cost(name, each.figure(name, side)) for each in both] for side in (DEFAULT_POSITION, position)
-                ]
+                costs = [[cost(name, each.figure(name, side)) for each in both] for side in (base, position)]
             clusters.append([math.log(default / challenger) for default, challenger in zip(*costs, strict=True)])
         if len(clusters) < 2:
             return None

@@ -12,7 +12,6 @@ import optuna
 
 from ortune.errors import UsageError
 from ortune.knobs import Candidate, SearchSpace
-from ortune.knobs.space import DEFAULT_LABEL
 from ortune.measure import Live
 from ortune.trials.ledger import Entry
 from ortune.trials.stage import Context
@@ -124,8 +123,7 @@ class _Screen:
         self.n_first = len(known) - 1
 
     def enqueue(self, candidate: Candidate) -> None:
-        labels = {dimension.name: DEFAULT_LABEL for dimension in self.space.dimensions}
-        self.study.enqueue_trial({**labels, **candidate.labels})
+        self.study.enqueue_trial(self.space.labels_of(candidate))
 
     def run(self) -> StageTime:
         context = self.context
@@ -155,9 +153,7 @@ class _Screen:
             default.close()
         sampler = self.study.sampler
         if isinstance(sampler, ThompsonSampler):
-            over = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.FAIL)
-            sampler.learn(self.study.get_trials(deepcopy=False, states=over))
-            expected = sampler.expected()
+            expected = sampler.expected(self.study)
             context.expected = {key: float(expected[number]) for key, number in self.space.numbers.items()}
         return context.meter.stage_time("screen", start_s, inference_s)
 

@@ -61,8 +61,7 @@ class CandidateSampler(optuna.samplers.BaseSampler, ABC):  # type: ignore[misc]
         """Return the labels of an untried candidate; where there is none, those of the default."""
         untried = self.untried(study.get_trials(deepcopy=False))
         number = self.choose(study, untried) if len(untried) else DEFAULT_NUMBER
-        labels = self.space.candidates[number].labels
-        return {name: labels.get(name, DEFAULT_LABEL) for name in search_space}
+        return self.space.labels_of(self.space.candidates[number])
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
@@ -109,12 +108,16 @@ class ThompsonSampler(CandidateSampler):
 
     def choose(self, study: optuna.Study, untried: Numbers) -> int:
         """Return the best by one guess."""
-        told = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.FAIL))
+        told = self.told(study)
         if len(told) != self._n_learnt or not self._guesses:
             self.learn(told)
             self._guesses = list(self._model.draw(DRAWS_AT_A_TIME).T)
         guess = self._guesses.pop()
         return int(untried[np.argmin(guess[untried])])
+
+    def told(self, study: optuna.Study) -> list[FrozenTrial]:
+        """Return the trials that are over."""
+        return study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.FAIL))  # type: ignore[no-any-return]
 
     def learn(self, told: Sequence[FrozenTrial], weights: Array | None = None) -> None:
         """Take in all trials that are over.
@@ -146,7 +149,7 @@ class ThompsonSampler(CandidateSampler):
         Not below 0: nobody takes a worse one. Infinity while nothing is known that keeps to the limits. Of several
         objectives, that in which most is left to gain counts.
         """
-        told = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.FAIL))
+        told = self.told(study)
         untried = self.untried(told)
         if not len(untried):
             return 0.0
@@ -163,8 +166,9 @@ class ThompsonSampler(CandidateSampler):
         self._guesses = []
         return max(gains)
 
-    def expected(self) -> Array:
-        """Return the expected log-ratio of every candidate, by what was learnt last."""
+    def expected(self, study: optuna.Study) -> Array:
+        """Return the expected log-ratio of every candidate."""
+        self.learn(self.told(study))
         return self._model.mean()
 
 
