@@ -37,6 +37,9 @@ RACE_SHARE = 0.31
 """Part of the budget for the duel, larger where a percentile needs it; and of what is left, the part for the race. The
 rest goes to the screen."""
 
+SHORTEST_DUEL_SHARE = 0.6
+"""Part of its planned time that a duel gets at least, when the stages before it took longer than theirs."""
+
 RESTARTS = 8
 FEWEST_RESTARTS = 5
 PAIRS_PER_RESTART = 8
@@ -191,10 +194,29 @@ def make_plan(
         duel_s=duel_s,
         restarts=restarts,
         pairs_per_restart=pairs,
-        duel_calls=int(restarts * pairs * duel_block.duration_ns / pace.gap_ns / pace.n_cases),
+        duel_calls=calls_in(restarts * pairs, duel_block, pace),
         max_live=max_live,
         launch_s=launch_s,
     )
+
+
+def shorten_duel(plan: Plan, goal: Goal, pace: Pace, left_s: float) -> Plan:
+    """Return the plan with a duel that fits the time that is left, as far as it can prove anything in it."""
+    duel_s = max(left_s, SHORTEST_DUEL_SHARE * plan.duel_s)
+    if duel_s >= plan.duel_s:
+        return plan
+    restarts, pairs, block = size_match(duel_s, goal, pace, plan.launch_s, sides_of(goal))
+    n_calls = calls_in(restarts * pairs, block, pace)
+    if restarts < FEWEST_RESTARTS or n_calls < min(plan.duel_calls, max(map(calls_needed, goal.figures))):
+        return plan
+    return msgspec.structs.replace(
+        plan, duel_s=duel_s, restarts=restarts, pairs_per_restart=pairs, duel_block=block, duel_calls=n_calls
+    )
+
+
+def calls_in(n_blocks: int, block: BlockPlan, pace: Pace) -> int:
+    """Return how many calls of each case so many blocks hold."""
+    return int(n_blocks * block.duration_ns / pace.gap_ns / pace.n_cases)
 
 
 def screen_rounds(block_s: float, launch_s: float) -> int:

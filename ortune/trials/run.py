@@ -17,7 +17,7 @@ from ortune.trials.duel import DuelResult, judge, kept_all, run_duel, worst_exce
 from ortune.trials.front import FrontResult, run_front
 from ortune.trials.ledger import Entry
 from ortune.trials.meter import Meter, raise_default
-from ortune.trials.plan import Pace, block_plan, make_plan, pace_of, spread_rounds, too_few_calls, usual_budget_s
+from ortune.trials.plan import Pace, block_plan, make_plan, pace_of, spread_rounds, shorten_duel, too_few_calls, usual_budget_s
 from ortune.trials.race import run_race
 from ortune.trials.screen import open_study, run_screen
 from ortune.trials.stage import Context
@@ -140,6 +140,7 @@ def run_search(
             left_s = context.end_s - plan.duel_s - executor.now_s()
             stages.append(run_race(context, min(max(left_s, 0.0), LONGEST_RACE * plan.race_s)))
         ranked = finalists(context)
+        context.plan = plan = shorten_duel(plan, goal, start.pace, context.end_s - executor.now_s())
         if len(goal.objectives) > 1 and ranked:
             final = run_front(context, ranked, seed=basis.seed)
             stages.append(final.time)

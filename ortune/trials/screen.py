@@ -134,13 +134,16 @@ class _Screen:
             total = min(total, context.budget.n_trials)
         default = context.launch_default()
         try:
-            while context.now_s() < end_s and (left := total - self.n_screened) > 0:
+            batch_s = 0.0
+            # A batch that would end far behind the screen's time would take it from the race and the duel.
+            while (begin_s := context.now_s()) + batch_s / 2 < end_s and (left := total - self.n_screened) > 0:
                 if self.is_over():
                     break
                 batch = self.ask(min(BATCH, context.plan.max_live - 1, left))
                 if not batch:
                     break
                 self.measure(default, batch)
+                batch_s = context.now_s() - begin_s
                 challengers = context.ledger.challengers()
                 done = self.n_screened
                 context.report(
