@@ -24,9 +24,9 @@ import msgspec
 import numpy as np
 
 from ortune.host import Core, Host, Limits, NumaNode, Topology
-from ortune.knobs import Candidate, SearchSpace, build_space, catalogue
-from ortune.knobs.catalogue import Knob
-from ortune.knobs.space import DEFAULT_CHOICE, Choice, Dimension
+from ortune.knobs import Candidate, Config, SearchSpace, build_space, catalogue
+from ortune.knobs.dimension import DEFAULT_CHOICE, Choice, Dimension
+from ortune.knobs.knob import Knob
 from ortune.measure.landscape import N_QUANTILES, Landscape, Pool
 from ortune.model import ModelFile, ModelInfo, OutputInfo, Traits
 from ortune.workload import Goal
@@ -124,15 +124,16 @@ def make_model(width: int) -> ModelInfo:
 
 
 def widen(space: SearchSpace, n_extra: int) -> SearchSpace:
-    """Return the space with so many of the further dimensions."""
+    """Return the space with so many of the further dimensions, and without those that are tried one at a time."""
     more = tuple(
         Dimension(
-            knob=Knob(name=name, where=where, default="", pattern=".*", short=name, summary=""),  # type: ignore[arg-type]
+            knob=Knob(name=name, where=where, kind="text", default="", summary="", source=""),  # type: ignore[arg-type]
             choices=(DEFAULT_CHOICE, *(Choice(label=str(value), value=value, why="") for value in values)),
         )
         for name, where, values in EXTRA[:n_extra]
     )
-    return msgspec.structs.replace(space, dimensions=space.dimensions + more)
+    kept = tuple(each for each in space.dimensions if not each.alone)
+    return msgspec.structs.replace(space, dimensions=kept + more)
 
 
 class Formula:
@@ -224,7 +225,7 @@ class Formula:
             place,
             settings.get(catalogue.EXECUTION_MODE.name, ""),
         )
-        return self._draw(str(group), 0.15) + self._draw(candidate.config.key, 0.05)
+        return self._draw(str(group), 0.15) + self._draw(text_of(candidate.config), 0.05)
 
     def _draw(self, text: str, sigma: float) -> float:
         """Return a number that is always the same for the same text."""
@@ -276,6 +277,15 @@ def make_landscape(size: str, kind: Kind, seed: int, *, n_extra: int = 0) -> Lan
         launch_s=0.06,
         start_s=0.15,
     )
+
+
+def text_of(config: Config) -> str:
+    """Return a text that is equal for equal configs, and stays what it is when configs get further fields."""
+    fields = ("session_options", "session_config", "run_config", "providers", "environment")
+    parts = (
+        f'"{name}":{msgspec.json.encode(getattr(config, name), order="deterministic").decode()}' for name in fields
+    )
+    return f"{{{','.join(parts)}}}"
 
 
 def all_landscapes() -> list[Landscape]:

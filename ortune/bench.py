@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Sequence
 
@@ -11,8 +10,9 @@ import numpy as np
 
 from ortune.errors import UsageError
 from ortune.host import Fingerprint
-from ortune.knobs import DEFAULT, KNOBS, Config
-from ortune.knobs.catalogue import Knob
+from ortune.knobs import DEFAULT, Config, find_knob
+from ortune.knobs.own import PROVIDERS
+from ortune.knobs.providers import chain_of, find_provider
 from ortune.measure import Failure, Runtime
 from ortune.measure.executor import launch_reference
 from ortune.measure.figures import calls_needed, is_pooled
@@ -105,29 +105,25 @@ def parse_settings(text: str) -> Config:
         name, equals, value = part.partition("=")
         if not equals or not value:
             raise UsageError(f"--set {text}: {part!r} is not a setting.", "Write it as --set intra_op_num_threads=1.")
-        knob = find_knob(name.strip(), text)
-        if not re.fullmatch(knob.pattern, value):
-            raise UsageError(f"--set {text}: {value!r} is no value of {knob.name}; its values match {knob.pattern}.")
-        config = config.with_setting(knob.where, knob.name, int(value) if isinstance(knob.default, int) else value)
+        try:
+            config = set_knob(config, name.strip(), value)
+        except UsageError as error:
+            raise UsageError(f"--set {text}: {error.message}", error.cure) from None
     return config
 
 
-def find_knob(name: str, text: str) -> Knob:
-    """Return the knob of that name, or the only one whose name ends with it.
+def set_knob(config: Config, name: str, value: str) -> Config:
+    """Return the config with one more setting; an option of a provider, or `providers`, brings the provider in.
 
     Raises:
-        UsageError: There is none, or several.
+        UsageError: There is no such knob, or no such value of it.
     """
-    if name in KNOBS:
-        return KNOBS[name]
-    ending = [knob for knob in KNOBS.values() if knob.name.endswith(f".{name}")]
-    if len(ending) == 1:
-        return ending[0]
-    near = [knob.name for knob in ending] or difflib.get_close_matches(name, KNOBS, n=3, cutoff=0.4) or list(KNOBS)
-    raise UsageError(
-        f"--set {text}: ortune knows no single setting {name!r}; ONNX Runtime would take an unknown one in silence.",
-        f"Did you mean {', or '.join(near)}?",
-    )
+    knob = find_knob(name)
+    if knob is PROVIDERS:
+        return msgspec.structs.replace(config, providers=chain_of(find_provider(value).name))
+    if knob.provider and config.provider != knob.provider:
+        config = msgspec.structs.replace(config, providers=chain_of(knob.provider))
+    return config.with_setting(knob.where, knob.name, knob.parse(value), knob.provider)
 
 
 def bench(setting: Setting, entrants: Sequence[Entrant], observe: Observe = lambda done, total: None) -> Comparison:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,15 +12,19 @@ import msgspec
 from ortune.errors import UsageError
 from ortune.history import make_finding, recall, remember
 from ortune.host import Fingerprint, Host, read_host
-from ortune.knobs import Config, SearchSpace, build_space
+from ortune.host.allocators import find_allocators
+from ortune.knobs import CPU, KNOBS, Config, SearchSpace, Wish, build_space
+from ortune.knobs.knob import Value
+from ortune.knobs.providers import find_provider
 from ortune.measure import Runtime
-from ortune.measure.executor import WORKER_COMMAND, ProcessExecutor, launch_reference
+from ortune.measure.executor import BUILD_DEADLINE_S, WORKER_COMMAND, ProcessExecutor, launch_reference
 from ortune.measure.neighbour import Neighbour
+from ortune.measure.runtime import NOT_FOR_SEARCHES, find_fault, installed_version, read_installed_runtime
 from ortune.model import ModelInfo, digest_of, read_model
 from ortune.record import SCHEMA, Evidence, Model, OutputCheck, Record, Search, check_writable, write_record
 from ortune.trials.values import Budget, Observe, Outcome, StrategyName
 from ortune.workload import Feed, Goal, InputOptions, Tolerance, Workload, make_feed
-from ortune.workload.values import QUANTIZED_TOLERANCE
+from ortune.workload.values import APPROXIMATE_TOLERANCE, QUANTIZED_TOLERANCE
 
 MOST_REMEMBERED = 2
 """Configs of one search that later ones may begin with."""
@@ -45,6 +49,12 @@ class SearchRequest(msgspec.Struct, frozen=True, kw_only=True):
         study: File for Optuna's study, or None.
         strategy: In which order candidates are screened.
         history: File of earlier searches, to begin from and to add to, or None.
+        providers: Execution providers to choose from, in the user's words; None for the CPU and whatever else works.
+        tune: Values to try, by the id of a knob.
+        fix: Values that every candidate has, the default too, by the id of a knob.
+        only: Ids of the knobs to try, or none for all.
+        approximate: Whether knobs may be tried that change outputs beyond rounding.
+        build_deadline_s: Time that a provider may take to compile the model, once for each candidate.
         worker_command: Program and arguments that start a worker.
         memory_limit_bytes: Private memory that one worker may take, or None for a share of what is free.
     """
@@ -61,6 +71,12 @@ class SearchRequest(msgspec.Struct, frozen=True, kw_only=True):
     study: Path | None = None
     strategy: StrategyName = "adaptive"
     history: Path | None = None
+    providers: tuple[str, ...] | None = None
+    tune: Mapping[str, tuple[Value, ...]] = {}
+    fix: Mapping[str, Value] = {}
+    only: tuple[str, ...] = ()
+    approximate: bool = False
+    build_deadline_s: float = BUILD_DEADLINE_S
     worker_command: Sequence[str] = WORKER_COMMAND
     memory_limit_bytes: int | None = None
 
@@ -70,6 +86,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         hints: What was best for similar models in earlier searches on this host.
+        faults: Why providers that onnxruntime has, or that were asked for, do not run here.
     """
 
     request: SearchRequest
@@ -79,6 +96,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     feed: Feed
     tolerance: Tolerance
     hints: tuple[Config, ...] = ()
+    faults: Mapping[str, str] = {}
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +122,8 @@ def prepare(request: SearchRequest) -> Setting:
         check_writable(request.study, "--study")
     model = read_model(request.model)
     host = read_host()
-    space = build_space(host, model)
+    providers, faults = choose_providers(request.providers)
+    space = build_space(host, model, make_wish(request, providers))
     hints: tuple[Config, ...] = ()
     if request.history is not None and request.strategy == "adaptive":
         known = recall(request.history, Fingerprint.of(host), model.traits, request.goal)
@@ -115,8 +134,77 @@ def prepare(request: SearchRequest) -> Setting:
         model=model,
         space=space,
         feed=make_feed(model, request.inputs),
-        tolerance=request.tolerance or (QUANTIZED_TOLERANCE if model.traits.quantized else Tolerance()),
+        tolerance=request.tolerance or usual_tolerance(model, approximate=request.approximate),
         hints=hints,
+        faults=faults,
+    )
+
+
+def usual_tolerance(model: ModelInfo, *, approximate: bool) -> Tolerance:
+    """Return how far outputs may lie from the default's, where the user does not say."""
+    if approximate:
+        return APPROXIMATE_TOLERANCE
+    return QUANTIZED_TOLERANCE if model.traits.quantized else Tolerance()
+
+
+def choose_providers(wanted: Sequence[str] | None) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the execution providers that are to be tried and work here, and why others do not.
+
+    Args:
+        wanted: Names or short names; None for the CPU and whatever else works.
+
+    Raises:
+        UsageError: A name is not known, or none of those that are wanted works.
+    """
+    if wanted is not None and all(find_provider(text).name == CPU for text in wanted):
+        return (CPU,), {}
+    runtime = read_installed_runtime()
+    known = runtime.providers if runtime else ()
+    if wanted is None:
+        names = (CPU, *(name for name in known if name not in {CPU, *NOT_FOR_SEARCHES}))
+    else:
+        names = tuple(dict.fromkeys(find_provider(text).name for text in wanted))
+    faults = {}
+    for name in names:
+        if name not in known and name != CPU:
+            package = find_provider(name).package
+            faults[name] = f"the installed onnxruntime does not have it; {package} does"
+        elif name != CPU and (fault := find_fault(name)):
+            faults[name] = fault
+    working = tuple(name for name in names if name not in faults)
+    if not working:
+        told = "; ".join(f"{find_provider(name).alias}: {fault}" for name, fault in faults.items())
+        needs = " ".join(find_provider(name).needs for name in names)
+        raise UsageError(f"--provider {','.join(wanted or ())}: none of them works here. {told}.", f"It needs {needs}.")
+    return working, faults
+
+
+def make_wish(request: SearchRequest, providers: tuple[str, ...]) -> Wish:
+    """Return what the space is wanted for.
+
+    Raises:
+        UsageError: An option of a provider is named that is not among them.
+    """
+    for name in (*request.tune, *request.fix, *request.only):
+        knob = KNOBS[name]
+        if knob.provider and knob.provider not in providers:
+            raise UsageError(
+                f"{name}: {knob.provider} is not among the providers of this search.", f"Add --provider {knob.alias}."
+            )
+    goal = request.goal
+    return Wish(
+        figures=goal.figures,
+        clients=goal.load.clients,
+        sessions=goal.load.sessions,
+        has_rate=goal.load.rate_per_s is not None,
+        has_neighbour=request.beside is not None,
+        providers=providers,
+        tune=request.tune,
+        fix=request.fix,
+        only=request.only,
+        approximate=request.approximate,
+        allocators=find_allocators(),
+        onnxruntime=installed_version(),
     )
 
 
@@ -136,7 +224,7 @@ def search(setting: Setting, observe: Observe = lambda progress: None) -> Result
     # Threads of NumPy's that wait for work spin for a while, and would be measured as foreign CPU use.
     with threadpool_limits(limits=1, user_api="blas"), open_executor(setting) as (executor, check):
         start_s = executor.now_s()
-        first = launch_reference(executor, setting.model, setting.feed)
+        first = launch_reference(executor, setting.model, setting.feed, setting.space.base)
         outcome = run_search(
             setting.space,
             executor,
@@ -159,15 +247,15 @@ def search(setting: Setting, observe: Observe = lambda progress: None) -> Result
         record = make_record(setting, outcome, executor.runtime, started)
         if request.output is not None:
             write_record(record, request.output)
-        if request.history is not None and (best := best_of(outcome)):
+        if request.history is not None and (best := best_of(outcome, setting.space.base)):
             remember(request.history, make_finding(Fingerprint.of(host), setting.model.traits, request.goal, best))
         if outcome.interrupted:
             check()
     return Result(record=record, outcome=outcome)
 
 
-def best_of(outcome: Outcome) -> list[Config]:
-    """Return what is worth trying next time: what was proven, the winner first, and what came next to it."""
+def best_of(outcome: Outcome, base: Config) -> list[Config]:
+    """Return what is worth trying next time beside the base: what was proven, the winner first, and what came next."""
     if outcome.verdict not in {"faster", "within_limits", "trade_off"}:
         return []
     front = [point.summary.config for point in outcome.front]
@@ -178,7 +266,7 @@ def best_of(outcome: Outcome) -> list[Config]:
     ]
     raced.sort(key=lambda trial: trial.speedups or (), reverse=True)
     best = {config.key: config for config in (outcome.config, *front, *(trial.config for trial in raced))}
-    return [config for config in best.values() if not config.is_default][:MOST_REMEMBERED]
+    return [config for config in best.values() if config != base][:MOST_REMEMBERED]
 
 
 @contextlib.contextmanager
@@ -200,6 +288,8 @@ def open_executor(setting: Setting) -> Iterator[tuple[ProcessExecutor, Callable[
             usable=host.limits.usable,
             neighbour=neighbour.pid if neighbour else None,
             memory_limit_bytes=request.memory_limit_bytes or (int(MEMORY_SHARE * free_bytes) if free_bytes else None),
+            n_sessions=request.goal.load.sessions,
+            build_deadline_s=request.build_deadline_s,
             command=request.worker_command,
         ) as executor,
     ):

@@ -29,8 +29,11 @@ ALLOWED: dict[str, set[str]] = {
     "tune": VALUES | {"trials", "record", "history"},
     "bench": VALUES | {"trials", "record", "tune"},
     "apply": VALUES | {"record"},
-    "console": VALUES | {"trials", "record", "tune", "bench", "apply"},
-    "cli": VALUES | {"interrupts", "trials", "record", "history", "tune", "bench", "apply", "console"},
+    "doctor": VALUES,
+    "profile": VALUES | {"record"},
+    "console": VALUES | {"trials", "record", "tune", "bench", "apply", "doctor", "profile"},
+    "cli": VALUES
+    | {"interrupts", "trials", "record", "history", "tune", "bench", "apply", "doctor", "profile", "console"},
     "__main__": {"interrupts", "cli"},
 }
 """Each room, and the rooms that it may import from: those before it."""

@@ -29,9 +29,7 @@ def test_the_fast_tpe_proposes_what_optuna_proposes(seed: int) -> None:
     fast = ChoiceTpe(SIZES, seed)
     for _ in range(90):
         trial = study.ask()
-        labels = [
-            trial.suggest_categorical(name, list(range(size))) for name, size in zip(names, SIZES, strict=True)
-        ]
+        labels = [trial.suggest_categorical(name, list(range(size))) for name, size in zip(names, SIZES, strict=True)]
         assert fast.ask() == labels
         value = cost(labels, effects)
         study.tell(trial, value)

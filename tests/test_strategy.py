@@ -445,9 +445,9 @@ class TestHistory:
 
     def test_what_was_proven_is_remembered_and_nothing_else(self) -> None:
         outcome = search(additive_landscape(small_space()))
-        assert best_of(outcome)[0] == outcome.config
-        assert len(best_of(outcome)) == MOST_REMEMBERED
-        assert best_of(search(additive_landscape(small_space(), gain=0.0))) == []
+        assert best_of(outcome, DEFAULT)[0] == outcome.config
+        assert len(best_of(outcome, DEFAULT)) == MOST_REMEMBERED
+        assert best_of(search(additive_landscape(small_space(), gain=0.0)), DEFAULT) == []
 
     def test_where_it_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert history_path() is None

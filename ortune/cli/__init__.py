@@ -10,7 +10,10 @@ import typer
 from ortune import __version__
 from ortune.cli.apply import apply
 from ortune.cli.bench import bench
+from ortune.cli.doctor import doctor
 from ortune.cli.host import host
+from ortune.cli.knobs import knobs
+from ortune.cli.profile import profile
 from ortune.cli.search import search
 from ortune.cli.space import space
 from ortune.errors import ExitCode, OrtuneError
@@ -30,6 +33,9 @@ app.command()(search)
 app.command()(apply)
 app.command()(bench)
 app.command()(space)
+app.command()(knobs)
+app.command()(profile)
+app.command()(doctor)
 app.command()(host)
 
 

@@ -39,6 +39,7 @@ def bench(
         ),
     ] = None,
     clients: options.Clients = None,
+    sessions: options.Sessions = None,
     rate: options.Rate = None,
     arrivals: options.Arrivals = None,
     objective: options.Objective = None,
@@ -63,8 +64,9 @@ def bench(
         raise UsageError(f"--time {time}: comparing needs time.", "Leave it out for as long as it takes.")
     request = SearchRequest(
         model=model,
-        goal=make_goal(make_load(clients, rate, arrivals), objective),
+        goal=make_goal(make_load(clients, rate, arrivals, sessions), objective),
         beside=beside,
+        providers=("cpu",),
         budget_s=time_s,
         seed=seed,
         inputs=options.parse_inputs(dim, shape, inputs, seed),

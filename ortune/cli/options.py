@@ -45,6 +45,45 @@ Rate = Annotated[
         show_default="callers call back to back",
     ),
 ]
+Sessions = Annotated[
+    int | None,
+    typer.Option(
+        "--sessions",
+        metavar="N",
+        help="Sessions of the model side by side in one process, each with as many callers.",
+        show_default="1",
+    ),
+]
+Providers = Annotated[
+    str,
+    typer.Option(
+        "--provider",
+        metavar="NAME,...",
+        help="Execution providers to choose from: cpu, cuda, tensorrt, openvino, others; auto takes what works here.",
+    ),
+]
+Tune = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tune",
+        metavar="KNOB=V1,V2",
+        help="Try these values of a knob, beside its default; several times. `ortune knobs` lists all.",
+    ),
+]
+Fix = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fix", metavar="KNOB=VALUE", help="Give every candidate this setting, the default too; several times."
+    ),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option("--only", metavar="KNOB,KNOB", help="Try these knobs and no others."),
+]
+Approximate = Annotated[
+    bool,
+    typer.Option("--allow-approximate", help="Also try what changes outputs beyond rounding; the error is reported."),
+]
 Arrivals = Annotated[
     str | None,
     typer.Option("--arrivals", metavar="poisson|periodic", help="How requests arrive.", show_default="poisson"),
@@ -79,6 +118,20 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout; what p
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 DURATION_UNITS_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "": 1.0}
+
+
+def parse_providers(text: str) -> tuple[str, ...] | None:
+    """Parse `auto` (None), or names separated by commas.
+
+    Raises:
+        UsageError: There is no name, or auto among others.
+    """
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if names == ("auto",):
+        return None
+    if not names or "auto" in names:
+        raise UsageError(f"--provider {text}: this is not a list of execution providers.", "Write --provider cpu,cuda.")
+    return names
 
 
 def parse_duration_s(text: str, option: str) -> float:

@@ -37,6 +37,7 @@ def search(
         ),
     ] = None,
     clients: options.Clients = None,
+    sessions: options.Sessions = None,
     rate: options.Rate = None,
     arrivals: options.Arrivals = None,
     objective: options.Objective = None,
@@ -57,6 +58,17 @@ def search(
         ),
     ] = None,
     beside: options.Beside = None,
+    provider: options.Providers = "auto",
+    tune: options.Tune = None,
+    fix: options.Fix = None,
+    only: options.Only = None,
+    allow_approximate: options.Approximate = False,
+    build_timeout: Annotated[
+        str,
+        typer.Option(
+            "--build-timeout", metavar="TIME", help="Time that a provider may take to compile the model, each time."
+        ),
+    ] = "10m",
     trials: Annotated[
         int | None,
         typer.Option("--trials", metavar="N", help="Candidates to screen at most.", show_default=False),
@@ -85,6 +97,7 @@ def search(
     """Find the settings that are best for MODEL, a load and this host, prove them, and write them as JSON."""
     from ortune.console.search import SearchProgress, make_console, show_setting, show_verdict
     from ortune.history import history_path
+    from ortune.knobs.ask import parse_fix, parse_only, parse_tune
     from ortune.record import encode_record
     from ortune.trials.values import parse_strategy
     from ortune.tune import SearchRequest, prepare
@@ -95,7 +108,7 @@ def search(
     request = SearchRequest(
         model=model,
         output=path,
-        goal=make_goal(make_load(clients, rate, arrivals), objective, pareto, tuple(limit or ())),
+        goal=make_goal(make_load(clients, rate, arrivals, sessions), objective, pareto, tuple(limit or ())),
         beside=beside,
         budget_s=None if budget is None else options.parse_duration_s(budget, "--budget"),
         n_trials=trials,
@@ -105,6 +118,12 @@ def search(
         study=study,
         strategy=parse_strategy(strategy),
         history=history_path() if history else None,
+        providers=options.parse_providers(provider),
+        tune=parse_tune(tune or [], approximate=allow_approximate),
+        fix=parse_fix(fix or []),
+        only=parse_only(only or []),
+        approximate=allow_approximate,
+        build_deadline_s=options.parse_duration_s(build_timeout, "--build-timeout"),
     )
     setting = prepare(request)
     console = make_console(stderr=json)

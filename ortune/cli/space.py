@@ -12,14 +12,37 @@ from ortune.cli import options
 
 def space(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="The ONNX file.", show_default=False)],
+    clients: options.Clients = None,
+    sessions: options.Sessions = None,
+    rate: options.Rate = None,
+    arrivals: options.Arrivals = None,
+    objective: options.Objective = None,
+    provider: options.Providers = "auto",
+    tune: options.Tune = None,
+    fix: options.Fix = None,
+    only: options.Only = None,
+    allow_approximate: options.Approximate = False,
     json: options.Json = False,
 ) -> None:
     """Show what a search of MODEL would try on this host, and why."""
     from ortune.host import read_host
     from ortune.knobs import build_space
+    from ortune.knobs.ask import parse_fix, parse_only, parse_tune
     from ortune.model import read_model
+    from ortune.tune import SearchRequest, choose_providers, make_wish
+    from ortune.workload import make_goal, make_load
 
-    found = build_space(read_host(), read_model(model))
+    request = SearchRequest(
+        model=model,
+        goal=make_goal(make_load(clients, rate, arrivals, sessions), objective),
+        tune=parse_tune(tune or [], approximate=allow_approximate),
+        fix=parse_fix(fix or []),
+        only=parse_only(only or []),
+        approximate=allow_approximate,
+    )
+    info = read_model(model)
+    providers, faults = choose_providers(options.parse_providers(provider))
+    found = build_space(read_host(), info, make_wish(request, providers))
     if json:
         import msgspec
 
@@ -27,6 +50,7 @@ def space(
             "dimensions": found.dimensions,
             "rules": found.rules,
             "skipped": found.skipped,
+            "faults": faults,
             "candidates": found.candidates,
         }
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(data, enc_hook=sorted), indent=2) + b"\n")
@@ -34,4 +58,4 @@ def space(
     from ortune.console.search import make_console
     from ortune.console.space import show_space
 
-    show_space(make_console(), found)
+    show_space(make_console(), found, faults)

@@ -51,7 +51,7 @@ def show_setting(console: Console, setting: Setting) -> None:
     grid = make_grid()
     add_subject(grid, setting)
     n_candidates = len(setting.space.candidates)
-    names = ", ".join(dimension.knob.short for dimension in setting.space.dimensions if len(dimension.choices) > 1)
+    names = ", ".join(dimension.knob.title for dimension in setting.space.dimensions if len(dimension.choices) > 1)
     known = f"; {plural(len(setting.hints), 'hint')} from earlier searches" if setting.hints else ""
     grid.add_row("space", f"{n_candidates} candidates  [dim]{names}{known}[/]")
     goal = setting.request.goal
@@ -104,10 +104,15 @@ def add_subject(grid: Table, setting: Setting) -> None:
     grid.add_row("load", f"{load}  [dim]{', '.join(facts)}[/]")
     if setting.request.beside:
         grid.add_row("beside", escape(setting.request.beside))
+    base = setting.space.base
+    if not base.is_default:
+        grid.add_row("always", f"{escape(describe(base))}  [dim]in every candidate, the default too[/]")
 
 
 def show_caveats(console: Console, setting: Setting) -> None:
     """Print what ONNX Runtime's default does wrong here, and which sizes were guessed."""
+    for name, fault in setting.faults.items():
+        console.print(Text(f"without {name}: {fault}", "yellow"))
     for fault in default_pool(setting.host).faults:
         console.print(Text(f"ORT default misbehaves here: {fault}", "yellow"))
     guessed = [f"{name}: {text}" for name, tensor in setting.feed.tensors.items() for text in tensor.guessed]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from ortune.console.text import plural
-from ortune.knobs import SearchSpace
+from ortune.knobs import SearchSpace, describe
 
 
-def show_space(console: Console, space: SearchSpace) -> None:
-    """Print the dimensions, and the knobs that are left out."""
+def show_space(console: Console, space: SearchSpace, faults: Mapping[str, str]) -> None:
+    """Print the dimensions, the knobs that are left out, and the providers that do not work."""
+    if not space.base.is_default:
+        console.print(f"[bold]in every candidate[/]  [cyan]{escape(describe(space.base))}[/]\n")
     for dimension in space.dimensions:
         if len(dimension.choices) < 2:
             continue
@@ -32,6 +36,8 @@ def show_space(console: Console, space: SearchSpace) -> None:
         console.print(table)
     console.print()
     for skipped in space.skipped:
-        console.print(f"[dim]not tried[/]  {skipped.knob.name}: {escape(skipped.why)}")
+        console.print(f"[dim]not tried[/]  {skipped.knob.id}: {escape(skipped.why)}")
+    for name, fault in faults.items():
+        console.print(f"[dim]not tried[/]  {name}: {escape(fault)}")
     n_candidates = len(space.candidates)
     console.print(f"[bold]{plural(n_candidates, 'distinct candidate')}[/], the default among them")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from ortune.knobs.catalogue import KNOBS, Knob
-from ortune.knobs.config import DEFAULT, Config
-from ortune.knobs.space import Candidate, Choice, Dimension, SearchSpace, Skipped, build_space, describe
+from ortune.knobs.catalogue import KNOBS, find_knob
+from ortune.knobs.config import CPU, DEFAULT, Config, ThreadPool
+from ortune.knobs.dimension import Choice, Dimension, Rule, Skipped
+from ortune.knobs.knob import Knob
+from ortune.knobs.space import Candidate, SearchSpace, build_space, describe
+from ortune.knobs.wish import Wish
 
 __all__ = [
+    "CPU",
     "DEFAULT",
     "KNOBS",
     "Candidate",
@@ -14,8 +18,12 @@ __all__ = [
     "Config",
     "Dimension",
     "Knob",
+    "Rule",
     "SearchSpace",
     "Skipped",
+    "ThreadPool",
+    "Wish",
     "build_space",
     "describe",
+    "find_knob",
 ]

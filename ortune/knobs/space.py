@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import functools
+import heapq
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
 
+from ortune.errors import UsageError
 from ortune.host import Host
 from ortune.knobs import catalogue
-from ortune.knobs.affinity import Placement
-from ortune.knobs.catalogue import Knob
-from ortune.knobs.config import DEFAULT, Config
+from ortune.knobs.affinity import Placement, parse_affinity
+from ortune.knobs.config import BETWEEN_SESSIONS, CPU, DEFAULT, Config, ThreadPool
+from ortune.knobs.dimension import DEFAULT_CHOICE, DEFAULT_LABEL, Choice, Dimension, Rule, Skipped, switch
+from ortune.knobs.knob import Knob, Value
+from ortune.knobs.own import GLOBAL_THREAD_POOL, IO_BINDING, PROVIDERS
+from ortune.knobs.providers import chain_of, find_provider
+from ortune.knobs.wish import Wish
 from ortune.model import ModelInfo
 
 T = TypeVar("T")
-
-DEFAULT_LABEL = "default"
 
 MAX_CANDIDATES = 20_000
 
@@ -71,66 +76,7 @@ POLICIES = {
 }
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """One value of a dimension.
-
-    Attributes:
-        label: Its name within the dimension; "default" is always the first choice.
-        why: Why it is worth trying, a sentence.
-        value: The setting's value; None leaves the setting alone.
-        value_by: Where the value depends on what was chosen for `intra_op_num_threads`: by that label.
-    """
-
-    label: str
-    why: str
-    value: int | str | None = None
-    value_by: Mapping[str, str] = {}
-
-
-DEFAULT_CHOICE = Choice(label=DEFAULT_LABEL, why="ONNX Runtime's default")
 SPINNING_OFF = Choice(label="off", value="0", why="workers sleep while they wait: no CPU is burnt between calls")
-
-
-class Dimension(msgspec.Struct, frozen=True, kw_only=True):
-    """A knob, and the choices for it.
-
-    Attributes:
-        knob: The setting.
-        choices: ONNX Runtime's default first.
-        inert: By the name of an earlier dimension: the labels of it under which this one makes no difference.
-    """
-
-    knob: Knob
-    choices: tuple[Choice, ...]
-    inert: Mapping[str, frozenset[str]] = {}
-
-    @property
-    def name(self) -> str:
-        """The knob's name."""
-        return self.knob.name
-
-    def choice(self, label: str) -> Choice:
-        """Return the choice of that label."""
-        return next(choice for choice in self.choices if choice.label == label)
-
-
-class Skipped(msgspec.Struct, frozen=True, kw_only=True):
-    """A knob that is not tried, and why."""
-
-    knob: Knob
-    why: str
-
-
-class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """What the documentation advises: tried first.
-
-    Attributes:
-        labels: The choices that it makes, by dimension; all others stay at their default.
-        why: Why it may help here, a sentence.
-    """
-
-    labels: Mapping[str, str]
-    why: str
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,8 +106,12 @@ def describe(config: Config) -> str:
     for name, value in config.settings.items():
         knob = catalogue.KNOBS.get(name)
         text = str(value).removeprefix("ORT_").lower()
-        parts.append(f"{knob.short if knob else name}={_elide(text)}")
-    parts += [name for name, _ in config.providers if name != "CPUExecutionProvider"]
+        if name == catalogue.LD_PRELOAD.name:
+            parts.append(text.rpartition("/")[2].partition(".so")[0])
+        elif name == PROVIDERS.name:
+            parts.append(text.partition(",")[0])
+        else:
+            parts.append(f"{knob.title if knob else name}={_elide(text)}")
     return " · ".join(parts)
 
 
@@ -181,45 +131,61 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         n_default_threads: Threads of ONNX Runtime's default pool on this host.
         skipped: Knobs that are left out for this model or host, each with the reason.
         rules: What is tried first.
+        base: What all candidates have in common, and what they are compared with: ONNX Runtime's default, unless the
+            user fixed something, or wants another provider than the CPU.
     """
 
     dimensions: tuple[Dimension, ...]
     n_default_threads: int
     skipped: tuple[Skipped, ...] = ()
     rules: tuple[Rule, ...] = ()
+    base: Config = DEFAULT
 
     def draw(self, choose: Choose) -> Candidate:
         """Make a candidate by asking `choose` for each dimension that makes a difference, in order."""
         labels: dict[str, str] = {}
-        config = DEFAULT
+        config = self.base
         why = []
+        taken = False
         for dimension in self.dimensions:
-            if any(labels.get(name, DEFAULT_LABEL) in inert for name, inert in dimension.inert.items()):
+            if (dimension.alone and taken) or any(
+                labels.get(name, DEFAULT_LABEL) in inert for name, inert in dimension.inert.items()
+            ):
                 continue
             label = choose(dimension)
             labels[dimension.name] = label
             choice = dimension.choice(label)
             value = choice.value_by.get(labels.get(catalogue.INTRA_OP_NUM_THREADS.name, ""), choice.value)
             if value is not None:
-                config = config.with_setting(dimension.knob.where, dimension.name, value)
+                knob = dimension.knob
+                config = config.with_setting(knob.where, knob.name, value, knob.provider)
                 why.append(choice.why)
+                taken = taken or dimension.alone
         return Candidate(config=canonical(config, self.n_default_threads), why=tuple(why), labels=labels)
 
     @functools.cached_property
     def candidates(self) -> tuple[Candidate, ...]:
-        """Every distinct candidate once, the default first; no more than `MAX_CANDIDATES`."""
-        return tuple(self._enumerate())
+        """Every distinct candidate once, the default first.
+
+        No more than `MAX_CANDIDATES`: of more, those that leave the default in fewest dimensions.
+        """
+        found = tuple(itertools.islice(self._enumerate(), MAX_CANDIDATES + 1))
+        if len(found) > MAX_CANDIDATES:
+            found = tuple(itertools.islice(self._enumerate(nearest_first=True), MAX_CANDIDATES))
+        return found
 
     @functools.cached_property
     def numbers(self) -> Mapping[str, int]:
         """Place of each candidate in `candidates`, by the key of its config."""
         return {candidate.config.key: number for number, candidate in enumerate(self.candidates)}
 
-    def _enumerate(self) -> Iterator[Candidate]:
+    def _enumerate(self, *, nearest_first: bool = False) -> Iterator[Candidate]:
         seen: set[str] = set()
-        pending: list[tuple[str, ...]] = [()]
+        count = itertools.count(1)
+        # Of each branch: in how many dimensions it leaves the default, the turn that it is taken in, and its labels.
+        pending: list[tuple[int, int, tuple[str, ...]]] = [(0, 0, ())]
         while pending:
-            prefix = pending.pop()
+            depth, _, prefix = heapq.heappop(pending)
             asked: list[Dimension] = []
 
             def choose(dimension: Dimension, prefix: tuple[str, ...] = prefix, asked: list[Dimension] = asked) -> str:
@@ -230,12 +196,13 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             # Each dimension behind the prefix took its default; its other choices start branches of their own.
             for position in range(len(asked) - 1, len(prefix) - 1, -1):
                 stem = prefix + (DEFAULT_LABEL,) * (position - len(prefix))
-                pending.extend((*stem, choice.label) for choice in reversed(asked[position].choices[1:]))
+                for choice in reversed(asked[position].choices[1:]):
+                    # The newest branch first, which keeps candidates together that differ little.
+                    order = (depth + 1, next(count)) if nearest_first else (0, -next(count))
+                    heapq.heappush(pending, (*order, (*stem, choice.label)))
             if candidate.config.key not in seen:
                 seen.add(candidate.config.key)
                 yield candidate
-            if len(seen) >= MAX_CANDIDATES:
-                return
 
     def select(self, labels: Mapping[str, str]) -> Candidate:
         """Return the candidate of these choices; all others stay at their default."""
@@ -265,27 +232,38 @@ def canonical(config: Config, n_default_threads: int) -> Config:
     """Return the config without settings that make no difference, so that equal behaviour is an equal config.
 
     - Under ORT_SEQUENTIAL, inter-op threads do nothing; ORT_PARALLEL with one of them is ORT_SEQUENTIAL.
-    - One intra-op thread has no workers: spinning, affinity and block base do nothing.
-    - ORT_PARALLEL does not pin the default pool: 0 threads is then the same as naming that number.
+    - One intra-op thread has no workers: spinning, affinity and block base do nothing. Nor does it matter how workers
+      spin that do not.
+    - ORT_PARALLEL does not pin the default pool: 0 threads is then the same as naming that number. It has no memory
+      pattern.
+    - With a global pool, a session has no threads of its own.
     """
     options = dict(config.session_options)
     entries = dict(config.session_config)
+    if config.global_thread_pool:
+        _drop(options, catalogue.INTRA_OP_NUM_THREADS, catalogue.INTER_OP_NUM_THREADS)
+        _drop(entries, *OF_WORKERS, *OF_SPINNING, catalogue.FORCE_SPINNING_STOP)
     if options.get("execution_mode") != "ORT_PARALLEL" or options.get("inter_op_num_threads") == 1:
-        for name in ("execution_mode", "inter_op_num_threads"):
-            options.pop(name, None)
-        entries.pop(catalogue.INTER_OP_ALLOW_SPINNING.name, None)
+        _drop(options, catalogue.EXECUTION_MODE, catalogue.INTER_OP_NUM_THREADS)
+        _drop(entries, catalogue.INTER_OP_ALLOW_SPINNING)
     affinity = catalogue.INTRA_OP_THREAD_AFFINITIES.name
     n_threads = options.get("intra_op_num_threads", 0)
     parallel = "execution_mode" in options
     if n_threads == n_default_threads and affinity not in entries and (parallel or n_threads == 1):
         options.pop("intra_op_num_threads", None)
     if (n_threads or n_default_threads) == 1:
-        for knob in (
-            catalogue.INTRA_OP_THREAD_AFFINITIES,
-            catalogue.INTRA_OP_ALLOW_SPINNING,
-            catalogue.DYNAMIC_BLOCK_BASE,
-        ):
-            entries.pop(knob.name, None)
+        _drop(entries, *OF_WORKERS)
+    alone = (n_threads or n_default_threads) == 1
+    intra_spins = not alone and entries.get(catalogue.INTRA_OP_ALLOW_SPINNING.name) != "0"
+    inter_spins = parallel and entries.get(catalogue.INTER_OP_ALLOW_SPINNING.name) != "0"
+    if not intra_spins:
+        _drop(entries, catalogue.INTRA_OP_SPIN_DURATION, catalogue.INTRA_OP_SPIN_BACKOFF)
+    if not inter_spins:
+        _drop(entries, catalogue.INTER_OP_SPIN_DURATION, catalogue.INTER_OP_SPIN_BACKOFF)
+    if not intra_spins and not inter_spins:
+        _drop(entries, catalogue.FORCE_SPINNING_STOP)
+    if parallel:
+        _drop(options, catalogue.ENABLE_MEM_PATTERN)
     for values in (options, entries):
         for name in list(values):
             if name in catalogue.KNOBS and values[name] == catalogue.KNOBS[name].default:
@@ -294,29 +272,315 @@ def canonical(config: Config, n_default_threads: int) -> Config:
     return msgspec.structs.replace(config, session_options=_ordered(options), session_config=_ordered(entries))
 
 
+OF_WORKERS = (
+    catalogue.INTRA_OP_THREAD_AFFINITIES,
+    catalogue.INTRA_OP_ALLOW_SPINNING,
+    catalogue.DYNAMIC_BLOCK_BASE,
+)
+OF_SPINNING = (
+    catalogue.INTRA_OP_SPIN_DURATION,
+    catalogue.INTRA_OP_SPIN_BACKOFF,
+    catalogue.INTER_OP_SPIN_DURATION,
+    catalogue.INTER_OP_SPIN_BACKOFF,
+)
+
+
+def _drop(values: dict[str, T], *knobs: Knob) -> None:
+    for knob in knobs:
+        values.pop(knob.name, None)
+
+
 def _ordered(values: dict[str, T]) -> dict[str, T]:
     order = {name: position for position, name in enumerate(catalogue.KNOBS)}
     return dict(sorted(values.items(), key=lambda item: (order.get(item[0], len(order)), item[0])))
 
 
-def build_space(host: Host, model: ModelInfo) -> SearchSpace:
-    """Return what is worth trying for `model` on `host`."""
-    dimensions: list[Dimension] = []
-    skipped: list[Skipped] = []
-    _add_execution(host, model, dimensions, skipped)
-    _add_threads(host, dimensions, skipped)
-    dimensions.append(
+def build_space(host: Host, model: ModelInfo, wish: Wish = Wish()) -> SearchSpace:  # noqa: B008  (it is frozen)
+    """Return what is worth trying for `model` on `host`.
+
+    Args:
+        host: The host.
+        model: The model.
+        wish: What it is wanted for, and what the user says of knobs.
+
+    Raises:
+        UsageError: What the user says cannot be had.
+    """
+    found: list[Dimension | Skipped] = []
+    on_cpu = CPU in wish.providers
+    if len(wish.providers) > 1:
+        found.append(_provider_choice(wish))
+    if on_cpu:
+        own: list[Dimension] = []
+        skipped: list[Skipped] = []
+        if wish.sessions > 1:
+            own.append(_pool_choice(host, wish))
+        _add_execution(host, model, own, skipped)
+        _add_threads(host, own, skipped, wish)
+        found += [_only_under(each, CPU, wish) for each in own]
+        found += skipped
+    else:
+        why = "the CPU is not among the providers"
+        found += [Skipped(knob=knob, why=why) for knob in (catalogue.INTRA_OP_NUM_THREADS, catalogue.EXECUTION_MODE)]
+    found.append(
         Dimension(
             knob=catalogue.GRAPH_OPTIMIZATION_LEVEL,
             choices=(DEFAULT_CHOICE, *(Choice(label=name, value=name, why=why) for name, why in LEVELS.items())),
         )
     )
+    found += _add_minor(host, model, wish)
+    for name in wish.providers:
+        for each in find_provider(name).dimensions(host, model, wish):
+            found.append(_only_under(each, name, wish) if isinstance(each, Dimension) else each)
+    found = ask_for(_merge(found), wish)
+    dimensions = [each for each in found if isinstance(each, Dimension)]
     return SearchSpace(
         dimensions=tuple(dimensions),
         n_default_threads=host.n_default_threads,
-        skipped=tuple(skipped),
-        rules=tuple(_rules(host, model, dimensions)),
+        skipped=tuple(each for each in found if isinstance(each, Skipped)),
+        rules=tuple(_rules(host, model, dimensions)) if on_cpu else (),
+        base=canonical(_base(wish), host.n_default_threads),
     )
+
+
+def _base(wish: Wish) -> Config:
+    """Return what all candidates have in common."""
+    config = msgspec.structs.replace(DEFAULT, providers=chain_of(wish.providers[0]))
+    for name, value in wish.fix.items():
+        knob = catalogue.KNOBS[name]
+        config = config.with_setting(knob.where, knob.name, value, knob.provider)
+    return config
+
+
+def _provider_choice(wish: Wish) -> Dimension:
+    """Return the choice of a provider; the first is the default's."""
+    choices = [
+        Choice(label=find_provider(name).alias, value=chain_of(name), why=f"{name} runs what it can of the graph")
+        for name in wish.providers[1:]
+    ]
+    return Dimension(knob=PROVIDERS, choices=(DEFAULT_CHOICE, *choices))
+
+
+def _only_under(dimension: Dimension, provider: str, wish: Wish) -> Dimension:
+    """Return the dimension so that it is chosen under one provider alone."""
+    if len(wish.providers) == 1:
+        return dimension
+    labels = {name: find_provider(name).alias for name in wish.providers} | {wish.providers[0]: DEFAULT_LABEL}
+    others = frozenset(label for name, label in labels.items() if name != provider)
+    return msgspec.structs.replace(dimension, inert={**dimension.inert, PROVIDERS.name: others})
+
+
+def _merge(found: list[Dimension | Skipped]) -> list[Dimension | Skipped]:
+    """Return it with what several providers ask for once, under any of them."""
+    merged: dict[str, Dimension] = {}
+    for each in found:
+        if isinstance(each, Dimension) and (known := merged.get(each.name)):
+            name = PROVIDERS.name
+            inert = known.inert.get(name, frozenset()) & each.inert.get(name, frozenset())
+            merged[each.name] = msgspec.structs.replace(known, inert={**known.inert, name: inert})
+        elif isinstance(each, Dimension):
+            merged[each.name] = each
+    order = [each for each in found if isinstance(each, Skipped)]
+    # What others depend on comes before them.
+    first = [each for each in merged.values() if each.knob in {PROVIDERS, IO_BINDING}]
+    return [*first, *(each for each in merged.values() if each not in first), *order]
+
+
+def ask_for(found: Sequence[Dimension | Skipped], wish: Wish) -> list[Dimension | Skipped]:
+    """Return the dimensions with what the user says of knobs: values to try, values that are fixed, nothing else.
+
+    Raises:
+        UsageError: A knob that is to be tried alone has no values to try.
+    """
+    dimensions = {each.name: each for each in found if isinstance(each, Dimension)}
+    skipped = [each for each in found if isinstance(each, Skipped) and each.knob.id not in wish.tune]
+    for name, values in wish.tune.items():
+        dimensions[name] = _dimension_of(catalogue.KNOBS[name], values, dimensions, wish)
+    for name in wish.only:
+        if name not in dimensions:
+            knob = catalogue.KNOBS[name]
+            raise UsageError(
+                f"--only {name}: a search tries no values of it here"
+                + next((f": {each.why}." for each in skipped if each.knob is knob), "."),
+                f"Name them: --tune {name}=VALUE,VALUE",
+            )
+    kept: list[Dimension] = []
+    for dimension in dimensions.values():
+        name = dimension.name
+        if name in wish.fix:
+            skipped.append(Skipped(knob=dimension.knob, why=f"fixed to {wish.fix[name]}"))
+        elif wish.only and name not in wish.only:
+            skipped.append(Skipped(knob=dimension.knob, why="not among --only"))
+        else:
+            kept.append(dimension)
+    # A setting that is not chosen any more counts as it is in the base.
+    fixed = {name: _label_of(dimensions[name], value) for name, value in wish.fix.items() if name in dimensions}
+    names = {each.name for each in kept}
+    result: list[Dimension | Skipped] = []
+    for dimension in kept:
+        dead = [
+            name
+            for name, labels in dimension.inert.items()
+            if name not in names and fixed.get(name, DEFAULT_LABEL) in labels
+        ]
+        if dead:
+            skipped.append(Skipped(knob=dimension.knob, why=f"{dead[0]} as it is leaves it without effect"))
+        else:
+            inert = {name: labels for name, labels in dimension.inert.items() if name in names}
+            result.append(msgspec.structs.replace(dimension, inert=inert))
+    return [*result, *skipped]
+
+
+def _label_of(dimension: Dimension, value: Value) -> str:
+    """Return the label of a value: that of a choice where there is one."""
+    return next((choice.label for choice in dimension.choices if choice.value == value), str(value))
+
+
+def _dimension_of(knob: Knob, values: Sequence[Value], known: Mapping[str, Dimension], wish: Wish) -> Dimension:
+    """Return the dimension of values that the user wants to be tried."""
+    why = "asked for with --tune"
+    choices = []
+    for value in values:
+        if value == knob.default:
+            continue
+        if knob is catalogue.INTRA_OP_THREAD_AFFINITIES:
+            # A string fits one number of threads: a group less.
+            n_threads = len(parse_affinity(str(value))) + 1
+            choices.append(Choice(label=str(value), why=why, value_by={str(n_threads): str(value)}))
+        else:
+            choices.append(Choice(label=str(value), why=why, value=value))
+    before = known.get(knob.id)
+    inert = before.inert if before else _inert(knob, known)
+    if knob.provider and len(wish.providers) > 1:
+        inert = {**inert, **_only_under(Dimension(knob=knob, choices=()), knob.provider, wish).inert}
+    return Dimension(knob=knob, choices=(DEFAULT_CHOICE, *choices), inert=inert)
+
+
+def _inert(knob: Knob, known: Mapping[str, Dimension]) -> dict[str, frozenset[str]]:
+    """Return under which choices a knob does nothing that no search tries by itself."""
+    parents = {
+        catalogue.INTRA_OP_SPIN_DURATION: catalogue.INTRA_OP_ALLOW_SPINNING,
+        catalogue.INTRA_OP_SPIN_BACKOFF: catalogue.INTRA_OP_ALLOW_SPINNING,
+        catalogue.INTER_OP_SPIN_DURATION: catalogue.INTER_OP_ALLOW_SPINNING,
+        catalogue.INTER_OP_SPIN_BACKOFF: catalogue.INTER_OP_ALLOW_SPINNING,
+        catalogue.INTER_OP_ALLOW_SPINNING: catalogue.EXECUTION_MODE,
+        catalogue.INTER_OP_NUM_THREADS: catalogue.EXECUTION_MODE,
+    }
+    parent = known.get(parents[knob].id) if knob in parents else None
+    if parent is None:
+        return {}
+    dead = DEFAULT_LABEL if parent.knob is catalogue.EXECUTION_MODE else SPINNING_OFF.label
+    return {**parent.inert, parent.name: frozenset({dead})}
+
+
+def _pool_choice(host: Host, wish: Wish) -> Dimension:
+    """Return the choice between a pool for each session and one for all, of some sizes."""
+    n_cores = len(host.usable_cores)
+    counts = sorted({1, max(1, n_cores // wish.sessions), max(1, n_cores // 2), n_cores})
+    choices = [
+        Choice(
+            label=str(n),
+            value=ThreadPool(intra_op_num_threads=n, inter_op_num_threads=1),
+            why=f"one pool of {n} for all {wish.sessions} sessions: no more threads than there are cores",
+        )
+        for n in counts
+    ]
+    return Dimension(knob=GLOBAL_THREAD_POOL, choices=(DEFAULT_CHOICE, *choices))
+
+
+def _add_minor(host: Host, model: ModelInfo, wish: Wish) -> Iterator[Dimension | Skipped]:
+    """Yield what matters in some cases only: one of them at a time, beside all of the above."""
+    ops = set(model.traits.ops)
+    parallel = {catalogue.EXECUTION_MODE.name: frozenset({"parallel"})}
+    made: list[Dimension] = []
+    idle = wish.has_rate or wish.clients > 1 or wish.has_neighbour or host.limits.quota or "cpu" in wish.figures
+    if idle and CPU in wish.providers:
+        spins = _spins(host)
+        made += [
+            Dimension(
+                knob=catalogue.INTRA_OP_SPIN_DURATION,
+                choices=(
+                    DEFAULT_CHOICE,
+                    Choice(label="100", value="100", why="workers spin for 100 µs, then sleep"),
+                    Choice(label="1000", value="1000", why="workers spin for a millisecond, then sleep"),
+                ),
+                inert=spins,
+            ),
+            switch(catalogue.INTRA_OP_SPIN_BACKOFF, "8", "workers look for work less and less often", inert=spins),
+            switch(
+                catalogue.FORCE_SPINNING_STOP, "1", "workers stop spinning as soon as no call is under way", inert=spins
+            ),
+        ]
+    if wish.of_memory:
+        made += [
+            switch(catalogue.ENABLE_CPU_MEM_ARENA, False, "no arena: memory goes back as soon as it is free"),
+            switch(catalogue.ENABLE_MEM_PATTERN, False, "no planning of memory ahead of a call", inert=parallel),
+            switch(catalogue.ENABLE_MEM_REUSE, False, "no buffer serves twice in a call"),
+            switch(catalogue.DISABLE_PREPACKING, "1", "weights stay as they are: no second copy of them"),
+            switch(catalogue.USE_DEVICE_ALLOCATOR_FOR_INITIALIZERS, "1", "weights do not round the arena up"),
+            switch(catalogue.LOOP_LEVEL, "0", "the graph is rewritten in one pass"),
+            switch(catalogue.ARENA_SHRINKAGE, "cpu:0", "the arena gives memory back after each call"),
+        ]
+    if {"QuantizeLinear", "DequantizeLinear"} & ops:
+        made += [
+            switch(
+                catalogue.DISABLE_QUANT_QDQ, "1", "operators between QuantizeLinear and DequantizeLinear stay float"
+            ),
+            switch(catalogue.DISABLE_DOUBLE_QDQ_REMOVER, "1", "pairs of them are not merged"),
+            switch(catalogue.DISABLE_QDQ_CONSTANT_FOLDING, "1", "quantized weights are not unpacked ahead of time"),
+        ]
+    if model.traits.width > 1:
+        made.append(switch(catalogue.EXECUTION_ORDER, "PRIORITY_BASED", "nodes run in another order", inert=parallel))
+    if host.system == "Linux":
+        made += [_allocator_choice(wish)] if wish.allocators else []
+    if wish.approximate:
+        made += _approximate(ops, host)
+    for dimension in made:
+        if _is_newer(dimension.knob.since, wish.onnxruntime):
+            yield Skipped(knob=dimension.knob, why=f"onnxruntime knows it since {dimension.knob.since}")
+        else:
+            yield msgspec.structs.replace(dimension, alone=True)
+
+
+def _spins(host: Host) -> dict[str, frozenset[str]]:
+    """Return under which choices no intra-op worker spins."""
+    one_thread = frozenset({"1"} | ({DEFAULT_LABEL} if host.n_default_threads == 1 else set()))
+    return {
+        catalogue.INTRA_OP_NUM_THREADS.name: one_thread,
+        catalogue.INTRA_OP_ALLOW_SPINNING.name: frozenset({SPINNING_OFF.label}),
+    }
+
+
+def _allocator_choice(wish: Wish) -> Dimension:
+    choices = [
+        Choice(label=name, value=path, why=f"{name} in place of the C library's malloc")
+        for name, path in wish.allocators.items()
+    ]
+    return Dimension(knob=catalogue.LD_PRELOAD, choices=(DEFAULT_CHOICE, *choices))
+
+
+def _approximate(ops: set[str], host: Host) -> Iterator[Dimension]:
+    """Yield what changes outputs beyond rounding, where the graph has what it applies to."""
+    if {"Erf", "Gelu", "BiasGelu"} & ops:
+        yield switch(catalogue.ENABLE_GELU_APPROXIMATION, "1", "GELU by a formula that is faster to compute")
+    if "Cast" in ops:
+        yield switch(catalogue.ENABLE_CAST_CHAIN_ELIMINATION, "1", "casts there and back are left out")
+    if "QuantizeLinear" in ops:
+        yield switch(
+            catalogue.ENABLE_QUANT_QDQ_CLEANUP, "1", "pairs of QuantizeLinear and DequantizeLinear that are left go"
+        )
+    if "MatMulNBits" in ops:
+        yield switch(catalogue.USE_LUT_GEMM, "1", "products of few bits from tables")
+    yield switch(catalogue.SET_DENORMAL_AS_ZERO, "1", "the smallest numbers count as zero")
+
+
+def _is_newer(since: str, installed: str) -> bool:
+    """Return whether a setting is newer than what is installed, as far as that is known."""
+
+    def parts(version: str) -> list[int]:
+        return [int(part) for part in version.split(".")[:2] if part.isdigit()]
+
+    return bool(since and installed) and parts(since) > parts(installed)
 
 
 def _rules(host: Host, model: ModelInfo, dimensions: Sequence[Dimension]) -> Iterator[Rule]:
@@ -395,9 +659,10 @@ def _add_execution(host: Host, model: ModelInfo, dimensions: list[Dimension], sk
     ]
 
 
-def _add_threads(host: Host, dimensions: list[Dimension], skipped: list[Skipped]) -> None:
+def _add_threads(host: Host, dimensions: list[Dimension], skipped: list[Skipped], wish: Wish) -> None:
     """Add the intra-op pool: its size, where its workers run, how they wait, and how work is split among them."""
     counts = thread_counts(host)
+    first = len(dimensions)
     one_thread = frozenset({"1"} | ({DEFAULT_LABEL} if host.n_default_threads == 1 else set()))
     alone = {catalogue.INTRA_OP_NUM_THREADS.name: one_thread}
     dimensions.append(
@@ -406,7 +671,7 @@ def _add_threads(host: Host, dimensions: list[Dimension], skipped: list[Skipped]
             choices=(DEFAULT_CHOICE, *(Choice(label=str(n), why=why, value=n) for n, why in counts.items())),
         )
     )
-    affinities = _affinity_choices(host, counts)
+    affinities = _affinity_choices(host, counts, wish.sessions)
     if affinities:
         inert = {
             catalogue.INTRA_OP_NUM_THREADS.name: one_thread | {DEFAULT_LABEL},
@@ -428,6 +693,12 @@ def _add_threads(host: Host, dimensions: list[Dimension], skipped: list[Skipped]
         Dimension(knob=catalogue.INTRA_OP_ALLOW_SPINNING, choices=(DEFAULT_CHOICE, SPINNING_OFF), inert=alone),
         Dimension(knob=catalogue.DYNAMIC_BLOCK_BASE, choices=(DEFAULT_CHOICE, *blocks), inert=alone),
     ]
+    if wish.sessions > 1:
+        pool = next(each for each in dimensions if each.knob is GLOBAL_THREAD_POOL)
+        shared = {pool.name: frozenset(choice.label for choice in pool.choices[1:])}
+        dimensions[first:] = [
+            msgspec.structs.replace(each, inert={**each.inert, **shared}) for each in dimensions[first:]
+        ]
 
 
 def thread_counts(host: Host) -> dict[int, str]:
@@ -476,7 +747,7 @@ def _inter_counts(width: int, n_cores: int) -> list[int]:
     return sorted(counts)
 
 
-def _affinity_choices(host: Host, counts: Mapping[int, str]) -> list[Choice]:
+def _affinity_choices(host: Host, counts: Mapping[int, str], n_sessions: int) -> list[Choice]:
     if host.system == "Darwin":
         return []
     placement = Placement(host)
@@ -491,4 +762,24 @@ def _affinity_choices(host: Host, counts: Mapping[int, str]) -> list[Choice]:
                 strings[str(n_threads)] = text
         if strings:
             choices.append(Choice(label=policy, why=why, value_by=strings))
+    if n_sessions > 1 and (apart := _place_apart(host, counts, n_sessions)):
+        why = "cores of its own for each session: their workers do not meet"
+        choices.append(Choice(label="apart", why=why, value_by=apart))
     return choices
+
+
+def _place_apart(host: Host, counts: Mapping[int, str], n_sessions: int) -> dict[str, str]:
+    """Return the strings that give the workers of each session cores of their own, by number of threads.
+
+    The first core of each share is left to the session's caller.
+    """
+    cores = host.usable_cores
+    share = len(cores) // n_sessions
+    strings = {}
+    for n_threads in counts:
+        if 2 <= n_threads <= share:
+            workers = [cores[number * share + 1 : number * share + n_threads] for number in range(n_sessions)]
+            strings[str(n_threads)] = BETWEEN_SESSIONS.join(
+                ";".join(",".join(str(cpu + 1) for cpu in core) for core in own) for own in workers
+            )
+    return strings

@@ -21,6 +21,7 @@ import psutil
 from ortune.errors import ModelError
 from ortune.interrupts import uninterrupted
 from ortune.knobs.config import DEFAULT, Config
+from ortune.knobs.providers import find_provider
 from ortune.measure import protocol
 from ortune.measure.values import Block, BlockPlan, Failure, Live, Loaded, Runtime
 from ortune.model import ModelInfo
@@ -35,6 +36,9 @@ WORKER_COMMAND = (sys.executable, "-P", "-m", "ortune.measure.worker")
 
 FIRST_LOAD_DEADLINE_S = 900.0
 """Time that the default may take to load and run once: nothing is known of the model yet."""
+
+BUILD_DEADLINE_S = 600.0
+"""Time that a provider which compiles models may take for one."""
 
 TIME_TO_DIE_S = 10.0
 LOG_TAIL_BYTES = 4096
@@ -51,6 +55,8 @@ class ProcessExecutor:
         usable: CPUs on which foreign use is watched.
         neighbour: Process id of the program that runs beside the trials, or None.
         memory_limit_bytes: Private memory that one worker may take, or None.
+        n_sessions: Sessions of the model that each worker makes.
+        build_deadline_s: Time that a provider may take to compile the model, once for each candidate.
         command: Program and arguments that start a worker.
 
     Attributes:
@@ -68,8 +74,14 @@ class ProcessExecutor:
         usable: tuple[int, ...],
         neighbour: int | None = None,
         memory_limit_bytes: int | None = None,
+        n_sessions: int = 1,
+        build_deadline_s: float = BUILD_DEADLINE_S,
         command: Sequence[str] = WORKER_COMMAND,
     ) -> None:
+        self._n_sessions = n_sessions
+        self._build_deadline_s = build_deadline_s
+        self._built: dict[str, Failure | float] = {}
+        self._caches: dict[str, str] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="ortune-")
         self._model = model
         self._feed_path = Path(self._folder.name) / "feed.npz"
@@ -109,7 +121,8 @@ class ProcessExecutor:
         started: list[Worker | Failure] = []
         is_reference = self._n_launched == 0
         for config in configs:
-            started.append(self._start(config, is_reference=is_reference))
+            failure = self._build(config, is_reference=is_reference)
+            started.append(failure or self._start(config, is_reference=is_reference))
             is_reference = False
         end_s = time.monotonic() + deadline_s
         for worker in started:
@@ -123,14 +136,49 @@ class ProcessExecutor:
                 self._compare_values = self._compare_values and worker.loaded.deterministic
         return answers
 
+    def build_s(self, config: Config) -> float | None:
+        """Return how long a provider took to compile the model with this config; None where it does not compile."""
+        built = self._built.get(config.key)
+        return built if isinstance(built, float) else None
+
+    def _build(self, config: Config, *, is_reference: bool) -> Failure | None:
+        """Let a provider that compiles models do so once, by itself; later launches find it in the cache."""
+        if not find_provider(config.provider).builds:
+            return None
+        if config.key not in self._built:
+            start_s = time.monotonic()
+            worker = self._start(config, is_reference=is_reference)
+            failure = worker if isinstance(worker, Failure) else worker.finish_loading(self._build_deadline_s)
+            if isinstance(worker, Worker):
+                worker.close()
+            if failure and failure.kind == "timeout":
+                message = f"{config.provider} did not compile the model within {self._build_deadline_s:.0f} s"
+                failure = msgspec.structs.replace(failure, stage="build", message=message)
+            self._built[config.key] = failure or time.monotonic() - start_s
+        built = self._built[config.key]
+        return built if isinstance(built, Failure) else None
+
+    def _with_cache(self, config: Config) -> Config:
+        """Return the config with a folder of its own for what its provider compiles."""
+        provider = find_provider(config.provider)
+        if not provider.builds:
+            return config
+        number = len(self._caches)
+        folder = Path(self._folder.name) / "cache" / self._caches.setdefault(config.key, f"{number:05}")
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, value in provider.caches(str(folder)).items():
+            config = config.with_setting("provider_options", name, value, provider.name)
+        return config
+
     def _start(self, config: Config, *, is_reference: bool) -> Worker | Failure:
         self._n_launched += 1
         request = protocol.Load(
             model_path=self._model.path,
-            config=config,
+            config=self._with_cache(config),
             feed_path=str(self._feed_path),
             reference_path=str(self._reference_path),
             is_reference=is_reference,
+            n_sessions=self._n_sessions,
             tolerance=self._tolerance,
             quanta={output.name: output.quantum for output in self._model.outputs if output.quantum},
             compare_values=self._compare_values,
@@ -290,14 +338,14 @@ def _integers(data: bytes) -> NDArray[np.int64]:
     return np.frombuffer(data, dtype="<i8")
 
 
-def launch_reference(executor: ProcessExecutor, model: ModelInfo, feed: Feed) -> Live:
-    """Make the default live: the first proof that the model loads and runs on these inputs.
+def launch_reference(executor: ProcessExecutor, model: ModelInfo, feed: Feed, base: Config = DEFAULT) -> Live:
+    """Make the default, or what takes its place, live: the first proof that the model loads and runs on these inputs.
 
     Raises:
         ModelError: ONNX Runtime cannot load the model.
         InputsError: The model does not run on these inputs.
     """
-    (first,) = executor.launch([DEFAULT], deadline_s=FIRST_LOAD_DEADLINE_S)
+    (first,) = executor.launch([base], deadline_s=FIRST_LOAD_DEADLINE_S)
     if not isinstance(first, Failure):
         return first
     if first.stage == "check" and first.kind == "exception":

@@ -24,6 +24,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     Attributes:
         reference_path: File with the default's outputs; the worker writes it if `is_reference`.
+        n_sessions: Sessions of the model that run side by side.
         quanta: By output: the step between neighbouring values of outputs that are dequantized at the end.
         compare_values: Whether values are compared; else types and shapes alone.
         memory_limit_bytes: Private memory that the worker may take, or None.
@@ -37,6 +38,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     feed_path: str
     reference_path: str
     is_reference: bool
+    n_sessions: int = 1
     tolerance: Tolerance
     quanta: dict[str, float]
     compare_values: bool

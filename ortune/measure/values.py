@@ -108,23 +108,28 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     Attributes:
         load_ns: Time that creating the session took.
         providers: Execution providers that the session has.
+        nodes: How many nodes each provider got, the CPU last; empty for the CPU alone, or where onnxruntime is too old.
         threads: Pool threads with the CPUs that they are allowed on; empty where the system does not tell.
-        settings: SessionOptions and their entries as the session has them, for the settings of the config.
+        settings: SessionOptions, their entries and options of providers as the session has them, for those of the
+            config.
         outputs: Each output's type and shape.
         max_error: Largest difference of an output from the default's, as a share of the output's largest value;
             for the first default, from its own second run.
         deterministic: Whether the default's second run agreed with its first. Where it did not, only types and
             shapes of outputs are compared.
+        preloaded: Libraries of the config's LD_PRELOAD that are in the process.
         log: What the worker printed while loading: ONNX Runtime's warnings and errors.
     """
 
     load_ns: int
     providers: tuple[str, ...]
+    nodes: dict[str, int] = {}
     threads: tuple[PoolThread, ...] = ()
     settings: dict[str, int | bool | str] = {}
     outputs: dict[str, str] = {}
     max_error: float | None = None
     deterministic: bool = True
+    preloaded: tuple[str, ...] = ()
     log: tuple[str, ...] = ()
 
 

@@ -19,13 +19,15 @@ from typing import Any, NamedTuple
 from ortune.errors import OrtuneError
 from ortune.knobs.affinity import parse_affinity
 from ortune.knobs.catalogue import INTRA_OP_THREAD_AFFINITIES
-from ortune.knobs.config import Config
+from ortune.knobs.config import CPU, Config, alias_of
 from ortune.measure import cpu, protocol
 from ortune.measure.prctl import PR_SET_PDEATHSIG, prctl
 from ortune.measure.values import BlockPlan, Failure, Loaded, Memory, PoolThread, Runtime
 
 MOST_CHECKED = 8
 """Samples whose outputs are compared, beside the first of each case."""
+
+LD_PRELOAD = "LD_PRELOAD"
 
 PINNING_S = 1.0
 """Time that the threads of a pool have to pin themselves."""
@@ -72,48 +74,53 @@ class Candidate:
         Raises:
             Exception: Whatever onnxruntime raises.
         """
-        from ortune.measure.session import make_run_options, make_session
+        from ortune.measure.calls import make_call
+        from ortune.measure.compare import load_outputs
+        from ortune.measure.session import count_nodes, make_session, set_global_thread_pool
         from ortune.workload.inputs import load_feed
 
-        request = self.request
+        request, config = self.request, self.request.config
         self.samples, self.cases = load_feed(Path(request.feed_path))
         import onnxruntime  # noqa: F401  (so that importing it does not count as creating the session)
 
         before = cpu.thread_ids()
         start = time.perf_counter_ns()
-        session = make_session(request.model_path, request.config)
-        load_ns = time.perf_counter_ns() - start
-        threads = read_pool(cpu.thread_ids() - before, request.config)
-        names = [output.name for output in session.get_outputs()]
-        run_options = make_run_options(request.config)
-
-        def call(sample: dict[str, Any]) -> list[Any]:
-            return list(session.run(names, sample, run_options))
-
-        self.call = call
-        self.names = names
+        set_global_thread_pool(config)
+        sessions = [
+            make_session(request.model_path, config.of_session(number), record_assignment=config.provider != CPU)
+            for number in range(request.n_sessions)
+        ]
+        load_ns = (time.perf_counter_ns() - start) // request.n_sessions
+        threads = read_pool(cpu.thread_ids() - before, config)
+        session = sessions[0]
+        reference = None if request.is_reference else load_outputs(Path(request.reference_path))[0]
+        self.call = make_call(sessions, config, reference)
+        self.names = [output.name for output in session.get_outputs()]
         return Loaded(
             load_ns=load_ns,
             providers=tuple(session.get_providers()),
+            nodes=count_nodes(session) if config.provider != CPU else {},
             threads=threads,
-            settings=read_settings(session.get_session_options(), request.config),
+            settings=read_settings(session, config),
+            preloaded=read_preloaded(config),
         )
 
     def check(self, loaded: Loaded) -> Loaded | Failure:
         """Compare the outputs with the default's, or write them down as the reference."""
         import msgspec
 
+        from ortune.measure.calls import to_arrays
         from ortune.measure.compare import compare_outputs, describe_outputs, load_outputs, save_outputs
 
         fault = find_unapplied(self.request.config, loaded)
         if fault:
             return Failure(kind="not_applied", stage="load", message=fault)
         samples = [self.samples[position] for position in choose_checked(self.cases)]
-        outputs = [self.call(sample) for sample in samples]
+        outputs = [to_arrays(self.call(sample)) for sample in samples]
         path = Path(self.request.reference_path)
         if self.request.is_reference:
             save_outputs(path, outputs)
-            reference, outputs = outputs, [self.call(sample) for sample in samples]
+            reference, outputs = outputs, [to_arrays(self.call(sample)) for sample in samples]
         else:
             reference = load_outputs(path)
         described = describe_outputs(self.names, outputs[0])
@@ -210,15 +217,32 @@ def choose_checked(cases: list[int]) -> list[int]:
     return sorted(firsts | set(range(0, len(cases), step)))
 
 
-def read_settings(options: Any, config: Config) -> dict[str, int | bool | str]:
-    """Return a config's settings as the session has them; enums by name."""
+def read_settings(session: Any, config: Config) -> dict[str, int | bool | str]:
+    """Return a config's settings as the session has them, by the id of their knob; enums by name."""
+    options = session.get_session_options()
     settings: dict[str, int | bool | str] = {}
     for name in config.session_options:
         value = getattr(options, name)
         settings[name] = getattr(value, "name", value)
     for name in config.session_config:
         settings[name] = options.get_session_config_entry(name)
+    found = session.get_provider_options()
+    for provider, wanted in config.providers:
+        # A provider may keep an option to itself; what it shows is compared.
+        shown = {name: str(value) for name, value in found.get(provider, {}).items()}
+        settings |= {f"{alias_of(provider)}.{name}": shown[name] for name in wanted if name in shown}
     return settings
+
+
+def read_preloaded(config: Config) -> tuple[str, ...]:
+    """Return which of the libraries that the config preloads are mapped into this process."""
+    wanted = [Path(path) for path in re.split("[ :]+", config.environment.get(LD_PRELOAD, "")) if path]
+    try:
+        mapped = Path("/proc/self/maps").read_text()
+    except OSError:
+        return ()
+    # A link is mapped by what it leads to.
+    return tuple(str(path) for path in wanted if str(path.resolve()) in mapped)
 
 
 def read_pool(ids: frozenset[int], config: Config) -> tuple[PoolThread, ...]:
@@ -239,10 +263,11 @@ def find_unpinned(config: Config, threads: tuple[PoolThread, ...]) -> str:
 
     A pinning that the kernel refuses is only logged, and the thread runs anywhere.
     """
-    affinity = config.session_config.get(INTRA_OP_THREAD_AFFINITIES.name)
-    if not affinity or not threads:
+    name = INTRA_OP_THREAD_AFFINITIES.name
+    affinities = [each[name] for each in (config.session_config, *config.per_session) if each.get(name)]
+    if not affinities or not threads:
         return ""
-    groups = sorted(parse_affinity(affinity))
+    groups = sorted(group for affinity in affinities for group in parse_affinity(affinity))
     found = sorted(thread.cpus for thread in threads)
     if all(group in found for group in groups):
         return ""
@@ -251,14 +276,26 @@ def find_unpinned(config: Config, threads: tuple[PoolThread, ...]) -> str:
 
 def find_unapplied(config: Config, loaded: Loaded) -> str:
     """Return what did not take effect, for people; empty when all did, as far as can be told."""
-    wanted = {**config.session_options, **config.session_config}
+    wanted = config.settings
     for name, value in loaded.settings.items():
-        if value != wanted[name]:
+        if not is_same(value, wanted[name]):
             return f"{name} is {value!r} after {wanted[name]!r} was set"
     missing = [name for name, _ in config.providers if name not in loaded.providers]
     if missing:
         return f"the session runs without {', '.join(missing)}"
+    if loaded.nodes and not loaded.nodes.get(config.provider):
+        others = ", ".join(f"{count} on {name}" for name, count in loaded.nodes.items())
+        return f"{config.provider} took none of the nodes: {others}"
+    if config.environment.get(LD_PRELOAD) and sys.platform == "linux" and not loaded.preloaded:
+        return f"{config.environment[LD_PRELOAD]} is not in the process, though {LD_PRELOAD} names it"
     return find_unpinned(config, loaded.threads)
+
+
+def is_same(found: int | bool | str, wanted: int | bool | str) -> bool:
+    """Return whether a value that was read back is the one that was set; providers spell booleans in their own way."""
+    booleans = {"true": "1", "false": "0"}
+    one, other = (booleans.get(str(value).lower(), str(value).lower()) for value in (found, wanted))
+    return one == other
 
 
 def read_runtime() -> Runtime:

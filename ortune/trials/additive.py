@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_solve, solve_triangular
 
 from ortune.knobs import SearchSpace
-from ortune.knobs.space import DEFAULT_LABEL
+from ortune.knobs.dimension import DEFAULT_LABEL
 
 MAIN_SCALES = (0.05, 0.15, 0.4)
 PAIR_SHARES = (0.5, 1.0, 1.5)

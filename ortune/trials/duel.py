@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from ortune.knobs import DEFAULT
 from ortune.measure import Failure
 from ortune.measure.figures import calls_needed
 from ortune.trials.ledger import DEFAULT_POSITION, Entry
@@ -92,7 +91,7 @@ def play_match(
     start_s, inference_s = context.now_s(), meter.inference_s
     for entry in entries:
         entry.enter("duel")
-    match = Match([DEFAULT, *(entry.candidate.config for entry in entries)], context.goal.load)
+    match = Match([context.space.base, *(entry.candidate.config for entry in entries)], context.goal.load)
 
     def post() -> None:
         for each in match.launches[-1]:

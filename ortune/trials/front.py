@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ortune.knobs import DEFAULT
 from ortune.measure.figures import calls_needed, is_pooled
 from ortune.trials.duel import is_overloaded, kept_all, play_match, worst_excess
 from ortune.trials.ledger import DEFAULT_POSITION, Entry
@@ -155,7 +154,7 @@ def judge_front(context: Context, tally: Tally, time: StageTime) -> FrontResult:
         return result("trade_off", "the default breaks a limit, and these keep to all", keeping, recommend=True)
     offered = [position for position in proven if kept[position] == "yes" or position == DEFAULT_POSITION]
     answer = result("trade_off", "each of these is better than all others in something", offered, recommend=True)
-    if [point.summary.config for point in answer.front] == [DEFAULT]:
+    if [point.summary.config for point in answer.front] == [tally.match.configs[DEFAULT_POSITION]]:
         reason = "nothing is better in any of the objectives beyond doubt"
         return msgspec.structs.replace(answer, verdict="default_is_best", reason=reason)
     return answer

@@ -207,7 +207,7 @@ class Ledger:
         Those that keep to the limits come before those that do not, which are ordered by how near they come. With
         several objectives, those that no other betters in all of them come first.
         """
-        known = [entry for entry in self if entry.vector is not None and not entry.candidate.config.is_default]
+        known = [entry for entry in self if entry.vector is not None and entry.number != DEFAULT_POSITION]
         vectors = [entry.vector or () for entry in known]
         order = {entry.number: rank_of(vector, vectors) for entry, vector in zip(known, vectors, strict=True)}
         return sorted(known, key=lambda entry: (entry.excess, order[entry.number], entry.number))

@@ -10,14 +10,23 @@ import msgspec
 import numpy as np
 
 from ortune.errors import NeighbourError
-from ortune.knobs import DEFAULT, Config, SearchSpace
+from ortune.knobs import Config, SearchSpace
 from ortune.measure import Block, BlockPlan, Executor, Failure, Live
 from ortune.measure.figures import is_pooled
 from ortune.trials.duel import DuelResult, judge, kept_all, run_duel, worst_excess
 from ortune.trials.front import FrontResult, run_front
 from ortune.trials.ledger import Entry
 from ortune.trials.meter import Meter, raise_default
-from ortune.trials.plan import Pace, block_plan, make_plan, pace_of, spread_rounds, shorten_duel, too_few_calls, usual_budget_s
+from ortune.trials.plan import (
+    Pace,
+    block_plan,
+    make_plan,
+    pace_of,
+    shorten_duel,
+    spread_rounds,
+    too_few_calls,
+    usual_budget_s,
+)
 from ortune.trials.race import run_race
 from ortune.trials.screen import open_study, run_screen
 from ortune.trials.stage import Context
@@ -140,7 +149,8 @@ def run_search(
             left_s = context.end_s - plan.duel_s - executor.now_s()
             stages.append(run_race(context, min(max(left_s, 0.0), LONGEST_RACE * plan.race_s)))
         ranked = finalists(context)
-        context.plan = plan = shorten_duel(plan, goal, start.pace, context.end_s - executor.now_s())
+        if len(goal.objectives) == 1:
+            context.plan = plan = shorten_duel(plan, goal, start.pace, context.end_s - executor.now_s())
         if len(goal.objectives) > 1 and ranked:
             final = run_front(context, ranked, seed=basis.seed)
             stages.append(final.time)
@@ -200,7 +210,7 @@ def calibrate(meter: Meter, first: Live, basis: Basis) -> Calibration:
     finally:
         first.close()
     start_s = meter.executor.now_s()
-    (again,) = meter.launch([DEFAULT])
+    (again,) = meter.launch([first.config])
     launch_s = meter.executor.now_s() - start_s
     if isinstance(again, Failure):
         raise_default(again)
@@ -265,7 +275,7 @@ def conclude(
     outcome = Outcome(
         verdict=verdict,
         reason=reason,
-        config=DEFAULT,
+        config=context.space.base,
         best_so_far=find_best_so_far(context) if interrupted else None,
         interrupted=bool(interrupted),
         budget_s=budget_s,
@@ -283,12 +293,12 @@ def conclude(
             front=finished.front,
             closest=finished.closest,
             baseline=finished.default,
-            config=recommended[0].summary.config if recommended else DEFAULT,
+            config=recommended[0].summary.config if recommended else context.space.base,
         )
     elif finished is not None and finished.challenger is not None:
         outcome = msgspec.structs.replace(
             outcome,
-            config=finished.challenger.config if verdict in {"faster", "within_limits"} else DEFAULT,
+            config=finished.challenger.config if verdict in {"faster", "within_limits"} else context.space.base,
             speedup=finished.speedup,
             baseline=finished.default,
             winner=finished.challenger,
@@ -313,7 +323,7 @@ def find_verdict(
         return "inconclusive", "the challenger failed in the duel"
     if len(context.candidates) == 1:
         return "default_is_best", "there is nothing else to try on this host"
-    tried = [entry for entry in context.ledger if not entry.candidate.config.is_default]
+    tried = [entry for entry in context.ledger if entry is not context.default]
     if tried and all(entry.failure for entry in tried):
         return "default_is_best", f"none of the {len(tried)} other candidates works here"
     return "inconclusive", "the budget is too small for a duel that could prove anything: give it more"

@@ -271,7 +271,7 @@ class _Screen:
             trial.set_user_attr(EXCESS, entry.excess - self.context.default.excess)
             trial.set_user_attr(KEEPS, not entry.excess)
             self.study.tell(trial, list(entry.vector))
-        elif entry.candidate.config.is_default:
+        elif entry is self.context.default:
             self.study.tell(trial, [0.0] * len(self.context.goal.objectives))
         else:
             self.study.tell(trial, state=optuna.trial.TrialState.FAIL)
@@ -285,7 +285,7 @@ class _Screen:
         known: list[list[float]] = []
         for entry in self.context.ledger:
             n_free = len(entry.counting) - 1
-            if n_free > 0 and not entry.candidate.config.is_default:
+            if n_free > 0 and entry is not self.context.default:
                 variances = np.var([score.log_ratios for score in entry.counting], axis=0, ddof=1)
                 known.append((variances / (1 - 2 / (9 * n_free)) ** 3).tolist())
         return max(map(statistics.median, zip(*known, strict=True))) if len(known) >= BATCH else USUAL_NOISE**2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ortune.knobs import DEFAULT, Candidate, Config, SearchSpace
+from ortune.knobs import Candidate, Config, SearchSpace
 from ortune.measure import Failure, Live
 from ortune.measure.stats import Interval, t_interval
 from ortune.trials.ledger import Entry, Ledger
@@ -53,7 +53,7 @@ class Context:
         self.ended_early = ""
         self.expected: Mapping[str, float] = {}
         self.ledger = Ledger(goal)
-        self.default = self.ledger.open(Candidate(config=DEFAULT))
+        self.default = self.ledger.open(Candidate(config=space.base))
         self._observe = observe
         self._notes: list[str] = []
 
@@ -97,7 +97,7 @@ class Context:
         Raises:
             MeasureError: It fails.
         """
-        (answer,) = self.meter.launch([DEFAULT])
+        (answer,) = self.meter.launch([self.space.base])
         if isinstance(answer, Failure):
             raise_default(answer)
         return answer

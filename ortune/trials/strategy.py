@@ -18,7 +18,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import FrozenTrial, TrialState
 
 from ortune.knobs import SearchSpace
-from ortune.knobs.space import DEFAULT_LABEL
+from ortune.knobs.dimension import DEFAULT_LABEL
 from ortune.trials.additive import DEFAULT_NUMBER, WORST, AdditiveModel, Array
 from ortune.trials.values import StrategyName
 

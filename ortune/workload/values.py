@@ -74,6 +74,7 @@ session (a closed loop); "server" requests that arrive whether or not earlier on
 Arrivals = Literal["poisson", "periodic"]
 
 MOST_CLIENTS = 1024
+MOST_SESSIONS = 64
 LOWEST_RATE_PER_S = 0.2
 
 
@@ -85,12 +86,14 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         clients: Callers, each of which makes one call at a time.
         rate_per_s: For a server: requests that arrive a second, on average. Latency then counts from the arrival.
         arrivals: For a server: whether they arrive at random ("poisson") or at equal intervals ("periodic").
+        sessions: Sessions of the model in one process; callers are spread over them.
     """
 
     scenario: Scenario = "single-stream"
     clients: int = 1
     rate_per_s: float | None = None
     arrivals: Arrivals | None = None
+    sessions: int = 1
 
     @property
     def default_objective(self) -> Objective:
@@ -109,13 +112,20 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     def __str__(self) -> str:
         callers = "one caller" if self.clients == 1 else f"{self.clients} callers"
+        if self.sessions > 1:
+            callers += f" on {self.sessions} sessions"
         if self.rate_per_s is None:
             return f"{callers}, back to back"
         how = "at random" if self.arrivals == "poisson" else "at equal intervals"
         return f"{self.rate_per_s:g} requests a second, {how}, {callers}"
 
 
-def make_load(clients: int | None = None, rate: str | float | None = None, arrivals: str | None = None) -> Load:
+def make_load(
+    clients: int | None = None,
+    rate: str | float | None = None,
+    arrivals: str | None = None,
+    sessions: int | None = None,
+) -> Load:
     """Return the load that options describe.
 
     Args:
@@ -123,10 +133,19 @@ def make_load(clients: int | None = None, rate: str | float | None = None, arriv
         rate: Requests a second, as a number or as `50/s`, `3000/min` or `0.1/s`; None for callers that call back to
             back.
         arrivals: "poisson" (the default with a rate) or "periodic".
+        sessions: Sessions side by side; one by default. Each has as many callers, one by default.
 
     Raises:
         UsageError: They make no sense.
     """
+    n_sessions = sessions or 1
+    if sessions is not None and not 1 <= sessions <= MOST_SESSIONS:
+        raise UsageError(f"--sessions {sessions}: the number of sessions lies between 1 and {MOST_SESSIONS}.")
+    if clients is not None and clients % n_sessions:
+        raise UsageError(
+            f"--clients {clients} with --sessions {sessions}: each session gets as many callers.",
+            f"Take a multiple of {n_sessions}.",
+        )
     if clients is not None and not 1 <= clients <= MOST_CLIENTS:
         raise UsageError(
             f"--clients {clients}: the number of callers lies between 1 and {MOST_CLIENTS}.",
@@ -134,18 +153,19 @@ def make_load(clients: int | None = None, rate: str | float | None = None, arriv
         )
     if arrivals is not None and arrivals not in get_args(Arrivals):
         raise UsageError(f"--arrivals {arrivals}: requests arrive either poisson or periodic.")
-    n = clients or 1
+    n = clients or n_sessions
     if rate is None:
         if arrivals is not None:
             raise UsageError(
                 f"--arrivals {arrivals}: without a rate, callers call back to back.", "Add --rate, such as --rate 50/s."
             )
-        return Load(scenario="single-stream" if n == 1 else "multi-client", clients=n)
+        return Load(scenario="single-stream" if n == 1 else "multi-client", clients=n, sessions=n_sessions)
     return Load(
         scenario="server",
         clients=n,
         rate_per_s=_parse_rate(rate),
         arrivals="periodic" if arrivals == "periodic" else "poisson",
+        sessions=n_sessions,
     )
 
 
@@ -311,6 +331,10 @@ class Tolerance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 QUANTIZED_TOLERANCE = Tolerance(relative=1e-3, absolute=1 / 127)
 """For int8 models: rounding may go the other way, which is one of the 127 steps of the output's range."""
+
+
+APPROXIMATE_TOLERANCE = Tolerance(relative=0.05, absolute=0.05)
+"""Where the user allows approximations: what is further off is broken, not approximate."""
 
 
 class InputData(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,0 +1,49 @@
+"""`ortune doctor`: find what in a model keeps ONNX Runtime from running it fast."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from ortune.cli import options
+from ortune.errors import ExitCode
+
+
+def doctor(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="The ONNX file.", show_default=False)],
+    provider: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--provider",
+            metavar="NAME",
+            help="An execution provider that the model is meant for, such as cuda; may be given several times.",
+            show_default="those that work here",
+        ),
+    ] = None,
+    dim: options.Dims = None,
+    shape: options.Shapes = None,
+    inputs: options.Inputs = None,
+    json: options.Json = False,
+) -> None:
+    """Find what in MODEL keeps ONNX Runtime from running it fast, and tell the cure."""
+    from ortune.doctor import Patient, examine
+
+    patient = Patient(
+        model=model,
+        providers=tuple(provider or ()),
+        inputs=options.parse_inputs(dim, shape, inputs, seed=0),
+    )
+    diagnosis = examine(patient)
+    if json:
+        import msgspec
+
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(diagnosis), indent=2) + b"\n")
+    else:
+        from ortune.console.doctor import show_diagnosis
+        from ortune.console.search import make_console
+
+        show_diagnosis(make_console(), diagnosis)
+    if diagnosis.has_problem:
+        raise typer.Exit(ExitCode.NO)

@@ -1,0 +1,57 @@
+"""`ortune knobs`: show every setting of ONNX Runtime that ortune knows, or all about one."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ortune.cli.options import Json
+from ortune.errors import UsageError
+
+if TYPE_CHECKING:
+    from ortune.knobs.knob import Knob
+
+
+def knobs(
+    name: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="A knob, or words to look for.", show_default=False),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """List all settings of ONNX Runtime, or show what one does, what it takes, and what goes wrong with it."""
+    found, exact = _find(" ".join(name or []))
+    if json:
+        import msgspec
+
+        data = [{"id": knob.id, **msgspec.structs.asdict(knob)} for knob in found]
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(data), indent=2) + b"\n")
+        return
+    from ortune.console.knobs import show_knob, show_knobs
+    from ortune.console.search import make_console
+
+    if exact:
+        show_knob(make_console(), found[0])
+    else:
+        show_knobs(make_console(), found)
+
+
+def _find(text: str) -> tuple[list[Knob], bool]:
+    """Return the knobs that a text asks for, and whether it is the name of one.
+
+    Raises:
+        UsageError: It is no knob's name, and its words occur in none.
+    """
+    from ortune.knobs.catalogue import find_knob, search_knobs
+
+    if not text.strip():
+        return search_knobs(""), False
+    try:
+        return [find_knob(text)], True
+    except UsageError:
+        found = search_knobs(text)
+        if not found:
+            raise
+        return found, False

@@ -1,0 +1,67 @@
+"""`ortune profile`: where the time of a run goes, operator by operator."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ortune.cli import options
+from ortune.errors import ExitCode
+
+
+def profile(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="The ONNX file.", show_default=False)],
+    config: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[CONFIG]", help="A record that a search wrote, to set beside the default.", show_default=False
+        ),
+    ] = None,
+    runs: Annotated[
+        int | None,
+        typer.Option("--runs", metavar="N", help="Runs of each config.", show_default="about 3 s"),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FOLDER",
+            help="Where the traces go: a folder that is new, empty, or holds an earlier profile, which is replaced.",
+            show_default="MODEL.profile",
+        ),
+    ] = None,
+    dim: options.Dims = None,
+    shape: options.Shapes = None,
+    inputs: options.Inputs = None,
+    seed: options.Seed = 0,
+    json: options.Json = False,
+) -> None:
+    """Show which operators of MODEL take the time, with ONNX Runtime's default and with CONFIG."""
+    from ortune.profile import ProfileOrder
+    from ortune.profile import profile as run
+    from ortune.record import read_record
+
+    found = run(
+        ProfileOrder(
+            model=model,
+            record=read_record(config) if config is not None else None,
+            runs=runs,
+            folder=output,
+            inputs=options.parse_inputs(dim, shape, inputs, seed),
+        )
+    )
+    if json:
+        import msgspec
+
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+    else:
+        from ortune.console.profile import show_profile
+        from ortune.console.search import make_console
+
+        show_profile(make_console(), found)
+    if any(side.failure for side in found.sides):
+        raise typer.Exit(ExitCode.NO)

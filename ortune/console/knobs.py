@@ -1,0 +1,147 @@
+"""What `ortune knobs` shows: the catalogue as a list, and all about one knob."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ortune.console.text import plural
+from ortune.knobs.knob import PLACES, Knob, Value
+
+ID_WIDTH, DEFAULT_WIDTH = 44, 16
+INDENT = 4
+
+OWN_PROGRAMS = {
+    "providers": 'onnxruntime.InferenceSession(model, options, providers=["CUDAExecutionProvider"])',
+    "io_binding": "session.run_with_iobinding(binding)",
+    "global_thread_pool": "onnxruntime.set_global_thread_pool_sizes(4, 1); options.use_per_session_threads = False",
+}
+"""Lines of programs for what is no setting of ONNX Runtime's."""
+
+
+def show_knobs(console: Console, knobs: Sequence[Knob]) -> None:
+    """Print knobs, grouped by where they are set."""
+    places = list(PLACES)
+    for place, group in itertools.groupby(sorted(knobs, key=lambda knob: places.index(knob.where)), _place):
+        console.print(Text(place, "bold"))
+        for knob in group:
+            _show_line(console, knob)
+        console.print()
+    console.print(Text(f"{plural(len(knobs), 'knob')}; all about one: ortune knobs NAME", "dim"))
+
+
+def show_knob(console: Console, knob: Knob) -> None:
+    """Print all about one knob, with how to set, tune and fix it."""
+    console.print(Text(knob.id, "bold cyan"))
+    console.print(Padding(Text(knob.summary), (0, 0, 1, INDENT)))
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True, style="dim", min_width=10)
+    grid.add_column(overflow="fold")
+    for name, text in _facts(knob):
+        grid.add_row(name, Text(text))
+    console.print(grid)
+    console.print()
+    for name, text in _uses(knob):
+        # Not folded, so that it can be copied.
+        console.print(Text.assemble((f"{name:<12}", "dim"), text), soft_wrap=True)
+
+
+def show_default(knob: Knob) -> str:
+    """Return a knob's default, for people."""
+    return "not set" if knob.default == "" else str(knob.default)
+
+
+def _place(knob: Knob) -> str:
+    place = PLACES[knob.where][:1].upper() + PLACES[knob.where][1:]
+    return f"{place}: {knob.provider}" if knob.provider else place
+
+
+def _when(knob: Knob) -> str:
+    """Return when a search tries a knob."""
+    if knob.tuned:
+        return f"tuned {knob.tuned}"
+    return "not by a search" if knob.untunable else "on request"
+
+
+def _show_line(console: Console, knob: Knob) -> None:
+    when = _when(knob)
+    style = "green" if knob.tuned else "dim"
+    line = Text.assemble((knob.id.ljust(ID_WIDTH), "cyan"), " ", show_default(knob).ljust(DEFAULT_WIDTH), " ")
+    below = Text(knob.summary)
+    if knob.tuned and line.cell_len + len(when) > console.width:
+        when = "tuned"
+        below.append(f" Tuned {knob.tuned}.", style)
+    line.append(when, style)
+    console.print(line, soft_wrap=True)
+    console.print(Padding(below, (0, 0, 0, INDENT)))
+
+
+def _facts(knob: Knob) -> list[tuple[str, str]]:
+    place = PLACES[knob.where] + (f" of {knob.provider}" if knob.provider else "")
+    rows = [("where", place), ("values", knob.describe_values()), ("default", show_default(knob))]
+    rows.append(("since", f"onnxruntime {knob.since}" if knob.since else "all versions that ortune supports"))
+    rows.append(("outputs", "may change beyond rounding" if knob.numerics else "stay, up to rounding"))
+    tuned = knob.tuned or ("never" if knob.untunable else "on request")
+    rows.append(("tuned", f"{tuned}: {knob.untunable}" if knob.untunable else tuned))
+    if knob.note:
+        rows.append(("note", knob.note))
+    rows.append(("source", knob.source))
+    return rows
+
+
+def _uses(knob: Knob) -> list[tuple[str, str]]:
+    examples = _examples(knob)
+    where = "in a shell" if knob.where == "environment" else "in Python"
+    rows = [(where, _write_program(knob, examples[0]))]
+    # How a program uses a session is wished for with options of its own.
+    if knob.where == "config" and knob.untunable:
+        return rows
+    if not knob.untunable:
+        rows.append(("to tune it", f"--tune {knob.id}={','.join(map(str, examples))}"))
+    rows.append(("to fix it", f"--fix {knob.id}={examples[0]}"))
+    return rows
+
+
+def _examples(knob: Knob) -> list[Value]:
+    """Return one or two values that are not the default, or a word that stands for one."""
+    candidates: list[Value] = []
+    if knob.kind == "boolean":
+        candidates = [True, False] if knob.is_attribute else ["1", "0"]
+    elif knob.kind == "choice":
+        candidates = list(knob.values)
+    elif knob.kind == "integer":
+        default = int(knob.default or 0)
+        near = (2 * default, default // 2) if default >= 100 else (2, 4, 1, 0)
+        low, high = knob.low, knob.high
+        fitting = [n for n in near if (low is None or n >= low) and (high is None or n <= high)]
+        candidates = [n if knob.is_attribute else str(n) for n in fitting]
+    others = [value for value in candidates if value not in {knob.default, ""}]
+    return others[:2] or ["VALUE"]
+
+
+def _write_program(knob: Knob, value: Value) -> str:
+    """Return the line of a program, or of a shell, that sets a knob."""
+    entry = f'"{knob.name}", "{value}"'
+    pair = f'{{"{knob.name}": "{value}"}}'
+    if knob.where == "session_config":
+        return f"options.add_session_config_entry({entry})"
+    if knob.where == "run_config":
+        return f"run_options.add_run_config_entry({entry})"
+    if knob.where == "provider_options":
+        return f'onnxruntime.InferenceSession(model, options, providers=[("{knob.provider}", {pair})])'
+    if knob.where == "dynamic_options":
+        return f"session.set_ep_dynamic_options({pair})"
+    if knob.where == "environment":
+        return f"{knob.name}={value} python program.py"
+    if knob.where == "config":
+        return OWN_PROGRAMS.get(knob.name, knob.source)
+    literal = repr(value)
+    if knob.kind == "choice":
+        enum = "".join(part.title() for part in knob.name.split("_"))
+        literal = f"onnxruntime.{enum}.{value}"
+    return f"{'options' if knob.where == 'session_options' else 'run_options'}.{knob.name} = {literal}"

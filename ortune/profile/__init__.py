@@ -1,0 +1,8 @@
+"""Where the time of a run goes, operator by operator, as ONNX Runtime's own profiler tells it."""
+
+from __future__ import annotations
+
+from ortune.profile.run import Profile, ProfileOrder, Side, profile
+from ortune.profile.trace import Breakdown, Part
+
+__all__ = ["Breakdown", "Part", "Profile", "ProfileOrder", "Side", "profile"]

@@ -1,0 +1,636 @@
+"""The doctor: each fault is found in a model that has it, and not in one that has none."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from ortune.doctor import Finding, Graphs, Patient, checks, examine
+from ortune.doctor.checks import CHECKS, Check, run_checks
+from ortune.doctor.examine import find_providers, look_inside
+from ortune.errors import InputsError, ModelError, UsageError
+from ortune.measure import Runtime
+from ortune.measure.optimize import Assigned
+from ortune.model.graph import Graph, GraphInput, Node, Weight, read_graph
+from ortune.workload import InputOptions
+from tests.conftest import TINY_CNN, run_ortune
+
+FLOAT = TensorProto.FLOAT
+MAKE = helper.make_node
+
+
+def value(name: str, kind: int = FLOAT, shape: Sequence[Any] | None = None) -> Any:
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def weight(name: str, *shape: int, dtype: Any = np.float32, fill: float = 0.01) -> Any:
+    return numpy_helper.from_array(np.full(shape, fill, dtype), name)
+
+
+def save(
+    path: Path,
+    nodes: Sequence[Any],
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    weights: Sequence[Any] = (),
+    *,
+    opset: int = 17,
+    ir_version: int = 8,
+    domains: Sequence[str] = (),
+    functions: Sequence[Any] = (),
+) -> Path:
+    graph = helper.make_graph(list(nodes), "g", list(inputs), list(outputs), list(weights))
+    opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in domains)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=ir_version, functions=list(functions))
+    onnx.save(model, path)
+    return path
+
+
+def save_chain(
+    path: Path, *nodes: Any, weights: Sequence[Any] = (), shape: Sequence[Any] = (1, 64), **more: Any
+) -> Path:
+    """Save a model whose input is x and whose output is y, both float32."""
+    return save(path, nodes, [value("x", FLOAT, shape)], [value("y")], weights, **more)
+
+
+def diagnose(path: Path, **options: Any) -> dict[str, Finding]:
+    """Return the findings by the name of their check, after real sessions have been made; nothing is run."""
+    graphs = look_inside(Graphs(path=str(path), original=read_graph(path), **options), None, path.stat().st_size)
+    return {finding.check: finding for finding in run_checks(CHECKS, graphs)[0]}
+
+
+def severities(findings: dict[str, Finding]) -> dict[str, str]:
+    return {name: finding.severity for name, finding in findings.items() if finding.severity != "fine"}
+
+
+@pytest.fixture
+def clean(tmp_path: Path) -> Path:
+    return save_chain(
+        tmp_path / "clean.onnx",
+        MAKE("Gemm", ["x", "w", "b"], ["h"]),
+        MAKE("Relu", ["h"], ["r"]),
+        MAKE("MatMul", ["r", "w"], ["l"]),
+        MAKE("Softmax", ["l"], ["y"]),
+        weights=[weight("w", 64, 64), weight("b", 64)],
+    )
+
+
+def test_a_clean_model_is_fine(clean: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    diagnosis = examine(Patient(model=str(clean)))
+    assert [finding for finding in diagnosis.findings if finding.severity != "fine"] == []
+    assert diagnosis.unchecked == ()
+    assert {"loading", "initialisers", "constants", "creation", "overhead"} <= {
+        finding.check for finding in diagnosis.findings
+    }
+    assert (diagnosis.n_nodes, diagnosis.n_optimized) == (4, 3)
+    assert list(scratch.iterdir()) == []
+
+
+# The file.
+
+
+def save_overridable(path: Path, ir_version: int) -> Path:
+    return save(
+        path,
+        [MAKE("Add", ["w", "v"], ["sum"]), MAKE("MatMul", ["x", "sum"], ["y"])],
+        [value("x", FLOAT, [1, 4]), value("w", FLOAT, [4, 4]), value("v", FLOAT, [4, 4])],
+        [value("y")],
+        [weight("w", 4, 4), weight("v", 4, 4)],
+        ir_version=ir_version,
+    )
+
+
+def test_initialisers_among_the_inputs_hinder_folding(tmp_path: Path) -> None:
+    path = save_overridable(tmp_path / "m.onnx", 8)
+    findings = diagnose(path)
+    assert severities(findings) == {"initialisers": "problem"}
+    assert "2 of 2 initialisers" in findings["initialisers"].what
+    run_cure(findings["initialisers"].command)
+    assert severities(diagnose(tmp_path / "m.fixed.onnx")) == {}
+
+
+def run_cure(command: str) -> None:
+    parts = shlex.split(command)
+    assert parts[0] == "python"
+    subprocess.run([sys.executable, *parts[1:]], check=True, capture_output=True, timeout=120)
+
+
+def test_onnx_runtime_folds_initialisers_among_the_inputs_up_to_ir_version_3(tmp_path: Path) -> None:
+    for ir_version, n_nodes in ((3, 1), (4, 2)):
+        path = save_overridable(tmp_path / f"{ir_version}.onnx", ir_version)
+        graphs = look_inside(Graphs(path=str(path), original=read_graph(path)), None, 1000)
+        assert graphs.optimized is not None
+        assert len(graphs.optimized.nodes) == n_nodes
+    assert severities(diagnose(tmp_path / "3.onnx")) == {}
+
+
+@pytest.mark.parametrize(
+    ("opset", "op", "severity"),
+    [(6, "Relu", "advice"), (9, "Relu", "fine"), (12, "Erf", "advice"), (13, "Erf", "fine")],
+)
+def test_old_opsets(opset: int, op: str, severity: str) -> None:
+    nodes = (Node(op=op, inputs=("x",), outputs=("h",)), Node(op=op, inputs=("h",), outputs=("y",)))
+    graph = Graph(ir_version=8, opsets={"": opset}, nodes=nodes)
+    found = checks.check_opset(Graphs(path="m.onnx", original=graph))
+    assert found.severity == severity
+    assert f"opset {opset}" in found.what
+
+
+def test_the_opset_of_trees_does_not_matter() -> None:
+    nodes = (Node(op="TreeEnsembleRegressor", domain="ai.onnx.ml"),)
+    graph = Graph(ir_version=8, opsets={"": 6, "ai.onnx.ml": 1}, nodes=nodes)
+    assert checks.check_opset(Graphs(path="m.onnx", original=graph)).severity == "fine"
+
+
+def test_custom_operators_are_named(tmp_path: Path) -> None:
+    path = save_chain(tmp_path / "m.onnx", MAKE("Foo", ["x"], ["y"], domain="my.ops"), domains=["my.ops"])
+    findings = diagnose(path)
+    assert severities(findings) == {"loading": "problem", "operators": "problem"}
+    assert "my.ops" in findings["operators"].what
+    assert "register_custom_ops_library" in findings["operators"].command
+    assert "my.ops:Foo" in findings["loading"].why
+
+
+def test_extensions_are_known_by_name(tmp_path: Path) -> None:
+    node = MAKE("BertTokenizer", ["x"], ["y"], domain="ai.onnx.contrib")
+    findings = diagnose(save_chain(tmp_path / "m.onnx", node, domains=["ai.onnx.contrib"]))
+    assert "onnxruntime_extensions" in findings["operators"].command
+
+
+def test_an_unknown_operator_of_onnx_is_named(tmp_path: Path) -> None:
+    findings = diagnose(save_chain(tmp_path / "m.onnx", MAKE("Foo", ["x"], ["y"])))
+    assert severities(findings) == {"loading": "problem", "operators": "problem"}
+    assert "1 Foo" in findings["operators"].what
+
+
+def test_a_missing_kernel_is_told_in_onnx_runtimes_words(tmp_path: Path) -> None:
+    path = save(
+        tmp_path / "m.onnx",
+        [MAKE("Conv", ["x", "w"], ["y"])],
+        [value("x", TensorProto.DOUBLE, [1, 1, 4, 4])],
+        [value("y", TensorProto.DOUBLE)],
+        [weight("w", 1, 1, 3, 3, dtype=np.float64)],
+    )
+    findings = diagnose(path)
+    assert severities(findings) == {"loading": "problem", "float64": "advice"}
+    assert "Could not find an implementation for Conv" in findings["loading"].why
+    assert "float32" in findings["loading"].cure
+
+
+def test_functions_of_the_model_are_no_custom_operators(tmp_path: Path) -> None:
+    body = helper.make_function(
+        "own", "Twice", ["a"], ["b"], [MAKE("Add", ["a", "a"], ["b"])], [helper.make_opsetid("", 17)]
+    )
+    node = MAKE("Twice", ["x"], ["y"], domain="own")
+    assert severities(diagnose(save_chain(tmp_path / "m.onnx", node, domains=["own"], functions=[body]))) == {}
+
+
+def test_missing_external_data_is_named_with_its_size(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(onnx.load(TINY_CNN), path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    assert "external data" not in severities(diagnose(path))
+    data = tmp_path / "weights.bin"
+    data.write_bytes(data.read_bytes()[:-64])
+    assert "has only" in diagnose(path)["external data"].what
+    data.unlink()
+    diagnosis = examine(Patient(model=str(path)))
+    found = {finding.check: finding for finding in diagnosis.findings}
+    assert diagnosis.has_problem
+    assert re.search(r"weights\.bin, at least \d+ \w+, is missing", found["external data"].what)
+    assert found["loading"].severity == "problem"
+    assert found["initialisers"].severity == "fine"
+    assert {unchecked.check for unchecked in diagnosis.unchecked} >= {"attention", "layout", "creation"}
+    assert all("cannot load" in unchecked.why for unchecked in diagnosis.unchecked)
+
+
+# The graph.
+
+
+def save_nhwc(path: Path, n_convolutions: int) -> Path:
+    """Save convolutions between products over the last axis, which is where NHWC has its channels."""
+    nodes = []
+    for number in range(n_convolutions):
+        source = f"s{number}" if number else "x"
+        target = f"s{number + 1}" if number + 1 < n_convolutions else "y"
+        nodes += [
+            MAKE("Transpose", [source], [f"a{number}"], perm=[0, 3, 1, 2]),
+            MAKE("Conv", [f"a{number}", "w"], [f"b{number}"]),
+            MAKE("Transpose", [f"b{number}"], [f"c{number}"], perm=[0, 2, 3, 1]),
+            MAKE("MatMul", [f"c{number}", "product"], [target]),
+        ]
+    return save_chain(path, *nodes, weights=[weight("w", 4, 4, 1, 1), weight("product", 4, 4)], shape=[1, 8, 8, 4])
+
+
+def test_transposes_between_layouts(tmp_path: Path) -> None:
+    findings = diagnose(save_nhwc(tmp_path / "m.onnx", 3))
+    assert severities(findings) == {"layout": "advice"}
+    assert "6 transposes" in findings["layout"].what
+
+
+def test_one_round_trip_between_layouts_is_fine(tmp_path: Path) -> None:
+    assert severities(diagnose(save_nhwc(tmp_path / "m.onnx", 1))) == {}
+
+
+@pytest.mark.parametrize(("extended_ns", "severity"), [(70, "advice"), (100, "fine"), (130, "fine")])
+def test_reorders_are_told_where_a_trial_is_faster_without(extended_ns: int, severity: str) -> None:
+    nodes = (Node(op="ReorderInput"), Node(op="Conv"), Node(op="ReorderOutput"))
+    graph = Graph(ir_version=8, opsets={"": 17}, nodes=nodes)
+    times = {"ORT_ENABLE_ALL": 100, "ORT_ENABLE_EXTENDED": extended_ns}
+    found = checks.check_layout(Graphs(path="m.onnx", original=graph, extended=graph, optimized=graph, run_ns=times))
+    assert found is not None
+    assert found.severity == severity
+    assert "2 reorders" in found.what
+
+
+def gelu(with_tanh: bool) -> list[Any]:
+    if with_tanh:
+        inner = [
+            MAKE("Pow", ["m", "three"], ["cube"]),
+            MAKE("Mul", ["cube", "k"], ["scaled"]),
+            MAKE("Add", ["m", "scaled"], ["sum"]),
+            MAKE("Mul", ["sum", "c"], ["t"]),
+            MAKE("Tanh", ["t"], ["e"]),
+        ]
+    else:
+        inner = [MAKE("Div", ["m", "root"], ["d"]), MAKE("Erf", ["d"], ["e"])]
+    return [
+        MAKE("MatMul", ["x", "w"], ["m"]),
+        *inner,
+        MAKE("Add", ["e", "one"], ["p"]),
+        MAKE("Mul", ["m", "p"], ["q"]),
+        MAKE("Mul", ["q", "half"], ["y"]),
+    ]
+
+
+CONSTANTS = {"root": 1.41421356, "one": 1.0, "half": 0.5, "three": 3.0, "k": 0.044715, "c": 0.7978845608}
+GELU_WEIGHTS = [weight("w", 64, 64), *(weight(name, fill=number) for name, number in CONSTANTS.items())]
+
+
+def test_a_gelu_that_onnx_runtime_fuses_is_fine(tmp_path: Path) -> None:
+    findings = diagnose(save_chain(tmp_path / "m.onnx", *gelu(with_tanh=False), weights=GELU_WEIGHTS))
+    assert severities(findings) == {}
+    assert findings["GELU"].what == "1 GELU, all fused"
+
+
+def test_a_gelu_that_stays_written_out(tmp_path: Path) -> None:
+    findings = diagnose(save_chain(tmp_path / "m.onnx", *gelu(with_tanh=True), weights=GELU_WEIGHTS))
+    assert severities(findings) == {"GELU": "advice"}
+    assert "Tanh" in findings["GELU"].what
+
+
+def test_a_gate_is_no_gelu(tmp_path: Path) -> None:
+    nodes = [MAKE("Tanh", ["x"], ["t"]), MAKE("Sigmoid", ["x"], ["s"]), MAKE("Mul", ["t", "s"], ["y"])]
+    assert "GELU" not in diagnose(save_chain(tmp_path / "m.onnx", *nodes))
+
+
+def test_an_attention_that_stays_written_out(tmp_path: Path) -> None:
+    nodes = [
+        MAKE("MatMul", ["x", "q"], ["query"]),
+        MAKE("MatMul", ["x", "w"], ["key"]),
+        MAKE("Transpose", ["key"], ["turned"], perm=[0, 2, 1]),
+        MAKE("MatMul", ["query", "turned"], ["scores"]),
+        MAKE("Div", ["scores", "eight"], ["scaled"]),
+        MAKE("Add", ["scaled", "mask"], ["masked"]),
+        MAKE("Softmax", ["masked"], ["shares"]),
+        MAKE("MatMul", ["shares", "x"], ["y"]),
+    ]
+    weights = [weight("q", 64, 64), weight("w", 64, 64), weight("eight", fill=8), weight("mask", 1, 16, 16)]
+    findings = diagnose(save_chain(tmp_path / "m.onnx", *nodes, weights=weights, shape=[1, 16, 64]))
+    assert severities(findings) == {"attention": "advice"}
+    assert findings["attention"].what == "1 attention still written out"
+
+
+def quantize(name: str, source: str, scale: str = "scale", zero: str = "zero") -> list[Any]:
+    return [
+        MAKE("QuantizeLinear", [source, scale, zero], [f"{name}_q"]),
+        MAKE("DequantizeLinear", [f"{name}_q", scale, zero], [name]),
+    ]
+
+
+def save_qdq(path: Path, *, whole: bool) -> Path:
+    nodes = [
+        *(quantize("in", "x") if whole else []),
+        MAKE("DequantizeLinear", ["w", "wscale", "wzero"], ["wd"]),
+        MAKE("Conv", ["in" if whole else "x", "wd"], ["c" if whole else "y"]),
+        *(quantize("y", "c") if whole else []),
+    ]
+    weights = [
+        weight("w", 4, 4, 1, 1, dtype=np.int8, fill=3),
+        weight("wscale", fill=0.1),
+        weight("wzero", dtype=np.int8, fill=0),
+        weight("scale", fill=0.1),
+        weight("zero", dtype=np.uint8, fill=128),
+    ]
+    return save_chain(path, *nodes, weights=weights, shape=[1, 4, 8, 8])
+
+
+def test_a_quantised_graph_that_is_computed_in_float(tmp_path: Path) -> None:
+    findings = diagnose(save_qdq(tmp_path / "m.onnx", whole=False))
+    assert severities(findings) == {"quantisation": "advice"}
+    assert "1 Conv of a quantised graph" in findings["quantisation"].what
+
+
+def test_a_quantised_graph_that_is_computed_in_integers(tmp_path: Path) -> None:
+    findings = diagnose(save_qdq(tmp_path / "m.onnx", whole=True))
+    assert severities(findings) == {}
+    assert "1 of 3" in findings["quantisation"].what
+
+
+def test_chains_of_casts(tmp_path: Path) -> None:
+    nodes = []
+    for number in range(3):
+        target = f"r{number + 1}" if number < 2 else "y"
+        nodes += [
+            MAKE("Cast", [f"r{number}" if number else "x"], [f"a{number}"], to=TensorProto.FLOAT16),
+            MAKE("Cast", [f"a{number}"], [f"b{number}"], to=FLOAT),
+            MAKE("Sin", [f"b{number}"], [target]),
+        ]
+    findings = diagnose(save_chain(tmp_path / "m.onnx", *nodes))
+    assert severities(findings) == {"casts": "advice"}
+    assert "3 casts" in findings["casts"].what
+
+
+def test_double_precision(tmp_path: Path) -> None:
+    nodes = [
+        MAKE("Cast", ["x"], ["d"], to=TensorProto.DOUBLE),
+        MAKE("MatMul", ["d", "w"], ["m"]),
+        MAKE("Cast", ["m"], ["y"], to=FLOAT),
+    ]
+    findings = diagnose(save_chain(tmp_path / "m.onnx", *nodes, weights=[weight("w", 64, 64, dtype=np.float64)]))
+    assert severities(findings) == {"float64": "advice"}
+    assert "1 MatMul" in findings["float64"].what
+
+
+def save_shapes(path: Path) -> Path:
+    nodes = [
+        MAKE("Shape", ["x"], ["shape"]),
+        MAKE("Gather", ["shape", "first"], ["batch"]),
+        MAKE("Mul", ["batch", "two"], ["doubled"]),
+        MAKE("Unsqueeze", ["doubled", "axes"], ["list"]),
+        MAKE("Concat", ["list", "rest"], ["target"], axis=0),
+        MAKE("Expand", ["w", "target"], ["wide"]),
+        MAKE("Gemm", ["wide", "v"], ["y"]),
+    ]
+    numbers = {"first": np.int64(0), "axes": np.array([0]), "rest": np.array([64]), "two": np.int64(2)}
+    weights = [
+        weight("w", 1, 64),
+        weight("v", 64, 8),
+        *(numpy_helper.from_array(np.asarray(v), name) for name, v in numbers.items()),
+    ]
+    return save_chain(path, *nodes, weights=weights, shape=["batch", 64])
+
+
+def test_shapes_that_are_computed_in_every_run(tmp_path: Path) -> None:
+    path = save_shapes(tmp_path / "m.onnx")
+    diagnosis = examine(Patient(model=str(path), inputs=InputOptions(dims={"batch": (3,)})))
+    found = {finding.check: finding for finding in diagnosis.findings}
+    assert found["shapes"].severity == "advice"
+    assert "batch" in found["shapes"].what
+    assert "--input_shape 3,64" in found["shapes"].command
+    run_cure(found["shapes"].command)
+    fixed = diagnose(tmp_path / "m.fixed.onnx")
+    assert fixed["shapes"].what == "all sizes of the inputs are fixed"
+
+
+def test_branches(tmp_path: Path) -> None:
+    then = helper.make_graph([MAKE("Relu", ["x"], ["a"])], "then", [], [value("a")])
+    other = helper.make_graph([MAKE("Sin", ["x"], ["b"]), MAKE("Cos", ["b"], ["c"])], "else", [], [value("c")])
+    nodes = [MAKE("If", ["flag"], ["y"], then_branch=then, else_branch=other)]
+    inputs = [value("x", FLOAT, [1, 4]), value("flag", TensorProto.BOOL, [])]
+    findings = diagnose(save(tmp_path / "m.onnx", nodes, inputs, [value("y")]))
+    assert severities(findings) == {"control flow": "advice"}
+    assert findings["control flow"].what == "1 If with 3 nodes inside"
+    # The cure: with a constant condition one branch is kept.
+    constant = save(
+        tmp_path / "c.onnx", nodes, inputs[:1], [value("y")], [numpy_helper.from_array(np.array(True), "flag")]
+    )
+    assert severities(diagnose(constant)) == {}
+
+
+def test_weights_that_swell(tmp_path: Path) -> None:
+    nodes = [
+        MAKE("Cast", ["w"], ["float"], to=FLOAT),
+        MAKE("Mul", ["float", "scale"], ["scaled"]),
+        MAKE("MatMul", ["x", "scaled"], ["y"]),
+    ]
+    weights = [weight("w", 1024, 8192, dtype=np.int8, fill=3), weight("scale", fill=0.1)]
+    findings = diagnose(save_chain(tmp_path / "m.onnx", *nodes, weights=weights, shape=[1, 1024]))
+    assert severities(findings) == {"constants": "advice"}
+    assert "34 MB of weights out of 8.4 MB" in findings["constants"].what
+    assert "quantize" in findings["constants"].command
+
+
+def test_large_constants_in_nodes() -> None:
+    held = Weight(name="w", dtype="float32", shape=(5_000_000,), n_bytes=20_000_000, in_node=True)
+    graph = Graph(ir_version=8, opsets={"": 17}, nodes=(), weights=(held,))
+    folded = msgspec.structs.replace(graph, weights=(msgspec.structs.replace(held, in_node=False),))
+    assert checks.check_constants(Graphs(path="m", original=graph, extended=folded)).severity == "advice"
+    assert checks.check_constants(Graphs(path="m", original=folded, extended=folded)).severity == "fine"
+
+
+# Providers.
+
+
+def test_a_provider_that_takes_nothing(clean: Path) -> None:
+    diagnosis = examine(Patient(model=str(clean), providers=("azure",)))
+    found = {finding.check: finding for finding in diagnosis.findings}
+    assert found["providers"].severity == "problem"
+    assert "takes none of" in found["providers"].what
+
+
+def graphs_on_cuda(*nodes: tuple[str, str], **more: Any) -> Graphs:
+    graph = Graph(ir_version=8, opsets={"": 17}, nodes=tuple(Node(op=op) for _, op in nodes))
+    assigned = tuple(Assigned(provider=f"{provider}ExecutionProvider", op=op) for provider, op in nodes)
+    providers = ("CUDAExecutionProvider",)
+    return Graphs(
+        path="m.onnx",
+        original=graph,
+        optimized=graph,
+        **{"providers": providers, "session_providers": providers, "assigned": assigned, "named": True, **more},
+    )
+
+
+@pytest.mark.parametrize(
+    ("graphs", "severity", "what"),
+    [
+        (graphs_on_cuda(("CUDA", "Conv"), ("CUDA", "Relu")), "fine", "CUDA takes 2 of 2"),
+        (graphs_on_cuda(("CUDA", "Conv"), ("CPU", "Shape")), "fine", "the CPU computes shapes"),
+        (graphs_on_cuda(("CUDA", "Conv"), ("CPU", "NonMaxSuppression")), "advice", "1 NonMaxSuppression"),
+        (graphs_on_cuda(("CPU", "Conv")), "problem", "takes none of 1 node"),
+        (graphs_on_cuda(("CPU", "Conv"), named=False), "advice", "takes none of 1 node"),
+        (graphs_on_cuda(("CPU", "Conv"), session_providers=()), "problem", "does not work here"),
+        (graphs_on_cuda(provider_error="libcudnn.so.9: cannot open"), "problem", "no session can be created"),
+    ],
+)
+def test_where_nodes_go(graphs: Graphs, severity: str, what: str) -> None:
+    found = checks.check_providers(graphs)
+    assert found.severity == severity
+    assert what in found.what
+
+
+def test_what_hinders_cuda_graphs() -> None:
+    fitting = checks.check_cuda_graphs(graphs_on_cuda(("CUDA", "Conv")))
+    assert fitting is not None
+    assert fitting.severity == "fine"
+    hindered = checks.check_cuda_graphs(graphs_on_cuda(("CUDA", "If"), ("CPU", "Shape")))
+    assert hindered is not None
+    assert hindered.what.endswith("control flow and nodes on the CPU")
+    assert checks.check_cuda_graphs(graphs_on_cuda(("CPU", "If"), providers=())) is None
+
+
+def test_providers_are_found_by_short_names() -> None:
+    runtime = Runtime(
+        onnxruntime="1", python="3", ortune="0", providers=("CUDAExecutionProvider", "CPUExecutionProvider")
+    )
+    assert find_providers(("cuda", "CUDAExecutionProvider", "cpu"), runtime) == ("CUDAExecutionProvider",)
+    assert find_providers((), runtime) == ("CUDAExecutionProvider",)
+    with pytest.raises(UsageError, match="no such provider; it has CUDAExecutionProvider"):
+        find_providers(("openvino",), runtime)
+
+
+# Times.
+
+
+@pytest.mark.parametrize(
+    ("plain_s", "total_s", "severity"), [(0.3, 1.0, "advice"), (0.6, 1.0, "fine"), (0.01, 0.2, "fine")]
+)
+def test_creation_that_is_mostly_optimisation(plain_s: float, total_s: float, severity: str) -> None:
+    times = {"ORT_DISABLE_ALL": int(plain_s * 1e9), "ORT_ENABLE_ALL": int(total_s * 1e9)}
+    graph = Graph(ir_version=8, opsets={"": 17}, nodes=())
+    found = checks.check_creation(Graphs(path="a b.onnx", original=graph, creation_ns=times))
+    assert found.severity == severity
+    if severity == "advice":
+        assert "0.7 s of it" in found.what
+        compile(found.command, "command", "exec")
+
+
+@pytest.mark.parametrize(
+    ("n_nodes", "op", "run_us", "severity"),
+    [(400, "Add", 800, "advice"), (400, "Add", 8000, "fine"), (20, "Add", 40, "fine"), (400, "Loop", 800, "fine")],
+)
+def test_many_tiny_nodes(n_nodes: int, op: str, run_us: int, severity: str) -> None:
+    graph = Graph(ir_version=8, opsets={"": 17}, nodes=(Node(op=op),) * n_nodes)
+    times = {"ORT_ENABLE_ALL": run_us * 1000}
+    found = checks.check_overhead(Graphs(path="m.onnx", original=graph, optimized=graph, run_ns=times))
+    assert found.severity == severity
+
+
+# As a whole.
+
+
+def test_a_model_that_does_not_run_on_guessed_inputs_is_told(tmp_path: Path) -> None:
+    target = numpy_helper.from_array(np.array([1, 77], np.int64), "target")
+    path = save_chain(tmp_path / "m.onnx", MAKE("Reshape", ["x", "target"], ["y"]), weights=[target], shape=["n", "m"])
+    diagnosis = examine(Patient(model=str(path)))
+    (unchecked,) = diagnosis.unchecked
+    assert unchecked.check == "overhead"
+    assert "x 1x128" in unchecked.why
+    assert "--shape" in unchecked.why
+    right = examine(Patient(model=str(path), inputs=InputOptions(shapes={"x": (7, 11)})))
+    assert right.unchecked == ()
+
+
+def test_what_the_user_says_about_inputs_must_fit(clean: Path) -> None:
+    with pytest.raises(InputsError, match="no dimension"):
+        examine(Patient(model=str(clean), inputs=InputOptions(dims={"batch": (1,)})))
+
+
+def test_inputs_that_cannot_be_made_are_told(tmp_path: Path) -> None:
+    sequence = helper.make_tensor_sequence_value_info("s", FLOAT, None)
+    nodes = [MAKE("ConcatFromSequence", ["s"], ["y"], axis=0)]
+    diagnosis = examine(Patient(model=str(save(tmp_path / "m.onnx", nodes, [sequence], [value("y")]))))
+    assert [(unchecked.check, "--inputs" in unchecked.why) for unchecked in diagnosis.unchecked] == [("overhead", True)]
+
+
+def test_a_new_check_is_a_function_and_a_line() -> None:
+    graphs = Graphs(path="m.onnx", original=Graph(ir_version=8, opsets={}, nodes=()), missing={"run_ns": "no time"})
+    findings, unchecked = run_checks(
+        [
+            Check("one", lambda each: checks.fine("well")),
+            Check("two", lambda each: checks.warn("ill", "why", "cure")),
+            Check("three", lambda each: None),
+            Check("four", lambda each: checks.fine("not asked"), ("run_ns",)),
+        ],
+        graphs,
+    )
+    assert [(finding.check, finding.severity) for finding in findings] == [("two", "problem"), ("one", "fine")]
+    assert [(each.check, each.why) for each in unchecked] == [("four", "no time")]
+
+
+def test_every_tool_that_is_recommended_is_installed() -> None:
+    source = Path(checks.__file__).read_text()
+    modules = set(re.findall(r'convert\(\s*graphs, "([\w.]+)"', source))
+    assert len(modules) >= 4
+    for module in modules:
+        assert importlib.util.find_spec(f"onnxruntime.{module}"), module
+
+
+def test_graphs_keep_subgraphs_and_types(tmp_path: Path) -> None:
+    inner = helper.make_graph([MAKE("Relu", ["x"], ["a"])], "then", [], [value("a")])
+    other = helper.make_graph([MAKE("Sin", ["x"], ["b"])], "else", [], [value("b")])
+    path = save(
+        tmp_path / "m.onnx",
+        [MAKE("If", ["flag"], ["h"], name="choice", then_branch=inner, else_branch=other), MAKE("Abs", ["h"], ["y"])],
+        [value("x", FLOAT, ["n", 4]), value("flag", TensorProto.BOOL, [])],
+        [value("y", FLOAT, None)],
+    )
+    graph = read_graph(path)
+    assert {(node.op, node.scope) for node in graph.nodes[:2]} == {("Relu", "choice"), ("Sin", "choice")}
+    assert [(node.op, node.scope) for node in graph.nodes[2:]] == [("If", ""), ("Abs", "")]
+    assert graph.inputs[0] == GraphInput(name="x", dtype="float32", shape=("n", 4))
+    assert graph.dtypes["h"] == "float32"
+    with pytest.raises(ModelError, match="no file"):
+        read_graph(tmp_path / "nothing.onnx")
+
+
+# The command line.
+
+
+def test_the_page_and_the_exit_codes(clean: Path, tmp_path: Path) -> None:
+    done = run_ortune("doctor", clean, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "fine" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 100
+    path = save_overridable(tmp_path / "m.onnx", 8)
+    done = run_ortune("doctor", path, cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "problem  initialisers: 2 of 2" in done.stdout
+    assert "remove_initializer_from_input" in done.stdout
+    done = run_ortune("doctor", path, "--json", cwd=tmp_path)
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["findings"][0]["check"] == "initialisers"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing.onnx"], "There is no file"),
+        (["text.onnx"], "not an ONNX model"),
+        ([TINY_CNN, "--provider", "nonsense"], "no such provider"),
+        ([TINY_CNN, "--dim", "batch=2"], "no dimension"),
+        ([TINY_CNN, "--shape", "image"], "not an input's name"),
+    ],
+)
+def test_bad_input_is_told(tmp_path: Path, arguments: list[object], message: str) -> None:
+    (tmp_path / "text.onnx").write_text("hello, this is text")
+    done = run_ortune("doctor", *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr

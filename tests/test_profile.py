@@ -1,0 +1,321 @@
+"""Profiles: traces are read right, nothing is counted twice, and no foreign file is touched."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from ortune.console.profile import ops_table
+from ortune.errors import InputsError, MeasureError, ModelError, RecordError, UsageError
+from ortune.knobs import DEFAULT, Config
+from ortune.model import digest_of, read_model
+from ortune.profile import Breakdown, ProfileOrder, profile
+from ortune.profile.trace import Arguments, Event, break_down, read_trace, split_runs
+from ortune.record import Record, encode_record, read_record
+from ortune.workload import InputData, InputOptions
+from tests.conftest import ROOT, TINY_CNN, TINY_ENCODER, run_ortune
+
+EXAMPLE = ROOT / "tests" / "data" / "server.ortune.json"
+
+
+def node(op: str, ts: int, dur: int, name: str = "", tid: int = 1) -> Event:
+    return Event("Node", f"{name or op.lower()}_kernel_time", tid, ts, dur, Arguments(op, "CPUExecutionProvider"))
+
+
+def executed(ts: int, dur: int, tid: int = 1) -> Event:
+    return Event("Session", "SequentialExecutor::Execute", tid, ts, dur)
+
+
+def run(ts: int, dur: int) -> Event:
+    return Event("Session", "model_run", 1, ts, dur)
+
+
+def ops_of(found: Breakdown) -> dict[str, tuple[float, float]]:
+    return {part.op: (part.ns / 1000, part.calls) for part in found.ops}
+
+
+def test_times_are_added_up_by_operator() -> None:
+    events = [node("Conv", 1, 40, "a"), node("Conv", 41, 20, "b"), node("Relu", 61, 20), executed(0, 90), run(0, 100)]
+    found = break_down(split_runs(events))
+    assert ops_of(found) == {"Conv": (60, 2), "Relu": (20, 1)}
+    assert (found.n_runs, found.run_ns, found.inside_ns, found.outside_ns) == (1, 100_000, 80_000, 20_000)
+    assert [(part.name, part.share) for part in found.nodes] == [("a", 0.5), ("b", 0.25), ("relu", 0.25)]
+
+
+def test_nodes_inside_of_others_are_not_counted_twice() -> None:
+    events = [
+        node("Abs", 0, 5),
+        node("MatMul", 12, 30),  # the loop's first round ...
+        executed(11, 35),
+        node("Relu", 50, 10),  # ... and a branch in its second
+        executed(49, 12),
+        node("If", 48, 15),
+        executed(47, 20),
+        node("Loop", 10, 70),
+        node("Sin", 80, 10),
+        executed(0, 95),
+        run(0, 100),
+    ]
+    found = break_down(split_runs(events))
+    assert ops_of(found) == {
+        "MatMul": (30, 1),
+        "Loop": (25, 1),  # 70, less 30 of the product and 15 of the branch
+        "Sin": (10, 1),
+        "Relu": (10, 1),
+        "If": (5, 1),
+        "Abs": (5, 1),
+    }
+    assert found.inside_ns == 85_000
+    assert sum(part.ns for part in found.ops) == found.inside_ns
+
+
+def test_neighbours_in_the_same_microsecond_are_not_inside_of_each_other() -> None:
+    events = [node("Shape", 10, 0), node("Conv", 10, 7), executed(9, 9), run(9, 10)]
+    assert ops_of(break_down(split_runs(events))) == {"Conv": (7, 1), "Shape": (0, 1)}
+
+
+def test_operators_side_by_side_fill_their_time_once() -> None:
+    events = [node("Conv", 10, 50, tid=2), node("MatMul", 30, 50, tid=3), executed(0, 95), run(0, 100)]
+    found = break_down(split_runs(events))
+    assert ops_of(found) == {"Conv": (50, 1), "MatMul": (50, 1)}
+    assert (found.inside_ns, found.outside_ns) == (70_000, 30_000)
+
+
+def test_medians_over_runs() -> None:
+    events: list[Event] = []
+    for number, took in enumerate((10, 1000, 12)):
+        events += [node("Conv", 5000 * number, took), run(5000 * number, took + 3)]
+    found = break_down(split_runs(events))
+    assert ops_of(found) == {"Conv": (12, 1)}
+    assert (found.run_ns, found.outside_ns) == (15_000, 3_000)
+
+
+def test_a_run_that_the_trace_lost_half_of_is_left_out() -> None:
+    events = [node("Conv", 0, 10), run(0, 12), node("Conv", 20, 10)]
+    assert break_down(split_runs(events)).n_runs == 1
+    with pytest.raises(MeasureError, match="no run"):
+        break_down([])
+
+
+def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text('[{"cat": "Session"')
+    with pytest.raises(MeasureError, match="not a trace"):
+        read_trace(path)
+
+
+# Real traces.
+
+
+def save_nested(path: Path) -> Path:
+    """Save a model with a loop of three rounds, each with a product, behind a branch."""
+
+    def value(name: str, kind: int = TensorProto.FLOAT, shape: Sequence[Any] | None = None) -> Any:
+        return helper.make_tensor_value_info(name, kind, shape)
+
+    make = helper.make_node
+    then = helper.make_graph([make("Relu", ["x"], ["a"])], "then", [], [value("a")])
+    other = helper.make_graph([make("Sigmoid", ["x"], ["b"])], "else", [], [value("b")])
+    body = helper.make_graph(
+        [make("Identity", ["c"], ["more"]), make("MatMul", ["s", "w"], ["product"])],
+        "body",
+        [value("i", TensorProto.INT64, []), value("c", TensorProto.BOOL, []), value("s")],
+        [value("more", TensorProto.BOOL, []), value("product")],
+    )
+    graph = helper.make_graph(
+        [
+            make("If", ["flag"], ["start"], then_branch=then, else_branch=other),
+            make("Loop", ["rounds", "go", "start"], ["y"], body=body),
+        ],
+        "g",
+        [value("x", TensorProto.FLOAT, ["batch", 64]), value("flag", TensorProto.BOOL, [])],
+        [value("y")],
+        [
+            numpy_helper.from_array(np.full((64, 64), 0.01, np.float32), "w"),
+            numpy_helper.from_array(np.array(3), "rounds"),
+            numpy_helper.from_array(np.array(True), "go"),
+        ],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def test_a_real_trace_with_a_loop(tmp_path: Path) -> None:
+    order = ProfileOrder(model=str(save_nested(tmp_path / "m.onnx")), runs=5, folder=tmp_path / "p")
+    (side,) = profile(order).sides
+    assert side.breakdown is not None
+    found = side.breakdown
+    assert found.n_runs == 5
+    calls = {part.op: part.calls for part in found.ops}
+    assert (calls["MatMul"], calls["Loop"], calls["If"], calls["Relu"]) == (3, 1, 1, 1)
+    # Each run's own times add up to the time that the nodes of the main graph took.
+    for each in split_runs(read_trace(tmp_path / "p" / "default.json")):
+        assert sum(each.nodes.values()) == pytest.approx(each.inside, abs=len(each.nodes) + 3)
+        assert each.inside <= each.total
+
+
+def test_traces_replace_those_of_an_earlier_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    order = ProfileOrder(model=str(TINY_CNN), runs=2)
+    (side,) = profile(order).sides
+    folder = tmp_path / "tiny_cnn.profile"
+    assert side.trace == str(Path("tiny_cnn.profile") / "default.json")
+    first = (folder / "default.json").read_bytes()
+    json.loads(first)
+    (folder / "tuned.json").write_bytes(first)
+    profile(order)
+    assert [path.name for path in folder.iterdir()] == ["default.json"]
+    assert (folder / "default.json").read_bytes() != first
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "default.json", "tuned.json"])
+def test_foreign_files_are_not_touched(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "p"
+    folder.mkdir()
+    (folder / name).write_text('{"my": "data"}')
+    with pytest.raises(UsageError, match=rf"holds {name}, which no profile"):
+        profile(ProfileOrder(model=str(TINY_CNN), runs=1, folder=folder))
+    assert [path.name for path in folder.iterdir()] == [name]
+    assert (folder / name).read_text() == '{"my": "data"}'
+
+
+def test_where_no_folder_can_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="there is a file of that name"):
+        profile(ProfileOrder(model=str(TINY_CNN), folder=tmp_path / "file"))
+    with pytest.raises(UsageError, match="there is no folder"):
+        profile(ProfileOrder(model=str(TINY_CNN), folder=tmp_path / "a" / "b"))
+
+
+def test_what_makes_no_sense_is_told() -> None:
+    with pytest.raises(UsageError, match="--runs 0"):
+        profile(ProfileOrder(model=str(TINY_CNN), runs=0))
+    with pytest.raises(UsageError, match="several sizes"):
+        profile(ProfileOrder(model=str(TINY_ENCODER), inputs=InputOptions(dims={"batch": (1, 2)})))
+    record = read_record(EXAMPLE)
+    other = msgspec.structs.replace(record.model, digest="sha256:" + "0" * 64)
+    with pytest.raises(RecordError, match="for another model"):
+        profile(ProfileOrder(model=str(TINY_CNN), record=msgspec.structs.replace(record, model=other)))
+
+
+def test_a_model_that_does_not_run_leaves_no_folder(tmp_path: Path) -> None:
+    target = numpy_helper.from_array(np.array([1, 77]), "target")
+    graph = helper.make_graph(
+        [helper.make_node("Reshape", ["x", "target"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", "m"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [target],
+    )
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    folder = tmp_path / "p"
+    with pytest.raises(InputsError, match="does not run"):
+        profile(ProfileOrder(model=str(path), folder=folder))
+    assert not folder.exists()
+    graph.node[0].op_type = "Foo"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    with pytest.raises(ModelError, match="cannot load"):
+        profile(ProfileOrder(model=str(path), folder=folder))
+    assert not folder.exists()
+
+
+# With a record.
+
+
+def make_record(model: Path, config: Config) -> Record:
+    record, info = read_record(EXAMPLE), read_model(model)
+    (name, shape) = next((each.name, each.shape) for each in info.inputs)
+    inputs = {name: InputData(dtype="float32", shapes=(tuple(int(str(dim)) for dim in shape or ()),), origin="")}
+    return msgspec.structs.replace(
+        record,
+        config=config,
+        model=msgspec.structs.replace(record.model, digest=digest_of(info.files)),
+        workload=msgspec.structs.replace(record.workload, inputs=inputs),
+    )
+
+
+def test_a_config_is_set_beside_the_default(tmp_path: Path) -> None:
+    config = Config(
+        session_options={"graph_optimization_level": "ORT_ENABLE_BASIC", "intra_op_num_threads": 1},
+        environment={"ORTUNE_TEST_OF_PROFILE": "1"},
+    )
+    record = make_record(TINY_CNN, config)
+    found = profile(ProfileOrder(model=str(TINY_CNN), record=record, runs=3, folder=tmp_path / "p"))
+    default, tuned = found.sides
+    assert (default.name, default.config, tuned.name, tuned.config) == ("default", DEFAULT, "tuned", config)
+    assert default.breakdown is not None
+    assert tuned.breakdown is not None
+    # The basic level fuses no Relu into a convolution, and has no layouts.
+    assert "Relu" in {part.op for part in tuned.breakdown.ops}
+    assert "Relu" not in {part.op for part in default.breakdown.ops}
+    assert sorted(path.name for path in (tmp_path / "p").iterdir()) == ["default.json", "tuned.json"]
+    table = ops_table([default.breakdown, tuned.breakdown], ["default", "tuned"])
+    assert [column.header for column in table.columns][-1] == "default/tuned"
+
+
+def test_a_config_that_does_not_work_is_a_value(tmp_path: Path) -> None:
+    config = Config(
+        session_options={"intra_op_num_threads": 2}, session_config={"session.intra_op_thread_affinities": "x"}
+    )
+    order = ProfileOrder(model=str(TINY_CNN), record=make_record(TINY_CNN, config), runs=2, folder=tmp_path / "p")
+    default, tuned = profile(order).sides
+    assert default.breakdown is not None
+    assert tuned.failure is not None
+    assert tuned.failure.stage == "load"
+    assert [path.name for path in (tmp_path / "p").iterdir()] == ["default.json"]
+
+
+# The command line.
+
+
+def test_the_page_and_the_exit_codes(tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    path.write_bytes(encode_record(make_record(TINY_CNN, Config(session_options={"intra_op_num_threads": 1}))))
+    done = run_ortune("profile", TINY_CNN, path, "--runs", 3, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "default/tuned" in done.stdout
+    assert "ui.perfetto.dev" in done.stdout
+    assert (tmp_path / "tiny_cnn.profile" / "tuned.json").is_file()
+    assert max(map(len, done.stdout.splitlines())) <= 100
+    done = run_ortune("profile", TINY_CNN, "--runs", 3, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (side,) = json.loads(done.stdout)["sides"]
+    assert side["breakdown"]["n_runs"] == 3
+
+
+def test_a_config_that_does_not_work_ends_with_1(tmp_path: Path) -> None:
+    config = Config(
+        session_options={"intra_op_num_threads": 2}, session_config={"session.intra_op_thread_affinities": "x"}
+    )
+    path = tmp_path / "c.json"
+    path.write_bytes(encode_record(make_record(TINY_CNN, config)))
+    done = run_ortune("profile", TINY_CNN, path, "--runs", 2, cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "tuned does not work" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing.onnx"], "There is no file"),
+        ([TINY_CNN, "nothing.json"], "There is no file"),
+        ([TINY_CNN, "--runs", 0], "--runs 0"),
+        ([TINY_CNN, "-o", "file"], "there is a file of that name"),
+        ([TINY_CNN, "--dim", "batch=2"], "no dimension"),
+    ],
+)
+def test_bad_input_is_told(tmp_path: Path, arguments: list[object], message: str) -> None:
+    (tmp_path / "file").write_text("")
+    done = run_ortune("profile", *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
