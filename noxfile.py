@@ -41,6 +41,27 @@ def zoo(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", "-m", "zoo", *session.posargs)
 
 
+def install_with(session: nox.Session, onnxruntime: str) -> None:
+    """Install ortune with another package of onnxruntime: two of them in one environment overwrite each other."""
+    session.install("-e", ".[test]")
+    session.run("python", "-m", "pip", "uninstall", "--yes", "onnxruntime")
+    session.install(onnxruntime)
+
+
+@nox.session
+def openvino(session: nox.Session) -> None:
+    """Search across the CPU and OpenVINO, which runs on CPUs too."""
+    install_with(session, "onnxruntime-openvino")
+    session.run("python", "-m", "pytest", "tests/test_providers.py", *session.posargs)
+
+
+@nox.session
+def gpu(session: nox.Session) -> None:
+    """Run the tests of GPU providers: for real where there is a GPU, elsewhere that the wheel is not believed."""
+    install_with(session, "onnxruntime-gpu[cuda,cudnn]" if "--cuda" in session.posargs else "onnxruntime-gpu")
+    session.run("python", "-m", "pytest", "tests/test_providers.py")
+
+
 @nox.session
 def schema(session: nox.Session) -> None:
     """Write docs/record.schema.json from the code."""
@@ -50,9 +71,13 @@ def schema(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Run the benchmarks of benchmarks/ on an idle host; it takes three hours."""
+    """Run the benchmarks of benchmarks/ on an idle host; it takes six hours."""
     session.install("-e", ".")
     session.run("python", "-m", "models.build", "squeezenet", "ppocrv2_cls", "tiny_regressor", "logreg_iris")
     session.run("python", "-m", "benchmarks.overhead")
     session.run("python", "-m", "benchmarks.aa")
     session.run("python", "-m", "benchmarks.loads")
+    session.install("matplotlib")
+    session.run("python", "-m", "benchmarks.regret")
+    session.run("python", "-m", "models.build", "shufflenet", "squeezenet_qdq", "minilm_l6_int8")
+    session.run("python", "-m", "benchmarks.versus_olive")

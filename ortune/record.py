@@ -33,7 +33,8 @@ from ortune.trials.values import (
 )
 from ortune.workload import Tolerance, Workload
 
-SCHEMA = 2
+SCHEMA = 3
+"""2 brought loads; 3 provider options, IO binding, pools and run options, which need no change of older documents."""
 
 
 class OutputCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -206,6 +207,7 @@ def migrate(document: Any, version: int) -> Any:
                 trial["speedups"] = None if speedup is None else [speedup]
         except (KeyError, TypeError, AttributeError) as error:
             raise msgspec.ValidationError(f"Object of schema 1 misses {error}") from None
+    if isinstance(document, dict):
         document["schema"] = SCHEMA
     return document
 

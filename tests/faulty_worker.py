@@ -8,12 +8,17 @@ import sys
 import time
 from typing import Any
 
+import msgspec
+
+from ortune.knobs import DEFAULT
 from ortune.measure import Loaded
 from ortune.measure.worker import Candidate, main
 
 
 class FaultyCandidate(Candidate):
     def load(self) -> Loaded:
+        if self.request.config.provider == "TensorrtExecutionProvider":
+            return self.pretend_to_build()
         level = self.request.config.session_options.get("graph_optimization_level")
         if level == "ORT_DISABLE_ALL":
             os.kill(os.getpid(), signal.SIGSEGV)
@@ -28,6 +33,21 @@ class FaultyCandidate(Candidate):
         loaded = super().load()
         self.spoil(self.request.config.session_config.get("session.dynamic_block_base"))
         return loaded
+
+    def pretend_to_build(self) -> Loaded:
+        """Run on the CPU in the place of a provider that compiles models."""
+        config = self.request.config
+        options = dict(config.providers)[config.provider]
+        if options["trt_builder_optimization_level"] == "5":
+            time.sleep(3600)
+        if options["trt_builder_optimization_level"] == "0":
+            raise RuntimeError("CUDA failure 2: out of memory ; GPU=0")
+        self.request = msgspec.structs.replace(self.request, config=DEFAULT)
+        loaded = super().load()
+        self.request = msgspec.structs.replace(self.request, config=config)
+        settings = {f"tensorrt.{name}": value for name, value in options.items()}
+        providers = tuple(name for name, _ in config.providers)
+        return msgspec.structs.replace(loaded, providers=providers, settings=settings)
 
     def spoil(self, base: str | None) -> None:
         call = self.call

@@ -70,7 +70,8 @@ def test_the_record_holds_the_evidence(tuned: Path) -> None:
         assert side.calls_per_s > 0
         assert side.cpu_ns_per_call > 0
         assert side.peak_bytes is not None
-    assert len(record.search.trials) == 7
+    # Fewer than asked for where the host is too busy.
+    assert 2 <= len(record.search.trials) <= 7
     assert record.runtime.onnxruntime == onnxruntime.__version__
     assert record.workload.inputs["image"].shapes == ((1, 3, 32, 32),)
 
@@ -340,8 +341,8 @@ def bad(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["search", TINY_ENCODER, "--dim", "batch=1,"], "--dim batch=1,"),
         (["bench", TINY_CNN, "nothing.json"], "There is no file nothing.json"),
         (["bench", TINY_CNN, "--set", "intra_op_num_thread=1"], "Did you mean intra_op_num_threads"),
-        (["bench", TINY_CNN, "--set", "intra_op_num_threads=many"], "is no value of intra_op_num_threads"),
-        (["bench", TINY_CNN, "--set", "session.intra_op.allow_spinning=true"], "'true' is no value"),
+        (["bench", TINY_CNN, "--set", "intra_op_num_threads=many"], "It takes a whole number from 0 to 9999"),
+        (["bench", TINY_CNN, "--set", "session.intra_op.allow_spinning=true"], "ONNX Runtime reads anything but"),
         (["bench", TINY_CNN, "--time", "1s"], "is too short"),
         (["bench", TINY_CNN, "--time", "0"], "--time 0"),
         (["search", TINY_CNN, "--rate", "1/min"], "--rate 1/min: requests this rare"),

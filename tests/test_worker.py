@@ -310,6 +310,7 @@ def test_a_search_survives_all_of_it_and_names_it(tmp_path: Path) -> None:
         output=tmp_path / "c.json",
         budget_s=40,
         n_trials=14,
+        only=("graph_optimization_level", "session.dynamic_block_base"),
         worker_command=FAULTY_WORKER,
         memory_limit_bytes=1_500_000_000,
     )

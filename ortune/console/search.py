@@ -331,6 +331,8 @@ def figures_table(baseline: Summary, winner: Summary, *, proven: bool) -> Table:
         table.add_row("utilisation", *(f"{side.utilisation or 0:.0%}" for side in sides))
     if all(side.peak_bytes is not None for side in sides):
         table.add_row("peak memory", *(size(side.peak_bytes or 0) for side in sides))
+    if any(side.gpu_bytes is not None for side in sides):
+        table.add_row("GPU memory", *("-" if side.gpu_bytes is None else size(side.gpu_bytes) for side in sides))
     table.add_row("session creation", *(duration(side.load_ns) for side in sides))
     return table
 
@@ -434,6 +436,27 @@ def _scale(values: Sequence[float], n: int) -> list[int]:
     return [round((value - low) / (high - low) * (n - 1)) if high > low else n // 2 for value in values]
 
 
+def _duties(record: Record) -> list[str]:
+    """Return what the user must do, or know, beyond setting options."""
+    config, winner = record.config, record.evidence.winner
+    duties = []
+    if config.io_binding:
+        duties.append("This gain needs IO binding: the program must call run_with_iobinding instead of run.")
+    if config.global_thread_pool:
+        duties.append("This gain needs a global pool: see the code that ortune apply prints.")
+    if winner and recommends(record):
+        nodes = winner.session.nodes
+        n_others = sum(count for name, count in nodes.items() if name != config.provider)
+        if n_others:
+            where = ", ".join(f"{count} on {name}" for name, count in nodes.items())
+            duties.append(f"{n_others} of {sum(nodes.values())} nodes do not run on {config.provider}: {where}.")
+    if any(name in KNOBS and KNOBS[name].numerics for name in config.settings):
+        error = record.evidence.output_check.max_error
+        told = f"; the largest error seen is {error:.2g} of the largest value" if error is not None else ""
+        duties.append(f"Outputs are approximate{told}. Check the accuracy of your model with it.")
+    return duties
+
+
 def _warnings(record: Record) -> list[str]:
     evidence = record.evidence
     noise = evidence.noise
@@ -448,6 +471,11 @@ def _warnings(record: Record) -> list[str]:
             f"Other programs used the CPUs during {noise.contended} of {noise.blocks} blocks; "
             "the duel counts the quiet ones alone."
         )
+    if noise.slowed > 0.1 * noise.blocks:
+        warnings.append(
+            f"The GPU ran slower than it might, for heat or power, in {noise.slowed} of {noise.blocks} blocks."
+        )
+    warnings += _duties(record)
     if evidence.output_check.compared == "shapes":
         warnings.append("The model's outputs differ from run to run, so only their types and shapes were compared.")
     drift = evidence.noise.drift

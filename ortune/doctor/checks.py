@@ -290,7 +290,7 @@ def check_constants(graphs: Graphs) -> Finding:
 
 TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 
-WORTH_TELLING = 1.1
+WORTH_TELLING = 1.2
 """A gain in a short trial that noise alone seldom makes."""
 
 FEW_ROUND_TRIPS = 1

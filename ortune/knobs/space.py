@@ -35,6 +35,9 @@ LEVELS = {
 }
 BLOCK_BASES = ("2", "4", "8")
 BLOCK_BASES_OF_MANY_CORES = ("4",)
+ENTRIES = ("session_options", "session_config", "run_options", "run_config", "environment")
+"""Fields of a config that hold settings by name."""
+
 MANY_CORES = 16
 """From this many cores on, thread counts and places are what matters, and the other knobs get fewer values."""
 
@@ -161,7 +164,12 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 config = config.with_setting(knob.where, knob.name, value, knob.provider)
                 why.append(choice.why)
                 taken = taken or dimension.alone
-        return Candidate(config=canonical(config, self.n_default_threads), why=tuple(why), labels=labels)
+        config = canonical(config, self.n_default_threads)
+        if not self.base.is_default:
+            # What the user fixed is written down, also where it makes no difference here.
+            fixed = {name: _ordered({**getattr(config, name), **getattr(self.base, name)}) for name in ENTRIES}
+            config = msgspec.structs.replace(config, **fixed)
+        return Candidate(config=config, why=tuple(why), labels=labels)
 
     @functools.cached_property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -339,7 +347,7 @@ def build_space(host: Host, model: ModelInfo, wish: Wish = Wish()) -> SearchSpac
         n_default_threads=host.n_default_threads,
         skipped=tuple(each for each in found if isinstance(each, Skipped)),
         rules=tuple(_rules(host, model, dimensions)) if on_cpu else (),
-        base=canonical(_base(wish), host.n_default_threads),
+        base=_base(wish),
     )
 
 
@@ -601,6 +609,10 @@ def _rules(host: Host, model: ModelInfo, dimensions: Sequence[Dimension]) -> Ite
         if all(item in known for item in labels.items()) and (not place or labels[threads] in place.value_by):
             yield Rule(labels=labels, why=why)
 
+    for dimension in dimensions:
+        if dimension.knob is PROVIDERS:
+            for choice in dimension.choices[1:]:
+                yield Rule(labels={dimension.name: choice.label}, why=choice.why)
     cores = len(host.usable_cores)
     heavy = HEAVY & set(model.traits.ops)
     why = "several callers gain nothing from more" if heavy else "no operator of this graph has much work to share"

@@ -256,6 +256,7 @@ class Worker:
             memory=reply.memory,
             foreign_share=reply.foreign_share,
             contended=reply.contended,
+            gpu=reply.gpu,
         )
 
     def close(self) -> None:

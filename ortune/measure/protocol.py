@@ -15,7 +15,7 @@ from typing import IO, Any
 import msgspec
 
 from ortune.knobs.config import Config
-from ortune.measure.values import BlockPlan, Failure, Loaded, Memory, Runtime
+from ortune.measure.values import BlockPlan, Failure, Gpu, Loaded, Memory, Runtime
 from ortune.workload import Tolerance
 
 
@@ -78,6 +78,7 @@ class BlockReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     memory: Memory
     foreign_share: float | None
     contended: bool
+    gpu: Gpu | None = None
 
 
 class FailureReply(msgspec.Struct, frozen=True, tag=True):

@@ -73,6 +73,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
         foreign_share: Share of the usable CPUs' time that others used meanwhile (steal included), about 0 to 1;
             one block's may be off by a tick of the kernel's clock either way. None where the system does not tell.
         contended: Whether others used enough of it to spoil the block.
+        gpu: How the GPU was at the block's end, for providers that use one; None where it is not told.
     """
 
     samples_ns: NDArray[np.int64]
@@ -87,6 +88,23 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     memory: Memory
     foreign_share: float | None
     contended: bool
+    gpu: Gpu | None = None
+
+
+class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A GPU at one moment.
+
+    Attributes:
+        used_bytes: Memory on it that this process takes.
+        utilisation: Share of the last moments in which it computed, 0 to 1.
+        clock_mhz: Clock of its processors.
+        slowdowns: Why it runs slower than it might; empty if it does not.
+    """
+
+    used_bytes: int
+    utilisation: float
+    clock_mhz: int
+    slowdowns: tuple[str, ...] = ()
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -21,7 +21,9 @@ from ortune.knobs.affinity import parse_affinity
 from ortune.knobs.catalogue import INTRA_OP_THREAD_AFFINITIES
 from ortune.knobs.config import CPU, Config, alias_of
 from ortune.measure import cpu, protocol
+from ortune.measure.gpu import GpuReader
 from ortune.measure.prctl import PR_SET_PDEATHSIG, prctl
+from ortune.measure.session import CUDA_BASED
 from ortune.measure.values import BlockPlan, Failure, Loaded, Memory, PoolThread, Runtime
 
 MOST_CHECKED = 8
@@ -67,6 +69,7 @@ class Candidate:
         self.usable = frozenset(request.usable)
         self.call: Callable[[dict[str, Any]], list[Any]]
         self.memory: Memory | None = None
+        self.gpu = open_gpu(request.config)
 
     def load(self) -> Loaded:
         """Create the session and run it.
@@ -194,6 +197,7 @@ class Candidate:
             memory=memory,
             foreign_share=share,
             contended=contended,
+            gpu=self.gpu.read() if self.gpu else None,
         )
 
     def create_again(self, duration_ns: int) -> list[int]:
@@ -208,6 +212,13 @@ class Candidate:
             durations.append(time.perf_counter_ns() - start)
             del session
         return durations
+
+
+def open_gpu(config: Config) -> GpuReader | None:
+    """Return what reads the GPU that a config uses, or None where it uses none."""
+    if config.provider not in CUDA_BASED:
+        return None
+    return GpuReader(int(dict(config.providers)[config.provider].get("device_id", "0")))
 
 
 def choose_checked(cases: list[int]) -> list[int]:

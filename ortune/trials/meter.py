@@ -62,6 +62,7 @@ class Meter:
         self._n_blocks = 0
         self._n_contended = 0
         self._n_repeated = 0
+        self._n_slowed = 0
         self._inference_s = 0.0
 
     def launch(self, configs: Sequence[Config]) -> list[Live | Failure]:
@@ -77,6 +78,7 @@ class Meter:
                 return block
             self._n_blocks += 1
             self._n_contended += block.contended
+            self._n_slowed += bool(block.gpu and block.gpu.slowdowns)
             self._inference_s += (block.wall_ns + block.lead_in_ns) / 1e9
             if block.foreign_share is not None:
                 self._shares.append(block.foreign_share)
@@ -137,6 +139,7 @@ class Meter:
             foreign_share_p90=round(max(float(np.quantile(self._shares, 0.9)), 0.0), 4) if known else None,
             regime=("contended" if contended else "quiet") if known else "unknown",
             drift=drift,
+            slowed=self._n_slowed,
         )
 
 

@@ -85,6 +85,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         load_ns: Median time to create the session.
         steady_bytes: Resident memory of the whole process after its blocks.
         peak_bytes: Largest resident memory.
+        gpu_bytes: Memory that it takes on the GPU, where it uses one and that is told.
         session: What took effect, read back from a session: providers, and the CPUs of its pool threads.
     """
 
@@ -102,6 +103,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     load_ns: float
     steady_bytes: int | None = None
     peak_bytes: int | None = None
+    gpu_bytes: int | None = None
     session: Loaded
 
 
@@ -178,6 +180,7 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             does not tell. The two are never mixed.
         drift: The challenger's speed-up in the race over that in the duel, or None without both. Some above 1 is
             usual, as the luckiest candidate is chosen; far from 1 it tells of a host that changes with time.
+        slowed: Blocks at whose end the GPU ran slower than it might, for heat or power.
     """
 
     blocks: int
@@ -187,6 +190,7 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     foreign_share_p90: float | None = None
     regime: Literal["quiet", "contended", "unknown"]
     drift: float | None = None
+    slowed: int = 0
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

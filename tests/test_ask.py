@@ -1,0 +1,278 @@
+"""What the user says of knobs: --tune, --fix, --only, --allow-approximate, and what a space makes of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ortune.errors import UsageError
+from ortune.host import Quota
+from ortune.host.allocators import find_allocators
+from ortune.knobs import CPU, KNOBS, Candidate, SearchSpace, Wish, build_space
+from ortune.knobs.ask import parse_fix, parse_only, parse_tune
+from ortune.knobs.space import MAX_CANDIDATES
+from tests.conftest import TINY_CNN, run_ortune
+from tests.simulation import make_host, make_model
+
+SPIN = "session.intra_op.spin_duration_us"
+BACKOFF = "session.intra_op.spin_backoff_max"
+AFFINITY = "session.intra_op_thread_affinities"
+
+
+def space_of(n_cores: int = 4, model: Any = None, **wish: Any) -> SearchSpace:
+    return build_space(make_host(n_cores), model or make_model(), Wish(**wish))
+
+
+def names(space: SearchSpace) -> set[str]:
+    return {dimension.name for dimension in space.dimensions}
+
+
+def values(space: SearchSpace, name: str) -> set[Any]:
+    return {candidate.config.settings.get(name) for candidate in space.candidates}
+
+
+def of_alone(space: SearchSpace, candidate: Candidate) -> set[str]:
+    alone = {dimension.name for dimension in space.dimensions if dimension.alone}
+    return {name for name, label in candidate.labels.items() if name in alone and label != "default"}
+
+
+class TestTune:
+    def test_values_are_tried_beside_the_default(self) -> None:
+        space = space_of(tune=parse_tune([f"{SPIN}=50,5000"]))
+        assert values(space, SPIN) == {None, "50", "5000"}
+
+    def test_they_take_the_place_of_the_usual_ones(self) -> None:
+        space = space_of(tune=parse_tune(["intra_op_num_threads=3"]))
+        assert values(space, "intra_op_num_threads") == {None, 3}
+
+    def test_a_setting_without_effect_is_not_tried(self) -> None:
+        for candidate in space_of(tune=parse_tune([f"{SPIN}=50"])).candidates:
+            settings = candidate.config.settings
+            if SPIN in settings:
+                assert settings.get("session.intra_op.allow_spinning") != "0"
+                assert settings.get("intra_op_num_threads") != 1
+
+    def test_values_with_commas_are_separated_by_bars(self) -> None:
+        asked = parse_tune([f"{AFFINITY}=1,2;3,4|1;2"])
+        assert asked == {AFFINITY: ("1,2;3,4", "1;2")}
+        placed = {
+            c.config.settings[AFFINITY]: c.config.settings["intra_op_num_threads"]
+            for c in space_of(tune=asked).candidates
+            if AFFINITY in c.config.settings
+        }
+        assert placed == {"1,2;3,4": 3, "1;2": 3}
+
+    def test_the_same_knob_twice_adds_up(self) -> None:
+        assert parse_tune([f"{SPIN}=50", f"{SPIN}=60"]) == {SPIN: ("50", "60")}
+
+    def test_what_is_asked_for_is_combined_with_everything(self) -> None:
+        space = space_of(clients=4, tune=parse_tune([f"{SPIN}=50", f"{BACKOFF}=4"]))
+        assert any({SPIN, BACKOFF} <= set(candidate.config.settings) for candidate in space.candidates)
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("session.intra_op.spin_durations_us=1", "no knob"),
+            ("intra_op_num_threads", "not a knob and a value"),
+            ("intra_op_num_threads=", "not a knob and a value"),
+            ("intra_op_num_threads=two", "intra_op_num_threads=two"),
+            ("session.intra_op.allow_spinning=true", 'anything but "1" as off'),
+            ("session.intra_op.spin_duration_us=99999", "from 0 to 10000"),
+            ("enable_profiling=1", "no search can try it"),
+            ("ep.dynamic.workload_type=Efficient", "no search can try it"),
+            ("optimization.enable_gelu_approximation=1", "--allow-approximate"),
+            ("providers=cuda", "--provider"),
+        ],
+    )
+    def test_what_cannot_be_tried_is_refused(self, text: str, message: str) -> None:
+        with pytest.raises(UsageError) as caught:
+            parse_tune([text])
+        assert message in str(caught.value)
+        assert text.split("=")[0] in caught.value.message
+
+    def test_approximations_are_tried_when_they_are_allowed(self) -> None:
+        assert parse_tune(["optimization.enable_gelu_approximation=1"], approximate=True)
+
+
+class TestFix:
+    def test_every_candidate_has_it_the_default_too(self) -> None:
+        space = space_of(fix=parse_fix(["intra_op_num_threads=2", "session.intra_op.allow_spinning=0"]))
+        assert space.base.settings == {"intra_op_num_threads": 2, "session.intra_op.allow_spinning": "0"}
+        assert space.candidates[0].config == space.base
+        for candidate in space.candidates:
+            assert candidate.config.settings["intra_op_num_threads"] == 2
+        assert {"intra_op_num_threads", "session.intra_op.allow_spinning"} <= {s.knob.id for s in space.skipped}
+
+    def test_what_it_leaves_without_effect_is_not_tried(self) -> None:
+        space = space_of(fix=parse_fix(["intra_op_num_threads=1"]))
+        assert not {AFFINITY, "session.dynamic_block_base"} & names(space)
+        assert any("without effect" in skipped.why for skipped in space.skipped)
+
+    @pytest.mark.parametrize("text", ["providers=cuda", "ep.dynamic.workload_type=Default", "nonsense=1", "x"])
+    def test_what_cannot_be_set_is_refused(self, text: str) -> None:
+        with pytest.raises(UsageError, match="--fix"):
+            parse_fix([text])
+
+
+class TestOnly:
+    def test_nothing_else_is_tried(self) -> None:
+        space = space_of(only=parse_only(["intra_op_num_threads,graph_optimization_level"]))
+        assert names(space) == {"intra_op_num_threads", "graph_optimization_level"}
+
+    def test_a_knob_without_values_here_is_refused_with_the_reason(self) -> None:
+        with pytest.raises(UsageError, match="side by side"):
+            space_of(model=make_model(width=1), only=parse_only(["execution_mode"]))
+        with pytest.raises(UsageError, match="--tune"):
+            space_of(only=parse_only([SPIN]))
+
+    def test_with_values_it_can_be_tried_alone(self) -> None:
+        space = space_of(only=(SPIN,), tune=parse_tune([f"{SPIN}=50"]))
+        assert names(space) == {SPIN}
+        assert len(space.candidates) == 2
+
+
+class TestByDefault:
+    """What a search tries without being asked, beyond threads and levels, where it can matter."""
+
+    @pytest.mark.parametrize(
+        "wish", [{"clients": 4}, {"has_rate": True}, {"figures": ("cpu",)}, {"has_neighbour": True}]
+    )
+    def test_ways_of_spinning(self, wish: dict[str, Any]) -> None:
+        spinning = {SPIN, BACKOFF, "session.force_spinning_stop"}
+        assert spinning <= names(space_of(**wish))
+        assert not spinning & names(space_of())
+
+    def test_ways_of_spinning_under_a_quota(self) -> None:
+        host = make_host(4)
+        quota = Quota(cpus=1.5, where="/")
+        host = msgspec.structs.replace(host, limits=msgspec.structs.replace(host.limits, quota=quota))
+        assert SPIN in names(build_space(host, make_model()))
+
+    @pytest.mark.parametrize("figure", ["memory", "load-time"])
+    def test_ways_of_keeping_memory(self, figure: str) -> None:
+        memory = {
+            "enable_cpu_mem_arena",
+            "enable_mem_pattern",
+            "enable_mem_reuse",
+            "session.disable_prepacking",
+            "session.graph_optimizations_loop_level",
+        }
+        assert memory <= names(space_of(figures=(figure,)))
+        assert not memory & names(space_of())
+
+    def test_quantized_graphs(self) -> None:
+        model = make_model()
+        ops = {"QuantizeLinear": 3, "DequantizeLinear": 5, "Conv": 2}
+        model = msgspec.structs.replace(model, traits=msgspec.structs.replace(model.traits, ops=ops, quantized=True))
+        assert "session.disable_quant_qdq" in names(space_of(model=model))
+        assert "session.disable_quant_qdq" not in names(space_of())
+
+    def test_execution_order_of_graphs_that_branch(self) -> None:
+        assert "execution_order" in names(space_of())
+        assert "execution_order" not in names(space_of(model=make_model(width=1)))
+
+    def test_what_matters_little_is_tried_one_at_a_time(self) -> None:
+        space = space_of(clients=4, figures=("memory",))
+        assert max(len(of_alone(space, candidate)) for candidate in space.candidates) == 1
+
+    def test_what_onnxruntime_is_too_old_for_is_left_out(self) -> None:
+        space = space_of(clients=4, onnxruntime="1.22.0")
+        assert SPIN not in names(space)
+        assert any(skipped.knob.id == SPIN and "1.26" in skipped.why for skipped in space.skipped)
+        assert SPIN in names(space_of(clients=4, onnxruntime="1.31.1"))
+
+    def test_every_value_is_legal(self) -> None:
+        wish = {"clients": 4, "sessions": 2, "figures": ("memory",), "approximate": True}
+        for dimension in space_of(8, **wish).dimensions:
+            for choice in dimension.choices[1:]:
+                if dimension.knob.where != "config" and choice.value is not None:
+                    dimension.knob.check(choice.value)
+
+    def test_a_space_that_is_too_large_keeps_what_is_near_the_default(self) -> None:
+        tune = {name: tuple(str(n) for n in range(1, 9)) for name in (SPIN, BACKOFF)}
+        space = build_space(make_host(64, smt=2, n_nodes=2), make_model(8), Wish(tune=tune))
+        assert len(space.candidates) == MAX_CANDIDATES
+        far = [sum(label != "default" for label in c.labels.values()) for c in space.candidates]
+        assert far == sorted(far)
+        for dimension in space.dimensions:
+            seen = {candidate.labels.get(dimension.name) for candidate in space.candidates}
+            assert {choice.label for choice in dimension.choices} <= seen, dimension.name
+
+
+class TestSessions:
+    def test_one_pool_for_all_is_tried_against_one_each(self) -> None:
+        space = space_of(8, clients=2, sessions=2)
+        pools = {c.config.global_thread_pool for c in space.candidates}
+        assert None in pools
+        assert len(pools) > 2
+        for candidate in space.candidates:
+            if candidate.config.global_thread_pool:
+                assert "intra_op_num_threads" not in candidate.config.session_options
+
+    def test_sessions_get_cores_of_their_own(self) -> None:
+        apart = [c.config for c in space_of(8, clients=2, sessions=2).candidates if c.config.per_session]
+        assert apart
+        for config in apart:
+            first, second = (config.of_session(number).session_config[AFFINITY] for number in range(2))
+            assert not set(first.split(";")) & set(second.split(";"))
+            n_threads = int(config.session_options["intra_op_num_threads"])
+            assert len(first.split(";")) == len(second.split(";")) == n_threads - 1
+
+
+class TestAllocators:
+    def test_they_are_found_where_distributions_put_them(self, tmp_path: Path) -> None:
+        assert find_allocators(tmp_path) == {}
+        folder = tmp_path / "usr/lib64"
+        folder.mkdir(parents=True)
+        for name in ("libtcmalloc.so.4", "libtcmalloc_minimal.so.4", "libmimalloc.so.2"):
+            (folder / name).touch()
+        assert find_allocators(tmp_path) == {
+            "mimalloc": str(folder / "libmimalloc.so.2"),
+            "tcmalloc": str(folder / "libtcmalloc_minimal.so.4"),
+        }
+
+    def test_they_go_to_the_environment(self) -> None:
+        space = space_of(allocators={"mimalloc": "/lib/libmimalloc.so.2"})
+        candidate = space.select({"LD_PRELOAD": "mimalloc"})
+        assert candidate.config.environment == {"LD_PRELOAD": "/lib/libmimalloc.so.2"}
+        assert candidate.label == "libmimalloc"
+
+
+class TestCommand:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["--tune", "intra_op_num_thread=2"], "Did you mean"),
+            (["--fix", "session.intra_op.allow_spinning=false"], "Write"),
+            (["--only", "intra_op_threads"], "knob"),
+            (["--provider", "cuad"], "Did you mean cuda?"),
+            (["--provider", ""], "not a list"),
+            (["--tune", "cuda.device_id=1"], "Add --provider cuda"),
+            (["--sessions", "3", "--clients", "4"], "multiple of 3"),
+            (["--sessions", "0"], "between 1 and"),
+        ],
+    )
+    def test_bad_input_gets_a_message(self, arguments: list[str], message: str, tmp_path: Path) -> None:
+        done = run_ortune("search", TINY_CNN, *arguments, cwd=tmp_path)
+        assert done.returncode == 2, done.stdout
+        assert "Traceback" not in done.stderr
+        if message not in {"Write", "knob"}:
+            assert message in " ".join(done.stderr.split())
+
+    def test_the_space_is_shown_with_it(self, tmp_path: Path) -> None:
+        done = run_ortune(
+            "space", TINY_CNN, "--tune", f"{SPIN}=50", "--fix", "intra_op_num_threads=2", "--json", cwd=tmp_path
+        )
+        assert done.returncode == 0, done.stderr
+        shown = json.loads(done.stdout)
+        assert SPIN in {each["knob"]["name"] for each in shown["dimensions"]}
+        assert all(each["config"]["session_options"]["intra_op_num_threads"] == 2 for each in shown["candidates"])
+
+
+def test_the_providers_of_a_plain_search_are_known() -> None:
+    assert Wish().providers == (CPU,)
+    assert {"providers", "io_binding", "global_thread_pool"} <= set(KNOBS)

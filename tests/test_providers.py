@@ -1,0 +1,366 @@
+"""Execution providers: which there are, which work here, what is tried under each, and what is caught."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from ortune.errors import UsageError
+from ortune.knobs import CPU, DEFAULT, KNOBS, Config, SearchSpace, Wish, build_space
+from ortune.knobs.providers import PROVIDERS, chain_of, find_provider
+from ortune.measure import Failure, Loaded
+from ortune.measure.executor import ProcessExecutor, launch_reference
+from ortune.measure.gpu import GpuReader, physical_number
+from ortune.measure.runtime import PROBE_MODEL, explain_fault, find_fault, installed_version, read_installed_runtime
+from ortune.measure.worker import find_unapplied, is_same
+from ortune.model import read_model
+from ortune.record import read_record
+from ortune.tune import choose_providers
+from ortune.workload import Feed, InputOptions, Tolerance, make_feed
+from tests.conftest import FAULTY_WORKER, TINY_CNN, TINY_ENCODER, run_ortune
+from tests.simulation import make_host, make_model
+
+CUDA = "CUDAExecutionProvider"
+TENSORRT = "TensorrtExecutionProvider"
+OPENVINO = "OpenVINOExecutionProvider"
+
+
+def available() -> tuple[str, ...]:
+    runtime = read_installed_runtime()
+    return runtime.providers if runtime else ()
+
+
+HAS_GPU = CUDA in available() and not find_fault(CUDA)
+needs_gpu = pytest.mark.skipif(not HAS_GPU, reason=f"{CUDA} does not work here")
+needs_gpu_wheel = pytest.mark.skipif(CUDA not in available() or HAS_GPU, reason="needs onnxruntime-gpu without a GPU")
+needs_openvino = pytest.mark.skipif(OPENVINO not in available(), reason="needs onnxruntime-openvino")
+
+
+def names(space: SearchSpace) -> set[str]:
+    return {dimension.name for dimension in space.dimensions}
+
+
+class TestNames:
+    @pytest.mark.parametrize("text", ["cuda", "CUDA", "CUDAExecutionProvider"])
+    def test_a_provider_is_found_by_either_name(self, text: str) -> None:
+        assert find_provider(text).name == CUDA
+
+    def test_one_that_ortune_does_not_know_is_taken_by_its_full_name(self) -> None:
+        other = find_provider("DnnlExecutionProvider")
+        assert (other.name, other.alias, other.options) == ("DnnlExecutionProvider", "dnnl", ())
+
+    def test_a_typo_gets_what_was_meant(self) -> None:
+        with pytest.raises(UsageError) as caught:
+            find_provider("tensort")
+        assert caught.value.cure == "Did you mean tensorrt?"
+
+    def test_what_a_provider_does_not_run_falls_to_those_behind_it(self) -> None:
+        assert [name for name, _ in chain_of(TENSORRT)] == [TENSORRT, CUDA, CPU]
+        assert [name for name, _ in chain_of(CPU)] == [CPU]
+
+    def test_each_has_a_package_and_options_of_its_own(self) -> None:
+        for name, provider in PROVIDERS.items():
+            assert provider.package
+            assert all(knob.provider == name and knob.alias == provider.alias for knob in provider.options)
+
+
+class TestSpace:
+    def space(self, *providers: str, **wish: Any) -> SearchSpace:
+        return build_space(make_host(4), make_model(), Wish(providers=providers, **wish))
+
+    def test_each_provider_has_its_own_dimensions(self) -> None:
+        space = self.space(CPU, CUDA, OPENVINO)
+        for candidate in space.candidates:
+            config = candidate.config
+            options = dict(config.providers)[config.provider]
+            options_of = {knob.alias for name in config.settings if (knob := KNOBS.get(name)) and knob.provider}
+            assert options_of <= {find_provider(config.provider).alias}, config
+            if config.provider != CPU:
+                assert "intra_op_num_threads" not in config.session_options
+            if "enable_cuda_graph" in options:
+                assert config.io_binding
+        assert {candidate.config.provider for candidate in space.candidates} == {CPU, CUDA, OPENVINO}
+        assert space.base == DEFAULT
+
+    def test_each_provider_is_tried_early(self) -> None:
+        assert [dict(rule.labels) for rule in self.space(CPU, CUDA, OPENVINO).rules[:2]] == [
+            {"providers": "cuda"},
+            {"providers": "openvino"},
+        ]
+
+    def test_without_the_cpu_its_threads_are_left_alone(self) -> None:
+        space = self.space(CUDA)
+        assert space.base.providers == chain_of(CUDA)
+        assert all(candidate.config.provider == CUDA for candidate in space.candidates)
+        assert "intra_op_num_threads" not in names(space)
+        assert "cuda.cudnn_conv_algo_search" in names(space)
+
+    def test_io_binding_is_one_choice_for_all_providers_that_gain_from_it(self) -> None:
+        space = self.space(CPU, CUDA, TENSORRT)
+        (binding,) = [each for each in space.dimensions if each.name == "io_binding"]
+        assert binding.inert["providers"] == frozenset({"default"})
+
+    @pytest.mark.parametrize(
+        ("wish", "flow", "why"),
+        [({}, True, "If, Loop or Scan"), ({"clients": 2}, False, "callers"), ({"sessions": 2}, False, "callers")],
+    )
+    def test_a_captured_graph_is_tried_only_where_it_is_possible(
+        self, wish: dict[str, Any], flow: bool, why: str
+    ) -> None:
+        model = make_model()
+        model = msgspec.structs.replace(model, traits=msgspec.structs.replace(model.traits, control_flow=flow))
+        assert "cuda.enable_cuda_graph" in names(self.space(CUDA))
+        space = build_space(make_host(4), model, Wish(providers=(CUDA,), **wish))
+        assert "cuda.enable_cuda_graph" not in names(space)
+        assert any(why in skipped.why for skipped in space.skipped if skipped.knob.id == "cuda.enable_cuda_graph")
+
+    def test_half_precision_is_tried_only_when_it_is_allowed(self) -> None:
+        assert "tensorrt.trt_fp16_enable" not in names(self.space(TENSORRT))
+        assert "tensorrt.trt_fp16_enable" in names(self.space(TENSORRT, approximate=True))
+
+    def test_openvino_gets_streams_for_several_callers(self) -> None:
+        assert "openvino.num_streams" not in names(self.space(OPENVINO))
+        assert "openvino.num_streams" in names(self.space(OPENVINO, clients=4))
+
+    def test_every_value_is_a_legal_one(self) -> None:
+        for name in PROVIDERS:
+            for dimension in self.space(name, approximate=True, figures=("memory",), clients=1).dimensions:
+                for choice in dimension.choices[1:]:
+                    if dimension.knob.provider:
+                        dimension.knob.check(choice.value)
+
+
+class TestDetection:
+    def test_the_probe_is_a_graph_of_one_node(self) -> None:
+        x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 1000])
+        y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 1000])
+        graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "p", [x], [y])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+        assert onnx.load_from_string(base64.b64decode(PROBE_MODEL)) == model
+
+    def test_the_cpu_works(self) -> None:
+        assert find_fault(CPU) == ""
+
+    def test_the_version_is_told_without_importing(self) -> None:
+        runtime = read_installed_runtime()
+        assert runtime and installed_version() == runtime.onnxruntime
+        code = "import ortune.measure.runtime as r, sys; r.installed_version(); print('onnxruntime' in sys.modules)"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == "False"
+
+    def test_a_provider_that_is_not_installed_is_told_with_its_package(self) -> None:
+        missing = next(name for name in (OPENVINO, CUDA) if name not in available())
+        with pytest.raises(UsageError, match=find_provider(missing).package.split("[")[0]):
+            choose_providers([missing])
+
+    def test_the_search_goes_on_with_the_rest(self) -> None:
+        missing = next(name for name in (OPENVINO, CUDA) if name not in available())
+        working, faults = choose_providers(["cpu", missing])
+        assert working == (CPU,)
+        assert list(faults) == [missing]
+
+    @pytest.mark.parametrize(
+        ("log", "why"),
+        [
+            (
+                "\x1b[1;31m2026 [E:onnxruntime:Default, bridge_ort.cc:2458 operator()] [ONNXRuntimeError] : 1 : FAIL : "
+                "Failed to load library /x/libonnxruntime_providers_cuda.so with error: libcublasLt.so.13: "
+                "cannot open shared object file: No such file or directory\x1b[m",
+                "the library libcublasLt.so.13 is missing",
+            ),
+            (
+                'LoadLibrary failed: which depends on "cudnn64_9.dll" which is missing.',
+                "the library cudnn64_9.dll is missing",
+            ),
+            (
+                "[E:onnxruntime] CUDA failure 100: no CUDA-capable device is detected",
+                "no CUDA-capable device is detected",
+            ),
+            ("", "ONNX Runtime left it out without a word"),
+        ],
+    )
+    def test_the_cause_is_found_in_the_log(self, log: str, why: str) -> None:
+        assert why in explain_fault(log, 3)
+
+    def test_an_ended_process_is_told(self) -> None:
+        assert explain_fault("", -11) == "the process ended with status -11"
+
+
+class TestReadBack:
+    def loaded(self, **given: Any) -> Loaded:
+        return Loaded(load_ns=1, providers=(CUDA, CPU), **given)
+
+    def test_a_provider_without_nodes_was_not_applied(self) -> None:
+        config = Config(providers=chain_of(CUDA))
+        assert find_unapplied(config, self.loaded(nodes={CUDA: 3, CPU: 2})) == ""
+        assert "took none of the nodes: 5 on CPUExecutionProvider" in find_unapplied(
+            config, self.loaded(nodes={CPU: 5})
+        )
+
+    def test_a_provider_that_fell_away_is_told(self) -> None:
+        fallen = Loaded(load_ns=1, providers=(CPU,))
+        assert f"without {CUDA}" in find_unapplied(Config(providers=chain_of(CUDA)), fallen)
+
+    def test_an_option_that_did_not_take_is_told(self) -> None:
+        config = Config(providers=((CUDA, {"prefer_nhwc": "1"}), (CPU, {})))
+        assert find_unapplied(config, self.loaded(settings={"cuda.prefer_nhwc": "1"})) == ""
+        assert "cuda.prefer_nhwc is '0'" in find_unapplied(config, self.loaded(settings={"cuda.prefer_nhwc": "0"}))
+
+    def test_booleans_are_the_same_in_any_spelling(self) -> None:
+        assert is_same("1", "True")
+        assert is_same("false", "0")
+        assert not is_same("1", "0")
+        assert not is_same(4, 2)
+
+
+class TestBuilds:
+    """A provider that compiles models: simulated by a worker, which runs on the CPU in its place."""
+
+    def executor(self, model: Any, feed: Feed, **given: Any) -> ProcessExecutor:
+        return ProcessExecutor(model, feed, Tolerance(), usable=(), command=FAULTY_WORKER, **given)
+
+    def config(self, level: str) -> Config:
+        providers = chain_of(TENSORRT)
+        config = Config(providers=providers)
+        return config.with_setting("provider_options", "trt_builder_optimization_level", level, TENSORRT)
+
+    def test_the_build_is_made_once_and_told_apart(self, no_workers_left: None) -> None:
+        model = read_model(TINY_CNN)
+        feed = make_feed(model, InputOptions())
+        with self.executor(model, feed) as executor:
+            launch_reference(executor, model, feed).close()
+            config = self.config("3")
+            (first,) = executor.launch([config], deadline_s=60)
+            assert not isinstance(first, Failure), first
+            built_s = executor.build_s(config)
+            assert built_s is not None
+            (second,) = executor.launch([config], deadline_s=60)
+            assert not isinstance(second, Failure)
+            assert executor.build_s(config) == built_s
+            assert executor.build_s(DEFAULT) is None
+            # Both find the same cache, and what is written to the record knows nothing of it.
+            folders = {live.loaded.settings["tensorrt.trt_engine_cache_path"] for live in (first, second)}
+            assert len(folders) == 1
+            assert second.config == config
+
+    def test_a_build_that_takes_too_long_is_a_failure_and_not_tried_again(self, no_workers_left: None) -> None:
+        model = read_model(TINY_CNN)
+        feed = make_feed(model, InputOptions())
+        with self.executor(model, feed, build_deadline_s=3) as executor:
+            launch_reference(executor, model, feed).close()
+            for _ in range(2):
+                answer, other = executor.launch([self.config("5"), DEFAULT], deadline_s=60)
+                assert isinstance(answer, Failure)
+                assert (answer.kind, answer.stage) == ("timeout", "build")
+                assert f"{TENSORRT} did not compile the model within 3 s" in answer.message
+                assert not isinstance(other, Failure)
+
+    def test_exhausted_memory_of_the_gpu_is_told(self) -> None:
+        model = read_model(TINY_CNN)
+        feed = make_feed(model, InputOptions())
+        with self.executor(model, feed) as executor:
+            launch_reference(executor, model, feed).close()
+            (answer,) = executor.launch([self.config("0")], deadline_s=60)
+        assert isinstance(answer, Failure)
+        assert answer.kind == "out_of_memory"
+
+
+class TestGpuReader:
+    def test_without_nvml_nothing_is_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "pynvml", None)
+        assert GpuReader().read() is None
+
+    def test_memory_clocks_and_slowdowns_are_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        process = types.SimpleNamespace(pid=os.getpid(), usedGpuMemory=5_000_000)
+        other = types.SimpleNamespace(pid=1, usedGpuMemory=7)
+        nvml = types.SimpleNamespace(
+            NVML_CLOCK_SM=1,
+            nvmlInit=lambda: None,
+            nvmlDeviceGetHandleByIndex=lambda number: number,
+            nvmlDeviceGetComputeRunningProcesses=lambda device: [process, other],
+            nvmlDeviceGetCurrentClocksThrottleReasons=lambda device: 0x1 | 0x40,
+            nvmlDeviceGetUtilizationRates=lambda device: types.SimpleNamespace(gpu=40),
+            nvmlDeviceGetClockInfo=lambda device, kind: 1980,
+        )
+        monkeypatch.setitem(sys.modules, "pynvml", nvml)
+        gpu = GpuReader().read()
+        assert gpu
+        assert (gpu.used_bytes, gpu.utilisation, gpu.clock_mhz) == (5_000_000, 0.4, 1980)
+        assert gpu.slowdowns == ("hardware thermal slowdown",)
+
+    def test_the_number_is_the_one_that_the_provider_means(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
+        assert [physical_number(number) for number in (0, 1, 2)] == [3, 1, 2]
+
+
+@needs_gpu_wheel
+class TestGpuWheelWithoutGpu:
+    """The wheel loads, has the providers, and runs on the CPU without a word: it must not pretend."""
+
+    @pytest.mark.parametrize("name", [CUDA, TENSORRT])
+    def test_the_provider_is_found_not_to_work(self, name: str) -> None:
+        assert find_fault(name)
+
+    def test_auto_goes_on_with_the_cpu(self) -> None:
+        working, faults = choose_providers(None)
+        assert working == (CPU,)
+        assert {CUDA, TENSORRT} <= set(faults)
+
+    def test_a_candidate_that_falls_back_is_a_failure(self) -> None:
+        model = read_model(TINY_CNN)
+        feed = make_feed(model, InputOptions())
+        with ProcessExecutor(model, feed, Tolerance(), usable=()) as executor:
+            launch_reference(executor, model, feed).close()
+            bogus = Config(providers=((CUDA, {"no_such_option": "1"}), (CPU, {})))
+            for answer in executor.launch([Config(providers=chain_of(CUDA)), bogus], deadline_s=60):
+                assert isinstance(answer, Failure), answer
+
+    def test_a_search_of_it_alone_ends_with_the_cause(self, tmp_path: Path) -> None:
+        done = run_ortune("search", TINY_CNN, "--provider", "cuda", cwd=tmp_path)
+        assert done.returncode == 2
+        assert "is missing" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+@needs_openvino
+@pytest.mark.parametrize("model", [TINY_CNN, TINY_ENCODER])
+def test_a_search_across_the_cpu_and_openvino(model: Path, tmp_path: Path) -> None:
+    done = run_ortune("search", model, "--provider", "cpu,openvino", "--budget", "25s", "-o", "r.json", cwd=tmp_path)
+    assert done.returncode in {0, 3}, done.stderr
+    record = read_record(tmp_path / "r.json")
+    tried = [trial for trial in record.search.trials if trial.config.provider == OPENVINO]
+    assert any(trial.speedups for trial in tried), [trial.failure for trial in tried]
+    done = run_ortune("apply", "r.json", model, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["fits"]
+
+
+@needs_openvino
+def test_openvino_alone_is_searched_and_applied(tmp_path: Path) -> None:
+    done = run_ortune("search", TINY_CNN, "--provider", "openvino", "--budget", "20s", "-o", "r.json", cwd=tmp_path)
+    assert done.returncode in {0, 3}, done.stderr
+    record = read_record(tmp_path / "r.json")
+    assert record.config.provider == OPENVINO
+    assert record.evidence.baseline is None or record.evidence.baseline.session.nodes[OPENVINO] > 0
+    assert run_ortune("apply", "r.json", TINY_CNN, cwd=tmp_path).returncode == 0
+
+
+@needs_gpu
+@pytest.mark.parametrize("model", [TINY_CNN, TINY_ENCODER])
+def test_a_search_of_cuda_options(model: Path, tmp_path: Path) -> None:
+    done = run_ortune("search", model, "--provider", "cuda", "--budget", "60s", "-o", "r.json", cwd=tmp_path)
+    assert done.returncode in {0, 3}, done.stderr
+    record = read_record(tmp_path / "r.json")
+    graphs = [trial for trial in record.search.trials if trial.config.settings.get("cuda.enable_cuda_graph") == "1"]
+    assert any(trial.speedups for trial in graphs), [trial.failure for trial in graphs]
