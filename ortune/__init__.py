@@ -81,8 +81,14 @@ def search(
     beside: str | None = None,
     strategy: str = "adaptive",
     history: bool = True,
+    sessions: int | None = None,
+    providers: Sequence[str] | None = None,
+    tune: Mapping[str, Sequence[str]] | None = None,
+    fix: Mapping[str, str] | None = None,
+    only: Sequence[str] = (),
+    approximate: bool = False,
 ) -> Record:
-    """Find the best CPU settings for a model, a load and this host, and prove them.
+    """Find the best settings for a model, a load and this host, and prove them.
 
     Args:
         model: Path of the ONNX file.
@@ -103,6 +109,12 @@ def search(
         beside: A command that runs beside the trials, as the production neighbour.
         strategy: In which order candidates are tried: "adaptive", "tpe", "random" or "exhaustive".
         history: Whether to begin with what earlier searches of similar models found on this host, and to add to it.
+        sessions: Sessions of the model side by side; one by default.
+        providers: Execution providers to choose from, such as "cpu" and "cuda"; None for what works here.
+        tune: Values to try, as texts, by knob.
+        fix: Values that every candidate has, the default too, as texts, by knob.
+        only: The knobs to try, or none for all.
+        approximate: Whether to try what changes outputs beyond rounding.
 
     Returns:
         The record. Its config is ONNX Runtime's default unless something better was proven.
@@ -111,6 +123,7 @@ def search(
         OrtuneError: Something that was given does not make sense, or the model does not run.
     """
     from ortune.history import history_path
+    from ortune.knobs.ask import BETWEEN, parse_fix, parse_only, parse_tune
     from ortune.trials.values import parse_strategy
     from ortune.tune import SearchRequest, prepare
     from ortune.tune import search as run
@@ -120,13 +133,21 @@ def search(
     request = SearchRequest(
         model=str(model),
         output=None if output is None else Path(output),
-        goal=make_goal(make_load(clients, rate, arrivals), objective, pareto, tuple(limits)),
+        goal=make_goal(make_load(clients, rate, arrivals, sessions), objective, pareto, tuple(limits)),
         beside=beside,
         budget_s=budget_s,
         n_trials=n_trials,
         seed=seed,
         strategy=parse_strategy(strategy),
         history=history_path() if history else None,
+        providers=None if providers is None else tuple(providers),
+        # A bar behind the last value keeps commas inside of values.
+        tune=parse_tune(
+            [f"{knob}={BETWEEN.join((*values, ''))}" for knob, values in (tune or {}).items()], approximate=approximate
+        ),
+        fix=parse_fix([f"{knob}={value}" for knob, value in (fix or {}).items()]),
+        only=parse_only(only),
+        approximate=approximate,
         inputs=InputOptions(dims=sizes, shapes=shapes or {}, data=None if inputs is None else str(inputs), seed=seed),
     )
     return run(prepare(request)).record

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortune.apply.fit import check_model
-from ortune.measure.session import make_session, make_session_options
+from ortune.measure.session import make_session, make_session_options, set_global_thread_pool
 from ortune.record import Record, pick_point, read_record
 
 if TYPE_CHECKING:
@@ -49,6 +49,9 @@ def create_session(
     if not any_model:
         check_model(record, model)
     _warn_of_environment(record)
+    if record.config.io_binding:
+        warnings.warn("this config gains by IO binding: call run_with_iobinding instead of run", stacklevel=2)
+    set_global_thread_pool(record.config)
     return make_session(os.fspath(model), record.config)
 
 

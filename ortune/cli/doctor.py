@@ -17,8 +17,8 @@ def doctor(
         list[str] | None,
         typer.Option(
             "--provider",
-            metavar="NAME",
-            help="An execution provider that the model is meant for, such as cuda; may be given several times.",
+            metavar="NAME,...",
+            help="Execution providers that the model is meant for, such as cuda.",
             show_default="those that work here",
         ),
     ] = None,
@@ -32,7 +32,7 @@ def doctor(
 
     patient = Patient(
         model=model,
-        providers=tuple(provider or ()),
+        providers=tuple(name for text in provider or () for name in text.split(",")),
         inputs=options.parse_inputs(dim, shape, inputs, seed=0),
     )
     diagnosis = examine(patient)

@@ -7,22 +7,17 @@ file ANSWER: ONNX Runtime prints to stdout.
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ortune.knobs.config import CPU_PROVIDER, DEFAULT, Config
+from ortune.measure.errand import Enter, answer_parent, ask_child
 from ortune.measure.values import Failure
-from ortune.measure.worker import die_with_parent, failure_of
+from ortune.measure.worker import failure_of
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -101,93 +96,6 @@ class Optimized(msgspec.Struct, frozen=True, kw_only=True):
 def optimize(request: OptimizeRequest) -> Optimized | Failure:
     """Let a child look at the model. A Failure says why ONNX Runtime cannot load it."""
     return ask_child("ortune.measure.optimize", request, Optimized, deadline_s=DEADLINE_S)
-
-
-# The child and its parent.
-
-Enter = Callable[[str], None]
-"""Is told which stage begins, so that a failure can tell it."""
-
-Reply = TypeVar("Reply", bound=msgspec.Struct)
-Request = TypeVar("Request", bound=msgspec.Struct)
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """What is in the file that a child writes: a reply, or why there is none."""
-
-    reply: msgspec.Raw = msgspec.Raw(b"null")
-    failure: Failure | None = None
-
-
-def ask_child(
-    module: str,
-    request: msgspec.Struct,
-    reply: type[Reply],
-    *,
-    environment: Mapping[str, str] | None = None,
-    deadline_s: float,
-) -> Reply | Failure:
-    """Run a module as a child process that answers one request, and return its reply.
-
-    Args:
-        module: Its name; its `main` calls `answer_parent`.
-        request: What it reads from stdin.
-        reply: Type of what it answers.
-        environment: Variables to set for it.
-        deadline_s: Time after which it counts as hanging.
-    """
-    with tempfile.TemporaryDirectory(prefix="ortune-") as folder:
-        path, log_path = Path(folder) / "answer.json", Path(folder) / "log"
-        with log_path.open("wb") as log:
-            try:
-                done = subprocess.run(
-                    [sys.executable, "-P", "-m", module, str(path)],
-                    input=msgspec.json.encode(request),
-                    stdout=log,
-                    stderr=log,
-                    env={**os.environ, **(environment or {})},
-                    timeout=deadline_s,
-                    check=False,
-                )
-            except subprocess.TimeoutExpired:
-                return Failure(kind="timeout", stage="load", message=f"no answer within {deadline_s:.0f} s")
-        try:
-            answer = msgspec.json.decode(path.read_bytes(), type=Answer)
-        except (OSError, msgspec.MsgspecError):
-            return _cause_of_death(done.returncode, log_path)
-        if answer.failure is not None:
-            return answer.failure
-        return msgspec.json.decode(answer.reply, type=reply)
-
-
-def answer_parent(request: type[Request], work: Callable[[Request, Enter], msgspec.Struct]) -> None:
-    """Answer the parent's request, whatever happens; then end without a session's destructors, which may hang."""
-    die_with_parent()
-    # Ctrl-C is the parent's affair, which then ends this process.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    stages = ["start"]
-    try:
-        done = work(msgspec.json.decode(sys.stdin.buffer.read(), type=request), stages.append)
-        answer = Answer(reply=msgspec.Raw(msgspec.json.encode(done)))
-    except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever it is, the parent wants to know)
-        answer = Answer(failure=failure_of(error, stages[-1]))
-    Path(sys.argv[-1]).write_bytes(msgspec.json.encode(answer))
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
-
-
-def _cause_of_death(status: int, log_path: Path) -> Failure:
-    lines = log_path.read_bytes()[-4096:].decode("utf-8", "replace").split("\n")
-    tail = " ".join(line.strip() for line in lines if line.strip())[-400:]
-    if status >= 0:
-        message = f"the process ended by itself with status {status}"
-        return Failure(kind="exit", stage="load", message=f"{message}: {tail}" if tail else message)
-    name = signal.Signals(-status).name
-    if name == "SIGKILL" or "bad_alloc" in tail:
-        message = f"ended by {name}, most likely for lack of memory"
-        return Failure(kind="out_of_memory", stage="load", message=message)
-    return Failure(kind="crash", stage="load", message=f"ended by {name}" + (f": {tail}" if tail else ""))
 
 
 # The rest runs in the child.

@@ -1,6 +1,6 @@
 """Runs a config with ONNX Runtime's own profiler, in a child process, and keeps the trace that it writes.
 
-`python -m ortune.measure.profiler ANSWER` is the child; see `ortune.measure.optimize.ask_child`.
+`python -m ortune.measure.profiler ANSWER` is the child; see `ortune.measure.errand`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from ortune.knobs.config import Config
-from ortune.measure.optimize import Enter, answer_parent, ask_child
+from ortune.measure.errand import Enter, answer_parent, ask_child
 from ortune.measure.values import Failure
 
 DEADLINE_S = 1800.0

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ortune.errors import UsageError
-from ortune.knobs.config import CPU, Config
+from ortune.knobs.config import CPU, Config, ThreadPool
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -42,20 +42,31 @@ def make_session_options(config: Config) -> onnxruntime.SessionOptions:
     return options
 
 
+_shared: list[ThreadPool] = []
+
+
 def set_global_thread_pool(config: Config) -> None:
     """Size the pool that all sessions of this process share, if the config has one; before its first session.
 
+    It can be done once: the same pool again is no fault.
+
     Raises:
-        UsageError: This onnxruntime cannot.
+        UsageError: This onnxruntime cannot, or the process has a pool of other sizes.
     """
-    if not config.global_thread_pool:
+    if not config.global_thread_pool or config.global_thread_pool in _shared:
         return
+    if _shared:
+        raise UsageError(
+            f"This process has a global pool of {_shared[0].intra_op_num_threads} threads already.",
+            "It can be made once: use one config with a global pool in a process.",
+        )
     import onnxruntime
 
     if not hasattr(onnxruntime, "set_global_thread_pool_sizes"):
         raise UsageError(f"onnxruntime {onnxruntime.__version__} has no set_global_thread_pool_sizes.")
     pool = config.global_thread_pool
     onnxruntime.set_global_thread_pool_sizes(pool.intra_op_num_threads, pool.inter_op_num_threads)
+    _shared.append(pool)
 
 
 def make_session(model_path: str, config: Config, *, record_assignment: bool = False) -> onnxruntime.InferenceSession:

@@ -165,9 +165,9 @@ def summarise(path: Path) -> Graph:
     Raises:
         ModelError: It is not an ONNX model.
     """
-    from ortune.model.inspect import _dtype_name, _parse
+    from ortune.model.inspect import dtype_name, parse_model
 
-    model = _parse(path)
+    model = parse_model(path)
     opsets = {entry.domain if entry.domain != "ai.onnx" else "": entry.version for entry in model.opset_import}
     nodes, weights, dtypes = [], [], {}
     data_files = _read_data_files(model, path.parent)
@@ -183,7 +183,7 @@ def summarise(path: Path) -> Graph:
             ]
     for value in _infer_types(model):
         if value.type.WhichOneof("value") == "tensor_type":
-            dtypes[value.name] = _dtype_name(value.type.tensor_type.elem_type)
+            dtypes[value.name] = dtype_name(value.type.tensor_type.elem_type)
     dtypes.update({weight.name: weight.dtype for weight in weights})
     functions = tuple(f"{function.domain}:{function.name}" for function in model.functions)
     return Graph(
@@ -202,10 +202,10 @@ def summarise(path: Path) -> Graph:
 
 def _walk(graph: Any, scope: str) -> Iterator[tuple[Any, str]]:
     """Yield the graph and all graphs inside it, each with the names of the nodes around it."""
-    from ortune.model.inspect import _subgraphs
+    from ortune.model.inspect import subgraphs_of
 
     for node in graph.node:
-        for subgraph in _subgraphs(node):
+        for subgraph in subgraphs_of(node):
             name = node.name or node.op_type
             yield from _walk(subgraph, f"{scope}/{name}" if scope else name)
     yield graph, scope
@@ -234,12 +234,12 @@ def _node(node: Any, scope: str) -> Node:
 
 
 def _weight(tensor: Any, name: str, *, in_node: bool = False) -> Weight:
-    from ortune.model.inspect import _dtype_name
+    from ortune.model.inspect import dtype_name
 
     shape = tuple(tensor.dims)
     return Weight(
         name=name,
-        dtype=_dtype_name(tensor.data_type),
+        dtype=dtype_name(tensor.data_type),
         shape=shape,
         n_bytes=math.ceil(math.prod(shape) * _bits(tensor.data_type) / 8),
         in_node=in_node,
@@ -263,7 +263,7 @@ def _bits(data_type: int) -> int:
 
 
 def _read_input(value: Any) -> GraphInput:
-    from ortune.model.inspect import _dtype_name
+    from ortune.model.inspect import dtype_name
 
     if value.type.WhichOneof("value") != "tensor_type":
         return GraphInput(name=value.name, dtype="", shape=None)
@@ -274,7 +274,7 @@ def _read_input(value: Any) -> GraphInput:
             dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else (dim.dim_param or None)
             for dim in tensor.shape.dim
         )
-    return GraphInput(name=value.name, dtype=_dtype_name(tensor.elem_type), shape=shape)
+    return GraphInput(name=value.name, dtype=dtype_name(tensor.elem_type), shape=shape)
 
 
 def _infer_types(model: Any) -> list[Any]:

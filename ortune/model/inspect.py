@@ -73,7 +73,7 @@ class Scope:
                 for attribute in node.attribute:
                     if attribute.name == "value":
                         self.shapes[node.output[0]] = tuple(attribute.t.dims)
-            for subgraph in _subgraphs(node):
+            for subgraph in subgraphs_of(node):
                 self._add(subgraph)
 
     def shape_of(self, name: str) -> tuple[int, ...] | None:
@@ -99,7 +99,8 @@ class Scope:
                     yield node, position
 
 
-def _subgraphs(node: Any) -> Iterator[Any]:
+def subgraphs_of(node: Any) -> Iterator[Any]:
+    """Yield the graphs inside a node: the branches of an If, the body of a Loop or Scan."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
             yield attribute.g
@@ -112,7 +113,7 @@ def inspect(path: Path) -> ModelInfo:
     Raises:
         ModelError: The file is not an ONNX model, or its external data is missing.
     """
-    model = _parse(path)
+    model = parse_model(path)
     graph = model.graph
     directory = path.parent
     names = [path.name, *_external_files(model, directory)]
@@ -131,7 +132,12 @@ def inspect(path: Path) -> ModelInfo:
     )
 
 
-def _parse(path: Path) -> Any:
+def parse_model(path: Path) -> Any:
+    """Return the model as onnx parses it, without the weights that lie in other files.
+
+    Raises:
+        ModelError: It is no ONNX file.
+    """
     import onnx
     from google.protobuf.message import DecodeError
 
@@ -192,7 +198,7 @@ def _read_input(value: Any, scope: Scope) -> InputInfo:
     uses = list(scope.uses_of(value.name))
     return InputInfo(
         name=value.name,
-        dtype=_dtype_name(tensor.elem_type),
+        dtype=dtype_name(tensor.elem_type),
         shape=shape,
         index_size=min((size for node, position in uses if (size := _table_size(node, position, scope))), default=None),
         strings=_known_strings(uses)[:MAX_STRINGS],
@@ -218,7 +224,8 @@ def _quantum(name: str, graph: Any, scope: Scope) -> float | None:
     return None
 
 
-def _dtype_name(elem_type: int) -> str:
+def dtype_name(elem_type: int) -> str:
+    """Return NumPy's name of an element type; "string", and ONNX's own names where NumPy has none."""
     from onnx import TensorProto
 
     names = {"FLOAT": "float32", "DOUBLE": "float64"}
@@ -286,7 +293,7 @@ def _width(graph: Any) -> int:
     counts: Counter[int] = Counter()
     for node in graph.node:  # the specification demands topological order
         inputs = set(node.input)
-        for subgraph in _subgraphs(node):
+        for subgraph in subgraphs_of(node):
             inputs.update(name for inner in subgraph.node for name in inner.input)
         levels = [level_of[name] for name in inputs if name in level_of]
         if levels:
