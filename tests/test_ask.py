@@ -14,6 +14,7 @@ from ortune.host import Quota
 from ortune.host.allocators import find_allocators
 from ortune.knobs import CPU, KNOBS, Candidate, SearchSpace, Wish, build_space
 from ortune.knobs.ask import parse_fix, parse_only, parse_tune
+from ortune.knobs.providers import PROVIDERS
 from ortune.knobs.space import MAX_CANDIDATES
 from tests.conftest import TINY_CNN, run_ortune
 from tests.simulation import make_host, make_model
@@ -276,3 +277,19 @@ class TestCommand:
 def test_the_providers_of_a_plain_search_are_known() -> None:
     assert Wish().providers == (CPU,)
     assert {"providers", "io_binding", "global_thread_pool"} <= set(KNOBS)
+
+
+def test_the_catalogue_says_truly_what_a_search_tries() -> None:
+    model = make_model(4)
+    ops = dict.fromkeys(("Conv", "Attention", "QuantizeLinear", "DequantizeLinear", "Erf", "Cast", "MatMulNBits"), 1)
+    model = msgspec.structs.replace(model, traits=msgspec.structs.replace(model.traits, ops=ops, quantized=True))
+    tried = {
+        dimension.name
+        for wish in (
+            Wish(clients=4, sessions=2, figures=("memory",), approximate=True, allocators={"mimalloc": "/lib/m.so"}),
+            *(Wish(providers=(CPU, name), figures=("memory",), approximate=True) for name in PROVIDERS if name != CPU),
+            Wish(providers=("OpenVINOExecutionProvider",), clients=4),
+        )
+        for dimension in build_space(make_host(8), model, wish).dimensions
+    }
+    assert tried == {name for name, knob in KNOBS.items() if knob.tuned}

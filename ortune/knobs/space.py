@@ -503,22 +503,7 @@ def _add_minor(host: Host, model: ModelInfo, wish: Wish) -> Iterator[Dimension |
     made: list[Dimension] = []
     idle = wish.has_rate or wish.clients > 1 or wish.has_neighbour or host.limits.quota or "cpu" in wish.figures
     if idle and CPU in wish.providers:
-        spins = _spins(host)
-        made += [
-            Dimension(
-                knob=catalogue.INTRA_OP_SPIN_DURATION,
-                choices=(
-                    DEFAULT_CHOICE,
-                    Choice(label="100", value="100", why="workers spin for 100 µs, then sleep"),
-                    Choice(label="1000", value="1000", why="workers spin for a millisecond, then sleep"),
-                ),
-                inert=spins,
-            ),
-            switch(catalogue.INTRA_OP_SPIN_BACKOFF, "8", "workers look for work less and less often", inert=spins),
-            switch(
-                catalogue.FORCE_SPINNING_STOP, "1", "workers stop spinning as soon as no call is under way", inert=spins
-            ),
-        ]
+        made += _ways_of_spinning(host, model)
     if wish.of_memory:
         made += [
             switch(catalogue.ENABLE_CPU_MEM_ARENA, False, "no arena: memory goes back as soon as it is free"),
@@ -548,6 +533,27 @@ def _add_minor(host: Host, model: ModelInfo, wish: Wish) -> Iterator[Dimension |
             yield Skipped(knob=dimension.knob, why=f"onnxruntime knows it since {dimension.knob.since}")
         else:
             yield msgspec.structs.replace(dimension, alone=True)
+
+
+def _ways_of_spinning(host: Host, model: ModelInfo) -> Iterator[Dimension]:
+    """Yield how workers may wait, where they have to wait at all."""
+    spins = _spins(host)
+    why = "workers stop spinning as soon as no call is under way"
+    yield switch(catalogue.FORCE_SPINNING_STOP, "1", why, inert=spins)
+    pools = [(catalogue.INTRA_OP_SPIN_DURATION, catalogue.INTRA_OP_SPIN_BACKOFF, spins)]
+    if model.traits.width > 1:
+        between = {
+            catalogue.EXECUTION_MODE.name: frozenset({DEFAULT_LABEL}),
+            catalogue.INTER_OP_ALLOW_SPINNING.name: frozenset({SPINNING_OFF.label}),
+        }
+        pools.append((catalogue.INTER_OP_SPIN_DURATION, catalogue.INTER_OP_SPIN_BACKOFF, between))
+    for duration, backoff, inert in pools:
+        choices = (
+            Choice(label="100", value="100", why="workers spin for 100 µs, then sleep"),
+            Choice(label="1000", value="1000", why="workers spin for a millisecond, then sleep"),
+        )
+        yield Dimension(knob=duration, choices=(DEFAULT_CHOICE, *choices), inert=inert)
+        yield switch(backoff, "8", "workers look for work less and less often", inert=inert)
 
 
 def _spins(host: Host) -> dict[str, frozenset[str]]:

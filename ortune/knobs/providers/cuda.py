@@ -46,6 +46,7 @@ OPTIONS: tuple[Knob, ...] = (
     ),
     _option(
         name="arena_extend_strategy",
+        tuned="with --provider cuda",
         kind="choice",
         default="kNextPowerOfTwo",
         values=("kNextPowerOfTwo", "kSameAsRequested"),
@@ -53,10 +54,12 @@ OPTIONS: tuple[Knob, ...] = (
     ),
     _flag(
         name="use_ep_level_unified_stream",
+        tuned="with --provider cuda",
         summary="Runs all work of the session on one stream.",
     ),
     _flag(
         name="enable_cuda_graph",
+        tuned="with --provider cuda",
         summary="Captures the work of the first call, and replays it later without launching kernels one by one.",
         note="It needs IO binding, sequential mode, fixed shapes, one caller, every node on CUDA, and no If, Loop or "
         "Scan.",
@@ -64,6 +67,7 @@ OPTIONS: tuple[Knob, ...] = (
     # Other kernels: outputs may differ by rounding, and are to be compared.
     _option(
         name="cudnn_conv_algo_search",
+        tuned="with --provider cuda",
         kind="choice",
         default="EXHAUSTIVE",
         values=("EXHAUSTIVE", "HEURISTIC", "DEFAULT"),
@@ -72,6 +76,7 @@ OPTIONS: tuple[Knob, ...] = (
     ),
     _flag(
         name="cudnn_conv_use_max_workspace",
+        tuned="with --provider cuda",
         default="1",
         summary="Lets cuDNN use as much memory as it likes to find a fast algorithm, rather than 32 MB.",
         note="It may take gigabytes while algorithms are timed.",
@@ -82,16 +87,19 @@ OPTIONS: tuple[Knob, ...] = (
     ),
     _flag(
         name="prefer_nhwc",
+        tuned="with --provider cuda",
         summary="Lays images out with the channels last, as tensor cores like them.",
         note="Operators without such a kernel need transposes.",
     ),
     _flag(
         name="fuse_conv_bias",
+        tuned="with --provider cuda",
         summary="Computes a convolution, its bias and its activation in one kernel of cuDNN.",
         note="The kernel is compiled when the session is created, and is not always the faster one.",
     ),
     _option(
         name="sdpa_kernel",
+        tuned="with --provider cuda",
         kind="integer",
         default="0",
         low=0,

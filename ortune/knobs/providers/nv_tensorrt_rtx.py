@@ -27,6 +27,7 @@ OPTIONS: tuple[Knob, ...] = (
     _option(name="device_id", kind="integer", default="0", low=0, summary="Number of the GPU."),
     _flag(
         name="enable_cuda_graph",
+        tuned="with --provider nv_tensorrt_rtx",
         summary="Captures the work of the first call, and replays it in later ones.",
         note="It needs fixed shapes and one caller.",
     ),

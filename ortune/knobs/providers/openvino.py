@@ -39,6 +39,7 @@ OPTIONS: tuple[Knob, ...] = (
     ),
     _option(
         name="num_of_threads",
+        tuned="with --provider openvino",
         kind="integer",
         default="",
         low=1,
@@ -48,6 +49,7 @@ OPTIONS: tuple[Knob, ...] = (
     ),
     _option(
         name="num_streams",
+        tuned="with --provider openvino",
         kind="integer",
         default="1",
         low=1,

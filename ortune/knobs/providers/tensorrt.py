@@ -29,6 +29,7 @@ OPTIONS: tuple[Knob, ...] = (
     # How engines are built.
     _option(
         name="trt_builder_optimization_level",
+        tuned="with --provider tensorrt",
         kind="integer",
         default="3",
         low=0,
@@ -37,6 +38,7 @@ OPTIONS: tuple[Knob, ...] = (
     ),
     _option(
         name="trt_auxiliary_streams",
+        tuned="with --provider tensorrt",
         kind="integer",
         default="-1",
         low=-1,
@@ -66,11 +68,13 @@ OPTIONS: tuple[Knob, ...] = (
     ),
     _flag(
         name="trt_cuda_graph_enable",
+        tuned="with --provider tensorrt",
         summary="Captures the work of the first call, and replays it in later ones.",
         note="It needs IO binding, fixed shapes, one caller, and every node on TensorRT.",
     ),
     _flag(
         name="trt_context_memory_sharing_enable",
+        tuned="with --provider tensorrt",
         summary="Lets the engines of one model share their memory.",
     ),
     _text(
@@ -122,8 +126,18 @@ OPTIONS: tuple[Knob, ...] = (
         summary="Keeps weights in memory while engines are built, rather than writing them to files.",
     ),
     # Types and formats that change outputs.
-    _flag(name="trt_fp16_enable", summary="Allows float16.", numerics=True),
-    _flag(name="trt_bf16_enable", summary="Allows bfloat16.", numerics=True),
+    _flag(
+        name="trt_fp16_enable",
+        tuned="with --provider tensorrt and --allow-approximate",
+        summary="Allows float16.",
+        numerics=True,
+    ),
+    _flag(
+        name="trt_bf16_enable",
+        tuned="with --provider tensorrt and --allow-approximate",
+        summary="Allows bfloat16.",
+        numerics=True,
+    ),
     _flag(
         name="trt_int8_enable",
         summary="Allows int8.",
