@@ -283,25 +283,42 @@ def line(landscape: str, method: str, budget_s: float, figures: Row) -> str:
     )
 
 
+TOGETHER = ("RECORDED", "SYNTHETIC")
+"""Names of all recorded and of all synthetic landscapes together."""
+
+
 def groups(rows: list[Row]) -> Iterator[tuple[str, list[Row]]]:
     """Yield the landscapes, and all recorded and all synthetic ones together."""
     recorded = {path.stem for path in LANDSCAPES.glob("*.npz")}
     for name in dict.fromkeys(row["landscape"] for row in rows):
         yield name, [row for row in rows if row["landscape"] == name]
-    for name, is_recorded in (("RECORDED", True), ("SYNTHETIC", False)):
+    for name, is_recorded in zip(TOGETHER, (True, False), strict=True):
         yield name, [row for row in rows if (row["landscape"] in recorded) == is_recorded]
 
 
-def show(rows: list[Row]) -> None:
+def summarise_all(rows: list[Row]) -> list[Row]:
+    """Return the figures of each landscape, budget and method, and of all recorded and all synthetic landscapes."""
+    summaries = []
+    for name, members in groups(rows):
+        pairs = {(row["budget_s"], row["method"]) for row in members}
+        for budget_s, method in sorted(pairs, key=lambda pair: (pair[0], order(pair[1]))):
+            chosen = [row for row in members if row["method"] == method and row["budget_s"] == budget_s]
+            summaries.append({"landscape": name, "method": method, "budget_s": budget_s, **summarise(chosen)})
+    return summaries
+
+
+def join(parts: list[list[Row]]) -> list[Row]:
+    """Return the summaries of several runs, in the order in which one run would print them."""
+    summaries = [row for part in parts for row in part]
+    places = {name: place for place, name in enumerate([*landscapes(), *TOGETHER])}
+    return sorted(summaries, key=lambda row: (places[row["landscape"]], row["budget_s"], order(row["method"])))
+
+
+def show(summaries: list[Row]) -> None:
     """Print all summaries."""
     print(HEAD)
-    for name, members in groups(rows):
-        pairs = sorted(
-            {(row["budget_s"], row["method"]) for row in members}, key=lambda pair: (pair[0], order(pair[1]))
-        )
-        for budget_s, method in pairs:
-            chosen = [row for row in members if row["method"] == method and row["budget_s"] == budget_s]
-            print(line(name, method, budget_s, summarise(chosen)))
+    for row in summaries:
+        print(line(row["landscape"], row["method"], row["budget_s"], row))
 
 
 def order(method: str) -> int:
@@ -309,20 +326,18 @@ def order(method: str) -> int:
     return [*OURS, *OTHERS].index(method)
 
 
-def plot(rows: list[Row], path: Path) -> None:
+def plot(summaries: list[Row], path: Path) -> None:
     """Draw the share of searches within 2 % of the best, by budget, for recorded and synthetic landscapes."""
     import matplotlib.pyplot as plt
 
-    kinds = [(name, members) for name, members in groups(rows) if name in {"RECORDED", "SYNTHETIC"} and members]
-    budgets = sorted({row["budget_s"] for row in rows})
-    methods = sorted({row["method"] for row in rows}, key=order)
+    kinds = [name for name in TOGETHER if any(row["landscape"] == name for row in summaries)]
+    budgets = sorted({row["budget_s"] for row in summaries})
+    methods = sorted({row["method"] for row in summaries}, key=order)
+    found = {(row["landscape"], row["method"], row["budget_s"]): row["within_2"] for row in summaries}
     figure, axes = plt.subplots(1, len(kinds), figsize=(5.5 * len(kinds), 4), sharey=True, squeeze=False)
-    for axis, (name, members) in zip(axes[0], kinds, strict=True):
+    for axis, name in zip(axes[0], kinds, strict=True):
         for method in methods:
-            shares = []
-            for budget_s in budgets:
-                chosen = [row for row in members if row["method"] == method and row["budget_s"] == budget_s]
-                shares.append(summarise(chosen)["within_2"] if chosen else math.nan)
+            shares = [found.get((name, method, budget_s), math.nan) for budget_s in budgets]
             ours = method == "ours"
             axis.plot(
                 budgets, shares, marker="o", label=method, linewidth=3 if ours else 1.2, linestyle="-" if ours else "--"
@@ -334,7 +349,7 @@ def plot(rows: list[Row], path: Path) -> None:
     axes[0][0].set_ylabel("share of searches within 2 % of the best")
     axes[0][-1].legend(fontsize=8, loc="lower right")
     figure.tight_layout()
-    figure.savefig(path)
+    figure.savefig(path, metadata={"Date": None})
 
 
 def main() -> None:
@@ -351,7 +366,23 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="where to write a summary of each landscape, method and budget")
     parser.add_argument("--plot", type=Path, help="where to draw the shares within 2 %%; needs matplotlib")
+    parser.add_argument(
+        "--join", type=Path, nargs="+", help="print and draw what earlier runs wrote with --json, without replaying"
+    )
     arguments = parser.parse_args()
+    if arguments.join:
+        summaries = join([json.loads(path.read_text()) for path in arguments.join])
+    else:
+        summaries = summarise_all(replay_all(arguments))
+    show(summaries)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(summaries, indent=1) + "\n")
+    if arguments.plot:
+        plot(summaries, arguments.plot)
+
+
+def replay_all(arguments: argparse.Namespace) -> list[Row]:
+    """Run all searches that the command line asks for."""
     recorded = [path.stem for path in sorted(LANDSCAPES.glob("*.npz"))]
     names = {
         "": list(landscapes()),
@@ -375,18 +406,7 @@ def main() -> None:
             rows += found
             if sys.stderr.isatty():
                 print(f"\r{done} of {len(jobs)}", end="", file=sys.stderr, flush=True)
-    show(rows)
-    if arguments.json:
-        summaries = [
-            {"landscape": name, "method": method, "budget_s": budget_s, **summarise(chosen)}
-            for name, members in groups(rows)
-            for budget_s in budgets
-            for method in arguments.methods.split(";")
-            if (chosen := [row for row in members if row["method"] == method and row["budget_s"] == budget_s])
-        ]
-        arguments.json.write_text(json.dumps(summaries, indent=1) + "\n")
-    if arguments.plot:
-        plot(rows, arguments.plot)
+    return rows
 
 
 if __name__ == "__main__":

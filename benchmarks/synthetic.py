@@ -75,6 +75,7 @@ EXTRA = (
     ("enable_cpu_mem_arena", "session_options", (0,)),
     ("enable_mem_pattern", "session_options", (0,)),
     ("session.disable_prepacking", "session_config", ("1",)),
+    ("session.use_device_allocator_for_initializers", "session_config", ("1",)),
 )
 """Further dimensions of the largest spaces. Their effects are as made up as all the others."""
 

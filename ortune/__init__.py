@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ortune.apply.api import create_session, session_options
+    from ortune.apply.api import create_session, run_options, session_options
     from ortune.errors import (
         HostError,
         InputsError,
@@ -37,12 +37,14 @@ __all__ = [
     "__version__",
     "create_session",
     "read_record",
+    "run_options",
     "search",
     "session_options",
 ]
 
 _HOMES = {
     "create_session": "ortune.apply.api",
+    "run_options": "ortune.apply.api",
     "session_options": "ortune.apply.api",
     "Record": "ortune.record",
     "read_record": "ortune.record",
@@ -145,7 +147,7 @@ def search(
         tune=parse_tune(
             [f"{knob}={BETWEEN.join((*values, ''))}" for knob, values in (tune or {}).items()], approximate=approximate
         ),
-        fix=parse_fix([f"{knob}={value}" for knob, value in (fix or {}).items()]),
+        fix=parse_fix([f"{knob}={value}" for knob, value in (fix or {}).items()], approximate=approximate),
         only=parse_only(only),
         approximate=approximate,
         inputs=InputOptions(dims=sizes, shapes=shapes or {}, data=None if inputs is None else str(inputs), seed=seed),

@@ -10,7 +10,8 @@ import numpy as np
 
 from ortune.errors import UsageError
 from ortune.host import Fingerprint
-from ortune.knobs import DEFAULT, Config, find_knob
+from ortune.knobs import CPU, DEFAULT, Config, find_knob
+from ortune.knobs.knob import PLACES
 from ortune.knobs.own import PROVIDERS
 from ortune.knobs.providers import chain_of, find_provider
 from ortune.measure import Failure, Runtime
@@ -101,7 +102,7 @@ def parse_settings(text: str) -> Config:
     """
     config = DEFAULT
     # Affinity strings hold commas too: a new setting begins where a name and an equals sign follow.
-    for part in re.split(r",(?=[A-Za-z_.]+=)", text):
+    for part in re.split(r",(?=[A-Za-z0-9_.]+=)", text):
         name, equals, value = part.partition("=")
         if not equals or not value:
             raise UsageError(f"--set {text}: {part!r} is not a setting.", "Write it as --set intra_op_num_threads=1.")
@@ -120,10 +121,22 @@ def set_knob(config: Config, name: str, value: str) -> Config:
     """
     knob = find_knob(name)
     if knob is PROVIDERS:
-        return msgspec.structs.replace(config, providers=chain_of(find_provider(value).name))
-    if knob.provider and config.provider != knob.provider:
-        config = msgspec.structs.replace(config, providers=chain_of(knob.provider))
+        return with_provider(config, find_provider(value).name)
+    if knob.where == "dynamic_options" or (knob.where == "config" and knob.kind == "text"):
+        raise UsageError(f"{knob.id}: ortune cannot set it ({PLACES[knob.where]}).")
+    if knob.provider:
+        config = with_provider(config, knob.provider)
     return config.with_setting(knob.where, knob.name, knob.parse(value), knob.provider)
+
+
+def with_provider(config: Config, name: str) -> Config:
+    """Return the config for a provider; options that it has for any of the chain are kept."""
+    if name in dict(config.providers) and name != CPU:
+        return config
+    known = dict(config.providers)
+    return msgspec.structs.replace(
+        config, providers=tuple((each, known.get(each, options)) for each, options in chain_of(name))
+    )
 
 
 def bench(setting: Setting, entrants: Sequence[Entrant], observe: Observe = lambda done, total: None) -> Comparison:

@@ -122,8 +122,9 @@ def prepare(request: SearchRequest) -> Setting:
         check_writable(request.study, "--study")
     model = read_model(request.model)
     host = read_host()
+    feed = make_feed(model, request.inputs)
     providers, faults = choose_providers(request.providers)
-    space = build_space(host, model, make_wish(request, providers))
+    space = build_space(host, model, make_wish(request, providers, n_cases=feed.n_cases))
     hints: tuple[Config, ...] = ()
     if request.history is not None and request.strategy == "adaptive":
         known = recall(request.history, Fingerprint.of(host), model.traits, request.goal)
@@ -133,7 +134,7 @@ def prepare(request: SearchRequest) -> Setting:
         host=host,
         model=model,
         space=space,
-        feed=make_feed(model, request.inputs),
+        feed=feed,
         tolerance=request.tolerance or usual_tolerance(model, approximate=request.approximate),
         hints=hints,
         faults=faults,
@@ -179,8 +180,8 @@ def choose_providers(wanted: Sequence[str] | None) -> tuple[tuple[str, ...], dic
     return working, faults
 
 
-def make_wish(request: SearchRequest, providers: tuple[str, ...]) -> Wish:
-    """Return what the space is wanted for.
+def make_wish(request: SearchRequest, providers: tuple[str, ...], *, n_cases: int = 1) -> Wish:
+    """Return what the space is wanted for; `n_cases` is the number of different shapes that are fed.
 
     Raises:
         UsageError: An option of a provider is named that is not among them.
@@ -196,6 +197,7 @@ def make_wish(request: SearchRequest, providers: tuple[str, ...]) -> Wish:
         figures=goal.figures,
         clients=goal.load.clients,
         sessions=goal.load.sessions,
+        n_cases=n_cases,
         has_rate=goal.load.rate_per_s is not None,
         has_neighbour=request.beside is not None,
         providers=providers,

@@ -16,6 +16,8 @@ from ortune.knobs import CPU, KNOBS, Candidate, SearchSpace, Wish, build_space
 from ortune.knobs.ask import parse_fix, parse_only, parse_tune
 from ortune.knobs.providers import PROVIDERS
 from ortune.knobs.space import MAX_CANDIDATES
+from ortune.record import read_record
+from ortune.workload.values import APPROXIMATE_TOLERANCE
 from tests.conftest import TINY_CNN, run_ortune
 from tests.simulation import make_host, make_model
 
@@ -67,6 +69,11 @@ class TestTune:
         }
         assert placed == {"1,2;3,4": 3, "1;2": 3}
 
+    def test_a_placement_for_other_numbers_of_threads_is_refused(self) -> None:
+        with pytest.raises(UsageError, match="it is for 6 threads"):
+            space_of(tune=parse_tune([f"{AFFINITY}=1;2;3;4;5|"]))
+        assert AFFINITY in names(space_of(tune=parse_tune([f"{AFFINITY}=1;2;3;4;5|", "intra_op_num_threads=6"])))
+
     def test_the_same_knob_twice_adds_up(self) -> None:
         assert parse_tune([f"{SPIN}=50", f"{SPIN}=60"]) == {SPIN: ("50", "60")}
 
@@ -98,6 +105,11 @@ class TestTune:
     def test_approximations_are_tried_when_they_are_allowed(self) -> None:
         assert parse_tune(["optimization.enable_gelu_approximation=1"], approximate=True)
 
+    def test_variables_of_the_environment_can_be_tried(self) -> None:
+        space = space_of(tune=parse_tune(["ORT_INTRA_OP_NUM_THREADS=1", "OMP_NUM_THREADS=2,4"]))
+        environments = [candidate.config.environment for candidate in space.candidates]
+        assert {"ORT_INTRA_OP_NUM_THREADS": "1", "OMP_NUM_THREADS": "4"} in environments
+
 
 class TestFix:
     def test_every_candidate_has_it_the_default_too(self) -> None:
@@ -107,6 +119,15 @@ class TestFix:
         for candidate in space.candidates:
             assert candidate.config.settings["intra_op_num_threads"] == 2
         assert {"intra_op_num_threads", "session.intra_op.allow_spinning"} <= {s.knob.id for s in space.skipped}
+
+    def test_workers_of_a_fixed_number_are_still_placed(self) -> None:
+        space = space_of(fix=parse_fix(["intra_op_num_threads=2"]))
+        assert len(values(space, AFFINITY)) > 1
+
+    def test_numerics_are_fixed_only_when_that_is_allowed(self) -> None:
+        with pytest.raises(UsageError, match="beyond rounding"):
+            parse_fix(["optimization.enable_gelu_approximation=1"])
+        assert parse_fix(["optimization.enable_gelu_approximation=1"], approximate=True)
 
     def test_what_it_leaves_without_effect_is_not_tried(self) -> None:
         space = space_of(fix=parse_fix(["intra_op_num_threads=1"]))
@@ -185,6 +206,10 @@ class TestByDefault:
         assert SPIN not in names(space)
         assert any(skipped.knob.id == SPIN and "1.26" in skipped.why for skipped in space.skipped)
         assert SPIN in names(space_of(clients=4, onnxruntime="1.31.1"))
+
+    def test_what_it_is_too_old_for_is_refused_when_asked_for(self) -> None:
+        with pytest.raises(UsageError, match=r"1\.22\.0 does not know it"):
+            space_of(tune={SPIN: ("50",)}, onnxruntime="1.22.0")
 
     def test_every_value_is_legal(self) -> None:
         wish = {"clients": 4, "sessions": 2, "figures": ("memory",), "approximate": True}
@@ -272,6 +297,27 @@ class TestCommand:
         shown = json.loads(done.stdout)
         assert SPIN in {each["knob"]["name"] for each in shown["dimensions"]}
         assert all(each["config"]["session_options"]["intra_op_num_threads"] == 2 for each in shown["candidates"])
+
+    def test_a_search_tries_what_is_asked_for_and_nothing_else(self, tmp_path: Path) -> None:
+        done = run_ortune(
+            "search", TINY_CNN, "--allow-approximate", "--fix", "intra_op_num_threads=1", "--tune",
+            "enable_mem_pattern=False", "--only", "session.set_denormal_as_zero,enable_mem_pattern", "--budget", "15s",
+            "--provider", "cpu", "-o", "r.json", cwd=tmp_path,
+        )  # fmt: skip
+        assert done.returncode in {0, 3}, done.stderr
+        assert "in every candidate, the default too" in " ".join(done.stdout.split())
+        record = read_record(tmp_path / "r.json")
+        assert record.workload.tolerance == APPROXIMATE_TOLERANCE
+        assert record.search.n_candidates == 4
+        measured = [trial.config.settings for trial in record.search.trials if trial.failure is None]
+        assert {"intra_op_num_threads": 1, "session.set_denormal_as_zero": "1"} in measured
+        assert {"intra_op_num_threads": 1, "enable_mem_pattern": False} in measured
+        assert all(settings["intra_op_num_threads"] == 1 for settings in measured)
+        assert record.evidence.baseline is None or record.evidence.baseline.config.settings == {
+            "intra_op_num_threads": 1
+        }
+        done = run_ortune("apply", "r.json", cwd=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_providers_of_a_plain_search_are_known() -> None:

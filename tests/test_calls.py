@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 from ortune.apply.snippet import python_snippet
 from ortune.host.allocators import find_allocators
@@ -39,6 +41,16 @@ class TestBinding:
         for seed in range(3):
             given = sample(seed)
             np.testing.assert_array_equal(to_arrays(call(given))[0], plain(given)[0])
+
+    def test_outputs_may_change_their_shapes(self, tmp_path: Path) -> None:
+        x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])
+        y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n"])
+        graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "g", [x], [y])
+        path = tmp_path / "m.onnx"
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8), path)
+        call = make_call([make_session(str(path), DEFAULT)], Config(io_binding=True), None)
+        outputs = [to_arrays(call({"x": np.full(n, n, np.float32)}))[0] for n in (3, 5, 2)]
+        assert [output.tolist() for output in outputs] == [[6.0] * 3, [10.0] * 5, [4.0] * 2]
 
     def test_buffers_that_are_kept_are_filled_anew(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The way of a GPU, with buffers in the memory of the CPU."""

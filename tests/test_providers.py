@@ -93,6 +93,17 @@ class TestSpace:
         assert {candidate.config.provider for candidate in space.candidates} == {CPU, CUDA, OPENVINO}
         assert space.base == DEFAULT
 
+    def test_a_fixed_option_holds_wherever_its_provider_is(self) -> None:
+        for providers in ((CPU, OPENVINO), (OPENVINO,), (OPENVINO, CPU)):
+            space = self.space(*providers, fix={"openvino.precision": "ACCURACY"})
+            for candidate in space.candidates:
+                options = dict(candidate.config.providers)
+                assert OPENVINO not in options or options[OPENVINO]["precision"] == "ACCURACY"
+        space = self.space(CPU, TENSORRT, fix={"cuda.use_tf32": "0"})
+        behind = [dict(c.config.providers)[CUDA] for c in space.candidates if c.config.provider == TENSORRT]
+        assert behind
+        assert all(options["use_tf32"] == "0" for options in behind)
+
     def test_each_provider_is_tried_early(self) -> None:
         assert [dict(rule.labels) for rule in self.space(CPU, CUDA, OPENVINO).rules[:2]] == [
             {"providers": "cuda"},
@@ -113,7 +124,12 @@ class TestSpace:
 
     @pytest.mark.parametrize(
         ("wish", "flow", "why"),
-        [({}, True, "If, Loop or Scan"), ({"clients": 2}, False, "callers"), ({"sessions": 2}, False, "callers")],
+        [
+            ({}, True, "If, Loop or Scan"),
+            ({"clients": 2}, False, "callers"),
+            ({"sessions": 2}, False, "callers"),
+            ({"n_cases": 2}, False, "shapes"),
+        ],
     )
     def test_a_captured_graph_is_tried_only_where_it_is_possible(
         self, wish: dict[str, Any], flow: bool, why: str
@@ -156,6 +172,11 @@ class TestDetection:
         runtime = read_installed_runtime()
         assert runtime and installed_version() == runtime.onnxruntime
         code = "import ortune.measure.runtime as r, sys; r.installed_version(); print('onnxruntime' in sys.modules)"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == "False"
+
+    def test_no_library_of_a_provider_comes_into_this_process(self) -> None:
+        code = "import ortune.tune as t, sys; t.choose_providers(None); print('onnxruntime' in sys.modules)"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == "False"
 
@@ -249,6 +270,7 @@ class TestBuilds:
             assert not isinstance(second, Failure)
             assert executor.build_s(config) == built_s
             assert executor.build_s(DEFAULT) is None
+            assert second.loaded.build_s == built_s
             # Both find the same cache, and what is written to the record knows nothing of it.
             folders = {live.loaded.settings["tensorrt.trt_engine_cache_path"] for live in (first, second)}
             assert len(folders) == 1

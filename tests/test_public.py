@@ -20,6 +20,7 @@ def test_public_names_are_frozen() -> None:
         "__version__",
         "create_session",
         "read_record",
+        "run_options",
         "search",
         "session_options",
     ]

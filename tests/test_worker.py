@@ -381,12 +381,12 @@ def test_threads_that_pin_themselves_late_are_waited_for(monkeypatch: pytest.Mon
     late = iter([(0, 1), (0, 1), (1,)])
     monkeypatch.setattr(cpu, "read_threads", lambda ids: (PoolThread(cpus=next(late)),))
     config = Config(session_config={"session.intra_op_thread_affinities": "2"})
-    assert read_pool(frozenset({7}), config) == (PoolThread(cpus=(1,)),)
+    assert read_pool(frozenset({7}), config, 1) == (PoolThread(cpus=(1,)),)
 
 
 def test_threads_that_never_pin_themselves_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "PINNING_S", 0.02)
     monkeypatch.setattr(cpu, "read_threads", lambda ids: (PoolThread(cpus=(0, 1)),))
     config = Config(session_config={"session.intra_op_thread_affinities": "2"})
-    threads = read_pool(frozenset({7}), config)
+    threads = read_pool(frozenset({7}), config, 1)
     assert "pinned to CPUs [(1,)], counted from 0, but may run on [(0, 1)]" in find_unpinned(config, threads)

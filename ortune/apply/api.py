@@ -8,15 +8,41 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortune.apply.fit import check_model
-from ortune.measure.session import make_session, make_session_options, set_global_thread_pool
+from ortune.measure.session import (
+    make_run_options,
+    make_session,
+    make_session_options,
+    set_global_thread_pool,
+)
 from ortune.record import Record, pick_point, read_record
 
 if TYPE_CHECKING:
     import onnxruntime
 
 
-def session_options(config: str | Path | Record, *, pick: int | None = None) -> onnxruntime.SessionOptions:
+def session_options(
+    config: str | Path | Record, *, pick: int | None = None, session: int = 0
+) -> onnxruntime.SessionOptions:
     """Return SessionOptions with the settings of a record.
+
+    Where the config has a global pool, it is made, once in a process.
+
+    Args:
+        config: A record, or the path of one.
+        pick: Which point of its front, counted from 1; None for what it recommends.
+        session: Which of several sessions side by side they are for, counted from 0.
+
+    Raises:
+        RecordError: The file is not a record, or has no such point.
+        UsageError: This onnxruntime does not know one of the settings.
+    """
+    chosen = _load(config, pick).config
+    set_global_thread_pool(chosen)
+    return make_session_options(chosen.of_session(session))
+
+
+def run_options(config: str | Path | Record, *, pick: int | None = None) -> onnxruntime.RunOptions | None:
+    """Return RunOptions with the settings of a record, to be passed to `run`, or None where it has none.
 
     Args:
         config: A record, or the path of one.
@@ -26,11 +52,16 @@ def session_options(config: str | Path | Record, *, pick: int | None = None) -> 
         RecordError: The file is not a record, or has no such point.
         UsageError: This onnxruntime does not know one of the settings.
     """
-    return make_session_options(_load(config, pick).config)
+    return make_run_options(_load(config, pick).config)
 
 
 def create_session(
-    model: str | Path, config: str | Path | Record, *, pick: int | None = None, any_model: bool = False
+    model: str | Path,
+    config: str | Path | Record,
+    *,
+    pick: int | None = None,
+    any_model: bool = False,
+    session: int = 0,
 ) -> onnxruntime.InferenceSession:
     """Create a session for a model with the settings of a record.
 
@@ -39,6 +70,7 @@ def create_session(
         config: A record, or the path of one.
         pick: Which point of its front, counted from 1; None for what it recommends.
         any_model: Whether to skip the check that the record is for this model, which reads all of its files.
+        session: Which of several sessions side by side it is, counted from 0.
 
     Raises:
         RecordError: The file is not a record, has no such point, or is for another model.
@@ -51,8 +83,10 @@ def create_session(
     _warn_of_environment(record)
     if record.config.io_binding:
         warnings.warn("this config gains by IO binding: call run_with_iobinding instead of run", stacklevel=2)
+    if record.config.run_options or record.config.run_config:
+        warnings.warn("this config has run options: pass ortune.run_options(config) to run", stacklevel=2)
     set_global_thread_pool(record.config)
-    return make_session(os.fspath(model), record.config)
+    return make_session(os.fspath(model), record.config.of_session(session))
 
 
 def _load(config: str | Path | Record, pick: int | None) -> Record:

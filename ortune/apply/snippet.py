@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ortune.knobs import Config
+from ortune.knobs import CPU, Config
 from ortune.measure.session import CUDA_BASED, ENUMS
 
 
@@ -10,6 +10,8 @@ def python_snippet(config: Config, model: str) -> str:
     """Return Python code that creates the session."""
     lines = [f"# start with {name}={value} in the environment" for name, value in config.environment.items()]
     lines += ["import onnxruntime as ort", ""]
+    if config.provider in CUDA_BASED:
+        lines += ["ort.preload_dlls()  # CUDA and cuDNN from NVIDIA's wheels, where they are", ""]
     if config.global_thread_pool:
         pool = config.global_thread_pool
         lines += [
@@ -24,7 +26,9 @@ def python_snippet(config: Config, model: str) -> str:
         lines.append(f"options.{name} = {text}")
     lines += [f'options.add_session_config_entry("{name}", "{value}")' for name, value in config.session_config.items()]
     providers = ", ".join(f'("{name}", {options!r})' if options else f'"{name}"' for name, options in config.providers)
-    lines.append(f'session = ort.InferenceSession("{model}", options, providers=[{providers}])')
+    # Without it, a provider that fails is replaced by the CPU.
+    fallback = "" if config.provider == CPU else ", enable_fallback=0"
+    lines.append(f'session = ort.InferenceSession("{model}", options, providers=[{providers}]{fallback})')
     for number, entries in enumerate(config.per_session, 1):
         lines += [
             f'# in the options of session {number}: add_session_config_entry("{name}", "{value}")'
@@ -37,7 +41,7 @@ def python_snippet(config: Config, model: str) -> str:
     if config.io_binding:
         device = "cuda" if config.provider in CUDA_BASED else "cpu"
         lines += [
-            "# inputs: numpy arrays by name; keep the binding, and bind only what changes from call to call",
+            "# inputs: numpy arrays by name; the binding can be kept, outputs are bound anew where their shapes change",
             "binding = session.io_binding()",
             "for output in session.get_outputs():",
             f'    binding.bind_output(output.name, "{device}")',

@@ -8,6 +8,7 @@ import msgspec
 
 from ortune.apply.fit import Misfit, check_model, find_misfits
 from ortune.host import read_host
+from ortune.knobs import DEFAULT
 from ortune.measure import Failure, Loaded, Runtime
 from ortune.measure.executor import FIRST_LOAD_DEADLINE_S, ProcessExecutor, launch_reference
 from ortune.model import read_model
@@ -52,8 +53,15 @@ def run_once(record: Record, model: str | Path, data: str | None = None) -> Tria
     host = read_host()
     shapes = {name: given.shapes[0] for name, given in record.workload.inputs.items()}
     feed = make_feed(info, InputOptions(shapes=shapes, data=data, seed=record.search.seed))
-    with ProcessExecutor(info, feed, record.workload.tolerance, usable=host.limits.usable) as executor:
-        launch_reference(executor, info, feed)
+    with ProcessExecutor(
+        info,
+        feed,
+        record.workload.tolerance,
+        usable=host.limits.usable,
+        n_sessions=record.workload.load.sessions,
+    ) as executor:
+        base = record.evidence.baseline.config if record.evidence.baseline else DEFAULT
+        launch_reference(executor, info, feed, base)
         (tuned,) = executor.launch([record.config], deadline_s=FIRST_LOAD_DEADLINE_S)
         return TrialRun(
             runtime=executor.runtime,

@@ -120,7 +120,7 @@ def search(
         history=history_path() if history else None,
         providers=options.parse_providers(provider),
         tune=parse_tune(tune or [], approximate=allow_approximate),
-        fix=parse_fix(fix or []),
+        fix=parse_fix(fix or [], approximate=allow_approximate),
         only=parse_only(only or []),
         approximate=allow_approximate,
         build_deadline_s=options.parse_duration_s(build_timeout, "--build-timeout"),

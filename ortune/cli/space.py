@@ -36,7 +36,7 @@ def space(
         model=model,
         goal=make_goal(make_load(clients, rate, arrivals, sessions), objective),
         tune=parse_tune(tune or [], approximate=allow_approximate),
-        fix=parse_fix(fix or []),
+        fix=parse_fix(fix or [], approximate=allow_approximate),
         only=parse_only(only or []),
         approximate=allow_approximate,
     )

@@ -57,6 +57,11 @@ def _show_run(console: Console, run: TrialRun) -> None:
     table.add_column(style="green", justify="right")
     table.add_column(overflow="fold")
     table.add_row("session", f"created in {duration(loaded.load_ns)}, on {', '.join(loaded.providers)}")
+    if loaded.nodes:
+        nodes = ", ".join(f"{count} on {name}" for name, count in loaded.nodes.items())
+        table.add_row("nodes", nodes)
+    if loaded.preloaded:
+        table.add_row("preloaded", escape(", ".join(loaded.preloaded)))
     if loaded.settings:
         table.add_row("read back", escape(", ".join(f"{name}={value}" for name, value in loaded.settings.items())))
     if loaded.threads:

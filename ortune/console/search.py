@@ -18,7 +18,7 @@ from rich.text import Text
 
 from ortune.console.text import duration, interval, per_second, plural, ratio, size
 from ortune.host.default_pool import default_pool
-from ortune.knobs import KNOBS, Config, describe
+from ortune.knobs import DEFAULT, KNOBS, Config, describe
 from ortune.record import Record
 from ortune.trials.duel import is_overloaded
 from ortune.trials.values import LimitCheck, Summary
@@ -267,6 +267,19 @@ def show_verdict(console: Console, record: Record, output: Path | None) -> None:
         console.print(grid)
 
 
+def name_of_base(record: Record) -> str:
+    """Return what candidates were compared with: ONNX Runtime's default, unless the user wanted something else."""
+    base = base_of(record)
+    return "ONNX Runtime's default" if base.is_default else f"the default with {escape(describe(base))}"
+
+
+def base_of(record: Record) -> Config:
+    """Return what the candidates were compared with."""
+    if record.evidence.baseline:
+        return record.evidence.baseline.config
+    return DEFAULT if recommends(record) else record.config
+
+
 def recommends(record: Record) -> bool:
     """Return whether the duel's challenger is recommended."""
     return record.evidence.verdict in {"faster", "within_limits"}
@@ -276,11 +289,12 @@ def headline(record: Record) -> str:
     """Return the verdict in a line."""
     evidence = record.evidence
     if evidence.verdict == "faster" and evidence.speedup:
-        return f"[bold green]{gain(record.workload.objectives[0], evidence.speedup.estimate)}[/] ONNX Runtime's default"
+        return f"[bold green]{gain(record.workload.objectives[0], evidence.speedup.estimate)}[/] {name_of_base(record)}"
     if evidence.verdict == "default_is_best":
-        return "[bold green]ONNX Runtime's default is best[/] here: keep it"
+        name = name_of_base(record)
+        return f"[bold green]{name[0].upper()}{name[1:]} is best[/] here: keep it"
     if evidence.verdict == "within_limits":
-        return "[bold green]Within the limits[/], which ONNX Runtime's default breaks"
+        return f"[bold green]Within the limits[/], which {name_of_base(record)} breaks"
     if evidence.verdict == "infeasible":
         return "[bold red]Nothing keeps to the limits[/]: the default stays recommended"
     if evidence.verdict == "overload":
@@ -334,6 +348,9 @@ def figures_table(baseline: Summary, winner: Summary, *, proven: bool) -> Table:
     if any(side.gpu_bytes is not None for side in sides):
         table.add_row("GPU memory", *("-" if side.gpu_bytes is None else size(side.gpu_bytes) for side in sides))
     table.add_row("session creation", *(duration(side.load_ns) for side in sides))
+    builds = [side.session.build_s for side in sides]
+    if any(build_s is not None for build_s in builds):
+        table.add_row("compiled once in", *("-" if build_s is None else duration(1e9 * build_s) for build_s in builds))
     return table
 
 
@@ -436,6 +453,11 @@ def _scale(values: Sequence[float], n: int) -> list[int]:
     return [round((value - low) / (high - low) * (n - 1)) if high > low else n // 2 for value in values]
 
 
+def is_approximate(name: str) -> bool:
+    """Return whether a setting may change outputs beyond rounding."""
+    return name in KNOBS and KNOBS[name].numerics
+
+
 def _duties(record: Record) -> list[str]:
     """Return what the user must do, or know, beyond setting options."""
     config, winner = record.config, record.evidence.winner
@@ -444,14 +466,22 @@ def _duties(record: Record) -> list[str]:
         duties.append("This gain needs IO binding: the program must call run_with_iobinding instead of run.")
     if config.global_thread_pool:
         duties.append("This gain needs a global pool: see the code that ortune apply prints.")
+    if config.per_session:
+        duties.append("This gain needs options of its own for each session: create_session(..., session=0), 1, ...")
+    if config.run_config or config.run_options:
+        duties.append("This gain needs run options: pass ortune.run_options(RECORD) to each call of run.")
+    if config.environment:
+        settings = " ".join(f"{name}={value}" for name, value in config.environment.items())
+        duties.append(f"This gain needs variables in the environment that the program starts with: {settings}")
     if winner and recommends(record):
         nodes = winner.session.nodes
         n_others = sum(count for name, count in nodes.items() if name != config.provider)
         if n_others:
             where = ", ".join(f"{count} on {name}" for name, count in nodes.items())
             duties.append(f"{n_others} of {sum(nodes.values())} nodes do not run on {config.provider}: {where}.")
-    if any(name in KNOBS and KNOBS[name].numerics for name in config.settings):
-        error = record.evidence.output_check.max_error
+    if any(is_approximate(name) for name in config.settings):
+        known = recommends(record) and not any(is_approximate(name) for name in base_of(record).settings)
+        error = record.evidence.output_check.max_error if known else None
         told = f"; the largest error seen is {error:.2g} of the largest value" if error is not None else ""
         duties.append(f"Outputs are approximate{told}. Check the accuracy of your model with it.")
     return duties

@@ -28,19 +28,15 @@ def parse_tune(texts: Sequence[str], *, approximate: bool = False) -> dict[str, 
         if knob.untunable or knob.where == "dynamic_options":
             why = knob.untunable or "it is changed while a session runs"
             raise UsageError(f"--tune {knob.id}: no search can try it: {why}.", f"See ortune knobs {knob.id}")
-        if knob.numerics and not approximate:
-            raise UsageError(
-                f"--tune {knob.id}: it may change the outputs beyond rounding.",
-                "If that is fine, say --allow-approximate; the error that it brings is reported.",
-            )
+        _check_numerics("--tune", knob, approximate=approximate)
         values = given.split(BETWEEN) if BETWEEN in given else given.split(",")
         parsed = tuple(_parse("--tune", knob, value) for value in values if value.strip())
         asked[knob.id] = (*asked.get(knob.id, ()), *parsed)
     return asked
 
 
-def parse_fix(texts: Sequence[str]) -> dict[str, Value]:
-    """Parse `knob=value`, several times.
+def parse_fix(texts: Sequence[str], *, approximate: bool = False) -> dict[str, Value]:
+    """Parse `knob=value`, several times; `approximate` as in `parse_tune`.
 
     Raises:
         UsageError: A knob is not known or cannot be fixed, or the value is not one of its.
@@ -50,6 +46,7 @@ def parse_fix(texts: Sequence[str]) -> dict[str, Value]:
         knob, given = _split("--fix", text)
         if knob.where == "dynamic_options" or (knob.where == "config" and knob.kind == "text"):
             raise UsageError(f"--fix {knob.id}: ortune cannot set it ({PLACES[knob.where]}).")
+        _check_numerics("--fix", knob, approximate=approximate)
         fixed[knob.id] = _parse("--fix", knob, given)
     return fixed
 
@@ -62,6 +59,14 @@ def parse_only(texts: Sequence[str]) -> tuple[str, ...]:
     """
     names = [name for text in texts for name in text.split(",") if name.strip()]
     return tuple(dict.fromkeys(_find("--only", name).id for name in names))
+
+
+def _check_numerics(option: str, knob: Knob, *, approximate: bool) -> None:
+    if knob.numerics and not approximate:
+        raise UsageError(
+            f"{option} {knob.id}: it may change the outputs beyond rounding.",
+            "If that is fine, say --allow-approximate; the error that it brings is reported.",
+        )
 
 
 def _split(option: str, text: str) -> tuple[Knob, str]:

@@ -28,6 +28,9 @@ def alias_of(provider: str) -> str:
     return ALIASES.get(provider, provider.removesuffix("ExecutionProvider").lower())
 
 
+OF_BOTH = frozenset({"logid", "log_severity_level", "log_verbosity_level"})
+"""Attributes that SessionOptions and RunOptions both have; those of RunOptions have "run." before their id."""
+
 BETWEEN_SESSIONS = " | "
 """Separates the values of an entry that differs from session to session, in the order of their creation."""
 
@@ -75,7 +78,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         own: dict[str, int | bool | str] = {}
         if self.providers != (CPU_PROVIDER,):
             own["providers"] = ",".join(alias_of(name) for name, _ in self.providers)
-        own |= {**self.session_options, **self.session_config, **self.run_options, **self.run_config}
+        own |= {**self.session_options, **self.session_config}
+        own |= {f"run.{name}" if name in OF_BOTH else name: value for name, value in self.run_options.items()}
+        own |= self.run_config
         for name, options in self.providers:
             own |= {f"{alias_of(name)}.{option}": value for option, value in options.items()}
         own |= self.environment
@@ -92,7 +97,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Return the config of one of several sessions, counted from 0."""
         if not self.per_session:
             return self
-        entries = {**self.session_config, **self.per_session[number]}
+        entries = {**self.session_config, **self.per_session[number % len(self.per_session)]}
         return msgspec.structs.replace(self, session_config=entries, per_session=())
 
     @property

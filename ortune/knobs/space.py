@@ -15,7 +15,7 @@ from ortune.errors import UsageError
 from ortune.host import Host
 from ortune.knobs import catalogue
 from ortune.knobs.affinity import Placement, parse_affinity
-from ortune.knobs.config import BETWEEN_SESSIONS, CPU, DEFAULT, Config, ThreadPool
+from ortune.knobs.config import BETWEEN_SESSIONS, CPU, DEFAULT, Config, Provider, ThreadPool
 from ortune.knobs.dimension import DEFAULT_CHOICE, DEFAULT_LABEL, Choice, Dimension, Rule, Skipped, switch
 from ortune.knobs.knob import Knob, Value
 from ortune.knobs.own import GLOBAL_THREAD_POOL, IO_BINDING, PROVIDERS
@@ -144,6 +144,11 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     rules: tuple[Rule, ...] = ()
     base: Config = DEFAULT
 
+    @property
+    def _fixed_count(self) -> str:
+        """The number of intra-op threads that the user fixed, as a label."""
+        return str(self.base.session_options.get(catalogue.INTRA_OP_NUM_THREADS.name, ""))
+
     def draw(self, choose: Choose) -> Candidate:
         """Make a candidate by asking `choose` for each dimension that makes a difference, in order."""
         labels: dict[str, str] = {}
@@ -158,7 +163,9 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             label = choose(dimension)
             labels[dimension.name] = label
             choice = dimension.choice(label)
-            value = choice.value_by.get(labels.get(catalogue.INTRA_OP_NUM_THREADS.name, ""), choice.value)
+            value = choice.value_by.get(
+                labels.get(catalogue.INTRA_OP_NUM_THREADS.name, self._fixed_count), choice.value
+            )
             if value is not None:
                 knob = dimension.knob
                 config = config.with_setting(knob.where, knob.name, value, knob.provider)
@@ -353,17 +360,27 @@ def build_space(host: Host, model: ModelInfo, wish: Wish = Wish()) -> SearchSpac
 
 def _base(wish: Wish) -> Config:
     """Return what all candidates have in common."""
-    config = msgspec.structs.replace(DEFAULT, providers=chain_of(wish.providers[0]))
+    config = msgspec.structs.replace(DEFAULT, providers=_chain(wish.providers[0], wish))
     for name, value in wish.fix.items():
         knob = catalogue.KNOBS[name]
-        config = config.with_setting(knob.where, knob.name, value, knob.provider)
+        if not knob.provider:
+            config = config.with_setting(knob.where, knob.name, value)
     return config
+
+
+def _chain(provider: str, wish: Wish) -> tuple[Provider, ...]:
+    """Return a provider and those behind it, each with the options that the user fixed."""
+    fixed = {catalogue.KNOBS[name]: str(value) for name, value in wish.fix.items()}
+    return tuple(
+        (name, {**options, **{knob.name: value for knob, value in fixed.items() if knob.provider == name}})
+        for name, options in chain_of(provider)
+    )
 
 
 def _provider_choice(wish: Wish) -> Dimension:
     """Return the choice of a provider; the first is the default's."""
     choices = [
-        Choice(label=find_provider(name).alias, value=chain_of(name), why=f"{name} runs what it can of the graph")
+        Choice(label=find_provider(name).alias, value=_chain(name, wish), why=f"{name} runs what it can of the graph")
         for name in wish.providers[1:]
     ]
     return Dimension(knob=PROVIDERS, choices=(DEFAULT_CHOICE, *choices))
@@ -398,8 +415,15 @@ def ask_for(found: Sequence[Dimension | Skipped], wish: Wish) -> list[Dimension 
     """Return the dimensions with what the user says of knobs: values to try, values that are fixed, nothing else.
 
     Raises:
-        UsageError: A knob that is to be tried alone has no values to try.
+        UsageError: A knob that is to be tried alone has no values to try, or onnxruntime is too old for one.
     """
+    for name in (*wish.tune, *wish.fix):
+        since = catalogue.KNOBS[name].since
+        if _is_newer(since, wish.onnxruntime):
+            raise UsageError(
+                f"{name}: onnxruntime {wish.onnxruntime} does not know it, and would take it without a word.",
+                f"It is there since {since}: pip install --upgrade onnxruntime.",
+            )
     dimensions = {each.name: each for each in found if isinstance(each, Dimension)}
     skipped = [each for each in found if isinstance(each, Skipped) and each.knob.id not in wish.tune]
     for name, values in wish.tune.items():
@@ -424,8 +448,11 @@ def ask_for(found: Sequence[Dimension | Skipped], wish: Wish) -> list[Dimension 
     # A setting that is not chosen any more counts as it is in the base.
     fixed = {name: _label_of(dimensions[name], value) for name, value in wish.fix.items() if name in dimensions}
     names = {each.name for each in kept}
+    counts = _thread_labels(kept, wish)
     result: list[Dimension | Skipped] = []
     for dimension in kept:
+        if dimension.knob is catalogue.INTRA_OP_THREAD_AFFINITIES:
+            dimension = _fitting(dimension, counts, asked=dimension.name in wish.tune)
         dead = [
             name
             for name, labels in dimension.inert.items()
@@ -437,6 +464,34 @@ def ask_for(found: Sequence[Dimension | Skipped], wish: Wish) -> list[Dimension 
             inert = {name: labels for name, labels in dimension.inert.items() if name in names}
             result.append(msgspec.structs.replace(dimension, inert=inert))
     return [*result, *skipped]
+
+
+def _thread_labels(dimensions: Sequence[Dimension], wish: Wish) -> frozenset[str]:
+    """Return the numbers of intra-op threads that can come up."""
+    knob = catalogue.INTRA_OP_NUM_THREADS
+    if knob.name in wish.fix:
+        return frozenset({str(wish.fix[knob.name])})
+    return frozenset(choice.label for each in dimensions if each.knob is knob for choice in each.choices)
+
+
+def _fitting(dimension: Dimension, counts: frozenset[str], *, asked: bool) -> Dimension:
+    """Return the affinities whose strings fit a number of threads that can come up.
+
+    Raises:
+        UsageError: One that the user asked for does not.
+    """
+    kept = []
+    for choice in dimension.choices[1:]:
+        values = {label: text for label, text in choice.value_by.items() if label in counts}
+        if values:
+            kept.append(msgspec.structs.replace(choice, value_by=values))
+        elif asked:
+            needed = next(iter(choice.value_by))
+            raise UsageError(
+                f"--tune {dimension.name}={choice.label}: it is for {needed} threads, and no candidate has as many.",
+                f"There is a group for each worker, one less than threads. Add --tune intra_op_num_threads={needed}",
+            )
+    return msgspec.structs.replace(dimension, choices=(DEFAULT_CHOICE, *kept))
 
 
 def _label_of(dimension: Dimension, value: Value) -> str:

@@ -17,6 +17,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
         figures: Objectives, and what is limited.
         clients: Callers, all together.
         sessions: Sessions of the model that run side by side.
+        n_cases: Different shapes that are fed.
         has_rate: Whether calls arrive at a rate.
         has_neighbour: Whether a program runs beside.
         providers: Execution providers to choose from; what a search starts from comes first.
@@ -31,6 +32,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     figures: tuple[str, ...] = ("p50",)
     clients: int = 1
     sessions: int = 1
+    n_cases: int = 1
     has_rate: bool = False
     has_neighbour: bool = False
     providers: tuple[str, ...] = (CPU,)

@@ -90,13 +90,19 @@ class Bound:
             for name, array in zip(names, reference, strict=True):
                 fixed = onnxruntime.OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype, self._device)
                 self._binding.bind_ortvalue_output(name, fixed)
+            self._changing = []
         else:
+            # ONNX Runtime fills the buffers of the last call again, and fails where the shape is another.
+            fixed_shapes = all(isinstance(size, int) for output in session.get_outputs() for size in output.shape)
+            self._changing = [] if fixed_shapes else list(names)
             for name in names:
                 self._binding.bind_output(name, self._device)
 
     def __call__(self, sample: Mapping[str, NDArray[np.generic]]) -> list[Any]:
         """Make one call."""
         binding = self._binding
+        for name in self._changing:
+            binding.bind_output(name, self._device)
         if self._device == "cpu":
             for name, array in sample.items():
                 binding.bind_cpu_input(name, array)
@@ -120,4 +126,5 @@ class Bound:
 
 def to_arrays(outputs: Sequence[Any]) -> list[Any]:
     """Return the outputs of a call as plain `run` returns them."""
-    return [output.numpy() if hasattr(output, "numpy") else output for output in outputs]
+    # A copy: the next call may fill the same buffer.
+    return [output.numpy().copy() if hasattr(output, "numpy") else output for output in outputs]

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 import psutil
 
-from ortune.errors import ModelError
+from ortune.errors import ModelError, UsageError
 from ortune.interrupts import uninterrupted
 from ortune.knobs.config import DEFAULT, Config
 from ortune.knobs.providers import find_provider
+from ortune.knobs.space import describe
 from ortune.measure import protocol
 from ortune.measure.values import Block, BlockPlan, Failure, Live, Loaded, Runtime
 from ortune.model import ModelInfo
@@ -82,6 +83,7 @@ class ProcessExecutor:
         self._build_deadline_s = build_deadline_s
         self._built: dict[str, Failure | float] = {}
         self._caches: dict[str, str] = {}
+        self._compiling_s = 0.0
         self._folder = tempfile.TemporaryDirectory(prefix="ortune-")
         self._model = model
         self._feed_path = Path(self._folder.name) / "feed.npz"
@@ -112,8 +114,11 @@ class ProcessExecutor:
             self._folder.cleanup()
 
     def now_s(self) -> float:
-        """Return the time on the monotonic clock, in seconds."""
-        return time.monotonic()
+        """Return the time on the monotonic clock, in seconds; it stands still while a provider compiles the model.
+
+        So compiling is not charged to the budget: it is done once, and a cache keeps it.
+        """
+        return time.monotonic() - self._compiling_s
 
     def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[Live | Failure]:
         """Start a worker for each config, all at once, and suspend each as soon as it has loaded and run."""
@@ -129,7 +134,7 @@ class ProcessExecutor:
             if isinstance(worker, Failure):
                 answers.append(worker)
                 continue
-            failure = worker.finish_loading(max(end_s - time.monotonic(), 0.1))
+            failure = worker.finish_loading(max(end_s - time.monotonic(), 0.1), self.build_s(worker.config))
             answers.append(failure or worker)
             if failure is None:
                 self.runtime = worker.runtime
@@ -154,7 +159,9 @@ class ProcessExecutor:
             if failure and failure.kind == "timeout":
                 message = f"{config.provider} did not compile the model within {self._build_deadline_s:.0f} s"
                 failure = msgspec.structs.replace(failure, stage="build", message=message)
-            self._built[config.key] = failure or time.monotonic() - start_s
+            took_s = time.monotonic() - start_s
+            self._compiling_s += took_s
+            self._built[config.key] = failure or took_s
         built = self._built[config.key]
         return built if isinstance(built, Failure) else None
 
@@ -226,13 +233,13 @@ class Worker:
         with contextlib.suppress(OSError):
             self._pipe.send_bytes(protocol.encode(request))
 
-    def finish_loading(self, deadline_s: float) -> Failure | None:
-        """Wait until the session is there, and suspend the worker."""
+    def finish_loading(self, deadline_s: float, build_s: float | None = None) -> Failure | None:
+        """Wait until the session is there, and suspend the worker; `build_s` is what compiling took before."""
         reply = self._receive(deadline_s, "load")
         if isinstance(reply, Failure):
             return reply
         assert isinstance(reply, protocol.LoadedReply)
-        self.loaded = msgspec.structs.replace(reply.loaded, log=self._log_lines())
+        self.loaded = msgspec.structs.replace(reply.loaded, log=self._log_lines(), build_s=build_s)
         self.runtime = reply.runtime
         self._suspend()
         return None
@@ -345,10 +352,19 @@ def launch_reference(executor: ProcessExecutor, model: ModelInfo, feed: Feed, ba
     Raises:
         ModelError: ONNX Runtime cannot load the model.
         InputsError: The model does not run on these inputs.
+        UsageError: What takes the place of the default does not work.
     """
     (first,) = executor.launch([base], deadline_s=FIRST_LOAD_DEADLINE_S)
     if not isinstance(first, Failure):
         return first
+    if not base.is_default:
+        raise UsageError(
+            f"{describe(base)}, which every candidate is to have, does not work here "
+            f"({first.kind.replace('_', ' ')}): {first.message}",
+            "Give compiling more time with --build-timeout."
+            if first.stage == "build"
+            else "Change --fix or --provider.",
+        )
     if first.stage == "check" and first.kind == "exception":
         raise explain_failure(model, feed, first.message)
     raise ModelError(

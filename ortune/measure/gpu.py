@@ -50,8 +50,8 @@ class GpuReader:
             }
             reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(device)
             return Gpu(
-                # In a container, NVML counts processes by other numbers: then all of them are ours.
-                used_bytes=used.get(os.getpid(), sum(used.values())),
+                # In a container, NVML counts processes by other numbers, and ours cannot be told from others.
+                used_bytes=used.get(os.getpid()),
                 utilisation=nvml.nvmlDeviceGetUtilizationRates(device).gpu / 100,
                 clock_mhz=nvml.nvmlDeviceGetClockInfo(device, nvml.NVML_CLOCK_SM),
                 slowdowns=tuple(name for bit, name in SLOWDOWNS.items() if reasons & bit),

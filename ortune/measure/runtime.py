@@ -5,10 +5,13 @@ This process imports none of it: libraries of providers stay loaded, start threa
 
 from __future__ import annotations
 
+import base64
 import importlib.metadata
 import re
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import msgspec
 
@@ -22,18 +25,12 @@ sys.stdout.write("\\n" + msgspec.json.encode(read_runtime()).decode())
 TIMEOUT_S = 60.0
 
 PROBE = """
-import base64, sys, tempfile, pathlib
+import sys
 from ortune.knobs.config import Config
 from ortune.knobs.providers import chain_of
 from ortune.measure.session import make_session
-path = pathlib.Path(tempfile.mkdtemp(prefix="ortune-")) / "probe.onnx"
-path.write_bytes(base64.b64decode("{model}"))
-try:
-    session = make_session(str(path), Config(providers=chain_of("{provider}")))
-    sys.exit(0 if session.get_providers()[0] == "{provider}" else 3)
-finally:
-    path.unlink()
-    path.parent.rmdir()
+session = make_session(sys.argv[1], Config(providers=chain_of(sys.argv[2])))
+sys.exit(0 if session.get_providers()[0] == sys.argv[2] else 3)
 """
 PROBE_TIMEOUT_S = 120.0
 """TensorRT takes a while to start, and builds an engine."""
@@ -66,11 +63,17 @@ def installed_version() -> str:
 
 def find_fault(provider: str) -> str:
     """Return why a provider of the installed onnxruntime does not run here, for people; empty if it does."""
-    code = PROBE.format(model=PROBE_MODEL, provider=provider)
     try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False
-        )
+        with tempfile.TemporaryDirectory(prefix="ortune-") as folder:
+            path = Path(folder) / "probe.onnx"
+            path.write_bytes(base64.b64decode(PROBE_MODEL))
+            done = subprocess.run(
+                [sys.executable, "-P", "-c", PROBE, str(path), provider],
+                capture_output=True,
+                text=True,
+                timeout=PROBE_TIMEOUT_S,
+                check=False,
+            )
     except subprocess.TimeoutExpired:
         return f"it did not run a graph of one node within {PROBE_TIMEOUT_S:.0f} s"
     except OSError as error:

@@ -95,13 +95,13 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """A GPU at one moment.
 
     Attributes:
-        used_bytes: Memory on it that this process takes.
+        used_bytes: Memory on it that this process takes, or None where that is not told.
         utilisation: Share of the last moments in which it computed, 0 to 1.
         clock_mhz: Clock of its processors.
         slowdowns: Why it runs slower than it might; empty if it does not.
     """
 
-    used_bytes: int
+    used_bytes: int | None
     utilisation: float
     clock_mhz: int
     slowdowns: tuple[str, ...] = ()
@@ -135,6 +135,8 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             for the first default, from its own second run.
         deterministic: Whether the default's second run agreed with its first. Where it did not, only types and
             shapes of outputs are compared.
+        build_s: Time that the provider took to compile the model, before and apart from this session; None where it
+            does not compile.
         preloaded: Libraries of the config's LD_PRELOAD that are in the process.
         log: What the worker printed while loading: ONNX Runtime's warnings and errors.
     """
@@ -147,6 +149,7 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     outputs: dict[str, str] = {}
     max_error: float | None = None
     deterministic: bool = True
+    build_s: float | None = None
     preloaded: tuple[str, ...] = ()
     log: tuple[str, ...] = ()
 

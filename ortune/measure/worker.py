@@ -94,7 +94,7 @@ class Candidate:
             for number in range(request.n_sessions)
         ]
         load_ns = (time.perf_counter_ns() - start) // request.n_sessions
-        threads = read_pool(cpu.thread_ids() - before, config)
+        threads = read_pool(cpu.thread_ids() - before, config, request.n_sessions)
         session = sessions[0]
         reference = None if request.is_reference else load_outputs(Path(request.reference_path))[0]
         self.call = make_call(sessions, config, reference)
@@ -115,7 +115,7 @@ class Candidate:
         from ortune.measure.calls import to_arrays
         from ortune.measure.compare import compare_outputs, describe_outputs, load_outputs, save_outputs
 
-        fault = find_unapplied(self.request.config, loaded)
+        fault = find_unapplied(self.request.config, loaded, self.request.n_sessions)
         if fault:
             return Failure(kind="not_applied", stage="load", message=fault)
         samples = [self.samples[position] for position in choose_checked(self.cases)]
@@ -256,26 +256,27 @@ def read_preloaded(config: Config) -> tuple[str, ...]:
     return tuple(str(path) for path in wanted if str(path.resolve()) in mapped)
 
 
-def read_pool(ids: frozenset[int], config: Config) -> tuple[PoolThread, ...]:
+def read_pool(ids: frozenset[int], config: Config, n_sessions: int) -> tuple[PoolThread, ...]:
     """Return where the threads of a session may run.
 
     Each pins itself when it first runs, which may be after the session is there: they are waited for.
     """
     end_s = time.monotonic() + PINNING_S
     threads = cpu.read_threads(ids)
-    while find_unpinned(config, threads) and time.monotonic() < end_s:
+    while find_unpinned(config, threads, n_sessions) and time.monotonic() < end_s:
         time.sleep(0.005)
         threads = cpu.read_threads(ids)
     return threads
 
 
-def find_unpinned(config: Config, threads: tuple[PoolThread, ...]) -> str:
+def find_unpinned(config: Config, threads: tuple[PoolThread, ...], n_sessions: int) -> str:
     """Return which groups of CPUs have no thread pinned to them, for people; empty when all have, or none can be told.
 
     A pinning that the kernel refuses is only logged, and the thread runs anywhere.
     """
     name = INTRA_OP_THREAD_AFFINITIES.name
-    affinities = [each[name] for each in (config.session_config, *config.per_session) if each.get(name)]
+    sessions = [config.of_session(number).session_config for number in range(n_sessions)]
+    affinities = [entries[name] for entries in sessions if entries.get(name)]
     if not affinities or not threads:
         return ""
     groups = sorted(group for affinity in affinities for group in parse_affinity(affinity))
@@ -285,7 +286,7 @@ def find_unpinned(config: Config, threads: tuple[PoolThread, ...]) -> str:
     return f"workers were to be pinned to CPUs {groups}, counted from 0, but may run on {found}"
 
 
-def find_unapplied(config: Config, loaded: Loaded) -> str:
+def find_unapplied(config: Config, loaded: Loaded, n_sessions: int = 1) -> str:
     """Return what did not take effect, for people; empty when all did, as far as can be told."""
     wanted = config.settings
     for name, value in loaded.settings.items():
@@ -299,7 +300,7 @@ def find_unapplied(config: Config, loaded: Loaded) -> str:
         return f"{config.provider} took none of the nodes: {others}"
     if config.environment.get(LD_PRELOAD) and sys.platform == "linux" and not loaded.preloaded:
         return f"{config.environment[LD_PRELOAD]} is not in the process, though {LD_PRELOAD} names it"
-    return find_unpinned(config, loaded.threads)
+    return find_unpinned(config, loaded.threads, n_sessions)
 
 
 def is_same(found: int | bool | str, wanted: int | bool | str) -> bool:

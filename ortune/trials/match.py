@@ -266,7 +266,9 @@ class Tally:
             load_ns=figure_of("load-time", blocks, loads),
             steady_bytes=round(statistics.median(block.memory.steady_bytes for block in blocks)),
             peak_bytes=max(block.memory.peak_bytes for block in blocks),
-            gpu_bytes=max((block.gpu.used_bytes for block in blocks if block.gpu), default=None),
+            gpu_bytes=max(
+                (block.gpu.used_bytes for block in blocks if block.gpu and block.gpu.used_bytes), default=None
+            ),
             session=loaded[-1],
         )
 

@@ -68,6 +68,8 @@ def capture(knob: Knob, value: str, model: ModelInfo, wish: Wish) -> Found:
         lacking = "the graph has an If, Loop or Scan"
     elif not wish.one_caller:
         lacking = "several callers would share its buffers"
+    elif wish.n_cases > 1:
+        lacking = "the shapes of the inputs change"
     if lacking:
         yield Skipped(knob=knob, why=f"a captured graph is not possible: {lacking}")
         return
