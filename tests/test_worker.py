@@ -389,4 +389,4 @@ def test_threads_that_never_pin_themselves_are_told(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(cpu, "read_threads", lambda ids: (PoolThread(cpus=(0, 1)),))
     config = Config(session_config={"session.intra_op_thread_affinities": "2"})
     threads = read_pool(frozenset({7}), config, 1)
-    assert "pinned to CPUs [(1,)], counted from 0, but may run on [(0, 1)]" in find_unpinned(config, threads)
+    assert "pinned to CPUs [(1,)], counted from 0, but may run on [(0, 1)]" in find_unpinned(config, threads, 1)

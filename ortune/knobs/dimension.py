@@ -52,9 +52,19 @@ class Dimension(msgspec.Struct, frozen=True, kw_only=True):
         """The knob's id."""
         return self.knob.id
 
+    def is_inert(self, labels: Mapping[str, str]) -> bool:
+        """Return whether it makes no difference under these choices of earlier dimensions."""
+        for name, inert in self.inert.items():  # noqa: SIM110  (a generator takes a tenth of the time of a space)
+            if labels.get(name, DEFAULT_LABEL) in inert:
+                return True
+        return False
+
     def choice(self, label: str) -> Choice:
         """Return the choice of that label."""
-        return next(choice for choice in self.choices if choice.label == label)
+        for choice in self.choices:
+            if choice.label == label:
+                return choice
+        raise KeyError(label)
 
 
 class Skipped(msgspec.Struct, frozen=True, kw_only=True):

@@ -156,16 +156,15 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         why = []
         taken = False
         for dimension in self.dimensions:
-            if (dimension.alone and taken) or any(
-                labels.get(name, DEFAULT_LABEL) in inert for name, inert in dimension.inert.items()
-            ):
+            if (dimension.alone and taken) or dimension.is_inert(labels):
                 continue
             label = choose(dimension)
             labels[dimension.name] = label
             choice = dimension.choice(label)
-            value = choice.value_by.get(
-                labels.get(catalogue.INTRA_OP_NUM_THREADS.name, self._fixed_count), choice.value
-            )
+            value: object = choice.value
+            if choice.value_by:
+                count = labels.get(catalogue.INTRA_OP_NUM_THREADS.name, self._fixed_count)
+                value = choice.value_by.get(count, value)
             if value is not None:
                 knob = dimension.knob
                 config = config.with_setting(knob.where, knob.name, value, knob.provider)
@@ -253,6 +252,8 @@ def canonical(config: Config, n_default_threads: int) -> Config:
       pattern.
     - With a global pool, a session has no threads of its own.
     """
+    if not config.session_options and not config.session_config:
+        return config
     options = dict(config.session_options)
     entries = dict(config.session_config)
     if config.global_thread_pool:
@@ -266,17 +267,11 @@ def canonical(config: Config, n_default_threads: int) -> Config:
     parallel = "execution_mode" in options
     if n_threads == n_default_threads and affinity not in entries and (parallel or n_threads == 1):
         options.pop("intra_op_num_threads", None)
-    if (n_threads or n_default_threads) == 1:
-        _drop(entries, *OF_WORKERS)
     alone = (n_threads or n_default_threads) == 1
-    intra_spins = not alone and entries.get(catalogue.INTRA_OP_ALLOW_SPINNING.name) != "0"
-    inter_spins = parallel and entries.get(catalogue.INTER_OP_ALLOW_SPINNING.name) != "0"
-    if not intra_spins:
-        _drop(entries, catalogue.INTRA_OP_SPIN_DURATION, catalogue.INTRA_OP_SPIN_BACKOFF)
-    if not inter_spins:
-        _drop(entries, catalogue.INTER_OP_SPIN_DURATION, catalogue.INTER_OP_SPIN_BACKOFF)
-    if not intra_spins and not inter_spins:
-        _drop(entries, catalogue.FORCE_SPINNING_STOP)
+    if alone:
+        _drop(entries, *OF_WORKERS)
+    if entries:
+        _drop_spinning(entries, alone=alone, parallel=parallel)
     if parallel:
         _drop(options, catalogue.ENABLE_MEM_PATTERN)
     for values in (options, entries):
@@ -285,6 +280,18 @@ def canonical(config: Config, n_default_threads: int) -> Config:
                 del values[name]
     # In the catalogue's order, so that a config reads the same however it came about.
     return msgspec.structs.replace(config, session_options=_ordered(options), session_config=_ordered(entries))
+
+
+def _drop_spinning(entries: dict[str, str], *, alone: bool, parallel: bool) -> None:
+    """Take out how workers spin where none of them does."""
+    intra = not alone and entries.get(catalogue.INTRA_OP_ALLOW_SPINNING.name) != "0"
+    inter = parallel and entries.get(catalogue.INTER_OP_ALLOW_SPINNING.name) != "0"
+    if not intra:
+        _drop(entries, catalogue.INTRA_OP_SPIN_DURATION, catalogue.INTRA_OP_SPIN_BACKOFF)
+    if not inter:
+        _drop(entries, catalogue.INTER_OP_SPIN_DURATION, catalogue.INTER_OP_SPIN_BACKOFF)
+    if not intra and not inter:
+        _drop(entries, catalogue.FORCE_SPINNING_STOP)
 
 
 OF_WORKERS = (
@@ -305,9 +312,13 @@ def _drop(values: dict[str, T], *knobs: Knob) -> None:
         values.pop(knob.name, None)
 
 
+ORDER = {knob.name: position for position, knob in enumerate(catalogue.KNOBS.values())}
+
+
 def _ordered(values: dict[str, T]) -> dict[str, T]:
-    order = {name: position for position, name in enumerate(catalogue.KNOBS)}
-    return dict(sorted(values.items(), key=lambda item: (order.get(item[0], len(order)), item[0])))
+    if len(values) < 2:
+        return values
+    return dict(sorted(values.items(), key=lambda item: (ORDER.get(item[0], len(ORDER)), item[0])))
 
 
 def build_space(host: Host, model: ModelInfo, wish: Wish = Wish()) -> SearchSpace:  # noqa: B008  (it is frozen)
