@@ -5,7 +5,7 @@
 Olive's session-parameter tuning tries execution mode, optimization level, intra-op and inter-op threads: 32 points on
 two cores, all of which it measures. ortune is given the same knobs, and less than half of the time that Olive took.
 Then both answers and the default meet in a match that neither tool chose, launched afresh several times, in interleaved
-rounds.
+rounds. Where it shows a difference between the two tools, it is played again, and a difference is one that both show.
 
 Olive gets an environment of its own in FOLDER, made on the first run; with torch, that is some gigabytes. It is fed
 zeros and ones, as its dummy data are, so that models here have fixed shapes. Run it on an idle host.
@@ -72,6 +72,8 @@ TYPES = {1: "float32", 2: "uint8", 6: "int32", 7: "int64", 9: "bool", 10: "float
 """ONNX's numbers of element types, by the names that Olive takes."""
 
 DUEL_S = 40.0
+
+RATIOS = ("ortune_over_olive", "ortune_over_default", "olive_over_default")
 
 BUDGET_SHARE = 0.42
 """Budget of ortune as a share of what Olive took; the target is half of it, from start to answer."""
@@ -255,12 +257,19 @@ def main() -> None:
             # ORT_PARALLEL with one inter-op thread is sequential: as it is, it would count as not applied.
             olive = canonical(olive, setting.space.n_default_threads)
             ours, ours_s, claim, verdict = run_ortune(setting, BUDGET_SHARE * olive_s, seed)
-            direct, over_default, olive_over_default = play(setting, olive, ours, seed)
+            matches = [play(setting, olive, ours, seed)]
+            # One interval in forty lies beyond 1 by chance on either side: what seems so must do so again.
+            if matches[0][0].high < 1 or matches[0][0].low > 1:
+                matches.append(play(setting, olive, ours, seed + 1000))
             print(
-                f"{name:16} Olive {olive_s:5.1f} s, {n_points} points; "
-                f"ortune {ours_s:5.1f} s, {verdict} {show(claim)}\n"
-                f"{'':16} in the match: ortune/Olive {show(direct)}, ortune/default {show(over_default)}, "
-                f"Olive/default {show(olive_over_default)}\n"
+                f"{name:16} Olive {olive_s:5.1f} s, {n_points} points; ortune {ours_s:5.1f} s, {verdict} {show(claim)}"
+            )
+            for direct, over_default, olive_over_default in matches:
+                print(
+                    f"{'':16} in the match: ortune/Olive {show(direct)}, ortune/default {show(over_default)}, "
+                    f"Olive/default {show(olive_over_default)}"
+                )
+            print(
                 f"{'':16} ortune {dict(ours.settings) or 'default'}; Olive {dict(olive.settings) or 'default'}",
                 flush=True,
             )
@@ -274,15 +283,13 @@ def main() -> None:
                     "ortune": ours.settings,
                     "verdict": verdict,
                     "claim": msgspec.to_builtins(claim),
-                    "ortune_over_olive": msgspec.to_builtins(direct),
-                    "ortune_over_default": msgspec.to_builtins(over_default),
-                    "olive_over_default": msgspec.to_builtins(olive_over_default),
+                    "matches": [dict(zip(RATIOS, map(msgspec.to_builtins, ratios), strict=True)) for ratios in matches],
                 }
             )
             if arguments.json:
                 arguments.json.write_text(json.dumps({"host": describe_host(), "runs": rows}, indent=1) + "\n")
         shutil.rmtree(folder)
-    worse = sum(row["ortune_over_olive"]["high"] < 1 for row in rows)
+    worse = sum(all(match["ortune_over_olive"]["high"] < 1 for match in row["matches"]) for row in rows)
     in_time = sum(row["ortune_s"] <= row["olive_s"] / 2 for row in rows)
     print(f"ortune's answer is worse than Olive's beyond the interval in {worse} of {len(rows)}; in time in {in_time}")
 
