@@ -74,6 +74,11 @@ class TestTune:
             space_of(tune=parse_tune([f"{AFFINITY}=1;2;3;4;5|"]))
         assert AFFINITY in names(space_of(tune=parse_tune([f"{AFFINITY}=1;2;3;4;5|", "intra_op_num_threads=6"])))
 
+    def test_the_default_alone_is_nothing_to_try(self) -> None:
+        space = space_of(tune=parse_tune(["session.dynamic_block_base=0"]))
+        assert "session.dynamic_block_base" not in names(space)
+        assert any(skipped.knob.id == "session.dynamic_block_base" for skipped in space.skipped)
+
     def test_the_same_knob_twice_adds_up(self) -> None:
         assert parse_tune([f"{SPIN}=50", f"{SPIN}=60"]) == {SPIN: ("50", "60")}
 

@@ -464,6 +464,10 @@ def ask_for(found: Sequence[Dimension | Skipped], wish: Wish) -> list[Dimension 
     for dimension in kept:
         if dimension.knob is catalogue.INTRA_OP_THREAD_AFFINITIES:
             dimension = _fitting(dimension, counts, asked=dimension.name in wish.tune)
+        if len(dimension.choices) < 2:
+            skipped.append(Skipped(knob=dimension.knob, why="no value beside the default is left to try"))
+            names.discard(dimension.name)
+            continue
         dead = [
             name
             for name, labels in dimension.inert.items()
