@@ -446,7 +446,13 @@ def start_search(folder: Path, *options: str, python: tuple[str, ...] = ()) -> s
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "COLUMNS": "100"},
+        # In a script's background, where these tests may run, Ctrl-C is ignored, and that would be inherited.
+        preexec_fn=None if sys.platform == "win32" else heed_interrupts,
     )
+
+
+def heed_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def wait_for(process: subprocess.Popen[str], text: str) -> None:
