@@ -428,13 +428,7 @@ def ask_for(found: Sequence[Dimension | Skipped], wish: Wish) -> list[Dimension 
     Raises:
         UsageError: A knob that is to be tried alone has no values to try, or onnxruntime is too old for one.
     """
-    for name in (*wish.tune, *wish.fix):
-        since = catalogue.KNOBS[name].since
-        if _is_newer(since, wish.onnxruntime):
-            raise UsageError(
-                f"{name}: onnxruntime {wish.onnxruntime} does not know it, and would take it without a word.",
-                f"It is there since {since}: pip install --upgrade onnxruntime.",
-            )
+    _check_versions(wish)
     dimensions = {each.name: each for each in found if isinstance(each, Dimension)}
     skipped = [each for each in found if isinstance(each, Skipped) and each.knob.id not in wish.tune]
     for name, values in wish.tune.items():
@@ -479,6 +473,21 @@ def ask_for(found: Sequence[Dimension | Skipped], wish: Wish) -> list[Dimension 
             inert = {name: labels for name, labels in dimension.inert.items() if name in names}
             result.append(msgspec.structs.replace(dimension, inert=inert))
     return [*result, *skipped]
+
+
+def _check_versions(wish: Wish) -> None:
+    """Check that the installed onnxruntime knows what the user names.
+
+    Raises:
+        UsageError: It does not.
+    """
+    for name in (*wish.tune, *wish.fix):
+        since = catalogue.KNOBS[name].since
+        if _is_newer(since, wish.onnxruntime):
+            raise UsageError(
+                f"{name}: onnxruntime {wish.onnxruntime} does not know it, and would take it without a word.",
+                f"It is there since {since}: pip install --upgrade onnxruntime.",
+            )
 
 
 def _thread_labels(dimensions: Sequence[Dimension], wish: Wish) -> frozenset[str]:
