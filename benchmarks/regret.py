@@ -347,7 +347,7 @@ def plot(summaries: list[Row], path: Path) -> None:
         axis.minorticks_off()
         axis.grid(alpha=0.3)
     axes[0][0].set_ylabel("share of searches within 2 % of the best")
-    axes[0][-1].legend(fontsize=8, loc="lower right")
+    axes[0][-1].legend(fontsize=8, loc="upper left")
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
 
