@@ -122,7 +122,7 @@ def set_knob(config: Config, name: str, value: str) -> Config:
     knob = find_knob(name)
     if knob is PROVIDERS:
         return with_provider(config, find_provider(value).name)
-    if knob.where == "dynamic_options" or (knob.where == "config" and knob.kind == "text"):
+    if not knob.is_settable:
         raise UsageError(f"{knob.id}: ortune cannot set it ({PLACES[knob.where]}).")
     if knob.provider:
         config = with_provider(config, knob.provider)

@@ -212,6 +212,19 @@ def migrate(document: Any, version: int) -> Any:
     return document
 
 
+def check_digest(record: Record, path: str | Path, digest: str) -> None:
+    """Check that a model's digest is that of the model that the record is for.
+
+    Raises:
+        RecordError: It is another model.
+    """
+    if digest != record.model.digest:
+        raise RecordError(
+            f"The record is for another model: {record.model.path} with {record.model.digest}; {path} has {digest}.",
+            f"Pass that model, or tune this one: ortune search {path}.",
+        )
+
+
 def pick_point(record: Record, number: int) -> Record:
     """Return a record that recommends another point of its front.
 

@@ -36,15 +36,12 @@ TENSORRT = "TensorrtExecutionProvider"
 OPENVINO = "OpenVINOExecutionProvider"
 
 
-def available() -> tuple[str, ...]:
-    runtime = read_installed_runtime()
-    return runtime.providers if runtime else ()
-
-
-HAS_GPU = CUDA in available() and not find_fault(CUDA)
+RUNTIME = read_installed_runtime()
+AVAILABLE = RUNTIME.providers if RUNTIME else ()
+HAS_GPU = CUDA in AVAILABLE and not find_fault(CUDA)
 needs_gpu = pytest.mark.skipif(not HAS_GPU, reason=f"{CUDA} does not work here")
-needs_gpu_wheel = pytest.mark.skipif(CUDA not in available() or HAS_GPU, reason="needs onnxruntime-gpu without a GPU")
-needs_openvino = pytest.mark.skipif(OPENVINO not in available(), reason="needs onnxruntime-openvino")
+needs_gpu_wheel = pytest.mark.skipif(CUDA not in AVAILABLE or HAS_GPU, reason="needs onnxruntime-gpu without a GPU")
+needs_openvino = pytest.mark.skipif(OPENVINO not in AVAILABLE, reason="needs onnxruntime-openvino")
 
 
 def names(space: SearchSpace) -> set[str]:
@@ -169,8 +166,7 @@ class TestDetection:
         assert find_fault(CPU) == ""
 
     def test_the_version_is_told_without_importing(self) -> None:
-        runtime = read_installed_runtime()
-        assert runtime and installed_version() == runtime.onnxruntime
+        assert RUNTIME and installed_version() == RUNTIME.onnxruntime
         code = "import ortune.measure.runtime as r, sys; r.installed_version(); print('onnxruntime' in sys.modules)"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == "False"
@@ -181,12 +177,12 @@ class TestDetection:
         assert done.stdout.strip() == "False"
 
     def test_a_provider_that_is_not_installed_is_told_with_its_package(self) -> None:
-        missing = next(name for name in (OPENVINO, CUDA) if name not in available())
+        missing = next(name for name in (OPENVINO, CUDA) if name not in AVAILABLE)
         with pytest.raises(UsageError, match=find_provider(missing).package.split("[")[0]):
             choose_providers([missing])
 
     def test_the_search_goes_on_with_the_rest(self) -> None:
-        missing = next(name for name in (OPENVINO, CUDA) if name not in available())
+        missing = next(name for name in (OPENVINO, CUDA) if name not in AVAILABLE)
         working, faults = choose_providers(["cpu", missing])
         assert working == (CPU,)
         assert list(faults) == [missing]

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import msgspec
 
-from ortune.errors import ModelError, RecordError
+from ortune.errors import ModelError
 from ortune.host import Fingerprint, Host
 from ortune.measure import Runtime
 from ortune.model import digest_of, hash_file
-from ortune.record import Record
+from ortune.record import Record, check_digest
 
 HOST_NAMES = {
     "system": "operating system",
@@ -62,12 +62,7 @@ def check_model(record: Record, model: str | Path) -> None:
         ]
     except ModelError as error:
         raise ModelError(error.message, "The record says that this file belongs to the model.") from None
-    digest = digest_of(found)
-    if digest != record.model.digest:
-        raise RecordError(
-            f"The record is for another model: {record.model.path} with {record.model.digest}; {path} has {digest}.",
-            f"Pass that model, or tune this one: ortune search {path}.",
-        )
+    check_digest(record, path, digest_of(found))
 
 
 def find_misfits(record: Record, host: Host, runtime: Runtime) -> tuple[Misfit, ...]:

@@ -12,6 +12,9 @@ from collections.abc import Iterable, Sequence
 
 from ortune.host import Cpus, Host
 
+AFFINITIES = "session.intra_op_thread_affinities"
+"""The session config entry that holds one."""
+
 MAX_LENGTH = 8192
 """The longest value that a session config entry may have, in characters."""
 

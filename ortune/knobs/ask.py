@@ -44,7 +44,7 @@ def parse_fix(texts: Sequence[str], *, approximate: bool = False) -> dict[str, V
     fixed: dict[str, Value] = {}
     for text in texts:
         knob, given = _split("--fix", text)
-        if knob.where == "dynamic_options" or (knob.where == "config" and knob.kind == "text"):
+        if not knob.is_settable:
             raise UsageError(f"--fix {knob.id}: ortune cannot set it ({PLACES[knob.where]}).")
         _check_numerics("--fix", knob, approximate=approximate)
         fixed[knob.id] = _parse("--fix", knob, given)

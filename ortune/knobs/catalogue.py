@@ -12,6 +12,7 @@ from functools import partial
 
 from ortune.errors import UsageError
 from ortune.knobs import own
+from ortune.knobs.affinity import AFFINITIES
 from ortune.knobs.knob import Knob
 from ortune.knobs.providers import cpu, cuda, nv_tensorrt_rtx, openvino, tensorrt
 
@@ -69,7 +70,7 @@ INTRA_OP_NUM_THREADS = _attribute(
     source=THREADS_PAGE,
 )
 INTRA_OP_THREAD_AFFINITIES = _entry(
-    name="session.intra_op_thread_affinities",
+    name=AFFINITIES,
     kind="text",
     default="",
     pattern=rf"{_CPUS}(;{_CPUS})*",

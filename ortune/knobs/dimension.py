@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -86,7 +87,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-def switch(knob: Knob, value: int | bool | str, why: str, **given: object) -> Dimension:
-    """Return a dimension with one value beside the default."""
-    choice = Choice(label=str(value), value=value, why=why)
-    return Dimension(knob=knob, choices=(DEFAULT_CHOICE, choice), **given)  # type: ignore[arg-type]
+def choose(knob: Knob, *choices: tuple[int | bool | str, str], **given: Any) -> Dimension:
+    """Return a dimension of these values beside the default, each with the reason to try it."""
+    made = (Choice(label=str(value), value=value, why=why) for value, why in choices)
+    return Dimension(knob=knob, choices=(DEFAULT_CHOICE, *made), **given)

@@ -98,6 +98,11 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
         """Its name in a table."""
         return self.short or self.id
 
+    @property
+    def is_settable(self) -> bool:
+        """Whether a text can set it in a config; `providers` and pools are chosen by options of their own."""
+        return self.where != "dynamic_options" and not (self.where == "config" and self.kind == "text")
+
     def describe_values(self) -> str:
         """Return what it may be set to, for people."""
         if self.kind == "boolean":

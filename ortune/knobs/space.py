@@ -16,7 +16,7 @@ from ortune.host import Host
 from ortune.knobs import catalogue
 from ortune.knobs.affinity import Placement, parse_affinity
 from ortune.knobs.config import BETWEEN_SESSIONS, CPU, DEFAULT, Config, Provider, ThreadPool
-from ortune.knobs.dimension import DEFAULT_CHOICE, DEFAULT_LABEL, Choice, Dimension, Rule, Skipped, switch
+from ortune.knobs.dimension import DEFAULT_CHOICE, DEFAULT_LABEL, Choice, Dimension, Rule, Skipped, choose
 from ortune.knobs.knob import Knob, Value
 from ortune.knobs.own import GLOBAL_THREAD_POOL, IO_BINDING, PROVIDERS
 from ortune.knobs.providers import chain_of, find_provider
@@ -585,28 +585,28 @@ def _add_minor(host: Host, model: ModelInfo, wish: Wish) -> Iterator[Dimension |
         made += _ways_of_spinning(host, model)
     if wish.of_memory:
         made += [
-            switch(catalogue.ENABLE_CPU_MEM_ARENA, False, "no arena: memory goes back as soon as it is free"),
-            switch(catalogue.ENABLE_MEM_PATTERN, False, "no planning of memory ahead of a call", inert=parallel),
-            switch(catalogue.ENABLE_MEM_REUSE, False, "no buffer serves twice in a call"),
-            switch(catalogue.DISABLE_PREPACKING, "1", "weights stay as they are: no second copy of them"),
-            switch(catalogue.USE_DEVICE_ALLOCATOR_FOR_INITIALIZERS, "1", "weights do not round the arena up"),
-            switch(catalogue.LOOP_LEVEL, "0", "the graph is rewritten in one pass"),
-            switch(catalogue.ARENA_SHRINKAGE, "cpu:0", "the arena gives memory back after each call"),
+            choose(catalogue.ENABLE_CPU_MEM_ARENA, (False, "no arena: memory goes back as soon as it is free")),
+            choose(catalogue.ENABLE_MEM_PATTERN, (False, "no planning of memory ahead of a call"), inert=parallel),
+            choose(catalogue.ENABLE_MEM_REUSE, (False, "no buffer serves twice in a call")),
+            choose(catalogue.DISABLE_PREPACKING, ("1", "weights stay as they are: no second copy of them")),
+            choose(catalogue.USE_DEVICE_ALLOCATOR_FOR_INITIALIZERS, ("1", "weights do not round the arena up")),
+            choose(catalogue.LOOP_LEVEL, ("0", "the graph is rewritten in one pass")),
+            choose(catalogue.ARENA_SHRINKAGE, ("cpu:0", "the arena gives memory back after each call")),
         ]
     if {"QuantizeLinear", "DequantizeLinear"} & ops:
         made += [
-            switch(
-                catalogue.DISABLE_QUANT_QDQ, "1", "operators between QuantizeLinear and DequantizeLinear stay float"
+            choose(
+                catalogue.DISABLE_QUANT_QDQ, ("1", "operators between QuantizeLinear and DequantizeLinear stay float")
             ),
-            switch(catalogue.DISABLE_DOUBLE_QDQ_REMOVER, "1", "pairs of them are not merged"),
-            switch(catalogue.DISABLE_QDQ_CONSTANT_FOLDING, "1", "quantized weights are not unpacked ahead of time"),
+            choose(catalogue.DISABLE_DOUBLE_QDQ_REMOVER, ("1", "pairs of them are not merged")),
+            choose(catalogue.DISABLE_QDQ_CONSTANT_FOLDING, ("1", "quantized weights are not unpacked ahead of time")),
         ]
     if model.traits.width > 1:
-        made.append(switch(catalogue.EXECUTION_ORDER, "PRIORITY_BASED", "nodes run in another order", inert=parallel))
+        made.append(choose(catalogue.EXECUTION_ORDER, ("PRIORITY_BASED", "nodes run in another order"), inert=parallel))
     if host.system == "Linux":
         made += [_allocator_choice(wish)] if wish.allocators else []
     if wish.approximate:
-        made += _approximate(ops, host)
+        made += _approximate(ops)
     for dimension in made:
         if _is_newer(dimension.knob.since, wish.onnxruntime):
             yield Skipped(knob=dimension.knob, why=f"onnxruntime knows it since {dimension.knob.since}")
@@ -618,7 +618,7 @@ def _ways_of_spinning(host: Host, model: ModelInfo) -> Iterator[Dimension]:
     """Yield how workers may wait, where they have to wait at all."""
     spins = _spins(host)
     why = "workers stop spinning as soon as no call is under way"
-    yield switch(catalogue.FORCE_SPINNING_STOP, "1", why, inert=spins)
+    yield choose(catalogue.FORCE_SPINNING_STOP, ("1", why), inert=spins)
     pools = [(catalogue.INTRA_OP_SPIN_DURATION, catalogue.INTRA_OP_SPIN_BACKOFF, spins)]
     if model.traits.width > 1:
         between = {
@@ -627,19 +627,20 @@ def _ways_of_spinning(host: Host, model: ModelInfo) -> Iterator[Dimension]:
         }
         pools.append((catalogue.INTER_OP_SPIN_DURATION, catalogue.INTER_OP_SPIN_BACKOFF, between))
     for duration, backoff, inert in pools:
-        choices = (
-            Choice(label="100", value="100", why="workers spin for 100 µs, then sleep"),
-            Choice(label="1000", value="1000", why="workers spin for a millisecond, then sleep"),
-        )
-        yield Dimension(knob=duration, choices=(DEFAULT_CHOICE, *choices), inert=inert)
-        yield switch(backoff, "8", "workers look for work less and less often", inert=inert)
+        times = (("100", "workers spin for 100 µs, then sleep"), ("1000", "workers spin for a millisecond, then sleep"))
+        yield choose(duration, *times, inert=inert)
+        yield choose(backoff, ("8", "workers look for work less and less often"), inert=inert)
+
+
+def _one_thread(host: Host) -> frozenset[str]:
+    """Return the choices of `intra_op_num_threads` that make no worker."""
+    return frozenset({"1"} | ({DEFAULT_LABEL} if host.n_default_threads == 1 else set()))
 
 
 def _spins(host: Host) -> dict[str, frozenset[str]]:
     """Return under which choices no intra-op worker spins."""
-    one_thread = frozenset({"1"} | ({DEFAULT_LABEL} if host.n_default_threads == 1 else set()))
     return {
-        catalogue.INTRA_OP_NUM_THREADS.name: one_thread,
+        catalogue.INTRA_OP_NUM_THREADS.name: _one_thread(host),
         catalogue.INTRA_OP_ALLOW_SPINNING.name: frozenset({SPINNING_OFF.label}),
     }
 
@@ -652,19 +653,19 @@ def _allocator_choice(wish: Wish) -> Dimension:
     return Dimension(knob=catalogue.LD_PRELOAD, choices=(DEFAULT_CHOICE, *choices))
 
 
-def _approximate(ops: set[str], host: Host) -> Iterator[Dimension]:
+def _approximate(ops: set[str]) -> Iterator[Dimension]:
     """Yield what changes outputs beyond rounding, where the graph has what it applies to."""
     if {"Erf", "Gelu", "BiasGelu"} & ops:
-        yield switch(catalogue.ENABLE_GELU_APPROXIMATION, "1", "GELU by a formula that is faster to compute")
+        yield choose(catalogue.ENABLE_GELU_APPROXIMATION, ("1", "GELU by a formula that is faster to compute"))
     if "Cast" in ops:
-        yield switch(catalogue.ENABLE_CAST_CHAIN_ELIMINATION, "1", "casts there and back are left out")
+        yield choose(catalogue.ENABLE_CAST_CHAIN_ELIMINATION, ("1", "casts there and back are left out"))
     if "QuantizeLinear" in ops:
-        yield switch(
-            catalogue.ENABLE_QUANT_QDQ_CLEANUP, "1", "pairs of QuantizeLinear and DequantizeLinear that are left go"
+        yield choose(
+            catalogue.ENABLE_QUANT_QDQ_CLEANUP, ("1", "pairs of QuantizeLinear and DequantizeLinear that are left go")
         )
     if "MatMulNBits" in ops:
-        yield switch(catalogue.USE_LUT_GEMM, "1", "products of few bits from tables")
-    yield switch(catalogue.SET_DENORMAL_AS_ZERO, "1", "the smallest numbers count as zero")
+        yield choose(catalogue.USE_LUT_GEMM, ("1", "products of few bits from tables"))
+    yield choose(catalogue.SET_DENORMAL_AS_ZERO, ("1", "the smallest numbers count as zero"))
 
 
 def _is_newer(since: str, installed: str) -> bool:
@@ -760,7 +761,7 @@ def _add_threads(host: Host, dimensions: list[Dimension], skipped: list[Skipped]
     """Add the intra-op pool: its size, where its workers run, how they wait, and how work is split among them."""
     counts = thread_counts(host)
     first = len(dimensions)
-    one_thread = frozenset({"1"} | ({DEFAULT_LABEL} if host.n_default_threads == 1 else set()))
+    one_thread = _one_thread(host)
     alone = {catalogue.INTRA_OP_NUM_THREADS.name: one_thread}
     dimensions.append(
         Dimension(

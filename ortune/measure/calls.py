@@ -83,6 +83,7 @@ class Bound:
         self._options = make_run_options(config)
         self._device = "cuda" if config.provider in CUDA_BASED else "cpu"
         self._inputs: dict[str, Any] = {}
+        self._changing: list[str] = []
         captured = any(GRAPH_OPTIONS & options.keys() for _, options in config.providers)
         if captured and reference is not None:
             import onnxruntime
@@ -90,11 +91,11 @@ class Bound:
             for name, array in zip(names, reference, strict=True):
                 fixed = onnxruntime.OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype, self._device)
                 self._binding.bind_ortvalue_output(name, fixed)
-            self._changing = []
         else:
             # ONNX Runtime fills the buffers of the last call again, and fails where the shape is another.
             fixed_shapes = all(isinstance(size, int) for output in session.get_outputs() for size in output.shape)
-            self._changing = [] if fixed_shapes else list(names)
+            if not fixed_shapes:
+                self._changing = list(names)
             for name in names:
                 self._binding.bind_output(name, self._device)
 

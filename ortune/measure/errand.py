@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
+from ortune.measure.death import explain_death, read_log
 from ortune.measure.values import Failure
 from ortune.measure.worker import die_with_parent, failure_of
 
@@ -68,7 +69,7 @@ def ask_child(
         try:
             answer = msgspec.json.decode(path.read_bytes(), type=Answer)
         except (OSError, msgspec.MsgspecError):
-            return _cause_of_death(done.returncode, log_path)
+            return explain_death(done.returncode, " ".join(read_log(log_path)[-2:]), "load")
         if answer.failure is not None:
             return answer.failure
         return msgspec.json.decode(answer.reply, type=reply)
@@ -89,16 +90,3 @@ def answer_parent(request: type[Request], work: Callable[[Request, Enter], msgsp
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
-
-
-def _cause_of_death(status: int, log_path: Path) -> Failure:
-    lines = log_path.read_bytes()[-4096:].decode("utf-8", "replace").split("\n")
-    tail = " ".join(line.strip() for line in lines if line.strip())[-400:]
-    if status >= 0:
-        message = f"the process ended by itself with status {status}"
-        return Failure(kind="exit", stage="load", message=f"{message}: {tail}" if tail else message)
-    name = signal.Signals(-status).name
-    if name == "SIGKILL" or "bad_alloc" in tail:
-        message = f"ended by {name}, most likely for lack of memory"
-        return Failure(kind="out_of_memory", stage="load", message=message)
-    return Failure(kind="crash", stage="load", message=f"ended by {name}" + (f": {tail}" if tail else ""))

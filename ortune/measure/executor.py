@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -24,6 +22,7 @@ from ortune.knobs.config import DEFAULT, Config
 from ortune.knobs.providers import find_provider
 from ortune.knobs.space import describe
 from ortune.measure import protocol
+from ortune.measure.death import explain_death, read_log
 from ortune.measure.values import Block, BlockPlan, Failure, Live, Loaded, Runtime
 from ortune.model import ModelInfo
 from ortune.workload import Feed, Tolerance
@@ -42,8 +41,6 @@ BUILD_DEADLINE_S = 600.0
 """Time that a provider which compiles models may take for one."""
 
 TIME_TO_DIE_S = 10.0
-LOG_TAIL_BYTES = 4096
-LOG_TAIL_LINES = 8
 
 
 class ProcessExecutor:
@@ -239,7 +236,7 @@ class Worker:
         if isinstance(reply, Failure):
             return reply
         assert isinstance(reply, protocol.LoadedReply)
-        self.loaded = msgspec.structs.replace(reply.loaded, log=self._log_lines(), build_s=build_s)
+        self.loaded = msgspec.structs.replace(reply.loaded, log=read_log(self._log_path), build_s=build_s)
         self.runtime = reply.runtime
         self._suspend()
         return None
@@ -313,31 +310,11 @@ class Worker:
             status = self._process.wait(TIME_TO_DIE_S)
         except subprocess.TimeoutExpired:
             return Failure(kind="exit", stage=stage, message="the worker closed its pipe and went on running")
-        tail = " ".join(self._log_lines()[-2:])
-        if status >= 0:
-            message = f"the process ended by itself with status {status}"
-            return Failure(kind="exit", stage=stage, message=f"{message}: {tail}" if tail else message)
-        name = signal.Signals(-status).name
-        if "bad_alloc" in tail or name == "SIGKILL":
-            message = f"ended by {name}, most likely for lack of memory"
-            return Failure(kind="out_of_memory", stage=stage, message=message)
-        return Failure(kind="crash", stage=stage, message=f"ended by {name}" + (f": {tail}" if tail else ""))
+        return explain_death(status, " ".join(read_log(self._log_path)[-2:]), stage)
 
     def _suspend(self) -> None:
         with contextlib.suppress(psutil.Error):  # it died; the next request tells how
             self._control.suspend()
-
-    def _log_lines(self) -> tuple[str, ...]:
-        """Return the last lines that the worker printed, without repetitions and colour codes."""
-        try:
-            with self._log_path.open("rb") as log:
-                log.seek(0, os.SEEK_END)
-                log.seek(max(log.tell() - LOG_TAIL_BYTES, 0))
-                text = log.read().decode("utf-8", "replace")
-        except OSError:
-            return ()
-        lines = (re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in text.splitlines())
-        return tuple(dict.fromkeys(line[:400] for line in lines if line))[-LOG_TAIL_LINES:]
 
 
 def _integers(data: bytes) -> NDArray[np.int64]:

@@ -25,7 +25,7 @@ from ortune.workload import Goal
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-SCHEMA = 1
+SCHEMA = 2
 
 N_QUANTILES = 16
 """Latencies that are kept of each block, evenly by rank."""

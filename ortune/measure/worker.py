@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ortune.errors import OrtuneError
-from ortune.knobs.affinity import parse_affinity
-from ortune.knobs.catalogue import INTRA_OP_THREAD_AFFINITIES
+from ortune.knobs.affinity import AFFINITIES, parse_affinity
 from ortune.knobs.config import CPU, Config, alias_of
 from ortune.measure import cpu, protocol
 from ortune.measure.gpu import GpuReader
@@ -98,7 +97,9 @@ class Candidate:
         self.pool = cpu.thread_ids() - before
         threads = read_pool(self.pool, config, request.n_sessions)
         session = sessions[0]
-        reference = None if request.is_reference else load_outputs(Path(request.reference_path))[0]
+        reference = None
+        if config.io_binding and not request.is_reference:
+            reference = load_outputs(Path(request.reference_path))[0]
         self.call = make_call(sessions, config, reference)
         self.names = [output.name for output in session.get_outputs()]
         return Loaded(
@@ -278,9 +279,8 @@ def find_unpinned(config: Config, threads: tuple[PoolThread, ...], n_sessions: i
 
     A pinning that the kernel refuses is only logged, and the thread runs anywhere.
     """
-    name = INTRA_OP_THREAD_AFFINITIES.name
     sessions = [config.of_session(number).session_config for number in range(n_sessions)]
-    affinities = [entries[name] for entries in sessions if entries.get(name)]
+    affinities = [entries[AFFINITIES] for entries in sessions if entries.get(AFFINITIES)]
     if not affinities or not threads:
         return ""
     groups = sorted(group for affinity in affinities for group in parse_affinity(affinity))

@@ -6,18 +6,14 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ortune.errors import ModelError
+from ortune.model.child import answer_parent, read_in_child
 from ortune.model.values import Dim
-
-READ_TIMEOUT_S = 600.0
 
 LONGEST_ATTRIBUTE = 16
 """Lists and strings in attributes that are longer are left out: they are data."""
@@ -126,37 +122,13 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
         return readers
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What the child says: the graph, or why it cannot be read."""
-
-    graph: Graph | None = None
-    message: str = ""
-    cure: str = ""
-
-
 def read_graph(path: str | Path) -> Graph:
     """Read a model's graph in a process of its own. External data may be missing: `Graph.data_files` tells.
 
     Raises:
         ModelError: The file is missing, or is not an ONNX model.
     """
-    path = Path(path)
-    if not path.is_file():
-        what = f"{path} is not a file." if path.exists() else f"There is no file {path}."
-        raise ModelError(what, "Pass the path of an .onnx file.")
-    command = [sys.executable, "-P", "-m", "ortune.model.graph", str(path.resolve())]
-    try:
-        child = subprocess.run(command, capture_output=True, timeout=READ_TIMEOUT_S, check=False)
-        answer = msgspec.json.decode(child.stdout, type=Answer)
-    except subprocess.TimeoutExpired:
-        raise ModelError(f"Reading {path} took more than {READ_TIMEOUT_S:.0f} s.") from None
-    except msgspec.DecodeError:
-        last = child.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
-        reason = last[0] if last else f"its reader ended with status {child.returncode}"
-        raise ModelError(f"Cannot read {path}: {reason}.") from None
-    if answer.graph is None:
-        raise ModelError(answer.message, answer.cure)
-    return answer.graph
+    return read_in_child("ortune.model.graph", path, Graph)
 
 
 def summarise(path: Path) -> Graph:
@@ -331,16 +303,5 @@ def _read_data_files(model: Any, directory: Path) -> tuple[DataFile, ...]:
     return tuple(files)
 
 
-def main() -> None:
-    """Print the graph, or the fault, as JSON."""
-    try:
-        answer = Answer(graph=summarise(Path(sys.argv[1])))
-    except ModelError as error:
-        answer = Answer(message=error.message, cure=error.cure)
-    except OSError as error:
-        answer = Answer(message=f"Cannot read {sys.argv[1]}: {error.strerror}.")
-    sys.stdout.buffer.write(msgspec.json.encode(answer))
-
-
 if __name__ == "__main__":
-    main()
+    answer_parent(summarise)

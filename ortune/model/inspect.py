@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from ortune.errors import ModelError
-from ortune.model import Answer
+from ortune.model.child import answer_parent
 from ortune.model.digest import hash_file
 from ortune.model.values import Dim, InputInfo, ModelInfo, OutputInfo, Traits
 
@@ -302,16 +299,5 @@ def _width(graph: Any) -> int:
     return max(counts.values(), default=0)
 
 
-def main() -> None:
-    """Print the facts, or the fault, as JSON."""
-    try:
-        answer = Answer(model=inspect(Path(sys.argv[1])))
-    except ModelError as error:
-        answer = Answer(message=error.message, cure=error.cure)
-    except OSError as error:
-        answer = Answer(message=f"Cannot read {sys.argv[1]}: {error.strerror}.")
-    sys.stdout.buffer.write(msgspec.json.encode(answer))
-
-
 if __name__ == "__main__":
-    main()
+    answer_parent(inspect)

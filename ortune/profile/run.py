@@ -9,13 +9,13 @@ from pathlib import Path
 
 import msgspec
 
-from ortune.errors import ModelError, RecordError, UsageError
+from ortune.errors import ModelError, UsageError
 from ortune.knobs import DEFAULT, Config
 from ortune.measure import Failure
 from ortune.measure.profiler import ProfileRequest, trace
 from ortune.model import ModelInfo, digest_of, read_model
 from ortune.profile.trace import Breakdown, break_down, read_trace, split_runs
-from ortune.record import Record
+from ortune.record import Record, check_digest
 from ortune.workload import Feed, InputData, InputOptions, make_feed
 from ortune.workload.inputs import explain_failure
 
@@ -79,7 +79,7 @@ def profile(order: ProfileOrder) -> Profile:
         raise UsageError(f"--runs {order.runs}: at least one run must be profiled.")
     model = read_model(order.model)
     if order.record is not None:
-        check_record(order.record, model)
+        check_digest(order.record, model.path, digest_of(model.files))
     feed = make_feed(model, choose_inputs(order))
     if feed.n_cases > 1:
         raise UsageError(
@@ -102,21 +102,6 @@ def profile(order: ProfileOrder) -> Profile:
         msgspec.structs.replace(side, trace=str(folder / f"{side.name}.json")) if side.trace else side for side in sides
     )
     return Profile(model=order.model, inputs=feed.describe(), sides=tuple(kept))
-
-
-def check_record(record: Record, model: ModelInfo) -> None:
-    """Check that the record is for this model.
-
-    Raises:
-        RecordError: It is for another.
-    """
-    digest = digest_of(model.files)
-    if digest != record.model.digest:
-        raise RecordError(
-            f"The record is for another model: {record.model.path} had digest {record.model.digest[:19]}..., "
-            f"{model.path} has {digest[:19]}....",
-            "Tune this one: ortune search MODEL -o FILE.",
-        )
 
 
 def choose_inputs(order: ProfileOrder) -> InputOptions:

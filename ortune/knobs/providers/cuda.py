@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from ortune.host import Host
+from ortune.knobs.dimension import choose
 from ortune.knobs.knob import Knob
 from ortune.knobs.providers.interface import (
     ATTENTION,
@@ -13,7 +14,6 @@ from ortune.knobs.providers.interface import (
     Found,
     bind,
     capture,
-    choose,
 )
 from ortune.knobs.wish import Wish
 from ortune.model import ModelInfo

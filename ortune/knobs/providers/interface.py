@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from ortune.host import Host
-from ortune.knobs.dimension import DEFAULT_CHOICE, DEFAULT_LABEL, Choice, Dimension, Skipped
+from ortune.knobs.dimension import DEFAULT_CHOICE, DEFAULT_LABEL, Choice, Dimension, Skipped, choose
 from ortune.knobs.knob import Knob
 from ortune.knobs.own import IO_BINDING
 from ortune.knobs.wish import Wish
@@ -47,12 +47,6 @@ class ExecutionProvider(msgspec.Struct, frozen=True, kw_only=True):
     def option(self, name: str) -> Knob:
         """Return the option of that name."""
         return next(knob for knob in self.options if knob.name == name)
-
-
-def choose(knob: Knob, *choices: tuple[str, str], **given: object) -> Dimension:
-    """Return a dimension of these values, each with the reason to try it."""
-    made = (Choice(label=value, value=value, why=why) for value, why in choices)
-    return Dimension(knob=knob, choices=(DEFAULT_CHOICE, *made), **given)  # type: ignore[arg-type]
 
 
 def bind() -> Dimension:

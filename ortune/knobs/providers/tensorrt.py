@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 from ortune.host import Host
+from ortune.knobs.dimension import choose
 from ortune.knobs.knob import Knob
-from ortune.knobs.providers.interface import ExecutionProvider, Found, bind, capture, choose
+from ortune.knobs.providers.interface import ExecutionProvider, Found, bind, capture
 from ortune.knobs.wish import Wish
 from ortune.model import ModelInfo
 
