@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ortune.apply.api import create_session, run_options, session_options
+    from ortune.apply.install import install
     from ortune.errors import (
         HostError,
         InputsError,
@@ -36,6 +37,7 @@ __all__ = [
     "UsageError",
     "__version__",
     "create_session",
+    "install",
     "read_record",
     "run_options",
     "search",
@@ -44,6 +46,7 @@ __all__ = [
 
 _HOMES = {
     "create_session": "ortune.apply.api",
+    "install": "ortune.apply.install",
     "run_options": "ortune.apply.api",
     "session_options": "ortune.apply.api",
     "Record": "ortune.record",

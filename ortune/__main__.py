@@ -1,14 +1,33 @@
 """Where the command starts, as `ortune` and as `python -m ortune`."""
 
+import sys
+
 from ortune.interrupts import end_at_once
 
 
 def main() -> None:
     """Run the command line."""
     end_at_once()
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["apply"] and "--" in arguments:
+        run_program(arguments)
     from ortune.cli import main as run
 
     run()
+
+
+def run_program(arguments: list[str]) -> None:
+    """Become another program, in which records are in force."""
+    from ortune.errors import ExitCode, OrtuneError
+    from ortune.launch import launch
+
+    try:
+        launch(arguments)
+    except OrtuneError as error:
+        from ortune.cli import show_error
+
+        show_error(error)
+        sys.exit(ExitCode.ERROR)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from ortune.trials.match import Match, Tally
 from ortune.trials.meter import Meter
 from ortune.trials.plan import match_needed_s, size_match
 from ortune.trials.run import Basis, calibrate
-from ortune.trials.values import Noise, Speedup, Summary
+from ortune.trials.values import LimitCheck, Noise, Speedup, Summary
 from ortune.tune import Setting, describe_model, describe_workload, open_executor
 from ortune.workload import Workload
 
@@ -48,6 +48,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         config: Its settings.
         summary: All figures, or None when it failed.
         speedup: How many times better than the default in the objective; None for the default, and on failure.
+        limits: Whether it keeps to each limit.
         failure: Why it is out, or None.
     """
 
@@ -55,6 +56,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     config: Config
     summary: Summary | None = None
     speedup: Speedup | None = None
+    limits: tuple[LimitCheck, ...] = ()
     failure: Failure | None = None
 
 
@@ -139,13 +141,20 @@ def with_provider(config: Config, name: str) -> Config:
     )
 
 
-def bench(setting: Setting, entrants: Sequence[Entrant], observe: Observe = lambda done, total: None) -> Comparison:
+def bench(
+    setting: Setting,
+    entrants: Sequence[Entrant],
+    observe: Observe = lambda done, total: None,
+    *,
+    base: Config = DEFAULT,
+) -> Comparison:
     """Let all of them meet.
 
     Args:
         setting: The model, its inputs, the host, and in its request the goal, the time and the seed.
         entrants: What is compared with the default.
         observe: Is told how far it is.
+        base: What stands as the default: ONNX Runtime's, or one with settings that every candidate had.
 
     Raises:
         OrtuneError: The model does not run, the default cannot be measured, or the command beside it ends.
@@ -154,7 +163,7 @@ def bench(setting: Setting, entrants: Sequence[Entrant], observe: Observe = lamb
     goal = request.goal
     with open_executor(setting) as (executor, check):
         start_s = executor.now_s()
-        first = launch_reference(executor, setting.model, setting.feed)
+        first = launch_reference(executor, setting.model, setting.feed, base)
         meter = Meter(executor, np.random.default_rng(request.seed), check)
         basis = Basis(goal=goal, n_cases=setting.feed.n_cases, quota=host.limits.quota is not None)
         start = calibrate(meter, first, basis)
@@ -175,7 +184,7 @@ def bench(setting: Setting, entrants: Sequence[Entrant], observe: Observe = lamb
                 f"--time {time_s:g}s is too short for {n_sides} configs of this model.",
                 f"It takes {needed_s:.0f} s at least: --time {needed_s:.0f}s, or leave it out.",
             )
-        match = Match([DEFAULT, *(entrant.config for entrant in entrants)], goal.load)
+        match = Match([base, *(entrant.config for entrant in entrants)], goal.load)
         match.play(
             meter,
             block,
@@ -209,4 +218,5 @@ def make_row(tally: Tally, position: int, name: str) -> Row:
         config=config,
         summary=tally.summary(position),
         speedup=None if position == DEFAULT_POSITION else tally.speedup(position, tally.goal.objective),
+        limits=tuple(tally.check(position, limit) for limit in tally.goal.limits),
     )

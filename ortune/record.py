@@ -6,9 +6,7 @@ with the path of the fault, as a config that is half understood would be half ap
 
 from __future__ import annotations
 
-import inspect
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +143,18 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     search: Search
 
 
+class Bundle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Several records in one file: for other hosts, other loads, other models.
+
+    Attributes:
+        schema: Version of this format, and of all records in it.
+        records: In the order in which they were given.
+    """
+
+    schema: int
+    records: tuple[Record, ...]
+
+
 class _Version(msgspec.Struct):
     schema: int
 
@@ -154,6 +164,21 @@ def read_record(path: str | Path) -> Record:
 
     Raises:
         RecordError: There is no such file, or it is not a record that this version understands.
+    """
+    records = read_records(path)
+    if len(records) > 1:
+        raise RecordError(
+            f"{path} is a bundle of {len(records)} records, and one is needed here.",
+            "Pass one of those that it was made of.",
+        )
+    return records[0]
+
+
+def read_records(path: str | Path) -> tuple[Record, ...]:
+    """Read a record, or all of a bundle.
+
+    Raises:
+        RecordError: There is no such file, or it holds no records that this version understands.
     """
     path = Path(path)
     try:
@@ -177,12 +202,20 @@ def read_record(path: str | Path) -> Record:
         )
     if version < 1:
         raise RecordError(f"{path} has schema {version}, which never was.")
+    document = msgspec.json.decode(data)
     try:
-        return msgspec.convert(migrate(msgspec.json.decode(data), version), type=Record)
+        if "records" not in document:
+            return (msgspec.convert(migrate(document, version), type=Record),)
+        for each in document["records"] if isinstance(document["records"], list) else ():
+            migrate(each, version)
+        records = msgspec.convert({**document, "schema": SCHEMA}, type=Bundle).records
     except msgspec.ValidationError as error:
         raise RecordError(
             f"{path} is not a valid record: {error}.", "Write it anew: ortune search MODEL -o FILE."
         ) from None
+    if not records:
+        raise RecordError(f"{path} is a bundle without records.", "Make one: ortune merge A.json B.json -o FILE.")
+    return records
 
 
 def migrate(document: Any, version: int) -> Any:
@@ -246,8 +279,8 @@ def pick_point(record: Record, number: int) -> Record:
     return msgspec.structs.replace(record, config=front[number - 1].summary.config)
 
 
-def encode_record(record: Record) -> bytes:
-    """Return the record as indented JSON."""
+def encode_record(record: Record | Bundle) -> bytes:
+    """Return the record, or a bundle of them, as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
 
 
@@ -266,6 +299,8 @@ def write_atomically(path: Path, data: bytes) -> None:
     Raises:
         UsageError: The file cannot be written.
     """
+    import tempfile
+
     try:
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
@@ -290,6 +325,8 @@ def check_writable(path: Path, option: str = "-o") -> None:
     Raises:
         UsageError: It cannot.
     """
+    import tempfile
+
     if path.is_dir():
         raise UsageError(f"Cannot write {path}: it is a folder.", f"Name a file with {option}.")
     if not path.parent.is_dir():
@@ -312,6 +349,8 @@ def json_schema() -> dict[str, Any]:
 
 def _dedent(value: Any) -> Any:
     """Take the indentation out of descriptions: Python 3.13 does, earlier versions do not."""
+    import inspect
+
     if isinstance(value, dict):
         return {key: _dedent(each) for key, each in value.items()}
     if isinstance(value, list):

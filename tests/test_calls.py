@@ -13,7 +13,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from ortune.apply.snippet import python_snippet
+from ortune.export import render
 from ortune.host.allocators import find_allocators
 from ortune.knobs import CPU, DEFAULT, Config, ThreadPool
 from ortune.measure import BlockPlan, Failure
@@ -23,6 +23,7 @@ from ortune.measure.session import count_nodes, make_session
 from ortune.model import read_model
 from ortune.workload import InputOptions, Tolerance, make_feed, make_load
 from tests.conftest import TINY_CNN
+from tests.records import make_record
 
 
 def sample(seed: int = 0) -> dict[str, Any]:
@@ -187,7 +188,7 @@ def test_nodes_are_counted_by_provider() -> None:
     ],
 )
 def test_the_code_that_is_printed_runs(config: Config, tmp_path: Path) -> None:
-    code = python_snippet(config, str(TINY_CNN))
+    code = render("python", make_record(TINY_CNN, config), str(TINY_CNN)).text
     # In a process of its own: a global pool can be made once only.
     lines = "import numpy as np\ninputs = {'image': np.zeros((1, 3, 32, 32), np.float32)}\n"
     after = "" if config.io_binding else "\noutputs = session.run(None, inputs)\n"

@@ -25,23 +25,29 @@ ALLOWED: dict[str, set[str]] = {
     "measure": VALUES - {"measure"} | {"interrupts"},
     "trials": {"errors", "knobs", "workload", "measure"},
     "record": VALUES | {"trials"},
+    "bundle": VALUES | {"trials", "record"},
     "history": VALUES,
     "tune": VALUES | {"trials", "record", "history"},
     "bench": VALUES | {"trials", "record", "tune"},
-    "apply": VALUES | {"record"},
+    "apply": VALUES | {"record", "bundle"},
+    "verify": VALUES | {"trials", "record", "tune", "bench", "apply"},
+    "export": VALUES | {"record"},
     "doctor": VALUES,
     "profile": VALUES | {"record"},
-    "console": VALUES | {"trials", "record", "tune", "bench", "apply", "doctor", "profile"},
+    "console": VALUES
+    | {"trials", "record", "bundle", "tune", "bench", "apply", "verify", "export", "doctor", "profile"},
+    "launch": {"errors", "bundle", "apply"},
     "cli": VALUES
-    | {"interrupts", "trials", "record", "history", "tune", "bench", "apply", "doctor", "profile", "console"},
-    "__main__": {"interrupts", "cli"},
+    | {"interrupts", "trials", "record", "bundle", "history", "tune", "bench", "apply", "verify", "export"}
+    | {"doctor", "profile", "console"},
+    "__main__": {"errors", "interrupts", "launch", "cli"},
 }
 """Each room, and the rooms that it may import from: those before it."""
 
 HEAVY = {
     "onnxruntime": {"measure"},
     "optuna": {"trials"},
-    "onnx": {"model", "workload"},
+    "onnx": {"model", "workload", "export"},
     "rich": {"console", "cli"},
     "typer": {"cli"},
 }

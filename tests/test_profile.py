@@ -16,12 +16,12 @@ from onnx import TensorProto, helper, numpy_helper
 from ortune.console.profile import ops_table
 from ortune.errors import InputsError, MeasureError, ModelError, RecordError, UsageError
 from ortune.knobs import DEFAULT, Config
-from ortune.model import digest_of, read_model
 from ortune.profile import Breakdown, ProfileOrder, profile
 from ortune.profile.trace import Arguments, Event, break_down, read_trace, split_runs
-from ortune.record import Record, encode_record, read_record
-from ortune.workload import InputData, InputOptions
+from ortune.record import encode_record, read_record
+from ortune.workload import InputOptions
 from tests.conftest import ROOT, TINY_CNN, TINY_ENCODER, run_ortune
+from tests.records import make_record
 
 EXAMPLE = ROOT / "tests" / "data" / "server.ortune.json"
 
@@ -229,18 +229,6 @@ def test_a_model_that_does_not_run_leaves_no_folder(tmp_path: Path) -> None:
 
 
 # With a record.
-
-
-def make_record(model: Path, config: Config) -> Record:
-    record, info = read_record(EXAMPLE), read_model(model)
-    (name, shape) = next((each.name, each.shape) for each in info.inputs)
-    inputs = {name: InputData(dtype="float32", shapes=(tuple(int(str(dim)) for dim in shape or ()),), origin="")}
-    return msgspec.structs.replace(
-        record,
-        config=config,
-        model=msgspec.structs.replace(record.model, digest=digest_of(info.files)),
-        workload=msgspec.structs.replace(record.workload, inputs=inputs),
-    )
 
 
 def test_a_config_is_set_beside_the_default(tmp_path: Path) -> None:

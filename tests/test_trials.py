@@ -15,9 +15,10 @@ import pytest
 from ortune.errors import MeasureError, NeighbourError, UsageError
 from ortune.knobs import DEFAULT, Config, build_space
 from ortune.measure import Block, BlockPlan, Failure, Live
-from ortune.trials import Basis, Budget, Outcome, Progress, run_search
 from ortune.trials.meter import Meter
 from ortune.trials.pareto import find_front, find_knee
+from ortune.trials.run import Basis, run_search
+from ortune.trials.values import Budget, Outcome, Progress
 from ortune.workload import Goal, Load, make_goal, make_load
 from tests.simulation import SimulatedExecutor, make_host, make_model
 

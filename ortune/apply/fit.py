@@ -8,22 +8,10 @@ import msgspec
 
 from ortune.errors import ModelError
 from ortune.host import Fingerprint, Host
+from ortune.host.names import HOST_NAMES, show_property
 from ortune.measure import Runtime
 from ortune.model import digest_of, hash_file
 from ortune.record import Record, check_digest
-
-HOST_NAMES = {
-    "system": "operating system",
-    "machine": "architecture",
-    "cpu_model": "CPU",
-    "n_logical": "logical CPUs",
-    "n_cores": "physical cores",
-    "n_packages": "packages",
-    "n_numa_nodes": "NUMA nodes",
-    "n_usable": "usable CPUs",
-    "n_usable_cores": "usable cores",
-    "cpu_quota": "CPU quota",
-}
 
 
 class Misfit(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,14 +42,13 @@ def check_model(record: Record, model: str | Path) -> None:
     path = Path(model)
     if not path.is_file():
         raise ModelError(f"There is no file {path}.", "Pass the path of the model that the record is for.")
-    files = record.model.files
-    try:
-        found = [
-            hash_file(path.parent, path.name),
-            *(hash_file(path.parent, file.name) for file in files[1:]),
-        ]
-    except ModelError as error:
-        raise ModelError(error.message, "The record says that this file belongs to the model.") from None
+    first, *others = record.model.files
+    found = [hash_file(path.parent, path.name)]
+    if found[0].sha256 == first.sha256:
+        try:
+            found += [hash_file(path.parent, file.name) for file in others]
+        except ModelError as error:
+            raise ModelError(error.message, "The record says that this file belongs to the model.") from None
     check_digest(record, path, digest_of(found))
 
 
@@ -71,8 +58,8 @@ def find_misfits(record: Record, host: Host, runtime: Runtime) -> tuple[Misfit, 
     misfits = [
         Misfit(
             what=HOST_NAMES[name],
-            recorded=_show(recorded),
-            here=_show(here),
+            recorded=show_property(recorded),
+            here=show_property(here),
             cure=search,
         )
         for name, (recorded, here) in record.host.differences(Fingerprint.of(host)).items()
@@ -103,7 +90,3 @@ def find_misfits(record: Record, host: Host, runtime: Runtime) -> tuple[Misfit, 
 def _minor(version: str) -> str:
     """Return major and minor version: a patch release changes no default."""
     return ".".join(version.split(".")[:2])
-
-
-def _show(value: object) -> str:
-    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -13,6 +13,7 @@ from ortune.cli.bench import bench
 from ortune.cli.doctor import doctor
 from ortune.cli.host import host
 from ortune.cli.knobs import knobs
+from ortune.cli.merge import merge
 from ortune.cli.profile import profile
 from ortune.cli.search import search
 from ortune.cli.space import space
@@ -31,6 +32,7 @@ app = typer.Typer(
 )
 app.command()(search)
 app.command()(apply)
+app.command()(merge)
 app.command()(bench)
 app.command()(space)
 app.command()(knobs)
@@ -61,7 +63,7 @@ def main() -> None:
     try:
         app()
     except OrtuneError as error:
-        _show_error(error)
+        show_error(error)
         sys.exit(ExitCode.ERROR)
     except BrokenPipeError:
         # The reader of our output has gone, as `head` does. Nothing more can be said to it.
@@ -73,7 +75,8 @@ def main() -> None:
         raise
 
 
-def _show_error(error: OrtuneError) -> None:
+def show_error(error: OrtuneError) -> None:
+    """Print what went wrong, and the cure."""
     from rich.console import Console
     from rich.text import Text
 

@@ -1,41 +1,162 @@
-"""`ortune apply`: put a record to use, after checking that it fits."""
+"""`ortune apply`: put records to use, in a program as it is, in code, in other systems' files; or check them here."""
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ortune.cli import options
-from ortune.errors import ExitCode
+from ortune.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from ortune.record import Record
+    from ortune.workload import Load
+
+RUNNING = "With a command"
+EXPORTING = "With --to"
 
 
 def apply(
-    config: Annotated[str, typer.Argument(metavar="CONFIG", help="A record that a search wrote.", show_default=False)],
-    model: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="The model.", show_default="the record's")
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="CONFIG... [MODEL] [-- COMMAND]",
+            help="Records or bundles; then the model, by default the record's; or a command to run with them.",
+            show_default=False,
+        ),
     ] = None,
-    inputs: options.Inputs = None,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", metavar="TARGET", help="Write the config for another system; --list shows which."),
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Where to write it.", rich_help_panel=EXPORTING),
+    ] = None,
+    list_targets: Annotated[bool, typer.Option("--list", help="Show what --to can write for.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Measure here whether the recorded gain holds: 0 yes, 1 no, 3 unsure.")
+    ] = False,
+    time: Annotated[
+        str | None,
+        typer.Option("--time", metavar="TIME", help="Wall time for --verify.", show_default="what the model needs"),
+    ] = None,
+    keep_explicit: Annotated[
+        bool,
+        typer.Option(
+            "--keep-explicit",
+            help="Let options that the program sets by itself win over tuned ones.",
+            rich_help_panel=RUNNING,
+        ),
+    ] = False,
+    any_model: Annotated[
+        bool,
+        typer.Option("--any-model", help="Use the config for sessions of every model.", rich_help_panel=RUNNING),
+    ] = False,
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Tell on stderr what became of each session.", rich_help_panel=RUNNING),
+    ] = False,
+    explain_json: Annotated[
+        str | None,
+        typer.Option(
+            "--explain-json", metavar="FILE", help="Add a line of JSON for each session.", rich_help_panel=RUNNING
+        ),
+    ] = None,
+    any_host: Annotated[bool, typer.Option("--any-host", help="Use a record for another class of host.")] = False,
+    clients: options.Clients = None,
+    rate: options.Rate = None,
+    sessions: options.Sessions = None,
     pick: Annotated[
         int | None,
         typer.Option(
             "--pick", metavar="N", help="Take point N of the record's front.", show_default="the recommended one"
         ),
     ] = None,
+    inputs: options.Inputs = None,
+    seed: options.Seed = 0,
     json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
-    """Check that CONFIG fits this host, this onnxruntime and MODEL, run it, and print the code to use it."""
-    from ortune.apply.snippet import python_snippet
-    from ortune.apply.trial_run import run_once
-    from ortune.record import pick_point, read_record
+    """Put CONFIG to use: run a command with it, write it for other systems, verify it; or check it and show code."""
+    if list_targets:
+        show_targets(json=json)
+        return
+    configs, model = split_files(files or [])
+    if keep_explicit or any_model or explain or explain_json:
+        raise UsageError(
+            "--keep-explicit, --any-model, --explain and --explain-json are for a command.",
+            "Write it behind two dashes: ortune apply tuned.json -- python app.py.",
+        )
+    if to and verify:
+        raise UsageError("--to and --verify are two different things.", "Verify first, then write.")
+    load = options.parse_load(clients, rate, sessions)
+    record, source = find_record(configs, model, load, pick, any_host=any_host)
+    if to:
+        export(record, source, model, to, output)
+    elif output:
+        raise UsageError(f"-o {output}: there is nothing to write without --to.", "ortune apply --list shows targets.")
+    elif verify:
+        time_s = None if time is None else options.parse_duration_s(time, "--time")
+        verify_here(record, model, inputs, time_s, seed, json=json, quiet=quiet)
+    else:
+        try_out(record, model, inputs, json=json)
 
-    record = read_record(config)
-    if pick is not None:
-        record = pick_point(record, pick)
+
+def split_files(files: list[str]) -> tuple[list[str], str | None]:
+    """Return the records and the model, which comes last and is no JSON file.
+
+    Raises:
+        UsageError: There is no record.
+    """
+    if not files:
+        raise UsageError("There is no CONFIG.", "Pass a record that a search wrote: ortune apply tuned.json.")
+    if len(files) > 1 and Path(files[-1]).suffix.lower() != ".json":
+        return files[:-1], files[-1]
+    if Path(files[-1]).suffix.lower() in {".onnx", ".ort"}:
+        raise UsageError(f"{files[-1]} is a model, and there is no CONFIG.", f"Write: ortune apply CONFIG {files[-1]}.")
+    return files, None
+
+
+def find_record(
+    configs: list[str], model: str | None, load: Load | None, pick: int | None, *, any_host: bool
+) -> tuple[Record, str]:
+    """Return the record that is for this model, host and load, or comes nearest.
+
+    Raises:
+        UsageError: There are records for several models, and none is named.
+    """
+    from ortune.apply.api import for_model
+    from ortune.bundle import choose, read_sourced
+    from ortune.host import Fingerprint, read_host
+    from ortune.record import pick_point
+
+    records = read_sourced(configs)
+    models = {each.record.model.digest: each.record.model.path for each in records}
+    if len(models) > 1:
+        if model is None:
+            raise UsageError(
+                f"There are records for several models: {', '.join(models.values())}.", "Name one behind them."
+            )
+        records = for_model(records, model)
+    elif model is not None and Path(model).is_file():
+        records = for_model(records, model)
+    choice = choose(records, Fingerprint.of(read_host()), load, any_host=any_host)
+    record = choice.record if pick is None else pick_point(choice.record, pick)
+    return record, choice.source
+
+
+def try_out(record: Record, model: str | None, inputs: str | None, *, json: bool) -> None:
+    """Create the session, run it, and show what took effect and the code."""
+    from ortune.apply.trial_run import run_once
+    from ortune.export import render
+
     path = model or record.model.path
     run = run_once(record, path, inputs)
-    snippet = python_snippet(record.config, path)
+    snippet = render("python", record, path).text
     if json:
         import msgspec
 
@@ -48,3 +169,64 @@ def apply(
         show_apply(make_console(), record, run, snippet)
     if not run.fits:
         raise typer.Exit(ExitCode.NO)
+
+
+def export(record: Record, source: str, model: str | None, target: str, output: str | None) -> None:
+    """Write the config for another system, and tell what that cannot express."""
+    from ortune.console.apply import show_export
+    from ortune.console.search import make_console
+    from ortune.export import export as write
+
+    done = write(target, record, model or record.model.path, source, None if output is None else Path(output))
+    if output is None:
+        sys.stdout.write(done.text)
+    show_export(make_console(stderr=True), done, output)
+
+
+def verify_here(
+    record: Record,
+    model: str | None,
+    inputs: str | None,
+    time_s: float | None,
+    seed: int,
+    *,
+    json: bool,
+    quiet: bool,
+) -> None:
+    """Fight the duel with the default here, and tell whether the recorded gain holds."""
+    from ortune.console.bench import BenchProgress
+    from ortune.console.search import make_console
+    from ortune.console.verify import show_plan, show_verification
+    from ortune.verify import prepare, verify
+
+    console = make_console(stderr=json)
+    setting = prepare(record, model or record.model.path, inputs=inputs, time_s=time_s, seed=seed)
+    if not quiet:
+        show_plan(console, record, setting)
+    with BenchProgress(console, quiet=quiet) as progress:
+        verification = verify(record, setting, progress)
+    if json:
+        import msgspec
+
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(verification), indent=2) + b"\n")
+    if not quiet:
+        show_verification(console, verification)
+    code = {"holds": ExitCode.DONE, "does_not_hold": ExitCode.NO, "inconclusive": ExitCode.INCONCLUSIVE}
+    if verification.answer != "holds":
+        raise typer.Exit(code[verification.answer])
+
+
+def show_targets(*, json: bool) -> None:
+    """Print the targets of --to."""
+    from ortune.export import TARGETS
+
+    if json:
+        import msgspec
+
+        targets = [{"name": target.name, "summary": target.summary} for target in TARGETS.values()]
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(targets), indent=2) + b"\n")
+        return
+    from ortune.console.apply import show_target_list
+    from ortune.console.search import make_console
+
+    show_target_list(make_console(), TARGETS.values())

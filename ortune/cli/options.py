@@ -10,7 +10,7 @@ import typer
 from ortune.errors import UsageError
 
 if TYPE_CHECKING:
-    from ortune.workload import InputOptions
+    from ortune.workload import InputOptions, Load
 
 Dims = Annotated[
     list[str] | None,
@@ -144,6 +144,17 @@ def parse_duration_s(text: str, option: str) -> float:
     if not parts or "".join(number + unit for number, unit in parts) != text.strip().lower().replace(" ", ""):
         raise UsageError(f"{option} {text}: this is not a duration.", "Write it as 90s, 2m or 1m30s.")
     return sum(float(number) * DURATION_UNITS_S[unit] for number, unit in parts)
+
+
+def parse_load(clients: int | None, rate: str | None, sessions: int | None) -> Load | None:
+    """Return the load that options describe, or None if there are none.
+
+    Raises:
+        UsageError: They make no sense.
+    """
+    from ortune.apply.words import load_of
+
+    return load_of(clients, rate, sessions)
 
 
 def parse_inputs(dims: list[str] | None, shapes: list[str] | None, data: str | None, seed: int) -> InputOptions:

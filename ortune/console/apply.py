@@ -1,6 +1,9 @@
-"""What `ortune apply` shows: the settings, what took effect, what does not fit, and the code to use."""
+"""What `ortune apply` and `ortune merge` show: settings, what took effect, what does not fit, code, bundles."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -9,10 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from ortune.apply.trial_run import TrialRun
+from ortune.bundle import Sourced
 from ortune.console.search import settings_table
 from ortune.console.text import duration, interval, plural, ratio
+from ortune.export.target import Export, Target
+from ortune.knobs import describe
 from ortune.measure import Failure
-from ortune.record import Record
+from ortune.record import Bundle, Record
 
 
 def show_apply(console: Console, record: Record, run: TrialRun, snippet: str) -> None:
@@ -74,3 +80,52 @@ def _show_run(console: Console, run: TrialRun) -> None:
     error = f", largest difference {loaded.max_error:.2g} of the largest value" if loaded.max_error is not None else ""
     table.add_row("outputs", f"agree with the default's{error}")
     console.print(table)
+
+
+def show_export(console: Console, export: Export, output: str | None) -> None:
+    """Print what was written and what was lost; the text itself goes to stdout by itself."""
+    if output is not None:
+        if export.binary:
+            console.print(Text(export.text.rstrip()))
+        else:
+            console.print(Text.assemble(("written  ", "green"), output))
+    for line in export.lost:
+        console.print(Text.assemble(("not expressed  ", "bold yellow"), line), soft_wrap=True)
+
+
+def show_target_list(console: Console, targets: Iterable[Target]) -> None:
+    """Print the targets, a line each."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column()
+    for target in targets:
+        table.add_row(target.name, target.summary)
+    console.print(table)
+    console.print()
+    console.print("[dim]ortune apply CONFIG MODEL --to TARGET -o FILE[/]")
+
+
+def show_bundle(console: Console, bundle: Bundle, dropped: Sequence[Sourced], path: Path) -> None:
+    """Print what is in a bundle, and what was left out."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("model", "host", "load", "config"):
+        table.add_column(column)
+    for record in bundle.records:
+        host = record.host
+        quota = f", quota {host.cpu_quota:g}" if host.cpu_quota else ""
+        table.add_row(
+            escape(Path(record.model.path).name),
+            escape(f"{host.cpu_model}, {host.n_usable} of {host.n_logical} CPUs{quota}"),
+            str(record.workload.load),
+            escape(describe(record.config)),
+        )
+    console.print(table)
+    console.print()
+    for each in dropped:
+        console.print(
+            Text.assemble(
+                ("left out  ", "bold yellow"),
+                f"{each.source}: there is a later one for the same model, host, load and objective.",
+            )
+        )
+    console.print(Text.assemble(("written  ", "green"), f"{path}, {plural(len(bundle.records), 'record')}"))

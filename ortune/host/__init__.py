@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import platform
 import sys
 from pathlib import Path
 
-from ortune.host import linux, macos
+from ortune.host import linux
 from ortune.host.values import Core, Cpus, Fingerprint, Host, Limits, NumaNode, Quota, Topology
 
 __all__ = [
@@ -23,10 +22,11 @@ __all__ = [
 ]
 
 
-def read_host(root: Path = Path("/")) -> Host:
+def read_host(root: Path = Path("/"), *, memory: bool = True) -> Host:
     """Read the host that this process runs on.
 
     Args:
+        memory: Whether to read how much memory is free, for which psutil is imported.
         root: Where a Linux host's `/sys` and `/proc` are looked for; a dump can be read with another root.
     """
     if sys.platform == "linux" or root != Path("/"):
@@ -42,10 +42,12 @@ def read_host(root: Path = Path("/")) -> Host:
                 limits=Limits(
                     usable=usable,
                     quota=linux.read_quota(root),
-                    memory_bytes=_free_memory_bytes(linux.read_memory_limit_bytes(root)),
+                    memory_bytes=_free_memory_bytes(linux.read_memory_limit_bytes(root)) if memory else None,
                 ),
             )
     if sys.platform == "darwin":
+        from ortune.host import macos
+
         values = macos.parse_sysctl(macos.run_sysctl())
         topology = macos.topology_of(values)
         if topology is not None:
@@ -68,6 +70,8 @@ def _free_memory_bytes(limit: int | None) -> int:
 
 def _read_portable() -> Host:
     """Read what psutil tells on any system: the counts, and the affinity mask where there is one."""
+    import itertools
+
     import psutil
 
     n_logical = psutil.cpu_count() or 1

@@ -17,7 +17,7 @@ from typing import TypeVar
 import msgspec
 
 from ortune.measure.death import explain_death, read_log
-from ortune.measure.values import Failure
+from ortune.measure.values import UNTUNED, Failure
 from ortune.measure.worker import die_with_parent, failure_of
 
 Enter = Callable[[str], None]
@@ -60,7 +60,7 @@ def ask_child(
                     input=msgspec.json.encode(request),
                     stdout=log,
                     stderr=log,
-                    env={**os.environ, **(environment or {})},
+                    env={**os.environ, **UNTUNED, **(environment or {})},
                     timeout=deadline_s,
                     check=False,
                 )

@@ -23,7 +23,7 @@ from ortune.knobs.providers import find_provider
 from ortune.knobs.space import describe
 from ortune.measure import protocol
 from ortune.measure.death import explain_death, read_log
-from ortune.measure.values import Block, BlockPlan, Failure, Live, Loaded, Runtime
+from ortune.measure.values import UNTUNED, Block, BlockPlan, Failure, Live, Loaded, Runtime
 from ortune.model import ModelInfo
 from ortune.workload import Feed, Tolerance
 from ortune.workload.inputs import explain_failure
@@ -216,7 +216,7 @@ class Worker:
         self._failed: Failure | None = None
         with log_path.open("wb") as log:
             self._process, self._pipe = protocol.spawn(
-                command, environment={**os.environ, **config.environment}, log=log
+                command, environment={**os.environ, **UNTUNED, **config.environment}, log=log
             )
         self._control = psutil.Process(self._process.pid)
 

@@ -9,8 +9,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
+
+from ortune.measure.interval import Interval
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -21,24 +22,6 @@ TYPICAL_TRIM = 0.25
 median, so that a few blocks in which a process hung do not drown the rest (the interquartile mean)."""
 
 N_RESAMPLES = 10_000
-
-
-class Interval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An estimate with its confidence interval, of ratios or of their logarithms."""
-
-    estimate: float
-    low: float
-    high: float
-    confidence: float
-
-    def exp(self) -> Interval:
-        """Turn an interval of logarithms into one of ratios."""
-        return Interval(
-            estimate=math.exp(self.estimate),
-            low=math.exp(self.low),
-            high=math.exp(self.high),
-            confidence=self.confidence,
-        )
 
 
 def trimmed_mean(values: ArrayLike, trim: float = TRIM) -> float:

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+UNTUNED = {"ORTUNE_APPLY": "off"}
+"""Environment of every child that makes sessions: what is measured must not be tuned behind its back, where ortune
+itself runs in an environment in which records are applied (`ortune.apply.hook`)."""
+
 FailureKind = Literal["exception", "crash", "exit", "timeout", "out_of_memory", "wrong_output", "not_applied"]
 
 

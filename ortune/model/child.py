@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -36,6 +35,8 @@ def read_in_child(module: str, path: str | Path, kind: type[Facts]) -> Facts:
     Raises:
         ModelError: The file is missing, or the module cannot read it.
     """
+    import subprocess
+
     path = Path(path)
     if not path.is_file():
         what = f"{path} is not a file." if path.exists() else f"There is no file {path}."

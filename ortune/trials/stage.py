@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from ortune.knobs import Candidate, Config, SearchSpace
 from ortune.measure import Failure, Live
-from ortune.measure.stats import Interval, t_interval
+from ortune.measure.interval import Interval
+from ortune.measure.stats import t_interval
 from ortune.trials.ledger import Entry, Ledger
 from ortune.trials.meter import Meter, raise_default
 from ortune.trials.plan import Plan

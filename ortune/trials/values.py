@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
 
 from ortune.errors import UsageError
-from ortune.knobs import Candidate, Config
+from ortune.knobs.config import Config
 from ortune.measure import Failure, Loaded
-from ortune.measure.stats import Interval
+from ortune.measure.interval import Interval
 from ortune.workload import Objective
+
+if TYPE_CHECKING:
+    from ortune.knobs import Candidate
 
 Stage = Literal["screen", "race", "duel"]
 

@@ -51,6 +51,7 @@ class InputOptions(msgspec.Struct, frozen=True, kw_only=True):
         dims: Sizes by symbolic dimension name (`--dim batch=4`); several sizes of one dimension (`--dim batch=1,8`)
             make a case each, and all cases count alike.
         shapes: Whole shapes by input name (`--shape data=1x3x224x224`).
+        cases: Whole shapes by input name, for one case each, as a record holds them; empty where `dims` say it.
         data: An .npz file with an array for each input, or with arrays of one more axis that stack many samples; or
             a folder with `input_0.pb`, `input_1.pb`, ..., with several such folders, or with several .npz files.
         seed: Seed of the synthesised values.
@@ -58,6 +59,7 @@ class InputOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     dims: Mapping[str, tuple[int, ...]] = {}
     shapes: Mapping[str, tuple[int, ...]] = {}
+    cases: tuple[Mapping[str, tuple[int, ...]], ...] = ()
     data: str | None = None
     seed: int = 0
 
@@ -170,6 +172,11 @@ def make_feed(model: ModelInfo, options: InputOptions) -> Feed:
         )
     given = _load_data(Path(options.data), model.inputs) if options.data else [{}]
     samples: list[Sample] = []
+    if options.cases and not options.data:
+        for shapes in options.cases:
+            own = msgspec.structs.replace(options, shapes=shapes)
+            samples.append({info.name: _synthesise(info, {}, own) for info in model.inputs})
+        return Feed(samples=tuple(samples), cases=tuple(range(len(samples))))
     for case in cases:
         for arrays in given:
             sample = {}

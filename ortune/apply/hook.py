@@ -1,0 +1,498 @@
+"""Gives the sessions of a program that knows nothing of ortune their tuned options.
+
+It runs inside of that program, on whatever Python it has (from 3.10 on), with or without ortune installed there: so it
+imports the standard library alone. `ortune.apply.plan` writes the plan that it follows, `ortune.apply.finder` loads it
+when the program imports onnxruntime.
+
+`InferenceSession.__init__` is replaced in place, so that subclasses, `isinstance` and names that were imported before
+go on to work. Nothing is put between the program and its calls, but where a config has run options.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import hashlib
+import inspect
+import json
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
+AFFINITY = "session.intra_op_thread_affinities"
+THREADS = "intra_op_num_threads"
+
+CUDA_BASED = ("CUDAExecutionProvider", "TensorrtExecutionProvider", "NvTensorRTRTXExecutionProvider")
+
+ENUMS = {
+    "graph_optimization_level": "GraphOptimizationLevel",
+    "execution_mode": "ExecutionMode",
+    "execution_order": "ExecutionOrder",
+}
+
+RUNS = ("run", "run_async", "run_with_iobinding", "run_with_ort_values", "run_with_ortvaluevector")
+"""Methods of InferenceSession that take RunOptions."""
+
+SETTLE_S = 0.02
+"""Time until a new pool's threads have gone to the CPUs that they are pinned to."""
+
+Plan = dict[str, Any]
+"""What to do: {"rules": [{"source", "path", "files", "config", "tried", "onnxruntime", "reason"}], "any_model",
+"keep_explicit", "explain", "explain_json", "quiet"}. A rule without a config names a model that is left alone."""
+
+
+class Skip(Exception):  # noqa: N818  not a fault: the session is simply left alone
+    """A session is left as the program wants it; the message says why."""
+
+
+class Hook:
+    """What is known in one process: the plan, the sessions so far, and how options came to be.
+
+    Attributes:
+        plan: What to do.
+        matched: Sessions that got tuned options.
+        others: Names of models whose sessions were left alone.
+    """
+
+    def __init__(self, get_plan: Callable[[], Plan]) -> None:
+        self._get_plan = get_plan
+        self.plan: Plan = {}
+        self.matched = 0
+        self.others: list[str] = []
+        self._lock = threading.RLock()
+        self._counts: dict[str, int] = {}
+        self._told: set[str] = set()
+        self._pid = os.getpid()
+        # Calls that changed options: their entries can be neither listed nor taken out again.
+        self._calls: Any = weakref.WeakKeyDictionary()
+        self._methods: dict[str, Callable[..., Any]] = {}
+        self._module: Any = None
+
+    def patch(self, module: Any) -> None:
+        """Hook into onnxruntime's module."""
+        try:
+            self.plan = self._get_plan()
+        except Exception as error:  # noqa: BLE001  (a program is not brought down by a config that is broken)
+            self._say(f"{error} Sessions keep the program's own options.")
+            return
+        self._module = module
+        self._log_calls(module.C.SessionOptions)
+        own = module.InferenceSession.__init__
+        hook = self
+
+        @functools.wraps(own)
+        def create(session: Any, *args: Any, **kwargs: Any) -> None:
+            hook.create(own, session, args, kwargs)
+
+        module.InferenceSession.__init__ = create
+        atexit.register(self._report)
+
+    def create(self, own: Callable[..., None], session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Create one session: with tuned options if there are any for its model, else as the program does."""
+        if self._pid != os.getpid():  # in a forked child: what the parent counted is the parent's
+            self._pid, self.matched, self.others = os.getpid(), 0, []
+        model, known = "?", True
+        try:
+            bound = inspect.signature(own).bind(session, *args, **kwargs)
+            bound.apply_defaults()
+            given = dict(bound.arguments)
+            extra = given.pop("kwargs", {})
+            source = given["path_or_bytes"]
+            model = f"{len(source)} bytes" if isinstance(source, bytes) else os.fspath(source)
+            with self._lock:
+                rule = self._find_rule(source, given.get("sess_options"))
+                known = rule.get("config") is not None
+                if not known:
+                    raise Skip(rule["reason"])
+                tuned = self._tune(rule, given, extra)
+        except Skip as reason:
+            own(session, *args, **kwargs)
+            self.others.append(model)
+            self._explain(model, None, str(reason), session)
+            return
+        except Exception as error:  # noqa: BLE001
+            self._say(f"{model}: {type(error).__name__}: {error} The session keeps the program's own options.")
+            own(session, *args, **kwargs)
+            self.others.append(model)
+            return
+        before = _threads()
+        try:
+            own(session, source, tuned.options, tuned.providers, tuned.provider_options, **tuned.extra)
+        except Exception as error:  # noqa: BLE001  (it may be anything that onnxruntime raises)
+            own(session, *args, **kwargs)  # if the model itself is at fault, this raises as it would without ortune
+            self._say(f"{model}: the tuned options fail ({error}). The session keeps the program's own.")
+            self.others.append(model)
+            return
+        self.matched += 1
+        self._add_run_options(session, tuned.config)
+        self._explain(model, tuned, tuned.rule["source"], session, before)
+
+    def _find_rule(self, source: Any, options: Any) -> dict[str, Any]:
+        """Return the rule for a model.
+
+        Raises:
+            Skip: There is none.
+        """
+        rules = self.plan["rules"]
+        if self.plan["any_model"]:
+            return dict(rules[0])
+        is_bytes = isinstance(source, bytes)
+        path = None if is_bytes else Path(os.fspath(source))
+        size = len(source) if path is None else path.stat().st_size
+        sha256 = ""
+        for rule in rules:
+            first, *others = rule["files"]
+            if first["size_bytes"] != size:
+                continue
+            sha256 = sha256 or (hashlib.sha256(source).hexdigest() if path is None else _hash_file(path))
+            if first["sha256"] != sha256:
+                continue
+            # External data of a model that is passed as bytes is looked for where the program says; if it does not
+            # say, there is no telling.
+            folder = self._entry(options, EXTERNAL_FOLDER) if path is None else str(path.parent)
+            if folder and any(_hash_file(Path(folder, each["name"])) != each["sha256"] for each in others):
+                continue
+            return dict(rule)
+        raise Skip("another model")
+
+    def _tune(self, rule: dict[str, Any], given: dict[str, Any], extra: dict[str, Any]) -> Tuned:
+        """Return what to create a session with.
+
+        Raises:
+            Skip: It is to be left alone.
+        """
+        import onnxruntime
+
+        config, keep = rule["config"], self.plan["keep_explicit"]
+        name = config["providers"][0][0]
+        if name not in onnxruntime.get_available_providers():
+            self._say(f"{rule['source']}: onnxruntime {onnxruntime.__version__} here has no {name}.")
+            raise Skip(f"no {name} here")
+        if _minor(rule["onnxruntime"]) != _minor(onnxruntime.__version__):
+            self._say(
+                f"{rule['source']} was tuned with onnxruntime {rule['onnxruntime']}; this is {onnxruntime.__version__}."
+            )
+        tuned = Tuned(rule, config, dict(extra))
+        self._set_providers(tuned, given, keep=keep)
+        self._share_pool(config)
+        number = self._counts.get(rule["source"], 0)
+        self._counts[rule["source"]] = number + 1
+        entries = dict(config["session_config"])
+        if config["per_session"]:
+            entries.update(config["per_session"][number % len(config["per_session"])])
+        tuned.options = self._merge(tuned, given["sess_options"], entries, keep=keep)
+        if config["io_binding"]:
+            tuned.not_set.append("io_binding (the program would have to call run_with_iobinding)")
+        return tuned
+
+    def _set_providers(self, tuned: Tuned, given: dict[str, Any], *, keep: bool) -> None:
+        wanted = tuned.config["providers"]
+        own, own_options = given["providers"], given["provider_options"]
+        options = given["sess_options"]
+        if hasattr(options, "has_providers") and options.has_providers():
+            raise Skip("the program chose execution providers by device")
+        if keep and own:
+            names = [each if isinstance(each, str) else each[0] for each in own]
+            if names[0] != wanted[0][0]:
+                raise Skip(f"the program asks for {names[0]}, the record is for {wanted[0][0]}")
+            theirs = list(own_options or [{} if isinstance(each, str) else each[1] for each in own])
+            ours = dict(wanted)
+            tuned.providers = names
+            tuned.provider_options = [{**ours.get(each, {}), **theirs[place]} for place, each in enumerate(names)]
+        else:
+            tuned.providers = [each for each, _ in wanted]
+            tuned.provider_options = [options for _, options in wanted]
+        # With it, a session that fails is made again on the CPU, with words on stdout. Here, as the program wants it.
+        tuned.extra["enable_fallback"] = 0
+        if wanted[0][0] in CUDA_BASED:
+            import onnxruntime
+
+            if hasattr(onnxruntime, "preload_dlls"):
+                onnxruntime.preload_dlls()
+
+    def _share_pool(self, config: dict[str, Any]) -> None:
+        pool = config["global_thread_pool"]
+        key = json.dumps(pool)
+        if pool and key not in self._told:
+            import onnxruntime
+
+            onnxruntime.set_global_thread_pool_sizes(pool["intra_op_num_threads"], pool["inter_op_num_threads"])
+            self._told.add(key)
+
+    def _merge(self, tuned: Tuned, own: Any, wanted_entries: dict[str, str], *, keep: bool) -> Any:
+        """Return SessionOptions with the tuned settings, and the program's own for all else.
+
+        Args:
+            tuned: Is told what was set and what was not.
+            own: The program's SessionOptions, or None.
+            wanted_entries: Tuned configuration entries.
+            keep: Whether what the program sets by itself wins.
+        """
+        kind = self._module.C.SessionOptions
+        default = kind()
+        calls = [] if own is None else self._calls.get(own, [])
+        own_options = {} if own is None else {name: getattr(own, name) for name in _properties(kind)}
+        own_options = {name: value for name, value in own_options.items() if value != getattr(default, name)}
+        own_entries = dict(filter(None, (_entry_of(method, args) for method, args, _ in calls)))
+        wanted = {name: self._value(name, value) for name, value in tuned.config["session_options"].items()}
+        if tuned.config["global_thread_pool"]:
+            wanted["use_per_session_threads"] = False
+        tried = tuned.rule["tried"]
+        options = _combine(own_options, wanted, tried["options"], keep=keep)
+        entries = _combine(own_entries, wanted_entries, tried["entries"], keep=keep)
+        # An affinity string is written for a number of threads, and goes with it.
+        for theirs, side in ((wanted_entries, wanted), (own_entries, own_options)):
+            if entries.get(AFFINITY) == theirs.get(AFFINITY) and options.get(THREADS) != side.get(THREADS):
+                entries.pop(AFFINITY, None)
+        for final, ours, theirs in ((options, wanted, own_options), (entries, wanted_entries, own_entries)):
+            tuned.tell(final, ours, theirs)
+        if own is None or own in self._calls:
+            fresh = kind()
+            for method, args, kwargs in calls:
+                if _entry_of(method, args) is None:
+                    self._methods[method](fresh, *args, **kwargs)
+        else:
+            # Made before ortune was there: which entries it holds is unknown, so that no copy can be made.
+            fresh = own
+            options = {**{name: getattr(default, name) for name in own_options}, **options}
+        for name, value in options.items():
+            setattr(fresh, name, value)
+        for name, text in entries.items():
+            self._methods["add_session_config_entry"](fresh, name, text)
+        return fresh
+
+    def _value(self, name: str, value: Any) -> Any:
+        if name not in ENUMS:
+            return value
+        import onnxruntime
+
+        return getattr(onnxruntime, ENUMS[name]).__members__[value]
+
+    def _entry(self, options: Any, name: str) -> str:
+        try:
+            return str(options.get_session_config_entry(name))
+        except (AttributeError, RuntimeError):
+            return ""
+
+    def _log_calls(self, kind: Any) -> None:
+        """Keep what is called on SessionOptions, so that a copy can be made of them."""
+        calls = self._calls
+
+        def logged(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(method)
+            def call(options: Any, *args: Any, **kwargs: Any) -> Any:
+                answer = method(options, *args, **kwargs)
+                if options in calls:
+                    calls[options].append((name, args, kwargs))
+                return answer
+
+            return call
+
+        for name in dir(kind):
+            if name.startswith(("add_", "register_", "set_", "clear_")):
+                self._methods[name] = getattr(kind, name)
+                setattr(kind, name, logged(name, self._methods[name]))
+        make = kind.__init__
+
+        @functools.wraps(make)
+        def begin(options: Any, *args: Any, **kwargs: Any) -> None:
+            make(options, *args, **kwargs)
+            calls[options] = []
+
+        kind.__init__ = begin
+
+    def _add_run_options(self, session: Any, config: dict[str, Any]) -> None:
+        """Let calls of this one session have the config's run options."""
+        if not config["run_options"] and not config["run_config"]:
+            return
+        import onnxruntime
+
+        def fill(options: Any) -> Any:
+            options = onnxruntime.RunOptions() if options is None else options
+            for name, value in config["run_options"].items():
+                setattr(options, name, value)
+            for name, text in config["run_config"].items():
+                options.add_run_config_entry(name, text)
+            return options
+
+        shared = fill(None)
+        weak = weakref.ref(session)  # no cycle: a session's memory goes when the program lets go of it
+        for name in RUNS:
+            method = getattr(type(session), name, None)
+            if method is None:
+                continue
+            names = list(inspect.signature(method).parameters)
+            if "run_options" not in names:
+                continue
+            place = names.index("run_options") - 1
+
+            def call(*args: Any, _method: Any = method, _place: int = place, **kwargs: Any) -> Any:
+                if len(args) > _place:
+                    args = (*args[:_place], shared if args[_place] is None else fill(args[_place]), *args[_place + 1 :])
+                else:
+                    given = kwargs.get("run_options")
+                    kwargs["run_options"] = shared if given is None else fill(given)
+                return _method(weak(), *args, **kwargs)
+
+            setattr(session, name, call)
+
+    def _explain(self, model: str, tuned: Tuned | None, why: str, session: Any, before: set[int] | None = None) -> None:
+        """Tell what became of one session, if that is wanted."""
+        if not self.plan["explain"] and not self.plan["explain_json"]:
+            return
+        read = session.get_session_options()
+        told: dict[str, Any] = {"pid": os.getpid(), "model": model, "matched": tuned is not None, "why": why}
+        if tuned is not None:
+            names = dict.fromkeys((THREADS, *tuned.set, *tuned.instead_of))
+            told["set"] = tuned.set
+            told["instead_of"] = tuned.instead_of
+            told["not_set"] = tuned.not_set
+            told["read_back"] = {
+                name: _show(getattr(read, name)) if hasattr(read, name) else self._entry(read, name) or "unset"
+                for name in names
+            }
+            told["run_options"] = {**tuned.config["run_options"], **tuned.config["run_config"]}
+            told["providers"] = list(session.get_providers())
+            if before:
+                time.sleep(SETTLE_S)
+                told["threads"] = [_cpus_of(thread) for thread in sorted(_threads() - before)]
+        if self.plan["explain_json"]:
+            with Path(self.plan["explain_json"]).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(told) + "\n")
+        if self.plan["explain"]:
+            sys.stderr.write(_page(told))
+
+    def _report(self) -> None:
+        """Tell at the end of a program that made sessions, none of which any record was for."""
+        if self.others and not self.matched and not self.plan["quiet"] and self._pid == os.getpid():
+            models = ", ".join(sorted(set(self.others)))
+            self._say(f"no session got tuned options; there were sessions of {models} (--explain says why).")
+
+    def _say(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            sys.stderr.write(f"ortune: {text}\n")
+
+
+class Tuned:
+    """What one session is created with, and how that came about.
+
+    Attributes:
+        rule: The rule that it follows.
+        config: The config of its record.
+        extra: Further arguments of InferenceSession.
+        options: SessionOptions.
+        set: Tuned settings that it has.
+        instead_of: What the program had set, and does not have.
+        not_set: Tuned settings that it does not have, each with the reason.
+    """
+
+    def __init__(self, rule: dict[str, Any], config: dict[str, Any], extra: dict[str, Any]) -> None:
+        self.rule = rule
+        self.config = config
+        self.extra = extra
+        self.options: Any = None
+        self.providers: list[str] = []
+        self.provider_options: list[dict[str, str]] = []
+        self.set: dict[str, Any] = {}
+        self.instead_of: dict[str, Any] = {}
+        self.not_set: list[str] = []
+
+    def tell(self, final: dict[str, Any], ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+        """Note what became of the settings of both sides."""
+        for name, value in ours.items():
+            if name in final and final[name] == value:
+                self.set[name] = _show(value)
+            else:
+                kept = f"kept as {_show(final[name])}" if name in final else "the program keeps its own threads"
+                self.not_set.append(f"{name}={_show(value)} ({kept})")
+        self.instead_of.update(
+            {name: _show(value) for name, value in theirs.items() if name not in final or final[name] != value}
+        )
+
+
+def _combine(theirs: dict[str, Any], ours: dict[str, Any], tried: list[str], *, keep: bool) -> dict[str, Any]:
+    """Return the settings of a session out of the program's own and the tuned ones.
+
+    What the search tried gets its tuned value, ONNX Runtime's default included (here: by its absence), as that is what
+    was measured; what it did not try stays as the program has it. With `keep`, whatever the program sets stays.
+    """
+    if keep:
+        return {**ours, **theirs}
+    return {**{name: value for name, value in theirs.items() if name not in tried}, **ours}
+
+
+def _entry_of(method: str, args: tuple[Any, ...]) -> tuple[str, str] | None:
+    """Return key and value of a call that adds a session config entry, or None for another call."""
+    if method != "add_session_config_entry":
+        return None
+    return (str(args[0]), str(args[1]))  # pybind takes them by position alone
+
+
+def _properties(kind: Any) -> list[str]:
+    return [name for name, value in vars(kind).items() if isinstance(value, property) and value.fset]
+
+
+def _hash_file(path: Path) -> str:
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            for part in iter(lambda: file.read(1 << 20), b""):
+                digest.update(part)
+    except OSError:
+        return ""
+    return digest.hexdigest()
+
+
+def _minor(version: str) -> list[str]:
+    return version.split(".")[:2]
+
+
+def _threads() -> set[int]:
+    """Return the ids of this process's threads, or nothing where the system does not tell."""
+    try:
+        return {int(path.name) for path in Path("/proc/self/task").iterdir()}
+    except OSError:
+        return set()
+
+
+def _cpus_of(thread: int) -> str:
+    """Return the CPUs that a thread may run on, as a list of ranges; empty if it has ended."""
+    try:
+        lines = Path(f"/proc/self/task/{thread}/status").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return ""
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("Cpus_allowed_list:")), "")
+
+
+def _show(value: Any) -> Any:
+    return value.name if hasattr(value, "name") else value
+
+
+def _page(told: dict[str, Any]) -> str:
+    """Return what became of a session, for people."""
+    head = f"ortune: [{told['pid']}] {told['model']}: "
+    if not told["matched"]:
+        return f"{head}left alone, {told['why']}\n"
+
+    def line(name: str, values: Any) -> str:
+        if isinstance(values, dict):
+            values = [", ".join(f"{key}={value}" for key, value in values.items())] if values else []
+        return f"ortune:   {name:<10} {'; '.join(values)}\n" if values else ""
+
+    text = f"{head}tuned by {told['why']}\n"
+    text += line("set", {**told["set"], **told["run_options"]} or ["nothing"])
+    text += line("instead of", told["instead_of"])
+    text += line("not set", told["not_set"])
+    text += line("read back", {**told["read_back"], "providers": ",".join(told["providers"])})
+    if "threads" in told:
+        cpus = "; ".join(told["threads"])
+        n = len(told["threads"])
+        text += line("workers", [f"{n} new thread{'' if n == 1 else 's'}{', allowed on CPUs ' if n else ''}{cpus}"])
+    return text

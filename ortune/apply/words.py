@@ -1,0 +1,35 @@
+"""What several ways of applying a record share: the load that is told, and what is told when a record does not fit."""
+
+from __future__ import annotations
+
+import os
+
+from ortune.bundle import Choice
+from ortune.workload.values import Load, make_load
+
+
+def load_of(clients: int | None, rate: str | float | None, sessions: int | None) -> Load | None:
+    """Return the load that is told, or None if none is.
+
+    Raises:
+        UsageError: It makes no sense.
+    """
+    told = clients is not None or rate is not None or sessions is not None
+    return make_load(clients, rate, None, sessions) if told else None
+
+
+def describe_misfit(choice: Choice) -> str:
+    """Return that a record is not used, and why."""
+    return (
+        f"{choice.source} is not used: {choice.why}. Sessions of {choice.record.model.path} keep the program's own "
+        "options. Search here, or use it all the same with any_host (--any-host)."
+    )
+
+
+def missing_variables(wanted: dict[str, str]) -> str:
+    """Return which variables should have been set before this process started; empty if none."""
+    missing = {name: value for name, value in wanted.items() if os.environ.get(name) != value}
+    settings = " ".join(f"{name}={value}" for name, value in missing.items())
+    if not missing:
+        return ""
+    return f"this config needs environment variables that only work when a process starts with them: {settings}"

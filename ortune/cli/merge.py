@@ -1,0 +1,37 @@
+"""`ortune merge`: several records in one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ortune.cli import options
+
+
+def merge(
+    configs: Annotated[
+        list[str],
+        typer.Argument(metavar="CONFIG...", help="Records or bundles.", show_default=False),
+    ],
+    output: Annotated[
+        str, typer.Option("-o", "--output", metavar="FILE", help="Where to write the bundle.", show_default=False)
+    ],
+    quiet: options.Quiet = False,
+) -> None:
+    """Put records for several hosts, loads and models into a bundle, of which apply picks the right one."""
+    from ortune.bundle import merge as run
+    from ortune.bundle import read_sourced
+    from ortune.record import check_writable, encode_record, write_atomically
+
+    path = Path(output)
+    records = read_sourced(configs)
+    check_writable(path)
+    bundle, dropped = run(records)
+    write_atomically(path, encode_record(bundle))
+    if not quiet:
+        from ortune.console.apply import show_bundle
+        from ortune.console.search import make_console
+
+        show_bundle(make_console(), bundle, dropped, path)

@@ -1,0 +1,108 @@
+"""genai_config.json of onnxruntime-genai: session and run options of the decoder.
+
+Source: src/config.cpp of onnxruntime-genai.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ortune.errors import UsageError
+from ortune.export.target import Job, Target
+from ortune.knobs.config import CPU
+
+OPTIONS = (
+    "intra_op_num_threads",
+    "inter_op_num_threads",
+    "log_severity_level",
+    "log_verbosity_level",
+    "enable_cpu_mem_arena",
+    "enable_mem_pattern",
+)
+LEVELS = frozenset({"ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL"})
+
+PROVIDERS = {"CUDAExecutionProvider": "cuda", "NvTensorRTRTXExecutionProvider": "NvTensorRtRtx"}
+
+PARTS = ("decoder", "encoder", "embedding", "vision", "speech")
+"""Parts of a model that have session options of their own."""
+
+
+def write(job: Job) -> str:
+    """Return the document: the existing one with tuned options, or one that holds nothing else.
+
+    In an existing document, the options go to the part whose file name is that of the model, else to the decoder.
+
+    Raises:
+        UsageError: The existing document cannot be read.
+    """
+    document = _read(job.output)
+    parts = document.setdefault("model", {})
+    if not isinstance(parts, dict):
+        raise UsageError(f"{job.output}: its model is no object.", "Name a genai_config.json with -o.")
+    name = next(
+        (
+            each
+            for each in PARTS
+            if isinstance(parts.get(each), dict) and parts[each].get("filename") == Path(job.model).name
+        ),
+        "decoder",
+    )
+    part = parts.setdefault(name, {})
+    options, run_options = _options(job)
+    before = {key: value for key, value in part.get("session_options", {}).items() if key not in _tuned(job)}
+    part["session_options"] = {**before, **options}
+    if run_options:
+        part["run_options"] = {**part.get("run_options", {}), **run_options}
+    return json.dumps(document, indent=2, ensure_ascii=False)
+
+
+def _tuned(job: Job) -> set[str]:
+    """Return the keys that the search tried: for them, the default is a finding too."""
+    configs = [job.record.config, *(trial.config for trial in job.record.search.trials)]
+    names = {name for config in configs for name in (*config.session_options, *config.session_config)}
+    return names | {"provider_options"}
+
+
+def _options(job: Job) -> tuple[dict[str, Any], dict[str, str]]:
+    sheet = job.sheet
+    options: dict[str, Any] = {}
+    for name in OPTIONS:
+        if (value := sheet.take_option(name)) is not None:
+            options[name] = value
+    level = sheet.take_option("graph_optimization_level")
+    if level in LEVELS:
+        options["graph_optimization_level"] = level
+    elif level is not None:
+        sheet.leave("graph_optimization_level", level, "genai_config.json has no such level")
+    options |= sheet.take_entries()
+    options["provider_options"] = [
+        {PROVIDERS.get(name, name.removesuffix("ExecutionProvider")): own}
+        for name, own in sheet.take_providers()
+        if name != CPU
+    ]
+    for name in sheet.config.settings:
+        sheet.explain(name, "genai_config.json has no key for it")
+    return options, sheet.take_run_entries()
+
+
+def _read(path: Path | None) -> dict[str, Any]:
+    if path is None or not path.exists():
+        return {}
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} is there, and cannot be read as JSON: {error}.", "Name another file.") from None
+    if not isinstance(document, dict):
+        raise UsageError(f"{path} is there, and is no genai_config.json.", "Name another file.")
+    return document
+
+
+TARGET = Target(
+    name="genai",
+    summary="genai_config.json of onnxruntime-genai, new or added to an existing one",
+    write=write,
+    comment="",
+    merges=True,
+)

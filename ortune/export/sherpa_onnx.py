@@ -1,0 +1,55 @@
+"""The provider file of sherpa-onnx, which is named behind a provider: `provider=cpu:/path/to/file`.
+
+Source: sherpa-onnx/csrc/session.cc.
+"""
+
+from __future__ import annotations
+
+from ortune.export.target import Job, Target
+from ortune.knobs.config import CPU
+
+LEVELS = {
+    "ORT_DISABLE_ALL": 0,
+    "ORT_ENABLE_BASIC": 1,
+    "ORT_ENABLE_EXTENDED": 2,
+    "ORT_ENABLE_LAYOUT": 3,
+    "ORT_ENABLE_ALL": 99,
+}
+
+PROVIDERS = {CPU: "cpu", "CUDAExecutionProvider": "cuda", "TensorrtExecutionProvider": "trt"}
+
+LINES = {
+    "graph_optimization_level": "GraphOptimizationLevel",
+    "log_severity_level": "LogSeverityLevel",
+    "enable_mem_pattern": "EnableMemPattern",
+    "enable_cpu_mem_arena": "EnableCpuMemArena",
+}
+
+
+def write(job: Job) -> str:
+    """Return the file; how it is named in the program stands at its head."""
+    sheet = job.sheet
+    threads, inter = sheet.take_option("intra_op_num_threads"), sheet.take_option("inter_op_num_threads")
+    if inter is not None and inter != threads:
+        sheet.leave("inter_op_num_threads", inter, "num_threads sets both pools to the same size")
+    (name, options), *_ = sheet.take_providers()
+    if name not in PROVIDERS:
+        sheet.leave("providers", name, "sherpa-onnx does not have it")
+    for each, text in options.items():
+        sheet.leave(f"{PROVIDERS.get(name, name)}.{each}", text, "sherpa-onnx takes no options of providers here")
+    path = job.output.absolute() if job.output else "/path/to/this/file"
+    lines = [
+        # Its own default is 1; 0 is ONNX Runtime's.
+        f"# In the program: num_threads={threads or 0}, provider={PROVIDERS.get(name, 'cpu')}:{path}",
+    ]
+    for option, key in LINES.items():
+        value = sheet.take_option(option)
+        if value is not None:
+            lines.append(f"{key}={LEVELS[str(value)] if option == 'graph_optimization_level' else int(value)}")
+    lines += [f"SessionConfig.{entry}={text}" for entry, text in sheet.take_entries().items()]
+    for setting in sheet.config.settings:
+        sheet.explain(setting, "sherpa-onnx has no line for it")
+    return "\n".join(lines)
+
+
+TARGET = Target(name="sherpa-onnx", summary="provider file of sherpa-onnx", write=write)

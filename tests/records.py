@@ -1,0 +1,60 @@
+"""Records for tests, without a search."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ortune.host import Fingerprint, read_host
+from ortune.knobs import Config
+from ortune.measure.runtime import read_installed_runtime
+from ortune.model import digest_of, read_model
+from ortune.record import Record, encode_record, read_record
+from ortune.workload import InputOptions, Load, make_feed
+from tests.conftest import ROOT
+
+ELSEWHERE = Fingerprint(
+    id="0123456789abcdef",
+    system="Linux",
+    machine="x86_64",
+    cpu_model="Some CPU",
+    n_logical=64,
+    n_cores=32,
+    n_packages=2,
+    n_numa_nodes=2,
+    n_usable=64,
+    n_usable_cores=32,
+)
+"""A class of hosts that is not the one of these tests."""
+
+EXAMPLE = ROOT / "tests" / "data" / "schema-2.ortune.json"
+
+
+def make_record(model: Path, config: Config, *, load: Load | None = None, here: bool = True, **changes: Any) -> Record:
+    """Return a record for a model and a config, of this class of host unless `here` says otherwise."""
+    record, info = read_record(EXAMPLE), read_model(model)
+    runtime = read_installed_runtime()
+    return msgspec.structs.replace(
+        record,
+        config=config,
+        evidence=msgspec.structs.replace(
+            record.evidence,
+            winner=record.evidence.winner and msgspec.structs.replace(record.evidence.winner, config=config),
+        ),
+        model=msgspec.structs.replace(record.model, path=str(model), digest=digest_of(info.files), files=info.files),
+        workload=msgspec.structs.replace(
+            record.workload, inputs=make_feed(info, InputOptions()).describe(), load=load or record.workload.load
+        ),
+        host=Fingerprint.of(read_host()) if here else ELSEWHERE,
+        runtime=runtime if here and runtime else record.runtime,
+        search=msgspec.structs.replace(record.search, trials=()),
+        **changes,
+    )
+
+
+def write(record: Record, path: Path) -> Path:
+    """Write a record, and return where."""
+    path.write_bytes(encode_record(record))
+    return path
