@@ -60,3 +60,7 @@ def no_workers_left() -> Iterator[None]:
     before = {process.pid for process in worker_processes()}
     yield
     assert [process for process in worker_processes() if process.pid not in before] == []
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--golden", action="store_true", help="Write the golden files of exports anew.")

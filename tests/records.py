@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import msgspec
 from ortune.host import Fingerprint, read_host
 from ortune.knobs import Config
 from ortune.measure.runtime import read_installed_runtime
-from ortune.model import digest_of, read_model
+from ortune.model import ModelInfo, digest_of, read_model
 from ortune.record import Record, encode_record, read_record
 from ortune.workload import InputOptions, Load, make_feed
 from tests.conftest import ROOT
@@ -32,10 +33,19 @@ ELSEWHERE = Fingerprint(
 EXAMPLE = ROOT / "tests" / "data" / "schema-2.ortune.json"
 
 
+installed = functools.cache(read_installed_runtime)
+
+
+@functools.cache
+def read_once(path: str, modified_ns: int) -> ModelInfo:
+    """Read a model that has not been read since it was modified."""
+    return read_model(path)
+
+
 def make_record(model: Path, config: Config, *, load: Load | None = None, here: bool = True, **changes: Any) -> Record:
     """Return a record for a model and a config, of this class of host unless `here` says otherwise."""
-    record, info = read_record(EXAMPLE), read_model(model)
-    runtime = read_installed_runtime()
+    record, info = read_record(EXAMPLE), read_once(str(model), model.stat().st_mtime_ns)
+    runtime = installed()
     return msgspec.structs.replace(
         record,
         config=config,

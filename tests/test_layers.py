@@ -45,7 +45,7 @@ ALLOWED: dict[str, set[str]] = {
 """Each room, and the rooms that it may import from: those before it."""
 
 HEAVY = {
-    "onnxruntime": {"measure"},
+    "onnxruntime": {"measure", "apply"},
     "optuna": {"trials"},
     "onnx": {"model", "workload", "export"},
     "rich": {"console", "cli"},

@@ -19,6 +19,7 @@ def test_public_names_are_frozen() -> None:
         "UsageError",
         "__version__",
         "create_session",
+        "install",
         "read_record",
         "run_options",
         "search",

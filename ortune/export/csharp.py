@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ortune.export.literals import literal, pairs
 from ortune.export.target import Job, Target
-from ortune.knobs.config import CPU, Provider
+from ortune.knobs.config import CPU, Provider, alias_of
 
 PROPERTIES = {
     "intra_op_num_threads": "IntraOpNumThreads",
@@ -106,10 +106,10 @@ def _provider_lines(job: Job, provider: Provider) -> list[str]:
         return [f'options.AppendExecutionProvider("{short}", {dictionary});']
     for option, value in options.items():
         if (short, option) != ("OpenVINO", "device_type"):
-            job.sheet.leave(f"{short}.{option}", value, "the C# API takes no options of this provider")
+            job.sheet.leave(f"{alias_of(name)}.{option}", value, "the C# API takes no options of this provider")
     if short == "OpenVINO":
         return [f"options.AppendExecutionProvider_OpenVINO({literal(options.get('device_type', ''))});"]
-    job.sheet.leave("providers", name, "the C# API has no method for it")
+    job.sheet.leave_provider(name, "the C# API has no method for it")
     return []
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ortune.export.literals import literal
 from ortune.export.target import Job, Target
-from ortune.knobs.config import CPU, Provider
+from ortune.knobs.config import CPU, Provider, alias_of
 
 LEVELS = {
     "ORT_DISABLE_ALL": "NO_OPT",
@@ -107,10 +107,10 @@ def _provider_lines(job: Job, provider: Provider) -> list[str]:
         ]
     for option, value in options.items():
         if (short, option) != ("OpenVINO", "device_type"):
-            job.sheet.leave(f"{short}.{option}", value, "the Java API takes no options of this provider")
+            job.sheet.leave(f"{alias_of(name)}.{option}", value, "the Java API takes no options of this provider")
     if short == "OpenVINO":
         return [f"options.addOpenVINO({literal(options.get('device_type', 'CPU'))});"]
-    job.sheet.leave("providers", name, "the Java API has no method for it")
+    job.sheet.leave_provider(name, "the Java API has no method for it")
     return []
 
 

@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from ortune.export.target import Job, Target
-from ortune.knobs.config import CPU
+from ortune.knobs.config import CPU, alias_of
 
 KEYS = {
     "intra_op_num_threads": "intraOpNumThreads",
@@ -55,14 +55,14 @@ def session_options(job: Job) -> dict[str, Any]:
     providers: list[Any] = []
     for provider, own in sheet.take_providers():
         if provider not in PROVIDERS:
-            sheet.leave("providers", provider, "onnxruntime-node does not have it")
+            sheet.leave_provider(provider, "onnxruntime-node does not have it")
             continue
         entry: dict[str, Any] = {"name": PROVIDERS[provider]}
         for option, value in own.items():
             if option == "device_id":
                 entry["deviceId"] = int(value)
             else:
-                sheet.leave(f"{PROVIDERS[provider]}.{option}", value, "onnxruntime-node takes the device alone")
+                sheet.leave(f"{alias_of(provider)}.{option}", value, "onnxruntime-node takes the device alone")
         providers.append(entry if len(entry) > 1 else entry["name"])
     options["executionProviders"] = providers
     extra: dict[str, Any] = {}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ortune.export.python import session_lines, session_options_lines
 from ortune.export.target import Job, Target
-from ortune.knobs.config import CPU
+from ortune.knobs.config import CPU, alias_of
 
 
 def write(job: Job) -> str:
@@ -16,7 +16,7 @@ def write(job: Job) -> str:
     name, options = providers[0]
     for other, own in providers[1:]:
         for option, value in own.items():
-            job.sheet.leave(f"{other}.{option}", value, "Optimum takes options of one provider")
+            job.sheet.leave(f"{alias_of(other)}.{option}", value, "Optimum takes options of one provider")
     model = Path(job.model)
     folder = model.parent.as_posix()
     lines += [

@@ -36,7 +36,7 @@ def write(job: Job) -> str:
     arena = sheet.take_option("enable_cpu_mem_arena")
     lines.append(f"    enable_cpu_mem_arena: {literal(True if arena is None else arena)}")
     lines += ["    cpu_ep_cfg:", '      arena_extend_strategy: "kNextPowerOfTwo"']
-    (name, options), *_ = sheet.take_providers()
+    (name, options), *others = sheet.take_providers()
     lines.append(f"    use_cuda: {literal(name == 'CUDAExecutionProvider')}")
     if name == "CUDAExecutionProvider":
         lines.append("    cuda_ep_cfg:")
@@ -46,7 +46,10 @@ def write(job: Job) -> str:
             else:
                 sheet.leave(f"cuda.{option}", value, "not among RapidOCR's options of CUDA")
     elif name != CPU:
-        sheet.leave("providers", name, "RapidOCR does not have it")
+        sheet.leave_provider(name, "RapidOCR does not have it")
+    for other, _ in others:
+        if other != CPU:
+            sheet.leave_provider(other, "RapidOCR takes one provider")
     for setting in sheet.config.settings:
         sheet.explain(setting, "RapidOCR has no key for it")
     return "\n".join(lines)

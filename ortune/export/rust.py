@@ -128,7 +128,7 @@ def _providers(job: Job) -> list[str]:
                 texts.append(f"ep::CPU::default().with_arena_allocator({literal(arena)}).build()")
             continue
         if name not in STRUCTURES:
-            sheet.leave("providers", name, "not known to this export: see ort::ep")
+            sheet.leave_provider(name, "not known to this export: see ort::ep")
             continue
         settings = "".join(
             f".with_arbitrary_config({literal(option)}, {literal(value)})" for option, value in options.items()

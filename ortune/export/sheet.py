@@ -103,6 +103,13 @@ class Sheet:
         if reason:
             self._reasons[name] = reason
 
+    def leave_provider(self, name: str, reason: str) -> None:
+        """Put an execution provider back with its options: the target does not have it."""
+        known = self._left.get("providers")
+        self.leave("providers", f"{known},{alias_of(name)}" if known else alias_of(name), reason)
+        for option, value in dict(self.config.providers).get(name, {}).items():
+            self.leave(f"{alias_of(name)}.{option}", value)
+
     @property
     def lost(self) -> tuple[str, ...]:
         """What was not written, a line each."""

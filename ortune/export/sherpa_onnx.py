@@ -6,7 +6,7 @@ Source: sherpa-onnx/csrc/session.cc.
 from __future__ import annotations
 
 from ortune.export.target import Job, Target
-from ortune.knobs.config import CPU
+from ortune.knobs.config import CPU, alias_of
 
 LEVELS = {
     "ORT_DISABLE_ALL": 0,
@@ -32,11 +32,12 @@ def write(job: Job) -> str:
     threads, inter = sheet.take_option("intra_op_num_threads"), sheet.take_option("inter_op_num_threads")
     if inter is not None and inter != threads:
         sheet.leave("inter_op_num_threads", inter, "num_threads sets both pools to the same size")
-    (name, options), *_ = sheet.take_providers()
-    if name not in PROVIDERS:
-        sheet.leave("providers", name, "sherpa-onnx does not have it")
-    for each, text in options.items():
-        sheet.leave(f"{PROVIDERS.get(name, name)}.{each}", text, "sherpa-onnx takes no options of providers here")
+    (name, options), *others = sheet.take_providers()
+    for other, own in ((name, options), *others):
+        if other not in PROVIDERS:
+            sheet.leave_provider(other, "sherpa-onnx does not have it")
+        for option, text in own.items():
+            sheet.leave(f"{alias_of(other)}.{option}", text, "sherpa-onnx takes no options of providers here")
     path = job.output.absolute() if job.output else "/path/to/this/file"
     lines = [
         # Its own default is 1; 0 is ONNX Runtime's.

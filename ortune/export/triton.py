@@ -71,7 +71,7 @@ def _optimization(job: Job) -> list[str]:
             ]
             accelerators.append("\n".join(["      {", f'        name: "{ACCELERATORS[name]}"', *texts, "      }"]))
         elif name != CPU:
-            sheet.leave("providers", name, "Triton has no such accelerator")
+            sheet.leave_provider(name, "Triton has no such accelerator")
     if accelerators:
         inside += [
             "  execution_accelerators {",

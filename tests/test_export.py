@@ -1,0 +1,577 @@
+"""`ortune apply --to TARGET`: what is written, what is lost, and that it says the same when it is read back.
+
+Consumers that are packages of their own read the same files in `tests/consumers/`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import onnx
+import pytest
+import yaml
+
+from ortune.errors import ModelError, UsageError
+from ortune.export import TARGETS, export, find_target, render
+from ortune.export.kubernetes import cpus_needed
+from ortune.export.sheet import Sheet
+from ortune.export.target import Job
+from ortune.knobs import DEFAULT, KNOBS, Config, ThreadPool
+from ortune.knobs.providers import chain_of
+from ortune.record import Record
+from ortune.workload import make_load
+from tests.conftest import ROOT, TINY_CNN, run_ortune
+from tests.records import ELSEWHERE, make_record, write
+
+GOLDEN = ROOT / "tests" / "data" / "exports"
+
+TEXTS = [name for name, target in TARGETS.items() if not target.binary]
+
+FULL = Config(
+    session_options={
+        "intra_op_num_threads": 2,
+        "inter_op_num_threads": 3,
+        "execution_mode": "ORT_PARALLEL",
+        "graph_optimization_level": "ORT_ENABLE_EXTENDED",
+        "enable_mem_pattern": False,
+        "enable_cpu_mem_arena": False,
+        "execution_order": "PRIORITY_BASED",
+        "use_deterministic_compute": True,
+    },
+    session_config={
+        "session.intra_op.allow_spinning": "0",
+        "session.intra_op_thread_affinities": "2",
+        "session.dynamic_block_base": "4",
+        "session.use_device_allocator_for_initializers": "1",
+    },
+    run_options={"only_execute_path_to_fetches": True},
+    run_config={"memory.enable_memory_arena_shrinkage": "cpu:0"},
+    environment={"LD_PRELOAD": "/usr/lib/libmimalloc.so"},
+    io_binding=True,
+)
+
+CONFIGS = {
+    "full": FULL,
+    "cuda": Config(
+        session_options={"intra_op_num_threads": 1, "graph_optimization_level": "ORT_ENABLE_LAYOUT"},
+        providers=(
+            ("TensorrtExecutionProvider", {"trt_fp16_enable": "True", "device_id": "1"}),
+            ("CUDAExecutionProvider", {"device_id": "1", "cudnn_conv_algo_search": "HEURISTIC", "use_tf32": "0"}),
+            ("CPUExecutionProvider", {}),
+        ),
+    ),
+    "openvino": Config(
+        providers=(
+            ("OpenVINOExecutionProvider", {"device_type": "CPU", "num_streams": "2"}),
+            ("CPUExecutionProvider", {}),
+        )
+    ),
+    "pool": Config(
+        session_config={"session.intra_op.allow_spinning": "0"},
+        per_session=({"session.dynamic_block_base": "4"}, {"session.dynamic_block_base": "8"}),
+        global_thread_pool=ThreadPool(intra_op_num_threads=2, inter_op_num_threads=1),
+    ),
+    "default": DEFAULT,
+}
+
+
+def record_of(config: Config) -> Record:
+    """Return a record that is the same wherever the tests run."""
+    record = make_record(TINY_CNN, config, load=make_load(clients=2), here=False)
+    return msgspec.structs.replace(record, model=msgspec.structs.replace(record.model, path="models/tiny_cnn.onnx"))
+
+
+@pytest.mark.parametrize("case", CONFIGS)
+@pytest.mark.parametrize("name", TEXTS)
+def test_what_is_written(name: str, case: str, request: pytest.FixtureRequest) -> None:
+    """To write them anew after a change: pytest tests/test_export.py --golden; look at the difference."""
+    done = render(name, record_of(CONFIGS[case]), "models/tiny_cnn.onnx", "tuned.json")
+    path = GOLDEN / f"{case}.{name}.txt"
+    text = done.text + "".join(f"lost: {line}\n" for line in done.lost)
+    if request.config.getoption("--golden"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+def settable() -> list[Config]:
+    """Return a config with each setting that there is, alone."""
+    configs = []
+    for knob in KNOBS.values():
+        if not knob.is_settable or knob.where == "config":
+            continue
+        others = [each for each in knob.values or () if str(each) != str(knob.default)]
+        value: int | str = others[0] if others else "3"
+        if not others and isinstance(knob.default, int) and not isinstance(knob.default, bool):
+            value = 3
+        config = DEFAULT
+        if knob.provider:
+            config = msgspec.structs.replace(config, providers=chain_of(knob.provider))
+        text = value if knob.where in {"session_options", "run_options"} else str(value)
+        configs.append(config.with_setting(knob.where, knob.name, text, knob.provider))
+    return configs
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_nothing_is_dropped_in_silence(name: str) -> None:
+    """Each setting of the catalogue changes what is written, or is told to be lost."""
+    record = record_of(DEFAULT)
+    configs = settable()
+    assert len(configs) > 150
+    for config in configs:
+        base = msgspec.structs.replace(DEFAULT, providers=tuple((each, {}) for each, _ in config.providers))
+        plain = render(name, msgspec.structs.replace(record, config=base), "m.onnx")
+        done = render(name, msgspec.structs.replace(record, config=config), "m.onnx")
+        body = done.text.split("Not expressed here")[0] if done.lost else done.text
+        lost = set(done.lost) - set(plain.lost)
+        # What is lost stands in the text too, where the format has comments.
+        if TARGETS[name].comment:
+            assert all(line in done.text for line in done.lost)
+        setting = sorted(set(config.settings) - set(base.settings)) or sorted(config.settings)
+        assert lost or without_notes(done.text) != without_notes(plain.text), (name, setting, body)
+
+
+def without_notes(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if not re.match(r"\s*(#|//) ( |Not expressed)", line))
+
+
+# Read back: what a target holds is what the config holds.
+
+LEVELS = {0: "ORT_DISABLE_ALL", 1: "ORT_ENABLE_BASIC", 2: "ORT_ENABLE_EXTENDED", 3: "ORT_ENABLE_LAYOUT"}
+
+
+def text_of(name: str, config: Config, **kwargs: Any) -> str:
+    return render(name, record_of(config), str(TINY_CNN), **kwargs).text
+
+
+def read_python(text: str) -> dict[str, Any]:
+    """Execute it, and read the live session."""
+    names: dict[str, Any] = {"inputs": {}}
+    code = text.split("binding = ")[0]
+    exec(code, names)  # what it does is the point
+    read = names["session"].get_session_options()
+    found: dict[str, Any] = {}
+    for name in FULL.session_options:
+        value = getattr(read, name)
+        found[name] = getattr(value, "name", value)
+    for name in FULL.session_config:
+        found[name] = read.get_session_config_entry(name)
+    options = names["run_options"]
+    found["only_execute_path_to_fetches"] = options.only_execute_path_to_fetches
+    found["memory.enable_memory_arena_shrinkage"] = options.get_run_config_entry("memory.enable_memory_arena_shrinkage")
+    return found
+
+
+def read_javascript(text: str) -> dict[str, Any]:
+    options = json.loads(text.split("const options = ")[1].split(";\n")[0])
+    found = {
+        "intra_op_num_threads": options["intraOpNumThreads"],
+        "inter_op_num_threads": options["interOpNumThreads"],
+        "execution_mode": {"parallel": "ORT_PARALLEL"}[options["executionMode"]],
+        "graph_optimization_level": {"extended": "ORT_ENABLE_EXTENDED"}[options["graphOptimizationLevel"]],
+        "enable_cpu_mem_arena": options["enableCpuMemArena"],
+        "enable_mem_pattern": options["enableMemPattern"],
+    }
+
+    def flatten(value: Any, prefix: str) -> None:
+        for key, each in value.items():
+            if isinstance(each, dict):
+                flatten(each, f"{prefix}{key}.")
+            else:
+                found[prefix + key] = each
+
+    flatten(options["extra"], "")
+    return found
+
+
+def read_triton(text: str) -> dict[str, Any]:
+    pairs = dict(re.findall(r'key: "([^"]+)" value: \{ string_value: "([^"]+)" \}', text))
+    level = re.search(r"level: (-?\d)", text)
+    assert level
+    return {
+        "intra_op_num_threads": int(pairs["intra_op_thread_count"]),
+        "inter_op_num_threads": int(pairs["inter_op_thread_count"]),
+        "execution_mode": {"1": "ORT_PARALLEL", "0": "ORT_SEQUENTIAL"}[pairs["execution_mode"]],
+        "enable_cpu_mem_arena": pairs["enable_mem_arena"] == "1",
+        "enable_mem_pattern": pairs["enable_mem_pattern"] == "1",
+        "graph_optimization_level": {-1: "ORT_ENABLE_BASIC", 1: "ORT_ENABLE_EXTENDED", 2: "ORT_DISABLE_ALL"}[
+            int(level[1])
+        ],
+        "session.use_device_allocator_for_initializers": pairs["session.use_device_allocator_for_initializers"],
+        "memory.enable_memory_arena_shrinkage": pairs["memory.enable_memory_arena_shrinkage"],
+    }
+
+
+def read_genai(text: str) -> dict[str, Any]:
+    part = json.loads(text)["model"]["decoder"]
+    options = dict(part["session_options"])
+    assert options.pop("provider_options") == []
+    return {**options, **part["run_options"]}
+
+
+def read_sherpa_onnx(text: str) -> dict[str, Any]:
+    lines = dict(line.split("=", 1) for line in text.splitlines() if line and not line.startswith("#"))
+    threads = re.search(r"In the program: num_threads=(\d+)", text)
+    assert threads
+    found: dict[str, Any] = {
+        "intra_op_num_threads": int(threads[1]),
+        "graph_optimization_level": LEVELS[int(lines.pop("GraphOptimizationLevel"))],
+        "enable_mem_pattern": lines.pop("EnableMemPattern") == "1",
+        "enable_cpu_mem_arena": lines.pop("EnableCpuMemArena") == "1",
+    }
+    return found | {name.removeprefix("SessionConfig."): value for name, value in lines.items()}
+
+
+def read_rapidocr(text: str) -> dict[str, Any]:
+    part = yaml.safe_load(text)["EngineConfig"]["onnxruntime"]
+    return {name: part[name] for name in ("intra_op_num_threads", "inter_op_num_threads", "enable_cpu_mem_arena")}
+
+
+def read_fastembed(text: str) -> dict[str, Any]:
+    class TextEmbedding:
+        def __init__(self, name: str, **arguments: Any) -> None:
+            self.arguments = arguments
+
+    names: dict[str, Any] = {"TextEmbedding": TextEmbedding}
+    exec(text.replace("from fastembed import", "# "), names)  # what it does is the point
+    arguments = names["model"].arguments
+    assert arguments["providers"] == ["CPUExecutionProvider"]
+    return {
+        "intra_op_num_threads": arguments["threads"],
+        "enable_cpu_mem_arena": arguments["enable_cpu_mem_arena"],
+    }
+
+
+def read_environment(text: str) -> dict[str, Any]:
+    """Let a shell read it."""
+    done = subprocess.run(["sh", "-c", text + "\nenv"], capture_output=True, text=True, check=True)
+    variables = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+    return read_variables(variables)
+
+
+def read_kubernetes(text: str) -> dict[str, Any]:
+    part = yaml.safe_load(text)
+    assert part["resources"]["requests"] == part["resources"]["limits"]
+    return read_variables({each["name"]: each["value"] for each in part["env"]})
+
+
+def read_variables(variables: dict[str, str]) -> dict[str, Any]:
+    return {
+        "intra_op_num_threads": int(variables["ORT_INTRA_OP_NUM_THREADS"]),
+        "inter_op_num_threads": int(variables["ORT_INTER_OP_NUM_THREADS"]),
+        "LD_PRELOAD": variables["LD_PRELOAD"],
+    }
+
+
+READERS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "python": read_python,
+    "javascript": read_javascript,
+    "triton": read_triton,
+    "genai": read_genai,
+    "sherpa-onnx": read_sherpa_onnx,
+    "rapidocr": read_rapidocr,
+    "fastembed": read_fastembed,
+    "environment": read_environment,
+    "kubernetes": read_kubernetes,
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_it_says_the_same_when_it_is_read_back(name: str) -> None:
+    """What is read, and what is told to be lost, are together the whole config."""
+    done = render(name, record_of(FULL), str(TINY_CNN))
+    found = READERS[name](done.text)
+    assert found
+    for setting, value in found.items():
+        assert value == FULL.settings[setting], setting
+    lost = {line.split("=")[0] for line in done.lost}
+    elsewhere = {"python": {"LD_PRELOAD", "io_binding"}, "javascript": {"LD_PRELOAD"}}.get(name, set())
+    assert set(found) | lost | elsewhere == set(FULL.settings)
+    assert not set(found) & lost
+
+
+NAMES = {
+    "cpp": {
+        "SetIntraOpNumThreads SetInterOpNumThreads SetExecutionMode SetGraphOptimizationLevel DisableCpuMemArena",
+        "DisableMemPattern AddConfigEntry SetDeterministicCompute DisablePerSessionThreads Update",
+        "AppendExecutionProvider_CUDA_V2 AppendExecutionProvider_TensorRT_V2 AppendExecutionProvider_OpenVINO_V2",
+        "SetGlobalIntraOpNumThreads SetGlobalInterOpNumThreads",
+    },
+    "csharp": {
+        "IntraOpNumThreads InterOpNumThreads ExecutionMode GraphOptimizationLevel EnableCpuMemArena",
+        "EnableMemoryPattern AddSessionConfigEntry AddRunConfigEntry DisablePerSessionThreads UpdateOptions",
+        "AppendExecutionProvider_CUDA AppendExecutionProvider_Tensorrt AppendExecutionProvider_OpenVINO",
+        "CreateIoBinding CreateInstanceWithOptions",
+    },
+    "aspose": {
+        "IntraOpNumThreads InterOpNumThreads ExecutionMode GraphOptimizationLevel EnableCpuMemArena",
+        "EnableMemoryPattern OnnxRuntimeSessionOptions ExecutionModeOnnx GraphOptimizationLevelOnnx",
+    },
+    "java": {
+        "setIntraOpNumThreads setInterOpNumThreads setExecutionMode setOptimizationLevel setCPUArenaAllocator",
+        "setMemoryPatternOptimization addConfigEntry addRunConfigEntry setDeterministicCompute createSession",
+        "disablePerSessionThreads setGlobalIntraOpNumThreads setGlobalInterOpNumThreads getEnvironment add addCUDA",
+        "addTensorrt addOpenVINO",
+    },
+    "rust": {
+        "with_intra_threads with_inter_threads with_parallel_execution with_optimization_level with_memory_pattern",
+        "with_intra_op_spinning with_dynamic_block_base with_config_entry with_deterministic_compute",
+        "with_execution_providers with_arena_allocator with_arbitrary_config with_global_thread_pool",
+        "commit_from_file commit add_config_entry build error_on_failure",
+    },
+}
+"""What the code of each language may call: the names of its API, as its documentation has them."""
+
+
+class TestCode:
+    """Code in languages that these tests do not run: every name that it calls is in the table of its API."""
+
+    @pytest.mark.parametrize("case", CONFIGS)
+    @pytest.mark.parametrize("name", NAMES)
+    def test_names(self, name: str, case: str) -> None:
+        known = {word for line in NAMES[name] for word in line.split()}
+        code = "\n".join(
+            line.split("  // ")[0]
+            for line in text_of(name, CONFIGS[case]).splitlines()
+            if not line.strip().startswith("//")
+        )
+        if name == "aspose":
+            called = set(re.findall(r"\.OCR\.(\w+)", code)) | set(re.findall(r"Options\.(\w+) =", code))
+        else:
+            # Methods and properties of objects; types and enums begin with a capital after :: or a type's name.
+            called = set(
+                re.findall(r"(?:^|\s)(?:options|run_options|runOptions|session|cuda|tensorrt|threads)\.(\w+)", code)
+            )
+            called |= set(re.findall(r"^\s*\.(\w+)\(", code, re.MULTILINE))
+        assert called <= known, called - known
+
+    @pytest.mark.parametrize("case", CONFIGS)
+    def test_brackets_are_closed(self, case: str) -> None:
+        for name in ("cpp", "csharp", "java", "rust", "javascript"):
+            text = re.sub(r'"[^"]*"', '""', text_of(name, CONFIGS[case]))
+            for opening, closing in ("()", "{}", "[]"):
+                assert text.count(opening) == text.count(closing), (name, opening)
+
+    @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+    def test_javascript_is_javascript(self, tmp_path: Path) -> None:
+        for case, config in CONFIGS.items():
+            path = tmp_path / f"{case}.js"
+            path.write_text(text_of("javascript", config))
+            subprocess.run(["node", "--check", str(path)], check=True, timeout=60)
+
+    @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+    def test_cpp_is_cpp(self, tmp_path: Path) -> None:
+        """Against declarations of just what it calls, so that its syntax and its argument types are those of C++."""
+        for case, config in CONFIGS.items():
+            code = text_of("cpp", config).replace("#include <onnxruntime_cxx_api.h>", "")
+            source = tmp_path / f"{case}.cpp"
+            source.write_text(
+                (ROOT / "tests" / "data" / "ort_declarations.h").read_text() + "int main() {\n" + code + "}\n"
+            )
+            subprocess.run(["g++", "-std=c++17", "-fsyntax-only", "-Wall", str(source)], check=True, timeout=120)
+
+
+class TestFiles:
+    def test_genai_is_merged(self, tmp_path: Path) -> None:
+        path = tmp_path / "genai_config.json"
+        before = {
+            "model": {
+                "type": "phi3",
+                "decoder": {
+                    "filename": "other.onnx",
+                    "session_options": {"log_id": "x", "intra_op_num_threads": 9, "provider_options": [{"cuda": {}}]},
+                },
+                "vision": {"filename": "tiny_cnn.onnx", "session_options": {"log_id": "y"}},
+            },
+            "search": {"max_length": 9},
+        }
+        path.write_text(json.dumps(before))
+        export("genai", record_of(FULL), str(TINY_CNN), "r.json", path)
+        after = json.loads(path.read_text())
+        assert after["search"] == before["search"]
+        assert after["model"]["decoder"] == before["model"]["decoder"]  # type: ignore[index]
+        options = after["model"]["vision"]["session_options"]
+        assert (options["log_id"], options["intra_op_num_threads"]) == ("y", 2)
+        export("genai", record_of(DEFAULT), "other.onnx", "r.json", path)
+        # What the search did not try is not ortune's to change; the provider is.
+        assert json.loads(path.read_text())["model"]["decoder"]["session_options"] == {
+            "log_id": "x",
+            "intra_op_num_threads": 9,
+            "provider_options": [],
+        }
+
+    @pytest.mark.parametrize("content", ["{", "[]", '{"model": 3}'])
+    def test_what_is_no_genai_config_is_left_as_it_is(self, content: str, tmp_path: Path) -> None:
+        path = tmp_path / "genai_config.json"
+        path.write_text(content)
+        with pytest.raises(UsageError, match="genai_config"):
+            export("genai", record_of(FULL), str(TINY_CNN), "r.json", path)
+        assert path.read_text() == content
+
+    def test_settings_in_the_model(self, tmp_path: Path) -> None:
+        output = tmp_path / "tuned.onnx"
+        done = export("embedded", record_of(FULL), str(TINY_CNN), "r.json", output)
+        code = (
+            "import onnxruntime as o, sys; s = o.InferenceSession(sys.argv[1]).get_session_options();"
+            "print(s.intra_op_num_threads, s.inter_op_num_threads, s.execution_mode.name);"
+            "print(s.graph_optimization_level.name)"
+        )
+        run = subprocess.run(
+            ["env", "ORT_LOAD_CONFIG_FROM_MODEL=1", shutil.which("python") or "python", "-c", code, str(output)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert run.stdout.split() == ["2", "3", "ORT_PARALLEL", "ORT_ENABLE_EXTENDED"]
+        assert any("allow_spinning" in line for line in done.lost)
+        assert "replace all SessionOptions" in done.text
+        # Once more, from the copy: there is one entry, not two.
+        again = tmp_path / "again.onnx"
+        export("embedded", record_of(DEFAULT), str(output), "r.json", again)
+        (entry,) = onnx.load(again).metadata_props
+        assert json.loads(entry.value) == {"session_options": {}}
+        assert onnx.load(again).graph == onnx.load(TINY_CNN).graph
+
+    def test_weights_go_with_the_model(self, tmp_path: Path) -> None:
+        source = tmp_path / "model.onnx"
+        onnx.save_model(
+            onnx.load(TINY_CNN), source, save_as_external_data=True, location="weights.bin", size_threshold=0
+        )
+        record = make_record(source, FULL)
+        (tmp_path / "out").mkdir()
+        export("embedded", record, str(source), "r.json", tmp_path / "out" / "model.onnx")
+        assert (tmp_path / "out" / "weights.bin").read_bytes() == (tmp_path / "weights.bin").read_bytes()
+        with pytest.raises(UsageError, match=r"weights.bin is there already"):
+            export("embedded", record, str(source), "r.json", tmp_path / "out" / "other.onnx")
+
+    @pytest.mark.parametrize("suffix", ["onnx", "ort"])
+    def test_the_optimised_model(self, suffix: str, tmp_path: Path) -> None:
+        import numpy as np
+        import onnxruntime
+
+        output = tmp_path / f"model.{suffix}"
+        done = export("ort", record_of(FULL), str(TINY_CNN), "r.json", output)
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        image = {"image": np.linspace(-1, 1, 3 * 32 * 32, dtype=np.float32).reshape(1, 3, 32, 32)}
+        found = onnxruntime.InferenceSession(str(output), options).run(None, image)
+        plain = onnxruntime.InferenceSession(str(TINY_CNN)).run(None, image)
+        np.testing.assert_allclose(found[0], plain[0], atol=1e-5)
+        assert "optimised at ORT_ENABLE_EXTENDED" in done.text
+        assert "intra_op_num_threads=2 (a model file does not hold it: set it on the session)" in done.lost
+        assert list(tmp_path.iterdir()) == [output]
+
+    def test_a_model_that_cannot_be_optimised(self, tmp_path: Path) -> None:
+        broken = tmp_path / "broken.onnx"
+        broken.write_bytes(b"nothing")
+        with pytest.raises(ModelError, match="cannot save"):
+            export("ort", record_of(FULL), str(broken), "r.json", tmp_path / "out.onnx")
+        assert not (tmp_path / "out.onnx").exists()
+        with pytest.raises(ModelError, match="Cannot read"):
+            export("embedded", record_of(FULL), str(broken), "r.json", tmp_path / "out.onnx")
+        with pytest.raises(ModelError, match="There is no file"):
+            export("embedded", record_of(FULL), str(tmp_path / "none.onnx"), "r.json", tmp_path / "out.onnx")
+
+    def test_what_is_there_is_not_overwritten(self, tmp_path: Path) -> None:
+        path = tmp_path / "config.pbtxt"
+        path.write_text("mine")
+        with pytest.raises(UsageError, match="is there already"):
+            export("triton", record_of(FULL), str(TINY_CNN), "r.json", path)
+        assert path.read_text() == "mine"
+
+    def test_a_binary_file_needs_a_name(self) -> None:
+        with pytest.raises(UsageError, match="writes a file"):
+            export("ort", record_of(FULL), str(TINY_CNN), "r.json", None)
+
+    def test_a_target_that_is_not_there(self) -> None:
+        with pytest.raises(UsageError, match="--to tritn") as caught:
+            find_target("tritn")
+        assert "Did you mean triton?" in caught.value.cure
+
+
+class TestKubernetes:
+    @pytest.mark.parametrize(
+        ("config", "clients", "sessions", "quota", "cpus"),
+        [
+            (DEFAULT, 1, 1, None, 64),
+            (Config(session_options={"intra_op_num_threads": 1}), 1, 1, None, 1),
+            (Config(session_options={"intra_op_num_threads": 4}), 1, 1, None, 4),
+            (Config(session_options={"intra_op_num_threads": 4}), 3, 1, None, 6),
+            (Config(session_options={"intra_op_num_threads": 4}), 2, 2, None, 8),
+            (Config(session_options={"intra_op_num_threads": 4}), 100, 1, None, 64),
+            (Config(session_options={"intra_op_num_threads": 4}), 1, 1, 2.5, 2.5),
+            (Config(global_thread_pool=ThreadPool(intra_op_num_threads=3, inter_op_num_threads=1)), 2, 2, None, 4),
+        ],
+    )
+    def test_cpus(self, config: Config, clients: int, sessions: int, quota: float | None, cpus: float) -> None:
+        record = record_of(config)
+        load = msgspec.structs.replace(record.workload.load, clients=clients, sessions=sessions)
+        record = msgspec.structs.replace(
+            record,
+            workload=msgspec.structs.replace(record.workload, load=load),
+            host=msgspec.structs.replace(ELSEWHERE, cpu_quota=quota),
+        )
+        assert cpus_needed(Job(record, "m", "r.json")) == cpus
+        text = f"{cpus:g}" if cpus == int(cpus) else "2500m"
+        assert yaml.safe_load(render("kubernetes", record, "m").text)["resources"]["limits"]["cpu"] == text
+
+
+class TestSheet:
+    def test_all_of_it_is_lost_at_first(self) -> None:
+        sheet = Sheet(CONFIGS["cuda"])
+        assert [line.split("=")[0] for line in sheet.lost] == [
+            "providers",
+            "intra_op_num_threads",
+            "graph_optimization_level",
+            "tensorrt.trt_fp16_enable",
+            "tensorrt.device_id",
+            "cuda.device_id",
+            "cuda.cudnn_conv_algo_search",
+            "cuda.use_tf32",
+        ]
+        sheet.take_providers()
+        sheet.take_options()
+        assert sheet.lost == ()
+
+    def test_what_is_put_back_is_lost(self) -> None:
+        sheet = Sheet(FULL)
+        sheet.take_options()
+        sheet.leave("execution_mode", "ORT_PARALLEL", "no")
+        assert "execution_mode=ORT_PARALLEL (no)" in sheet.lost
+
+
+class TestCommand:
+    def test_text_goes_to_stdout_and_losses_to_stderr(self, tmp_path: Path) -> None:
+        path = write(record_of(FULL), tmp_path / "r.json")
+        done = run_ortune("apply", path, "--to", "triton", cwd=tmp_path)
+        assert done.returncode == 0
+        assert "intra_op_thread_count" in done.stdout
+        assert "not expressed  session.intra_op.allow_spinning=0" in done.stderr
+
+    def test_a_file(self, tmp_path: Path) -> None:
+        path = write(record_of(FULL), tmp_path / "r.json")
+        done = run_ortune("apply", path, "/models/m.onnx", "--to", "cpp", "-o", "session.cpp", cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (0, "")
+        assert '"/models/m.onnx"' in (tmp_path / "session.cpp").read_text()
+        again = run_ortune("apply", path, "--to", "cpp", "-o", "session.cpp", cwd=tmp_path)
+        assert again.returncode == 2
+        assert "is there already" in again.stderr
+
+    def test_targets_are_listed(self, tmp_path: Path) -> None:
+        done = run_ortune("apply", "--list", cwd=tmp_path)
+        assert [line.split()[0] for line in done.stdout.splitlines()[: len(TARGETS)]] == list(TARGETS)
+        listed = json.loads(run_ortune("apply", "--list", "--json", cwd=tmp_path).stdout)
+        assert [each["name"] for each in listed] == list(TARGETS)
+
+    def test_a_typo(self, tmp_path: Path) -> None:
+        path = write(record_of(FULL), tmp_path / "r.json")
+        done = run_ortune("apply", path, "--to", "tritn", cwd=tmp_path)
+        assert done.returncode == 2
+        assert "Did you mean triton?" in done.stderr
