@@ -32,14 +32,17 @@ ALLOWED: dict[str, set[str]] = {
     "apply": VALUES | {"record", "bundle"},
     "verify": VALUES | {"trials", "record", "tune", "bench", "apply"},
     "export": VALUES | {"record"},
+    "gate": VALUES | {"trials", "record", "bundle", "tune", "apply", "verify"},
+    "report": {"errors", "gate"},
     "doctor": VALUES,
     "profile": VALUES | {"record"},
     "console": VALUES
-    | {"trials", "record", "bundle", "tune", "bench", "apply", "verify", "export", "doctor", "profile"},
+    | {"trials", "record", "bundle", "tune", "bench", "apply", "verify", "export", "doctor", "profile"}
+    | {"gate", "report"},
     "launch": {"errors", "bundle", "apply"},
     "cli": VALUES
     | {"interrupts", "trials", "record", "bundle", "history", "tune", "bench", "apply", "verify", "export"}
-    | {"doctor", "profile", "console"},
+    | {"gate", "report", "doctor", "profile", "console"},
     "__main__": {"errors", "interrupts", "launch", "cli"},
 }
 """Each room, and the rooms that it may import from: those before it."""

@@ -11,10 +11,12 @@ from ortune import __version__
 from ortune.cli.apply import apply
 from ortune.cli.bench import bench
 from ortune.cli.doctor import doctor
+from ortune.cli.gate import gate
 from ortune.cli.host import host
 from ortune.cli.knobs import knobs
 from ortune.cli.merge import merge
 from ortune.cli.profile import profile
+from ortune.cli.report import report
 from ortune.cli.search import search
 from ortune.cli.space import space
 from ortune.errors import ExitCode, OrtuneError
@@ -33,6 +35,8 @@ app = typer.Typer(
 app.command()(search)
 app.command()(apply)
 app.command()(merge)
+app.command()(gate)
+app.command()(report)
 app.command()(bench)
 app.command()(space)
 app.command()(knobs)

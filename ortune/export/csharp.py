@@ -22,6 +22,9 @@ PROPERTIES = {
 
 TYPES = {"execution_mode": "ExecutionMode", "graph_optimization_level": "GraphOptimizationLevel"}
 
+LOGGING = ("VERBOSE", "INFO", "WARNING", "ERROR", "FATAL")
+"""Names of OrtLoggingLevel, by number."""
+
 LAYOUT = "ORT_ENABLE_LAYOUT"
 
 # Class of the options, and method that adds them, of the providers whose options can be set in C#.
@@ -38,6 +41,8 @@ def write(job: Job) -> str:
     """Return the code."""
     sheet = job.sheet
     lines = [f"// start with {name}={value} in the environment" for name, value in sheet.take_environment().items()]
+    if any(options for _, options in sheet.config.providers):
+        lines.append("using System.Collections.Generic;")
     lines += ["using Microsoft.ML.OnnxRuntime;", ""]
     pool = sheet.take_global_pool()
     if pool:
@@ -76,12 +81,12 @@ def write(job: Job) -> str:
 def _option_lines(job: Job) -> list[str]:
     sheet, lines = job.sheet, []
     for name, value in sheet.take_options().items():
-        if name not in PROPERTIES:
+        if name == "log_severity_level" and int(value) in range(len(LOGGING)):
+            lines.append(f"options.LogSeverityLevel = OrtLoggingLevel.ORT_LOGGING_LEVEL_{LOGGING[int(value)]};")
+        elif name not in PROPERTIES:
             sheet.leave(name, value, "the C# API has no property for it")
         elif value == LAYOUT:
-            lines.append(
-                "options.GraphOptimizationLevel = (GraphOptimizationLevel)3;  // ORT_ENABLE_LAYOUT has no name"
-            )
+            lines.append("options.GraphOptimizationLevel = (GraphOptimizationLevel)3;  // ORT_ENABLE_LAYOUT")
         else:
             text = f"{TYPES[name]}.{value}" if name in TYPES else literal(value)
             lines.append(f"options.{PROPERTIES[name]} = {text};")

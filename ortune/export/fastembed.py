@@ -9,6 +9,8 @@ from ortune.export.target import Job, Target
 def write(job: Job) -> str:
     """Return the code."""
     sheet = job.sheet
+    if sheet.config.session_options.get("graph_optimization_level") == "ORT_ENABLE_ALL":
+        sheet.take_option("graph_optimization_level")  # that is what it always takes
     lines = ["from fastembed import TextEmbedding  # or the class for your task", ""]
     threads, inter = sheet.take_option("intra_op_num_threads"), sheet.take_option("inter_op_num_threads")
     if inter is not None and inter != threads:

@@ -23,7 +23,20 @@ OPTIONS = (
 )
 LEVELS = frozenset({"ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL"})
 
-PROVIDERS = {"CUDAExecutionProvider": "cuda", "NvTensorRTRTXExecutionProvider": "NvTensorRtRtx"}
+PROVIDERS = {
+    "CUDAExecutionProvider": "cuda",
+    "NvTensorRTRTXExecutionProvider": "NvTensorRtRtx",
+    "OpenVINOExecutionProvider": "OpenVINO",
+    "QNNExecutionProvider": "QNN",
+    "DmlExecutionProvider": "DML",
+    "CoreMLExecutionProvider": "CoreML",
+    "WebGpuExecutionProvider": "WebGPU",
+    "MIGraphXExecutionProvider": "MIGraphX",
+    "VitisAIExecutionProvider": "VitisAI",
+    "XnnpackExecutionProvider": "XNNPACK",
+    "AzureExecutionProvider": "AZURE",
+}
+"""Names that onnxruntime-genai knows; at any other it stops."""
 
 PARTS = ("decoder", "encoder", "embedding", "vision", "speech")
 """Parts of a model that have session options of their own."""
@@ -77,11 +90,13 @@ def _options(job: Job) -> tuple[dict[str, Any], dict[str, str]]:
     elif level is not None:
         sheet.leave("graph_optimization_level", level, "genai_config.json has no such level")
     options |= sheet.take_entries()
-    options["provider_options"] = [
-        {PROVIDERS.get(name, name.removesuffix("ExecutionProvider")): own}
-        for name, own in sheet.take_providers()
-        if name != CPU
-    ]
+    providers = []
+    for name, own in sheet.take_providers():
+        if name in PROVIDERS:
+            providers.append({PROVIDERS[name]: own})
+        elif name != CPU:
+            sheet.leave_provider(name, "onnxruntime-genai does not have it")
+    options["provider_options"] = providers
     for name in sheet.config.settings:
         sheet.explain(name, "genai_config.json has no key for it")
     return options, sheet.take_run_entries()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ortune.export.literals import literal
+from ortune.export.literals import literal, pairs
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU, Provider, alias_of
 
@@ -27,6 +27,17 @@ SETTERS = {
     "logid": "setLoggerId",
     "log_verbosity_level": "setSessionLogVerbosityLevel",
 }
+
+WITH_MAP = {
+    "XnnpackExecutionProvider": "addXnnpack",
+    "QNNExecutionProvider": "addQnn",
+    "CoreMLExecutionProvider": "addCoreML",
+    "WebGpuExecutionProvider": "addWebGPU",
+}
+"""Providers whose options are a map."""
+
+LOGGING = ("VERBOSE", "INFO", "WARNING", "ERROR", "FATAL")
+"""Names of OrtLoggingLevel, by number."""
 
 STRUCTURES = {
     "CUDAExecutionProvider": ("OrtCUDAProviderOptions", "addCUDA"),
@@ -74,6 +85,9 @@ def write(job: Job) -> str:
 def _option_lines(job: Job) -> list[str]:
     sheet, lines = job.sheet, []
     for name, value in sheet.take_options().items():
+        if name == "log_severity_level" and int(value) in range(len(LOGGING)):
+            lines.append(f"options.setSessionLogLevel(OrtLoggingLevel.ORT_LOGGING_LEVEL_{LOGGING[int(value)]});")
+            continue
         if name not in SETTERS:
             sheet.leave(name, value, "the Java API has no setter for it")
             continue
@@ -105,6 +119,8 @@ def _provider_lines(job: Job, provider: Provider) -> list[str]:
             ),
             f"options.{add}({variable});",
         ]
+    if name in WITH_MAP:
+        return [f"options.{WITH_MAP[name]}(java.util.Map.of({pairs(options, '{name}, {value}')}));"]
     for option, value in options.items():
         if (short, option) != ("OpenVINO", "device_type"):
             job.sheet.leave(f"{alias_of(name)}.{option}", value, "the Java API takes no options of this provider")

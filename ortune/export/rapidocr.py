@@ -24,6 +24,8 @@ CUDA_OPTIONS = (
 def write(job: Job) -> str:
     """Return the part of the file, to be put in place of the same part: RapidOCR wants the file whole."""
     sheet = job.sheet
+    if sheet.config.session_options.get("graph_optimization_level") == "ORT_ENABLE_ALL":
+        sheet.take_option("graph_optimization_level")  # that is what it always takes
     lines = [
         "# RapidOCR drops thread counts above os.cpu_count(), and optimises at ORT_ENABLE_ALL.",
         "EngineConfig:",

@@ -40,8 +40,9 @@ def write(job: Job) -> str:
             sheet.leave(f"{alias_of(other)}.{option}", text, "sherpa-onnx takes no options of providers here")
     path = job.output.absolute() if job.output else "/path/to/this/file"
     lines = [
-        # Its own default is 1; 0 is ONNX Runtime's.
-        f"# In the program: num_threads={threads or 0}, provider={PROVIDERS.get(name, 'cpu')}:{path}",
+        # Its own default is 1, and it refuses 0, which is ONNX Runtime's: so the count that that comes to.
+        f"# In the program: num_threads={threads or job.record.host.n_usable_cores}, "
+        f"provider={PROVIDERS.get(name, 'cpu')}:{path}",
     ]
     for option, key in LINES.items():
         value = sheet.take_option(option)

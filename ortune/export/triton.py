@@ -60,8 +60,8 @@ def _optimization(job: Job) -> list[str]:
     level = sheet.take_option("graph_optimization_level")
     if level in LEVELS:
         inside.append(f"  graph {{ level: {LEVELS[str(level)]} }}")
-    elif level is not None:
-        sheet.leave("graph_optimization_level", level, "Triton has no such level")
+    elif level not in {None, "ORT_ENABLE_ALL"}:
+        sheet.leave("graph_optimization_level", str(level), "Triton has no such level")
     accelerators = []
     for name, options in sheet.take_providers():
         if name in ACCELERATORS:

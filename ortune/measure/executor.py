@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -43,6 +43,18 @@ BUILD_DEADLINE_S = 600.0
 TIME_TO_DIE_S = 10.0
 
 
+class Reference(msgspec.Struct, frozen=True, kw_only=True):
+    """Outputs to compare with.
+
+    Attributes:
+        path: The file that holds them.
+        compare_values: Whether they are the same from run to run; if not, only types and shapes are compared.
+    """
+
+    path: Path
+    compare_values: bool
+
+
 class ProcessExecutor:
     """Launches workers, and ends all of them when it is left.
 
@@ -56,6 +68,8 @@ class ProcessExecutor:
         n_sessions: Sessions of the model that each worker makes.
         build_deadline_s: Time that a provider may take to compile the model, once for each candidate.
         command: Program and arguments that start a worker.
+        environment: Variables that workers have beside those of this process.
+        reference: Outputs to compare with, of another executor; None for those of the first launch.
 
     Attributes:
         runtime: What the workers run, known after the first successful launch.
@@ -75,6 +89,8 @@ class ProcessExecutor:
         n_sessions: int = 1,
         build_deadline_s: float = BUILD_DEADLINE_S,
         command: Sequence[str] = WORKER_COMMAND,
+        environment: Mapping[str, str] | None = None,
+        reference: Reference | None = None,
     ) -> None:
         self._n_sessions = n_sessions
         self._build_deadline_s = build_deadline_s
@@ -84,13 +100,15 @@ class ProcessExecutor:
         self._folder = tempfile.TemporaryDirectory(prefix="ortune-")
         self._model = model
         self._feed_path = Path(self._folder.name) / "feed.npz"
-        self._reference_path = Path(self._folder.name) / "reference.pickle"
+        self._has_reference = reference is not None
+        self._reference_path = reference.path if reference else Path(self._folder.name) / "reference.pickle"
         self._tolerance = tolerance
         self._usable = usable
         self._neighbour = neighbour
         self._memory_limit_bytes = memory_limit_bytes
         self._command = command
-        self._compare_values = True
+        self._environment = dict(environment or {})
+        self._compare_values = reference.compare_values if reference else True
         self._live: set[Worker] = set()
         self._n_launched = 0
         feed.save(self._feed_path)
@@ -121,7 +139,7 @@ class ProcessExecutor:
         """Start a worker for each config, all at once, and suspend each as soon as it has loaded and run."""
         answers: list[Live | Failure] = []
         started: list[Worker | Failure] = []
-        is_reference = self._n_launched == 0
+        is_reference = self._n_launched == 0 and not self._has_reference
         for config in configs:
             failure = self._build(config, is_reference=is_reference)
             started.append(failure or self._start(config, is_reference=is_reference))
@@ -137,6 +155,11 @@ class ProcessExecutor:
                 self.runtime = worker.runtime
                 self._compare_values = self._compare_values and worker.loaded.deterministic
         return answers
+
+    @property
+    def reference(self) -> Reference:
+        """The outputs of the first launch, for another executor to compare its own with."""
+        return Reference(path=self._reference_path, compare_values=self._compare_values)
 
     def build_s(self, config: Config) -> float | None:
         """Return how long a provider took to compile the model with this config; None where it does not compile."""
@@ -193,7 +216,9 @@ class ProcessExecutor:
         log_path = Path(self._folder.name) / f"worker-{self._n_launched:05}.log"
         try:
             with uninterrupted():  # a process that nobody knows of would not be ended
-                worker = Worker(config, self._command, log_path, on_close=self._live.discard)
+                worker = Worker(
+                    config, self._command, log_path, environment=self._environment, on_close=self._live.discard
+                )
                 self._live.add(worker)
         except OSError as error:
             return Failure(kind="exception", stage="start", message=f"cannot start a worker: {error.strerror}")
@@ -208,7 +233,13 @@ class Worker:
     runtime: Runtime
 
     def __init__(
-        self, config: Config, command: Sequence[str], log_path: Path, *, on_close: Callable[[Worker], object]
+        self,
+        config: Config,
+        command: Sequence[str],
+        log_path: Path,
+        *,
+        environment: Mapping[str, str],
+        on_close: Callable[[Worker], object],
     ) -> None:
         self.config = config
         self._log_path = log_path
@@ -216,7 +247,7 @@ class Worker:
         self._failed: Failure | None = None
         with log_path.open("wb") as log:
             self._process, self._pipe = protocol.spawn(
-                command, environment={**os.environ, **UNTUNED, **config.environment}, log=log
+                command, environment={**os.environ, **UNTUNED, **environment, **config.environment}, log=log
             )
         self._control = psutil.Process(self._process.pid)
 

@@ -170,10 +170,7 @@ class Tally:
             n_pairs += len(both)
             if not both:
                 continue
-            if is_pooled(name):
-                costs = [[cost(name, self._pooled(both, side, name))] for side in (base, position)]
-            else:
-                costs = [[cost(name, each.figure(name, side)) for each in both] for side in (base, position)]
+            costs = [self.costs(both, side, name) for side in (base, position)]
             clusters.append([math.log(default / challenger) for default, challenger in zip(*costs, strict=True)])
         if len(clusters) < 2:
             return None
@@ -188,6 +185,12 @@ class Tally:
             pairs=n_pairs,
             restarts=len(clusters),
         )
+
+    def costs(self, rounds: Sequence[Round], position: int, name: Objective) -> list[float]:
+        """Return one side's costs in these rounds: one for each, or one for all where calls are taken together."""
+        if is_pooled(name):
+            return [cost(name, self._pooled(rounds, position, name))]
+        return [cost(name, each.figure(name, position)) for each in rounds]
 
     def bounds(self, position: int, name: Objective) -> tuple[float, float]:
         """Return the interval in which a percentile lies by the number of calls that it rests on."""

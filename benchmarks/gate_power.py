@@ -1,0 +1,361 @@
+"""How often gates are wrong, and how long they take: by replay of recorded noise, and live on this host.
+
+    python -m benchmarks.gate_power replay [--gates 300] [--json FILE]
+    python -m benchmarks.gate_power live [--model squeezenet_qdq] [--same 60] [--ten 60] [--five 40] [--json FILE]
+    python -m benchmarks.gate_power hog [--model squeezenet_qdq] [--gates 30] [--json FILE]
+    python -m benchmarks.gate_power config [--model squeezenet] [--gates 10] [--json FILE]
+
+`replay` draws blocks from the landscapes of benchmarks/landscapes, whose noise, drift and busy spells were recorded on
+a shared host, and multiplies head's costs by a known factor. Beside ortune's rule, the rules that others use meet the
+same noise: pytest-benchmark's --benchmark-compare-fail=median:10% against a stored run, and asv's (its two rounds
+interleaved, Mann-Whitney at 0.002, and a factor of 1.1).
+
+`live` gates a model against itself, with a worker for head whose calls compute for a set share longer
+(benchmarks/slow_worker.py). `hog` does so beside two processes that compute without end. `config` gates a config that
+is known to be slower. Run these on an idle host.
+
+Sources: pytest-benchmark's documentation ("Comparing past runs"); `asv_runner` and asv/commands/compare.py of asv 0.6.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import json
+import math
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from benchmarks.host import describe_host
+from benchmarks.inputs import inputs_of
+from benchmarks.record import LANDSCAPES
+from models.build import build
+from ortune.errors import MeasureError
+from ortune.gate.play import HEAD, Contest, pairs_for, play
+from ortune.gate.run import run_gate
+from ortune.gate.values import GateRequest, Side
+from ortune.knobs import DEFAULT, Config
+from ortune.measure import Block, BlockPlan, Failure, Live
+from ortune.measure.figures import cost, figure_of_block
+from ortune.measure.landscape import Landscape, load_landscape
+from ortune.measure.replay import ReplayExecutor
+from ortune.trials.meter import Meter
+from ortune.trials.plan import block_plan
+from ortune.trials.run import Basis, calibrate
+from ortune.workload import Goal
+
+SLOWDOWNS = (0.0, 0.03, 0.05, 0.10, 0.15)
+ALLOWED = 1.03
+MAX_TIME_S = 180.0
+
+LATER_S = 3600.0
+"""Time between a stored run and the one that is compared with it."""
+
+BENCHMARK_S = 1.0
+"""Time for which pytest-benchmark runs a function (--benchmark-max-time)."""
+
+ASV_ROUNDS = 2
+ASV_SAMPLES = 10
+ASV_FACTOR = 1.1
+ASV_P = 0.002
+"""asv's rounds, samples in each (`repeat` is at most 10), `--factor` of `asv continuous`, and its significance."""
+
+SLOW_WORKER = Path(__file__).parent / "slow_worker.py"
+
+
+# By replay.
+
+
+class Slowed:
+    """A candidate of a landscape whose calls take longer by a factor."""
+
+    def __init__(self, live: Live, factor: float) -> None:
+        self.config, self.loaded = live.config, live.loaded
+        self._live, self._factor = live, factor
+
+    def measure(self, plan: BlockPlan) -> Block | Failure:
+        """Measure a block, and make it slower."""
+        block = self._live.measure(plan)
+        if isinstance(block, Failure):
+            return block
+        factor = self._factor
+        return msgspec.structs.replace(
+            block,
+            samples_ns=(block.samples_ns * factor).astype(np.int64),
+            n_calls=block.n_calls / factor,
+            service_ns=block.service_ns * factor,
+        )
+
+    def close(self) -> None:
+        """End it."""
+        self._live.close()
+
+
+class ReplaySides:
+    """Makes the default of a landscape live as base, and slowed down as head."""
+
+    def __init__(self, executor: ReplayExecutor, factor: float) -> None:
+        self.executor = executor
+        self._factor = factor
+
+    def launch(self, position: int) -> Live | Failure:
+        """Make one of them live."""
+        (live,) = self.executor.launch([DEFAULT], deadline_s=60)
+        return Slowed(live, self._factor) if position == HEAD and not isinstance(live, Failure) else live
+
+    def now_s(self) -> float:
+        """Return the replay's time."""
+        return self.executor.now_s()
+
+
+def gate_by_replay(landscape: Landscape, factor: float, seed: int) -> tuple[str, float]:
+    """Return ortune's decision and the replayed time that it took."""
+    executor = ReplayExecutor(landscape, seed=seed)
+    sides = ReplaySides(executor, factor)
+    meter = Meter(executor, np.random.default_rng(seed))
+    goal = landscape.goal
+    (first,) = executor.launch([DEFAULT], deadline_s=60)
+    assert not isinstance(first, Failure)
+    calibration = calibrate(meter, first, Basis(goal=goal, n_cases=1, quota=False))
+    block = block_plan(calibration.pace)
+    contest = Contest(
+        goal=goal,
+        allowed={goal.objective: ALLOWED},
+        block=block,
+        pairs_per_launch=pairs_for(3 * calibration.launch_s, 3 * (block.duration_ns + block.lead_in_ns) / 1e9),
+        start_s=0.0,
+        end_s=MAX_TIME_S,
+        seed=seed,
+    )
+    try:
+        played = play(sides, meter, contest, (DEFAULT, DEFAULT), lambda look: None)
+    except MeasureError:
+        return "inconclusive", sides.now_s()
+    return played.decision, sides.now_s()
+
+
+def samples_of(executor: ReplayExecutor, factor: float, n_blocks: int, block: BlockPlan) -> list[float]:
+    """Return costs of one launch's blocks."""
+    (live,) = executor.launch([DEFAULT], deadline_s=60)
+    assert not isinstance(live, Failure)
+    name = executor.landscape.goal.objective
+    found = []
+    for _ in range(n_blocks):
+        answer = live.measure(block)
+        assert not isinstance(answer, Failure)
+        found.append(factor * cost(name, figure_of_block(name, answer, live.loaded.load_ns)))
+    return found
+
+
+def pytest_benchmark(landscape: Landscape, factor: float, seed: int, *, later_s: float) -> str:
+    """Return the decision of a median that may be 10 % above that of a run before."""
+    executor = ReplayExecutor(landscape, seed=seed)
+    block = short_block(landscape)
+    n_blocks = max(round(BENCHMARK_S * 1e9 / block.duration_ns), 5)
+    before = statistics.median(samples_of(executor, 1.0, n_blocks, block))
+    executor.spend(later_s)
+    after = statistics.median(samples_of(executor, factor, n_blocks, block))
+    return "fail" if after > 1.10 * before else "pass"
+
+
+def asv(landscape: Landscape, factor: float, seed: int) -> str:
+    """Return the decision of asv: rounds of both sides in turn, a rank test, and a factor."""
+    from scipy.stats import mannwhitneyu
+
+    executor = ReplayExecutor(landscape, seed=seed)
+    block = short_block(landscape)
+    sides: tuple[list[float], list[float]] = ([], [])
+    for _ in range(ASV_ROUNDS):
+        for side, each in zip(sides, (1.0, factor), strict=True):
+            side.extend(samples_of(executor, each, ASV_SAMPLES, block))
+    ratio = statistics.median(sides[1]) / statistics.median(sides[0])
+    differs = mannwhitneyu(*sides, alternative="two-sided").pvalue < ASV_P
+    return "fail" if differs and ratio > ASV_FACTOR else "pass"
+
+
+def short_block(landscape: Landscape) -> BlockPlan:
+    """Return a block of 50 ms."""
+    return BlockPlan(load=landscape.goal.load, duration_ns=50_000_000, lead_in_ns=0, min_calls=1, deadline_s=60)
+
+
+@cache
+def landscapes() -> list[Landscape]:
+    """Return the recorded landscapes."""
+    return [load_landscape(path) for path in sorted(LANDSCAPES.glob("*.npz"))]
+
+
+RULES: dict[str, Callable[[Landscape, float, int], tuple[str, float]]] = {
+    "ortune gate": gate_by_replay,
+    "pytest-benchmark, median 10 %, stored": lambda *a: (pytest_benchmark(*a, later_s=LATER_S), 0.0),
+    "pytest-benchmark, one after the other": lambda *a: (pytest_benchmark(*a, later_s=0.0), 0.0),
+    "asv continuous": lambda *a: (asv(*a), 0.0),
+}
+
+
+def replay_one(task: tuple[str, int, float, int]) -> tuple[str, float]:
+    """Run one gate."""
+    rule, number, slowdown, seed = task
+    with threadpool_limits(limits=1):
+        return RULES[rule](landscapes()[number], 1 + slowdown, seed)
+
+
+def replay(n_gates: int, path: Path | None) -> None:
+    """Print a table of decisions."""
+    found: dict[str, Any] = {"gates": n_gates, "rows": []}
+    n = len(landscapes())
+    print(f"{n_gates} gates for each figure, over {n} recorded landscapes; allowed 3 %; share that fails / passes, %")
+    print(f"{'rule':<40}" + "".join(f"{100 * slowdown:>14.0f} %" for slowdown in SLOWDOWNS))
+    with concurrent.futures.ProcessPoolExecutor() as pool:
+        for rule in RULES:
+            cells = []
+            for slowdown in SLOWDOWNS:
+                tasks = [(rule, number % n, slowdown, number) for number in range(n_gates)]
+                outcomes = list(pool.map(replay_one, tasks, chunksize=4))
+                decisions = [decision for decision, _ in outcomes]
+                fails, passes = decisions.count("fail"), decisions.count("pass")
+                row = {
+                    "rule": rule,
+                    "slowdown": slowdown,
+                    "fail": fails,
+                    "pass": passes,
+                    "inconclusive": n_gates - fails - passes,
+                    "median_s": statistics.median(spent for _, spent in outcomes),
+                }
+                found["rows"].append(row)
+                cells.append(f"{100 * fails / n_gates:6.1f} /{100 * passes / n_gates:6.1f} ")
+            print(f"{rule:<40}" + " ".join(cells), flush=True)
+    if path:
+        path.write_text(json.dumps(found, indent=1) + "\n")
+
+
+# Live.
+
+
+def request_of(model: str, config: Config, seed: int, max_time_s: float) -> GateRequest:
+    """Return a gate of a model with a config against itself."""
+    path = str(build(model))
+    return GateRequest(
+        base=Side(text=model, model=path),
+        head=Side(text=model, model=path, config=config),
+        goal=Goal(),
+        slowdowns={"p50": ALLOWED - 1},
+        max_time_s=max_time_s,
+        inputs=inputs_of(model),
+        seed=seed,
+    )
+
+
+def gate_live(model: str, share: float, seed: int, config: Config = DEFAULT, max_time_s: float = MAX_TIME_S) -> Any:
+    """Run one gate live, and return its row."""
+    command = (sys.executable, "-P", str(SLOW_WORKER), str(share)) if share else None
+    start = time.monotonic()
+    try:
+        result = run_gate(request_of(model, config, seed, max_time_s), commands=(None, command))
+    except MeasureError as error:
+        return {"share": share, "decision": "inconclusive", "wall_s": time.monotonic() - start, "reason": str(error)}
+    (finding,) = result.findings
+    return {
+        "share": share,
+        "decision": result.decision,
+        "wall_s": time.monotonic() - start,
+        "slowdown": finding.slowdown.estimate,
+        "low": finding.slowdown.low,
+        "high": finding.slowdown.high,
+        "pairs": result.pairs,
+        "launches": result.launches,
+        "regime": result.noise.regime,
+        "reason": result.reason,
+    }
+
+
+def summarize(rows: list[Any], title: str) -> None:
+    """Print what became of some gates."""
+    decisions = [row["decision"] for row in rows]
+    times = sorted(row["wall_s"] for row in rows)
+    counts = ", ".join(f"{decisions.count(each)} {each}" for each in ("pass", "fail", "inconclusive"))
+    print(
+        f"{title:<34} {counts}; {statistics.median(times):.0f} s by the median, {times[0]:.0f} to {times[-1]:.0f} s",
+        flush=True,
+    )
+
+
+def live(model: str, counts: dict[float, int], path: Path | None) -> None:
+    """Gate a model against itself with injected slowdowns, in turn."""
+    rows: list[Any] = []
+    order = sorted(
+        ((number / count, share) for share, count in counts.items() for number in range(count)), key=lambda each: each
+    )
+    for seed, (_, share) in enumerate(order):
+        rows.append(gate_live(model, share, seed))
+        save(path, model, rows)
+    for share in counts:
+        summarize([row for row in rows if row["share"] == share], f"{model}, {100 * share:.0f} % slower")
+
+
+def hog(model: str, n_gates: int, max_time_s: float, path: Path | None) -> None:
+    """Gate a model against itself beside two processes that compute without end."""
+    code = "while True: pass"
+    hogs = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
+    rows: list[Any] = []
+    try:
+        for seed in range(n_gates):
+            rows.append(gate_live(model, 0.0, seed, max_time_s=max_time_s))
+            save(path, model, rows)
+    finally:
+        for each in hogs:
+            each.kill()
+    summarize(rows, f"{model}, beside two hogs, at most {max_time_s:.0f} s")
+
+
+def config(model: str, n_gates: int, path: Path | None) -> None:
+    """Gate a config whose optimization level is lower than the default's."""
+    slower = Config(session_options={"graph_optimization_level": "ORT_ENABLE_EXTENDED"})
+    rows = []
+    for seed in range(n_gates):
+        rows.append(gate_live(model, 0.0, seed, config=slower))
+        save(path, model, rows)
+    summarize(rows, f"{model}, ORT_ENABLE_EXTENDED")
+    ratios = [row["slowdown"] for row in rows if "slowdown" in row]
+    print(f"slowdown {min(ratios):.3f} to {max(ratios):.3f}, geometric mean {math.exp(np.mean(np.log(ratios))):.3f}")
+
+
+def save(path: Path | None, model: str, rows: list[Any]) -> None:
+    """Write what there is so far."""
+    if path:
+        path.write_text(json.dumps({"host": describe_host(), "model": model, "rows": rows}, indent=1) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["replay", "live", "hog", "config"])
+    parser.add_argument("--gates", type=int)
+    parser.add_argument("--model", default="squeezenet_qdq")
+    parser.add_argument("--same", type=int, default=60)
+    parser.add_argument("--ten", type=int, default=60)
+    parser.add_argument("--five", type=int, default=40)
+    parser.add_argument("--max-time", type=float, default=60.0, help="of a gate beside hogs, in seconds")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    print(describe_host())
+    if options.what == "replay":
+        replay(options.gates or 300, options.json)
+    elif options.what == "live":
+        live(options.model, {0.0: options.same, 0.05: options.five, 0.10: options.ten}, options.json)
+    elif options.what == "hog":
+        hog(options.model, options.gates or 30, options.max_time, options.json)
+    else:
+        config(options.model, options.gates or 10, options.json)
+
+
+if __name__ == "__main__":
+    main()

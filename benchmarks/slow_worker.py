@@ -1,0 +1,40 @@
+"""A worker whose calls are slower than they need be: `python benchmarks/slow_worker.py SHARE HANDLE`.
+
+Each call goes on computing for that share of its own time, on the thread that called: a regression of known size.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from ortune.measure import Loaded
+from ortune.measure.worker import Candidate, main
+
+SHARE = float(sys.argv[1])
+
+
+class SlowCandidate(Candidate):
+    """A candidate with a regression."""
+
+    def load(self) -> Loaded:
+        """Load as always, and make calls longer from then on."""
+        loaded = super().load()
+        call, clock = self.call, time.perf_counter_ns
+
+        def slow(sample: Any) -> Any:
+            start = clock()
+            outputs = call(sample)
+            now = clock()
+            end = now + int(SHARE * (now - start))
+            while now < end:
+                now = clock()
+            return outputs
+
+        self.call = slow
+        return loaded
+
+
+if __name__ == "__main__":
+    main(SlowCandidate)

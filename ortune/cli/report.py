@@ -1,0 +1,37 @@
+"""`ortune report`: what a history of gates shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ortune.cli import options
+
+
+def report(
+    history: Annotated[
+        str, typer.Argument(metavar="HISTORY", help="A file that ortune gate --history wrote.", show_default=False)
+    ],
+    output: Annotated[
+        str | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Draw it as .svg, .png or .pdf; needs ortune[report]."),
+    ] = None,
+    name: Annotated[
+        list[str] | None, typer.Option("--only", metavar="NAME", help="This gate alone; several times.")
+    ] = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """Show how the gates of a history went, and draw their slowdowns over time."""
+    from ortune.gate.told.history import read_history
+    from ortune.report import choose_entries, draw
+
+    entries = choose_entries(read_history(Path(history)), name or [])
+    if output is not None:
+        draw(entries, Path(output))
+    if not quiet:
+        from ortune.console.gate import show_history
+        from ortune.console.search import make_console
+
+        show_history(make_console(), entries, output)

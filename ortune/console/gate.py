@@ -1,0 +1,219 @@
+"""What `ortune gate` and `ortune report` show: how a gate stands, how it ended, and how gates went over time."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from ortune.console.search import figure, figure_of_summary, make_grid
+from ortune.console.text import duration, plural, size, three_digits
+from ortune.gate.play import describe_interval, percent
+from ortune.gate.told.history import Entry
+from ortune.gate.told.words import decision_of, describe_finding, reason_of
+from ortune.gate.values import Finding, GateError, GateRequest, GateResult, Look, Observe
+from ortune.knobs import describe
+from ortune.measure.interval import Interval
+
+COLOURS = {"pass": "green", "fail": "red", "inconclusive": "yellow", "error": "red"}
+
+WIDTH = 41
+"""Characters of the line on which an interval is drawn; odd, so that no difference has a place of its own."""
+
+SPAN = 3.0
+"""What the line shows: from no difference to this multiple of what is allowed, on both sides."""
+
+
+class GateScreen:
+    """Shows gates while they run; nothing is drawn while a block is measured.
+
+    Args:
+        console: Where.
+        quiet: Whether to show nothing.
+    """
+
+    def __init__(self, console: Console, *, quiet: bool = False) -> None:
+        self._console = console
+        self._quiet = quiet
+        self._live: Live | None = None
+        if console.is_terminal and not quiet:
+            self._live = Live(console=console, auto_refresh=False, transient=True)
+
+    def __enter__(self) -> Self:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live:
+            self._live.stop()
+
+    @contextlib.contextmanager
+    def watch(self, request: GateRequest) -> Iterator[Observe]:
+        """Show what is compared, and yield what shows how it stands."""
+        if not self._quiet:
+            grid = make_grid()
+            for name, side in (("base", request.base), ("head", request.head)):
+                notes = [describe(side.config)] if not side.config.is_default else []
+                notes += [side.python] if side.python else []
+                grid.add_row(name, f"{escape(side.text)}  [dim]{escape(', '.join(notes))}[/]")
+            grid.add_row("load", str(request.goal.load))
+            allowed = ", ".join(f"{name} {100 * share:+.3g}%" for name, share in request.slowdowns.items())
+            grid.add_row("allowed", f"{allowed}  [dim]at most {duration(request.max_time_s * 1e9)}[/]")
+            self._console.print(grid)
+            self._console.print()
+        with self:
+            yield self.observer(request.name)
+
+    def observer(self, name: str) -> Observe:
+        """Return what shows how a gate stands."""
+
+        def observe(look: Look) -> None:
+            if self._live:
+                self._live.update(draw_look(name, look), refresh=True)
+
+        return observe
+
+    def finish(self, result: GateResult | GateError) -> None:
+        """Show how one of several gates ended."""
+        if self._quiet:
+            return
+        decision = decision_of(result)
+        text = Text.assemble((f"{decision:>12}", f"bold {COLOURS[decision]}"), f"  {result.name}  ")
+        text.append(
+            "; ".join(map(describe_finding, result.findings)) if isinstance(result, GateResult) else reason_of(result)
+        )
+        self._console.print(text, soft_wrap=True)
+
+    def show(self, result: GateResult) -> None:
+        """Show how a single gate ended."""
+        if self._quiet:
+            return
+        self._console.print(figures_table(result))
+        self._console.print()
+        for finding in result.findings:
+            self._console.print(draw_finding(finding))
+        self._console.print(
+            Text(
+                f"{plural(result.pairs, 'pair')} of blocks, {plural(result.launches, 'launch', 'launches')} of each, "
+                f"{result.wall_s:.0f} s; base against itself {describe_interval(result.self_check)}",
+                "dim",
+            )
+        )
+        if result.max_error is not None:
+            self._console.print(Text(f"outputs agree: they differ by {result.max_error:.2g} at most", "dim"))
+        for check in result.limits:
+            colour = {"yes": "green", "no": "red"}.get(check.kept, "yellow")
+            self._console.print(Text.assemble(("limit ", "dim"), check.limit, "  ", (check.kept, colour)))
+        self._console.print(Text.assemble((result.decision, f"bold {COLOURS[result.decision]}"), f"  {result.reason}"))
+
+    def show_all(self, results: Sequence[GateResult | GateError]) -> None:
+        """Show what several gates come to, where that is not what they came to by themselves."""
+        if self._quiet:
+            return
+        counts = {name: sum(decision_of(each) == name for each in results) for name in COLOURS}
+        told = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+        self._console.print(Text(f"{plural(len(results), 'gate')}: {told} (Holm's correction for {len(results)})"))
+
+
+def draw_look(name: str, look: Look) -> Group:
+    """Return how a gate stands: the interval closing in on what is allowed."""
+    lines: list[Text | Table] = [draw_finding(finding) for finding in look.findings]
+    noise = "  others use the CPUs" if look.contended else ""
+    lines.append(
+        Text(
+            f"{name}: {plural(look.pairs, 'pair')}, {plural(look.launches, 'launch', 'launches')}, "
+            f"{look.spent_s:.0f} of at most {look.max_time_s:.0f} s; base against itself "
+            f"{describe_interval(look.self_check)}{noise}",
+            "dim",
+        )
+    )
+    return Group(*lines)
+
+
+def draw_finding(finding: Finding) -> Text:
+    """Return a finding as a line: the interval, no difference, and what is allowed."""
+    text = Text(f"{finding.objective:>12}  ")
+    text.append_text(draw_interval(finding.slowdown, finding.allowed))
+    text.append(f"  {describe_interval(finding.slowdown)}", COLOURS[finding.decision])
+    text.append(f"  allowed {'+' if finding.allowed >= 1 else ''}{percent(finding.allowed)}", "dim")
+    return text
+
+
+def draw_interval(interval: Interval, allowed: float) -> Text:
+    """Return an interval on a line, with `|` at no difference and `¦` at what is allowed."""
+    span = SPAN * abs(allowed - 1)
+    middle = WIDTH // 2
+
+    def place(ratio: float) -> int:
+        offset = (ratio - 1) / span if span else 0.0
+        return min(max(round(middle + offset * middle), 0), WIDTH - 1)
+
+    marks = [" "] * WIDTH
+    low, high = place(interval.low), place(interval.high)
+    for position in range(low, high + 1):
+        marks[position] = "━"
+    marks[place(interval.estimate)] = "●"
+    text = Text()
+    for position, mark in enumerate(marks):
+        if mark == " " and position == place(allowed):
+            text.append("¦", "yellow")
+        elif mark == " " and position == middle:
+            text.append("|", "dim")
+        else:
+            style = "cyan" if mark != " " else "dim"
+            text.append(mark if mark != " " else "·", "yellow" if position == place(allowed) else style)
+    return text
+
+
+def figures_table(result: GateResult) -> Table:
+    """Return the figures of both sides."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("", no_wrap=True, style="cyan", justify="right")
+    for name in ("p50", "p99", "calls/s", "CPU", "memory", "creation"):
+        table.add_column(name, justify="right", no_wrap=True)
+    versions = {side.runtime.onnxruntime for side in (result.base, result.head)}
+    if len(versions) > 1:
+        table.add_column("onnxruntime", no_wrap=True)
+    for name, side in (("base", result.base), ("head", result.head)):
+        summary = side.summary
+        if summary is None:
+            continue
+        table.add_row(
+            name,
+            *(figure(each, figure_of_summary(summary, each)) for each in ("p50", "p99")),
+            three_digits(summary.calls_per_s),
+            duration(summary.cpu_ns_per_call),
+            size(summary.peak_bytes or 0),
+            duration(summary.load_ns),
+            *([side.runtime.onnxruntime] if len(versions) > 1 else []),
+        )
+    return table
+
+
+def show_history(console: Console, entries: Sequence[Entry], output: str | None) -> None:
+    """Print how the gates of a history went."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("time", "gate", "decision", "head against base", "head"):
+        table.add_column(column, no_wrap=column != "head")
+    for entry in entries:
+        slowdowns = "; ".join(f"{name} {describe_interval(each)}" for name, each in entry.slowdowns.items())
+        table.add_row(
+            entry.time[:16].replace("T", " "),
+            escape(entry.name),
+            f"[{COLOURS.get(entry.decision, 'red')}]{escape(entry.decision)}[/]",
+            escape(slowdowns or entry.reason),
+            escape(entry.head),
+        )
+    console.print(table)
+    if output is not None:
+        console.print(Text.assemble(("drawn  ", "green"), output))

@@ -1,0 +1,295 @@
+"""Plays a gate: base, head and a second copy of base, launched afresh again and again, until it is decided."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NoReturn, Protocol
+
+import msgspec
+
+from ortune.errors import MeasureError
+from ortune.gate.rule import (
+    CONFIDENCE,
+    FEWEST_LAUNCHES,
+    FEWEST_PAIRS,
+    MOST_PAIRS,
+    PAIRS_PER_LAUNCH,
+    find,
+    is_biased,
+    overall,
+    self_check,
+)
+from ortune.gate.values import Blocks, Decision, Look
+from ortune.knobs import Config
+from ortune.measure import BlockPlan, Failure, Live
+from ortune.measure.interval import Interval
+from ortune.trials.match import Match, Tally
+from ortune.trials.meter import Meter, Round
+from ortune.workload import Goal, Objective
+
+BASE, HEAD, COPY = 0, 1, 2
+"""Positions of the three in a match."""
+
+NAMES = {BASE: "base", HEAD: "head", COPY: "the second copy of base"}
+
+LAUNCHING_SHARE = 1.0
+"""Time that launching may take as a multiple of measuring: where it takes longer, each launch gets more pairs."""
+
+MOST_PAIRS_PER_LAUNCH = 24
+
+
+class Sides(Protocol):
+    """Makes the sides of a gate live: as processes, or from a landscape."""
+
+    def launch(self, position: int) -> Live | Failure:
+        """Make one of the three live."""
+
+    def now_s(self) -> float:
+        """Return the time on a clock that only goes forward, in seconds."""
+
+
+class Contest(msgspec.Struct, frozen=True, kw_only=True):
+    """What is played for.
+
+    Attributes:
+        goal: Load, objectives, limits.
+        allowed: By objective, how many times as costly head may be.
+        block: How long a block is.
+        pairs_per_launch: Pairs in each launch; even, so that each order comes up as often as its reverse.
+        end_s: Time on the clock of the sides at which it ends.
+        start_s: Time at which it began.
+        busy: Whether to decide although others use the CPUs.
+        confidence: Of the interval that a failure must clear.
+        seed: Seed of resampling.
+    """
+
+    goal: Goal
+    allowed: dict[Objective, float]
+    block: BlockPlan
+    pairs_per_launch: int
+    start_s: float
+    end_s: float
+    busy: bool = False
+    confidence: float = CONFIDENCE
+    seed: int = 0
+
+
+class Played(msgspec.Struct, frozen=True, kw_only=True):
+    """How it ended.
+
+    Attributes:
+        decision: What follows.
+        reason: Why, a sentence.
+        look: The last look.
+        is_void: Whether it could not be decided whatever the figures are: the host was busy, or it is biased.
+        tally: The pairs that count.
+        blocks: All pairs.
+    """
+
+    decision: Decision
+    reason: str
+    look: Look
+    is_void: bool
+    tally: Tally
+    blocks: Blocks
+
+
+def pairs_for(launch_s: float, block_s: float) -> int:
+    """Return how many pairs a launch gets: more where launching takes long."""
+    wanted = launch_s / (LAUNCHING_SHARE * block_s)
+    return min(max(PAIRS_PER_LAUNCH, 2 * math.ceil(wanted / 2)), MOST_PAIRS_PER_LAUNCH)
+
+
+def play(
+    sides: Sides, meter: Meter, contest: Contest, configs: Sequence[Config], observe: Callable[[Look], None]
+) -> Played:
+    """Measure until it is decided, time is up, or more would not help.
+
+    Args:
+        sides: Make base and head live.
+        meter: Measures blocks.
+        contest: What is played for.
+        configs: Settings of base and head.
+        observe: Is told after each launch where it stands.
+
+    Raises:
+        MeasureError: One of them fails, or there was no time for what a decision needs.
+    """
+    match = Match([configs[0], configs[1], configs[0]], contest.goal.load)
+    look, tally = None, None
+    decision: Decision = "inconclusive"
+    reason = ""
+    while True:
+        _play_launch(sides, meter, contest, match)
+        time_is_up = sides.now_s() >= contest.end_s
+        if len(match.launches) >= 2:
+            tally = Tally(match, contest.goal, contest.seed)
+            look = take_look(tally, contest, sides.now_s())
+            if look is not None:
+                observe(look)
+                decision, reason = decide(look, contest)
+        if look is not None and tally is not None:
+            if decision != "inconclusive" or time_is_up or look.pairs >= MOST_PAIRS:
+                break
+        elif time_is_up:
+            raise MeasureError(
+                f"There was no time for two launches of each side in {contest.end_s - contest.start_s:.0f} s.",
+                "Give it a larger --max-time.",
+            )
+    return Played(
+        decision=decision,
+        reason=reason or _explain(look, contest, time_is_up=time_is_up),
+        look=look,
+        is_void=_is_void(look, contest),
+        tally=tally,
+        blocks=blocks_of(match, contest.goal),
+    )
+
+
+def _play_launch(sides: Sides, meter: Meter, contest: Contest, match: Match) -> None:
+    """Launch all three, and measure the pairs of one launch; stop in between when time is up."""
+    measured: list[Round] = []
+    lives: dict[int, Live] = {}
+    number = len(match.launches)
+    try:
+        for step in range(3):
+            # Nobody is always the first to start.
+            position = (step + number) % 3
+            answer = sides.launch(position)
+            if isinstance(answer, Failure):
+                raise_failure(position, answer)
+            lives[position] = answer
+            match.loaded[position].append(answer.loaded)
+        # Head is in the middle of each round, so that on average it is measured when base and its copy are.
+        order = [BASE, HEAD, COPY] if number % 2 else [COPY, HEAD, BASE]
+        for step in range(contest.pairs_per_launch):
+            if sides.now_s() >= contest.end_s:
+                break
+            found = meter.sequence(lives, order[::-1] if step % 2 else order, contest.block)
+            for position, failure in found.failures.items():
+                raise_failure(position, failure)
+            measured.append(found)
+    finally:
+        for live in lives.values():
+            live.close()
+    if measured:
+        match.launches.append(measured)
+
+
+def raise_failure(position: int, failure: Failure) -> NoReturn:
+    """Raise that a side cannot be measured."""
+    raise MeasureError(
+        f"The session of {NAMES[position]} failed ({failure.kind.replace('_', ' ')}): {failure.message}",
+        "Check that it loads and runs by itself, and that there is enough free memory.",
+    )
+
+
+def log_ratios(tally: Tally, name: Objective) -> list[list[float]]:
+    """Return the log-ratios of costs, head to base, by launch; base is what its two copies are on average."""
+    clusters = []
+    for rounds in tally.launches:
+        base, head, copy = (tally.costs(rounds, position, name) for position in (BASE, HEAD, COPY))
+        clusters.append(
+            [math.log(h) - (math.log(a) + math.log(b)) / 2 for a, h, b in zip(base, head, copy, strict=True)]
+        )
+    return clusters
+
+
+def copy_ratios(tally: Tally, name: Objective) -> list[list[float]]:
+    """Return the log-ratios of costs, the copy of base to base, by launch."""
+    return [
+        [math.log(b / a) for a, b in zip(tally.costs(rounds, BASE, name), tally.costs(rounds, COPY, name), strict=True)]
+        for rounds in tally.launches
+    ]
+
+
+def take_look(tally: Tally, contest: Contest, now_s: float) -> Look | None:
+    """Return where it stands, or None while there are fewer than two launches that count."""
+    if len(tally.launches) < 2:
+        return None
+    return Look(
+        findings=tuple(
+            find(name, log_ratios(tally, name), allowed, confidence=contest.confidence, seed=contest.seed)
+            for name, allowed in contest.allowed.items()
+        ),
+        self_check=self_check(copy_ratios(tally, contest.goal.objective), seed=contest.seed),
+        pairs=sum(map(len, tally.launches)),
+        launches=len(tally.launches),
+        contended=tally.contended,
+        spent_s=now_s - contest.start_s,
+        max_time_s=contest.end_s - contest.start_s,
+    )
+
+
+def decide(look: Look, contest: Contest) -> tuple[Decision, str]:
+    """Return the decision that a look allows, and the reason; "inconclusive" with no reason where it may go on."""
+    if look.launches < FEWEST_LAUNCHES or look.pairs < FEWEST_PAIRS:
+        return "inconclusive", ""
+    if _is_void(look, contest):
+        return "inconclusive", ""
+    decision = overall(look.findings)
+    told = [finding for finding in look.findings if finding.decision == decision]
+    if decision == "fail":
+        return decision, "; ".join(
+            f"{finding.objective} is worse by more than {percent(finding.allowed)}" for finding in told
+        )
+    if decision == "pass":
+        return decision, "; ".join(
+            f"{finding.objective} is not worse by {percent(finding.allowed)}"
+            if finding.allowed >= 1
+            else f"{finding.objective} is at least {1 / finding.allowed:.3g}x as good"
+            for finding in told
+        )
+    return decision, ""
+
+
+def _is_void(look: Look, contest: Contest) -> bool:
+    """Return whether nothing can be decided: others use the CPUs, or base differs from itself."""
+    if look.contended and not contest.busy:
+        return True
+    return is_biased(look.self_check, contest.allowed[contest.goal.objective])
+
+
+def percent(ratio: float) -> str:
+    """Return how far a ratio lies above 1, such as 3%."""
+    return f"{100 * (ratio - 1):.3g}%"
+
+
+def _explain(look: Look, contest: Contest, *, time_is_up: bool) -> str:
+    """Return why it could not be decided."""
+    if look.contended and not contest.busy:
+        return "other programs used the CPUs most of the time; --busy decides all the same, for a busy host"
+    if is_biased(look.self_check, contest.allowed[contest.goal.objective]):
+        return (
+            f"base differs from a second copy of itself by {percent(look.self_check.estimate)}: this host cannot tell"
+        )
+    if look.launches < FEWEST_LAUNCHES or look.pairs < FEWEST_PAIRS:
+        return f"there was time for {look.pairs} pairs only: give it a larger --max-time"
+    more = "give it a larger --max-time, or " if time_is_up else ""
+    undecided = ", ".join(finding.objective for finding in look.findings if finding.decision == "inconclusive")
+    return f"the interval of {undecided} holds what is allowed: {more}allow more, or take a quieter host"
+
+
+def blocks_of(match: Match, goal: Goal) -> Blocks:
+    """Return the costs of all pairs, those that do not count too."""
+    from ortune.measure.figures import cost
+
+    def costs(position: int) -> dict[str, tuple[tuple[float, ...], ...]]:
+        return {
+            name: tuple(tuple(cost(name, each.figure(name, position)) for each in launch) for launch in match.launches)
+            for name in goal.objectives
+        }
+
+    return Blocks(
+        base=costs(BASE),
+        head=costs(HEAD),
+        copy=costs(COPY),
+        contended=tuple(tuple(each.contended for each in launch) for launch in match.launches),
+    )
+
+
+def describe_interval(interval: Interval) -> str:
+    """Return a slowdown for people, such as `+1.2% [-0.3%, +2.8%]`."""
+    low, high = f"{100 * (interval.low - 1):+.1f}%", f"{100 * (interval.high - 1):+.1f}%"
+    return f"{100 * (interval.estimate - 1):+.1f}% [{low}, {high}]"

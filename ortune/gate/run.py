@@ -1,0 +1,372 @@
+"""`ortune gate`, in order: make the gates, set each one up, play it, and put several to one verdict."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+
+from ortune.apply.fit import check_model
+from ortune.errors import MeasureError, OrtuneError, UsageError
+from ortune.gate.play import HEAD, Contest, Played, pairs_for, play
+from ortune.gate.rule import CONFIDENCE, holm, strict_confidence
+from ortune.gate.sides import Named, check_inputs, make_side, open_sides, read_side
+from ortune.gate.values import (
+    USUAL_SLOWDOWN,
+    Decision,
+    GateError,
+    GateRequest,
+    GateResult,
+    Observe,
+    Side,
+    SideResult,
+)
+from ortune.host import Fingerprint, Host, read_host
+from ortune.measure import Runtime
+from ortune.measure.neighbour import Neighbour
+from ortune.model import ModelInfo, digest_of, read_model
+from ortune.record import Model, Record
+from ortune.trials.duel import kept_all, names_of
+from ortune.trials.match import Tally
+from ortune.trials.meter import Meter
+from ortune.trials.plan import block_plan
+from ortune.trials.run import Basis, calibrate
+from ortune.trials.values import Noise
+from ortune.tune import MEMORY_SHARE, usual_tolerance
+from ortune.verify import HELD_SHARE, base_of, recorded_inputs, recorded_speedup
+from ortune.workload import Feed, Goal, InputOptions, Objective, Tolerance, Workload, make_feed
+
+LARGEST_SLOWDOWN = 10.0
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user says about a gate, before its files are read.
+
+    Attributes:
+        name: As it is reported.
+        base: Base as it was written; with no head, the config whose gain is gated.
+        head: Head as it was written, or None.
+        base_python: The Python that runs base, or None for this one.
+        head_python: The Python that runs head, or None for this one.
+        slowdowns: As they were written: `3%`, `memory=5%`.
+        goal: Load, objectives and limits; None for those of the record, or else for the usual ones.
+        also: Further objectives that are gated.
+        max_time_s: Wall time after which it ends.
+        inputs: What is fed; None for what the record was measured with, or else for what suits the model.
+        tolerance: How far outputs may lie apart, or None for what suits the model.
+        same_outputs: Whether outputs are compared.
+        beside: A command that runs beside it, or None.
+        busy: Whether to decide although others use the CPUs.
+        seed: Seed of everything that is drawn.
+    """
+
+    name: str = "gate"
+    base: str
+    head: str | None = None
+    base_python: str | None = None
+    head_python: str | None = None
+    slowdowns: tuple[str, ...] = ()
+    goal: Goal | None = None
+    also: tuple[Objective, ...] = ()
+    max_time_s: float
+    inputs: InputOptions | None = None
+    tolerance: Tolerance | None = None
+    same_outputs: bool = True
+    beside: str | None = None
+    busy: bool = False
+    seed: int = 0
+
+
+def make_request(wish: Wish) -> GateRequest:
+    """Read what a gate names.
+
+    Raises:
+        OrtuneError: Something that was given does not make sense.
+    """
+    if not wish.max_time_s > 0:
+        raise UsageError(f"--max-time {wish.max_time_s:g}s: a gate needs time.", "Give it 3m.")
+    base = read_side(wish.base)
+    head = base if wish.head is None else read_side(wish.head)
+    record = head.record or base.record
+    goal = wish.goal or _recorded_goal(record) or Goal()
+    goal = msgspec.structs.replace(goal, objectives=tuple(dict.fromkeys((*goal.objectives, *wish.also))))
+    slowdowns = parse_slowdowns(wish.slowdowns, goal)
+    if wish.head is None:
+        sides, slowdowns = _sides_of_gain(wish, base, goal, slowdowns)
+    else:
+        sides = (
+            make_side(wish.base, base, wish.base_python, "--base-python"),
+            make_side(wish.head, head, wish.head_python, "--head-python"),
+        )
+    own_inputs = wish.inputs or (recorded_inputs(record, None) if record else InputOptions())
+    return GateRequest(
+        name=wish.name,
+        base=sides[0],
+        head=sides[1],
+        goal=goal,
+        slowdowns=slowdowns,
+        max_time_s=wish.max_time_s,
+        inputs=own_inputs,
+        tolerance=wish.tolerance or (record.workload.tolerance if record else None),
+        same_outputs=wish.same_outputs,
+        beside=wish.beside,
+        busy=wish.busy,
+        seed=wish.seed,
+    )
+
+
+def _recorded_goal(record: Record | None) -> Goal | None:
+    if record is None:
+        return None
+    workload = record.workload
+    return Goal(load=workload.load, objectives=workload.objectives, limits=workload.limits)
+
+
+def _sides_of_gain(
+    wish: Wish, named: Named, goal: Goal, slowdowns: dict[Objective, float]
+) -> tuple[tuple[Side, Side], dict[Objective, float]]:
+    """Return the sides of a gate on one config: what it was compared with, and itself, which must be better.
+
+    Raises:
+        UsageError: There is one model and nothing to compare it with.
+        RecordError: The config is for another model.
+    """
+    record = named.record
+    if record is None:
+        raise UsageError(
+            f"{wish.base}: a gate has two sides.",
+            "Write BASE and HEAD; or a single CONFIG.json, to gate its gain over ONNX Runtime's default.",
+        )
+    check_model(record, named.model)
+    base = base_of(record)
+    if record.config == base:
+        raise UsageError(
+            f"{wish.base} recommends ONNX Runtime's default: there is no gain to gate.", "Gate a model: BASE HEAD."
+        )
+    recorded = recorded_speedup(record)
+    if recorded and recorded.estimate > 1 and goal.objective in slowdowns and not wish.slowdowns:
+        slowdowns = {**slowdowns, goal.objective: recorded.estimate**-HELD_SHARE - 1}
+    python, option = wish.head_python or wish.base_python, "--head-python"
+    return (
+        make_side(f"{named.model}@default", named, python, option, base),
+        make_side(wish.base, named, python, option),
+    ), slowdowns
+
+
+def parse_slowdowns(texts: Sequence[str], goal: Goal) -> dict[Objective, float]:
+    """Parse `3%`, `0.03` and `memory=5%`: how much worse head may be, by objective.
+
+    Raises:
+        UsageError: A text is no share, or names an objective that is not gated.
+    """
+    usual, own = USUAL_SLOWDOWN, {}
+    for text in texts:
+        name, equals, share = text.rpartition("=")
+        try:
+            value = float(share.removesuffix("%")) / (100 if share.endswith("%") else 1)
+        except ValueError:
+            value = math.nan
+        if not 0 < value <= LARGEST_SLOWDOWN:
+            raise UsageError(f"--max-slowdown {text}: this is no share above 0.", "Write it as 3%, or as memory=5%.")
+        if not equals:
+            usual = value
+        elif name in goal.objectives:
+            own[name] = value
+        else:
+            raise UsageError(
+                f"--max-slowdown {text}: {name} is not gated; gated are {', '.join(goal.objectives)}.",
+                f"Add --also {name}.",
+            )
+    return {name: own.get(name, usual) for name in goal.objectives}
+
+
+def run_gate(
+    request: GateRequest,
+    observe: Observe = lambda look: None,
+    *,
+    n_gates: int = 1,
+    commands: tuple[tuple[str, ...] | None, tuple[str, ...] | None] = (None, None),
+) -> GateResult:
+    """Measure both sides until it is decided.
+
+    Args:
+        request: The gate.
+        observe: Is told after each launch where it stands.
+        n_gates: Gates that are run together: the more, the surer each must be before it fails by itself.
+        commands: What starts a worker of base and of head, where it is not ortune's own.
+
+    Raises:
+        OrtuneError: A side does not load or run, or the two cannot be compared.
+    """
+    begin = time.monotonic()
+    models = (read_model(request.base.model), read_model(request.head.model))
+    check_inputs(*models, request.base.text, request.head.text)
+    feed = make_feed(models[0], request.inputs)
+    tolerance = request.tolerance or usual_tolerance(models[0], approximate=False)
+    host = read_host()
+    free_bytes = host.limits.memory_bytes
+    neighbour = Neighbour(request.beside) if request.beside is not None else None
+    from threadpoolctl import threadpool_limits
+
+    with (
+        # Threads of NumPy's that wait for work spin for a while, and would be measured as foreign CPU use.
+        threadpool_limits(limits=1, user_api="blas"),
+        neighbour or contextlib.nullcontext(),
+        open_sides(
+            request.base,
+            request.head,
+            models,
+            feed,
+            tolerance,
+            usable=host.limits.usable,
+            neighbour=neighbour.pid if neighbour else None,
+            memory_limit_bytes=int(MEMORY_SHARE * free_bytes) if free_bytes else None,
+            n_sessions=request.goal.load.sessions,
+            same_outputs=request.same_outputs,
+            commands=commands,
+        ) as opened,
+    ):
+        sides = opened.sides
+        start_s = sides.now_s() - (time.monotonic() - begin)
+        rng = np.random.default_rng(request.seed)
+        meter = Meter(sides.base, rng, neighbour.check if neighbour else lambda: None)
+        basis = Basis(goal=request.goal, n_cases=feed.n_cases, quota=host.limits.quota is not None)
+        calibration = calibrate(meter, opened.first, basis)
+        if free_bytes and 3 * calibration.peak_bytes > MEMORY_SHARE * free_bytes:
+            raise MeasureError(
+                f"Three sessions take {3 * calibration.peak_bytes / 1e9:.1f} GB, and there are "
+                f"{free_bytes / 1e9:.1f} GB of memory.",
+                "Gate on a host with more of it.",
+            )
+        block = block_plan(calibration.pace)
+        sides.load_deadline_s = 60 + 20 * calibration.launch_s
+        round_s = 3 * (block.duration_ns + block.lead_in_ns) / 1e9
+        contest = Contest(
+            goal=request.goal,
+            allowed={name: 1 + share for name, share in request.slowdowns.items()},
+            block=block,
+            pairs_per_launch=pairs_for(3 * calibration.launch_s, round_s),
+            start_s=start_s,
+            end_s=start_s + request.max_time_s,
+            busy=request.busy,
+            confidence=strict_confidence(n_gates) if n_gates > 1 else CONFIDENCE,
+            seed=request.seed,
+        )
+        played = play(sides, meter, contest, (request.base.config, request.head.config), observe)
+        noise = meter.noise(contended=played.tally.contended, drift=None)
+        runtimes = (sides.base.runtime, sides.head.runtime)
+    return _result(request, played, models, feed, tolerance, host, noise, runtimes, opened.max_error, begin)
+
+
+def _result(
+    request: GateRequest,
+    played: Played,
+    models: tuple[ModelInfo, ModelInfo],
+    feed: Feed,
+    tolerance: Tolerance,
+    host: Host,
+    noise: Noise,
+    runtimes: tuple[Runtime, Runtime],
+    max_error: float | None,
+    begin: float,
+) -> GateResult:
+    """Put everything that was found into one value."""
+    tally, decision, reason = played.tally, played.decision, played.reason
+    limits = tuple(tally.check(HEAD, limit) for limit in request.goal.limits)
+    kept = kept_all(limits)
+    if kept == "no" and decision != "inconclusive":
+        decision, reason = "fail", f"head breaks {names_of(limits, 'no')}"
+    elif kept == "unsure" and decision == "pass":
+        decision, reason = "inconclusive", f"head may break {names_of(limits, 'unsure')}"
+    return GateResult(
+        name=request.name,
+        decision=decision,
+        reason=reason,
+        is_void=played.is_void,
+        findings=played.look.findings,
+        limits=limits,
+        self_check=played.look.self_check,
+        pairs=played.look.pairs,
+        launches=played.look.launches,
+        wall_s=time.monotonic() - begin,
+        base=_side_result(request.base, models[0], runtimes[0], tally, 0),
+        head=_side_result(request.head, models[1], runtimes[1], tally, HEAD),
+        max_error=max_error,
+        noise=noise,
+        workload=Workload(
+            load=request.goal.load,
+            objectives=request.goal.objectives,
+            limits=request.goal.limits,
+            n_samples=len(feed.samples),
+            inputs=feed.describe(),
+            tolerance=tolerance,
+            neighbour=request.beside,
+        ),
+        host=Fingerprint.of(host),
+        blocks=played.blocks,
+    )
+
+
+def _side_result(side: Side, model: ModelInfo, runtime: Runtime, tally: Tally, position: int) -> SideResult:
+    return SideResult(
+        text=side.text,
+        model=Model(path=side.model, digest=digest_of(model.files), files=model.files),
+        config=side.config,
+        record=side.record,
+        runtime=runtime,
+        summary=tally.summary(position),
+    )
+
+
+def run_gates(
+    wishes: Sequence[Wish], observe: Callable[[int], Observe], finished: Callable[[GateResult | GateError], None]
+) -> tuple[GateResult | GateError, ...]:
+    """Run several gates, and judge all of them with Holm's correction.
+
+    Args:
+        wishes: The gates, each with a name of its own.
+        observe: Returns what is told where the gate of that number stands.
+        finished: Is told how each ended by itself.
+    """
+    results: list[GateResult | GateError] = []
+    for number, wish in enumerate(wishes):
+        try:
+            result: GateResult | GateError = run_gate(make_request(wish), observe(number), n_gates=len(wishes))
+        except OrtuneError as error:
+            result = GateError(name=wish.name, message=error.message, cure=error.cure)
+        finished(result)
+        results.append(result)
+    return judge_together(results)
+
+
+def judge_together(results: Sequence[GateResult | GateError]) -> tuple[GateResult | GateError, ...]:
+    """Return the results of gates that ran together, with failures as Holm's correction has them."""
+    done = [each for each in results if isinstance(each, GateResult)]
+    if len(done) < 2:
+        return tuple(results)
+    eligible = {each.name: _smallest_p(each) for each in done if each.decision != "pass" and not each.is_void}
+    # Those that pass count among the tests, with nothing to reject.
+    p_values = {each.name: eligible.get(each.name, 1.0) for each in done}
+    failing = holm(p_values)
+    judged: list[GateResult | GateError] = []
+    for each in results:
+        if isinstance(each, GateResult) and each.name in failing and each.decision == "inconclusive":
+            each = msgspec.structs.replace(
+                each, decision="fail", reason="worse by more than is allowed, by Holm's correction over all gates"
+            )
+        judged.append(each)
+    return tuple(judged)
+
+
+def _smallest_p(result: GateResult) -> float:
+    return min(finding.p_value for finding in result.findings)
+
+
+def exit_decision(results: Sequence[GateResult | GateError]) -> Decision | str:
+    """Return what all gates together come to: "error", "fail", "inconclusive" or "pass"."""
+    found = {"error" if isinstance(each, GateError) else each.decision for each in results}
+    return next(each for each in ("fail", "error", "inconclusive", "pass") if each in found)

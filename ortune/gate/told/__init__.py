@@ -1,0 +1,1 @@
+"""What a gate tells to other programs: JUnit, Markdown, annotations of GitHub, a history."""

@@ -1,0 +1,310 @@
+"""Programs from PyPI, unmodified, under `ortune apply ... -- PROGRAM`.
+
+Each gets its tuned options, gives the answers that it gives without ortune, and is left alone by a record that is for
+another model.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from ortune.knobs import Config
+from tests.conftest import TINY_CNN, TINY_ENCODER
+from tests.consumers.running import apply_command, draw_text, environment, need, program, run
+from tests.records import make_record, write
+
+pytestmark = pytest.mark.consumers
+
+READY_S = 60
+
+SPINNING = "session.intra_op.allow_spinning"
+
+TUNED = {
+    "det": Config(session_options={"intra_op_num_threads": 1}, session_config={SPINNING: "0"}),
+    "cls": Config(session_options={"inter_op_num_threads": 2, "enable_mem_pattern": False}),
+    "rec": Config(
+        session_options={"intra_op_num_threads": 2, "execution_mode": "ORT_PARALLEL"}, session_config={SPINNING: "0"}
+    ),
+}
+"""Settings that tell the models of one program apart. None of them is its default."""
+
+
+def records_of(package: str, folder: Path) -> dict[str, Path]:
+    """Write a record for each of the models that a package of RapidOCR brings along, by the model's file name."""
+    records = {}
+    for path in sorted((need(package) / "models").glob("*.onnx")):
+        part = next(part for part in TUNED if f"_{part}_" in path.name)
+        records[path.name] = write(make_record(path, TUNED[part]), folder / f"{part}.json")
+    assert len(records) == len(TUNED)
+    return records
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    """Return a record for a model that none of the programs has."""
+    return write(make_record(TINY_ENCODER, TUNED["det"]), tmp_path / "other.json")
+
+
+def read_log(log: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+def check_tuned(told: dict[str, Any], config: Config) -> None:
+    """Check that what was read back from a live session is what its config says."""
+    assert told["matched"], told
+    expected = config.settings
+    assert {name: told["read_back"][name] for name in expected} == expected
+
+
+def check_left_alone(log: Path) -> None:
+    sessions = read_log(log)
+    assert sessions
+    assert not any(told["matched"] for told in sessions)
+    assert {told["why"] for told in sessions} == {"another model"}
+
+
+class TestCommand:
+    """A program that runs to its end."""
+
+    @staticmethod
+    def without_times(text: str) -> str:
+        """Return what rapidocr_onnxruntime writes to its log, without the time before each line."""
+        return re.sub(r"^\d{4}-\d\d-\d\d [\d:,]+ ", "", text, flags=re.MULTILINE)
+
+    def read(self, log: str) -> list[Any]:
+        """Return boxes, words and scores: it tells them as a line of its log."""
+        (line,) = [line for line in log.splitlines() if " INFO: " in line]
+        return list(ast.literal_eval(line.split(" INFO: ")[1]))
+
+    def test_rapidocr_onnxruntime(self, tmp_path: Path, other: Path) -> None:
+        command = [program("rapidocr_onnxruntime"), "-img", draw_text(tmp_path / "image.png", "HELLO")]
+        records = records_of("rapidocr_onnxruntime", tmp_path)
+        log = tmp_path / "log"
+        plain = run(command)
+        tuned = run([*apply_command(list(records.values()), log), *command])
+        assert (plain.returncode, tuned.returncode) == (0, 0), plain.stderr + tuned.stderr
+        before, after = self.read(plain.stderr), self.read(tuned.stderr)
+        assert [word for _, word, _ in before] == ["HELLO"]
+        assert [each[:2] for each in after] == [each[:2] for each in before]
+        assert [each[2] for each in after] == pytest.approx([each[2] for each in before], abs=1e-4)
+        sessions = read_log(log)
+        assert {Path(told["model"]).name for told in sessions} == set(records)
+        for told in sessions:
+            check_tuned(told, TUNED[Path(told["why"]).stem])
+            assert told["why"] == str(records[Path(told["model"]).name])
+
+        left = run([*apply_command([other], tmp_path / "left"), *command])
+        assert (left.returncode, left.stdout) == (0, plain.stdout)
+        assert self.without_times(left.stderr) == self.without_times(plain.stderr)
+        check_left_alone(tmp_path / "left")
+
+    def test_magika(self, tmp_path: Path, other: Path) -> None:
+        """It makes its session without SessionOptions, so that nothing of it could be set from outside."""
+        model = next((need("magika") / "models").glob("*/model.onnx"))
+        record = write(make_record(model, TUNED["det"]), tmp_path / "magika.json")
+        text = tmp_path / "unknown"
+        text.write_text('#include <stdio.h>\nint main(void) {\n    printf("hello\\n");\n    return 0;\n}\n' * 20)
+        code = "import sys, magika; found = magika.Magika().identify_path(sys.argv[1]); print(found.output.label)"
+        command = [sys.executable, "-P", "-c", code + "; print(found.score)", text]
+        plain = run(command)
+        tuned = run([*apply_command([record], tmp_path / "log"), *command])
+        assert (plain.returncode, tuned.returncode) == (0, 0), plain.stderr + tuned.stderr
+        label, score = plain.stdout.split()
+        assert label == "c"
+        assert tuned.stdout.split()[0] == label
+        assert float(tuned.stdout.split()[1]) == pytest.approx(float(score), abs=1e-4)
+        (told,) = read_log(tmp_path / "log")
+        check_tuned(told, TUNED["det"])
+
+        left = run([*apply_command([other], tmp_path / "left"), *command])
+        assert left.stdout == plain.stdout
+        check_left_alone(tmp_path / "left")
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@contextmanager
+def serving(command: list[str], port: int, output: Path, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Have a server running that answers on a port, and end it with all of its processes."""
+    with output.open("wb") as file:
+        server = subprocess.Popen(
+            command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True, env=environment(**variables)
+        )
+    try:
+        deadline = time.monotonic() + READY_S
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                break
+            except OSError:
+                assert server.poll() is None, output.read_text(errors="replace")
+                assert time.monotonic() < deadline, output.read_text(errors="replace")
+                time.sleep(0.1)
+        yield server
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
+        server.wait(READY_S)
+
+
+def processes_of(server: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """Return what runs of a server's process group."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, ProcessLookupError):
+            if os.getpgid(process.pid) == server.pid and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def end(server: subprocess.Popen[bytes]) -> None:
+    """End a server as a supervisor does, and check that nothing of it is left."""
+    assert processes_of(server)
+    server.send_signal(signal.SIGTERM)
+    server.wait(READY_S)
+    deadline = time.monotonic() + READY_S
+    while (left := processes_of(server)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not left
+
+
+def ask(port: int, path: str = "/", form: dict[str, str] | None = None) -> Any:
+    """Return a server's answer; it is asked once more where it is not ready yet."""
+    data = urllib.parse.urlencode(form).encode() if form else None
+    for attempt in range(3):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", data, timeout=READY_S) as answer:
+                return json.load(answer)
+        except (ConnectionError, urllib.error.URLError):
+            if attempt == 2:
+                raise
+            time.sleep(0.5)
+    raise AssertionError
+
+
+class TestRapidocrApi:
+    """A ready server of text recognition: a process that supervises, and two that serve."""
+
+    def command(self, port: int, workers: int) -> list[str]:
+        return [program("rapidocr_api"), "-ip", "127.0.0.1", "-p", str(port), "-workers", str(workers)]
+
+    def test_both_workers(self, tmp_path: Path, other: Path) -> None:
+        image = draw_text(tmp_path / "image.png", "HELLO")
+        form = {"image_data": base64.b64encode(image.read_bytes()).decode()}
+        records = records_of("rapidocr", tmp_path)
+        log, port = tmp_path / "log", free_port()
+        answers: list[Any] = []
+
+        def tuned_by_process() -> dict[int, set[str]]:
+            found: dict[int, set[str]] = {}
+            for told in read_log(log):
+                found.setdefault(told["pid"], set()).add(Path(told["model"]).name)
+            return found
+
+        def all_answered() -> bool:
+            return list(tuned_by_process().values()) == [set(records)] * 2
+
+        command = [*apply_command(list(records.values()), log), *self.command(port, 2)]
+        with serving(command, port, tmp_path / "tuned.txt") as server:
+            # A worker makes its sessions when the first request reaches it, and one worker may get many.
+            with ThreadPoolExecutor(4) as pool:
+                deadline = time.monotonic() + READY_S
+                while not all_answered() and time.monotonic() < deadline:
+                    answers += pool.map(lambda _: ask(port, "/ocr", form), range(4))
+            found = tuned_by_process()
+            assert all_answered(), found
+            assert server.pid not in found
+            end(server)
+        for told in read_log(log):
+            check_tuned(told, TUNED[Path(told["why"]).stem])
+            assert told["why"] == str(records[Path(told["model"]).name])
+
+        plain, left = [
+            self.answer_of(before, form, tmp_path / f"plain{number}.txt")
+            for number, before in enumerate(([], apply_command([other], tmp_path / "left")))
+        ]
+        assert left == plain
+        check_left_alone(tmp_path / "left")
+        assert [each["rec_txt"] for each in plain.values()] == ["HELLO"]
+        for answer in answers:
+            for number, before in plain.items():
+                assert answer[number]["rec_txt"] == before["rec_txt"]
+                assert answer[number]["dt_boxes"] == before["dt_boxes"]
+                assert answer[number]["score"] == pytest.approx(before["score"], abs=1e-4)
+
+    def answer_of(self, before: list[str], form: dict[str, str], output: Path) -> Any:
+        """Return what a server with one process answers."""
+        port = free_port()
+        with serving([*before, *self.command(port, 1)], port, output) as server:
+            answer = ask(port, "/ocr", form)
+            end(server)
+        return answer
+
+
+SERVERS = {
+    "uvicorn": "uvicorn asgi_app:app --app-dir {folder} --port {port} --workers 2 --lifespan off",
+    "gunicorn": "gunicorn asgi_app:app --chdir {folder} -b 127.0.0.1:{port} -w 2 -k uvicorn_worker.UvicornWorker",
+}
+
+
+class TestServers:
+    """Two workers of one small application: uvicorn starts them anew, gunicorn forks them."""
+
+    def serve(self, name: str, before: list[str], output: Path) -> list[Any]:
+        """Return the answers of a server, at least one of each of its workers."""
+        if name == "gunicorn":
+            need("uvicorn_worker")
+        port = free_port()
+        answers: list[Any] = []
+        line = SERVERS[name].format(folder=Path(__file__).parent, port=port)
+        command, *arguments = line.split()
+        with serving([*before, program(command), *arguments], port, output, MODEL=str(TINY_CNN)) as server:
+            with ThreadPoolExecutor(4) as pool:
+                deadline = time.monotonic() + READY_S
+                while len({each["pid"] for each in answers}) < 2 and time.monotonic() < deadline:
+                    answers += pool.map(lambda _: ask(port), range(8))
+            pids = {each["pid"] for each in answers}
+            assert len(pids) == 2, output.read_text()
+            assert server.pid not in pids
+            end(server)
+        return answers
+
+    @pytest.mark.parametrize("name", SERVERS)
+    def test_workers(self, name: str, tmp_path: Path, other: Path) -> None:
+        record, log = write(make_record(TINY_CNN, TUNED["det"]), tmp_path / "tuned.json"), tmp_path / "log"
+        tuned = self.serve(name, apply_command([record], log), tmp_path / "tuned.txt")
+        left = self.serve(name, apply_command([other], tmp_path / "left"), tmp_path / "left.txt")
+        plain = self.serve(name, [], tmp_path / "plain.txt")
+        assert {(each["intra"], each["spinning"]) for each in tuned} == {(1, "0")}
+        assert {(each["intra"], each["spinning"]) for each in left + plain} == {(2, None)}
+        assert {tuple(each["output"]) for each in left} == {tuple(each["output"]) for each in plain}
+        for each in tuned:
+            assert each["output"] == pytest.approx(plain[0]["output"], abs=1e-5)
+        assert {told["pid"] for told in read_log(log)} >= {each["pid"] for each in tuned}
+        for told in read_log(log):
+            check_tuned(told, TUNED["det"])
+        check_left_alone(tmp_path / "left")

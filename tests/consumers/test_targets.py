@@ -1,0 +1,525 @@
+"""What `ortune apply --to TARGET` writes, given to the system that it is for, and read back from its live session.
+
+Read back is ONNX Runtime's own log where it can be had, so that a consumer's word is not taken for it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from ortune.export import Export, export, render
+from ortune.knobs import DEFAULT, Config
+from ortune.knobs.providers import chain_of
+from tests.conftest import TINY_CNN
+from tests.consumers import tiny
+from tests.consumers.fetch import UNITY, find_node
+from tests.consumers.running import consumers, draw_text, need, run, run_python
+from tests.consumers.trace import read_sessions
+from tests.records import make_record
+from tests.test_export import CONFIGS
+
+pytestmark = pytest.mark.consumers
+
+TUNED = Config(
+    session_options={
+        "intra_op_num_threads": 2,
+        "inter_op_num_threads": 3,
+        "execution_mode": "ORT_PARALLEL",
+        "graph_optimization_level": "ORT_ENABLE_EXTENDED",
+        "enable_mem_pattern": False,
+        "enable_cpu_mem_arena": False,
+        "use_deterministic_compute": True,
+        "log_severity_level": 0,
+    },
+    session_config={
+        "session.intra_op.allow_spinning": "0",
+        "session.dynamic_block_base": "4",
+        "session.use_device_allocator_for_initializers": "1",
+    },
+)
+"""Nothing of it is the default of ONNX Runtime or of any consumer; the log severity lets it be read back."""
+
+LEVELS = ["ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_LAYOUT", "ORT_ENABLE_ALL"]
+
+EVERY_OPTION = Config(
+    session_options={
+        **TUNED.session_options,
+        "logid": "app",
+        "log_verbosity_level": 1,
+        "optimized_model_filepath": "optimised.onnx",
+        "profile_file_prefix": "profile",
+        "enable_profiling": True,
+    },
+    session_config=TUNED.session_config,
+    run_config={"memory.enable_memory_arena_shrinkage": "cpu:0"},
+    io_binding=True,
+)
+"""All that any language has a setter for, beside what `CONFIGS` holds."""
+
+CODE = {
+    **CONFIGS,
+    "every_option": EVERY_OPTION,
+    **{level: Config(session_options={"graph_optimization_level": level}) for level in LEVELS},
+}
+
+
+def of(name: str, config: Config, model: Path = TINY_CNN) -> Export:
+    return render(name, make_record(model, config), str(model))
+
+
+def lost(done: Export) -> set[str]:
+    return {line.split("=")[0] for line in done.lost}
+
+
+def wanted(config: Config, done: Export) -> dict[str, Any]:
+    """Return what must arrive: all that was not told to be lost."""
+    return {name: value for name, value in config.settings.items() if name not in lost(done)}
+
+
+def check_log(done: subprocess.CompletedProcess[str], expected: dict[str, Any]) -> None:
+    """Check that all sessions of a consumer, and it has some, have the expected options."""
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    sessions = read_sessions(done.stdout + done.stderr)
+    assert sessions
+    for read in sessions:
+        assert {name: read.get(name) for name in expected} == expected
+
+
+class TestTriton:
+    @pytest.mark.parametrize("case", CODE)
+    def test_the_model_config_holds_it(self, case: str) -> None:
+        need("tritonclient.grpc")
+        need("grpc")
+        from google.protobuf import text_format
+        from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+        config = CODE[case]
+        done = of("triton", config)
+        # Together with what its owner writes, as the text is only to be added.
+        parsed = text_format.Parse('name: "m"\nmax_batch_size: 8\n' + done.text, ModelConfig())
+        assert parsed.backend == "onnxruntime"
+        parameters = {key: value.string_value for key, value in parsed.parameters.items()}
+        found: dict[str, Any] = {}
+        for name, key in {
+            "intra_op_num_threads": "intra_op_thread_count",
+            "inter_op_num_threads": "inter_op_thread_count",
+        }.items():
+            if key in parameters:
+                found[name] = int(parameters.pop(key))
+        for name, key in {
+            "enable_cpu_mem_arena": "enable_mem_arena",
+            "enable_mem_pattern": "enable_mem_pattern",
+        }.items():
+            if key in parameters:
+                found[name] = parameters.pop(key) == "1"
+        if "execution_mode" in parameters:
+            found["execution_mode"] = ["ORT_SEQUENTIAL", "ORT_PARALLEL"][int(parameters.pop("execution_mode"))]
+        found |= parameters
+        level = parsed.optimization.graph.level
+        if level:
+            found["graph_optimization_level"] = {
+                -1: "ORT_ENABLE_BASIC",
+                1: "ORT_ENABLE_EXTENDED",
+                2: "ORT_DISABLE_ALL",
+            }[level]
+        for accelerator in parsed.optimization.execution_accelerators.gpu_execution_accelerator:
+            found |= {f"{accelerator.name}.{key}": value for key, value in accelerator.parameters.items()}
+        expected = wanted(config, done)
+        # All is what Triton does without a level.
+        if expected.get("graph_optimization_level") == "ORT_ENABLE_ALL":
+            del expected["graph_optimization_level"]
+        expected.pop("providers", None)
+        assert found == expected
+
+
+class TestRapidOCR:
+    PROGRAM = """
+        import json, sys, yaml
+        from pathlib import Path
+        import rapidocr
+
+        document = yaml.safe_load((Path(rapidocr.__file__).parent / "config.yaml").read_text())
+        for number, part in enumerate(sys.argv[2:]):
+            tuned = yaml.safe_load(Path(part).read_text())
+            document["EngineConfig"]["onnxruntime"] = tuned["EngineConfig"]["onnxruntime"]
+            path = Path(part).with_suffix(".whole.yaml")
+            path.write_text(yaml.safe_dump(document))
+            engine = rapidocr.RapidOCR(config_path=str(path))
+            texts = engine(sys.argv[1]).txts
+            for name in ("text_det", "text_cls", "text_rec"):
+                options = getattr(engine, name).session.session.get_session_options()
+                names = ("intra_op_num_threads", "inter_op_num_threads", "enable_cpu_mem_arena")
+                read = {each: getattr(options, each) for each in names}
+                print("READ", json.dumps({"config": number, "texts": texts, "read": read}))
+        """
+
+    def test_live_sessions_have_it(self, tmp_path: Path) -> None:
+        """Thread counts are 1, as RapidOCR drops those above the number of CPUs."""
+        need("rapidocr")
+        image = draw_text(tmp_path / "image.png", "HELLO")
+        configs = [
+            Config(session_options={"intra_op_num_threads": 1, "inter_op_num_threads": 1}),
+            Config(session_options={"enable_cpu_mem_arena": False, "inter_op_num_threads": 1}),
+            Config(session_options={"intra_op_num_threads": 1}, providers=chain_of("CUDAExecutionProvider")),
+        ]
+        paths = []
+        for number, config in enumerate(configs):
+            written = of("rapidocr", config)
+            assert not written.lost
+            paths.append(tmp_path / f"{number}.yaml")
+            paths[-1].write_text(written.text)
+        done = run_python(self.PROGRAM, image, *paths)
+        assert done.returncode == 0, done.stderr
+        answers = [json.loads(line[5:]) for line in done.stdout.splitlines() if line.startswith("READ ")]
+        assert len(answers) == 3 * len(configs)
+        defaults = {"intra_op_num_threads": 0, "inter_op_num_threads": 0, "enable_cpu_mem_arena": True}
+        for answer in answers:
+            assert answer["texts"] == ["HELLO"]
+            assert answer["read"] == {**defaults, **configs[answer["config"]].session_options}
+
+
+class TestFastembed:
+    PROGRAM = """
+        import sys
+        from fastembed import TextEmbedding
+        from fastembed.common.model_description import ModelSource, PoolingType
+        from tokenizers import Tokenizer, models, pre_tokenizers
+
+        folder = sys.argv[1]
+        words = {word: number for number, word in enumerate(["[PAD]", "[UNK]", "hello", "world"])}
+        tokenizer = Tokenizer(models.WordPiece(words, unk_token="[UNK]"))
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        tokenizer.save(folder + "/tokenizer.json")
+        source = ModelSource(hf="local/tiny")
+        TextEmbedding.add_custom_model(
+            "local/tiny", PoolingType.MEAN, True, source, dim=8, model_file="model.onnx"
+        )
+        exec(open(sys.argv[2]).read())
+        import json
+        session = model.model.model
+        options = session.get_session_options()
+        names = ("intra_op_num_threads", "inter_op_num_threads", "enable_cpu_mem_arena")
+        read = {name: getattr(options, name) for name in names}
+        print(json.dumps([len(next(iter(model.embed(["hello world"])))), session.get_providers(), read]))
+        """
+
+    @pytest.mark.parametrize(
+        ("options", "expected"),
+        [
+            ({"intra_op_num_threads": 1, "inter_op_num_threads": 1}, {}),
+            ({"intra_op_num_threads": 2, "enable_cpu_mem_arena": False}, {"inter_op_num_threads": 2}),
+        ],
+    )
+    def test_the_code_runs(self, options: dict[str, Any], expected: dict[str, Any], tmp_path: Path) -> None:
+        need("fastembed")
+        tiny.make_embedder(tmp_path / "model.onnx")
+        (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 16, "pad_token": "[PAD]"}')
+        (tmp_path / "config.json").write_text('{"pad_token_id": 0}')
+        (tmp_path / "special_tokens_map.json").write_text("{}")
+        written = of("fastembed", Config(session_options=options))
+        assert not written.lost
+        code = written.text.replace('"MODEL",', f'"local/tiny", specific_model_path={str(tmp_path)!r},')
+        (tmp_path / "code.py").write_text(code)
+        done = run_python(self.PROGRAM, tmp_path, tmp_path / "code.py")
+        assert done.returncode == 0, done.stderr
+        width, providers, read = json.loads(done.stdout)
+        assert (width, providers) == (8, ["CPUExecutionProvider"])
+        assert read == {"enable_cpu_mem_arena": True, **options, **expected}
+
+
+class TestSherpaOnnx:
+    PROGRAM = """
+        import sys
+        import numpy
+        import sherpa_onnx
+
+        config = sherpa_onnx.VadModelConfig()
+        config.silero_vad.model, config.num_threads, config.provider = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+        detector = sherpa_onnx.VoiceActivityDetector(config, buffer_size_in_seconds=10)
+        detector.accept_waveform(numpy.zeros(16000, dtype=numpy.float32))
+        """
+
+    def run(self, config: Config, folder: Path) -> tuple[subprocess.CompletedProcess[str], Export]:
+        """Write the file, and run a program with what the file's head says of it."""
+        need("sherpa_onnx")
+        model = tiny.make_voice_detector(folder / "model.onnx")
+        written = export("sherpa-onnx", make_record(TINY_CNN, config), str(model), "r.json", folder / "provider.txt")
+        said = re.search(r"num_threads=(\d+), provider=(\S+)", written.text)
+        assert said
+        return run_python(self.PROGRAM, model, said[1], said[2]), written
+
+    def test_the_live_session_has_it(self, tmp_path: Path) -> None:
+        done, written = self.run(TUNED, tmp_path)
+        assert lost(written) == {"inter_op_num_threads", "execution_mode", "use_deterministic_compute"}
+        check_log(done, wanted(TUNED, written))
+
+    @pytest.mark.parametrize("level", LEVELS)
+    def test_every_level(self, level: str, tmp_path: Path) -> None:
+        config = Config(session_options={"graph_optimization_level": level, "log_severity_level": 0})
+        done, written = self.run(config, tmp_path)
+        assert not written.lost
+        check_log(done, config.session_options)
+
+    def test_a_thread_count_that_was_not_tuned(self, tmp_path: Path) -> None:
+        """Voice detection takes any; what recognises and speaks checks it before it begins."""
+        need("sherpa_onnx")
+        for name in ("model.onnx", "tokens.txt"):
+            (tmp_path / name).write_text("")
+        said = re.search(r"num_threads=(\d+)", of("sherpa-onnx", DEFAULT).text)
+        assert said
+        code = """
+            import sys
+            import sherpa_onnx as sherpa
+
+            voice = sherpa.OfflineTtsVitsModelConfig(model="model.onnx", tokens="tokens.txt", data_dir="")
+            model = sherpa.OfflineTtsModelConfig(vits=voice, num_threads=int(sys.argv[1]))
+            print(sherpa.OfflineTtsConfig(model=model).validate())
+            """
+        assert run_python(code, 1, cwd=tmp_path).stdout == "True\n"
+        assert run_python(code, said[1], cwd=tmp_path).stdout == "True\n"
+
+
+class TestGenai:
+    PROGRAM = """
+        import sys
+        import numpy
+        import onnxruntime_genai as og
+
+        model = og.Model(og.Config(sys.argv[1]))
+        parameters = og.GeneratorParams(model)
+        parameters.set_search_options(max_length=6)
+        generator = og.Generator(model, parameters)
+        generator.append_tokens(numpy.array([[3, 4]], dtype=numpy.int32))
+        while not generator.is_done():
+            generator.generate_next_token()
+        print("TOKENS", len(generator.get_sequence(0)))
+        """
+
+    def write(self, config: Config, folder: Path) -> Export:
+        """Write a model and its genai_config.json, and add what was tuned to it."""
+        need("onnxruntime_genai")
+        model = tiny.make_decoder(folder / "model.onnx")
+        path = tiny.genai_config(folder / "genai_config.json", model)
+        return export("genai", make_record(TINY_CNN, config), str(model), "r.json", path)
+
+    @pytest.mark.parametrize("case", CODE)
+    def test_it_is_accepted(self, case: str, tmp_path: Path) -> None:
+        self.write(CODE[case], tmp_path)
+        code = "import sys, onnxruntime_genai; onnxruntime_genai.Config(sys.argv[1]); print('read')"
+        assert run_python(code, tmp_path).stdout == "read\n"
+
+    def test_the_live_session_has_it(self, tmp_path: Path) -> None:
+        written = self.write(TUNED, tmp_path)
+        assert lost(written) == {"execution_mode", "use_deterministic_compute"}
+        done = run_python(self.PROGRAM, tmp_path)
+        check_log(done, wanted(TUNED, written))
+        assert "TOKENS 6" in done.stdout
+
+    @pytest.mark.parametrize("level", [level for level in LEVELS if level != "ORT_ENABLE_LAYOUT"])
+    def test_every_level(self, level: str, tmp_path: Path) -> None:
+        config = Config(session_options={"graph_optimization_level": level, "log_severity_level": 0})
+        assert not self.write(config, tmp_path).lost
+        check_log(run_python(self.PROGRAM, tmp_path), config.session_options)
+
+    def test_run_options_arrive(self, tmp_path: Path) -> None:
+        """One that holds nonsense fails, which one that did not arrive would not."""
+        for text, fault in (("cpu:0", ""), ("nonsense:0", "Unsupported device")):
+            written = self.write(Config(run_config={"memory.enable_memory_arena_shrinkage": text}), tmp_path)
+            assert not written.lost
+            done = run_python(self.PROGRAM, tmp_path)
+            assert (done.returncode == 0) == (not fault), done.stderr
+            assert fault in done.stderr
+
+    @pytest.mark.parametrize(
+        "provider",
+        [
+            "CUDAExecutionProvider",
+            "NvTensorRTRTXExecutionProvider",
+            "OpenVINOExecutionProvider",
+            "QNNExecutionProvider",
+            "DmlExecutionProvider",
+            "CoreMLExecutionProvider",
+            "WebGpuExecutionProvider",
+            "MIGraphXExecutionProvider",
+            "VitisAIExecutionProvider",
+            "TensorrtExecutionProvider",
+            "XnnpackExecutionProvider",
+            "AzureExecutionProvider",
+            "ROCMExecutionProvider",
+            "CANNExecutionProvider",
+        ],
+    )
+    def test_providers_go_by_its_names(self, provider: str, tmp_path: Path) -> None:
+        """It tells a provider that it was not built with from a name that it does not know."""
+        written = self.write(Config(providers=((provider, {}), ("CPUExecutionProvider", {}))), tmp_path)
+        done = run_python(self.PROGRAM, tmp_path)
+        assert "Unknown provider name" not in done.stderr
+        assert ("providers" in lost(written)) == (done.returncode == 0)
+
+
+class TestOptimum:
+    def test_the_code_runs(self, tmp_path: Path) -> None:
+        need("optimum.onnxruntime")
+        model = tiny.make_embedder(tmp_path / "model.onnx")
+        (tmp_path / "config.json").write_text(
+            json.dumps({"model_type": "bert", "architectures": ["BertModel"], "hidden_size": 8, "vocab_size": 32})
+        )
+        written = of("optimum", TUNED, model)
+        assert not written.lost
+        after = """
+import numpy
+ids = numpy.ones((1, 4), dtype=numpy.int64)
+assert model(input_ids=ids, attention_mask=ids, token_type_ids=ids).last_hidden_state.shape == (1, 4, 8)
+"""
+        check_log(run([sys.executable, "-P", "-c", written.text + after]), wanted(TUNED, written))
+
+
+class TestJavaScript:
+    def run(self, config: Config, folder: Path) -> tuple[subprocess.CompletedProcess[str], Export]:
+        """Run the file with one line more, which calls its function."""
+        modules = consumers() / "node_modules"
+        if not (modules / "onnxruntime-node").is_dir():
+            pytest.skip(f"onnxruntime-node is not in {modules}")
+        node = find_node()
+        if node is None:
+            pytest.skip("node is not installed")
+        written = of("javascript", config)
+        path = folder / "session.js"
+        path.write_text(written.text + "createSession().then(session => console.log(session.inputNames[0]));\n")
+        return run([*node, path], NODE_PATH=str(modules)), written
+
+    def test_the_live_session_has_it(self, tmp_path: Path) -> None:
+        done, written = self.run(TUNED, tmp_path)
+        assert lost(written) == {"use_deterministic_compute"}
+        check_log(done, wanted(TUNED, written))
+        assert done.stdout == "image\n"
+
+    @pytest.mark.parametrize("level", LEVELS)
+    def test_every_level(self, level: str, tmp_path: Path) -> None:
+        config = Config(session_options={"graph_optimization_level": level, "log_severity_level": 0})
+        check_log(self.run(config, tmp_path)[0], config.session_options)
+
+    def test_a_wrong_entry_fails(self, tmp_path: Path) -> None:
+        """So it is ONNX Runtime that gets it."""
+        config = Config(
+            session_options={"intra_op_num_threads": 2},
+            session_config={"session.intra_op_thread_affinities": "nonsense"},
+        )
+        done, _ = self.run(config, tmp_path)
+        assert done.returncode != 0
+        assert "affinity" in done.stderr.lower()
+
+
+class TestCpp:
+    def headers(self) -> Path:
+        path = consumers() / UNITY / "headers"
+        if not path.is_dir():
+            pytest.skip(f"there are no C++ headers in {path}")
+        if shutil.which("g++") is None:
+            pytest.skip("g++ is not installed")
+        return path
+
+    def source(self, configs: dict[str, Config], path: Path) -> Path:
+        # Included once outside of functions, it is nothing inside of them.
+        functions = [f"void make_{case}() {{\n{of('cpp', config).text}}}\n" for case, config in configs.items()]
+        calls = "".join(f"make_{case}();" for case in configs)
+        path.write_text(f"#include <onnxruntime_cxx_api.h>\n{''.join(functions)}int main() {{ {calls} }}\n")
+        return path
+
+    def test_it_compiles(self, tmp_path: Path) -> None:
+        headers = self.headers()
+        source = self.source(CODE, tmp_path / "all.cpp")
+        done = run(["g++", "-std=c++17", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", f"-I{headers}", source])
+        assert done.returncode == 0, done.stderr
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="the library is linked by the name that it has on Linux")
+    def test_the_live_session_has_it(self, tmp_path: Path) -> None:
+        headers = self.headers()
+        libraries = sorted((need("onnxruntime") / "capi").glob("libonnxruntime.so.*"))
+        if not libraries:
+            pytest.skip("this onnxruntime has no library beside it")
+        library = tmp_path / "libonnxruntime.so.1"
+        library.symlink_to(libraries[0])
+        source = self.source({"tuned": TUNED}, tmp_path / "tuned.cpp")
+        program = tmp_path / "tuned"
+        flags = ["-std=c++17", f"-I{headers}", f"-Wl,-rpath,{tmp_path}"]
+        done = run(["g++", source, library, *flags, "-o", program])
+        assert done.returncode == 0, done.stderr
+        written = of("cpp", TUNED)
+        assert not written.lost
+        check_log(run([program]), wanted(TUNED, written))
+
+
+class TestJava:
+    def test_it_compiles(self, tmp_path: Path) -> None:
+        classes = consumers() / UNITY / "classes.jar"
+        if not classes.is_file():
+            pytest.skip(f"there is no {classes}")
+        if shutil.which("javac") is None:
+            pytest.skip("javac is not installed")
+        imports: set[str] = set()
+        methods = []
+        for case, config in CODE.items():
+            lines = of("java", config).text.splitlines()
+            imports |= {line for line in lines if line.startswith("import ")}
+            body = "\n".join(line for line in lines if not line.startswith("import "))
+            methods.append(f"static void _{case}() throws OrtException {{\n{body}\n}}\n")
+        source = tmp_path / "Sessions.java"
+        source.write_text("\n".join(sorted(imports)) + "\nclass Sessions {\n" + "".join(methods) + "}\n")
+        done = run(["javac", "-Xlint:all", "-Werror", "-cp", classes, "-d", tmp_path, source])
+        assert done.returncode == 0, done.stderr
+
+
+class TestCSharp:
+    VARIABLES: ClassVar = {
+        "options": "SessionOptions",
+        "runOptions": "RunOptions",
+        "session": "InferenceSession",
+        "cuda": "OrtCUDAProviderOptions",
+        "tensorrt": "OrtTensorRTProviderOptions",
+    }
+
+    def types(self) -> dict[str, str]:
+        """Return what stands in each public type of the API."""
+        folder = consumers() / UNITY / "Runtime"
+        if not folder.is_dir():
+            pytest.skip(f"there are no C# sources in {folder}")
+        found: dict[str, str] = {}
+        kind = re.compile(r"^    public [\w ]*\b(?:class|struct|enum) (\w+)\b(.*?)^    \}", re.MULTILINE | re.DOTALL)
+        for path in sorted(folder.glob("*.cs")):
+            for name, body in kind.findall(path.read_text(encoding="utf-8-sig").replace("\r", "")):
+                found[name] = found.get(name, "") + body
+        return found
+
+    @pytest.mark.parametrize("case", CODE)
+    def test_its_names_are_those_of_the_sources(self, case: str) -> None:
+        types = self.types()
+        text = of("csharp", CODE[case]).text
+        code = "\n".join(line.split("  // ")[0] for line in text.splitlines() if not line.startswith("//"))
+        code = re.sub(r'"[^"]*"', '""', code)
+        used = re.findall(r"^(?:var \w+ = )?(\w+)\.(\w+)", code, re.MULTILINE)
+        for kind, body in re.findall(r"new (\w+) \{([^}]*)\}", code):
+            used += [(kind, member) for member in re.findall(r"(\w+) = ", body)]
+        for variable, member in used:
+            kind = self.VARIABLES.get(variable, variable)
+            assert re.search(rf"public [\w<>?, ]*\b{member}\b\s*[({{;]", types[kind]), (kind, member)
+        for kind, value in re.findall(r"= (\w+)\.(\w+);", code):
+            assert re.search(rf"\b{value}\b", types[kind]), (kind, value)
+        made = set(re.findall(r"\bnew (\w+)", code)) | set(re.findall(r"\((\w+)\)\d", code))
+        assert made >= {"SessionOptions", "InferenceSession"}
+        assert made - {"Dictionary"} <= set(types)
+
+
+def test_the_folder_is_there_where_it_is_named() -> None:
+    """A folder without its packages would have most of these tests skipped in silence."""
+    folder = consumers()
+    assert {path.name for path in folder.iterdir()} >= {"node_modules", UNITY}
+    assert any((folder / UNITY / "headers").iterdir())

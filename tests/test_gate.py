@@ -1,0 +1,625 @@
+"""`ortune gate`: the rule on simulated ratios, the measuring on replays, the command on real workers."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from benchmarks.gate_power import SLOW_WORKER, gate_by_replay, landscapes
+from ortune.console.gate import draw_interval
+from ortune.errors import InputsError, MeasureError, ModelError, RecordError, UsageError
+from ortune.gate.file import KEYS, read_gates
+from ortune.gate.play import decide, describe_interval, pairs_for, percent
+from ortune.gate.rule import find, holm, is_biased, overall, p_value, strict_confidence
+from ortune.gate.run import Wish, exit_decision, judge_together, make_request, parse_slowdowns, run_gate
+from ortune.gate.sides import check_python, read_side
+from ortune.gate.told.github import annotate
+from ortune.gate.told.history import append_history, read_history
+from ortune.gate.told.junit import junit
+from ortune.gate.told.markdown import markdown
+from ortune.gate.values import Decision, Finding, GateError, GateRequest, GateResult, Look, Side
+from ortune.knobs import Config
+from ortune.measure.interval import Interval
+from ortune.report import choose_entries, draw
+from ortune.workload import Goal, InputOptions
+from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
+from tests.records import make_record, write
+
+ONE_THREAD = Config(session_options={"intra_op_num_threads": 1})
+
+
+def launches(mean: float, n: int = 8, spread: float = 0.004, seed: int = 0) -> list[list[float]]:
+    """Return log-ratios of launches with a luck of their own."""
+    rng = np.random.default_rng(seed)
+    return [(mean + rng.normal(0, spread) + rng.normal(0, spread, 4)).tolist() for _ in range(n)]
+
+
+def interval(low: float, estimate: float, high: float) -> Interval:
+    return Interval(estimate=estimate, low=low, high=high, confidence=0.99)
+
+
+class TestRule:
+    @pytest.mark.parametrize(
+        ("slowdown", "decision"),
+        [(0.0, "pass"), (0.03, "inconclusive"), (0.05, "fail"), (0.10, "fail"), (-0.2, "pass")],
+    )
+    def test_what_the_interval_says(self, slowdown: float, decision: Decision) -> None:
+        found = find("p50", launches(math.log(1 + slowdown)), 1.03, confidence=0.99)
+        assert found.decision == decision
+        assert found.slowdown.low <= 1 + slowdown <= found.slowdown.high
+
+    def test_noise_decides_nothing(self) -> None:
+        for slowdown in (0.0, 0.10):
+            clusters = launches(math.log(1 + slowdown), n=5, spread=0.2)
+            assert find("p50", clusters, 1.03, confidence=0.99).decision == "inconclusive"
+
+    def test_more_launches_decide_what_few_cannot(self) -> None:
+        few, many = (find("p50", launches(0.015, n=n, spread=0.02), 1.03, confidence=0.99) for n in (5, 60))
+        assert (few.decision, many.decision) == ("inconclusive", "pass")
+
+    def test_several_gates_must_be_surer_to_fail(self) -> None:
+        clusters = launches(math.log(1.042), spread=0.007, seed=3)
+        assert find("p50", clusters, 1.03, confidence=0.99).decision == "fail"
+        assert find("p50", clusters, 1.03, confidence=strict_confidence(1000)).decision == "inconclusive"
+
+    def test_a_gain_can_be_demanded(self) -> None:
+        assert find("p50", launches(-math.log(3.5)), 3.7**-0.5, confidence=0.99).decision == "pass"
+        assert find("p50", launches(-math.log(1.2)), 3.7**-0.5, confidence=0.99).decision == "fail"
+
+    def test_p_values(self) -> None:
+        assert p_value(launches(0.10), math.log(1.03)) < 1e-6
+        assert p_value(launches(0.0), math.log(1.03)) > 0.999
+        assert p_value([[0.1]], 0.0) == 1.0
+        assert p_value([[0.1], [0.1]], 0.05) == 0.0
+        assert p_value([[0.1], [0.1]], 0.2) == 1.0
+
+    def test_base_must_agree_with_itself(self) -> None:
+        assert is_biased(interval(1.02, 1.03, 1.04), 1.03)
+        assert is_biased(interval(0.95, 0.97, 0.98), 1.03)
+        assert not is_biased(interval(1.001, 1.005, 1.01), 1.03)
+        assert not is_biased(interval(0.9, 1.03, 1.2), 1.03)
+
+    def test_one_failure_fails(self) -> None:
+        def finding(decision: Decision) -> Finding:
+            return Finding(objective="p50", allowed=1.03, slowdown=interval(1, 1, 1), decision=decision, p_value=0.5)
+
+        assert overall([finding("pass"), finding("fail"), finding("inconclusive")]) == "fail"
+        assert overall([finding("pass"), finding("inconclusive")]) == "inconclusive"
+        assert overall([finding("pass")]) == "pass"
+
+    def test_holm(self) -> None:
+        assert holm({"a": 0.001, "b": 0.0024, "c": 0.5}, 0.005) == {"a", "b"}
+        assert holm({"a": 0.002, "b": 0.4, "c": 0.5}, 0.005) == frozenset()
+        assert holm({"a": 0.001, "b": 0.004}, 0.005) == {"a", "b"}
+
+    def test_words(self) -> None:
+        assert percent(1.03) == "3%"
+        assert describe_interval(interval(0.99, 1.012, 1.03)) == "+1.2% [-1.0%, +3.0%]"
+
+    @pytest.mark.parametrize(("launch_s", "block_s", "pairs"), [(0.1, 1.0, 4), (1.5, 0.2, 8), (100.0, 0.2, 24)])
+    def test_long_launches_get_more_pairs(self, launch_s: float, block_s: float, pairs: int) -> None:
+        assert pairs_for(launch_s, block_s) == pairs
+
+
+class TestReplay:
+    """The whole of the measuring, on recorded noise."""
+
+    @pytest.mark.parametrize("number", range(len(landscapes())))
+    def test_no_false_alarm_and_no_regression_slips_through(self, number: int) -> None:
+        landscape = landscapes()[number]
+        for seed in range(2):
+            same, _ = gate_by_replay(landscape, 1.0, seed)
+            worse, _ = gate_by_replay(landscape, 1.10, seed)
+            assert same in {"pass", "inconclusive"}
+            assert worse in {"fail", "inconclusive"}
+
+    def test_most_are_decided(self) -> None:
+        decisions = [gate_by_replay(landscape, 1.10, 7)[0] for landscape in landscapes()]
+        assert decisions.count("fail") > len(decisions) / 2
+
+
+class TestDecide:
+    def look(self, **changes: Any) -> Look:
+        found = find("p50", launches(0.0), 1.03, confidence=0.99)
+        look = Look(
+            findings=(found,),
+            self_check=interval(0.99, 1.0, 1.01),
+            pairs=32,
+            launches=8,
+            contended=False,
+            spent_s=1,
+            max_time_s=60,
+        )
+        return msgspec.structs.replace(look, **changes)
+
+    def contest(self, *, busy: bool = False) -> Any:
+        from ortune.gate.play import Contest
+        from ortune.measure import BlockPlan
+        from ortune.workload import Load
+
+        block = BlockPlan(load=Load(), duration_ns=1, lead_in_ns=0, min_calls=1, deadline_s=1)
+        return Contest(
+            goal=Goal(), allowed={"p50": 1.03}, block=block, pairs_per_launch=4, start_s=0, end_s=60, busy=busy
+        )
+
+    def test_a_pass(self) -> None:
+        assert decide(self.look(), self.contest()) == ("pass", "p50 is not worse by 3%")
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"pairs": 19},
+            {"launches": 4},
+            {"contended": True},
+            {"self_check": interval(1.03, 1.04, 1.05)},
+        ],
+    )
+    def test_what_decides_nothing(self, changes: dict[str, Any]) -> None:
+        assert decide(self.look(**changes), self.contest())[0] == "inconclusive"
+
+    def test_a_busy_host_can_be_taken_as_it_is(self) -> None:
+        assert decide(self.look(contended=True), self.contest(busy=True))[0] == "pass"
+
+
+class TestSides:
+    def test_forms(self, tmp_path: Path) -> None:
+        record = write(make_record(TINY_CNN, ONE_THREAD), tmp_path / "c.json")
+        plain, config, both, default = (
+            read_side(text) for text in (f"{TINY_CNN}", f"{record}", f"{TINY_ENCODER}@{record}", f"{TINY_CNN}@default")
+        )
+        assert (plain.model, plain.record) == (str(TINY_CNN), None)
+        assert config.model == str(TINY_CNN) and config.record and config.record.config == ONE_THREAD
+        assert (both.model, both.source) == (str(TINY_ENCODER), str(record))
+        assert (default.model, default.record) == (str(TINY_CNN), None)
+
+    def test_files_that_are_not_there(self, tmp_path: Path) -> None:
+        with pytest.raises(UsageError, match=r"there is no file nothing.onnx"):
+            read_side("nothing.onnx")
+        with pytest.raises(RecordError, match="There is no file"):
+            read_side(f"{TINY_CNN}@nothing.json")
+        record = make_record(TINY_CNN, ONE_THREAD)
+        moved = msgspec.structs.replace(record, model=msgspec.structs.replace(record.model, path="gone.onnx"))
+        with pytest.raises(UsageError, match="is for it"):
+            read_side(str(write(moved, tmp_path / "c.json")))
+
+    def test_a_single_config_gates_its_gain(self, tmp_path: Path) -> None:
+        record = make_record(TINY_CNN, ONE_THREAD)
+        request = make_request(Wish(base=str(write(record, tmp_path / "c.json")), max_time_s=60))
+        assert request.head.config == ONE_THREAD
+        assert request.base.config != ONE_THREAD
+        assert record.evidence.speedup
+        (share,) = request.slowdowns.values()
+        assert share == pytest.approx(record.evidence.speedup.estimate**-0.5 - 1)
+
+    def test_a_single_model_gates_nothing(self) -> None:
+        with pytest.raises(UsageError, match="a gate has two sides"):
+            make_request(Wish(base=str(TINY_CNN), max_time_s=60))
+
+    def test_a_default_has_no_gain_to_gate(self, tmp_path: Path) -> None:
+        record = make_record(TINY_CNN, Config())
+        record = msgspec.structs.replace(record, evidence=msgspec.structs.replace(record.evidence, baseline=None))
+        with pytest.raises(UsageError, match="no gain to gate"):
+            make_request(Wish(base=str(write(record, tmp_path / "c.json")), max_time_s=60))
+
+    @pytest.mark.parametrize("text", ["x", "-3%", "0%", "nan", "5000%"])
+    def test_slowdowns_that_are_none(self, text: str) -> None:
+        with pytest.raises(UsageError, match="--max-slowdown"):
+            parse_slowdowns([text], Goal())
+
+    def test_slowdowns(self) -> None:
+        goal = Goal(objectives=("p50", "memory"))
+        assert parse_slowdowns([], goal) == {"p50": 0.03, "memory": 0.03}
+        assert parse_slowdowns(["5%", "memory=0.1"], goal) == {"p50": 0.05, "memory": 0.1}
+        with pytest.raises(UsageError, match="p99 is not gated"):
+            parse_slowdowns(["p99=3%"], goal)
+
+    def test_a_gate_needs_time(self) -> None:
+        with pytest.raises(UsageError, match="--max-time"):
+            make_request(Wish(base=str(TINY_CNN), head=str(TINY_CNN), max_time_s=0))
+
+
+class TestPythons:
+    def test_one_that_is_not_there(self) -> None:
+        with pytest.raises(UsageError, match="no such program"):
+            check_python("/nowhere/python", "--base-python")
+
+    def test_one_that_is_none(self) -> None:
+        with pytest.raises(UsageError, match="is no Python"):
+            check_python("true", "--base-python")
+
+    def test_one_without_onnxruntime(self, tmp_path: Path) -> None:
+        venv.create(tmp_path / "empty", with_pip=False)
+        with pytest.raises(UsageError, match="has no onnxruntime") as caught:
+            check_python(str(tmp_path / "empty" / "bin" / "python"), "--head-python")
+        assert "pip install onnxruntime" in caught.value.cure
+
+
+def request(head: Path = TINY_CNN, *, time_s: float = 40.0, **changes: Any) -> GateRequest:
+    return GateRequest(
+        base=Side(text="base", model=str(TINY_CNN)),
+        head=Side(text="head", model=str(head), config=changes.pop("config", Config())),
+        slowdowns={"p50": 0.5},
+        max_time_s=time_s,
+        **changes,
+    )
+
+
+def scaled(path: Path, factor: float) -> Path:
+    """Write a model like the tiny CNN whose outputs differ by a factor."""
+    model = onnx.load(TINY_CNN)
+    name = model.graph.output[0].name
+    for node in model.graph.node:
+        for place, output in enumerate(node.output):
+            if output == name:
+                node.output[place] = "before"
+    model.graph.initializer.append(helper.make_tensor("factor", TensorProto.FLOAT, [], [factor]))
+    model.graph.node.append(helper.make_node("Mul", ["before", "factor"], [name]))
+    onnx.save(model, path)
+    return path
+
+
+@pytest.mark.usefixtures("no_workers_left")
+class TestWorkers:
+    """With real processes."""
+
+    def test_a_model_that_is_three_times_as_slow(self) -> None:
+        command = (sys.executable, "-P", str(SLOW_WORKER), "2.0")
+        looks: list[Look] = []
+        found = run_gate(request(time_s=60, busy=True), looks.append, commands=(None, command))
+        assert found.decision in {"fail", "inconclusive"}
+        assert found.findings[0].slowdown.estimate > 1.5
+        assert looks and looks[-1].pairs == found.pairs
+        assert found.max_error == 0
+        blocks = found.blocks
+        assert len(blocks.base["p50"]) == len(blocks.head["p50"]) == len(blocks.copy["p50"]) == len(blocks.contended)
+
+    def test_outputs_that_differ(self, tmp_path: Path) -> None:
+        other = scaled(tmp_path / "other.onnx", 1.5)
+        with pytest.raises(MeasureError, match="outputs of head differ from base's"):
+            run_gate(request(other))
+        found = run_gate(request(other, same_outputs=False, time_s=40, busy=True))
+        assert found.max_error is None
+
+    def test_inputs_that_differ(self) -> None:
+        with pytest.raises(InputsError, match="The inputs differ: base takes image"):
+            run_gate(request(TINY_ENCODER))
+
+    def test_shapes_that_differ(self, tmp_path: Path) -> None:
+        x = helper.make_tensor_value_info("image", TensorProto.FLOAT, [1, 3, 32])
+        y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 3, 32])
+        graph = helper.make_graph([helper.make_node("Relu", ["image"], ["y"])], "g", [x], [y])
+        path = tmp_path / "m.onnx"
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+        with pytest.raises(InputsError, match="4 dimensions in base, 3 in head"):
+            run_gate(request(path))
+
+    def test_a_head_that_does_not_load(self, tmp_path: Path) -> None:
+        config = Config(
+            session_options={"intra_op_num_threads": 2}, session_config={"session.intra_op_thread_affinities": "x"}
+        )
+        with pytest.raises(ModelError, match="cannot load head"):
+            run_gate(request(config=config))
+
+    def test_too_little_time(self) -> None:
+        with pytest.raises(MeasureError, match="no time for two launches"):
+            run_gate(request(time_s=0.01))
+
+    def test_another_python(self, tmp_path: Path) -> None:
+        """One that has onnxruntime and msgspec, and no ortune of its own."""
+        venv.create(tmp_path / "env", with_pip=False, symlinks=True)
+        python = tmp_path / "env" / "bin" / "python"
+        (site,) = (tmp_path / "env").glob("lib/python*/site-packages")
+        ours = subprocess.run(
+            [sys.executable, "-c", "import onnxruntime; print(onnxruntime.__path__[0])"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        packages = Path(ours.stdout.strip()).parent
+        for name in ("onnxruntime", "numpy", "numpy.libs", "msgspec", "flatbuffers", "google", "packaging"):
+            if (packages / name).exists():
+                (site / name).symlink_to(packages / name)
+        check_python(str(python), "--head-python")
+        found = run_gate(
+            msgspec.structs.replace(
+                request(time_s=40, busy=True), head=Side(text="head", model=str(TINY_CNN), python=str(python))
+            )
+        )
+        assert found.head.runtime.onnxruntime == found.base.runtime.onnxruntime
+        assert found.head.runtime.ortune
+
+    def test_the_command(self, tmp_path: Path) -> None:
+        done = run_ortune(
+            *("gate", TINY_CNN, TINY_CNN, "--max-time", "40s", "--busy", "--max-slowdown", "300%"),
+            *("--json", "all.json", "--junit", "junit.xml", "--markdown", "page.md", "--history", "h.jsonl"),
+            cwd=tmp_path,
+        )
+        assert done.returncode in {0, 3}, done.stdout + done.stderr
+        (result,) = json.loads((tmp_path / "all.json").read_text())
+        assert result["decision"] == {0: "pass", 3: "inconclusive"}[done.returncode]
+        assert 'name="gate"' in (tmp_path / "junit.xml").read_text()
+        assert "| gate |" in (tmp_path / "page.md").read_text()
+        (entry,) = read_history(tmp_path / "h.jsonl")
+        assert entry.decision == result["decision"]
+        assert result["decision"] in done.stdout
+        shown = run_ortune("report", "h.jsonl", cwd=tmp_path)
+        assert entry.decision in shown.stdout
+
+    def test_many_at_once(self, tmp_path: Path) -> None:
+        (tmp_path / "ortune.toml").write_text(
+            f"""
+            [gate]
+            max-time = "40s"
+            busy = true
+            max-slowdown = "300%"
+            [gate.same]
+            base = "{TINY_CNN}"
+            head = "{TINY_CNN}"
+            [gate.broken]
+            base = "{TINY_CNN}"
+            head = "{TINY_ENCODER}"
+            """
+        )
+        done = run_ortune("gate", "--all", "--json", "-", cwd=tmp_path)
+        assert done.returncode == 2, done.stderr
+        same, broken = json.loads(done.stdout)
+        assert same["decision"] in {"pass", "inconclusive"}
+        assert "The inputs differ" in broken["message"]
+        assert "2 gates" in done.stderr
+        only = run_ortune("gate", "--only", "same", "--inconclusive", "pass", "-q", cwd=tmp_path)
+        assert (only.returncode, only.stdout) == (0, "")
+
+
+def result(name: str = "a", decision: Decision = "pass", p: float = 1.0, **changes: Any) -> GateResult:
+    """Return a result as a run would give it."""
+    found = RESULT
+    (finding,) = found.findings
+    finding = msgspec.structs.replace(finding, p_value=p, decision=decision)
+    return msgspec.structs.replace(found, name=name, decision=decision, findings=(finding,), **changes)
+
+
+def make_result() -> GateResult:
+    from ortune.gate.values import Blocks, SideResult
+    from ortune.host import Fingerprint, read_host
+    from ortune.trials.values import Noise
+    from tests.records import installed
+
+    record = make_record(TINY_CNN, ONE_THREAD)
+    runtime = installed()
+    assert runtime
+    side = SideResult(
+        text="a|b.onnx", model=record.model, config=Config(), record="", runtime=runtime, summary=record.evidence.winner
+    )
+    return GateResult(
+        name="a",
+        decision="pass",
+        reason="p50 is not worse by 3%",
+        findings=(
+            Finding(objective="p50", allowed=1.03, slowdown=interval(0.99, 1.0, 1.01), decision="pass", p_value=1.0),
+        ),
+        self_check=interval(0.99, 1.0, 1.01),
+        pairs=40,
+        launches=5,
+        wall_s=12.0,
+        base=side,
+        head=msgspec.structs.replace(side, text="head.onnx", config=ONE_THREAD),
+        noise=Noise(
+            blocks=1, contended=0, repeated=0, foreign_share_mean=0, foreign_share_p90=0, regime="quiet", drift=None
+        ),
+        workload=record.workload,
+        host=Fingerprint.of(read_host()),
+        blocks=Blocks(base={}, head={}, copy={}, contended=()),
+    )
+
+
+RESULT = make_result()
+ERROR = GateError(name="e", message="It is broken.", cure="Mend it.")
+
+
+class TestTogether:
+    def test_holm_fails_what_was_not_sure_enough_alone(self) -> None:
+        sure, unsure = result("sure", "fail", 1e-9), result("unsure", "inconclusive", 0.004)
+        first, second = judge_together([sure, unsure])
+        assert isinstance(second, GateResult)
+        assert second.decision == "fail"
+        assert "Holm" in second.reason
+        assert first is sure
+
+    def test_what_is_void_stays_so(self) -> None:
+        _, second = judge_together([result("a", "fail", 1e-9), result("b", "inconclusive", 1e-9, is_void=True)])
+        assert isinstance(second, GateResult)
+        assert second.decision == "inconclusive"
+
+    def test_passing_gates_count_among_the_tests(self) -> None:
+        gates = [result(str(number)) for number in range(9)]
+        *_, last = judge_together([*gates, result("x", "inconclusive", 0.004)])
+        assert isinstance(last, GateResult)
+        assert last.decision == "inconclusive"
+
+    def test_the_exit_code(self) -> None:
+        passed, failed, unsure = result(), result(decision="fail"), result(decision="inconclusive")
+        assert exit_decision([passed, failed, unsure, ERROR]) == "fail"
+        assert exit_decision([passed, unsure, ERROR]) == "error"
+        assert exit_decision([passed, unsure]) == "inconclusive"
+        assert exit_decision([passed]) == "pass"
+
+
+class TestTold:
+    RESULTS = (result(), result("b", "fail"), result("c", "inconclusive"), ERROR)
+
+    def test_junit(self) -> None:
+        from xml.etree import ElementTree
+
+        (suite,) = ElementTree.fromstring(junit(self.RESULTS, inconclusive_fails=False))
+        assert [suite.get(each) for each in ("tests", "failures", "errors", "skipped")] == ["4", "1", "1", "1"]
+        (suite,) = ElementTree.fromstring(junit(self.RESULTS, inconclusive_fails=True))
+        assert [suite.get(each) for each in ("tests", "failures", "errors", "skipped")] == ["4", "2", "1", "0"]
+        assert all(case.get("classname") == "ortune.gate" for case in suite)
+
+    def test_markdown(self) -> None:
+        page = markdown(self.RESULTS)
+        rows = [line for line in page.splitlines() if line.startswith("|")]
+        assert len(rows) == 2 + 4
+        # A bar in a name breaks no table.
+        assert all(line.replace("\\|", "").count("|") == 7 for line in rows)
+        assert "intra threads=1" in page
+        assert "💥 e: It is broken. Mend it." in page
+
+    def test_annotations(self) -> None:
+        lines = annotate(self.RESULTS).splitlines()
+        assert [line.split(" ")[0] for line in lines] == ["::notice", "::error", "::warning", "::error"]
+        assert lines[0].startswith("::notice title=ortune gate%3A a::p50 +0.0%25 [-1.0%25, +1.0%25], allowed +3%25.")
+
+    def test_github_is_told_by_itself(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+        from ortune.cli.gate import tell
+
+        monkeypatch.setenv("GITHUB_ACTIONS", "true")
+        monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+        tell(self.RESULTS, None, None, None, None, inconclusive="3")
+        assert (tmp_path / "summary.md").read_text().startswith("### ortune gate")
+        assert "::error" in capsys.readouterr().out
+
+    def test_history(self, tmp_path: Path) -> None:
+        path = tmp_path / "h.jsonl"
+        append_history(path, self.RESULTS)
+        append_history(path, [result()])
+        entries = read_history(path)
+        assert [entry.name for entry in entries] == ["a", "b", "c", "e", "a"]
+        assert [entry.name for entry in choose_entries(entries, ["a"])] == ["a", "a"]
+        with pytest.raises(UsageError, match="no such gate"):
+            choose_entries(entries, ["x"])
+
+    @pytest.mark.parametrize("content", [b"", b"{}\n", b"nonsense\n"])
+    def test_a_history_that_is_none(self, content: bytes, tmp_path: Path) -> None:
+        path = tmp_path / "h.jsonl"
+        path.write_bytes(content)
+        with pytest.raises(RecordError, match=r"h.jsonl"):
+            read_history(path)
+
+    def test_a_history_is_drawn(self, tmp_path: Path) -> None:
+        append_history(tmp_path / "h.jsonl", self.RESULTS)
+        entries = read_history(tmp_path / "h.jsonl")
+        with pytest.raises(UsageError, match="none of"):
+            draw(entries, tmp_path / "x.txt")
+        pytest.importorskip("matplotlib")
+        draw(entries, tmp_path / "x.svg")
+        assert (tmp_path / "x.svg").read_text().startswith("<?xml")
+
+    def test_intervals_are_drawn(self) -> None:
+        text = draw_interval(interval(0.99, 1.0, 1.01), 1.03).plain
+        assert text.count("●") == 1
+        assert text.index("●") == len(text) // 2
+        assert "¦" in text[len(text) // 2 :]
+        far = draw_interval(interval(5, 6, 7), 1.03).plain
+        assert far.endswith("●")
+
+
+class TestFile:
+    def read(self, text: str, tmp_path: Path, name: str = "ortune.toml") -> dict[str, dict[str, Any]]:
+        path = tmp_path / name
+        path.write_text(text)
+        return read_gates(str(path))[1]
+
+    def test_what_is_shared_and_what_is_not(self, tmp_path: Path) -> None:
+        gates = self.read(
+            '[gate]\nmax-slowdown = "5%"\nclients = 2\n[gate.a]\nbase = "a"\n[gate."b c"]\nbase = "b"\nclients = 4\n',
+            tmp_path,
+        )
+        assert gates == {
+            "a": {"max-slowdown": "5%", "clients": 2, "base": "a"},
+            "b c": {"max-slowdown": "5%", "clients": 4, "base": "b"},
+        }
+
+    def test_pyproject(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        text = '[project]\nname = "x"\n[tool.ortune.gate.a]\nbase = "a"\n'
+        assert self.read(text, tmp_path, "pyproject.toml") == {"a": {"base": "a"}}
+        monkeypatch.chdir(tmp_path)
+        assert read_gates(None)[1] == {"a": {"base": "a"}}
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("", "has no gates"),
+            ("[gate]\nbusy = true\n", "has no gates"),
+            ("[gate.a\nbase = 3", "line 1"),
+            ('gate = "x"', "line 1: gate is no table"),
+            ('[gate.a]\nbase = "a"\n\n[gate.b]\nhead = "b"\n', "line 4: gate b has no base"),
+            ('[gate.a]\nbase = "a"\n# x\nmax-slowdwn = "3%"\n', "line 4: max-slowdwn is not known"),
+            ('[gate.a]\nbase = "a"\nclients = "two"\n', "line 3: clients = 'two' is not a whole number"),
+            ('[gate.a]\nbase = "a"\nclients = true\n', "line 3: clients = True is not a whole number"),
+            ('[gate.a]\nbase = "a"\ndim = [1]\n', "line 3: dim = [1] is not a text or a list of texts"),
+            ("[gate]\nbusy = 1\n[gate.a]\nbase = 'a'\n", "line 2: busy = 1 is not true or false"),
+        ],
+    )
+    def test_faults_tell_the_line(self, text: str, message: str, tmp_path: Path) -> None:
+        with pytest.raises(UsageError) as caught:
+            self.read(text, tmp_path)
+        assert message in str(caught.value)
+
+    def test_near_misses(self, tmp_path: Path) -> None:
+        with pytest.raises(UsageError) as caught:
+            self.read('[gate.a]\nbase = "a"\nmax-slowdwn = "3%"\n', tmp_path)
+        assert caught.value.cure == "Did you mean max-slowdown?"
+
+    def test_no_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(UsageError, match=r"neither ortune.toml nor"):
+            read_gates(None)
+        with pytest.raises(UsageError, match=r"There is no file x.toml"):
+            read_gates("x.toml")
+
+    def test_the_file_knows_all_options_of_the_command(self) -> None:
+        help_text = run_ortune("gate", "--help", cwd=Path.cwd()).stdout
+        for key in set(KEYS) - {"base", "head"}:
+            assert f"--{key}" in help_text, key
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ([], "There is nothing to gate."),
+            (["x.onnx", "y.onnx"], "there is no file x.onnx"),
+            (["x.onnx", "--all"], "take their gates from a file"),
+            (["--all"], "There are no gates"),
+            (["x.onnx", "y.onnx", "--inconclusive", "maybe"], "neither pass, fail nor 3"),
+            (["x.onnx", "y.onnx", "--junit", "nowhere/x.xml"], "there is no folder"),
+            (["x.onnx", "y.onnx", "--max-time", "soon"], "this is not a duration"),
+            (["x.onnx", "y.onnx", "--also", "speed"], "there is no such figure"),
+            (["x.onnx", "y.onnx", "--rtol", "-1"], "is below 0"),
+        ],
+    )
+    def test_messages(self, arguments: list[str], message: str, tmp_path: Path) -> None:
+        done = run_ortune("gate", *arguments, cwd=tmp_path)
+        assert done.returncode == 2
+        assert message in " ".join(done.stderr.split())
+        assert "Traceback" not in done.stderr
+
+    def test_an_unknown_gate(self, tmp_path: Path) -> None:
+        (tmp_path / "ortune.toml").write_text('[gate.a]\nbase = "a"\n')
+        done = run_ortune("gate", "--only", "b", cwd=tmp_path)
+        assert done.returncode == 2
+        assert "has no such gate; it has a" in done.stderr
+
+
+def test_inputs_of_a_record_are_fed(tmp_path: Path) -> None:
+    record = write(make_record(TINY_CNN, ONE_THREAD), tmp_path / "c.json")
+    found = make_request(Wish(base=str(TINY_CNN), head=f"{TINY_CNN}@{record}", max_time_s=60))
+    assert found.inputs.shapes == {"image": (1, 3, 32, 32)}
+    assert found.goal.load.scenario == "server"
+    own = make_request(
+        Wish(base=str(TINY_CNN), head=str(record), max_time_s=60, inputs=InputOptions(), goal=Goal(), also=("memory",))
+    )
+    assert own.goal.objectives == ("p50", "memory")
+    assert own.inputs.shapes == {}
