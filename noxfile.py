@@ -63,6 +63,16 @@ def gpu(session: nox.Session) -> None:
 
 
 @nox.session
+def consumers(session: nox.Session) -> None:
+    """Give exports to what reads them, and run programs of others with records in force."""
+    session.install("-e", ".[test]", "-r", "tests/consumers/requirements.txt")
+    session.install("--no-deps", "-r", "tests/consumers/requirements-no-deps.txt")
+    folder = session.create_tmp()
+    session.run("python", "tests/consumers/fetch.py", folder)
+    session.run("python", "-m", "pytest", "-m", "consumers", *session.posargs, env={"ORTUNE_CONSUMERS": folder})
+
+
+@nox.session
 def schema(session: nox.Session) -> None:
     """Write docs/record.schema.json from the code."""
     session.install("-e", ".")
@@ -71,7 +81,7 @@ def schema(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Run the benchmarks of benchmarks/ on an idle host; it takes six hours."""
+    """Run the benchmarks of benchmarks/ on an idle host; it takes seven hours."""
     session.install("-e", ".")
     session.run("python", "-m", "models.build", "squeezenet", "ppocrv2_cls", "tiny_regressor", "logreg_iris")
     session.run("python", "-m", "benchmarks.overhead")
@@ -81,3 +91,6 @@ def bench(session: nox.Session) -> None:
     session.run("python", "-m", "benchmarks.regret")
     session.run("python", "-m", "models.build", "shufflenet", "squeezenet_qdq", "minilm_l6_int8")
     session.run("python", "-m", "benchmarks.versus_olive")
+    session.run("python", "-m", "benchmarks.startup")
+    for what in ("replay", "live", "hog", "config"):
+        session.run("python", "-m", "benchmarks.gate_power", what)

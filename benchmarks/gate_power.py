@@ -11,8 +11,8 @@ same noise: pytest-benchmark's --benchmark-compare-fail=median:10% against a sto
 interleaved, Mann-Whitney at 0.002, and a factor of 1.1).
 
 `live` gates a model against itself, with a worker for head whose calls compute for a set share longer
-(benchmarks/slow_worker.py). `hog` does so beside two processes that compute without end. `config` gates a config that
-is known to be slower. Run these on an idle host.
+(benchmarks/slow_worker.py). `hog` does so beside two processes that compute without end. `config` gates configs that
+are known to be slower. Run these on an idle host.
 
 Sources: pytest-benchmark's documentation ("Comparing past runs"); `asv_runner` and asv/commands/compare.py of asv 0.6.
 """
@@ -22,7 +22,6 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import json
-import math
 import statistics
 import subprocess
 import sys
@@ -317,16 +316,26 @@ def hog(model: str, n_gates: int, max_time_s: float, path: Path | None) -> None:
     summarize(rows, f"{model}, beside two hogs, at most {max_time_s:.0f} s")
 
 
+SLOWER = {
+    "no spinning": Config(session_config={"session.intra_op.allow_spinning": "0"}),
+    "blocks of two": Config(session_config={"session.dynamic_block_base": "2"}),
+    "one thread": Config(session_options={"intra_op_num_threads": 1}),
+}
+"""Configs that are slower than the default for many models on two cores."""
+
+
 def config(model: str, n_gates: int, path: Path | None) -> None:
-    """Gate a config whose optimization level is lower than the default's."""
-    slower = Config(session_options={"graph_optimization_level": "ORT_ENABLE_EXTENDED"})
-    rows = []
+    """Gate configs that are slower than the default."""
+    rows: list[Any] = []
     for seed in range(n_gates):
-        rows.append(gate_live(model, 0.0, seed, config=slower))
-        save(path, model, rows)
-    summarize(rows, f"{model}, ORT_ENABLE_EXTENDED")
-    ratios = [row["slowdown"] for row in rows if "slowdown" in row]
-    print(f"slowdown {min(ratios):.3f} to {max(ratios):.3f}, geometric mean {math.exp(np.mean(np.log(ratios))):.3f}")
+        for name, slower in SLOWER.items():
+            rows.append({**gate_live(model, 0.0, seed, config=slower), "config": name})
+            save(path, model, rows)
+    for name in SLOWER:
+        ours = [row for row in rows if row["config"] == name]
+        summarize(ours, f"{model}, {name}")
+        ratios = [row["slowdown"] for row in ours if "slowdown" in row]
+        print(f"{'':<34} {min(ratios):.3f} to {max(ratios):.3f} times as slow")
 
 
 def save(path: Path | None, model: str, rows: list[Any]) -> None:

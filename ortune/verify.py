@@ -51,7 +51,13 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def prepare(
-    record: Record, model: str | Path, *, inputs: str | None = None, time_s: float | None = None, seed: int = 0
+    record: Record,
+    model: str | Path,
+    *,
+    inputs: str | None = None,
+    beside: str | None = None,
+    time_s: float | None = None,
+    seed: int = 0,
 ) -> Setting:
     """Set up the workload of a record, on this host.
 
@@ -59,6 +65,7 @@ def prepare(
         record: The record.
         model: Path of the ONNX file.
         inputs: Data as for a search; None to synthesise it, in the recorded sizes.
+        beside: A command to run beside it, or None. The record's own is not run unasked: a file is not to decide that.
         time_s: Wall time to spend, or None for what the model needs.
         seed: Seed of everything that is drawn.
 
@@ -71,7 +78,7 @@ def prepare(
         SearchRequest(
             model=str(model),
             goal=Goal(load=workload.load, objectives=workload.objectives, limits=workload.limits),
-            beside=workload.neighbour,
+            beside=beside,
             budget_s=time_s,
             seed=seed,
             inputs=recorded_inputs(record, inputs),

@@ -98,7 +98,16 @@ class TestProgram:
         ways = ("by_path", "explicit", "subclass", "spawned", "broken")
         done = run(sys.executable, PROGRAM, TINY_CNN, *ways, record=record)
         assert answers(done) == sessions(*ways)
+        # One line at its end, beside those of the start; nothing of the model that it does not find.
         assert "no session got tuned options" in done.stderr
+        assert len(done.stderr.splitlines()) == 4  # the spawned child tells its own
+
+    def test_tracebacks_are_the_programs_own(self, tuned: Path) -> None:
+        code = "import onnxruntime; onnxruntime.InferenceSession('missing.onnx', enable_fallback=0)"
+        plain, done = run(sys.executable, "-c", code), run(sys.executable, "-c", code, record=tuned, options=("-q",))
+        assert plain.returncode == done.returncode == 1
+        assert plain.stderr.splitlines()[-1] == done.stderr.splitlines()[-1]
+        assert "During handling" not in done.stderr
 
     def test_tuned_options_win(self, tuned: Path) -> None:
         (found,) = sessions("explicit", record=tuned)

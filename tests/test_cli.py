@@ -351,7 +351,7 @@ def bad(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["search", TINY_CNN, "--rate", "1/min"], "--rate 1/min: requests this rare"),
         (["search"], "Missing argument"),
         (["apply", "nothing.json"], "There is no file nothing.json"),
-        (["apply", "text.onnx"], "not JSON"),
+        (["apply", "text.onnx"], "is a model, and there is no CONFIG"),
         (["space", "text.onnx"], "not an ONNX model"),
         (["frobnicate"], "No such command"),
     ],

@@ -42,11 +42,11 @@ def check_model(record: Record, model: str | Path) -> None:
     path = Path(model)
     if not path.is_file():
         raise ModelError(f"There is no file {path}.", "Pass the path of the model that the record is for.")
-    first, *others = record.model.files
+    files = record.model.files
     found = [hash_file(path.parent, path.name)]
-    if found[0].sha256 == first.sha256:
+    if files and found[0].sha256 == files[0].sha256:
         try:
-            found += [hash_file(path.parent, file.name) for file in others]
+            found += [hash_file(path.parent, file.name) for file in files[1:]]
         except ModelError as error:
             raise ModelError(error.message, "The record says that this file belongs to the model.") from None
     check_digest(record, path, digest_of(found))

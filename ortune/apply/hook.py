@@ -43,8 +43,7 @@ SETTLE_S = 0.02
 """Time until a new pool's threads have gone to the CPUs that they are pinned to."""
 
 Plan = dict[str, Any]
-"""What to do: {"rules": [{"source", "path", "files", "config", "tried", "onnxruntime", "reason"}], "any_model",
-"keep_explicit", "explain", "explain_json", "quiet"}. A rule without a config names a model that is left alone."""
+"""See `ortune.apply.finder.Plan`."""
 
 
 class Skip(Exception):  # noqa: N818  not a fault: the session is simply left alone
@@ -97,41 +96,50 @@ class Hook:
         """Create one session: with tuned options if there are any for its model, else as the program does."""
         if self._pid != os.getpid():  # in a forked child: what the parent counted is the parent's
             self._pid, self.matched, self.others = os.getpid(), 0, []
-        model, known = "?", True
+        model, tuned, why = self._prepare(inspect.signature(own), session, args, kwargs)
+        if tuned is None:
+            own(session, *args, **kwargs)
+            self.others.append(model)
+            self._explain(model, None, why, session)
+            return
+        before, fault = _threads(), None
         try:
-            bound = inspect.signature(own).bind(session, *args, **kwargs)
+            own(session, tuned.source, tuned.options, tuned.providers, tuned.provider_options, **tuned.extra)
+        except Exception as error:  # noqa: BLE001  (it may be anything that onnxruntime raises)
+            fault = error
+        if fault is not None:
+            own(session, *args, **kwargs)  # if the model itself is at fault, this raises as it would without ortune
+            self._say(f"{model}: the tuned options fail ({fault}). The session keeps the program's own.")
+            self.others.append(model)
+            return
+        self.matched += 1
+        self._add_run_options(session, tuned.config)
+        self._explain(model, tuned, tuned.rule["source"], session, before)
+
+    def _prepare(
+        self, signature: inspect.Signature, session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[str, Tuned | None, str]:
+        """Return the model's name, what to create its session with, or None and why it is left alone."""
+        model = "?"
+        try:
+            bound = signature.bind(session, *args, **kwargs)
             bound.apply_defaults()
             given = dict(bound.arguments)
             extra = given.pop("kwargs", {})
             source = given["path_or_bytes"]
             model = f"{len(source)} bytes" if isinstance(source, bytes) else os.fspath(source)
             with self._lock:
-                rule = self._find_rule(source, given.get("sess_options"))
-                known = rule.get("config") is not None
-                if not known:
-                    raise Skip(rule["reason"])
-                tuned = self._tune(rule, given, extra)
+                rule = self._find_rule(source, given["sess_options"])
+                if rule["config"] is None:
+                    return model, None, rule["reason"]
+                return model, self._tune(rule, given, extra), ""
         except Skip as reason:
-            own(session, *args, **kwargs)
-            self.others.append(model)
-            self._explain(model, None, str(reason), session)
-            return
-        except Exception as error:  # noqa: BLE001
+            return model, None, str(reason)
+        except OSError as error:
+            return model, None, f"it cannot be read: {error.strerror}"
+        except Exception as error:  # noqa: BLE001  (a program is not brought down by ortune)
             self._say(f"{model}: {type(error).__name__}: {error} The session keeps the program's own options.")
-            own(session, *args, **kwargs)
-            self.others.append(model)
-            return
-        before = _threads()
-        try:
-            own(session, source, tuned.options, tuned.providers, tuned.provider_options, **tuned.extra)
-        except Exception as error:  # noqa: BLE001  (it may be anything that onnxruntime raises)
-            own(session, *args, **kwargs)  # if the model itself is at fault, this raises as it would without ortune
-            self._say(f"{model}: the tuned options fail ({error}). The session keeps the program's own.")
-            self.others.append(model)
-            return
-        self.matched += 1
-        self._add_run_options(session, tuned.config)
-        self._explain(model, tuned, tuned.rule["source"], session, before)
+            return model, None, "ortune failed"
 
     def _find_rule(self, source: Any, options: Any) -> dict[str, Any]:
         """Return the rule for a model.
@@ -147,6 +155,8 @@ class Hook:
         size = len(source) if path is None else path.stat().st_size
         sha256 = ""
         for rule in rules:
+            if not rule["files"]:
+                continue
             first, *others = rule["files"]
             if first["size_bytes"] != size:
                 continue
@@ -178,7 +188,7 @@ class Hook:
             self._say(
                 f"{rule['source']} was tuned with onnxruntime {rule['onnxruntime']}; this is {onnxruntime.__version__}."
             )
-        tuned = Tuned(rule, config, dict(extra))
+        tuned = Tuned(rule, config, given["path_or_bytes"], dict(extra))
         self._set_providers(tuned, given, keep=keep)
         self._share_pool(config)
         number = self._counts.get(rule["source"], 0)
@@ -386,6 +396,7 @@ class Tuned:
     Attributes:
         rule: The rule that it follows.
         config: The config of its record.
+        source: The model, as the program passes it.
         extra: Further arguments of InferenceSession.
         options: SessionOptions.
         set: Tuned settings that it has.
@@ -393,9 +404,10 @@ class Tuned:
         not_set: Tuned settings that it does not have, each with the reason.
     """
 
-    def __init__(self, rule: dict[str, Any], config: dict[str, Any], extra: dict[str, Any]) -> None:
+    def __init__(self, rule: dict[str, Any], config: dict[str, Any], source: Any, extra: dict[str, Any]) -> None:
         self.rule = rule
         self.config = config
+        self.source = source
         self.extra = extra
         self.options: Any = None
         self.providers: list[str] = []

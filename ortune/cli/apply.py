@@ -77,6 +77,7 @@ def apply(
         ),
     ] = None,
     inputs: options.Inputs = None,
+    beside: options.Beside = None,
     seed: options.Seed = 0,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -101,7 +102,7 @@ def apply(
         raise UsageError(f"-o {output}: there is nothing to write without --to.", "ortune apply --list shows targets.")
     elif verify:
         time_s = None if time is None else options.parse_duration_s(time, "--time")
-        verify_here(record, model, inputs, time_s, seed, json=json, quiet=quiet)
+        verify_here(record, model, inputs, beside, time_s, seed, json=json, quiet=quiet)
     else:
         try_out(record, model, inputs, json=json)
 
@@ -187,6 +188,7 @@ def verify_here(
     record: Record,
     model: str | None,
     inputs: str | None,
+    beside: str | None,
     time_s: float | None,
     seed: int,
     *,
@@ -200,7 +202,7 @@ def verify_here(
     from ortune.verify import prepare, verify
 
     console = make_console(stderr=json)
-    setting = prepare(record, model or record.model.path, inputs=inputs, time_s=time_s, seed=seed)
+    setting = prepare(record, model or record.model.path, inputs=inputs, beside=beside, time_s=time_s, seed=seed)
     if not quiet:
         show_plan(console, record, setting)
     with BenchProgress(console, quiet=quiet) as progress:

@@ -29,6 +29,10 @@ def show_plan(console: Console, record: Record, setting: Setting) -> None:
         console.print(
             Text(f"The record was made with data {', '.join(given)}; pass it with --inputs for the same.", "yellow")
         )
+    if record.workload.neighbour and setting.request.beside is None:
+        console.print(
+            Text(f"The record was made beside `{record.workload.neighbour}`; --beside runs it here, too.", "yellow")
+        )
     show_caveats(console, setting)
 
 

@@ -93,7 +93,9 @@ def make_request(wish: Wish) -> GateRequest:
     head = base if wish.head is None else read_side(wish.head)
     record = head.record or base.record
     goal = wish.goal or _recorded_goal(record) or Goal()
-    goal = msgspec.structs.replace(goal, objectives=tuple(dict.fromkeys((*goal.objectives, *wish.also))))
+    # The gain of a config is that in its first objective; others may have been traded for it.
+    gated = goal.objectives if wish.head is not None else goal.objectives[:1]
+    goal = msgspec.structs.replace(goal, objectives=tuple(dict.fromkeys((*gated, *wish.also))))
     slowdowns = parse_slowdowns(wish.slowdowns, goal)
     if wish.head is None:
         sides, slowdowns = _sides_of_gain(wish, base, goal, slowdowns)

@@ -1,4 +1,4 @@
-"""Fetch the consumers that are npm packages, and of them only what the tests need.
+"""Fetch the consumers that are npm packages, and of them only what the tests need; and the schema of JUnit's XML.
 
     python tests/consumers/fetch.py FOLDER
 
@@ -25,6 +25,9 @@ from pathlib import Path
 
 UNITY = "com.github.asus4.onnxruntime"
 AAR = "Plugins/Android/onnxruntime.aar"
+
+PYTEST = "pytest==8.4.2"
+JUNIT_SCHEMA = "junit-10.xsd"
 
 NODE_PLATFORM = {"linux": "linux", "darwin": "darwin", "win32": "win32"}.get(sys.platform, sys.platform)
 NODE_MACHINE = {"x86_64": "x64", "AMD64": "x64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
@@ -87,6 +90,27 @@ def fetch(folder: Path) -> None:
                 sys.exit(f"npm cannot fetch {package}:\n{done.stdout}{done.stderr}")
             unpack(archives[0], folder / place, wanted)
     extract_aar(folder / UNITY)
+    fetch_junit_schema(folder)
+
+
+def fetch_junit_schema(folder: Path) -> None:
+    """Put the schema of JUnit's XML there that pytest's own tests use; only its source archive holds it.
+
+    Raises:
+        SystemExit: pip fails.
+    """
+    with tempfile.TemporaryDirectory() as aside:
+        done = subprocess.run(
+            [*(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"), "--no-binary", ":all:", PYTEST],
+            cwd=aside,
+            capture_output=True,
+            text=True,
+        )
+        archives = list(Path(aside).glob("*.tar.gz"))
+        if done.returncode or len(archives) != 1:
+            sys.exit(f"pip cannot fetch {PYTEST}:\n{done.stdout}{done.stderr}")
+        unpack(archives[0], folder / "pytest", lambda path: path.endswith(JUNIT_SCHEMA))
+    shutil.move(next((folder / "pytest").rglob(JUNIT_SCHEMA)), folder / JUNIT_SCHEMA)
 
 
 def unpack(archive: Path, folder: Path, wanted: Callable[[str], bool]) -> None:

@@ -1,0 +1,56 @@
+"""What CI servers read: JUnit against its schema, the workflows and the action against theirs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.consumers.running import consumers, need
+from tests.test_gate import TestTold
+
+pytestmark = pytest.mark.consumers
+
+SCHEMAS = {
+    "docs/ci/github.yml": "vendor.github-workflows",
+    "docs/ci/gitlab.yml": "vendor.gitlab-ci",
+    "action.yml": "vendor.github-actions",
+}
+
+
+@pytest.mark.parametrize("path", SCHEMAS)
+def test_workflows(path: str, tmp_path: Path) -> None:
+    need("check_jsonschema")
+    command = [sys.executable, "-P", "-m", "check_jsonschema", "--builtin-schema", SCHEMAS[path]]
+    done = subprocess.run([*command, str(ROOT / path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    # A schema that takes anything would say nothing.
+    broken = tmp_path / "broken.yml"
+    broken.write_text(
+        (ROOT / path).read_text().replace("run:", "runs-nothing: 1\n      bad:").replace("script:", "scrip:")
+    )
+    assert subprocess.run([*command, str(broken)], capture_output=True, check=False).returncode != 0
+
+
+@pytest.mark.parametrize("inconclusive_fails", [True, False])
+def test_junit(inconclusive_fails: bool, tmp_path: Path) -> None:
+    """The schema is that of Jenkins' xUnit plugin, which pytest checks its own files against."""
+    need("xmlschema")
+    import xmlschema
+
+    from ortune.gate.told.junit import junit
+
+    path = consumers() / "junit-10.xsd"
+    if not path.is_file():
+        pytest.skip(f"there is no {path}")
+    schema = xmlschema.XMLSchema(str(path))
+    written = tmp_path / "junit.xml"
+    written.write_bytes(junit(TestTold.RESULTS, inconclusive_fails=inconclusive_fails))
+    schema.validate(str(written))
+    written.write_bytes(
+        written.read_bytes().replace(b"<testcase ", b"<testcse ", 1).replace(b"</testcase>", b"</testcse>", 1)
+    )
+    assert not schema.is_valid(str(written))
