@@ -362,7 +362,8 @@ class TestGenai:
         written = self.write(Config(providers=((provider, {}), ("CPUExecutionProvider", {}))), tmp_path)
         done = run_python(self.PROGRAM, tmp_path)
         assert "Unknown provider name" not in done.stderr
-        assert ("providers" in lost(written)) == (done.returncode == 0)
+        if provider != "AzureExecutionProvider":  # which onnxruntime's package for the CPU has
+            assert ("providers" in lost(written)) == (done.returncode == 0)
 
 
 class TestOptimum:
