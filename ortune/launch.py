@@ -52,6 +52,10 @@ def parse(arguments: list[str]) -> tuple[list[str], Wish]:
     for path in given.configs:
         if Path(path).suffix.lower() in {".onnx", ".ort"}:
             raise UsageError(f"{path} is a model: a command finds its own.", "Pass records alone in front of --.")
+    if given.explain_json is not None:
+        from ortune.record import check_writable
+
+        check_writable(given.explain_json, "--explain-json")
     return given.configs, Wish(
         load=load_of(given.clients, given.rate, given.sessions),
         any_model=given.any_model,

@@ -14,7 +14,7 @@ from ortune.host import read_host
 from ortune.knobs import DEFAULT, Config
 from ortune.measure.runtime import read_installed_runtime
 from ortune.record import Record
-from ortune.trials.duel import kept_all, names_of
+from ortune.trials.duel import is_overloaded, kept_all, names_of
 from ortune.trials.values import Speedup
 from ortune.tune import SearchRequest, Setting
 from ortune.tune import prepare as prepare_search
@@ -135,6 +135,12 @@ def verify(record: Record, setting: Setting, observe: Observe = lambda done, tot
     runtime = read_installed_runtime()
     recorded = recorded_speedup(record)
     answer, reason = judge(row.speedup, recorded) if row.speedup else ("inconclusive", "there were too few pairs")
+    sides = [each.summary for each in comparison.rows if each.summary]
+    if min((side.n_calls for side in sides), default=0) < comparison.calls_needed:
+        needed = f"{comparison.objective} should rest on {comparison.calls_needed} calls of each side"
+        answer, reason = "inconclusive", f"{needed}: give it more --time"
+    if any(map(is_overloaded, sides)):
+        answer, reason = "inconclusive", "requests arrive faster than they are served"
     if row.failure:
         answer, reason = "does_not_hold", f"the config fails here: {row.failure.message}"
     elif (kept := kept_all(row.limits)) != "yes":

@@ -308,6 +308,11 @@ class TestSettings:
         done = self.program(code, config, tmp_path)
         assert done.stdout.split() == ["shrink"] * 4 + ["False", "True"], done.stderr
 
+    def test_a_session_lives_as_long_as_its_calls(self, tmp_path: Path) -> None:
+        config = Config(run_options={"log_severity_level": 3})
+        done = self.program("run = ort.InferenceSession(MODEL).run; print(run(None, image)[0].shape)", config, tmp_path)
+        assert done.stdout == "(1, 10)\n", done.stderr
+
     def test_nothing_is_between_the_program_and_its_calls(self, tmp_path: Path) -> None:
         code = "session = ort.InferenceSession(MODEL); print([n for n in vars(session) if n.startswith('run')])"
         assert self.program(code, TUNED, tmp_path).stdout == "[]\n"
@@ -469,6 +474,18 @@ class TestVariable:
         done = self.install("import ortune; ortune.install()", ORTUNE_CONFIG="")
         assert "There is no record to install" in done.stderr
 
+    def test_install_under_apply(self, tuned: Path) -> None:
+        """A program that installs records itself goes on to work where they are in force from outside."""
+        code = """
+        import os, sys, ortune
+        ortune.install(os.environ["RECORD"])
+        ortune.install()
+        import onnxruntime
+        print(onnxruntime.InferenceSession(sys.argv[1]).get_session_options().intra_op_num_threads)
+        """
+        done = self.install(code, RECORD=str(tuned), ORTUNE_CONFIG=str(tuned))
+        assert done.stdout == "1\n", done.stderr
+
     def test_install_warns_of_another_host(self, tmp_path: Path) -> None:
         record = write(make_record(TINY_CNN, Config(environment={"A_VARIABLE": "1"}), here=False), tmp_path / "r.json")
         code = """
@@ -500,6 +517,7 @@ class TestBadInput:
             (["--clients", "x", "--", "true"], "invalid int value: 'x'"),
             (["--clients", "0", "--", "true"], "--clients 0"),
             (["model.onnx", "--", "true"], "model.onnx is a model"),
+            (["--explain-json", "nowhere/x", "--", "true"], "there is no folder"),
         ],
     )
     def test_commands(self, arguments: list[str], message: str, tuned: Path, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from ortune.gate.values import Decision, Finding, GateError, GateRequest, GateRe
 from ortune.knobs import Config
 from ortune.measure.interval import Interval
 from ortune.report import choose_entries, draw
-from ortune.workload import Goal, InputOptions
+from ortune.workload import Goal, InputOptions, Load, make_goal
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.records import make_record, write
 
@@ -162,7 +162,7 @@ class TestDecide:
             {"pairs": 19},
             {"launches": 4},
             {"contended": True},
-            {"self_check": interval(1.03, 1.04, 1.05)},
+            {"biased": ("p50",)},
         ],
     )
     def test_what_decides_nothing(self, changes: dict[str, Any]) -> None:
@@ -227,6 +227,32 @@ class TestSides:
     def test_a_gate_needs_time(self) -> None:
         with pytest.raises(UsageError, match="--max-time"):
             make_request(Wish(base=str(TINY_CNN), head=str(TINY_CNN), max_time_s=0))
+
+    def test_a_gain_is_that_of_its_load_and_objective(self, tmp_path: Path) -> None:
+        path = str(write(make_record(TINY_CNN, ONE_THREAD), tmp_path / "c.json"))
+        for changes in ({"objective": "memory"}, {"load": Load(scenario="multi-client", clients=2)}):
+            with pytest.raises(UsageError, match="its gain was recorded in"):
+                make_request(Wish(base=path, max_time_s=60, **changes))
+        limited = make_request(Wish(base=path, max_time_s=60, limits=("p99<20ms",)))
+        assert limited.goal.load.scenario == "server"
+        assert [limit.text for limit in limited.goal.limits] == ["p99<20ms"]
+
+    def test_one_config_has_one_python(self, tmp_path: Path) -> None:
+        path = str(write(make_record(TINY_CNN, ONE_THREAD), tmp_path / "c.json"))
+        with pytest.raises(UsageError, match="gated in one Python"):
+            make_request(Wish(base=path, max_time_s=60, base_python="a", head_python="b"))
+
+    def test_a_bundle_needs_a_model(self, tmp_path: Path) -> None:
+        from ortune.bundle import Sourced, merge
+
+        records = [make_record(TINY_CNN, ONE_THREAD), make_record(TINY_ENCODER, Config())]
+        bundle, _ = merge([Sourced(record=each, source="") for each in records])
+        path = tmp_path / "b.json"
+        path.write_bytes(msgspec.json.encode(bundle))
+        with pytest.raises(UsageError, match="bundle for several models"):
+            read_side(str(path))
+        named = read_side(f"{TINY_CNN}@{path}")
+        assert named.record and named.record.config == ONE_THREAD
 
 
 class TestPythons:
@@ -303,6 +329,20 @@ class TestWorkers:
         onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
         with pytest.raises(InputsError, match="4 dimensions in base, 3 in head"):
             run_gate(request(path))
+
+    def test_a_percentile_of_few_calls_decides_nothing(self) -> None:
+        """A block of 50 ms has thousands of calls of this model, and few of one that takes a while."""
+        command = (sys.executable, "-P", str(SLOW_WORKER), "100")
+        slow = request(time_s=25, busy=True, goal=Goal(objectives=("p99",)))
+        found = run_gate(msgspec.structs.replace(slow, slowdowns={"p99": 9.0}), commands=(command, command))
+        assert found.decision == "inconclusive"
+        assert "p99 should rest on 1522 calls" in found.reason
+
+    def test_a_limit_that_is_broken_fails(self) -> None:
+        goal = make_goal(Load(), "p50", None, ("p50<1us",))
+        found = run_gate(request(time_s=40, busy=True, goal=goal))
+        assert found.decision == "fail"
+        assert "head breaks p50<1us" in found.reason
 
     def test_a_head_that_does_not_load(self, tmp_path: Path) -> None:
         config = Config(
@@ -606,6 +646,13 @@ class TestBadInput:
         assert message in " ".join(done.stderr.split())
         assert "Traceback" not in done.stderr
 
+    def test_an_error_is_told_to_ci_too(self, tmp_path: Path) -> None:
+        done = run_ortune("gate", TINY_CNN, TINY_ENCODER, "--junit", "j.xml", "--json", "g.json", cwd=tmp_path)
+        assert done.returncode == 2
+        assert "The inputs differ" in done.stderr
+        assert "<error " in (tmp_path / "j.xml").read_text()
+        assert json.loads((tmp_path / "g.json").read_text())[0]["message"].startswith("The inputs differ")
+
     def test_an_unknown_gate(self, tmp_path: Path) -> None:
         (tmp_path / "ortune.toml").write_text('[gate.a]\nbase = "a"\n')
         done = run_ortune("gate", "--only", "b", cwd=tmp_path)
@@ -619,7 +666,7 @@ def test_inputs_of_a_record_are_fed(tmp_path: Path) -> None:
     assert found.inputs.shapes == {"image": (1, 3, 32, 32)}
     assert found.goal.load.scenario == "server"
     own = make_request(
-        Wish(base=str(TINY_CNN), head=str(record), max_time_s=60, inputs=InputOptions(), goal=Goal(), also=("memory",))
+        Wish(base=str(TINY_CNN), head=str(record), max_time_s=60, inputs=InputOptions(), load=Load(), also=("memory",))
     )
     assert own.goal.objectives == ("p50", "memory")
     assert own.inputs.shapes == {}

@@ -39,7 +39,7 @@ ALLOWED: dict[str, set[str]] = {
     "console": VALUES
     | {"trials", "record", "bundle", "tune", "bench", "apply", "verify", "export", "doctor", "profile"}
     | {"gate", "report"},
-    "launch": {"errors", "bundle", "apply"},
+    "launch": {"errors", "record", "bundle", "apply"},
     "cli": VALUES
     | {"interrupts", "trials", "record", "bundle", "history", "tune", "bench", "apply", "verify", "export"}
     | {"gate", "report", "doctor", "profile", "console"},

@@ -123,6 +123,8 @@ class TestVerdict:
 
         class Found:
             rows = (row, row)
+            objective = "p50"
+            calls_needed = 0
 
         monkeypatch.setattr(module, "bench", lambda *args, **kwargs: Found())
         monkeypatch.setattr(module.Verification, "comparison", None, raising=False)

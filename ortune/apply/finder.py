@@ -27,6 +27,10 @@ Plan = dict[str, Any]
 "keep_explicit", "explain", "explain_json", "quiet"}. A rule without a config names a model that is left alone."""
 
 _active: list[Callable[[], Plan]] = []
+_patched: list[ModuleType] = []
+
+from_environment = False
+"""Whether the plan that is in force came from the environment, and not from the program itself."""
 
 
 def start() -> None:
@@ -35,21 +39,24 @@ def start() -> None:
     if text and text != OFF:
         import json
 
-        activate(lambda: json.loads(text))
+        activate(lambda: json.loads(text), environment=True)
 
 
-def activate(get_plan: Callable[[], Plan]) -> bool:
+def activate(get_plan: Callable[[], Plan], *, environment: bool = False) -> bool:
     """Hook into onnxruntime: now if the program has imported it, else as soon as it does.
 
     Args:
         get_plan: Is called once, when onnxruntime is there.
+        environment: Whether it comes from the environment.
 
     Returns:
         Whether it was done; False where an earlier plan is in force.
     """
+    global from_environment
     if _active:
         return False
     _active.append(get_plan)
+    from_environment = environment
     if MODULE in sys.modules:
         patch(sys.modules[MODULE])
     else:
@@ -59,7 +66,9 @@ def activate(get_plan: Callable[[], Plan]) -> bool:
 
 def patch(module: ModuleType) -> None:
     """Hook into onnxruntime's module."""
-    load("ortune.apply.hook", "hook.py").Hook(_active[0]).patch(module)
+    if module not in _patched:
+        _patched.append(module)
+        load("ortune.apply.hook", "hook.py").Hook(_active[0]).patch(module)
 
 
 def load(name: str, file: str) -> Any:
@@ -77,19 +86,25 @@ def load(name: str, file: str) -> Any:
 class Finder:
     """Finds onnxruntime's module as the others do, and has it patched once it is loaded."""
 
+    def __init__(self) -> None:
+        self._busy = False
+
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
         """Return the module's spec, with a loader that patches it; None for any other module."""
-        if fullname != MODULE:
+        if fullname != MODULE or self._busy:
             return None
-        finders: list[Any] = sys.meta_path
-        finders.remove(self)
-        for finder in finders:
-            spec = finder.find_spec(fullname, path, target)
-            if spec is not None:
-                if spec.loader is not None:
-                    spec.loader = Loader(spec.loader)
-                return spec
-        return None
+        self._busy = True
+        try:
+            for finder in list(sys.meta_path):
+                find = getattr(finder, "find_spec", None)
+                spec = find(fullname, path, target) if find and finder is not self else None
+                if spec is not None:
+                    if spec.loader is not None:
+                        spec.loader = Loader(spec.loader)
+                    return spec
+            return None
+        finally:
+            self._busy = False
 
 
 class Loader:

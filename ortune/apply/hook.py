@@ -11,6 +11,7 @@ go on to work. Nothing is put between the program and its calls, but where a con
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import hashlib
 import inspect
@@ -113,7 +114,12 @@ class Hook:
             self.others.append(model)
             return
         self.matched += 1
-        self._add_run_options(session, tuned.config)
+        # What happens when a provider fails in a call is the program's to say.
+        session._enable_fallback = int(kwargs.get("enable_fallback", 1)) == 1
+        try:
+            self._add_run_options(session, tuned.config, keep=self.plan["keep_explicit"])
+        except Exception as error:  # noqa: BLE001  (another version of onnxruntime may lack one)
+            self._say(f"{model}: the tuned run options fail ({error}).")
         self._explain(model, tuned, tuned.rule["source"], session, before)
 
     def _prepare(
@@ -317,22 +323,24 @@ class Hook:
 
         kind.__init__ = begin
 
-    def _add_run_options(self, session: Any, config: dict[str, Any]) -> None:
+    def _add_run_options(self, session: Any, config: dict[str, Any], *, keep: bool) -> None:
         """Let calls of this one session have the config's run options."""
         if not config["run_options"] and not config["run_config"]:
             return
         import onnxruntime
 
+        default = onnxruntime.RunOptions()
+
         def fill(options: Any) -> Any:
-            options = onnxruntime.RunOptions() if options is None else options
             for name, value in config["run_options"].items():
-                setattr(options, name, value)
+                if not keep or getattr(options, name) == getattr(default, name):
+                    setattr(options, name, value)
             for name, text in config["run_config"].items():
-                options.add_run_config_entry(name, text)
+                if not keep or not self._run_entry(options, name):
+                    options.add_run_config_entry(name, text)
             return options
 
-        shared = fill(None)
-        weak = weakref.ref(session)  # no cycle: a session's memory goes when the program lets go of it
+        shared = fill(onnxruntime.RunOptions())
         for name in RUNS:
             method = getattr(type(session), name, None)
             if method is None:
@@ -348,9 +356,16 @@ class Hook:
                 else:
                     given = kwargs.get("run_options")
                     kwargs["run_options"] = shared if given is None else fill(given)
-                return _method(weak(), *args, **kwargs)
+                return _method(session, *args, **kwargs)
 
             setattr(session, name, call)
+
+    @staticmethod
+    def _run_entry(options: Any, name: str) -> str:
+        try:
+            return str(options.get_run_config_entry(name))
+        except (AttributeError, RuntimeError):
+            return ""
 
     def _explain(self, model: str, tuned: Tuned | None, why: str, session: Any, before: set[int] | None = None) -> None:
         """Tell what became of one session, if that is wanted."""
@@ -373,7 +388,7 @@ class Hook:
                 time.sleep(SETTLE_S)
                 told["threads"] = [_cpus_of(thread) for thread in sorted(_threads() - before)]
         if self.plan["explain_json"]:
-            with Path(self.plan["explain_json"]).open("a", encoding="utf-8") as file:
+            with contextlib.suppress(OSError), Path(self.plan["explain_json"]).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(told) + "\n")
         if self.plan["explain"]:
             sys.stderr.write(_page(told))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ortune.apply import finder
 from ortune.apply.finder import activate
 from ortune.apply.plan import Wish, choose_records, environment_of, make_plan
 from ortune.apply.variable import CONFIG_VARIABLE, paths_in_variable
@@ -42,7 +43,7 @@ def install(
 
     Raises:
         RecordError: A file holds no records.
-        UsageError: There is nothing to install, or something else was installed before.
+        UsageError: There is nothing to install, or something was installed before.
     """
     if config is None:
         config = paths_in_variable()
@@ -57,7 +58,13 @@ def install(
         explain=explain,
     )
     plan = plan_of(paths, wish, lambda text: warnings.warn(text, stacklevel=4))
-    if not activate(lambda: plan):
+    if activate(lambda: plan):
+        return
+    if finder.from_environment:
+        # A program that installs records runs under `ortune apply` too.
+        if paths != paths_in_variable():
+            warnings.warn("records are in force from outside already; these are not installed", stacklevel=2)
+    else:
         raise UsageError(
             "Records are installed in this process already.", "Call ortune.install once, with all records."
         )

@@ -25,7 +25,7 @@ def start_with_variable() -> None:
     if os.environ.get(PLAN_VARIABLE):
         start()
     elif paths_in_variable():
-        activate(_get_plan)
+        activate(_get_plan, environment=True)
 
 
 def _get_plan() -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from typing import Annotated
 
 import typer
@@ -76,7 +77,11 @@ def main() -> None:
     except BaseException as error:
         if is_interrupt(error):
             sys.exit(ExitCode.INTERRUPTED)
-        raise
+        if isinstance(error, SystemExit):
+            raise
+        # A fault of ortune's own: Python would end with 1, which is an answer here.
+        traceback.print_exc()
+        sys.exit(ExitCode.ERROR)
 
 
 def show_error(error: OrtuneError) -> None:

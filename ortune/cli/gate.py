@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ortune.cli import options
-from ortune.errors import ExitCode, UsageError
+from ortune.errors import ExitCode, OrtuneError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ortune.gate.run import Wish
     from ortune.gate.values import GateError, GateResult
-    from ortune.workload import Goal, InputOptions, Tolerance
+    from ortune.workload import InputOptions, Load, Tolerance
 
 USUAL_MAX_TIME = "3m"
 
@@ -45,8 +45,14 @@ def gate(
         ),
     ] = None,
     max_time: Annotated[
-        str, typer.Option("--max-time", metavar="TIME", help="Wall time after which a gate ends, decided or not.")
-    ] = USUAL_MAX_TIME,
+        str | None,
+        typer.Option(
+            "--max-time",
+            metavar="TIME",
+            help="Wall time after which a gate ends, decided or not.",
+            show_default=USUAL_MAX_TIME,
+        ),
+    ] = None,
     base_python: Annotated[
         str | None,
         typer.Option("--base-python", metavar="PATH", help="The Python that runs base: another onnxruntime."),
@@ -158,6 +164,8 @@ def gate(
         "busy": busy,
         "seed": seed,
     }
+    from ortune.gate.values import GateError
+
     check_outputs(junit, json_file, markdown_file, history)
     if every or only or file:
         if base is not None:
@@ -167,7 +175,13 @@ def gate(
         raise UsageError("There is nothing to gate.", "Pass BASE and HEAD, a CONFIG.json, or --all.")
     else:
         wishes = [make_wish("gate", {**given, "base": base, "head": head})]
-    results = run(wishes, quiet=quiet, to_stderr=json_file == "-")
+    try:
+        results = run(wishes, quiet=quiet, to_stderr=json_file == "-")
+    except OrtuneError as error:
+        # CI is told of it, too.
+        told = (GateError(name=wishes[0].name, message=error.message, cure=error.cure),)
+        tell(told, junit, json_file, markdown_file, history, inconclusive=inconclusive)
+        raise
     tell(results, junit, json_file, markdown_file, history, inconclusive=inconclusive)
     leave(results, inconclusive)
 
@@ -185,17 +199,12 @@ def wishes_of_file(path: str | None, only: list[str], given: dict[str, Any]) -> 
         if name not in gates:
             raise UsageError(f"--only {name}: {found} has no such gate; it has {', '.join(gates)}.")
     told = {key: value for key, value in given.items() if not _is_unsaid(key, value)}
-    return [
-        make_wish(name, {"max-time": USUAL_MAX_TIME, **values, **told})
-        for name, values in gates.items()
-        if not only or name in only
-    ]
+    return [make_wish(name, {**values, **told}) for name, values in gates.items() if not only or name in only]
 
 
 def _is_unsaid(key: str, value: object) -> bool:
     """Return whether an option has its usual value, so that the file's is taken."""
-    usual: dict[str, object] = {"max-time": USUAL_MAX_TIME, "seed": 0}
-    return value is None or value is False or (key in usual and value == usual[key])
+    return value is None or value is False or (key == "seed" and value == 0)
 
 
 def make_wish(name: str, values: dict[str, Any]) -> Wish:
@@ -205,8 +214,11 @@ def make_wish(name: str, values: dict[str, Any]) -> Wish:
         UsageError: One of them makes no sense.
     """
     from ortune.gate.run import Wish
-    from ortune.workload.values import FIGURES
+    from ortune.workload import Load
+    from ortune.workload.values import FIGURES, make_goal
 
+    # What is wrong with them is told now, and not when their gate's turn comes.
+    make_goal(_load(values) or Load(), values.get("objective"), None, tuple(_texts(values.get("limit"))))
     also = _split(values.get("also"))
     for each in also:
         if each not in FIGURES:
@@ -218,7 +230,9 @@ def make_wish(name: str, values: dict[str, Any]) -> Wish:
         base_python=values.get("base-python"),
         head_python=values.get("head-python"),
         slowdowns=tuple(_texts(values.get("max-slowdown"))),
-        goal=_goal(values),
+        load=_load(values),
+        objective=values.get("objective"),
+        limits=tuple(_texts(values.get("limit"))),
         also=also,  # type: ignore[arg-type]
         max_time_s=options.parse_duration_s(str(values.get("max-time") or USUAL_MAX_TIME), "--max-time"),
         inputs=_inputs(values),
@@ -238,15 +252,12 @@ def _split(value: str | list[str] | None) -> tuple[str, ...]:
     return tuple(part.strip() for text in _texts(value) for part in text.split(",") if part.strip())
 
 
-def _goal(values: dict[str, Any]) -> Goal | None:
-    """Return load, objective and limits, or None where nothing is said of them."""
-    from ortune.workload import make_goal, make_load
+def _load(values: dict[str, Any]) -> Load | None:
+    """Return the load, or None where nothing is said of it."""
+    from ortune.workload import make_load
 
-    names = ("clients", "rate", "arrivals", "sessions", "objective", "limit")
-    if all(values.get(name) is None or values.get(name) == [] for name in names):
-        return None
-    load = make_load(values.get("clients"), values.get("rate"), values.get("arrivals"), values.get("sessions"))
-    return make_goal(load, values.get("objective"), None, tuple(_texts(values.get("limit"))))
+    given = [values.get(name) for name in ("clients", "rate", "arrivals", "sessions")]
+    return None if all(each is None for each in given) else make_load(*given)
 
 
 def _inputs(values: dict[str, Any]) -> InputOptions | None:
@@ -334,8 +345,11 @@ def tell(
         if markdown_path is not None:
             write_atomically(Path(markdown_path), page.encode())
         if summary:
-            with Path(summary).open("a", encoding="utf-8") as file:
-                file.write(page + "\n")
+            try:
+                with Path(summary).open("a", encoding="utf-8") as file:
+                    file.write(page + "\n")
+            except OSError as error:
+                sys.stderr.write(f"ortune: cannot write $GITHUB_STEP_SUMMARY ({summary}): {error.strerror}\n")
     if os.environ.get("GITHUB_ACTIONS") == "true" and json_path != "-":
         from ortune.gate.told.github import annotate
 

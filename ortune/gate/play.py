@@ -23,6 +23,7 @@ from ortune.gate.rule import (
 from ortune.gate.values import Blocks, Decision, Look
 from ortune.knobs import Config
 from ortune.measure import BlockPlan, Failure, Live
+from ortune.measure.figures import calls_needed
 from ortune.measure.interval import Interval
 from ortune.trials.match import Match, Tally
 from ortune.trials.meter import Meter, Round
@@ -130,7 +131,7 @@ def play(
                 observe(look)
                 decision, reason = decide(look, contest)
         if look is not None and tally is not None:
-            if decision != "inconclusive" or time_is_up or look.pairs >= MOST_PAIRS:
+            if decision != "inconclusive" or time_is_up or (look.pairs >= MOST_PAIRS and not look.lacking):
                 break
         elif time_is_up:
             raise MeasureError(
@@ -208,12 +209,21 @@ def take_look(tally: Tally, contest: Contest, now_s: float) -> Look | None:
     """Return where it stands, or None while there are fewer than two launches that count."""
     if len(tally.launches) < 2:
         return None
+    lacking = tuple(name for name in contest.allowed if not tally.has_calls(HEAD, name))
+    findings = [
+        find(name, log_ratios(tally, name), allowed, confidence=contest.confidence, seed=contest.seed)
+        for name, allowed in contest.allowed.items()
+    ]
+    checks = {name: self_check(copy_ratios(tally, name), seed=contest.seed) for name in contest.allowed}
     return Look(
+        # A percentile of too few calls is another percentile.
         findings=tuple(
-            find(name, log_ratios(tally, name), allowed, confidence=contest.confidence, seed=contest.seed)
-            for name, allowed in contest.allowed.items()
+            msgspec.structs.replace(each, decision="inconclusive") if each.objective in lacking else each
+            for each in findings
         ),
-        self_check=self_check(copy_ratios(tally, contest.goal.objective), seed=contest.seed),
+        self_check=checks[contest.goal.objective],
+        biased=tuple(name for name, check in checks.items() if is_biased(check, contest.allowed[name])),
+        lacking=lacking,
         pairs=sum(map(len, tally.launches)),
         launches=len(tally.launches),
         contended=tally.contended,
@@ -246,9 +256,7 @@ def decide(look: Look, contest: Contest) -> tuple[Decision, str]:
 
 def _is_void(look: Look, contest: Contest) -> bool:
     """Return whether nothing can be decided: others use the CPUs, or base differs from itself."""
-    if look.contended and not contest.busy:
-        return True
-    return is_biased(look.self_check, contest.allowed[contest.goal.objective])
+    return bool(look.biased) or (look.contended and not contest.busy)
 
 
 def percent(ratio: float) -> str:
@@ -260,10 +268,11 @@ def _explain(look: Look, contest: Contest, *, time_is_up: bool) -> str:
     """Return why it could not be decided."""
     if look.contended and not contest.busy:
         return "other programs used the CPUs most of the time; --busy decides all the same, for a busy host"
-    if is_biased(look.self_check, contest.allowed[contest.goal.objective]):
-        return (
-            f"base differs from a second copy of itself by {percent(look.self_check.estimate)}: this host cannot tell"
-        )
+    if look.biased:
+        return f"base differs from a second copy of itself in {', '.join(look.biased)}: this host cannot tell"
+    if look.lacking:
+        told = ", ".join(f"{name} should rest on {calls_needed(name)} calls of each side" for name in look.lacking)
+        return f"{told}: give it a larger --max-time, or take a lower percentile"
     if look.launches < FEWEST_LAUNCHES or look.pairs < FEWEST_PAIRS:
         return f"there was time for {look.pairs} pairs only: give it a larger --max-time"
     more = "give it a larger --max-time, or " if time_is_up else ""

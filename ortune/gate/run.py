@@ -13,7 +13,7 @@ import numpy as np
 from ortune.apply.fit import check_model
 from ortune.errors import MeasureError, OrtuneError, UsageError
 from ortune.gate.play import HEAD, Contest, Played, pairs_for, play
-from ortune.gate.rule import CONFIDENCE, holm, strict_confidence
+from ortune.gate.rule import CONFIDENCE, FEWEST_LAUNCHES, FEWEST_PAIRS, holm, strict_confidence
 from ortune.gate.sides import Named, check_inputs, make_side, open_sides, read_side
 from ortune.gate.values import (
     USUAL_SLOWDOWN,
@@ -38,7 +38,7 @@ from ortune.trials.run import Basis, calibrate
 from ortune.trials.values import Noise
 from ortune.tune import MEMORY_SHARE, usual_tolerance
 from ortune.verify import HELD_SHARE, base_of, recorded_inputs, recorded_speedup
-from ortune.workload import Feed, Goal, InputOptions, Objective, Tolerance, Workload, make_feed
+from ortune.workload import Feed, Goal, InputOptions, Load, Objective, Tolerance, Workload, make_feed, make_goal
 
 LARGEST_SLOWDOWN = 10.0
 
@@ -53,7 +53,9 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
         base_python: The Python that runs base, or None for this one.
         head_python: The Python that runs head, or None for this one.
         slowdowns: As they were written: `3%`, `memory=5%`.
-        goal: Load, objectives and limits; None for those of the record, or else for the usual ones.
+        load: How calls arrive; None for the record's, or else one caller.
+        objective: What is gated first; None for the record's, or else for what suits the load.
+        limits: What head must keep to; none for those of the record.
         also: Further objectives that are gated.
         max_time_s: Wall time after which it ends.
         inputs: What is fed; None for what the record was measured with, or else for what suits the model.
@@ -70,7 +72,9 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     base_python: str | None = None
     head_python: str | None = None
     slowdowns: tuple[str, ...] = ()
-    goal: Goal | None = None
+    load: Load | None = None
+    objective: str | None = None
+    limits: tuple[str, ...] = ()
     also: tuple[Objective, ...] = ()
     max_time_s: float
     inputs: InputOptions | None = None
@@ -92,7 +96,7 @@ def make_request(wish: Wish) -> GateRequest:
     base = read_side(wish.base)
     head = base if wish.head is None else read_side(wish.head)
     record = head.record or base.record
-    goal = wish.goal or _recorded_goal(record) or Goal()
+    goal = _goal_of(wish, record)
     # The gain of a config is that in its first objective; others may have been traded for it.
     gated = goal.objectives if wish.head is not None else goal.objectives[:1]
     goal = msgspec.structs.replace(goal, objectives=tuple(dict.fromkeys((*gated, *wish.also))))
@@ -121,11 +125,16 @@ def make_request(wish: Wish) -> GateRequest:
     )
 
 
-def _recorded_goal(record: Record | None) -> Goal | None:
-    if record is None:
-        return None
-    workload = record.workload
-    return Goal(load=workload.load, objectives=workload.objectives, limits=workload.limits)
+def _goal_of(wish: Wish, record: Record | None) -> Goal:
+    """Return load, objectives and limits: what the user does not say is the record's, as far as that fits."""
+    workload = record.workload if record else None
+    load = wish.load or (workload.load if workload else Load())
+    goal = make_goal(load, wish.objective, None, wish.limits)
+    if workload and load == workload.load and wish.objective is None:
+        goal = msgspec.structs.replace(goal, objectives=workload.objectives)
+    if workload and not wish.limits:
+        goal = msgspec.structs.replace(goal, limits=workload.limits)
+    return goal
 
 
 def _sides_of_gain(
@@ -150,8 +159,19 @@ def _sides_of_gain(
             f"{wish.base} recommends ONNX Runtime's default: there is no gain to gate.", "Gate a model: BASE HEAD."
         )
     recorded = recorded_speedup(record)
-    if recorded and recorded.estimate > 1 and goal.objective in slowdowns and not wish.slowdowns:
+    workload = record.workload
+    if not wish.slowdowns and (goal.load, goal.objective) != (workload.load, workload.objectives[0]):
+        raise UsageError(
+            f"{wish.base}: its gain was recorded in {workload.objectives[0]} for {workload.load}; nothing is known of "
+            f"{goal.objective} for {goal.load}.",
+            "Leave these options out, or say with --max-slowdown how much worse than the default it may be.",
+        )
+    if recorded and recorded.estimate > 1 and not wish.slowdowns:
         slowdowns = {**slowdowns, goal.objective: recorded.estimate**-HELD_SHARE - 1}
+    if wish.base_python and wish.head_python and wish.base_python != wish.head_python:
+        raise UsageError(
+            "--base-python and --head-python: the gain of one config is gated in one Python.", "Name one of them."
+        )
     python, option = wish.head_python or wish.base_python, "--head-python"
     return (
         make_side(f"{named.model}@default", named, python, option, base),
@@ -280,7 +300,7 @@ def _result(
     tally, decision, reason = played.tally, played.decision, played.reason
     limits = tuple(tally.check(HEAD, limit) for limit in request.goal.limits)
     kept = kept_all(limits)
-    if kept == "no" and decision != "inconclusive":
+    if kept == "no" and not played.is_void:
         decision, reason = "fail", f"head breaks {names_of(limits, 'no')}"
     elif kept == "unsure" and decision == "pass":
         decision, reason = "inconclusive", f"head may break {names_of(limits, 'unsure')}"
@@ -350,7 +370,14 @@ def judge_together(results: Sequence[GateResult | GateError]) -> tuple[GateResul
     done = [each for each in results if isinstance(each, GateResult)]
     if len(done) < 2:
         return tuple(results)
-    eligible = {each.name: _smallest_p(each) for each in done if each.decision != "pass" and not each.is_void}
+    eligible = {
+        each.name: _smallest_p(each)
+        for each in done
+        if each.decision != "pass"
+        and not each.is_void
+        and each.launches >= FEWEST_LAUNCHES
+        and each.pairs >= FEWEST_PAIRS
+    }
     # Those that pass count among the tests, with nothing to reject.
     p_values = {each.name: eligible.get(each.name, 1.0) for each in done}
     failing = holm(p_values)

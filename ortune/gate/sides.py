@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 import ortune
+from ortune.apply.api import for_model
 from ortune.bundle import choose, read_sourced
 from ortune.errors import InputsError, MeasureError, ModelError, UsageError
 from ortune.gate.values import Side
@@ -66,7 +67,7 @@ def read_side(text: str) -> Named:
         model, config = "", text
     else:
         model, config = text, DEFAULT_WORD
-    record, source = (None, "") if config == DEFAULT_WORD else _read_config(config)
+    record, source = (None, "") if config == DEFAULT_WORD else _read_config(config, model)
     model = model or (record.model.path if record else "")
     if not Path(model).is_file():
         whose = f" {config} is for it;" if not path and record else ""
@@ -76,8 +77,17 @@ def read_side(text: str) -> Named:
     return Named(model=model, record=record, source=source)
 
 
-def _read_config(path: str) -> tuple[Record, str]:
-    choice = choose(read_sourced([path]), Fingerprint.of(read_host()), None, any_host=True)
+def _read_config(path: str, model: str) -> tuple[Record, str]:
+    """Return the record of a file; of a bundle for several models, that for the model."""
+    records = read_sourced([path])
+    models = {each.record.model.digest: each.record.model.path for each in records}
+    if len(models) > 1:
+        if not Path(model).is_file():
+            raise UsageError(
+                f"{path} is a bundle for several models: {', '.join(models.values())}.", f"Write MODEL.onnx@{path}."
+            )
+        records = for_model(records, model)
+    choice = choose(records, Fingerprint.of(read_host()), None, any_host=True)
     return choice.record, choice.source
 
 
@@ -139,7 +149,9 @@ def check_inputs(base: ModelInfo, head: ModelInfo, base_text: str, head_text: st
             for text, each in ((base_text, ours), (head_text, theirs))
         )
         raise InputsError(f"The inputs differ: {shown}.", "Both must take the same data to be compared.")
-    for one, other in zip(base.inputs, head.inputs, strict=True):
+    shapes = {each.name: each for each in head.inputs}
+    for one in base.inputs:
+        other = shapes[one.name]
         if one.shape is not None and other.shape is not None and len(one.shape) != len(other.shape):
             raise InputsError(
                 f"The shapes of {one.name} differ: {len(one.shape)} dimensions in {base_text}, "

@@ -94,7 +94,9 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         findings: By objective, so far.
-        self_check: Base against a second copy of itself.
+        self_check: Base against a second copy of itself, in the first objective.
+        biased: Objectives in which base differs from its copy, beyond doubt and by too much.
+        lacking: Percentiles that rest on fewer calls than they should.
         pairs: Pairs so far.
         launches: Launches of each side so far.
         contended: Whether the pairs that count were measured while others used the CPUs.
@@ -104,6 +106,8 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
 
     findings: tuple[Finding, ...]
     self_check: Interval
+    biased: tuple[Objective, ...] = ()
+    lacking: tuple[Objective, ...] = ()
     pairs: int
     launches: int
     contended: bool
