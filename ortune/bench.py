@@ -201,8 +201,8 @@ def bench(
         rows=tuple(make_row(tally, position, name) for position, name in enumerate(names)),
         calls_needed=calls_needed(goal.objective) if is_pooled(goal.objective) else 1,
         noise=meter.noise(contended=tally.contended, drift=None),
-        workload=describe_workload(setting),
-        model=describe_model(setting),
+        workload=describe_workload(goal, setting.feed, setting.tolerance, request.beside),
+        model=describe_model(request.model, setting.model),
         host=Fingerprint.of(host),
         runtime=runtime,
     )

@@ -14,7 +14,7 @@ import msgspec
 
 from ortune.errors import RecordError, UsageError
 from ortune.host import Fingerprint
-from ortune.knobs import Config
+from ortune.knobs.config import DEFAULT, Config
 from ortune.measure import Runtime
 from ortune.model import ModelFile
 from ortune.trials.values import (
@@ -256,6 +256,20 @@ def check_digest(record: Record, path: str | Path, digest: str) -> None:
             f"The record is for another model: {record.model.path} with {record.model.digest}; {path} has {digest}.",
             f"Pass that model, or tune this one: ortune search {path}.",
         )
+
+
+def base_of(record: Record) -> Config:
+    """Return what the record's config was compared with."""
+    return record.evidence.baseline.config if record.evidence.baseline else DEFAULT
+
+
+def tried_by(record: Record) -> dict[str, list[str]]:
+    """Return the settings that the search tried: attributes and entries. For them, the default is a finding too."""
+    configs = [record.config, *(trial.config for trial in record.search.trials)]
+    return {
+        "options": sorted({name for config in configs for name in config.session_options}),
+        "entries": sorted({name for config in configs for name in config.session_config}),
+    }
 
 
 def pick_point(record: Record, number: int) -> Record:

@@ -298,23 +298,21 @@ def open_executor(setting: Setting) -> Iterator[tuple[ProcessExecutor, Callable[
         yield executor, neighbour.check if neighbour else lambda: None
 
 
-def describe_model(setting: Setting) -> Model:
-    """Return the model's identity, as it is written to the record."""
-    files = setting.model.files
-    return Model(path=setting.request.model, digest=digest_of(files), files=files)
+def describe_model(path: str, model: ModelInfo) -> Model:
+    """Return a model's identity, as it is written to the record."""
+    return Model(path=path, digest=digest_of(model.files), files=model.files)
 
 
-def describe_workload(setting: Setting) -> Workload:
+def describe_workload(goal: Goal, feed: Feed, tolerance: Tolerance, neighbour: str | None) -> Workload:
     """Return what is measured, as it is written to the record."""
-    goal = setting.request.goal
     return Workload(
         load=goal.load,
         objectives=goal.objectives,
         limits=goal.limits,
-        n_samples=len(setting.feed.samples),
-        inputs=setting.feed.describe(),
-        tolerance=setting.tolerance,
-        neighbour=setting.request.beside,
+        n_samples=len(feed.samples),
+        inputs=feed.describe(),
+        tolerance=tolerance,
+        neighbour=neighbour,
     )
 
 
@@ -344,8 +342,8 @@ def make_record(setting: Setting, outcome: Outcome, runtime: Runtime, started: s
             ),
             noise=outcome.noise,
         ),
-        model=describe_model(setting),
-        workload=describe_workload(setting),
+        model=describe_model(request.model, setting.model),
+        workload=describe_workload(request.goal, setting.feed, setting.tolerance, request.beside),
         host=Fingerprint.of(setting.host),
         runtime=runtime,
         search=Search(

@@ -11,9 +11,8 @@ import msgspec
 from ortune.apply.fit import Misfit, check_model, find_misfits
 from ortune.bench import Comparison, Entrant, Observe, bench
 from ortune.host import read_host
-from ortune.knobs import DEFAULT, Config
 from ortune.measure.runtime import read_installed_runtime
-from ortune.record import Record
+from ortune.record import Record, base_of
 from ortune.trials.duel import is_overloaded, kept_all, names_of
 from ortune.trials.values import Speedup
 from ortune.tune import SearchRequest, Setting
@@ -105,11 +104,6 @@ def recorded_inputs(record: Record, data: str | None) -> InputOptions:
         if n_cases > 1
         else (),
     )
-
-
-def base_of(record: Record) -> Config:
-    """Return what the record's config was compared with."""
-    return record.evidence.baseline.config if record.evidence.baseline else DEFAULT
 
 
 def recorded_speedup(record: Record) -> Speedup | None:

@@ -16,16 +16,17 @@ import msgspec
 import onnx
 import pytest
 
+from ortune.apply import hook
 from ortune.apply.finder import OFF, PLAN_VARIABLE
 from ortune.apply.hook import AFFINITY, _combine
 from ortune.apply.launch import STARTUP, make_environment
-from ortune.apply.plan import encode_plan, environment_of, tried_by
+from ortune.apply.plan import encode_plan, environment_of
 from ortune.apply.words import load_of
 from ortune.bundle import Choice
 from ortune.errors import RecordError, UsageError
 from ortune.knobs import Config, ThreadPool
 from ortune.launch import make_parser
-from ortune.record import read_record
+from ortune.record import read_record, tried_by
 from ortune.trials.values import Trial
 from ortune.workload import Load
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
@@ -619,6 +620,15 @@ class TestPieces:
         from ortune.measure.values import UNTUNED
 
         assert UNTUNED == {PLAN_VARIABLE: OFF}
+
+    def test_what_the_hook_repeats_is_the_same(self) -> None:
+        """It runs where ortune is not, and has its own copies."""
+        from ortune.measure import session
+        from ortune.model import hash_file
+
+        assert hook.ENUMS == session.ENUMS
+        assert set(hook.CUDA_BASED) == session.CUDA_BASED
+        assert hook._hash_file(TINY_CNN) == hash_file(TINY_CNN.parent, TINY_CNN.name).sha256
 
     def test_the_folder_on_the_path_holds_nothing_else(self) -> None:
         assert [path.name for path in STARTUP.iterdir() if path.name != "__pycache__"] == ["sitecustomize.py"]

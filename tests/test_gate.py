@@ -20,7 +20,7 @@ from benchmarks.gate_power import SLOW_WORKER, gate_by_replay, landscapes
 from ortune.console.gate import draw_interval
 from ortune.errors import InputsError, MeasureError, ModelError, RecordError, UsageError
 from ortune.gate.file import KEYS, read_gates
-from ortune.gate.play import decide, describe_interval, pairs_for, percent
+from ortune.gate.play import decide, pairs_for
 from ortune.gate.rule import find, holm, is_biased, overall, p_value, strict_confidence
 from ortune.gate.run import Wish, exit_decision, judge_together, make_request, parse_slowdowns, run_gate
 from ortune.gate.sides import check_python, read_side
@@ -28,6 +28,7 @@ from ortune.gate.told.github import annotate
 from ortune.gate.told.history import append_history, read_history
 from ortune.gate.told.junit import junit
 from ortune.gate.told.markdown import markdown
+from ortune.gate.told.words import describe_interval, percent
 from ortune.gate.values import Decision, Finding, GateError, GateRequest, GateResult, Look, Side
 from ortune.knobs import Config
 from ortune.measure.interval import Interval

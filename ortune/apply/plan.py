@@ -13,7 +13,7 @@ import msgspec
 from ortune.bundle import Choice, choose_all, read_sourced
 from ortune.errors import RecordError, UsageError
 from ortune.host import Fingerprint, read_host
-from ortune.record import Record
+from ortune.record import tried_by
 from ortune.workload.values import Load
 
 
@@ -77,15 +77,6 @@ def _rule(choice: Choice) -> dict[str, Any]:
         "reason": choice.why,
         "tried": tried_by(record),
         "onnxruntime": record.runtime.onnxruntime,
-    }
-
-
-def tried_by(record: Record) -> dict[str, list[str]]:
-    """Return the settings that the search tried: attributes and entries. For them, the default is a finding too."""
-    configs = [record.config, *(trial.config for trial in record.search.trials)]
-    return {
-        "options": sorted({name for config in configs for name in config.session_options}),
-        "entries": sorted({name for config in configs for name in config.session_config}),
     }
 
 

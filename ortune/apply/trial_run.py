@@ -8,11 +8,10 @@ import msgspec
 
 from ortune.apply.fit import Misfit, check_model, find_misfits
 from ortune.host import read_host
-from ortune.knobs import DEFAULT
 from ortune.measure import Failure, Loaded, Runtime
 from ortune.measure.executor import FIRST_LOAD_DEADLINE_S, ProcessExecutor, launch_reference
 from ortune.model import read_model
-from ortune.record import Record
+from ortune.record import Record, base_of
 from ortune.workload import InputOptions, make_feed
 
 
@@ -60,7 +59,7 @@ def run_once(record: Record, model: str | Path, data: str | None = None) -> Tria
         usable=host.limits.usable,
         n_sessions=record.workload.load.sessions,
     ) as executor:
-        base = record.evidence.baseline.config if record.evidence.baseline else DEFAULT
+        base = base_of(record)
         launch_reference(executor, info, feed, base)
         (tuned,) = executor.launch([record.config], deadline_s=FIRST_LOAD_DEADLINE_S)
         return TrialRun(

@@ -8,14 +8,16 @@ from ortune.bundle import Choice
 from ortune.workload.values import Load, make_load
 
 
-def load_of(clients: int | None, rate: str | float | None, sessions: int | None) -> Load | None:
+def load_of(
+    clients: int | None, rate: str | float | None, sessions: int | None, arrivals: str | None = None
+) -> Load | None:
     """Return the load that is told, or None if none is.
 
     Raises:
         UsageError: It makes no sense.
     """
-    told = clients is not None or rate is not None or sessions is not None
-    return make_load(clients, rate, None, sessions) if told else None
+    told = any(each is not None for each in (clients, rate, sessions, arrivals))
+    return make_load(clients, rate, arrivals, sessions) if told else None
 
 
 def describe_misfit(choice: Choice) -> str:

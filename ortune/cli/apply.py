@@ -94,7 +94,9 @@ def apply(
         )
     if to and verify:
         raise UsageError("--to and --verify are two different things.", "Verify first, then write.")
-    load = options.parse_load(clients, rate, sessions)
+    from ortune.apply.words import load_of
+
+    load = load_of(clients, rate, sessions)
     record, source = find_record(configs, model, load, pick, any_host=any_host)
     if to:
         export(record, source, model, to, output)
@@ -159,10 +161,8 @@ def try_out(record: Record, model: str | None, inputs: str | None, *, json: bool
     run = run_once(record, path, inputs)
     snippet = render("python", record, path).text
     if json:
-        import msgspec
-
         answer = {"fits": run.fits, "config": record.config, "run": run, "snippet": snippet}
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(answer), indent=2) + b"\n")
+        options.print_json(answer)
     else:
         from ortune.console.apply import show_apply
         from ortune.console.search import make_console
@@ -208,9 +208,7 @@ def verify_here(
     with BenchProgress(console, quiet=quiet) as progress:
         verification = verify(record, setting, progress)
     if json:
-        import msgspec
-
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(verification), indent=2) + b"\n")
+        options.print_json(verification)
     if not quiet:
         show_verification(console, verification)
     code = {"holds": ExitCode.DONE, "does_not_hold": ExitCode.NO, "inconclusive": ExitCode.INCONCLUSIVE}
@@ -223,10 +221,8 @@ def show_targets(*, json: bool) -> None:
     from ortune.export import TARGETS
 
     if json:
-        import msgspec
-
         targets = [{"name": target.name, "summary": target.summary} for target in TARGETS.values()]
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(targets), indent=2) + b"\n")
+        options.print_json(targets)
         return
     from ortune.console.apply import show_target_list
     from ortune.console.search import make_console

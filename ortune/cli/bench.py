@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
@@ -81,9 +80,7 @@ def bench(
     with BenchProgress(console, quiet=quiet) as progress:
         comparison = run(setting, entrants, progress)
     if json:
-        import msgspec
-
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(comparison), indent=2) + b"\n")
+        options.print_json(comparison)
     if not quiet:
         show_comparison(console, comparison)
     if any(row.failure for row in comparison.rows):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
@@ -37,9 +36,7 @@ def doctor(
     )
     diagnosis = examine(patient)
     if json:
-        import msgspec
-
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(diagnosis), indent=2) + b"\n")
+        options.print_json(diagnosis)
     else:
         from ortune.console.doctor import show_diagnosis
         from ortune.console.search import make_console

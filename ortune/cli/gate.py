@@ -254,10 +254,9 @@ def _split(value: str | list[str] | None) -> tuple[str, ...]:
 
 def _load(values: dict[str, Any]) -> Load | None:
     """Return the load, or None where nothing is said of it."""
-    from ortune.workload import make_load
+    from ortune.apply.words import load_of
 
-    given = [values.get(name) for name in ("clients", "rate", "arrivals", "sessions")]
-    return None if all(each is None for each in given) else make_load(*given)
+    return load_of(*(values.get(name) for name in ("clients", "rate", "sessions", "arrivals")))
 
 
 def _inputs(values: dict[str, Any]) -> InputOptions | None:
@@ -330,13 +329,10 @@ def tell(
 
         write_atomically(Path(junit_path), junit(results, inconclusive_fails=inconclusive == "fail"))
     if json_path is not None:
-        import msgspec
-
-        data = msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n"
         if json_path == "-":
-            sys.stdout.buffer.write(data)
+            options.print_json(results)
         else:
-            write_atomically(Path(json_path), data)
+            write_atomically(Path(json_path), options.encode_json(results))
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if markdown_path is not None or summary:
         from ortune.gate.told.markdown import markdown

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from ortune.cli import options
 
 
@@ -17,8 +15,6 @@ def host(json: options.Json = False) -> None:
     found = read_host()
     conditions, pool, runtime = read_conditions(), default_pool(found), read_installed_runtime()
     if json:
-        import msgspec
-
         from ortune.host import Fingerprint
 
         answer = {
@@ -28,7 +24,7 @@ def host(json: options.Json = False) -> None:
             "runtime": runtime,
             "conditions": conditions,
         }
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(answer), indent=2) + b"\n")
+        options.print_json(answer)
         return
     from ortune.console.host import show_host
     from ortune.console.search import make_console

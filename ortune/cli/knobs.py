@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ortune.cli.options import Json
+from ortune.cli import options
 from ortune.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ def knobs(
         list[str] | None,
         typer.Argument(metavar="NAME", help="A knob, or words to look for.", show_default=False),
     ] = None,
-    json: Json = False,
+    json: options.Json = False,
 ) -> None:
     """List all settings of ONNX Runtime, or show what one does, what it takes, and what goes wrong with it."""
     found, exact = _find(" ".join(name or []))
@@ -27,7 +26,7 @@ def knobs(
         import msgspec
 
         data = [{"id": knob.id, **msgspec.structs.asdict(knob)} for knob in found]
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(data), indent=2) + b"\n")
+        options.print_json(data)
         return
     from ortune.console.knobs import show_knob, show_knobs
     from ortune.console.search import make_console

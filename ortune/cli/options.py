@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ortune.errors import UsageError
 
 if TYPE_CHECKING:
-    from ortune.workload import InputOptions, Load
+    from ortune.workload import InputOptions
 
 Dims = Annotated[
     list[str] | None,
@@ -120,6 +122,18 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but er
 DURATION_UNITS_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "": 1.0}
 
 
+def encode_json(value: object, enc_hook: Callable[[Any], Any] | None = None) -> bytes:
+    """Return a value as indented JSON; `enc_hook` makes plain what msgspec does not know."""
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(value, enc_hook=enc_hook), indent=2) + b"\n"
+
+
+def print_json(value: object, enc_hook: Callable[[Any], Any] | None = None) -> None:
+    """Print a value as indented JSON on stdout."""
+    sys.stdout.buffer.write(encode_json(value, enc_hook))
+
+
 def parse_providers(text: str) -> tuple[str, ...] | None:
     """Parse `auto` (None), or names separated by commas.
 
@@ -144,17 +158,6 @@ def parse_duration_s(text: str, option: str) -> float:
     if not parts or "".join(number + unit for number, unit in parts) != text.strip().lower().replace(" ", ""):
         raise UsageError(f"{option} {text}: this is not a duration.", "Write it as 90s, 2m or 1m30s.")
     return sum(float(number) * DURATION_UNITS_S[unit] for number, unit in parts)
-
-
-def parse_load(clients: int | None, rate: str | None, sessions: int | None) -> Load | None:
-    """Return the load that options describe, or None if there are none.
-
-    Raises:
-        UsageError: They make no sense.
-    """
-    from ortune.apply.words import load_of
-
-    return load_of(clients, rate, sessions)
 
 
 def parse_inputs(dims: list[str] | None, shapes: list[str] | None, data: str | None, seed: int) -> InputOptions:

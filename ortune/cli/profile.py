@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -55,9 +54,7 @@ def profile(
         )
     )
     if json:
-        import msgspec
-
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+        options.print_json(found)
     else:
         from ortune.console.profile import show_profile
         from ortune.console.search import make_console

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
@@ -44,8 +43,6 @@ def space(
     providers, faults = choose_providers(options.parse_providers(provider))
     found = build_space(read_host(), info, make_wish(request, providers))
     if json:
-        import msgspec
-
         data = {
             "dimensions": found.dimensions,
             "rules": found.rules,
@@ -53,7 +50,7 @@ def space(
             "faults": faults,
             "candidates": found.candidates,
         }
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(data, enc_hook=sorted), indent=2) + b"\n")
+        options.print_json(data, enc_hook=sorted)
         return
     from ortune.console.search import make_console
     from ortune.console.space import show_space

@@ -15,9 +15,8 @@ from rich.text import Text
 
 from ortune.console.search import figure, figure_of_summary, make_grid
 from ortune.console.text import duration, plural, size, three_digits
-from ortune.gate.play import describe_interval, percent
 from ortune.gate.told.history import Entry
-from ortune.gate.told.words import decision_of, describe_finding, reason_of
+from ortune.gate.told.words import decision_of, describe_allowed, describe_finding, describe_interval, reason_of
 from ortune.gate.values import Finding, GateError, GateRequest, GateResult, Look, Observe
 from ortune.knobs import describe
 from ortune.measure.interval import Interval
@@ -145,7 +144,7 @@ def draw_finding(finding: Finding) -> Text:
     text = Text(f"{finding.objective:>12}  ")
     text.append_text(draw_interval(finding.slowdown, finding.allowed))
     text.append(f"  {describe_interval(finding.slowdown)}", COLOURS[finding.decision])
-    text.append(f"  allowed {'+' if finding.allowed >= 1 else ''}{percent(finding.allowed)}", "dim")
+    text.append(f"  allowed {describe_allowed(finding.allowed)}", "dim")
     return text
 
 
@@ -164,14 +163,14 @@ def draw_interval(interval: Interval, allowed: float) -> Text:
         marks[position] = "━"
     marks[place(interval.estimate)] = "●"
     text = Text()
+    limit = place(allowed)
     for position, mark in enumerate(marks):
-        if mark == " " and position == place(allowed):
+        if mark != " ":
+            text.append(mark, "yellow" if position == limit else "cyan")
+        elif position == limit:
             text.append("¦", "yellow")
-        elif mark == " " and position == middle:
-            text.append("|", "dim")
         else:
-            style = "cyan" if mark != " " else "dim"
-            text.append(mark if mark != " " else "·", "yellow" if position == place(allowed) else style)
+            text.append("|" if position == middle else "·", "dim")
     return text
 
 

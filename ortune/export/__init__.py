@@ -74,7 +74,7 @@ def find_target(name: str) -> Target:
 
 
 def render(name: str, record: Record, model: str, source: str = "a record", output: Path | None = None) -> Export:
-    """Return the text of a target, with what it cannot express as a comment at its end.
+    """Return the text of a target, with what it cannot express as a comment at its head.
 
     Args:
         name: The target.

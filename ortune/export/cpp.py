@@ -32,7 +32,7 @@ STRUCTURES = {
 def write(job: Job) -> str:
     """Return the code."""
     sheet = job.sheet
-    lines = [f"// start with {name}={value} in the environment" for name, value in sheet.take_environment().items()]
+    lines = job.environment_lines("//")
     lines += ["#include <onnxruntime_cxx_api.h>", ""]
     pool = sheet.take_global_pool()
     if pool:
@@ -61,11 +61,7 @@ def write(job: Job) -> str:
     for name, options in sheet.take_providers():
         lines += _provider_lines(name, options)
     lines.append(f"Ort::Session session(env, ORT_TSTR({literal(job.model)}), options);")
-    for number, entries in enumerate(sheet.take_sessions(), 1):
-        lines += [
-            f"// in the options of session {number}: AddConfigEntry({literal(name)}, {literal(text)});"
-            for name, text in entries.items()
-        ]
+    lines += job.session_lines("// in the options of session {number}: AddConfigEntry({name}, {value});")
     run_options, run_entries = sheet.take_run_options(), sheet.take_run_entries()
     for name, value in run_options.items():
         sheet.leave(name, value, "the C++ API has no setter for it")

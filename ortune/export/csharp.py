@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ortune.export.literals import literal, pairs
+from ortune.export.literals import LOGGING_LEVELS, literal, pairs
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU, Provider, alias_of
 
@@ -22,9 +22,6 @@ PROPERTIES = {
 
 TYPES = {"execution_mode": "ExecutionMode", "graph_optimization_level": "GraphOptimizationLevel"}
 
-LOGGING = ("VERBOSE", "INFO", "WARNING", "ERROR", "FATAL")
-"""Names of OrtLoggingLevel, by number."""
-
 LAYOUT = "ORT_ENABLE_LAYOUT"
 
 # Class of the options, and method that adds them, of the providers whose options can be set in C#.
@@ -40,7 +37,7 @@ NAMED = frozenset({"QNN", "SNPE", "XNNPACK", "CoreML", "AZURE"})
 def write(job: Job) -> str:
     """Return the code."""
     sheet = job.sheet
-    lines = [f"// start with {name}={value} in the environment" for name, value in sheet.take_environment().items()]
+    lines = job.environment_lines("//")
     if any(options for _, options in sheet.config.providers):
         lines.append("using System.Collections.Generic;")
     lines += ["using Microsoft.ML.OnnxRuntime;", ""]
@@ -62,11 +59,7 @@ def write(job: Job) -> str:
     for provider in sheet.take_providers():
         lines += _provider_lines(job, provider)
     lines.append(f"var session = new InferenceSession({literal(job.model)}, options);")
-    for number, entries in enumerate(sheet.take_sessions(), 1):
-        for name, text in entries.items():
-            lines.append(
-                f"// in the options of session {number}: AddSessionConfigEntry({literal(name)}, {literal(text)});"
-            )
+    lines += job.session_lines("// in the options of session {number}: AddSessionConfigEntry({name}, {value});")
     for name, value in sheet.take_run_options().items():
         sheet.leave(name, value, "the C# API has no property for it")
     if run_entries := sheet.take_run_entries():
@@ -81,8 +74,8 @@ def write(job: Job) -> str:
 def _option_lines(job: Job) -> list[str]:
     sheet, lines = job.sheet, []
     for name, value in sheet.take_options().items():
-        if name == "log_severity_level" and int(value) in range(len(LOGGING)):
-            lines.append(f"options.LogSeverityLevel = OrtLoggingLevel.ORT_LOGGING_LEVEL_{LOGGING[int(value)]};")
+        if name == "log_severity_level" and int(value) in range(len(LOGGING_LEVELS)):
+            lines.append(f"options.LogSeverityLevel = OrtLoggingLevel.{LOGGING_LEVELS[int(value)]};")
         elif name not in PROPERTIES:
             sheet.leave(name, value, "the C# API has no property for it")
         elif value == LAYOUT:

@@ -11,17 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from ortune.errors import ModelError, UsageError
+from ortune.export.literals import LEVEL_NUMBERS
 from ortune.export.target import Job, Target
 
 KEY = "ort_config"
 
-LEVELS = {
-    "ORT_DISABLE_ALL": 0,
-    "ORT_ENABLE_BASIC": 1,
-    "ORT_ENABLE_EXTENDED": 2,
-    "ORT_ENABLE_LAYOUT": 3,
-    "ORT_ENABLE_ALL": 99,
-}
 MODES = {"ORT_SEQUENTIAL": 0, "ORT_PARALLEL": 1}
 
 OPTIONS = (
@@ -49,7 +43,7 @@ def write(job: Job) -> str:
     for name in OPTIONS:
         value = job.sheet.take_option(name)
         if value is not None:
-            settings[name] = int(LEVELS.get(str(value), MODES.get(str(value), value)))
+            settings[name] = int(LEVEL_NUMBERS.get(str(value), MODES.get(str(value), value)))
     try:
         model = onnx.load(source, load_external_data=False)
     except FileNotFoundError:

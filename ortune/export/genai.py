@@ -12,6 +12,7 @@ from typing import Any
 from ortune.errors import UsageError
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU
+from ortune.record import tried_by
 
 OPTIONS = (
     "intra_op_num_threads",
@@ -64,18 +65,13 @@ def write(job: Job) -> str:
     )
     part = parts.setdefault(name, {})
     options, run_options = _options(job)
-    before = {key: value for key, value in part.get("session_options", {}).items() if key not in _tuned(job)}
+    tried = tried_by(job.record)
+    replaced = {*tried["options"], *tried["entries"], "provider_options"}
+    before = {key: value for key, value in part.get("session_options", {}).items() if key not in replaced}
     part["session_options"] = {**before, **options}
     if run_options:
         part["run_options"] = {**part.get("run_options", {}), **run_options}
     return json.dumps(document, indent=2, ensure_ascii=False)
-
-
-def _tuned(job: Job) -> set[str]:
-    """Return the keys that the search tried: for them, the default is a finding too."""
-    configs = [job.record.config, *(trial.config for trial in job.record.search.trials)]
-    names = {name for config in configs for name in (*config.session_options, *config.session_config)}
-    return names | {"provider_options"}
 
 
 def _options(job: Job) -> tuple[dict[str, Any], dict[str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ortune.export.literals import literal, pairs
+from ortune.export.literals import LOGGING_LEVELS, literal, pairs
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU, Provider, alias_of
 
@@ -36,9 +36,6 @@ WITH_MAP = {
 }
 """Providers whose options are a map."""
 
-LOGGING = ("VERBOSE", "INFO", "WARNING", "ERROR", "FATAL")
-"""Names of OrtLoggingLevel, by number."""
-
 STRUCTURES = {
     "CUDAExecutionProvider": ("OrtCUDAProviderOptions", "addCUDA"),
     "TensorrtExecutionProvider": ("OrtTensorRTProviderOptions", "addTensorrt"),
@@ -48,7 +45,7 @@ STRUCTURES = {
 def write(job: Job) -> str:
     """Return the code; most of its calls throw OrtException."""
     sheet = job.sheet
-    lines = [f"// start with {name}={value} in the environment" for name, value in sheet.take_environment().items()]
+    lines = job.environment_lines("//")
     lines += ["import ai.onnxruntime.*;", "import ai.onnxruntime.providers.*;", ""]
     pool = sheet.take_global_pool()
     if pool:
@@ -69,9 +66,7 @@ def write(job: Job) -> str:
     for provider in sheet.take_providers():
         lines += _provider_lines(job, provider)
     lines.append(f"var session = environment.createSession({literal(job.model)}, options);")
-    for number, entries in enumerate(sheet.take_sessions(), 1):
-        for name, text in entries.items():
-            lines.append(f"// in the options of session {number}: addConfigEntry({literal(name)}, {literal(text)});")
+    lines += job.session_lines("// in the options of session {number}: addConfigEntry({name}, {value});")
     for name, value in sheet.take_run_options().items():
         sheet.leave(name, value, "the Java API has no setter for it")
     if run_entries := sheet.take_run_entries():
@@ -85,8 +80,8 @@ def write(job: Job) -> str:
 def _option_lines(job: Job) -> list[str]:
     sheet, lines = job.sheet, []
     for name, value in sheet.take_options().items():
-        if name == "log_severity_level" and int(value) in range(len(LOGGING)):
-            lines.append(f"options.setSessionLogLevel(OrtLoggingLevel.ORT_LOGGING_LEVEL_{LOGGING[int(value)]});")
+        if name == "log_severity_level" and int(value) in range(len(LOGGING_LEVELS)):
+            lines.append(f"options.setSessionLogLevel(OrtLoggingLevel.{LOGGING_LEVELS[int(value)]});")
             continue
         if name not in SETTERS:
             sheet.leave(name, value, "the Java API has no setter for it")

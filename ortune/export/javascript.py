@@ -80,7 +80,7 @@ def session_options(job: Job) -> dict[str, Any]:
 def write(job: Job) -> str:
     """Return the code."""
     sheet = job.sheet
-    before = [f"// start with {name}={value} in the environment" for name, value in sheet.take_environment().items()]
+    before = job.environment_lines("//")
     options = json.dumps(session_options(job), indent=2)
     for name in sheet.config.settings:
         sheet.explain(name, "onnxruntime-node cannot set it")
@@ -94,9 +94,7 @@ def write(job: Job) -> str:
         f"  return ort.InferenceSession.create({json.dumps(job.model)}, options);",
         "}",
     ]
-    for number, entries in enumerate(sheet.take_sessions(), 1):
-        for name, text in entries.items():
-            lines.append(f"// in the options of session {number}: extra {json.dumps(name)}: {json.dumps(text)}")
+    lines += job.session_lines("// in the options of session {number}: extra {name}: {value}")
     return "\n".join(lines)
 
 

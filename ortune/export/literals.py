@@ -6,6 +6,18 @@ import json
 
 from ortune.export.sheet import Value
 
+LEVEL_NUMBERS = {
+    "ORT_DISABLE_ALL": 0,
+    "ORT_ENABLE_BASIC": 1,
+    "ORT_ENABLE_EXTENDED": 2,
+    "ORT_ENABLE_LAYOUT": 3,
+    "ORT_ENABLE_ALL": 99,
+}
+"""Values of GraphOptimizationLevel in ONNX Runtime's C API."""
+
+LOGGING_LEVELS = tuple(f"ORT_LOGGING_LEVEL_{name}" for name in ("VERBOSE", "INFO", "WARNING", "ERROR", "FATAL"))
+"""Names of OrtLoggingLevel, by number."""
+
 
 def literal(value: Value) -> str:
     """Return a value as C++, C#, Java, JavaScript, Rust, YAML and JSON all write it."""

@@ -15,7 +15,7 @@ def session_options_lines(job: Job, *, module: str = "ort") -> list[str]:
         module: Name under which onnxruntime is imported.
     """
     sheet = job.sheet
-    lines = [f"# start with {name}={value} in the environment" for name, value in sheet.take_environment().items()]
+    lines = job.environment_lines("#")
     lines += [f"import onnxruntime as {module}", ""]
     if sheet.config.provider in CUDA_BASED:
         lines += [f"{module}.preload_dlls()  # CUDA and cuDNN from NVIDIA's wheels, where they are", ""]
@@ -37,11 +37,7 @@ def session_options_lines(job: Job, *, module: str = "ort") -> list[str]:
 
 def session_lines(job: Job) -> list[str]:
     """Return comments with what each of several sessions has of its own."""
-    return [
-        f'# in the options of session {number}: add_session_config_entry("{name}", "{text}")'
-        for number, entries in enumerate(job.sheet.take_sessions(), 1)
-        for name, text in entries.items()
-    ]
+    return job.session_lines("# in the options of session {number}: add_session_config_entry({name}, {value})")
 
 
 def run_options_lines(job: Job) -> list[str]:

@@ -44,7 +44,7 @@ STRUCTURES = {
 def write(job: Job) -> str:
     """Return the code of a function that creates the session."""
     sheet = job.sheet
-    before = [f"// start with {name}={value} in the environment" for name, value in sheet.take_environment().items()]
+    before = job.environment_lines("//")
     calls = _calls(job)
     providers = _providers(job)
     uses = ["use ort::session::{builder::GraphOptimizationLevel, Session};"]
@@ -73,9 +73,7 @@ def write(job: Job) -> str:
     lines.append("    Ok(Session::builder()?")
     lines += [f"        .{call}?" for call in calls]
     lines += [f"        .commit_from_file({literal(job.model)})?)", "}"]
-    for number, entries in enumerate(sheet.take_sessions(), 1):
-        for name, text in entries.items():
-            lines.append(f"// for session {number}: .with_config_entry({literal(name)}, {literal(text)})?")
+    lines += job.session_lines("// for session {number}: .with_config_entry({name}, {value})?")
     lines += _run_options_lines(job)
     for name in sheet.config.settings:
         sheet.explain(name, "the crate has no method for it")

@@ -5,16 +5,9 @@ Source: sherpa-onnx/csrc/session.cc.
 
 from __future__ import annotations
 
+from ortune.export.literals import LEVEL_NUMBERS
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU, alias_of
-
-LEVELS = {
-    "ORT_DISABLE_ALL": 0,
-    "ORT_ENABLE_BASIC": 1,
-    "ORT_ENABLE_EXTENDED": 2,
-    "ORT_ENABLE_LAYOUT": 3,
-    "ORT_ENABLE_ALL": 99,
-}
 
 PROVIDERS = {CPU: "cpu", "CUDAExecutionProvider": "cuda", "TensorrtExecutionProvider": "trt"}
 
@@ -47,7 +40,7 @@ def write(job: Job) -> str:
     for option, key in LINES.items():
         value = sheet.take_option(option)
         if value is not None:
-            lines.append(f"{key}={LEVELS[str(value)] if option == 'graph_optimization_level' else int(value)}")
+            lines.append(f"{key}={LEVEL_NUMBERS[str(value)] if option == 'graph_optimization_level' else int(value)}")
     lines += [f"SessionConfig.{entry}={text}" for entry, text in sheet.take_entries().items()]
     for setting in sheet.config.settings:
         sheet.explain(setting, "sherpa-onnx has no line for it")

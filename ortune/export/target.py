@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,6 +44,23 @@ class Job:
                 f"({self.record.workload.load}), on {self.record.host.cpu_model}, {self.record.host.n_usable} CPUs."
             )
         return lines
+
+    def environment_lines(self, comment: str) -> list[str]:
+        """Return comments that say which variables the program must start with."""
+        variables = self.sheet.take_environment()
+        return [f"{comment} start with {name}={value} in the environment" for name, value in variables.items()]
+
+    def session_lines(self, form: str) -> list[str]:
+        """Return comments with what each of several sessions has of its own.
+
+        Args:
+            form: One of them, with `{number}`, `{name}` and `{value}`.
+        """
+        return [
+            form.format(number=number, name=json.dumps(name), value=json.dumps(text))
+            for number, entries in enumerate(self.sheet.take_sessions(), 1)
+            for name, text in entries.items()
+        ]
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,11 +20,11 @@ from ortune.gate.rule import (
     overall,
     self_check,
 )
+from ortune.gate.told.words import percent
 from ortune.gate.values import Blocks, Decision, Look
 from ortune.knobs import Config
 from ortune.measure import BlockPlan, Failure, Live
-from ortune.measure.figures import calls_needed
-from ortune.measure.interval import Interval
+from ortune.measure.figures import calls_needed, cost
 from ortune.trials.match import Match, Tally
 from ortune.trials.meter import Meter, Round
 from ortune.workload import Goal, Objective
@@ -96,9 +96,9 @@ class Played(msgspec.Struct, frozen=True, kw_only=True):
     blocks: Blocks
 
 
-def pairs_for(launch_s: float, block_s: float) -> int:
-    """Return how many pairs a launch gets: more where launching takes long."""
-    wanted = launch_s / (LAUNCHING_SHARE * block_s)
+def pairs_for(launch_s: float, round_s: float) -> int:
+    """Return how many pairs a launch gets: more where launching all three takes long, against a round of them."""
+    wanted = launch_s / (LAUNCHING_SHARE * round_s)
     return min(max(PAIRS_PER_LAUNCH, 2 * math.ceil(wanted / 2)), MOST_PAIRS_PER_LAUNCH)
 
 
@@ -259,11 +259,6 @@ def _is_void(look: Look, contest: Contest) -> bool:
     return bool(look.biased) or (look.contended and not contest.busy)
 
 
-def percent(ratio: float) -> str:
-    """Return how far a ratio lies above 1, such as 3%."""
-    return f"{100 * (ratio - 1):.3g}%"
-
-
 def _explain(look: Look, contest: Contest, *, time_is_up: bool) -> str:
     """Return why it could not be decided."""
     if look.contended and not contest.busy:
@@ -282,7 +277,6 @@ def _explain(look: Look, contest: Contest, *, time_is_up: bool) -> str:
 
 def blocks_of(match: Match, goal: Goal) -> Blocks:
     """Return the costs of all pairs, those that do not count too."""
-    from ortune.measure.figures import cost
 
     def costs(position: int) -> dict[str, tuple[tuple[float, ...], ...]]:
         return {
@@ -296,9 +290,3 @@ def blocks_of(match: Match, goal: Goal) -> Blocks:
         copy=costs(COPY),
         contended=tuple(tuple(each.contended for each in launch) for launch in match.launches),
     )
-
-
-def describe_interval(interval: Interval) -> str:
-    """Return a slowdown for people, such as `+1.2% [-0.3%, +2.8%]`."""
-    low, high = f"{100 * (interval.low - 1):+.1f}%", f"{100 * (interval.high - 1):+.1f}%"
-    return f"{100 * (interval.estimate - 1):+.1f}% [{low}, {high}]"

@@ -12,7 +12,7 @@ import numpy as np
 
 from ortune.apply.fit import check_model
 from ortune.errors import MeasureError, OrtuneError, UsageError
-from ortune.gate.play import HEAD, Contest, Played, pairs_for, play
+from ortune.gate.play import BASE, HEAD, Contest, Played, pairs_for, play
 from ortune.gate.rule import CONFIDENCE, FEWEST_LAUNCHES, FEWEST_PAIRS, holm, strict_confidence
 from ortune.gate.sides import Named, check_inputs, make_side, open_sides, read_side
 from ortune.gate.values import (
@@ -28,17 +28,17 @@ from ortune.gate.values import (
 from ortune.host import Fingerprint, Host, read_host
 from ortune.measure import Runtime
 from ortune.measure.neighbour import Neighbour
-from ortune.model import ModelInfo, digest_of, read_model
-from ortune.record import Model, Record
+from ortune.model import ModelInfo, read_model
+from ortune.record import Record, base_of
 from ortune.trials.duel import kept_all, names_of
 from ortune.trials.match import Tally
 from ortune.trials.meter import Meter
 from ortune.trials.plan import block_plan
 from ortune.trials.run import Basis, calibrate
 from ortune.trials.values import Noise
-from ortune.tune import MEMORY_SHARE, usual_tolerance
-from ortune.verify import HELD_SHARE, base_of, recorded_inputs, recorded_speedup
-from ortune.workload import Feed, Goal, InputOptions, Load, Objective, Tolerance, Workload, make_feed, make_goal
+from ortune.tune import MEMORY_SHARE, describe_model, describe_workload, usual_tolerance
+from ortune.verify import HELD_SHARE, recorded_inputs, recorded_speedup
+from ortune.workload import Feed, Goal, InputOptions, Load, Objective, Tolerance, make_feed, make_goal
 
 LARGEST_SLOWDOWN = 10.0
 
@@ -315,19 +315,11 @@ def _result(
         pairs=played.look.pairs,
         launches=played.look.launches,
         wall_s=time.monotonic() - begin,
-        base=_side_result(request.base, models[0], runtimes[0], tally, 0),
+        base=_side_result(request.base, models[0], runtimes[0], tally, BASE),
         head=_side_result(request.head, models[1], runtimes[1], tally, HEAD),
         max_error=max_error,
         noise=noise,
-        workload=Workload(
-            load=request.goal.load,
-            objectives=request.goal.objectives,
-            limits=request.goal.limits,
-            n_samples=len(feed.samples),
-            inputs=feed.describe(),
-            tolerance=tolerance,
-            neighbour=request.beside,
-        ),
+        workload=describe_workload(request.goal, feed, tolerance, request.beside),
         host=Fingerprint.of(host),
         blocks=played.blocks,
     )
@@ -336,7 +328,7 @@ def _result(
 def _side_result(side: Side, model: ModelInfo, runtime: Runtime, tally: Tally, position: int) -> SideResult:
     return SideResult(
         text=side.text,
-        model=Model(path=side.model, digest=digest_of(model.files), files=model.files),
+        model=describe_model(side.model, model),
         config=side.config,
         record=side.record,
         runtime=runtime,

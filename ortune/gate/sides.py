@@ -17,6 +17,7 @@ import ortune
 from ortune.apply.api import for_model
 from ortune.bundle import choose, read_sourced
 from ortune.errors import InputsError, MeasureError, ModelError, UsageError
+from ortune.gate.play import HEAD
 from ortune.gate.values import Side
 from ortune.host import Fingerprint, read_host
 from ortune.knobs import DEFAULT, Config
@@ -176,8 +177,8 @@ class ProcessSides:
         self.load_deadline_s = FIRST_LOAD_DEADLINE_S
 
     def launch(self, position: int) -> Live | Failure:
-        """Make one of them live: 0 base, 1 head, 2 the copy."""
-        executor, config = (self.head, self._configs[1]) if position == 1 else (self.base, self._configs[0])
+        """Make one of the three live."""
+        executor, config = (self.head, self._configs[1]) if position == HEAD else (self.base, self._configs[0])
         (answer,) = executor.launch([config], deadline_s=self.load_deadline_s)
         return answer
 
@@ -259,7 +260,7 @@ def open_sides(
             if side is base:
                 first = launch_reference(executors[0], model, feed, side.config)
         sides = ProcessSides(executors[0], executors[1], (base.config, head.config))
-        answer = sides.launch(1)
+        answer = sides.launch(HEAD)
         if isinstance(answer, Failure):
             first.close()
             raise _head_fault(head, answer)

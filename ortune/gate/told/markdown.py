@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ortune.gate.play import describe_interval, percent
-from ortune.gate.told.words import SIGNS, decision_of, describe_sides, reason_of
+from ortune.gate.told.words import SIGNS, decision_of, describe_interval, describe_sides, percent, reason_of
 from ortune.gate.values import GateError, GateResult
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ortune.gate.play import describe_interval, percent
 from ortune.gate.values import Finding, GateError, GateResult
 from ortune.knobs import describe
+from ortune.measure.interval import Interval
 
 SIGNS = {"pass": "✅", "fail": "❌", "inconclusive": "❔", "error": "💥"}
 
@@ -19,10 +19,26 @@ def reason_of(result: GateResult | GateError) -> str:
     return f"{result.message} {result.cure}".strip() if isinstance(result, GateError) else result.reason
 
 
+def percent(ratio: float) -> str:
+    """Return how far a ratio lies above 1, such as 3%."""
+    return f"{100 * (ratio - 1):.3g}%"
+
+
+def describe_interval(interval: Interval) -> str:
+    """Return a slowdown for people, such as `+1.2% [-0.3%, +2.8%]`."""
+    low, high = f"{100 * (interval.low - 1):+.1f}%", f"{100 * (interval.high - 1):+.1f}%"
+    return f"{100 * (interval.estimate - 1):+.1f}% [{low}, {high}]"
+
+
+def describe_allowed(allowed: float) -> str:
+    """Return how much worse head may be, or how much better it must be, such as +3% or -48%."""
+    return f"{'+' * (allowed >= 1)}{percent(allowed)}"
+
+
 def describe_finding(finding: Finding) -> str:
     """Return a finding, as `p50 +1.2% [-0.3%, +2.8%], allowed +3%`."""
-    allowed = percent(finding.allowed)
-    return f"{finding.objective} {describe_interval(finding.slowdown)}, allowed {'+' * (finding.allowed >= 1)}{allowed}"
+    interval = describe_interval(finding.slowdown)
+    return f"{finding.objective} {interval}, allowed {describe_allowed(finding.allowed)}"
 
 
 def describe_sides(result: GateResult) -> tuple[str, str]:
@@ -36,11 +52,3 @@ def describe_sides(result: GateResult) -> tuple[str, str]:
             parts.append(f"onnxruntime {side.runtime.onnxruntime}")
         texts.append(", ".join(parts))
     return texts[0], texts[1]
-
-
-def summary_line(result: GateResult | GateError) -> str:
-    """Return one line for all of it."""
-    if isinstance(result, GateError):
-        return f"{result.name}: error: {reason_of(result)}"
-    findings = "; ".join(map(describe_finding, result.findings))
-    return f"{result.name}: {result.decision}: {findings}; {result.reason}"
