@@ -6,9 +6,11 @@ Consumers that are packages of their own read the same files in `tests/consumers
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -424,7 +426,8 @@ class TestFiles:
             "print(s.graph_optimization_level.name)"
         )
         run = subprocess.run(
-            ["env", "ORT_LOAD_CONFIG_FROM_MODEL=1", shutil.which("python") or "python", "-c", code, str(output)],
+            [sys.executable, "-c", code, str(output)],
+            env={**os.environ, "ORT_LOAD_CONFIG_FROM_MODEL": "1"},
             capture_output=True,
             text=True,
             check=True,

@@ -20,7 +20,7 @@ from benchmarks.gate_power import SLOW_WORKER, gate_by_replay, landscapes
 from ortune.console.gate import draw_interval
 from ortune.errors import InputsError, MeasureError, ModelError, RecordError, UsageError
 from ortune.gate.file import KEYS, read_gates
-from ortune.gate.play import decide, pairs_for
+from ortune.gate.play import Contest, Played, decide, pairs_for, play
 from ortune.gate.rule import find, holm, is_biased, overall, p_value, strict_confidence
 from ortune.gate.run import Wish, exit_decision, judge_together, make_request, parse_slowdowns, run_gate
 from ortune.gate.sides import check_python, read_side
@@ -31,11 +31,14 @@ from ortune.gate.told.markdown import markdown
 from ortune.gate.told.words import describe_interval, percent
 from ortune.gate.values import Decision, Finding, GateError, GateRequest, GateResult, Look, Side
 from ortune.knobs import Config
+from ortune.measure import BlockPlan, Failure, Live
 from ortune.measure.interval import Interval
 from ortune.report import choose_entries, draw
-from ortune.workload import Goal, InputOptions, Load, make_goal
+from ortune.trials.meter import Meter
+from ortune.workload import Goal, InputOptions, Load, Objective, make_goal
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.records import make_record, write
+from tests.simulation import SimulatedExecutor
 
 ONE_THREAD = Config(session_options={"intra_op_num_threads": 1})
 
@@ -130,6 +133,43 @@ class TestReplay:
         assert decisions.count("fail") > len(decisions) / 2
 
 
+class SimulatedSides:
+    """Two equal sides, without processes."""
+
+    def __init__(self, call_ns: float) -> None:
+        self.executor = SimulatedExecutor(lambda config: call_ns)
+
+    def launch(self, position: int) -> Live | Failure:
+        (live,) = self.executor.launch([Config()], deadline_s=60)
+        return live
+
+    def now_s(self) -> float:
+        return self.executor.now_s()
+
+
+class TestPlay:
+    def played(self, objective: Objective, call_ns: float) -> Played:
+        sides = SimulatedSides(call_ns)
+        contest = Contest(
+            goal=Goal(objectives=(objective,)),
+            allowed={objective: 1.5},
+            block=BlockPlan(load=Load(), duration_ns=50_000_000, lead_in_ns=5_000_000, min_calls=4, deadline_s=60),
+            pairs_per_launch=4,
+            start_s=0,
+            end_s=25,
+        )
+        meter = Meter(sides.executor, np.random.default_rng(0))
+        return play(sides, meter, contest, (Config(), Config()), lambda look: None)
+
+    def test_a_percentile_of_few_calls_decides_nothing(self) -> None:
+        """Blocks of 50 ms have forty calls of a model that takes 1 ms, and four of one that takes 20 ms."""
+        assert self.played("p99", 1e6).decision == "pass"
+        slow = self.played("p99", 20e6)
+        assert slow.decision == "inconclusive"
+        assert "p99 should rest on 1522 calls" in slow.reason
+        assert self.played("p50", 20e6).decision == "pass"
+
+
 class TestDecide:
     def look(self, **changes: Any) -> Look:
         found = find("p50", launches(0.0), 1.03, confidence=0.99)
@@ -144,11 +184,7 @@ class TestDecide:
         )
         return msgspec.structs.replace(look, **changes)
 
-    def contest(self, *, busy: bool = False) -> Any:
-        from ortune.gate.play import Contest
-        from ortune.measure import BlockPlan
-        from ortune.workload import Load
-
+    def contest(self, *, busy: bool = False) -> Contest:
         block = BlockPlan(load=Load(), duration_ns=1, lead_in_ns=0, min_calls=1, deadline_s=1)
         return Contest(
             goal=Goal(), allowed={"p50": 1.03}, block=block, pairs_per_launch=4, start_s=0, end_s=60, busy=busy
@@ -272,7 +308,7 @@ class TestPythons:
         assert "pip install onnxruntime" in caught.value.cure
 
 
-def request(head: Path = TINY_CNN, *, time_s: float = 40.0, **changes: Any) -> GateRequest:
+def request(head: Path = TINY_CNN, *, time_s: float = 120.0, **changes: Any) -> GateRequest:
     return GateRequest(
         base=Side(text="base", model=str(TINY_CNN)),
         head=Side(text="head", model=str(head), config=changes.pop("config", Config())),
@@ -303,7 +339,7 @@ class TestWorkers:
     def test_a_model_that_is_three_times_as_slow(self) -> None:
         command = (sys.executable, "-P", str(SLOW_WORKER), "2.0")
         looks: list[Look] = []
-        found = run_gate(request(time_s=60, busy=True), looks.append, commands=(None, command))
+        found = run_gate(request(busy=True), looks.append, commands=(None, command))
         assert found.decision in {"fail", "inconclusive"}
         assert found.findings[0].slowdown.estimate > 1.5
         assert looks and looks[-1].pairs == found.pairs
@@ -315,7 +351,7 @@ class TestWorkers:
         other = scaled(tmp_path / "other.onnx", 1.5)
         with pytest.raises(MeasureError, match="outputs of head differ from base's"):
             run_gate(request(other))
-        found = run_gate(request(other, same_outputs=False, time_s=40, busy=True))
+        found = run_gate(request(other, same_outputs=False, busy=True))
         assert found.max_error is None
 
     def test_inputs_that_differ(self) -> None:
@@ -331,17 +367,9 @@ class TestWorkers:
         with pytest.raises(InputsError, match="4 dimensions in base, 3 in head"):
             run_gate(request(path))
 
-    def test_a_percentile_of_few_calls_decides_nothing(self) -> None:
-        """A block of 50 ms has thousands of calls of this model, and few of one that takes a while."""
-        command = (sys.executable, "-P", str(SLOW_WORKER), "100")
-        slow = request(time_s=25, busy=True, goal=Goal(objectives=("p99",)))
-        found = run_gate(msgspec.structs.replace(slow, slowdowns={"p99": 9.0}), commands=(command, command))
-        assert found.decision == "inconclusive"
-        assert "p99 should rest on 1522 calls" in found.reason
-
     def test_a_limit_that_is_broken_fails(self) -> None:
         goal = make_goal(Load(), "p50", None, ("p50<1us",))
-        found = run_gate(request(time_s=40, busy=True, goal=goal))
+        found = run_gate(request(busy=True, goal=goal))
         assert found.decision == "fail"
         assert "head breaks p50<1us" in found.reason
 
@@ -373,9 +401,7 @@ class TestWorkers:
                 (site / name).symlink_to(packages / name)
         check_python(str(python), "--head-python")
         found = run_gate(
-            msgspec.structs.replace(
-                request(time_s=40, busy=True), head=Side(text="head", model=str(TINY_CNN), python=str(python))
-            )
+            msgspec.structs.replace(request(busy=True), head=Side(text="head", model=str(TINY_CNN), python=str(python)))
         )
         assert found.head.runtime.onnxruntime == found.base.runtime.onnxruntime
         assert found.head.runtime.ortune
