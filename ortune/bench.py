@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 
@@ -177,12 +178,16 @@ def bench(
             )
         needed_s = match_needed_s(goal, start.pace, start.launch_s, n_sides)
         time_s = request.budget_s or max(USUAL_TIME_S, needed_s)
-        left_s = start_s + time_s - executor.now_s() if request.budget_s else time_s
+        spent_s = executor.now_s() - start_s
+        left_s = time_s - spent_s if request.budget_s else time_s
         launches, rounds, block = size_match(left_s, goal, start.pace, start.launch_s, n_sides)
         if launches < 2:
+            # A tenth more: the next calibration may find the model slower.
+            enough_s = math.ceil(spent_s + 1.1 * needed_s)
+            sides = f"{n_sides} configs" if n_sides > 1 else "the default"
             raise UsageError(
-                f"--time {time_s:g}s is too short for {n_sides} configs of this model.",
-                f"It takes {needed_s:.0f} s at least: --time {needed_s:.0f}s, or leave it out.",
+                f"--time {time_s:g}s is too short for {sides} of this model.",
+                f"Give it --time {enough_s}s or more, or leave it out.",
             )
         match = Match([base, *(entrant.config for entrant in entrants)], goal.load)
         match.play(

@@ -221,7 +221,7 @@ def test_a_front_and_a_pick(tmp_path: Path) -> None:
 
 def test_the_default_twice_on_the_bench(tmp_path: Path, tuned: Path) -> None:
     done = run_ortune(
-        *("bench", TINY_CNN, "default", tuned, "--set", "intra_op_num_threads=1", "--time", "15s", "--json"),
+        *("bench", TINY_CNN, "default", tuned, "--set", "intra_op_num_threads=1", "--json"),
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
@@ -241,7 +241,7 @@ def test_the_default_twice_on_the_bench(tmp_path: Path, tuned: Path) -> None:
 def test_a_config_that_fails_on_the_bench_is_a_row(tmp_path: Path) -> None:
     done = run_ortune(
         *("bench", TINY_CNN, "--set", "intra_op_num_threads=2,session.intra_op_thread_affinities=999"),
-        *("--time", "10s", "--json"),
+        "--json",
         cwd=tmp_path,
     )
     assert done.returncode == 1
@@ -283,7 +283,7 @@ def test_several_shapes_and_samples(tmp_path: Path) -> None:
         input_ids=np.arange(5 * 16).reshape(5, 1, 16) % 50,
         attention_mask=np.ones((5, 1, 16), np.int64),
     )
-    done = run_ortune("bench", TINY_ENCODER, "--inputs", "many.npz", "--time", "5s", "--json", cwd=tmp_path)
+    done = run_ortune("bench", TINY_ENCODER, "--inputs", "many.npz", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["workload"]["n_samples"] == 5
 

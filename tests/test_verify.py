@@ -151,14 +151,14 @@ class TestCommand:
     def test_a_gain_that_is_not_here(self, tmp_path: Path) -> None:
         """One thread cannot be a hundred times as fast as the default."""
         path = write(here(gain=100.0), tmp_path / "r.json")
-        done = run_ortune("apply", path, TINY_CNN, "--verify", "--time", "4s", cwd=tmp_path)
+        done = run_ortune("apply", path, TINY_CNN, "--verify", cwd=tmp_path)
         assert done.returncode == 1, done.stdout + done.stderr
         assert "does not hold" in done.stdout
         assert "recorded" in done.stdout
 
     def test_json(self, tmp_path: Path) -> None:
         path = write(here(gain=1e-9), tmp_path / "r.json")
-        done = run_ortune("apply", path, TINY_CNN, "--verify", "--time", "4s", "--json", "-q", cwd=tmp_path)
+        done = run_ortune("apply", path, TINY_CNN, "--verify", "--json", "-q", cwd=tmp_path)
         answer = json.loads(done.stdout)
         assert answer["answer"] in {"holds", "does_not_hold", "inconclusive"}
         assert done.returncode == {"holds": 0, "does_not_hold": 1, "inconclusive": 3}[answer["answer"]]
@@ -170,7 +170,7 @@ class TestCommand:
             session_options={"intra_op_num_threads": 2}, session_config={"session.intra_op_thread_affinities": "x"}
         )
         path = write(here(config), tmp_path / "r.json")
-        done = run_ortune("apply", path, TINY_CNN, "--verify", "--time", "4s", cwd=tmp_path)
+        done = run_ortune("apply", path, TINY_CNN, "--verify", cwd=tmp_path)
         assert done.returncode == 1
         assert "the config fails here" in " ".join(done.stdout.split())
 
