@@ -303,11 +303,128 @@ class TestSettings:
                 print("ran")
             except Exception as error:
                 print("shrink" if "arena" in str(error) else error)
-        other = ort.InferenceSession(MODEL.replace("cnn", "encoder"))
-        print("run" in vars(other), "run" in vars(session))
+        def entry(options):
+            try:
+                return options.get_run_config_entry("memory.enable_memory_arena_shrinkage")
+            except RuntimeError:
+                return "none"
+        print(own.log_severity_level, entry(own))
         """
         done = self.program(code, config, tmp_path)
-        assert done.stdout.split() == ["shrink"] * 4 + ["False", "True"], done.stderr
+        assert done.stdout.split() == ["shrink"] * 4 + ["-1", "none"], done.stderr
+        assert "already exists" not in done.stderr
+
+    def test_run_options_of_the_program_are_in_force_too(self, tmp_path: Path) -> None:
+        """Those that are set later, and by another thread meanwhile, as well."""
+        code = """
+        session = ort.InferenceSession(MODEL)
+        own = ort.RunOptions()
+        for _ in range(2):
+            try:
+                session.run(None, image, own)
+                print("ran")
+            except Exception as error:
+                print("terminated" if "terminate" in str(error) else error)
+            own.terminate = True
+        """
+        done = self.program(code, Config(run_options={"log_severity_level": 3}), tmp_path)
+        assert done.stdout.split() == ["ran", "terminated"], done.stderr
+
+    def test_sessions_of_other_models_run_as_ever(self, tmp_path: Path) -> None:
+        config = Config(run_config={"memory.enable_memory_arena_shrinkage": "cpu:7"})
+        other = tmp_path / "other.onnx"
+        other.write_bytes(TINY_CNN.read_bytes() + b"\x7a\x00")  # an unknown field, which is empty
+        code = f"""
+        own = ort.RunOptions()
+        for path in (MODEL, {str(other)!r}):
+            try:
+                ort.InferenceSession(path).run(None, image, own)
+                print("ran")
+            except Exception as error:
+                print("refused")
+        """
+        assert self.program(code, config, tmp_path).stdout.split() == ["refused", "ran"]
+
+    def test_a_session_is_freed_as_ever(self, tmp_path: Path) -> None:
+        code = """
+        import gc, weakref
+        gc.disable()
+        session = ort.InferenceSession(MODEL)
+        session.run(None, image, ort.RunOptions())
+        seen = weakref.ref(session)
+        del session
+        print(seen() is None)
+        """
+        done = self.program(code, Config(run_options={"log_severity_level": 3}), tmp_path)
+        assert done.stdout == "True\n", done.stderr
+
+    def test_what_cancels_a_load_reaches_the_copy_that_is_loaded(self) -> None:
+        class Options:
+            cancelled = False
+
+            def set_load_cancellation_flag(self, value: bool) -> None:
+                self.cancelled = value
+
+        log = hook.Log(Options)
+        own = Options()
+        copy = log.copy(own)
+        own.set_load_cancellation_flag(True)
+        assert copy.cancelled
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+    def test_a_fork_while_a_model_is_hashed(self, tmp_path: Path) -> None:
+        big = tmp_path / "big.onnx"
+        with big.open("wb") as file:
+            file.truncate(300_000_000)
+        record = make_record(TINY_CNN, TUNED)
+        (known,) = record.model.files
+        alike = msgspec.structs.replace(known, size_bytes=300_000_000)
+        other = msgspec.structs.replace(record, model=msgspec.structs.replace(record.model, files=(alike,)))
+        code = f"""
+        import numpy as np, onnxruntime as ort
+        import os, signal, threading, time
+        MODEL = {str(TINY_CNN)!r}
+        def load():
+            try:
+                ort.InferenceSession({str(big)!r})
+            except Exception:
+                pass
+        thread = threading.Thread(target=load)
+        thread.start()
+        time.sleep(0.05)
+        child = os.fork()
+        if not child:
+            signal.alarm(60)
+            options = ort.SessionOptions()
+            options.intra_op_num_threads = 1
+            ort.InferenceSession(MODEL, options)
+            os._exit(0)
+        print(os.waitpid(child, 0)[1])
+        thread.join()
+        """
+        paths = (write(record, tmp_path / "a.json"), write(other, tmp_path / "b.json"))
+        done = run(
+            *(sys.executable, "-P", "-m", "ortune", "apply", *paths, "-q"),
+            *("--", sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)),
+        )
+        assert done.stdout == "0\n", done.stderr
+
+    @pytest.mark.parametrize("how", ["sys.stderr = None", "sys.stderr.close()"])
+    def test_a_program_without_stderr(self, how: str, tmp_path: Path) -> None:
+        code = f"import sys; {how}; ort.InferenceSession(MODEL); print('alive')"
+        for options in ([], ["--explain"]):
+            assert self.program(code, TUNED, tmp_path, *options).stdout == "alive\n"
+
+    def test_what_is_set_to_the_default_is_kept_too(self, tmp_path: Path) -> None:
+        code = """
+        options = ort.SessionOptions()
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+        read = ort.InferenceSession(MODEL, options).get_session_options()
+        print(read.graph_optimization_level.name, read.intra_op_num_threads)
+        """
+        kept = self.program(code, TUNED, tmp_path, "--keep-explicit").stdout.split()
+        assert kept == ["ORT_ENABLE_ALL", "1"]
+        assert self.program(code, TUNED, tmp_path).stdout.split() == ["ORT_ENABLE_EXTENDED", "1"]
 
     def test_a_session_lives_as_long_as_its_calls(self, tmp_path: Path) -> None:
         config = Config(run_options={"log_severity_level": 3})

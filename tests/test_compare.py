@@ -76,9 +76,29 @@ def test_the_error_is_a_share_of_the_largest_value() -> None:
 
 
 def test_saved_outputs_come_back(tmp_path: Path) -> None:
-    outputs = [floats(1, NAN), np.array(["a"], object), [{"x": 1.0}]]
+    outputs = [
+        floats(1, NAN),
+        np.array([["a", "b"]], object),
+        [{"x": 1.0}],
+        np.array(3, np.int8),
+        np.zeros((0, 2), bool),
+        np.array(["a", "bcd"]),
+        np.float16(1.5),
+        np.array([], object),
+    ]
     save_outputs(tmp_path / "o", outputs)
-    assert compare_outputs(["a", "b", "c"], outputs, load_outputs(tmp_path / "o"), Tolerance()).fault == ""
+    found = load_outputs(tmp_path / "o")
+    names = [str(position) for position in range(len(outputs))]
+    assert compare_outputs(names, outputs, found, Tolerance()).fault == ""
+    assert describe_outputs(names, found) == describe_outputs(names, outputs)
+    assert found[1].tolist() == [["a", "b"]]
+    assert type(found[6]) is np.float16
+
+
+def test_what_is_saved_names_no_module_of_numpy(tmp_path: Path) -> None:
+    """NumPy 2's `numpy._core` is not there in NumPy 1, which an older onnxruntime has."""
+    save_outputs(tmp_path / "o", [floats(1), np.array(["a"], object), [{"x": np.float32(1)}]])
+    assert b"numpy" not in (tmp_path / "o").read_bytes()
 
 
 def test_descriptions() -> None:

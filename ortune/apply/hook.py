@@ -40,6 +40,15 @@ ENUMS = {
 RUNS = ("run", "run_async", "run_with_iobinding", "run_with_ort_values", "run_with_ortvaluevector")
 """Methods of InferenceSession that take RunOptions."""
 
+CHANGES = ("add_", "register_", "set_", "clear_")
+"""What methods that change SessionOptions or RunOptions begin with."""
+
+CANCELS = "set_load_cancellation_flag"
+"""A method of SessionOptions that is called while a session is being created."""
+
+RUN_SETTINGS = "_ortune_run_settings"
+"""Attribute of sessions whose calls have run options."""
+
 SETTLE_S = 0.02
 """Time until a new pool's threads have gone to the CPUs that they are pinned to."""
 
@@ -65,13 +74,12 @@ class Hook:
         self.plan: Plan = {}
         self.matched = 0
         self.others: list[str] = []
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._counts: dict[str, int] = {}
         self._told: set[str] = set()
         self._pid = os.getpid()
-        # Calls that changed options: their entries can be neither listed nor taken out again.
-        self._calls: Any = weakref.WeakKeyDictionary()
-        self._methods: dict[str, Callable[..., Any]] = {}
+        self._session_log: Log | None = None
+        self._run_log: Log | None = None
         self._module: Any = None
 
     def patch(self, module: Any) -> None:
@@ -82,7 +90,13 @@ class Hook:
             self._say(f"{error} Sessions keep the program's own options.")
             return
         self._module = module
-        self._log_calls(module.C.SessionOptions)
+        self._session_log = Log(module.C.SessionOptions)
+        if any(_has_run_settings(rule["config"]) for rule in self.plan["rules"]):
+            self._run_log = Log(module.C.RunOptions)
+            self._patch_runs(module.InferenceSession)
+        if hasattr(os, "register_at_fork"):
+            # Another thread may hold it when a program forks.
+            os.register_at_fork(after_in_child=self._renew_lock)
         own = module.InferenceSession.__init__
         hook = self
 
@@ -93,6 +107,9 @@ class Hook:
         module.InferenceSession.__init__ = create
         atexit.register(self._report)
 
+    def _renew_lock(self) -> None:
+        self._lock = threading.Lock()
+
     def create(self, own: Callable[..., None], session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Create one session: with tuned options if there are any for its model, else as the program does."""
         if self._pid != os.getpid():  # in a forked child: what the parent counted is the parent's
@@ -101,7 +118,7 @@ class Hook:
         if tuned is None:
             own(session, *args, **kwargs)
             self.others.append(model)
-            self._explain(model, None, why, session)
+            self._try_to_explain(model, None, why, session)
             return
         before, fault = _threads(), None
         try:
@@ -117,10 +134,10 @@ class Hook:
         # What happens when a provider fails in a call is the program's to say.
         session._enable_fallback = int(kwargs.get("enable_fallback", 1)) == 1
         try:
-            self._add_run_options(session, tuned.config, keep=self.plan["keep_explicit"])
+            self._add_run_settings(session, tuned)
         except Exception as error:  # noqa: BLE001  (another version of onnxruntime may lack one)
             self._say(f"{model}: the tuned run options fail ({error}).")
-        self._explain(model, tuned, tuned.rule["source"], session, before)
+        self._try_to_explain(model, tuned, tuned.rule["source"], session, before)
 
     def _prepare(
         self, signature: inspect.Signature, session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -134,10 +151,10 @@ class Hook:
             extra = given.pop("kwargs", {})
             source = given["path_or_bytes"]
             model = f"{len(source)} bytes" if isinstance(source, bytes) else os.fspath(source)
+            rule = self._find_rule(source, given["sess_options"])
+            if rule["config"] is None:
+                return model, None, rule["reason"]
             with self._lock:
-                rule = self._find_rule(source, given["sess_options"])
-                if rule["config"] is None:
-                    return model, None, rule["reason"]
                 return model, self._tune(rule, given, extra), ""
         except Skip as reason:
             return model, None, str(reason)
@@ -250,12 +267,15 @@ class Hook:
             wanted_entries: Tuned configuration entries.
             keep: Whether what the program sets by itself wins.
         """
-        kind = self._module.C.SessionOptions
-        default = kind()
-        calls = [] if own is None else self._calls.get(own, [])
-        own_options = {} if own is None else {name: getattr(own, name) for name in _properties(kind)}
-        own_options = {name: value for name, value in own_options.items() if value != getattr(default, name)}
-        own_entries = dict(filter(None, (_entry_of(method, args) for method, args, _ in calls)))
+        log = self._session_log
+        assert log is not None
+        default = log.kind()
+        told = {} if own is None else {name: getattr(own, name) for name in log.properties}
+        # What it sets to the default's value, it sets too.
+        own_options = {
+            name: value for name, value in told.items() if value != getattr(default, name) or name in log.set_by(own)
+        }
+        own_entries = {} if own is None else log.entries(own)
         wanted = {name: self._value(name, value) for name, value in tuned.config["session_options"].items()}
         if tuned.config["global_thread_pool"]:
             wanted["use_per_session_threads"] = False
@@ -268,11 +288,10 @@ class Hook:
                 entries.pop(AFFINITY, None)
         for final, ours, theirs in ((options, wanted, own_options), (entries, wanted_entries, own_entries)):
             tuned.tell(final, ours, theirs)
-        if own is None or own in self._calls:
-            fresh = kind()
-            for method, args, kwargs in calls:
-                if _entry_of(method, args) is None:
-                    self._methods[method](fresh, *args, **kwargs)
+        if own is None:
+            fresh = log.kind()
+        elif log.knows(own):
+            fresh = log.copy(own)
         else:
             # Made before ortune was there: which entries it holds is unknown, so that no copy can be made.
             fresh = own
@@ -280,7 +299,7 @@ class Hook:
         for name, value in options.items():
             setattr(fresh, name, value)
         for name, text in entries.items():
-            self._methods["add_session_config_entry"](fresh, name, text)
+            log.add_entry(fresh, name, text)
         return fresh
 
     def _value(self, name: str, value: Any) -> Any:
@@ -296,53 +315,19 @@ class Hook:
         except (AttributeError, RuntimeError):
             return ""
 
-    def _log_calls(self, kind: Any) -> None:
-        """Keep what is called on SessionOptions, so that a copy can be made of them."""
-        calls = self._calls
-
-        def logged(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-            @functools.wraps(method)
-            def call(options: Any, *args: Any, **kwargs: Any) -> Any:
-                answer = method(options, *args, **kwargs)
-                if options in calls:
-                    calls[options].append((name, args, kwargs))
-                return answer
-
-            return call
-
-        for name in dir(kind):
-            if name.startswith(("add_", "register_", "set_", "clear_")):
-                self._methods[name] = getattr(kind, name)
-                setattr(kind, name, logged(name, self._methods[name]))
-        make = kind.__init__
-
-        @functools.wraps(make)
-        def begin(options: Any, *args: Any, **kwargs: Any) -> None:
-            make(options, *args, **kwargs)
-            calls[options] = []
-
-        kind.__init__ = begin
-
-    def _add_run_options(self, session: Any, config: dict[str, Any], *, keep: bool) -> None:
+    def _add_run_settings(self, session: Any, tuned: Tuned) -> None:
         """Let calls of this one session have the config's run options."""
-        if not config["run_options"] and not config["run_config"]:
+        if not _has_run_settings(tuned.config):
             return
-        import onnxruntime
+        assert self._run_log is not None
+        own = RunSettings(tuned.config, self._run_log, keep=self.plan["keep_explicit"])
+        setattr(session, RUN_SETTINGS, own)
 
-        default = onnxruntime.RunOptions()
-
-        def fill(options: Any) -> Any:
-            for name, value in config["run_options"].items():
-                if not keep or getattr(options, name) == getattr(default, name):
-                    setattr(options, name, value)
-            for name, text in config["run_config"].items():
-                if not keep or not self._run_entry(options, name):
-                    options.add_run_config_entry(name, text)
-            return options
-
-        shared = fill(onnxruntime.RunOptions())
+    @staticmethod
+    def _patch_runs(kind: Any) -> None:
+        """Let sessions that have run settings pass them on in each call."""
         for name in RUNS:
-            method = getattr(type(session), name, None)
+            method = getattr(kind, name, None)
             if method is None:
                 continue
             names = list(inspect.signature(method).parameters)
@@ -350,22 +335,23 @@ class Hook:
                 continue
             place = names.index("run_options") - 1
 
-            def call(*args: Any, _method: Any = method, _place: int = place, **kwargs: Any) -> Any:
-                if len(args) > _place:
-                    args = (*args[:_place], shared if args[_place] is None else fill(args[_place]), *args[_place + 1 :])
-                else:
-                    given = kwargs.get("run_options")
-                    kwargs["run_options"] = shared if given is None else fill(given)
+            @functools.wraps(method)
+            def call(session: Any, *args: Any, _method: Any = method, _place: int = place, **kwargs: Any) -> Any:
+                own = getattr(session, RUN_SETTINGS, None)
+                if own is not None:
+                    if len(args) > _place:
+                        args = (*args[:_place], own.of(args[_place]), *args[_place + 1 :])
+                    else:
+                        kwargs["run_options"] = own.of(kwargs.get("run_options"))
                 return _method(session, *args, **kwargs)
 
-            setattr(session, name, call)
+            setattr(kind, name, call)
 
-    @staticmethod
-    def _run_entry(options: Any, name: str) -> str:
+    def _try_to_explain(self, *args: Any) -> None:
         try:
-            return str(options.get_run_config_entry(name))
-        except (AttributeError, RuntimeError):
-            return ""
+            self._explain(*args)
+        except Exception as error:  # noqa: BLE001  (a program is not brought down by what is told of it)
+            self._say(f"{args[0]}: it cannot be told what became of it ({error}).")
 
     def _explain(self, model: str, tuned: Tuned | None, why: str, session: Any, before: set[int] | None = None) -> None:
         """Tell what became of one session, if that is wanted."""
@@ -391,7 +377,7 @@ class Hook:
             with contextlib.suppress(OSError), Path(self.plan["explain_json"]).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(told) + "\n")
         if self.plan["explain"]:
-            sys.stderr.write(_page(told))
+            _write(_page(told))
 
     def _report(self) -> None:
         """Tell at the end of a program that made sessions, none of which any record was for."""
@@ -402,7 +388,139 @@ class Hook:
     def _say(self, text: str) -> None:
         if text not in self._told:
             self._told.add(text)
-            sys.stderr.write(f"ortune: {text}\n")
+            _write(f"ortune: {text}\n")
+
+
+class Log:
+    """What was done to the options of a class, from the beginning: so that copies of them can be made.
+
+    Entries of options can be neither listed nor taken out again.
+
+    Args:
+        kind: SessionOptions or RunOptions, whose methods and attributes are replaced.
+
+    Attributes:
+        kind: The class.
+        properties: Names of the attributes that can be set.
+    """
+
+    def __init__(self, kind: Any) -> None:
+        self.kind = kind
+        self.properties = {
+            name: value for name, value in vars(kind).items() if isinstance(value, property) and value.fset
+        }
+        self._methods: dict[str, Callable[..., Any]] = {}
+        self._calls: Any = weakref.WeakKeyDictionary()
+        self._set: Any = weakref.WeakKeyDictionary()
+        self._copies: Any = weakref.WeakKeyDictionary()
+        for name in dir(kind):
+            if name.startswith(CHANGES):
+                self._methods[name] = getattr(kind, name)
+                setattr(kind, name, self._logged(name, self._methods[name]))
+        for name, own in self.properties.items():
+            setattr(kind, name, property(own.fget, self._logged_set(name, own.fset), doc=own.__doc__))
+        make = kind.__init__
+
+        @functools.wraps(make)
+        def begin(options: Any, *args: Any, **kwargs: Any) -> None:
+            make(options, *args, **kwargs)
+            self._calls[options], self._set[options] = [], set()
+
+        kind.__init__ = begin
+
+    def _logged(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def call(options: Any, *args: Any, **kwargs: Any) -> Any:
+            answer = method(options, *args, **kwargs)
+            if options in self._calls:
+                self._calls[options].append((name, args, kwargs))
+                if name == CANCELS:
+                    for copy in list(self._copies.get(options, ())):
+                        method(copy, *args, **kwargs)
+            return answer
+
+        return call
+
+    def _logged_set(self, name: str, fset: Any) -> Callable[[Any, Any], None]:
+        def assign(options: Any, value: Any) -> None:
+            fset(options, value)
+            if options in self._set:
+                self._set[options].add(name)
+                if name == "terminate":  # by another thread, while a call is under way
+                    for copy in list(self._copies.get(options, ())):
+                        fset(copy, value)
+
+        return assign
+
+    def knows(self, options: Any) -> bool:
+        """Return whether it has seen all that was done to these options."""
+        return options in self._calls
+
+    def set_by(self, options: Any) -> set[str]:
+        """Return the names of the attributes that were set."""
+        return set(self._set.get(options, ()))
+
+    def entries(self, options: Any) -> dict[str, str]:
+        """Return the configuration entries that were added."""
+        return dict(filter(None, (_entry_of(method, args) for method, args, _ in self._calls.get(options, []))))
+
+    def add_entry(self, options: Any, name: str, text: str) -> None:
+        """Add a configuration entry."""
+        add = self._methods.get("add_session_config_entry") or self._methods["add_run_config_entry"]
+        add(options, name, text)
+
+    def copy(self, options: Any) -> Any:
+        """Return new options to which the same methods were applied, but those that add entries."""
+        fresh = self.kind()
+        for method, args, kwargs in list(self._calls[options]):
+            if _entry_of(method, args) is None:
+                self._methods[method](fresh, *args, **kwargs)
+        self._copies.setdefault(options, weakref.WeakSet()).add(fresh)
+        return fresh
+
+
+class RunSettings:
+    """The run options of one session's calls.
+
+    Args:
+        config: Whose run options they are.
+        log: What was done to RunOptions.
+        keep: Whether what the program sets by itself wins.
+    """
+
+    def __init__(self, config: dict[str, Any], log: Log, *, keep: bool) -> None:
+        self._config = config
+        self._log = log
+        self._keep = keep
+        # The program's own are not changed: it may pass them to sessions of other models. Of each copy, its entries.
+        self._copies: Any = weakref.WeakKeyDictionary()
+        self._alone = self._fill(log.kind(), set(), {}, {})
+
+    def of(self, own: Any) -> Any:
+        """Return RunOptions with the tuned settings, and the program's own for all else."""
+        if own is None:
+            return self._alone
+        if not self._log.knows(own):
+            return own  # made before ortune was there: no copy can be made
+        known = self._copies.get(own)
+        if known is None:
+            known = self._copies[own] = (self._log.copy(own), {})
+        copy, added = known
+        for name in self._log.properties:
+            value = getattr(own, name)
+            if getattr(copy, name) != value:
+                setattr(copy, name, value)
+        return self._fill(copy, self._log.set_by(own), self._log.entries(own), added)
+
+    def _fill(self, options: Any, set_by_program: set[str], entries: dict[str, str], added: dict[str, str]) -> Any:
+        for name, value in self._config["run_options"].items():
+            if not self._keep or name not in set_by_program:
+                setattr(options, name, value)
+        for name, text in _combine(entries, self._config["run_config"], [], keep=self._keep).items():
+            if added.get(name) != text:  # to add one again is worth a warning to ONNX Runtime
+                self._log.add_entry(options, name, text)
+                added[name] = text
+        return options
 
 
 class Tuned:
@@ -456,14 +574,20 @@ def _combine(theirs: dict[str, Any], ours: dict[str, Any], tried: list[str], *, 
 
 
 def _entry_of(method: str, args: tuple[Any, ...]) -> tuple[str, str] | None:
-    """Return key and value of a call that adds a session config entry, or None for another call."""
-    if method != "add_session_config_entry":
+    """Return key and value of a call that adds a configuration entry, or None for another call."""
+    if method not in {"add_session_config_entry", "add_run_config_entry"}:
         return None
     return (str(args[0]), str(args[1]))  # pybind takes them by position alone
 
 
-def _properties(kind: Any) -> list[str]:
-    return [name for name, value in vars(kind).items() if isinstance(value, property) and value.fset]
+def _has_run_settings(config: dict[str, Any] | None) -> bool:
+    return config is not None and bool(config["run_options"] or config["run_config"])
+
+
+def _write(text: str) -> None:
+    """Write to stderr, if there is one: daemons close it."""
+    with contextlib.suppress(AttributeError, ValueError, OSError):
+        sys.stderr.write(text)
 
 
 def _hash_file(path: Path) -> str:

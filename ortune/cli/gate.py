@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ortune.gate.run import Wish
     from ortune.gate.values import GateError, GateResult
-    from ortune.workload import InputOptions, Load, Tolerance
+    from ortune.workload import InputOptions, Load
 
 USUAL_MAX_TIME = "3m"
 
@@ -164,6 +164,7 @@ def gate(
         "busy": busy,
         "seed": seed,
     }
+    from ortune.gate.run import judge_together
     from ortune.gate.values import GateError
 
     check_outputs(junit, json_file, markdown_file, history)
@@ -175,12 +176,15 @@ def gate(
         raise UsageError("There is nothing to gate.", "Pass BASE and HEAD, a CONFIG.json, or --all.")
     else:
         wishes = [make_wish("gate", {**given, "base": base, "head": head})]
+    done: list[GateResult | GateError] = []
     try:
-        results = run(wishes, quiet=quiet, to_stderr=json_file == "-")
-    except OrtuneError as error:
-        # CI is told of it, too.
-        told = (GateError(name=wishes[0].name, message=error.message, cure=error.cure),)
-        tell(told, junit, json_file, markdown_file, history, inconclusive=inconclusive)
+        results = run(wishes, done, quiet=quiet, to_stderr=json_file == "-")
+    except BaseException as error:
+        # CI is told of it, too; and of what was done before something ended the rest.
+        if isinstance(error, OrtuneError):
+            done.append(GateError(name=wishes[0].name, message=error.message, cure=error.cure))
+        if done:
+            tell(judge_together(done), junit, json_file, markdown_file, history, inconclusive=inconclusive)
         raise
     tell(results, junit, json_file, markdown_file, history, inconclusive=inconclusive)
     leave(results, inconclusive)
@@ -218,6 +222,9 @@ def make_wish(name: str, values: dict[str, Any]) -> Wish:
     from ortune.workload.values import FIGURES, make_goal
 
     # What is wrong with them is told now, and not when their gate's turn comes.
+    seed = int(values.get("seed") or 0)
+    if seed < 0:
+        raise UsageError(f"--seed {seed}: this is below 0.", "Write a whole number of at least 0.")
     make_goal(_load(values) or Load(), values.get("objective"), None, tuple(_texts(values.get("limit"))))
     also = _split(values.get("also"))
     for each in also:
@@ -236,11 +243,11 @@ def make_wish(name: str, values: dict[str, Any]) -> Wish:
         also=also,  # type: ignore[arg-type]
         max_time_s=options.parse_duration_s(str(values.get("max-time") or USUAL_MAX_TIME), "--max-time"),
         inputs=_inputs(values),
-        tolerance=_tolerance(values),
+        tolerance=options.parse_tolerance(values.get("rtol"), values.get("atol")),
         same_outputs=not values.get("ignore-outputs"),
         beside=values.get("beside"),
         busy=bool(values.get("busy")),
-        seed=int(values.get("seed") or 0),
+        seed=seed,
     )
 
 
@@ -263,17 +270,7 @@ def _inputs(values: dict[str, Any]) -> InputOptions | None:
     dims, shapes, data = _texts(values.get("dim")), _texts(values.get("shape")), values.get("inputs")
     if not dims and not shapes and data is None:
         return None
-    return options.parse_inputs(dims, shapes, data, int(values.get("seed") or 0))
-
-
-def _tolerance(values: dict[str, Any]) -> Tolerance | None:
-    from ortune.workload import Tolerance
-
-    given = {name: values[name] for name in ("rtol", "atol") if values.get(name) is not None}
-    for name, value in given.items():
-        if not value >= 0:
-            raise UsageError(f"--{name} {value:g}: this is below 0.")
-    return Tolerance(**given) if given else None
+    return options.parse_inputs(dims, shapes, data, max(int(values.get("seed") or 0), 0))
 
 
 def check_outputs(*paths: str | None) -> None:
@@ -289,8 +286,16 @@ def check_outputs(*paths: str | None) -> None:
             check_writable(Path(path), option)
 
 
-def run(wishes: Sequence[Wish], *, quiet: bool, to_stderr: bool) -> tuple[GateResult | GateError, ...]:
+def run(
+    wishes: Sequence[Wish], done: list[GateResult | GateError], *, quiet: bool, to_stderr: bool
+) -> tuple[GateResult | GateError, ...]:
     """Run the gates, and show how they stand.
+
+    Args:
+        wishes: The gates.
+        done: Of several, gets each that has ended.
+        quiet: Whether to show nothing.
+        to_stderr: Whether to show it there.
 
     Raises:
         OrtuneError: The only one of them could not be measured.
@@ -306,8 +311,13 @@ def run(wishes: Sequence[Wish], *, quiet: bool, to_stderr: bool) -> tuple[GateRe
             result = run_gate(request, observe)
         screen.show(result)
         return (result,)
+
+    def finished(result: GateResult | GateError) -> None:
+        done.append(result)
+        screen.finish(result)
+
     with screen:
-        results = run_gates(wishes, lambda number: screen.observer(wishes[number].name), screen.finish)
+        results = run_gates(wishes, lambda number: screen.observer(wishes[number].name), finished)
     screen.show_all(results)
     return results
 

@@ -12,7 +12,7 @@ import typer
 from ortune.errors import UsageError
 
 if TYPE_CHECKING:
-    from ortune.workload import InputOptions
+    from ortune.workload import InputOptions, Tolerance
 
 Dims = Annotated[
     list[str] | None,
@@ -158,6 +158,26 @@ def parse_duration_s(text: str, option: str) -> float:
     if not parts or "".join(number + unit for number, unit in parts) != text.strip().lower().replace(" ", ""):
         raise UsageError(f"{option} {text}: this is not a duration.", "Write it as 90s, 2m or 1m30s.")
     return sum(float(number) * DURATION_UNITS_S[unit] for number, unit in parts)
+
+
+def parse_tolerance(rtol: float | None, atol: float | None) -> Tolerance | None:
+    """Return the tolerance that the options ask for, or None when they ask for none.
+
+    Raises:
+        UsageError: One of them is negative.
+    """
+    from ortune.workload import Tolerance
+
+    for name, value in (("--rtol", rtol), ("--atol", atol)):
+        if value is not None and not 0 <= value < float("inf"):
+            raise UsageError(f"{name} {value}: a tolerance is a number of at least 0.")
+    if rtol is None and atol is None:
+        return None
+    default = Tolerance()
+    return Tolerance(
+        relative=default.relative if rtol is None else rtol,
+        absolute=default.absolute if atol is None else atol,
+    )
 
 
 def parse_inputs(dims: list[str] | None, shapes: list[str] | None, data: str | None, seed: int) -> InputOptions:

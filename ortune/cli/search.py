@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from ortune.cli import options
-from ortune.errors import ExitCode, UsageError
-
-if TYPE_CHECKING:
-    from ortune.workload import Tolerance
+from ortune.errors import ExitCode
 
 
 def search(
@@ -114,7 +111,7 @@ def search(
         n_trials=trials,
         seed=seed,
         inputs=options.parse_inputs(dim, shape, inputs, seed),
-        tolerance=parse_tolerance(rtol, atol),
+        tolerance=options.parse_tolerance(rtol, atol),
         study=study,
         strategy=parse_strategy(strategy),
         history=history_path() if history else None,
@@ -141,23 +138,3 @@ def search(
         raise typer.Exit(ExitCode.INCONCLUSIVE)
     if result.outcome.verdict in {"infeasible", "overload"}:
         raise typer.Exit(ExitCode.NO)
-
-
-def parse_tolerance(rtol: float | None, atol: float | None) -> Tolerance | None:
-    """Return the tolerance that the options ask for, or None when they ask for none.
-
-    Raises:
-        UsageError: One of them is negative.
-    """
-    from ortune.workload import Tolerance
-
-    for name, value in (("--rtol", rtol), ("--atol", atol)):
-        if value is not None and not 0 <= value < float("inf"):
-            raise UsageError(f"{name} {value}: a tolerance is a number of at least 0.")
-    if rtol is None and atol is None:
-        return None
-    default = Tolerance()
-    return Tolerance(
-        relative=default.relative if rtol is None else rtol,
-        absolute=default.absolute if atol is None else atol,
-    )

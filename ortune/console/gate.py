@@ -88,23 +88,28 @@ class GateScreen:
             return
         decision = decision_of(result)
         text = Text.assemble((f"{decision:>12}", f"bold {COLOURS[decision]}"), f"  {result.name}  ")
-        text.append(
-            "; ".join(map(describe_finding, result.findings)) if isinstance(result, GateResult) else reason_of(result)
-        )
+        findings = result.findings if isinstance(result, GateResult) else ()
+        told = "; ".join(map(describe_finding, findings))
+        # Where the intervals do not say by themselves why it ended like this, the reason does.
+        if decision not in {finding.decision for finding in findings}:
+            told = "; ".join(filter(None, (told, reason_of(result))))
+        text.append(told)
         self._console.print(text, soft_wrap=True)
 
     def show(self, result: GateResult) -> None:
         """Show how a single gate ended."""
         if self._quiet:
             return
-        self._console.print(figures_table(result))
-        self._console.print()
+        if result.base.summary:
+            self._console.print(figures_table(result))
+            self._console.print()
         for finding in result.findings:
             self._console.print(draw_finding(finding))
+        itself = f"; base against itself {describe_interval(result.self_check)}" if result.self_check else ""
         self._console.print(
             Text(
                 f"{plural(result.pairs, 'pair')} of blocks, {plural(result.launches, 'launch', 'launches')} of each, "
-                f"{result.wall_s:.0f} s; base against itself {describe_interval(result.self_check)}",
+                f"{result.wall_s:.0f} s{itself}",
                 "dim",
             )
         )

@@ -20,11 +20,12 @@ from ortune.gate.rule import (
     overall,
     self_check,
 )
-from ortune.gate.told.words import percent
+from ortune.gate.told.words import describe_failure, percent
 from ortune.gate.values import Blocks, Decision, Look
 from ortune.knobs import Config
 from ortune.measure import BlockPlan, Failure, Live
 from ortune.measure.figures import calls_needed, cost
+from ortune.trials.duel import kept_all, names_of
 from ortune.trials.match import Match, Tally
 from ortune.trials.meter import Meter, Round
 from ortune.workload import Goal, Objective
@@ -82,18 +83,20 @@ class Played(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         decision: What follows.
         reason: Why, a sentence.
-        look: The last look.
-        is_void: Whether it could not be decided whatever the figures are: the host was busy, or it is biased.
-        tally: The pairs that count.
+        look: The last look, or None where there was no time for one.
+        is_void: Whether it could not be decided whatever the figures are.
+        tally: The pairs that count, or None where there is no look.
         blocks: All pairs.
+        launches: Launches of each side.
     """
 
     decision: Decision
     reason: str
-    look: Look
+    look: Look | None
     is_void: bool
-    tally: Tally
+    tally: Tally | None
     blocks: Blocks
+    launches: int
 
 
 def pairs_for(launch_s: float, round_s: float) -> int:
@@ -115,36 +118,33 @@ def play(
         observe: Is told after each launch where it stands.
 
     Raises:
-        MeasureError: One of them fails, or there was no time for what a decision needs.
+        MeasureError: One of them fails.
     """
     match = Match([configs[0], configs[1], configs[0]], contest.goal.load)
-    look, tally = None, None
+    tally: Tally | None = None
+    look: Look | None = None
     decision: Decision = "inconclusive"
     reason = ""
     while True:
         _play_launch(sides, meter, contest, match)
-        time_is_up = sides.now_s() >= contest.end_s
         if len(match.launches) >= 2:
             tally = Tally(match, contest.goal, contest.seed)
             look = take_look(tally, contest, sides.now_s())
-            if look is not None:
-                observe(look)
-                decision, reason = decide(look, contest)
-        if look is not None and tally is not None:
-            if decision != "inconclusive" or time_is_up or (look.pairs >= MOST_PAIRS and not look.lacking):
-                break
-        elif time_is_up:
-            raise MeasureError(
-                f"There was no time for two launches of each side in {contest.end_s - contest.start_s:.0f} s.",
-                "Give it a larger --max-time.",
-            )
+        if look is not None:
+            observe(look)
+            decision, reason = decide(look, contest)
+        if sides.now_s() >= contest.end_s or reason:
+            break
+        if look is not None and look.pairs >= MOST_PAIRS and not look.lacking:
+            break
     return Played(
         decision=decision,
-        reason=reason or _explain(look, contest, time_is_up=time_is_up),
+        reason=reason or _explain(look, contest, match, time_is_up=sides.now_s() >= contest.end_s),
         look=look,
-        is_void=_is_void(look, contest),
-        tally=tally,
+        is_void=look is None or _is_void(look, contest),
+        tally=tally if look is not None else None,
         blocks=blocks_of(match, contest.goal),
+        launches=len(match.launches),
     )
 
 
@@ -209,21 +209,26 @@ def take_look(tally: Tally, contest: Contest, now_s: float) -> Look | None:
     """Return where it stands, or None while there are fewer than two launches that count."""
     if len(tally.launches) < 2:
         return None
-    lacking = tuple(name for name in contest.allowed if not tally.has_calls(HEAD, name))
+    few = [name for name in contest.allowed if not tally.has_calls(HEAD, name)]
     findings = [
         find(name, log_ratios(tally, name), allowed, confidence=contest.confidence, seed=contest.seed)
         for name, allowed in contest.allowed.items()
     ]
     checks = {name: self_check(copy_ratios(tally, name), seed=contest.seed) for name in contest.allowed}
+    limits = tuple(tally.check(HEAD, limit, CONFIDENCE) for limit in contest.goal.limits)
+    in_doubt = [check.figure for check in limits if check.kept == "unsure" and not tally.has_calls(HEAD, check.figure)]
+    base, head = (tally.utilisation(position, CONFIDENCE) for position in (BASE, HEAD))
     return Look(
-        # A percentile of too few calls is another percentile.
+        # A percentile of too few calls is another percentile: it decides nothing, here or beside other gates.
         findings=tuple(
-            msgspec.structs.replace(each, decision="inconclusive") if each.objective in lacking else each
+            msgspec.structs.replace(each, decision="inconclusive", p_value=1.0) if each.objective in few else each
             for each in findings
         ),
         self_check=checks[contest.goal.objective],
         biased=tuple(name for name, check in checks.items() if is_biased(check, contest.allowed[name])),
-        lacking=lacking,
+        lacking=tuple(dict.fromkeys((*few, *in_doubt))),
+        limits=limits,
+        utilisation=(base, head) if base and head else None,
         pairs=sum(map(len, tally.launches)),
         launches=len(tally.launches),
         contended=tally.contended,
@@ -233,34 +238,55 @@ def take_look(tally: Tally, contest: Contest, now_s: float) -> Look | None:
 
 
 def decide(look: Look, contest: Contest) -> tuple[Decision, str]:
-    """Return the decision that a look allows, and the reason; "inconclusive" with no reason where it may go on."""
+    """Return the decision that a look allows, and the reason; no reason where it may go on."""
     if look.launches < FEWEST_LAUNCHES or look.pairs < FEWEST_PAIRS:
         return "inconclusive", ""
-    if _is_void(look, contest):
+    if look.biased or (look.contended and not contest.busy):
         return "inconclusive", ""
+    kept = kept_all(look.limits)
+    if kept == "no":
+        return "fail", f"head breaks {names_of(look.limits, 'no')}"
+    if _is_overloaded(look):
+        # How late calls are depends on how long requests have been arriving, and hardly on who serves them.
+        return "inconclusive", "requests arrive faster than base can serve them: gate at a lower --rate"
+    if look.utilisation and look.utilisation[0].high < 1 <= look.utilisation[1].low:
+        return "fail", "requests arrive faster than head can serve them, and base can"
     decision = overall(look.findings)
     told = [finding for finding in look.findings if finding.decision == decision]
     if decision == "fail":
-        return decision, "; ".join(
-            f"{finding.objective} is worse by more than {percent(finding.allowed)}" for finding in told
-        )
-    if decision == "pass":
+        return decision, "; ".join(f"{finding.objective} is {describe_failure(finding.allowed)}" for finding in told)
+    if decision == "pass" and kept == "yes" and not _is_near_overload(look):
         return decision, "; ".join(
             f"{finding.objective} is not worse by {percent(finding.allowed)}"
             if finding.allowed >= 1
             else f"{finding.objective} is at least {1 / finding.allowed:.3g}x as good"
             for finding in told
         )
-    return decision, ""
+    return "inconclusive", ""
+
+
+def _is_overloaded(look: Look) -> bool:
+    """Return whether requests arrive faster than base can serve them, beyond doubt."""
+    return look.utilisation is not None and look.utilisation[0].low >= 1
+
+
+def _is_near_overload(look: Look) -> bool:
+    """Return whether either side seems to be overloaded, so that ratios are nearer to 1 than they are otherwise."""
+    return look.utilisation is not None and any(each.estimate >= 1 for each in look.utilisation)
 
 
 def _is_void(look: Look, contest: Contest) -> bool:
-    """Return whether nothing can be decided: others use the CPUs, or base differs from itself."""
-    return bool(look.biased) or (look.contended and not contest.busy)
+    """Return whether nothing can be decided: others use the CPUs, base differs from itself, or it is overloaded."""
+    return bool(look.biased) or (look.contended and not contest.busy) or _is_overloaded(look)
 
 
-def _explain(look: Look, contest: Contest, *, time_is_up: bool) -> str:
+def _explain(look: Look | None, contest: Contest, match: Match, *, time_is_up: bool) -> str:
     """Return why it could not be decided."""
+    if look is None:
+        max_time = f"{contest.end_s - contest.start_s:.0f} s"
+        if len(match.launches) < 2:
+            return f"there was no time for two launches of each side in {max_time}: give it a larger --max-time"
+        return f"other programs used the CPUs in most of {max_time}, and fewer than two launches of each side count"
     if look.contended and not contest.busy:
         return "other programs used the CPUs most of the time; --busy decides all the same, for a busy host"
     if look.biased:
@@ -270,8 +296,12 @@ def _explain(look: Look, contest: Contest, *, time_is_up: bool) -> str:
         return f"{told}: give it a larger --max-time, or take a lower percentile"
     if look.launches < FEWEST_LAUNCHES or look.pairs < FEWEST_PAIRS:
         return f"there was time for {look.pairs} pairs only: give it a larger --max-time"
+    if _is_near_overload(look):
+        return "requests arrive about as fast as they can be served: gate at a lower --rate"
     more = "give it a larger --max-time, or " if time_is_up else ""
     undecided = ", ".join(finding.objective for finding in look.findings if finding.decision == "inconclusive")
+    if not undecided:
+        return f"head may break {names_of(look.limits, 'unsure')}: {more}set another bound, or take a quieter host"
     return f"the interval of {undecided} holds what is allowed: {more}allow more, or take a quieter host"
 
 

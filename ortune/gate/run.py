@@ -30,7 +30,6 @@ from ortune.measure import Runtime
 from ortune.measure.neighbour import Neighbour
 from ortune.model import ModelInfo, read_model
 from ortune.record import Record, base_of
-from ortune.trials.duel import kept_all, names_of
 from ortune.trials.match import Tally
 from ortune.trials.meter import Meter
 from ortune.trials.plan import block_plan
@@ -279,7 +278,7 @@ def run_gate(
             seed=request.seed,
         )
         played = play(sides, meter, contest, (request.base.config, request.head.config), observe)
-        noise = meter.noise(contended=played.tally.contended, drift=None)
+        noise = meter.noise(contended=played.look is not None and played.look.contended, drift=None)
         runtimes = (sides.base.runtime, sides.head.runtime)
     return _result(request, played, models, feed, tolerance, host, noise, runtimes, opened.max_error, begin)
 
@@ -297,23 +296,17 @@ def _result(
     begin: float,
 ) -> GateResult:
     """Put everything that was found into one value."""
-    tally, decision, reason = played.tally, played.decision, played.reason
-    limits = tuple(tally.check(HEAD, limit) for limit in request.goal.limits)
-    kept = kept_all(limits)
-    if kept == "no" and not played.is_void:
-        decision, reason = "fail", f"head breaks {names_of(limits, 'no')}"
-    elif kept == "unsure" and decision == "pass":
-        decision, reason = "inconclusive", f"head may break {names_of(limits, 'unsure')}"
+    look, tally = played.look, played.tally
     return GateResult(
         name=request.name,
-        decision=decision,
-        reason=reason,
+        decision=played.decision,
+        reason=played.reason,
         is_void=played.is_void,
-        findings=played.look.findings,
-        limits=limits,
-        self_check=played.look.self_check,
-        pairs=played.look.pairs,
-        launches=played.look.launches,
+        findings=look.findings if look else (),
+        limits=look.limits if look else (),
+        self_check=look.self_check if look else None,
+        pairs=look.pairs if look else 0,
+        launches=look.launches if look else played.launches,
         wall_s=time.monotonic() - begin,
         base=_side_result(request.base, models[0], runtimes[0], tally, BASE),
         head=_side_result(request.head, models[1], runtimes[1], tally, HEAD),
@@ -325,14 +318,14 @@ def _result(
     )
 
 
-def _side_result(side: Side, model: ModelInfo, runtime: Runtime, tally: Tally, position: int) -> SideResult:
+def _side_result(side: Side, model: ModelInfo, runtime: Runtime, tally: Tally | None, position: int) -> SideResult:
     return SideResult(
         text=side.text,
         model=describe_model(side.model, model),
         config=side.config,
         record=side.record,
         runtime=runtime,
-        summary=tally.summary(position),
+        summary=tally.summary(position) if tally else None,
     )
 
 

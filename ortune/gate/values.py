@@ -96,7 +96,10 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
         findings: By objective, so far.
         self_check: Base against a second copy of itself, in the first objective.
         biased: Objectives in which base differs from its copy, beyond doubt and by too much.
-        lacking: Percentiles that rest on fewer calls than they should.
+        lacking: Percentiles that rest on fewer calls than they should, of objectives and of limits in doubt.
+        limits: Whether head keeps to each limit.
+        utilisation: The share of the callers' time that calls of base and of head take; None where they arrive at no
+            rate.
         pairs: Pairs so far.
         launches: Launches of each side so far.
         contended: Whether the pairs that count were measured while others used the CPUs.
@@ -108,6 +111,8 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     self_check: Interval
     biased: tuple[Objective, ...] = ()
     lacking: tuple[Objective, ...] = ()
+    limits: tuple[LimitCheck, ...] = ()
+    utilisation: tuple[Interval, Interval] | None = None
     pairs: int
     launches: int
     contended: bool
@@ -158,8 +163,9 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
         name: The gate's name.
         decision: "pass", "fail" or "inconclusive".
         reason: Why, a sentence.
-        is_void: Whether it could not be decided whatever the figures are: the host was busy, or it is biased.
-        findings: By objective.
+        is_void: Whether it could not be decided whatever the figures are: the host was busy, or it is biased, or
+            requests arrived faster than base can serve them.
+        findings: By objective; none where there was no time for two launches.
         limits: Whether head keeps to each limit.
         self_check: Base against a second copy of itself: what this host makes of no difference at all.
         pairs: Pairs of blocks that the decision rests on.
@@ -181,7 +187,7 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
     is_void: bool = False
     findings: tuple[Finding, ...]
     limits: tuple[LimitCheck, ...] = ()
-    self_check: Interval
+    self_check: Interval | None = None
     pairs: int
     launches: int
     wall_s: float

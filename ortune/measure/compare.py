@@ -25,10 +25,38 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     fault: str = ""
 
 
+class _Pickler(pickle.Pickler):
+    """Writes arrays so that every NumPy reads them: by itself, NumPy 2 names modules that NumPy 1 does not have."""
+
+    def reducer_override(self, value: Any) -> Any:
+        """Return what makes an array anew, for arrays of numbers and of objects (strings)."""
+        if isinstance(value, np.ndarray) and type(value) is np.ndarray and value.dtype.kind != "V":
+            if value.dtype == object:
+                return _make_objects, (value.shape, value.ravel().tolist())
+            return _make_array, (value.shape, value.dtype.str, value.tobytes())
+        if isinstance(value, np.generic) and value.dtype.kind not in "OV":
+            return _make_scalar, (value.dtype.str, value.tobytes())
+        return NotImplemented
+
+
+def _make_array(shape: tuple[int, ...], dtype: str, data: bytes) -> np.ndarray:
+    return np.frombuffer(data, dtype).reshape(shape)
+
+
+def _make_objects(shape: tuple[int, ...], values: list[Any]) -> np.ndarray:
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array.reshape(shape)
+
+
+def _make_scalar(dtype: str, data: bytes) -> Any:
+    return np.frombuffer(data, dtype)[0]
+
+
 def save_outputs(path: Path, outputs: Sequence[Any]) -> None:
-    """Write outputs for other workers of the same search to compare theirs with."""
+    """Write outputs for other workers, whose NumPy may be another one, to compare theirs with."""
     with path.open("wb") as file:
-        pickle.dump(list(outputs), file, protocol=5)
+        _Pickler(file, protocol=5).dump(list(outputs))
 
 
 def load_outputs(path: Path) -> list[Any]:

@@ -133,6 +133,9 @@ class Candidate:
             reference = load_outputs(path)
         described = describe_outputs(self.names, outputs[0])
         worst, deterministic = 0.0, True
+        if len(reference[0]) != len(self.names):
+            message = f"it gives {len(self.names)} outputs instead of {len(reference[0])}"
+            return Failure(kind="wrong_output", stage="check", message=message)
         for expected, actual in zip(reference, outputs, strict=True):
             wanted, found = describe_outputs(self.names, expected), describe_outputs(self.names, actual)
             if found != wanted:

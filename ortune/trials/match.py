@@ -24,6 +24,7 @@ from ortune.measure.figures import (
     percentile_bounds,
     percentile_of,
 )
+from ortune.measure.interval import Interval
 from ortune.measure.stats import TRIM, TYPICAL_TRIM, clustered_interval, t_interval
 from ortune.trials.ledger import DEFAULT_POSITION
 from ortune.trials.meter import Meter, Round, one_regime, raise_default
@@ -213,7 +214,19 @@ class Tally:
         blocks = [each.blocks[position] for each in rounds]
         return figure_of(name, blocks, [each.loads_ns[position] for each in rounds])
 
-    def check(self, position: int, limit: Limit) -> LimitCheck:
+    def utilisation(self, position: int, confidence: float = CONFIDENCE) -> Interval | None:
+        """Return the share of the callers' time that one side's calls take, or None where they arrive at no rate."""
+        load = self.match.load
+        if not load.rate_per_s:
+            return None
+        means = [
+            np.mean([each.blocks[position].service_ns for each in launch if position in each.blocks])
+            for launch in self.launches
+            if any(position in each.blocks for each in launch)
+        ]
+        return t_interval([math.log(load.utilisation(float(mean))) for mean in means], confidence).exp()
+
+    def check(self, position: int, limit: Limit, confidence: float = CONFIDENCE) -> LimitCheck:
         """Return whether one side keeps to a limit, and how sure that is.
 
         The figure is taken launch by launch, and is unsure by how much these differ; a percentile that rests on too few
@@ -226,7 +239,7 @@ class Tally:
                 value = self._pooled(rounds, position, limit.figure)
                 base = self._pooled(rounds, DEFAULT_POSITION, limit.figure) if limit.relative else 1
                 values.append(math.log(value / base))
-        interval = t_interval(values, CONFIDENCE).exp()
+        interval = t_interval(values, confidence).exp()
         low, high = interval.low, interval.high
         if not self.has_calls(position, limit.figure) and not (limit.relative and position == DEFAULT_POSITION):
             least, most = self.bounds(position, limit.figure)

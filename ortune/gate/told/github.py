@@ -19,7 +19,7 @@ def annotate(results: Sequence[GateResult | GateError]) -> str:
     for result in results:
         text = reason_of(result)
         if isinstance(result, GateResult):
-            text = f"{'; '.join(map(describe_finding, result.findings))}. {text}"
+            text = ". ".join(filter(None, ("; ".join(map(describe_finding, result.findings)), text)))
         kind = KINDS[decision_of(result)]
         lines.append(f"::{kind} title={_property(f'ortune gate: {result.name}')}::{_data(text)}")
     return "\n".join(lines) + "\n"

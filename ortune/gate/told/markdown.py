@@ -20,10 +20,11 @@ def markdown(results: Sequence[GateResult | GateError]) -> str:
     for result in results:
         decision = decision_of(result)
         sign = f"{SIGNS[decision]} {decision}"
-        if isinstance(result, GateError):
+        findings = result.findings if isinstance(result, GateResult) else ()
+        if not findings:
             lines.append(f"| {_cell(result.name)} | {sign} | | | | |")
-        else:
-            for number, finding in enumerate(result.findings):
+        if isinstance(result, GateResult):
+            for number, finding in enumerate(findings):
                 estimate, _, interval = describe_interval(finding.slowdown).partition(" ")
                 lines.append(
                     f"| {_cell(result.name) if not number else ''} | {sign if not number else ''} "
@@ -32,13 +33,18 @@ def markdown(results: Sequence[GateResult | GateError]) -> str:
             base, head = describe_sides(result)
             notes.append(f"**{_cell(result.name)}**: base {_cell(base)}; head {_cell(head)}.")
         notes.append(f"{SIGNS[decision]} {_cell(result.name)}: {_cell(reason_of(result))}")
-    host = next((each for each in results if isinstance(each, GateResult)), None)
-    if host:
+    measured = [each for each in results if isinstance(each, GateResult)]
+    if measured:
+        host = measured[0].host
         notes.append(
             "Costs of head over costs of base, above 0 % is worse; measured side by side on "
-            f"{_cell(host.host.cpu_model)}, {host.host.n_usable} CPUs. "
-            f"Base against itself: {describe_interval(host.self_check)}."
+            f"{_cell(host.cpu_model)}, {host.n_usable} CPUs."
         )
+    notes.extend(
+        f"{_cell(each.name)}: base against itself {describe_interval(each.self_check)}."
+        for each in measured
+        if each.self_check
+    )
     return "\n".join([*lines, "", *(f"- {note}" for note in notes), ""])
 
 

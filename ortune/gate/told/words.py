@@ -24,6 +24,11 @@ def percent(ratio: float) -> str:
     return f"{100 * (ratio - 1):.3g}%"
 
 
+def describe_failure(allowed: float) -> str:
+    """Return what head is that fails: worse by more than it may be, or not as much better as it must be."""
+    return f"worse by more than {percent(allowed)}" if allowed >= 1 else f"less than {1 / allowed:.3g}x as good"
+
+
 def describe_interval(interval: Interval) -> str:
     """Return a slowdown for people, such as `+1.2% [-0.3%, +2.8%]`."""
     low, high = f"{100 * (interval.low - 1):+.1f}%", f"{100 * (interval.high - 1):+.1f}%"
