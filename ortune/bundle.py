@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,15 +12,22 @@ import msgspec
 from ortune.errors import RecordError
 from ortune.host import Fingerprint
 from ortune.host.names import describe_difference
-from ortune.record import SCHEMA, Bundle, Record, read_records
+from ortune.record import SCHEMA, Bundle, Record, proves_nothing, read_records
 from ortune.workload.values import Load
 
 
 class Sourced(msgspec.Struct, frozen=True, kw_only=True):
-    """A record, and where it was read: the file, with the record's number if the file is a bundle."""
+    """A record, and where it was read.
+
+    Attributes:
+        record: The record.
+        source: The file, with the record's number if the file is a bundle.
+        path: The file.
+    """
 
     record: Record
     source: str
+    path: str = ""
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,15 +35,22 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         record: The record that was picked; where none fits, the one that comes nearest.
-        source: Where it was read.
+        source: Where it was read: the file, with the record's number if the file is a bundle.
+        path: The file.
         fits: Whether it is for this class of host.
         why: Why it was picked, or why it does not fit, part of a sentence.
     """
 
     record: Record
     source: str
+    path: str = ""
     fits: bool
     why: str
+
+    @property
+    def applies(self) -> bool:
+        """Whether a program is to have its settings; those of a search that proved nothing are as good as any."""
+        return self.fits and not proves_nothing(self.record)
 
 
 def read_sourced(paths: Iterable[str | Path]) -> tuple[Sourced, ...]:
@@ -48,7 +63,9 @@ def read_sourced(paths: Iterable[str | Path]) -> tuple[Sourced, ...]:
     for path in paths:
         records = read_records(path)
         for number, record in enumerate(records, 1):
-            found.append(Sourced(record=record, source=f"{path}[{number}]" if len(records) > 1 else str(path)))
+            found.append(
+                Sourced(record=record, source=f"{path}[{number}]" if len(records) > 1 else str(path), path=str(path))
+            )
     return tuple(found)
 
 
@@ -76,7 +93,7 @@ def merge(records: Sequence[Sourced]) -> tuple[Bundle, tuple[Sourced, ...]]:
                 each.record.runtime.onnxruntime,
             )
         ).decode()
-        if key not in latest or each.record.search.started >= latest[key].record.search.started:
+        if key not in latest or started(each) >= started(latest[key]):
             latest[key] = each
     kept = {id(each) for each in latest.values()}
     dropped = tuple(each for each in records if id(each) not in kept)
@@ -112,12 +129,21 @@ def choose(records: Sequence[Sourced], host: Fingerprint, load: Load | None, *, 
         least = len(nearest.record.host.differences(host))
         left = [each for each in left if len(each.record.host.differences(host)) == least]
     wanted = load or Load()
-    left = sorted(left, key=lambda each: each.record.search.started, reverse=True)
+    left = sorted(left, key=started, reverse=True)
     best = min(left, key=lambda each: load_distance(each.record.workload.load, wanted))
     fits = bool(here) or any_host
     return Choice(
-        record=best.record, source=best.source, fits=fits, why=_explain(best, left, host, load, is_here=bool(here))
+        record=best.record,
+        source=best.source,
+        path=best.path,
+        fits=fits,
+        why=_explain(best, left, host, load, is_here=bool(here)),
     )
+
+
+def started(each: Sourced) -> datetime.datetime:
+    """Return when the search began; a time without its zone is taken as one of this host."""
+    return datetime.datetime.fromisoformat(each.record.search.started).astimezone()
 
 
 def load_distance(one: Load, other: Load) -> float:

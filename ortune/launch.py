@@ -58,6 +58,7 @@ def parse(arguments: list[str]) -> tuple[list[str], Wish]:
         check_writable(given.explain_json, "--explain-json")
     return given.configs, Wish(
         load=load_of(given.clients, given.rate, given.sessions),
+        pick=given.pick,
         any_model=given.any_model,
         any_host=given.any_host,
         keep_explicit=given.keep_explicit,
@@ -74,6 +75,7 @@ def make_parser() -> argparse.ArgumentParser:
     for name in ("--keep-explicit", "--any-model", "--any-host", "--explain"):
         parser.add_argument(name, action="store_true")
     parser.add_argument("--explain-json", type=Path)
+    parser.add_argument("--pick", type=int)
     parser.add_argument("--clients", type=int)
     parser.add_argument("--sessions", type=int)
     parser.add_argument("--rate")
@@ -92,11 +94,11 @@ def notes(choices: tuple[Choice, ...], *, keep_explicit: bool) -> list[str]:
     """Return what is told before the program starts."""
     lines = [
         f"{choice.source} for {choice.record.model.path}: {choice.why}"
-        if choice.fits
+        if choice.applies
         else f"warning: {describe_misfit(choice)}"
         for choice in choices
     ]
-    if any(choice.fits for choice in choices):
+    if any(choice.applies for choice in choices):
         lines.append(
             "options that the program sets itself win over tuned ones"
             if keep_explicit

@@ -6,7 +6,9 @@ with the path of the fault, as a config that is half understood would be half ap
 
 from __future__ import annotations
 
+import datetime
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +120,12 @@ class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     trials: tuple[Trial, ...]
     stages: tuple[StageTime, ...]
 
+    def __post_init__(self) -> None:
+        """Refuse what no search writes."""
+        if self.seed < 0:
+            raise ValueError(f"seed is {self.seed}, below 0")
+        datetime.datetime.fromisoformat(self.started)
+
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The document.
@@ -189,6 +197,9 @@ def read_records(path: str | Path) -> tuple[Record, ...]:
         raise RecordError(f"Cannot read {path}: {error.strerror}.") from None
     try:
         version = msgspec.json.decode(data, type=_Version).schema
+        document = msgspec.json.decode(data)
+    except RecursionError:
+        raise RecordError(f"{path} is not a record of ortune: it is nested too deeply.") from None
     except msgspec.ValidationError as error:
         raise RecordError(
             f"{path} is not a record of ortune: {error}.", "Make one: ortune search MODEL -o FILE."
@@ -202,14 +213,13 @@ def read_records(path: str | Path) -> tuple[Record, ...]:
         )
     if version < 1:
         raise RecordError(f"{path} has schema {version}, which never was.")
-    document = msgspec.json.decode(data)
     try:
         if "records" not in document:
             return (msgspec.convert(migrate(document, version), type=Record),)
         for each in document["records"] if isinstance(document["records"], list) else ():
             migrate(each, version)
         records = msgspec.convert({**document, "schema": SCHEMA}, type=Bundle).records
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, RecursionError) as error:
         raise RecordError(
             f"{path} is not a valid record: {error}.", "Write it anew: ortune search MODEL -o FILE."
         ) from None
@@ -298,13 +308,33 @@ def encode_record(record: Record | Bundle) -> bytes:
     return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
 
 
-def write_record(record: Record, path: Path) -> None:
+def write_record(record: Record, path: Path) -> Path | None:
     """Write the record so that there is always either the old file or the whole new one.
+
+    Where the new one proves nothing and the old one does, the old one is kept beside it.
+
+    Returns:
+        Where the old one was kept, or None.
 
     Raises:
         UsageError: The file cannot be written.
     """
+    kept = None
+    if proves_nothing(record) and path.is_file():
+        try:
+            old = read_record(path)
+        except RecordError:
+            old = None
+        if old is not None and not proves_nothing(old):
+            kept = path.with_suffix(f".before{path.suffix}")
+            write_atomically(kept, path.read_bytes())
     write_atomically(path, encode_record(record))
+    return kept
+
+
+def proves_nothing(record: Record) -> bool:
+    """Return whether the search found out nothing by which one config would be better than another."""
+    return record.evidence.verdict in {"inconclusive", "infeasible", "overload"}
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -333,8 +363,21 @@ def write_atomically(path: Path, data: bytes) -> None:
         raise UsageError(f"Cannot write {path}: {error.strerror}.") from None
 
 
-def check_writable(path: Path, option: str = "-o") -> None:
+def is_record(data: bytes) -> bool:
+    """Return whether a file's content looks like a record or a bundle, of whatever schema."""
+    try:
+        return "schema" in msgspec.json.decode(data, type=dict[str, Any])
+    except msgspec.MsgspecError:
+        return False
+
+
+def check_writable(path: Path, option: str = "-o", may_replace: Callable[[bytes], bool] | None = None) -> None:
     """Find out before the search whether a file that `option` names can be written.
+
+    Args:
+        path: The file.
+        option: What named it.
+        may_replace: Tells by the content of a file that is there whether it may be replaced; None where all may.
 
     Raises:
         UsageError: It cannot.
@@ -351,8 +394,14 @@ def check_writable(path: Path, option: str = "-o") -> None:
     try:
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
             pass
+        content = path.read_bytes() if may_replace and path.is_file() else b""
     except OSError as error:
         raise UsageError(f"Cannot write {path}: {error.strerror}.", f"Name another file with {option}.") from None
+    if may_replace and content.strip() and not may_replace(content):
+        raise UsageError(
+            f"{option} {path}: this file is there already, and is nothing that would be written here.",
+            "It is left as it is: name another file, or remove it.",
+        )
 
 
 def json_schema() -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ortune.errors import UsageError
 from ortune.gate.told.history import Entry
+from ortune.gate.told.words import cost_of
 
 SUFFIXES = (".svg", ".png", ".pdf")
 
@@ -60,7 +61,7 @@ def draw(entries: Sequence[Entry], path: Path) -> None:
         axis.axhline(allowed, color="gray", linestyle="--", linewidth=1)
         axis.annotate(f"allowed {allowed:+.3g} %", (0.005, allowed), xycoords=("axes fraction", "data"), fontsize=8)
         axis.axhline(0, color="black", linewidth=0.5)
-        axis.set_title(f"{name}: {objective}", fontsize=10, loc="left")
+        axis.set_title(f"{name}: {cost_of(objective)}", fontsize=10, loc="left")
         axis.set_ylabel("head against base, %")
     try:
         figure.savefig(path)

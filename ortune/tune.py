@@ -21,8 +21,8 @@ from ortune.measure.executor import BUILD_DEADLINE_S, WORKER_COMMAND, ProcessExe
 from ortune.measure.neighbour import Neighbour
 from ortune.measure.runtime import NOT_FOR_SEARCHES, find_fault, installed_version, read_installed_runtime
 from ortune.model import ModelInfo, digest_of, read_model
-from ortune.record import SCHEMA, Evidence, Model, OutputCheck, Record, Search, check_writable, write_record
-from ortune.trials.values import Budget, Observe, Outcome, StrategyName
+from ortune.record import SCHEMA, Evidence, Model, OutputCheck, Record, Search, check_writable, is_record, write_record
+from ortune.trials.values import Budget, Observe, Outcome, StrategyName, check_study
 from ortune.workload import Feed, Goal, InputOptions, Tolerance, Workload, make_feed
 from ortune.workload.values import APPROXIMATE_TOLERANCE, QUANTIZED_TOLERANCE
 
@@ -100,10 +100,17 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """The record, and the outcome that it was made of."""
+    """What a search gives.
+
+    Attributes:
+        record: The record.
+        outcome: What it was made of.
+        kept: Where the record is that was there before and proves more, or None.
+    """
 
     record: Record
     outcome: Outcome
+    kept: Path | None = None
 
 
 def prepare(request: SearchRequest) -> Setting:
@@ -117,9 +124,10 @@ def prepare(request: SearchRequest) -> Setting:
     if request.n_trials is not None and request.n_trials < 1:
         raise UsageError(f"--trials {request.n_trials}: at least one candidate must be tried.")
     if request.output is not None:
-        check_writable(request.output)
+        check_writable(request.output, may_replace=is_record)
     if request.study is not None:
         check_writable(request.study, "--study")
+        check_study(request.study)
     model = read_model(request.model)
     host = read_host()
     feed = make_feed(model, request.inputs)
@@ -246,14 +254,14 @@ def search(setting: Setting, observe: Observe = lambda progress: None) -> Result
             observe=observe,
             check=check,
         )
-        record = make_record(setting, outcome, executor.runtime, started)
+        record, kept = make_record(setting, outcome, executor.runtime, started), None
         if request.output is not None:
-            write_record(record, request.output)
+            kept = write_record(record, request.output)
         if request.history is not None and (best := best_of(outcome, setting.space.base)):
             remember(request.history, make_finding(Fingerprint.of(host), setting.model.traits, request.goal, best))
         if outcome.interrupted:
             check()
-    return Result(record=record, outcome=outcome)
+    return Result(record=record, outcome=outcome, kept=kept)
 
 
 def best_of(outcome: Outcome, base: Config) -> list[Config]:

@@ -17,7 +17,7 @@ from ortune.trials.duel import is_overloaded, kept_all, names_of
 from ortune.trials.values import Speedup
 from ortune.tune import SearchRequest, Setting
 from ortune.tune import prepare as prepare_search
-from ortune.workload import Goal, InputOptions
+from ortune.workload import Goal, InputOptions, Objective
 
 Answer = Literal["holds", "does_not_hold", "inconclusive"]
 
@@ -76,7 +76,7 @@ def prepare(
     return prepare_search(
         SearchRequest(
             model=str(model),
-            goal=Goal(load=workload.load, objectives=workload.objectives, limits=workload.limits),
+            goal=Goal(load=workload.load, objectives=gained_first(record), limits=workload.limits),
             beside=beside,
             budget_s=time_s,
             seed=seed,
@@ -106,11 +106,21 @@ def recorded_inputs(record: Record, data: str | None) -> InputOptions:
     )
 
 
-def recorded_speedup(record: Record) -> Speedup | None:
-    """Return what the record claims for its config; for a point of a front, what is claimed for that."""
+def gained_first(record: Record) -> tuple[Objective, ...]:
+    """Return the record's objectives; for a point of a front, one in which it is proven to be better goes first."""
+    objectives = record.workload.objectives
     for point in record.evidence.front:
         if point.summary.config == record.config:
-            return point.speedups.get(record.workload.objectives[0])
+            found = [name for name in objectives if (gain := point.speedups.get(name)) and gain.low > 1]
+            return tuple(dict.fromkeys((*found, *objectives)))
+    return objectives
+
+
+def recorded_speedup(record: Record) -> Speedup | None:
+    """Return what the record claims for its config, in the first of its gains."""
+    for point in record.evidence.front:
+        if point.summary.config == record.config:
+            return point.speedups.get(gained_first(record)[0])
     winner = record.evidence.winner
     return record.evidence.speedup if winner is None or winner.config == record.config else None
 

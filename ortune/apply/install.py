@@ -18,6 +18,7 @@ from ortune.errors import UsageError
 def install(
     config: str | Path | Sequence[str | Path] | None = None,
     *,
+    pick: int | None = None,
     any_model: bool = False,
     any_host: bool = False,
     keep_explicit: bool = False,
@@ -33,6 +34,7 @@ def install(
 
     Args:
         config: Records or bundles; None for those that ORTUNE_CONFIG names.
+        pick: Which point of the record's front, counted from 1; None for what it recommends.
         any_model: Whether every session gets the settings, whatever its model.
         any_host: Whether a record for another class of host is used.
         keep_explicit: Whether options that the program sets by itself win over tuned ones.
@@ -50,8 +52,11 @@ def install(
         if not config:
             raise UsageError("There is no record to install.", f"Pass one, or name it in {CONFIG_VARIABLE}.")
     paths = [config] if isinstance(config, (str, Path)) else list(config)
+    if not paths:
+        raise UsageError("There is no record to install.", "Pass the path of one.")
     wish = Wish(
         load=load_of(clients, rate, sessions),
+        pick=pick,
         any_model=any_model,
         any_host=any_host,
         keep_explicit=keep_explicit,
@@ -83,7 +88,7 @@ def plan_of(paths: Sequence[str | Path], wish: Wish, warn: Callable[[str], None]
     """
     choices = choose_records(paths, wish)
     for choice in choices:
-        if not choice.fits:
+        if not choice.applies:
             warn(describe_misfit(choice))
     if missing := missing_variables(environment_of(choices)):
         warn(missing)

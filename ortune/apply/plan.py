@@ -13,7 +13,7 @@ import msgspec
 from ortune.bundle import Choice, choose_all, read_sourced
 from ortune.errors import RecordError, UsageError
 from ortune.host import Fingerprint, read_host
-from ortune.record import tried_by
+from ortune.record import pick_point, tried_by
 from ortune.workload.values import Load
 
 
@@ -22,6 +22,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         load: How calls will arrive, or None where that is not told.
+        pick: Which point of the record's front, counted from 1; None for what it recommends.
         any_model: Whether every session gets the settings, whatever its model.
         any_host: Whether a record for another class of host is used.
         keep_explicit: Whether options that the program sets by itself win over tuned ones.
@@ -31,6 +32,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     load: Load | None = None
+    pick: int | None = None
     any_model: bool = False
     any_host: bool = False
     keep_explicit: bool = False
@@ -44,7 +46,7 @@ def choose_records(configs: Sequence[str | Path], wish: Wish) -> tuple[Choice, .
 
     Raises:
         RecordError: A file holds no records.
-        UsageError: They are for several models, and every model is to have the settings of one.
+        UsageError: They are for several models, and one is needed.
     """
     choices = choose_all(
         read_sourced(configs), Fingerprint.of(read_host(memory=False)), wish.load, any_host=wish.any_host
@@ -52,6 +54,12 @@ def choose_records(configs: Sequence[str | Path], wish: Wish) -> tuple[Choice, .
     if wish.any_model and len(choices) > 1:
         models = ", ".join(choice.record.model.path for choice in choices)
         raise UsageError(f"--any-model: the records are for several models: {models}.", "Pass one of them.")
+    if wish.pick is not None:
+        if len(choices) > 1:
+            models = ", ".join(choice.record.model.path for choice in choices)
+            raise UsageError(f"--pick: the records are for several models: {models}.", "Pass one of them.")
+        (choice,) = choices
+        choices = (msgspec.structs.replace(choice, record=pick_point(choice.record, wish.pick)),)
     return choices
 
 
@@ -73,8 +81,8 @@ def _rule(choice: Choice) -> dict[str, Any]:
         "source": choice.source,
         "path": record.model.path,
         "files": msgspec.to_builtins(record.model.files),
-        "config": msgspec.to_builtins(record.config) if choice.fits else None,
-        "reason": choice.why,
+        "config": msgspec.to_builtins(record.config) if choice.applies else None,
+        "reason": choice.why if not choice.fits else "its search proved nothing",
         "tried": tried_by(record),
         "onnxruntime": record.runtime.onnxruntime,
     }
@@ -88,7 +96,7 @@ def environment_of(choices: Sequence[Choice]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for choice in choices:
-        for name, value in choice.record.config.environment.items() if choice.fits else ():
+        for name, value in choice.record.config.environment.items() if choice.applies else ():
             if found.setdefault(name, value) != value:
                 raise UsageError(
                     f"{choice.source} needs {name}={value}, another record {name}={found[name]}: "

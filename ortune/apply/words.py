@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from ortune.apply.launch import SEPARATED_BY_SPACE
 from ortune.bundle import Choice
 from ortune.workload.values import Load, make_load
 
@@ -22,6 +23,11 @@ def load_of(
 
 def describe_misfit(choice: Choice) -> str:
     """Return that a record is not used, and why."""
+    if choice.fits:
+        return (
+            f"{choice.source} is not used: its search proved nothing. Sessions of {choice.record.model.path} keep the "
+            "program's own options."
+        )
     return (
         f"{choice.source} is not used: {choice.why}. Sessions of {choice.record.model.path} keep the program's own "
         "options. Search here, or use it all the same with any_host (--any-host)."
@@ -30,8 +36,13 @@ def describe_misfit(choice: Choice) -> str:
 
 def missing_variables(wanted: dict[str, str]) -> str:
     """Return which variables should have been set before this process started; empty if none."""
-    missing = {name: value for name, value in wanted.items() if os.environ.get(name) != value}
+    missing = {name: value for name, value in wanted.items() if not _is_in_force(name, value)}
     settings = " ".join(f"{name}={value}" for name, value in missing.items())
     if not missing:
         return ""
     return f"this config needs environment variables that only work when a process starts with them: {settings}"
+
+
+def _is_in_force(name: str, value: str) -> bool:
+    here = os.environ.get(name, "")
+    return here == value or (name in SEPARATED_BY_SPACE and set(value.split()) <= set(here.split()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from typing import Annotated
+from typing import Annotated, TextIO, cast
 
 import typer
 
@@ -16,11 +16,12 @@ from ortune.cli.gate import gate
 from ortune.cli.host import host
 from ortune.cli.knobs import knobs
 from ortune.cli.merge import merge
+from ortune.cli.outlet import Outlet
 from ortune.cli.profile import profile
 from ortune.cli.report import report
 from ortune.cli.search import search
 from ortune.cli.space import space
-from ortune.errors import ExitCode, OrtuneError
+from ortune.errors import ExitCode, OrtuneError, UsageError
 from ortune.interrupts import is_interrupt, raise_interrupts
 
 app = typer.Typer(
@@ -65,14 +66,17 @@ def options(
 def main() -> None:
     """Run the command line, and turn errors into messages and exit codes."""
     raise_interrupts()
+    outlet = Outlet(sys.stdout)
+    sys.stdout = cast("TextIO", outlet)
     try:
-        app()
+        try:
+            app()
+        except SystemExit:
+            if fault := outlet.find_fault():
+                raise UsageError(f"Cannot write to stdout: {fault}.") from None
+            raise
     except OrtuneError as error:
         show_error(error)
-        sys.exit(ExitCode.ERROR)
-    except BrokenPipeError:
-        # The reader of our output has gone, as `head` does. Nothing more can be said to it.
-        sys.stderr.close()
         sys.exit(ExitCode.ERROR)
     except BaseException as error:
         if is_interrupt(error):

@@ -16,7 +16,7 @@ def report(
     ],
     output: Annotated[
         str | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Draw it as .svg, .png or .pdf; needs ortune[report]."),
+        typer.Option("-o", "--output", metavar="FILE", help="Draw it as .svg, .png or .pdf; needs ortune\\[report]."),
     ] = None,
     name: Annotated[
         list[str] | None, typer.Option("--only", metavar="NAME", help="This gate alone; several times.")

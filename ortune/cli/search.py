@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ortune.cli import options
-from ortune.errors import ExitCode
+from ortune.errors import ExitCode, UsageError
 
 
 def search(
@@ -122,6 +122,8 @@ def search(
         approximate=allow_approximate,
         build_deadline_s=options.parse_duration_s(build_timeout, "--build-timeout"),
     )
+    if output is None:
+        check_default_path(path, model)
     setting = prepare(request)
     console = make_console(stderr=json)
     if not quiet:
@@ -129,7 +131,7 @@ def search(
     with SearchProgress(console, quiet=quiet) as progress:
         result = run(setting, progress)
     if not quiet:
-        show_verdict(console, result.record, path)
+        show_verdict(console, result.record, path, result.kept)
     if json:
         sys.stdout.buffer.write(encode_record(result.record))
     if result.outcome.interrupted:
@@ -138,3 +140,22 @@ def search(
         raise typer.Exit(ExitCode.INCONCLUSIVE)
     if result.outcome.verdict in {"infeasible", "overload"}:
         raise typer.Exit(ExitCode.NO)
+
+
+def check_default_path(path: Path, model: str) -> None:
+    """Check that the file that nobody named holds no record of another model: many are called model.onnx.
+
+    Raises:
+        UsageError: It does.
+    """
+    from ortune.errors import RecordError
+    from ortune.record import read_record
+
+    if not path.is_file():
+        return
+    try:
+        other = read_record(path).model.path
+    except RecordError:
+        return
+    if Path(other).resolve() != Path(model).resolve():
+        raise UsageError(f"{path} is there already: the record of {other}.", "Name another file with -o.")

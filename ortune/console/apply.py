@@ -24,7 +24,9 @@ from ortune.record import Bundle, Record
 def show_apply(console: Console, record: Record, run: TrialRun, snippet: str) -> None:
     """Print the whole page."""
     evidence = record.evidence
-    if record.config.is_default:
+    if record.config.is_default and evidence.front:
+        console.print("This point of the front is [bold]ONNX Runtime's default[/].")
+    elif record.config.is_default:
         console.print(f"This record recommends [bold]ONNX Runtime's default[/]: {evidence.reason}.")
     else:
         speedup = evidence.speedup
@@ -49,7 +51,9 @@ def show_apply(console: Console, record: Record, run: TrialRun, snippet: str) ->
             )
         )
     console.print()
-    console.print(Syntax(snippet, "python", background_color="default", word_wrap=True))
+    # Not broken at the edge: it is to be copied.
+    code = Syntax(snippet, "python", background_color="default").highlight(snippet)
+    console.print(code, soft_wrap=True)
 
 
 def _show_run(console: Console, run: TrialRun) -> None:

@@ -79,7 +79,7 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
     objective = comparison.objective
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("", justify="right", no_wrap=True)
-    table.add_column("config", no_wrap=True)
+    table.add_column("config", overflow="fold")
     shown = list(dict.fromkeys(["p50", "p99", objective]))
     names = [name for name in shown if FIGURES[name].percentile or name in {"mean", "load-time"}]
     for name in names:

@@ -16,15 +16,24 @@ from rich.text import Text
 from ortune.console.search import figure, figure_of_summary, make_grid
 from ortune.console.text import duration, plural, size, three_digits
 from ortune.gate.told.history import Entry
-from ortune.gate.told.words import decision_of, describe_allowed, describe_finding, describe_interval, reason_of
+from ortune.gate.told.words import (
+    cost_of,
+    decision_of,
+    describe_allowed,
+    describe_finding,
+    describe_interval,
+    reason_of,
+)
 from ortune.gate.values import Finding, GateError, GateRequest, GateResult, Look, Observe
 from ortune.knobs import describe
 from ortune.measure.interval import Interval
 
 COLOURS = {"pass": "green", "fail": "red", "inconclusive": "yellow", "error": "red"}
 
-WIDTH = 41
+WIDTH = 21
 """Characters of the line on which an interval is drawn; odd, so that no difference has a place of its own."""
+
+KEPT = {"yes": "kept", "no": "broken", "unsure": "uncertain"}
 
 SPAN = 3.0
 """What the line shows: from no difference to this multiple of what is allowed, on both sides."""
@@ -117,7 +126,7 @@ class GateScreen:
             self._console.print(Text(f"outputs agree: they differ by {result.max_error:.2g} at most", "dim"))
         for check in result.limits:
             colour = {"yes": "green", "no": "red"}.get(check.kept, "yellow")
-            self._console.print(Text.assemble(("limit ", "dim"), check.limit, "  ", (check.kept, colour)))
+            self._console.print(Text.assemble(("limit ", "dim"), check.limit, "  ", (KEPT[check.kept], colour)))
         self._console.print(Text.assemble((result.decision, f"bold {COLOURS[result.decision]}"), f"  {result.reason}"))
 
     def show_all(self, results: Sequence[GateResult | GateError]) -> None:
@@ -146,7 +155,7 @@ def draw_look(name: str, look: Look) -> Group:
 
 def draw_finding(finding: Finding) -> Text:
     """Return a finding as a line: the interval, no difference, and what is allowed."""
-    text = Text(f"{finding.objective:>12}  ")
+    text = Text(f"{cost_of(finding.objective):>12}  ")
     text.append_text(draw_interval(finding.slowdown, finding.allowed))
     text.append(f"  {describe_interval(finding.slowdown)}", COLOURS[finding.decision])
     text.append(f"  allowed {describe_allowed(finding.allowed)}", "dim")
@@ -208,9 +217,9 @@ def show_history(console: Console, entries: Sequence[Entry], output: str | None)
     """Print how the gates of a history went."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("time", "gate", "decision", "head against base", "head"):
-        table.add_column(column, no_wrap=column != "head")
+        table.add_column(column, no_wrap=column in {"time", "decision"}, overflow="fold")
     for entry in entries:
-        slowdowns = "; ".join(f"{name} {describe_interval(each)}" for name, each in entry.slowdowns.items())
+        slowdowns = "\n".join(f"{cost_of(name)} {describe_interval(each)}" for name, each in entry.slowdowns.items())
         table.add_row(
             entry.time[:16].replace("T", " "),
             escape(entry.name),

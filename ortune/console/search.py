@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shlex
 import time
 from collections.abc import Sequence
@@ -29,6 +30,8 @@ from ortune.workload import FIGURES
 PLAIN_INTERVAL_S = 5.0
 LIVE_INTERVAL_S = 0.1
 
+LOG_WIDTH = 200
+
 WIDEST = 100
 
 MOST_SHAPES = 4
@@ -41,6 +44,9 @@ DRIFT_WORTH_TELLING = 1.25
 def make_console(*, stderr: bool = False) -> Console:
     """Return a console that is not wider than people like to read."""
     console = Console(stderr=stderr, highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        # A log has no edge: nothing is cut off there.
+        return Console(stderr=stderr, highlight=False, width=LOG_WIDTH)
     if console.width > WIDEST:
         console = Console(stderr=stderr, highlight=False, width=WIDEST)
     return console
@@ -184,7 +190,8 @@ class SearchProgress:
         elif new_stage or now_s - self._last_s > PLAIN_INTERVAL_S or report.done == report.total:
             left = f"{report.left_s:.0f} s left"
             self._console.print(
-                f"{report.stage} {report.done}/{report.total}, {left}, best so far {_best(report)}",
+                f"{report.stage} {report.done}/{report.total}, {left}, "
+                f"{'' if report.stage == 'duel' else 'best '}so far {_best(report)}",
                 soft_wrap=True,
                 markup=False,
             )
@@ -223,13 +230,22 @@ def _best(report: Report) -> str:
     return f"{ratio(report.speedup.estimate)}{bounds}  {report.best.label}"
 
 
-def show_verdict(console: Console, record: Record, output: Path | None) -> None:
-    """Print the verdict, the figures that it rests on, and what to do next."""
+def show_verdict(console: Console, record: Record, output: Path | None, kept: Path | None = None) -> None:
+    """Print the verdict, the figures that it rests on, and what to do next.
+
+    Args:
+        console: Where.
+        record: What was found.
+        output: Where it was written, or None.
+        kept: Where the record is that was there before and proves more, or None.
+    """
     evidence = record.evidence
     speedup = evidence.speedup
     console.print()
     console.print(headline(record))
-    if evidence.verdict not in {"faster", "trade_off"} or (evidence.baseline and is_overloaded(evidence.baseline)):
+    if record.search.interrupted and evidence.verdict == "inconclusive":
+        pass  # the headline says it all
+    elif evidence.verdict not in {"faster", "trade_off"} or (evidence.baseline and is_overloaded(evidence.baseline)):
         console.print(Text(f"{evidence.reason[0].upper()}{evidence.reason[1:]}.", "dim"))
     if evidence.best_so_far:
         best = evidence.best_so_far
@@ -259,12 +275,19 @@ def show_verdict(console: Console, record: Record, output: Path | None) -> None:
     for warning in _warnings(record):
         console.print(Text(warning, "yellow"))
     if output is not None:
-        grid = make_grid()
-        grid.add_row("written", escape(str(output)))
-        if not record.config.is_default:
-            command = f"ortune apply {shlex.quote(str(output))} {shlex.quote(record.model.path)}"
-            grid.add_row("next", f"[bold]{escape(command)}[/]")
-        console.print(grid)
+        show_written(console, record, output, kept)
+
+
+def show_written(console: Console, record: Record, output: Path, kept: Path | None) -> None:
+    """Print where the record is, and what to do next."""
+    grid = make_grid()
+    grid.add_row("written", escape(str(output)))
+    if kept is not None:
+        grid.add_row("kept", f"{escape(str(kept))}  [dim]the record that was there, as it proves more[/]")
+    if not record.config.is_default:
+        command = f"ortune apply {shlex.quote(str(output))} {shlex.quote(record.model.path)}"
+        grid.add_row("next", f"[bold]{escape(command)}[/]")
+    console.print(grid)
 
 
 def name_of_base(record: Record) -> str:
@@ -300,7 +323,7 @@ def headline(record: Record) -> str:
     if evidence.verdict == "overload":
         return "[bold red]Overload[/]: no candidate keeps up with the rate"
     if evidence.verdict == "trade_off":
-        return f"[bold green]A choice of {len(evidence.front)}[/]: each is better than all others in something"
+        return f"[bold green]A choice of {len(evidence.front)}[/]: none is better than another in everything"
     if record.search.interrupted:
         return "[bold yellow]Interrupted[/]: nothing is proven, the default stays recommended"
     return "[bold yellow]Inconclusive[/]: the default stays recommended"
@@ -354,7 +377,7 @@ def figures_table(baseline: Summary, winner: Summary, *, proven: bool) -> Table:
     return table
 
 
-KEPT = {"yes": "[green]kept[/]", "no": "[red]broken[/]", "unsure": "[yellow]too near to tell[/]"}
+KEPT = {"yes": "[green]kept[/]", "no": "[red]broken[/]", "unsure": "[yellow]uncertain[/]"}
 
 
 def limits_table(baseline: Sequence[LimitCheck], winner: Sequence[LimitCheck], *, proven: bool) -> Table:
@@ -497,10 +520,8 @@ def _warnings(record: Record) -> list[str]:
             "Search again on a quiet one if that is where the model runs."
         )
     elif noise.blocks and noise.contended > 0.1 * noise.blocks:
-        warnings.append(
-            f"Other programs used the CPUs during {noise.contended} of {noise.blocks} blocks; "
-            "the duel counts the quiet ones alone."
-        )
+        counted = "; the duel counts the quiet ones alone" if evidence.winner or evidence.front else ""
+        warnings.append(f"Other programs used the CPUs during {noise.contended} of {noise.blocks} blocks{counted}.")
     if noise.slowed > 0.1 * noise.blocks:
         warnings.append(
             f"The GPU ran slower than it might, for heat or power, in {noise.slowed} of {noise.blocks} blocks."

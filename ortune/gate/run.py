@@ -36,7 +36,7 @@ from ortune.trials.plan import block_plan
 from ortune.trials.run import Basis, calibrate
 from ortune.trials.values import Noise
 from ortune.tune import MEMORY_SHARE, describe_model, describe_workload, usual_tolerance
-from ortune.verify import HELD_SHARE, recorded_inputs, recorded_speedup
+from ortune.verify import HELD_SHARE, gained_first, recorded_inputs, recorded_speedup
 from ortune.workload import Feed, Goal, InputOptions, Load, Objective, Tolerance, make_feed, make_goal
 
 LARGEST_SLOWDOWN = 10.0
@@ -130,7 +130,7 @@ def _goal_of(wish: Wish, record: Record | None) -> Goal:
     load = wish.load or (workload.load if workload else Load())
     goal = make_goal(load, wish.objective, None, wish.limits)
     if workload and load == workload.load and wish.objective is None:
-        goal = msgspec.structs.replace(goal, objectives=workload.objectives)
+        goal = msgspec.structs.replace(goal, objectives=gained_first(record) if record else workload.objectives)
     if workload and not wish.limits:
         goal = msgspec.structs.replace(goal, limits=workload.limits)
     return goal
@@ -159,9 +159,9 @@ def _sides_of_gain(
         )
     recorded = recorded_speedup(record)
     workload = record.workload
-    if not wish.slowdowns and (goal.load, goal.objective) != (workload.load, workload.objectives[0]):
+    if not wish.slowdowns and (goal.load, goal.objective) != (workload.load, gained_first(record)[0]):
         raise UsageError(
-            f"{wish.base}: its gain was recorded in {workload.objectives[0]} for {workload.load}; nothing is known of "
+            f"{wish.base}: its gain was recorded in {gained_first(record)[0]} for {workload.load}; nothing is known of "
             f"{goal.objective} for {goal.load}.",
             "Leave these options out, or say with --max-slowdown how much worse than the default it may be.",
         )

@@ -67,6 +67,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     global_thread_pool: ThreadPool | None = None
     per_session: tuple[dict[str, str], ...] = ()
 
+    def __post_init__(self) -> None:
+        """Refuse what no process can be given."""
+        if not self.providers:
+            raise ValueError("there are no providers")
+        for name, value in self.environment.items():
+            if not name or "=" in name or "\0" in name or "\0" in value:
+                raise ValueError(f"{name!r}={value!r} is no environment variable")
+
     @property
     def key(self) -> str:
         """A text that is equal for equal configs, whatever the order of their entries."""

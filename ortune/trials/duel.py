@@ -155,7 +155,8 @@ def judge(goal: Goal, duel: DuelResult, *, others_left: bool = False) -> tuple[V
         return "inconclusive", f"nothing is better than the default, which may break {broken}"
     if verdict == "faster" and challenger != "yes":
         unsure = names_of(duel.limits, "no", "unsure")
-        return "inconclusive", f"the best candidate is too near to {unsure} to tell: give it a larger --budget"
+        what = f"it is uncertain whether the best candidate keeps to {unsure}"
+        return "inconclusive", f"{what}: give it a larger --budget"
     if verdict == "faster" and is_overloaded(duel.default):
         return verdict, (
             f"the default can serve {capacity(duel.default, goal.load):.3g} of {goal.load.rate_per_s:g} requests a "

@@ -146,14 +146,14 @@ def judge_front(context: Context, tally: Tally, time: StageTime) -> FrontResult:
         reason = (
             f"{lacking[0]} should rest on {calls_needed(lacking[0])} calls of each side, and there were fewer"
             if lacking
-            else "everything is too near to a limit to tell"
+            else "it is uncertain whether anything keeps to the limits"
         )
         return result("inconclusive", f"{reason}: give it a larger --budget", proven, recommend=False)
     if kept[DEFAULT_POSITION] == "no":
         # Whatever keeps to the limits is better than what does not.
         return result("trade_off", "the default breaks a limit, and these keep to all", keeping, recommend=True)
     offered = [position for position in proven if kept[position] == "yes" or position == DEFAULT_POSITION]
-    answer = result("trade_off", "each of these is better than all others in something", offered, recommend=True)
+    answer = result("trade_off", "none of these is better than another in everything", offered, recommend=True)
     if [point.summary.config for point in answer.front] == [tally.match.configs[DEFAULT_POSITION]]:
         reason = "nothing is better in any of the objectives beyond doubt"
         return msgspec.structs.replace(answer, verdict="default_is_best", reason=reason)

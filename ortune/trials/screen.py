@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import optuna
 
-from ortune.errors import UsageError
 from ortune.knobs import Candidate, SearchSpace
 from ortune.measure import Live
 from ortune.trials.ledger import Entry
 from ortune.trials.stage import Context
 from ortune.trials.strategy import CONFIG, EXCESS, KEEPS, VARIANCE, ThompsonSampler
-from ortune.trials.values import StageTime
+from ortune.trials.values import SQLITE_SUFFIXES, StageTime, check_study
 
 BATCH = 4
 """Candidates that are live at a time, beside the default: they start in parallel and share its control blocks."""
@@ -63,18 +62,12 @@ def open_study(path: Path | None, sampler: optuna.samplers.BaseSampler, n_object
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     storage: Any = None
     if path is not None:
-        if path.exists():
-            raise UsageError(f"--study {path}: the file exists.", "Name a new file; each search gets its own study.")
-        if path.suffix in {".db", ".sqlite", ".sqlite3"}:
+        check_study(path)
+        if path.suffix in SQLITE_SUFFIXES:
             storage = f"sqlite:///{path.resolve()}"
-        elif path.suffix in {".log", ".journal"}:
+        else:
             backend = optuna.storages.journal.JournalFileBackend(str(path))
             storage = optuna.storages.JournalStorage(backend)
-        else:
-            raise UsageError(
-                f"--study {path}: the suffix {path.suffix!r} is not known.",
-                "Use .db for SQLite, or .journal for Optuna's journal file.",
-            )
     return optuna.create_study(
         study_name=STUDY_NAME, storage=storage, sampler=sampler, directions=["minimize"] * n_objectives
     )

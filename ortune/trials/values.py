@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
@@ -39,7 +40,26 @@ StrategyName = Literal["adaptive", "tpe", "random", "exhaustive"]
 - "exhaustive": all of them.
 """
 
+SQLITE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
+JOURNAL_SUFFIXES = (".log", ".journal")
+"""What Optuna's study can be kept in, by the file's suffix."""
+
 STRATEGIES: tuple[StrategyName, ...] = get_args(StrategyName)
+
+
+def check_study(path: Path) -> None:
+    """Check that a file can take a new study.
+
+    Raises:
+        UsageError: It exists, or has another suffix.
+    """
+    if path.exists():
+        raise UsageError(f"--study {path}: the file exists.", "Name a new file; each search gets its own study.")
+    if path.suffix not in {*SQLITE_SUFFIXES, *JOURNAL_SUFFIXES}:
+        raise UsageError(
+            f"--study {path}: the suffix {path.suffix!r} is not known.",
+            "Use .db for SQLite, or .journal for Optuna's journal file.",
+        )
 
 
 def parse_strategy(text: str) -> StrategyName:

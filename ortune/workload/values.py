@@ -95,6 +95,15 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     arrivals: Arrivals | None = None
     sessions: int = 1
 
+    def __post_init__(self) -> None:
+        """Refuse what is no load."""
+        if self.clients < 1 or self.sessions < 1:
+            raise ValueError(f"{self.clients} clients on {self.sessions} sessions are no load")
+        if (self.scenario == "server") != (self.rate_per_s is not None):
+            raise ValueError(f"a load of the scenario {self.scenario} with a rate of {self.rate_per_s}")
+        if self.rate_per_s is not None and not 0 < self.rate_per_s < math.inf:
+            raise ValueError(f"{self.rate_per_s} requests a second are no load")
+
     @property
     def default_objective(self) -> Objective:
         """The objective that suits this load."""
@@ -349,6 +358,11 @@ class InputData(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     dtype: str
     shapes: tuple[tuple[int, ...], ...]
     origin: str
+
+    def __post_init__(self) -> None:
+        """Refuse what was fed with nothing."""
+        if not self.shapes:
+            raise ValueError("there are no shapes")
 
     def __str__(self) -> str:
         return self.dtype + " ".join(f"[{','.join(map(str, shape))}]" for shape in self.shapes)

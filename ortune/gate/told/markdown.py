@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ortune.gate.told.words import SIGNS, decision_of, describe_interval, describe_sides, percent, reason_of
+from ortune.gate.told.words import SIGNS, cost_of, decision_of, describe_interval, describe_sides, percent, reason_of
 from ortune.gate.values import GateError, GateResult
 
 
@@ -26,10 +26,9 @@ def markdown(results: Sequence[GateResult | GateError]) -> str:
         if isinstance(result, GateResult):
             for number, finding in enumerate(findings):
                 estimate, _, interval = describe_interval(finding.slowdown).partition(" ")
-                lines.append(
-                    f"| {_cell(result.name) if not number else ''} | {sign if not number else ''} "
-                    f"| {finding.objective} {estimate} | {interval} | {percent(finding.allowed)} | {result.pairs} |"
-                )
+                first = (_cell(result.name), sign) if not number else ("", "")
+                figures = (f"{cost_of(finding.objective)} {estimate}", interval, percent(finding.allowed))
+                lines.append(f"| {' | '.join((*first, *figures, str(result.pairs)))} |")
             base, head = describe_sides(result)
             notes.append(f"**{_cell(result.name)}**: base {_cell(base)}; head {_cell(head)}.")
         notes.append(f"{SIGNS[decision]} {_cell(result.name)}: {_cell(reason_of(result))}")

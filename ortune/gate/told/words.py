@@ -40,10 +40,15 @@ def describe_allowed(allowed: float) -> str:
     return f"{'+' * (allowed >= 1)}{percent(allowed)}"
 
 
+def cost_of(objective: str) -> str:
+    """Return the name of what is compared, of which less is better."""
+    return f"1/{objective}" if objective == "throughput" else objective
+
+
 def describe_finding(finding: Finding) -> str:
     """Return a finding, as `p50 +1.2% [-0.3%, +2.8%], allowed +3%`."""
     interval = describe_interval(finding.slowdown)
-    return f"{finding.objective} {interval}, allowed {describe_allowed(finding.allowed)}"
+    return f"{cost_of(finding.objective)} {interval}, allowed {describe_allowed(finding.allowed)}"
 
 
 def describe_sides(result: GateResult) -> tuple[str, str]:
