@@ -28,6 +28,11 @@ def run_program(arguments: list[str]) -> None:
 
         show_error(error)
         sys.exit(ExitCode.ERROR)
+    except Exception:  # noqa: BLE001  (a fault of ortune's own: Python would end with 1, which is an answer here)
+        import traceback
+
+        traceback.print_exc()
+        sys.exit(ExitCode.ERROR)
 
 
 if __name__ == "__main__":

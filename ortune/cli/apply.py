@@ -97,9 +97,9 @@ def apply(
     from ortune.apply.words import load_of
 
     load = load_of(clients, rate, sessions)
-    record, source = find_record(configs, model, load, pick, any_host=any_host)
+    record, path = find_record(configs, model, load, pick, any_host=any_host)
     if to:
-        export(record, source, model, to, output)
+        export(record, path, model, to, output)
     elif output:
         raise UsageError(f"-o {output}: there is nothing to write without --to.", "ortune apply --list shows targets.")
     elif verify:
@@ -127,7 +127,7 @@ def split_files(files: list[str]) -> tuple[list[str], str | None]:
 def find_record(
     configs: list[str], model: str | None, load: Load | None, pick: int | None, *, any_host: bool
 ) -> tuple[Record, str]:
-    """Return the record that is for this model, host and load, or comes nearest.
+    """Return the record that is for this model, host and load, or comes nearest, and its file.
 
     Raises:
         UsageError: There are records for several models, and none is named.
@@ -149,7 +149,7 @@ def find_record(
         records = for_model(records, model)
     choice = choose(records, Fingerprint.of(read_host()), load, any_host=any_host)
     record = choice.record if pick is None else pick_point(choice.record, pick)
-    return record, choice.source
+    return record, choice.path
 
 
 def try_out(record: Record, model: str | None, inputs: str | None, *, json: bool) -> None:

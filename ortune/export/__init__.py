@@ -27,7 +27,7 @@ from ortune.export import (
     triton,
     yobx,
 )
-from ortune.export.target import Export, Job, Target
+from ortune.export.target import Export, Job, Target, one_line
 
 if TYPE_CHECKING:
     from ortune.record import Record
@@ -80,7 +80,7 @@ def render(name: str, record: Record, model: str, source: str = "a record", outp
         name: The target.
         record: What to write.
         model: Path of the model, as the reader of the output will find it.
-        source: Where the record was read.
+        source: The file that the record was read from.
         output: The file that a binary target is to write, and that a merging one starts from.
 
     Raises:
@@ -97,7 +97,7 @@ def render(name: str, record: Record, model: str, source: str = "a record", outp
             notes.append(
                 f"{target.comment} Not expressed here{', so that less may be gained' if len(notes) > 1 else ''}:"
             )
-            notes += [f"{target.comment}   {line}" for line in lost]
+            notes += [f"{target.comment}   {one_line(line)}" for line in lost]
         text = "\n".join(notes) + "\n" + text
     return Export(target=name, text=text.rstrip("\n") + "\n", binary=target.binary, lost=lost)
 

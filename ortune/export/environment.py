@@ -45,23 +45,23 @@ def write(job: Job) -> str:
     if host.n_usable < host.n_logical:
         limits.append(f"--cpuset-cpus=...  # {host.n_usable} CPUs, those of the search")
     flags = [*(f"--env {name}={shlex.quote(value)}" for name, value in variables.items()), *limits]
+    end = " IMAGE" if not limits or "#" not in limits[-1] else ""
     lines = [f"# {describe_cpus(job)}", ""]
     if any(name in COUNTS.values() for name in variables):
         lines.append("# onnxruntime takes thread counts from 1.29 on, where the program itself leaves them at 0.")
     lines += [
-        "# Shell",
-        *(f"export {name}={shlex.quote(value)}" for name, value in variables.items()),
-        "",
-        "# Docker",
-        f"# docker run {' '.join(flags)}".rstrip() + (" IMAGE" if not limits or "#" not in limits[-1] else ""),
-        "",
-        "# Dockerfile",
-        *(f"# ENV {name}={shlex.quote(value)}" for name, value in variables.items()),
-        "",
-        "# All settings, in a Python program that has ortune beside it: ",
+        *_section("# Shell", [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]),
+        *_section("# Docker", [f"# docker run {' '.join(flags)}{end}"] if flags else []),
+        *_section("# Dockerfile", [f"# ENV {name}={shlex.quote(value)}" for name, value in variables.items()]),
+        "# All settings, in a Python program that has ortune beside it:",
         f"# ENV ORTUNE_CONFIG={shlex.quote(job.source)}",
     ]
     return "\n".join(line.rstrip() for line in lines)
+
+
+def _section(title: str, lines: list[str]) -> list[str]:
+    """Return a section of the output, or nothing if it has no lines."""
+    return [title, *lines, ""] if lines else []
 
 
 TARGET = Target(name="environment", summary="shell and Docker: variables, CPU set, quota", write=write)

@@ -52,9 +52,7 @@ def write(job: Job) -> str:
         UsageError: The existing document cannot be read.
     """
     document = _read(job.output)
-    parts = document.setdefault("model", {})
-    if not isinstance(parts, dict):
-        raise UsageError(f"{job.output}: its model is no object.", "Name a genai_config.json with -o.")
+    parts = _object(document, "model", job.output)
     name = next(
         (
             each
@@ -63,15 +61,29 @@ def write(job: Job) -> str:
         ),
         "decoder",
     )
-    part = parts.setdefault(name, {})
+    part = _object(parts, name, job.output)
     options, run_options = _options(job)
     tried = tried_by(job.record)
     replaced = {*tried["options"], *tried["entries"], "provider_options"}
-    before = {key: value for key, value in part.get("session_options", {}).items() if key not in replaced}
+    before = {key: value for key, value in _object(part, "session_options", job.output).items() if key not in replaced}
     part["session_options"] = {**before, **options}
     if run_options:
-        part["run_options"] = {**part.get("run_options", {}), **run_options}
+        part["run_options"] = {**_object(part, "run_options", job.output), **run_options}
     return json.dumps(document, indent=2, ensure_ascii=False)
+
+
+def _object(parent: dict[str, Any], name: str, path: Path | None) -> dict[str, Any]:
+    """Return an object of the document, which is made where there is none.
+
+    Raises:
+        UsageError: There is something else in its place.
+    """
+    if parent.get(name) is None:
+        parent[name] = {}
+    found = parent[name]
+    if not isinstance(found, dict):
+        raise UsageError(f"{path}: {name} is no object.", "Name a genai_config.json with -o.")
+    return found
 
 
 def _options(job: Job) -> tuple[dict[str, Any], dict[str, str]]:

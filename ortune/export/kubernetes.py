@@ -34,12 +34,16 @@ def write(job: Job) -> str:
     variables = take_variables(job)
     for name in job.sheet.config.settings:
         job.sheet.explain(name, "no environment variable sets it")
-    sides = (job.record.evidence.winner, job.record.evidence.baseline)
+    evidence = job.record.evidence
+    sides = [evidence.winner, evidence.baseline, *(point.summary for point in evidence.front)]
+    # Those of other points of a front were measured with other configs.
+    sides = [side for side in sides if side and side.config == job.record.config] or sides
     peak = max((side.peak_bytes or 0 for side in sides if side), default=0)
     text = f"{cpus:g}" if cpus == int(cpus) else f"{round(cpus * 1000)}m"
     amounts = [f'    cpu: "{text}"']
     if peak:
-        amounts.append(f"    memory: {math.ceil(peak * MEMORY_FACTOR / MEMORY_STEP) * 64}Mi")
+        memory = f"{math.ceil(peak * MEMORY_FACTOR / MEMORY_STEP) * 64}Mi"
+        amounts.append(f"    memory: {memory}  # the session in a bare Python; add what your program takes")
     lines = [f"# {describe_cpus(job)}"]
     if cpus != (job.record.host.cpu_quota or job.record.host.n_usable):
         lines.append(

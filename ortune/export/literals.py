@@ -1,4 +1,4 @@
-"""How values are written in languages of C's family, YAML and JSON."""
+"""How values are written in languages of C's family, Python, YAML and JSON."""
 
 from __future__ import annotations
 
@@ -24,6 +24,11 @@ def literal(value: Value) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return json.dumps(value) if isinstance(value, str) else str(value)
+
+
+def python_string(text: str) -> str:
+    """Return a text as Python writes it; there, JSON's pairs of surrogates would be two characters."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def pairs(options: dict[str, str], form: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ortune.export.literals import python_string
 from ortune.export.python import session_lines, session_options_lines
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU, alias_of
@@ -24,9 +25,9 @@ def write(job: Job) -> str:
         "from optimum.onnxruntime import ORTModelForFeatureExtraction  # or the class for your task",
         "",
         "model = ORTModelForFeatureExtraction.from_pretrained(",
-        f'    "{folder}",',
-        f'    file_name="{model.name}",',
-        f'    provider="{name}",',
+        f"    {python_string(folder)},",
+        f"    file_name={python_string(model.name)},",
+        f"    provider={python_string(name)},",
         *([f"    provider_options={options!r},"] if options or name != CPU else []),
         "    session_options=options,",
         ")",

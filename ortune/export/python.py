@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ortune.export.literals import python_string
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU, Provider
 from ortune.measure.session import CUDA_BASED, ENUMS
@@ -31,7 +32,10 @@ def session_options_lines(job: Job, *, module: str = "ort") -> list[str]:
     for name, value in sheet.take_options().items():
         text = f"{module}.{ENUMS[name]}.{value}" if name in ENUMS else repr(value)
         lines.append(f"options.{name} = {text}")
-    lines += [f'options.add_session_config_entry("{name}", "{text}")' for name, text in sheet.take_entries().items()]
+    lines += [
+        f"options.add_session_config_entry({python_string(name)}, {python_string(text)})"
+        for name, text in sheet.take_entries().items()
+    ]
     return lines
 
 
@@ -49,13 +53,18 @@ def run_options_lines(job: Job) -> list[str]:
     return [
         "run_options = ort.RunOptions()  # pass it to session.run(..., run_options)",
         *(f"run_options.{name} = {value!r}" for name, value in options.items()),
-        *(f'run_options.add_run_config_entry("{name}", "{text}")' for name, text in entries.items()),
+        *(
+            f"run_options.add_run_config_entry({python_string(name)}, {python_string(text)})"
+            for name, text in entries.items()
+        ),
     ]
 
 
 def providers_text(providers: tuple[Provider, ...]) -> str:
     """Return the list that `providers=` takes."""
-    return ", ".join(f'("{name}", {options!r})' if options else f'"{name}"' for name, options in providers)
+    return ", ".join(
+        f"({python_string(name)}, {options!r})" if options else python_string(name) for name, options in providers
+    )
 
 
 def write(job: Job) -> str:
@@ -65,7 +74,8 @@ def write(job: Job) -> str:
     # Without it, a provider that fails is replaced by the CPU.
     fallback = "" if providers[0][0] == CPU else ", enable_fallback=0"
     lines.append(
-        f'session = ort.InferenceSession("{job.model}", options, providers=[{providers_text(providers)}]{fallback})'
+        f"session = ort.InferenceSession({python_string(job.model)}, options, "
+        f"providers=[{providers_text(providers)}]{fallback})"
     )
     lines += session_lines(job)
     lines += run_options_lines(job)

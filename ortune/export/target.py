@@ -15,13 +15,18 @@ if TYPE_CHECKING:
     from ortune.record import Record
 
 
+def one_line(text: str) -> str:
+    """Return a text that stays within its comment."""
+    return " ".join(text.splitlines())
+
+
 class Job:
     """What is to be written.
 
     Attributes:
         record: The record.
         model: Path of the model, as the reader of the output will find it.
-        source: Where the record was read.
+        source: The file that the record was read from.
         output: The file to write, or None where only a text is wanted.
         sheet: The config's settings, to be ticked off.
     """
@@ -43,12 +48,14 @@ class Job:
                 f"{speedup.estimate:.2f}x [{speedup.low:.2f}, {speedup.high:.2f}] in {evidence.objective} "
                 f"({self.record.workload.load}), on {self.record.host.cpu_model}, {self.record.host.n_usable} CPUs."
             )
-        return lines
+        return [one_line(line) for line in lines]
 
     def environment_lines(self, comment: str) -> list[str]:
         """Return comments that say which variables the program must start with."""
         variables = self.sheet.take_environment()
-        return [f"{comment} start with {name}={value} in the environment" for name, value in variables.items()]
+        return [
+            one_line(f"{comment} start with {name}={value} in the environment") for name, value in variables.items()
+        ]
 
     def session_lines(self, form: str) -> list[str]:
         """Return comments with what each of several sessions has of its own.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ortune.export.literals import python_string
 from ortune.export.python import session_lines, session_options_lines
 from ortune.export.target import Job, Target
 
@@ -14,7 +15,7 @@ def write(job: Job) -> str:
         "",
         "from yobx.reference import OnnxruntimeEvaluator",
         "",
-        f'evaluator = OnnxruntimeEvaluator("{job.model}", session_options=options, whole=True)',
+        f"evaluator = OnnxruntimeEvaluator({python_string(job.model)}, session_options=options, whole=True)",
     ]
     return "\n".join(lines + session_lines(job))
 
