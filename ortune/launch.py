@@ -33,7 +33,8 @@ def launch(arguments: list[str]) -> NoReturn:
     command = arguments[place + 1 :]
     program = find_program(command)
     choices = choose_records(configs, wish)
-    environment = make_environment(encode_plan(make_plan(choices, wish)), environment_of(choices), os.environ)
+    plan = encode_plan(make_plan(choices, wish, "--explain says why"))
+    environment = make_environment(plan, environment_of(choices), os.environ)
     if not wish.quiet:
         sys.stderr.writelines(f"ortune: {line}\n" for line in notes(choices, keep_explicit=wish.keep_explicit))
     replace_process(program, command, environment)

@@ -334,7 +334,7 @@ def write_record(record: Record, path: Path) -> Path | None:
 
 def proves_nothing(record: Record) -> bool:
     """Return whether the search found out nothing by which one config would be better than another."""
-    return record.evidence.verdict in {"inconclusive", "infeasible", "overload"}
+    return record.evidence.verdict in {"inconclusive", "infeasible", "overload"} and record.config == base_of(record)
 
 
 def write_atomically(path: Path, data: bytes) -> None:

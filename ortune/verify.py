@@ -12,6 +12,7 @@ from ortune.apply.fit import Misfit, check_model, find_misfits
 from ortune.bench import Comparison, Entrant, Observe, bench
 from ortune.host import read_host
 from ortune.measure.runtime import read_installed_runtime
+from ortune.model import read_model
 from ortune.record import Record, base_of
 from ortune.trials.duel import is_overloaded, kept_all, names_of
 from ortune.trials.values import Speedup
@@ -87,14 +88,16 @@ def prepare(
     )
 
 
-def recorded_inputs(record: Record, data: str | None) -> InputOptions:
+def recorded_inputs(record: Record, data: str | None, model: str | None = None) -> InputOptions:
     """Return what to feed: data where it is given, else values made up in the recorded sizes.
 
     Args:
         record: The record.
         data: Path of data, or None.
+        model: The model that is fed, where it may be another than the record's; what it does not take is left out.
     """
-    shapes = {name: given.shapes for name, given in record.workload.inputs.items()}
+    taken = None if model is None else {each.name for each in read_model(model).inputs}
+    shapes = {name: given.shapes for name, given in record.workload.inputs.items() if taken is None or name in taken}
     n_cases = max((len(each) for each in shapes.values()), default=1)
     return InputOptions(
         data=data,

@@ -24,7 +24,8 @@ OFF = "off"
 
 Plan = dict[str, Any]
 """What to do: {"rules": [{"source", "path", "files", "config", "tried", "onnxruntime", "reason"}], "any_model",
-"keep_explicit", "explain", "explain_json", "quiet"}. A rule without a config names a model that is left alone."""
+"keep_explicit", "explain", "explain_json", "quiet", "hint"}. A rule without a config names a model that is left
+alone."""
 
 _active: list[Callable[[], Plan]] = []
 _patched: list[ModuleType] = []

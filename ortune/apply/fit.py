@@ -41,7 +41,8 @@ def check_model(record: Record, model: str | Path) -> None:
     """
     path = Path(model)
     if not path.is_file():
-        raise ModelError(f"There is no file {path}.", "Pass the path of the model that the record is for.")
+        fault = f"{path} is a folder" if path.is_dir() else f"There is no file {path}"
+        raise ModelError(f"{fault}.", "Pass the path of the model that the record is for.")
     files = record.model.files
     found = [hash_file(path.parent, path.name)]
     if files and found[0].sha256 == files[0].sha256:

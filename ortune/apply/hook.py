@@ -383,7 +383,8 @@ class Hook:
         """Tell at the end of a program that made sessions, none of which any record was for."""
         if self.others and not self.matched and not self.plan["quiet"] and self._pid == os.getpid():
             models = ", ".join(sorted(set(self.others)))
-            self._say(f"no session got tuned options; there were sessions of {models} (--explain says why).")
+            hint = f" ({self.plan['hint']})" if self.plan["hint"] else ""
+            self._say(f"no session got tuned options; there were sessions of {models}{hint}.")
 
     def _say(self, text: str) -> None:
         if text not in self._told:

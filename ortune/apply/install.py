@@ -92,4 +92,4 @@ def plan_of(paths: Sequence[str | Path], wish: Wish, warn: Callable[[str], None]
             warn(describe_misfit(choice))
     if missing := missing_variables(environment_of(choices)):
         warn(missing)
-    return make_plan(choices, wish)
+    return make_plan(choices, wish, "ortune.install(..., explain=True) says why")

@@ -63,8 +63,14 @@ def choose_records(configs: Sequence[str | Path], wish: Wish) -> tuple[Choice, .
     return choices
 
 
-def make_plan(choices: Sequence[Choice], wish: Wish) -> dict[str, Any]:
-    """Return the plan, as plain as JSON: see `ortune.apply.finder.Plan`."""
+def make_plan(choices: Sequence[Choice], wish: Wish, hint: str) -> dict[str, Any]:
+    """Return the plan, as plain as JSON: see `ortune.apply.finder.Plan`.
+
+    Args:
+        choices: A record for each model.
+        wish: How they are to be used.
+        hint: How more is told of each session.
+    """
     return {
         "rules": [_rule(choice) for choice in choices],
         "any_model": wish.any_model,
@@ -72,6 +78,7 @@ def make_plan(choices: Sequence[Choice], wish: Wish) -> dict[str, Any]:
         "explain": wish.explain,
         "explain_json": None if wish.explain_json is None else os.fspath(wish.explain_json.absolute()),
         "quiet": wish.quiet,
+        "hint": "" if wish.explain or wish.explain_json else hint,
     }
 
 

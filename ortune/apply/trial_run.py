@@ -29,9 +29,14 @@ class TrialRun(msgspec.Struct, frozen=True, kw_only=True):
     misfits: tuple[Misfit, ...]
 
     @property
+    def works(self) -> bool:
+        """Whether the config works here."""
+        return isinstance(self.loaded, Loaded)
+
+    @property
     def fits(self) -> bool:
         """Whether the config works here, on the kind of host that it was made for."""
-        return isinstance(self.loaded, Loaded) and not self.misfits
+        return self.works and not self.misfits
 
 
 def run_once(record: Record, model: str | Path, data: str | None = None) -> TrialRun:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -94,6 +95,11 @@ def apply(
         )
     if to and verify:
         raise UsageError("--to and --verify are two different things.", "Verify first, then write.")
+    if to and json:
+        raise UsageError("--to and --json are two different forms.", "Leave one of them out.")
+    for option, given in (("--time", time), ("--beside", beside)):
+        if given is not None and not verify:
+            raise UsageError(f"{option} {given}: nothing is measured without --verify.", "Leave it out, or verify.")
     from ortune.apply.words import load_of
 
     load = load_of(clients, rate, sessions)
@@ -104,9 +110,11 @@ def apply(
         raise UsageError(f"-o {output}: there is nothing to write without --to.", "ortune apply --list shows targets.")
     elif verify:
         time_s = None if time is None else options.parse_duration_s(time, "--time")
+        if time_s is not None and not time_s > 0:
+            raise UsageError(f"--time {time}: comparing needs time.", "Leave it out for as long as it takes.")
         verify_here(record, model, inputs, beside, time_s, seed, json=json, quiet=quiet)
     else:
-        try_out(record, model, inputs, json=json)
+        try_out(record, model, inputs, any_host=any_host, json=json, quiet=quiet)
 
 
 def split_files(files: list[str]) -> tuple[list[str], str | None]:
@@ -117,6 +125,11 @@ def split_files(files: list[str]) -> tuple[list[str], str | None]:
     """
     if not files:
         raise UsageError("There is no CONFIG.", "Pass a record that a search wrote: ortune apply tuned.json.")
+    for name in files[1:]:
+        if not Path(name).exists() and shutil.which(name):
+            raise UsageError(
+                f"{name} is a command.", f"It goes behind two dashes: ortune apply {files[0]} -- {name} ..."
+            )
     if len(files) > 1 and Path(files[-1]).suffix.lower() != ".json":
         return files[:-1], files[-1]
     if Path(files[-1]).suffix.lower() in {".onnx", ".ort"}:
@@ -152,7 +165,7 @@ def find_record(
     return record, choice.path
 
 
-def try_out(record: Record, model: str | None, inputs: str | None, *, json: bool) -> None:
+def try_out(record: Record, model: str | None, inputs: str | None, *, any_host: bool, json: bool, quiet: bool) -> None:
     """Create the session, run it, and show what took effect and the code."""
     from ortune.apply.trial_run import run_once
     from ortune.export import render
@@ -163,12 +176,12 @@ def try_out(record: Record, model: str | None, inputs: str | None, *, json: bool
     if json:
         answer = {"fits": run.fits, "config": record.config, "run": run, "snippet": snippet}
         options.print_json(answer)
-    else:
+    elif not quiet:
         from ortune.console.apply import show_apply
         from ortune.console.search import make_console
 
         show_apply(make_console(), record, run, snippet)
-    if not run.fits:
+    if not (run.works if any_host else run.fits):
         raise typer.Exit(ExitCode.NO)
 
 

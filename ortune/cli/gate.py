@@ -13,7 +13,7 @@ from ortune.cli import options
 from ortune.errors import ExitCode, OrtuneError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ortune.gate.run import Wish
     from ortune.gate.values import GateError, GateResult
@@ -279,11 +279,19 @@ def check_outputs(*paths: str | None) -> None:
     Raises:
         UsageError: One cannot.
     """
+    from ortune.gate.told.history import is_history
+    from ortune.gate.told.markdown import TITLE
     from ortune.record import check_writable
 
-    for path, option in zip(paths, ("--junit", "--json", "--markdown", "--history"), strict=True):
+    ours: dict[str, Callable[[bytes], bool]] = {
+        "--junit": lambda content: b"<testsuite" in content,
+        "--json": lambda content: content.lstrip().startswith(b"["),
+        "--markdown": lambda content: content.startswith(TITLE.encode()),
+        "--history": is_history,
+    }
+    for path, (option, is_ours) in zip(paths, ours.items(), strict=True):
         if path is not None and path != "-":
-            check_writable(Path(path), option)
+            check_writable(Path(path), option, is_ours)
 
 
 def run(
@@ -303,11 +311,14 @@ def run(
     from ortune.console.gate import GateScreen
     from ortune.console.search import make_console
     from ortune.gate.run import make_request, run_gate, run_gates
+    from ortune.model import read_model
+    from ortune.workload import make_feed
 
     screen = GateScreen(make_console(stderr=to_stderr), quiet=quiet)
     if len(wishes) == 1:
         request = make_request(wishes[0])
-        with screen.watch(request) as observe:
+        feed = make_feed(read_model(request.base.model), request.inputs)
+        with screen.watch(request, feed) as observe:
             result = run_gate(request, observe)
         screen.show(result)
         return (result,)

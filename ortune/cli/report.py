@@ -27,7 +27,10 @@ def report(
     from ortune.gate.told.history import read_history
     from ortune.report import choose_entries, draw
 
-    entries = choose_entries(read_history(Path(history)), name or [])
+    found, broken = read_history(Path(history))
+    for number in broken:
+        typer.echo(f"{history}, line {number} is left out: it is no entry of a history.", err=True)
+    entries = choose_entries(found, name or [])
     if output is not None:
         draw(entries, Path(output))
     if not quiet:

@@ -126,10 +126,10 @@ def show_bundle(console: Console, bundle: Bundle, dropped: Sequence[Sourced], pa
     console.print(table)
     console.print()
     for each in dropped:
-        console.print(
-            Text.assemble(
-                ("left out  ", "bold yellow"),
-                f"{each.source}: there is a later one for the same model, host, load and objective.",
-            )
+        why = (
+            "it is there twice"
+            if each.record in bundle.records
+            else "there is a later one for the same model, host, load and objective"
         )
+        console.print(Text.assemble(("left out  ", "bold yellow"), f"{each.source}: {why}."))
     console.print(Text.assemble(("written  ", "green"), f"{path}, {plural(len(bundle.records), 'record')}"))

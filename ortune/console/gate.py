@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from ortune.console.search import figure, figure_of_summary, make_grid
+from ortune.console.search import add_inputs, add_load, figure, figure_of_summary, make_grid, show_guesses
 from ortune.console.text import duration, plural, size, three_digits
 from ortune.gate.told.history import Entry
 from ortune.gate.told.words import (
@@ -27,6 +27,7 @@ from ortune.gate.told.words import (
 from ortune.gate.values import Finding, GateError, GateRequest, GateResult, Look, Observe
 from ortune.knobs import describe
 from ortune.measure.interval import Interval
+from ortune.workload import Feed
 
 COLOURS = {"pass": "green", "fail": "red", "inconclusive": "yellow", "error": "red"}
 
@@ -66,18 +67,20 @@ class GateScreen:
             self._live.stop()
 
     @contextlib.contextmanager
-    def watch(self, request: GateRequest) -> Iterator[Observe]:
-        """Show what is compared, and yield what shows how it stands."""
+    def watch(self, request: GateRequest, feed: Feed) -> Iterator[Observe]:
+        """Show what is compared and what is fed, and yield what shows how it stands."""
         if not self._quiet:
             grid = make_grid()
             for name, side in (("base", request.base), ("head", request.head)):
                 notes = [describe(side.config)] if not side.config.is_default else []
                 notes += [side.python] if side.python else []
                 grid.add_row(name, f"{escape(side.text)}  [dim]{escape(', '.join(notes))}[/]")
-            grid.add_row("load", str(request.goal.load))
+            add_inputs(grid, feed)
+            add_load(grid, request.goal.load, feed)
             allowed = ", ".join(f"{name} {100 * share:+.3g}%" for name, share in request.slowdowns.items())
             grid.add_row("allowed", f"{allowed}  [dim]at most {duration(request.max_time_s * 1e9)}[/]")
             self._console.print(grid)
+            show_guesses(self._console, feed)
             self._console.print()
         with self:
             yield self.observer(request.name)

@@ -25,7 +25,7 @@ from ortune.trials.duel import is_overloaded
 from ortune.trials.values import LimitCheck, Summary
 from ortune.trials.values import Progress as Report
 from ortune.tune import Setting
-from ortune.workload import FIGURES
+from ortune.workload import FIGURES, Feed, Load
 
 PLAIN_INTERVAL_S = 5.0
 LIVE_INTERVAL_S = 0.1
@@ -87,10 +87,7 @@ def add_subject(grid: Table, setting: Setting) -> None:
     if traits.control_flow:
         facts.append("control flow")
     grid.add_row("model", f"{escape(Path(model.path).name)}  [dim]{', '.join(facts)}[/]")
-    for name in setting.feed.tensors:
-        data = setting.feed.describe_input(name)
-        shown = str(data) if len(data.shapes) <= MOST_SHAPES else f"{data.dtype}, {len(data.shapes)} samples"
-        grid.add_row("input", f"{escape(name)}  {escape(shown)}  [dim]{escape(data.origin)}[/]")
+    add_inputs(grid, setting.feed)
     usable, cores = len(host.limits.usable), len(host.usable_cores)
     cpu = [plural(cores, "core")]
     if usable != cores:
@@ -102,17 +99,29 @@ def add_subject(grid: Table, setting: Setting) -> None:
         cpu.append(f"of {len(host.topology.online)} CPUs on the host")
     cpu.append(f"quota {host.limits.quota.cpus:g} CPUs" if host.limits.quota else "no quota")
     grid.add_row("host", f"{escape(host.cpu_model or host.machine)}  [dim]{', '.join(cpu)}[/]")
-    load = setting.request.goal.load
-    samples = len(setting.feed.samples)
-    facts = [load.scenario]
-    if samples > 1:
-        facts.append(f"{samples} samples in turn" if setting.feed.n_cases == 1 else f"{samples} shapes in turn")
-    grid.add_row("load", f"{load}  [dim]{', '.join(facts)}[/]")
+    add_load(grid, setting.request.goal.load, setting.feed)
     if setting.request.beside:
         grid.add_row("beside", escape(setting.request.beside))
     base = setting.space.base
     if not base.is_default:
         grid.add_row("always", f"{escape(describe(base))}  [dim]in every candidate, the default too[/]")
+
+
+def add_inputs(grid: Table, feed: Feed) -> None:
+    """Add what is fed."""
+    for name in feed.tensors:
+        data = feed.describe_input(name)
+        shown = str(data) if len(data.shapes) <= MOST_SHAPES else f"{data.dtype}, {len(data.shapes)} samples"
+        grid.add_row("input", f"{escape(name)}  {escape(shown)}  [dim]{escape(data.origin)}[/]")
+
+
+def add_load(grid: Table, load: Load, feed: Feed) -> None:
+    """Add how calls arrive."""
+    samples = len(feed.samples)
+    facts: list[str] = [load.scenario]
+    if samples > 1:
+        facts.append(f"{samples} samples in turn" if feed.n_cases == 1 else f"{samples} shapes in turn")
+    grid.add_row("load", f"{load}  [dim]{', '.join(facts)}[/]")
 
 
 def show_caveats(console: Console, setting: Setting) -> None:
@@ -121,15 +130,15 @@ def show_caveats(console: Console, setting: Setting) -> None:
         console.print(Text(f"without {name}: {fault}", "yellow"))
     for fault in default_pool(setting.host).faults:
         console.print(Text(f"ORT default misbehaves here: {fault}", "yellow"))
-    guessed = [f"{name}: {text}" for name, tensor in setting.feed.tensors.items() for text in tensor.guessed]
-    if guessed:
-        console.print(
-            Text.assemble(
-                ("guessed ", "yellow"),
-                (f"{'; '.join(guessed)}. Set them with --dim, --shape or --inputs.", "yellow"),
-            )
-        )
+    show_guesses(console, setting.feed)
     console.print()
+
+
+def show_guesses(console: Console, feed: Feed) -> None:
+    """Print which sizes were guessed."""
+    guessed = [f"{name}: {text}" for name, tensor in feed.tensors.items() for text in tensor.guessed]
+    if guessed:
+        console.print(Text(f"guessed {'; '.join(guessed)}. Set them with --dim, --shape or --inputs.", "yellow"))
 
 
 def make_grid() -> Table:

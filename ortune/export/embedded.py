@@ -58,7 +58,7 @@ def write(job: Job) -> str:
     copied = _copy_weights(source.parent, job.output.parent, {each.name for each in job.record.model.files[1:]})
     _save(model, job.output)
     lines = [
-        f"{job.output}: a copy of {source} with {len(settings)} settings in its metadata.",
+        f"{job.output}: a copy of {source}; settings in its metadata: {len(settings)}.",
         "Set ORT_LOAD_CONFIG_FROM_MODEL=1 where it is loaded; without it they are not looked at.",
         "With it they replace all SessionOptions that the program sets, configuration entries included.",
     ]

@@ -76,10 +76,10 @@ def _read(path: Path, *, must: bool) -> dict[str, dict[str, Any]]:
         raise UsageError(f"Cannot read {path}: {error}.") from None
     prefix = ""
     if path.name == "pyproject.toml":
-        document, prefix = document.get("tool", {}).get("ortune", {}), "tool.ortune."
-    gates = document.get(SHARED, {})
-    if not isinstance(gates, dict):
-        raise UsageError(f"{path}, line {_line(text, SHARED)}: {SHARED} is no table.", "Write [gate.NAME].")
+        prefix = "tool.ortune."
+        for name in ("tool", "ortune"):
+            document = _table(path, text, document, name)
+    gates = _table(path, text, document, SHARED)
     shared = {key: value for key, value in gates.items() if not isinstance(value, dict)}
     named = {key: value for key, value in gates.items() if isinstance(value, dict)}
     if not named:
@@ -95,6 +95,18 @@ def _read(path: Path, *, must: bool) -> dict[str, dict[str, Any]]:
                 f"{path}, line {line}: gate {name} has no base.", 'Write base = "model.onnx" and head = "other.onnx".'
             )
     return {name: {**shared, **gate} for name, gate in named.items()}
+
+
+def _table(path: Path, text: str, document: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a table of a document, empty where there is none.
+
+    Raises:
+        UsageError: There is something else in its place.
+    """
+    found = document.get(name, {})
+    if not isinstance(found, dict):
+        raise UsageError(f"{path}, line {_line(text, name)}: {name} is no table.", "Write [gate.NAME].")
+    return found
 
 
 def _check(path: Path, text: str, table: str, gate: dict[str, Any]) -> None:
@@ -115,7 +127,22 @@ def _check(path: Path, text: str, table: str, gate: dict[str, Any]) -> None:
         fits = isinstance(value, kinds) and (not isinstance(value, bool) or bool in kinds)
         if not fits or (isinstance(value, list) and not is_texts):
             wanted = " or ".join(NAMES[kind] for kind in kinds)
-            raise UsageError(f"{where} = {value!r} is not {wanted}.", "Correct that line.")
+            raise UsageError(f"{where} = {_shown(value)} is not {wanted}.", _cure(key, value, kinds))
+
+
+def _shown(value: Any) -> str:
+    """Return a value as TOML writes it, as far as that is short."""
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def _cure(key: str, value: Any, kinds: tuple[Any, ...]) -> str:
+    """Return what to write instead."""
+    examples = {"max-slowdown": '"3%"', "max-time": '"3m"', "limit": '"p99<20ms"', "also": '"memory"'}
+    if key in examples:
+        return f"Write {key} = {examples[key]}."
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and str in kinds:
+        return f'Write it in quotes: {key} = "{value}".'
+    return "Correct that line."
 
 
 def _line_of_table(text: str, table: str) -> int:

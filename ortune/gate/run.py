@@ -14,7 +14,7 @@ from ortune.apply.fit import check_model
 from ortune.errors import MeasureError, OrtuneError, UsageError
 from ortune.gate.play import BASE, HEAD, Contest, Played, pairs_for, play
 from ortune.gate.rule import CONFIDENCE, FEWEST_LAUNCHES, FEWEST_PAIRS, holm, strict_confidence
-from ortune.gate.sides import Named, check_inputs, make_side, open_sides, read_side
+from ortune.gate.sides import Named, check_inputs, check_outputs, make_side, open_sides, read_side
 from ortune.gate.values import (
     USUAL_SLOWDOWN,
     Decision,
@@ -27,6 +27,7 @@ from ortune.gate.values import (
 )
 from ortune.host import Fingerprint, Host, read_host
 from ortune.measure import Runtime
+from ortune.measure.executor import FIRST_LOAD_DEADLINE_S
 from ortune.measure.neighbour import Neighbour
 from ortune.model import ModelInfo, read_model
 from ortune.record import Record, base_of
@@ -40,6 +41,9 @@ from ortune.verify import HELD_SHARE, gained_first, recorded_inputs, recorded_sp
 from ortune.workload import Feed, Goal, InputOptions, Load, Objective, Tolerance, make_feed, make_goal
 
 LARGEST_SLOWDOWN = 10.0
+
+LEAST_LOAD_S = 20.0
+"""Time that creating a session may take even where --max-time is shorter."""
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +111,7 @@ def make_request(wish: Wish) -> GateRequest:
             make_side(wish.base, base, wish.base_python, "--base-python"),
             make_side(wish.head, head, wish.head_python, "--head-python"),
         )
-    own_inputs = wish.inputs or (recorded_inputs(record, None) if record else InputOptions())
+    own_inputs = wish.inputs or (recorded_inputs(record, None, sides[0].model) if record else InputOptions())
     return GateRequest(
         name=wish.name,
         base=sides[0],
@@ -226,6 +230,8 @@ def run_gate(
     begin = time.monotonic()
     models = (read_model(request.base.model), read_model(request.head.model))
     check_inputs(*models, request.base.text, request.head.text)
+    if request.same_outputs:
+        check_outputs(*models, request.base.text, request.head.text)
     feed = make_feed(models[0], request.inputs)
     tolerance = request.tolerance or usual_tolerance(models[0], approximate=False)
     host = read_host()
@@ -248,6 +254,7 @@ def run_gate(
             memory_limit_bytes=int(MEMORY_SHARE * free_bytes) if free_bytes else None,
             n_sessions=request.goal.load.sessions,
             same_outputs=request.same_outputs,
+            deadline_s=min(max(request.max_time_s, LEAST_LOAD_S), FIRST_LOAD_DEADLINE_S),
             commands=commands,
         ) as opened,
     ):
@@ -264,7 +271,7 @@ def run_gate(
                 "Gate on a host with more of it.",
             )
         block = block_plan(calibration.pace)
-        sides.load_deadline_s = 60 + 20 * calibration.launch_s
+        sides.load_deadline_s = min(sides.load_deadline_s, 60 + 20 * calibration.launch_s)
         round_s = 3 * (block.duration_ns + block.lead_in_ns) / 1e9
         contest = Contest(
             goal=request.goal,

@@ -22,7 +22,7 @@ from ortune.gate.values import Side
 from ortune.host import Fingerprint, read_host
 from ortune.knobs import DEFAULT, Config
 from ortune.measure import Failure, Live
-from ortune.measure.executor import FIRST_LOAD_DEADLINE_S, WORKER_COMMAND, ProcessExecutor, launch_reference
+from ortune.measure.executor import WORKER_COMMAND, ProcessExecutor, launch_reference
 from ortune.model import ModelInfo
 from ortune.record import Record
 from ortune.workload import Feed, Tolerance
@@ -70,6 +70,8 @@ def read_side(text: str) -> Named:
         model, config = text, DEFAULT_WORD
     record, source = (None, "") if config == DEFAULT_WORD else _read_config(config, model)
     model = model or (record.model.path if record else "")
+    if Path(model).is_dir():
+        raise UsageError(f"{text}: {model} is a folder.", "Name the model: MODEL.onnx, or MODEL.onnx@CONFIG.json.")
     if not Path(model).is_file():
         whose = f" {config} is for it;" if not path and record else ""
         raise UsageError(
@@ -137,6 +139,20 @@ def check_python(python: str, option: str) -> None:
             raise UsageError(f"{option} {python}: it has no {name} ({fault}).", f"{python} -m pip install {name}")
 
 
+def check_outputs(base: ModelInfo, head: ModelInfo, base_text: str, head_text: str) -> None:
+    """Check that both models give outputs of the same names.
+
+    Raises:
+        MeasureError: They do not.
+    """
+    ours, theirs = ([each.name for each in model.outputs] for model in (base, head))
+    if ours != theirs:
+        raise MeasureError(
+            f"The outputs differ: {base_text} gives {', '.join(ours)}; {head_text} gives {', '.join(theirs)}.",
+            "Compare speeds alone with --ignore-outputs, if that is meant to be.",
+        )
+
+
 def check_inputs(base: ModelInfo, head: ModelInfo, base_text: str, head_text: str) -> None:
     """Check that both models take the same inputs.
 
@@ -170,11 +186,13 @@ class ProcessSides:
         load_deadline_s: Time that creating a session may take.
     """
 
-    def __init__(self, base: ProcessExecutor, head: ProcessExecutor, configs: tuple[Config, Config]) -> None:
+    def __init__(
+        self, base: ProcessExecutor, head: ProcessExecutor, configs: tuple[Config, Config], load_deadline_s: float
+    ) -> None:
         self.base = base
         self.head = head
         self._configs = configs
-        self.load_deadline_s = FIRST_LOAD_DEADLINE_S
+        self.load_deadline_s = load_deadline_s
 
     def launch(self, position: int) -> Live | Failure:
         """Make one of the three live."""
@@ -214,6 +232,7 @@ def open_sides(
     memory_limit_bytes: int | None,
     n_sessions: int,
     same_outputs: bool,
+    deadline_s: float,
     commands: tuple[tuple[str, ...] | None, tuple[str, ...] | None] = (None, None),
 ) -> Iterator[Opened]:
     """Yield both sides, after each has created a session and run once, and their outputs have been compared.
@@ -229,6 +248,7 @@ def open_sides(
         memory_limit_bytes: Private memory that one worker may take, or None.
         n_sessions: Sessions side by side.
         same_outputs: Whether outputs are compared.
+        deadline_s: Time in which each must have created its first session.
         commands: What starts a worker, where it is not ortune's own.
 
     Raises:
@@ -258,8 +278,8 @@ def open_sides(
                 )
             )
             if side is base:
-                first = launch_reference(executors[0], model, feed, side.config)
-        sides = ProcessSides(executors[0], executors[1], (base.config, head.config))
+                first = launch_reference(executors[0], model, feed, side.config, deadline_s)
+        sides = ProcessSides(executors[0], executors[1], (base.config, head.config), deadline_s)
         answer = sides.launch(HEAD)
         if isinstance(answer, Failure):
             first.close()
@@ -286,6 +306,10 @@ def _head_fault(head: Side, failure: Failure) -> MeasureError | ModelError:
         return MeasureError(
             f"The outputs of {head.text} differ from base's: {failure.message}",
             "Allow more with --rtol and --atol, or compare speeds alone with --ignore-outputs.",
+        )
+    if failure.kind == "timeout":
+        return MeasureError(
+            f"Creating the session of {head.text} took too long ({failure.message}).", "Give it a larger --max-time."
         )
     what = "run" if failure.stage == "check" else "load"
     return ModelError(

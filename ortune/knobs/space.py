@@ -701,7 +701,7 @@ def _rules(host: Host, model: ModelInfo, dimensions: Sequence[Dimension]) -> Ite
                 yield Rule(labels={dimension.name: choice.label}, why=choice.why)
     cores = len(host.usable_cores)
     heavy = HEAVY & set(model.traits.ops)
-    why = "several callers gain nothing from more" if heavy else "no operator of this graph has much work to share"
+    why = "no thread waits for another" if heavy else "no operator of this graph has much work to share"
     yield from rule(f"one thread: {why}", threads="1")
     yield from rule("workers that sleep leave the CPUs to others", spinning="off")
     if host.limits.quota:

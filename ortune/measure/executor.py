@@ -354,7 +354,13 @@ def _integers(data: bytes) -> NDArray[np.int64]:
     return np.frombuffer(data, dtype="<i8")
 
 
-def launch_reference(executor: ProcessExecutor, model: ModelInfo, feed: Feed, base: Config = DEFAULT) -> Live:
+def launch_reference(
+    executor: ProcessExecutor,
+    model: ModelInfo,
+    feed: Feed,
+    base: Config = DEFAULT,
+    deadline_s: float = FIRST_LOAD_DEADLINE_S,
+) -> Live:
     """Make the default, or what takes its place, live: the first proof that the model loads and runs on these inputs.
 
     Raises:
@@ -362,7 +368,7 @@ def launch_reference(executor: ProcessExecutor, model: ModelInfo, feed: Feed, ba
         InputsError: The model does not run on these inputs.
         UsageError: What takes the place of the default does not work.
     """
-    (first,) = executor.launch([base], deadline_s=FIRST_LOAD_DEADLINE_S)
+    (first,) = executor.launch([base], deadline_s=deadline_s)
     if not isinstance(first, Failure):
         return first
     if not base.is_default:

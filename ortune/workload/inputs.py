@@ -267,8 +267,10 @@ def _load_npz(path: Path, inputs: tuple[InputInfo, ...]) -> list[dict[str, Array
         with saved:
             arrays = {name: saved[name] for name in saved.files}
     except (OSError, ValueError, EOFError) as error:
+        # NumPy takes whatever it does not know for a pickle, and says how to load that unsafely.
+        reason = "" if "pickle" in str(error) else f": {error}"
         raise InputsError(
-            f"--inputs {path} cannot be read as an .npz file: {error}",
+            f"--inputs {path} cannot be read as an .npz file{reason}",
             "Write it with numpy.savez(path, NAME=array); strings as arrays of type str, not object.",
         ) from None
     ranks = {info.name: len(info.shape) for info in inputs if info.shape is not None}

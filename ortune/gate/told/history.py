@@ -67,28 +67,49 @@ def append_history(path: Path, results: Sequence[GateResult | GateError]) -> Non
     now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
     text = b"".join(msgspec.json.encode(make_entry(result, now)) + b"\n" for result in results)
     try:
-        with path.open("ab") as file:
-            file.write(text)
+        with path.open("a+b") as file:
+            # Whatever ended the run before in the middle of a line, this one begins a line of its own.
+            file.seek(max(file.seek(0, 2) - 1, 0))
+            file.write(b"\n" * (file.read(1) not in {b"", b"\n"}) + text)
     except OSError as error:
         raise UsageError(f"Cannot write {path}: {error.strerror}.") from None
 
 
-def read_history(path: Path) -> tuple[Entry, ...]:
+def is_history(content: bytes) -> bool:
+    """Return whether a file's content looks like a history: each line is an entry, but for some that were cut off."""
+    return any(_read_entry(line) for line in content.splitlines())
+
+
+def _read_entry(line: bytes) -> Entry | None:
+    try:
+        entry = msgspec.json.decode(line, type=Entry)
+        datetime.datetime.fromisoformat(entry.time)
+    except (msgspec.MsgspecError, ValueError):
+        return None
+    return entry if entry.slowdowns.keys() <= entry.allowed.keys() else None
+
+
+def read_history(path: Path) -> tuple[tuple[Entry, ...], tuple[int, ...]]:
     """Read all lines.
 
+    Returns:
+        The entries, and the numbers of lines that are none: a run that was killed may have written half of one.
+
     Raises:
-        RecordError: There is no such file, or a line is no entry.
+        RecordError: There is no such file, or no line is an entry.
     """
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
         raise RecordError(f"Cannot read {path}: {error.strerror}.", "ortune gate --history FILE writes one.") from None
-    entries = []
+    entries, broken = [], []
     for number, line in enumerate(lines, 1):
-        try:
-            entries.append(msgspec.json.decode(line, type=Entry))
-        except msgspec.MsgspecError as error:
-            raise RecordError(f"{path}, line {number}: {error}.", "ortune gate --history FILE writes one.") from None
+        entry = _read_entry(line)
+        if entry is not None:
+            entries.append(entry)
+        elif line.strip():
+            broken.append(number)
     if not entries:
-        raise RecordError(f"{path} is empty.", "ortune gate --history FILE adds to it.")
-    return tuple(entries)
+        what = f"no line of {path} is one of a gate's history" if broken else f"{path} is empty"
+        raise RecordError(f"{what[0].upper()}{what[1:]}.", "ortune gate --history FILE writes one.")
+    return tuple(entries), tuple(broken)

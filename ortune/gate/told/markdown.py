@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from ortune.gate.told.words import SIGNS, cost_of, decision_of, describe_interval, describe_sides, percent, reason_of
 from ortune.gate.values import GateError, GateResult
 
+TITLE = "### ortune gate"
+
 
 def markdown(results: Sequence[GateResult | GateError]) -> str:
     """Return the page: a table with a row for each objective of each gate, and what to know about them."""
     lines = [
-        "### ortune gate",
+        TITLE,
         "",
         "| gate | | head against base | 99 % interval | allowed | pairs |",
         "|---|---|---|---|---|---|",
