@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import io
 import json
 import math
 import subprocess
@@ -15,12 +17,13 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from rich.console import Console
 
 from benchmarks.gate_power import SLOW_WORKER, gate_by_replay, landscapes
-from ortune.console.gate import draw_interval
+from ortune.console.gate import draw_finding, draw_interval, show_history
 from ortune.errors import InputsError, MeasureError, ModelError, RecordError, UsageError
 from ortune.gate.file import KEYS, read_gates
-from ortune.gate.play import Contest, Played, decide, pairs_for, play
+from ortune.gate.play import HEAD, Contest, Played, decide, pairs_for, play
 from ortune.gate.rule import find, holm, is_biased, overall, p_value, strict_confidence
 from ortune.gate.run import Wish, exit_decision, judge_together, make_request, parse_slowdowns, run_gate
 from ortune.gate.sides import check_python, read_side
@@ -28,14 +31,14 @@ from ortune.gate.told.github import annotate
 from ortune.gate.told.history import append_history, read_history
 from ortune.gate.told.junit import junit
 from ortune.gate.told.markdown import markdown
-from ortune.gate.told.words import describe_interval, percent
-from ortune.gate.values import Decision, Finding, GateError, GateRequest, GateResult, Look, Side
+from ortune.gate.told.words import describe_finding, describe_interval, percent
+from ortune.gate.values import Decision, Finding, GateError, GateRequest, GateResult, Look, Observe, Side
 from ortune.knobs import Config
 from ortune.measure import BlockPlan, Failure, Live
 from ortune.measure.interval import Interval
 from ortune.report import choose_entries, draw
 from ortune.trials.meter import Meter
-from ortune.workload import Goal, InputOptions, Load, Objective, make_goal
+from ortune.workload import Goal, InputOptions, Load, Objective, make_goal, make_load
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.records import make_record, write
 from tests.simulation import SimulatedExecutor
@@ -134,13 +137,13 @@ class TestReplay:
 
 
 class SimulatedSides:
-    """Two equal sides, without processes."""
+    """Two sides, without processes: head is ONE_THREAD, and takes so many times as long as base."""
 
-    def __init__(self, call_ns: float) -> None:
-        self.executor = SimulatedExecutor(lambda config: call_ns)
+    def __init__(self, call_ns: float, factor: float = 1.0) -> None:
+        self.executor = SimulatedExecutor(lambda config: call_ns * (factor if config == ONE_THREAD else 1))
 
     def launch(self, position: int) -> Live | Failure:
-        (live,) = self.executor.launch([Config()], deadline_s=60)
+        (live,) = self.executor.launch([ONE_THREAD if position == HEAD else Config()], deadline_s=60)
         return live
 
     def now_s(self) -> float:
@@ -148,18 +151,28 @@ class SimulatedSides:
 
 
 class TestPlay:
-    def played(self, objective: Objective, call_ns: float) -> Played:
-        sides = SimulatedSides(call_ns)
+    def played(
+        self,
+        objective: Objective,
+        call_ns: float,
+        factor: float = 1.0,
+        *,
+        load: Load | None = None,
+        limits: tuple[str, ...] = (),
+        time_s: float = 25,
+        observe: Observe = lambda look: None,
+    ) -> Played:
+        sides, load = SimulatedSides(call_ns, factor), load or Load()
         contest = Contest(
-            goal=Goal(objectives=(objective,)),
+            goal=msgspec.structs.replace(make_goal(load, objective, None, limits), load=load),
             allowed={objective: 1.5},
-            block=BlockPlan(load=Load(), duration_ns=50_000_000, lead_in_ns=5_000_000, min_calls=4, deadline_s=60),
+            block=BlockPlan(load=load, duration_ns=50_000_000, lead_in_ns=5_000_000, min_calls=4, deadline_s=60),
             pairs_per_launch=4,
             start_s=0,
-            end_s=25,
+            end_s=time_s,
         )
         meter = Meter(sides.executor, np.random.default_rng(0))
-        return play(sides, meter, contest, (Config(), Config()), lambda look: None)
+        return play(sides, meter, contest, (Config(), ONE_THREAD), observe)
 
     def test_a_percentile_of_few_calls_decides_nothing(self) -> None:
         """Blocks of 50 ms have forty calls of a model that takes 1 ms, and four of one that takes 20 ms."""
@@ -168,6 +181,54 @@ class TestPlay:
         assert slow.decision == "inconclusive"
         assert "p99 should rest on 1522 calls" in slow.reason
         assert self.played("p50", 20e6).decision == "pass"
+
+    def test_it_does_not_beside_other_gates_either(self) -> None:
+        looks: list[Look] = []
+        self.played("p99", 20e6, 3.0, observe=looks.append)
+        (finding,) = looks[-1].findings
+        assert (finding.decision, finding.p_value) == ("inconclusive", 1.0)
+
+    def test_a_limit_is_measured_until_it_is_certain(self) -> None:
+        """The objective is decided after 20 pairs, and a percentile of so few calls is not."""
+        found = self.played("mean", 10e6, limits=("p99<30ms",), time_s=60)
+        assert found.decision == "pass"
+        assert found.look and found.look.pairs > 20
+        assert [check.kept for check in found.look.limits] == ["yes"]
+        soon = self.played("mean", 10e6, limits=("p99<30ms",), time_s=8)
+        assert soon.decision == "inconclusive"
+        assert "p99 should rest on 1522 calls" in soon.reason
+
+    def test_a_limit_that_is_broken_fails(self) -> None:
+        found = self.played("mean", 1e6, 1.2, limits=("mean<1.05ms",))
+        assert (found.decision, found.reason) == ("fail", "head breaks mean<1.05ms")
+
+    def test_requests_that_arrive_too_fast_decide_nothing(self) -> None:
+        """Latency then depends on how long they have been arriving, and hardly on who serves them."""
+        load = make_load(rate=4000)
+        found = self.played("p50", 1e6, 2.0, load=load)
+        assert found.decision == "inconclusive"
+        assert "faster than base can serve them" in found.reason
+        assert found.is_void
+
+    def test_a_head_that_cannot_keep_up_fails(self) -> None:
+        found = self.played("memory", 1e6, 2.0, load=make_load(rate=700))
+        assert (found.decision, found.reason) == (
+            "fail",
+            "requests arrive faster than head can serve them, and base can",
+        )
+
+    def test_at_the_edge_of_what_can_be_served_nothing_passes(self) -> None:
+        found = self.played("memory", 1e6, load=make_load(rate=1000))
+        assert found.decision != "pass"
+
+    def test_no_time_is_no_error(self) -> None:
+        found = self.played("p50", 1e6, time_s=0.3)
+        assert (found.decision, found.look, found.is_void) == ("inconclusive", None, True)
+        assert "no time for two launches of each side in 0 s" in found.reason
+
+    def test_why_a_gain_that_is_gone_fails(self) -> None:
+        look = TestDecide().look(findings=(find("p50", launches(0.1), 0.5, confidence=0.99),))
+        assert decide(look, TestDecide().contest()) == ("fail", "p50 is less than 2x as good")
 
 
 class TestDecide:
@@ -358,6 +419,27 @@ class TestWorkers:
         with pytest.raises(InputsError, match="The inputs differ: base takes image"):
             run_gate(request(TINY_ENCODER))
 
+    def test_outputs_of_other_names(self, tmp_path: Path) -> None:
+        model = onnx.load(TINY_CNN)
+        name = model.graph.output[0].name
+        model.graph.node.append(helper.make_node("Identity", [name], ["renamed"]))
+        model.graph.output[0].name = "renamed"
+        path = tmp_path / "renamed.onnx"
+        onnx.save(model, path)
+        with pytest.raises(MeasureError, match="head gives renamed"):
+            run_gate(request(path))
+
+    def test_a_config_of_a_model_with_other_inputs(self, tmp_path: Path) -> None:
+        record = write(make_record(TINY_ENCODER, ONE_THREAD), tmp_path / "e.json")
+        made = make_request(Wish(base=f"{TINY_CNN}@{record}", head=f"{TINY_CNN}@{record}", max_time_s=60))
+        assert made.inputs.shapes == {}
+
+    def test_a_side_that_hangs(self, tmp_path: Path) -> None:
+        """It ends when its time is up, and at least what loading is allowed to take."""
+        hang = (sys.executable, "-c", "import time; time.sleep(600)")
+        with pytest.raises(MeasureError, match="took too long"):
+            run_gate(request(time_s=5), commands=(None, hang))
+
     def test_shapes_that_differ(self, tmp_path: Path) -> None:
         x = helper.make_tensor_value_info("image", TensorProto.FLOAT, [1, 3, 32])
         y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 3, 32])
@@ -546,6 +628,31 @@ class TestTold:
         assert "intra threads=1" in page
         assert "💥 e: It is broken. Mend it." in page
 
+    def test_a_gate_without_a_single_look(self) -> None:
+        bare = msgspec.structs.replace(RESULT, findings=(), self_check=None, decision="inconclusive", reason="why")
+        assert "why" in markdown([bare])
+        assert "why" in annotate([bare])
+        assert b"why" in junit([bare], inconclusive_fails=False)
+
+    def test_characters_that_xml_does_not_have(self) -> None:
+        from xml.etree import ElementTree
+
+        odd = msgspec.structs.replace(RESULT, name="a\x01b", reason="c\x00", decision="fail")
+        (suite,) = ElementTree.fromstring(junit([odd], inconclusive_fails=False))
+        assert suite[0].get("name") == "ab"
+
+    def test_throughput_is_told_as_its_cost(self) -> None:
+        """Where head serves less, the ratio of costs is above 1: that must not read as a gain."""
+        slower = find("throughput", launches(math.log(1.7)), 1.03, confidence=0.99)
+        assert describe_finding(slower).startswith("1/throughput +69")
+        assert draw_finding(slower).plain.strip().startswith("1/throughput")
+
+    def test_findings_fit_into_80_columns(self) -> None:
+        wide = Finding(
+            objective="throughput", allowed=1.03, slowdown=interval(1.368, 1.719, 2.307), decision="fail", p_value=0.0
+        )
+        assert len(draw_finding(wide).plain) <= 80
+
     def test_annotations(self) -> None:
         lines = annotate(self.RESULTS).splitlines()
         assert [line.split(" ")[0] for line in lines] == ["::notice", "::error", "::warning", "::error"]
@@ -569,6 +676,34 @@ class TestTold:
         assert [entry.name for entry in choose_entries(entries, ["a"])] == ["a", "a"]
         with pytest.raises(UsageError, match="no such gate"):
             choose_entries(entries, ["x"])
+
+    def test_a_line_that_was_cut_off(self, tmp_path: Path) -> None:
+        path = tmp_path / "h.jsonl"
+        append_history(path, [result()])
+        path.write_bytes(path.read_bytes() + b'\n{"time": "2026-')
+        append_history(path, [result("b")])
+        entries, broken = read_history(path)
+        assert [entry.name for entry in entries] == ["a", "b"]
+        assert broken == (3,)
+        done = run_ortune("report", path, cwd=tmp_path)
+        assert done.returncode == 0
+        assert "line 3 is left out" in done.stderr
+
+    def test_a_history_on_a_narrow_terminal(self, tmp_path: Path) -> None:
+        path = tmp_path / "h.jsonl"
+        append_history(path, [result("detector"), ERROR])
+        console = Console(width=80, file=io.StringIO())
+        show_history(console, read_history(path)[0], None)
+        page = console.file.getvalue()  # type: ignore[attr-defined]
+        assert "pass" in page and "error" in page and "+0.0% [-1.0%, +1.0%]" in page
+        assert "…" not in page
+
+    @pytest.mark.parametrize("entry", ['{"time": "abc", "name": "a", "decision": "pass", "reason": ""}', "[]"])
+    def test_entries_that_are_none(self, entry: str, tmp_path: Path) -> None:
+        path = tmp_path / "h.jsonl"
+        path.write_text(entry)
+        with pytest.raises(RecordError, match=r"No line of .*h.jsonl is one"):
+            read_history(path)
 
     @pytest.mark.parametrize("content", [b"", b"{}\n", b"nonsense\n"])
     def test_a_history_that_is_none(self, content: bytes, tmp_path: Path) -> None:
@@ -653,6 +788,43 @@ class TestFile:
         help_text = run_ortune("gate", "--help", cwd=Path.cwd()).stdout
         for key in set(KEYS) - {"base", "head"}:
             assert f"--{key}" in help_text, key
+
+
+class TestFilesAreKept:
+    @pytest.mark.parametrize("option", ["--json", "--junit", "--markdown", "--history"])
+    def test_what_is_something_else_is_not_replaced(self, option: str, tmp_path: Path) -> None:
+        path = tmp_path / "model.onnx"
+        path.write_bytes(TINY_CNN.read_bytes())
+        done = run_ortune("gate", TINY_CNN, TINY_CNN, option, path, cwd=tmp_path)
+        assert done.returncode == 2
+        assert f"{option} {path}: this file is there already" in done.stderr
+        assert path.read_bytes() == TINY_CNN.read_bytes()
+
+    def test_what_a_gate_wrote_is_replaced(self, tmp_path: Path) -> None:
+        from ortune.cli.gate import check_outputs, tell
+
+        paths = [str(tmp_path / name) for name in ("j.xml", "r.json", "p.md", "h.jsonl")]
+        for _ in range(2):
+            check_outputs(*paths)
+            tell((RESULT,), *paths, inconclusive="3")
+
+    def test_what_is_done_is_told_when_the_rest_is_interrupted(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        module = importlib.import_module("ortune.cli.gate")
+        (tmp_path / "ortune.toml").write_text('[gate.a]\nbase = "a"\n[gate.b]\nbase = "b"\n')
+        monkeypatch.chdir(tmp_path)
+
+        def run(wishes: Any, done: list[Any], **how: Any) -> None:
+            done.append(result("a"))
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(module, "run", run)
+        with pytest.raises(KeyboardInterrupt):
+            module.gate(every=True, json_file="out.json", history="h.jsonl")
+        (told,) = json.loads((tmp_path / "out.json").read_text())
+        assert told["name"] == "a"
+        assert len(read_history(tmp_path / "h.jsonl")[0]) == 1
 
 
 class TestBadInput:
