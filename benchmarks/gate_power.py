@@ -39,7 +39,6 @@ from benchmarks.host import describe_host
 from benchmarks.inputs import inputs_of
 from benchmarks.record import LANDSCAPES
 from models.build import build
-from ortune.errors import MeasureError
 from ortune.gate.play import HEAD, Contest, pairs_for, play
 from ortune.gate.run import run_gate
 from ortune.gate.values import GateRequest, Side
@@ -136,11 +135,7 @@ def gate_by_replay(landscape: Landscape, factor: float, seed: int) -> tuple[str,
         end_s=MAX_TIME_S,
         seed=seed,
     )
-    try:
-        played = play(sides, meter, contest, (DEFAULT, DEFAULT), lambda look: None)
-    except MeasureError:
-        return "inconclusive", sides.now_s()
-    return played.decision, sides.now_s()
+    return play(sides, meter, contest, (DEFAULT, DEFAULT), lambda look: None).decision, sides.now_s()
 
 
 def samples_of(executor: ReplayExecutor, factor: float, n_blocks: int, block: BlockPlan) -> list[float]:
@@ -258,18 +253,15 @@ def gate_live(model: str, share: float, seed: int, config: Config = DEFAULT, max
     """Run one gate live, and return its row."""
     command = (sys.executable, "-P", str(SLOW_WORKER), str(share)) if share else None
     start = time.monotonic()
-    try:
-        result = run_gate(request_of(model, config, seed, max_time_s), commands=(None, command))
-    except MeasureError as error:
-        return {"share": share, "decision": "inconclusive", "wall_s": time.monotonic() - start, "reason": str(error)}
-    (finding,) = result.findings
+    result = run_gate(request_of(model, config, seed, max_time_s), commands=(None, command))
+    slowdown = result.findings[0].slowdown if result.findings else None
     return {
         "share": share,
         "decision": result.decision,
         "wall_s": time.monotonic() - start,
-        "slowdown": finding.slowdown.estimate,
-        "low": finding.slowdown.low,
-        "high": finding.slowdown.high,
+        "slowdown": slowdown and slowdown.estimate,
+        "low": slowdown and slowdown.low,
+        "high": slowdown and slowdown.high,
         "pairs": result.pairs,
         "launches": result.launches,
         "regime": result.noise.regime,
@@ -334,7 +326,7 @@ def config(model: str, n_gates: int, path: Path | None) -> None:
     for name in SLOWER:
         ours = [row for row in rows if row["config"] == name]
         summarize(ours, f"{model}, {name}")
-        ratios = [row["slowdown"] for row in ours if "slowdown" in row]
+        ratios = [row["slowdown"] for row in ours if row["slowdown"]]
         print(f"{'':<34} {min(ratios):.3f} to {max(ratios):.3f} times as slow")
 
 

@@ -12,6 +12,8 @@ from ortune.gate.told.words import cost_of
 
 SUFFIXES = (".svg", ".png", ".pdf")
 
+HALF_A_DAY = datetime.timedelta(hours=12)
+
 COLOURS = {"pass": "tab:green", "fail": "tab:red", "inconclusive": "tab:orange"}
 
 
@@ -59,7 +61,18 @@ def draw(entries: Sequence[Entry], path: Path) -> None:
             axis.errorbar([time], [middle], yerr=[[middle - low], [high - middle]], fmt="o", color=colour, capsize=3)
         allowed = 100 * (shown[-1].allowed[objective] - 1)
         axis.axhline(allowed, color="gray", linestyle="--", linewidth=1)
-        axis.annotate(f"allowed {allowed:+.3g} %", (0.005, allowed), xycoords=("axes fraction", "data"), fontsize=8)
+        axis.annotate(
+            f"allowed {allowed:+.3g} %",
+            (0.005, allowed),
+            xycoords=("axes fraction", "data"),
+            xytext=(0, 3),
+            textcoords="offset points",
+            fontsize=8,
+        )
+        times = [datetime.datetime.fromisoformat(entry.time) for entry in shown]
+        if len(set(times)) == 1:
+            # Around a single point in time, matplotlib shows years.
+            axis.set_xlim(times[0] - HALF_A_DAY, times[0] + HALF_A_DAY)
         axis.axhline(0, color="black", linewidth=0.5)
         axis.set_title(f"{name}: {cost_of(objective)}", fontsize=10, loc="left")
         axis.set_ylabel("head against base, %")

@@ -21,7 +21,9 @@ TINY_ENCODER = MODELS / "tiny_encoder.onnx"
 FAULTY_WORKER = (sys.executable, "-P", str(Path(__file__).parent / "faulty_worker.py"))
 
 
-def run_ortune(*arguments: object, cwd: Path, timeout: float = 150) -> subprocess.CompletedProcess[str]:
+def run_ortune(
+    *arguments: object, cwd: Path, timeout: float = 150, columns: int = 100
+) -> subprocess.CompletedProcess[str]:
     """Run the command line in a process of its own, as a user does."""
     return subprocess.run(
         [sys.executable, "-P", "-m", "ortune", *map(str, arguments)],
@@ -30,7 +32,7 @@ def run_ortune(*arguments: object, cwd: Path, timeout: float = 150) -> subproces
         text=True,
         timeout=timeout,
         check=False,
-        env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1"},
+        env={**os.environ, "COLUMNS": str(columns), "NO_COLOR": "1"},
     )
 
 

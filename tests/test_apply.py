@@ -19,20 +19,23 @@ import pytest
 from ortune.apply import hook
 from ortune.apply.finder import OFF, PLAN_VARIABLE
 from ortune.apply.hook import AFFINITY, _combine
+from ortune.apply.install import install
 from ortune.apply.launch import STARTUP, make_environment
-from ortune.apply.plan import encode_plan, environment_of
+from ortune.apply.plan import Wish, choose_records, encode_plan, environment_of
 from ortune.apply.words import load_of
 from ortune.bundle import Choice
 from ortune.errors import RecordError, UsageError
 from ortune.knobs import Config, ThreadPool
 from ortune.launch import make_parser
-from ortune.record import read_record, tried_by
-from ortune.trials.values import Trial
+from ortune.record import Record, read_record, tried_by
+from ortune.trials.values import FrontPoint, Trial
 from ortune.workload import Load
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.records import EXAMPLE, make_record, write
 
 PROGRAM = Path(__file__).parent / "programs" / "sessions.py"
+ONE_THREAD = Config(session_options={"intra_op_num_threads": 1})
+
 TUNED = Config(
     session_options={"intra_op_num_threads": 1, "graph_optimization_level": "ORT_ENABLE_EXTENDED"},
     session_config={"session.intra_op.allow_spinning": "0"},
@@ -519,6 +522,70 @@ class TestSettings:
         for name, intra in (("right", 1), ("wrong", 0)):
             (found,) = answers(run(sys.executable, PROGRAM, tmp_path / name / "model.onnx", "by_path", record=record))
             assert found["intra"] == intra
+
+
+class TestWhichRecords:
+    def test_a_search_that_proved_nothing_changes_nothing(self, tmp_path: Path) -> None:
+        """The default is in such a record because nothing else was proven, not because it was."""
+        record = write(make_record(TINY_CNN, Config()), tmp_path / "r.json")
+        assert read_record(record).evidence.verdict == "inconclusive"
+        code = f"""
+        import onnxruntime as ort
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = 2
+        print(ort.InferenceSession({str(TINY_CNN)!r}, options).get_session_options().intra_op_num_threads)
+        """
+        done = run(sys.executable, "-c", textwrap.dedent(code), record=record, options=("--explain",))
+        assert done.stdout == "2\n"
+        assert "is not used: its search proved nothing" in done.stderr
+        assert "left alone, its search proved nothing" in done.stderr
+
+    def test_a_default_that_was_proven_to_be_best_is_used(self, tmp_path: Path) -> None:
+        record = make_record(TINY_CNN, Config())
+        best = msgspec.structs.replace(record.evidence, verdict="default_is_best")
+        path = write(msgspec.structs.replace(record, evidence=best), tmp_path / "r.json")
+        (choice,) = choose_records([path], Wish())
+        assert choice.applies
+
+    def front(self) -> Record:
+        record = make_record(TINY_CNN, Config())
+        winner = record.evidence.winner
+        assert winner
+        points = tuple(
+            FrontPoint(
+                summary=msgspec.structs.replace(winner, config=config), speedups={}, limits=(), recommended=number == 0
+            )
+            for number, config in enumerate((Config(), ONE_THREAD))
+        )
+        evidence = msgspec.structs.replace(record.evidence, verdict="trade_off", front=points)
+        return msgspec.structs.replace(record, evidence=evidence)
+
+    def test_another_point_of_a_front(self, tmp_path: Path) -> None:
+        path = write(self.front(), tmp_path / "r.json")
+        code = f"""
+        import onnxruntime as ort
+        print(ort.InferenceSession({str(TINY_CNN)!r}).get_session_options().intra_op_num_threads)
+        """
+        for options, threads in (((), "0"), (("--pick", "2"), "1")):
+            done = run(sys.executable, "-c", textwrap.dedent(code), record=path, options=options)
+            assert done.stdout.strip() == threads, done.stderr
+        done = run(sys.executable, "-c", "", record=path, options=("--pick", "3"))
+        assert done.returncode == 2
+        assert "--pick 3: the front has the points 1 to 2" in done.stderr
+        inside = f"import ortune; ortune.install({str(path)!r}, pick=2)\n" + textwrap.dedent(code)
+        assert run(sys.executable, "-P", "-c", inside).stdout.strip() == "1"
+
+    def test_a_point_is_one_of_one_record(self, tmp_path: Path) -> None:
+        paths = [
+            write(make_record(TINY_CNN, ONE_THREAD), tmp_path / "a.json"),
+            write(make_record(TINY_ENCODER, ONE_THREAD), tmp_path / "b.json"),
+        ]
+        with pytest.raises(UsageError, match="--pick: the records are for several models"):
+            choose_records(paths, Wish(pick=1))
+
+    def test_no_records_are_none(self) -> None:
+        with pytest.raises(UsageError, match="no record to install"):
+            install([])
 
 
 class TestVariable:

@@ -155,3 +155,24 @@ class TestApi:
     def test_a_load_that_makes_no_sense(self, bundle: Path) -> None:
         with pytest.raises(UsageError, match="--clients"):
             ortune.create_session(TINY_CNN, bundle, clients=0)
+
+
+def test_the_latest_is_told_across_time_zones() -> None:
+    """Eleven at night in New York is later than one in the morning in London."""
+    later = sourced(1, started="2026-01-01T23:00:00-05:00")
+    earlier = sourced(2, started="2026-01-02T01:00:00+00:00")
+    assert choose([later, earlier], HERE, None).source == "1.json"
+    bundle, dropped = merge([later, earlier])
+    assert bundle.records == (later.record,)
+    assert dropped == (earlier,)
+
+
+def test_options_of_a_bundle_for_several_models(tmp_path: Path) -> None:
+    records = [make_record(TINY_CNN, threads(1)), make_record(TINY_ENCODER, threads(2))]
+    bundle, _ = merge([Sourced(record=each, source="") for each in records])
+    path = tmp_path / "b.json"
+    path.write_bytes(msgspec.json.encode(bundle))
+    assert ortune.session_options(path, model=TINY_ENCODER).intra_op_num_threads == 2
+    assert ortune.run_options(path, model=TINY_CNN) is None
+    with pytest.raises(RecordError, match="bundle for several models"):
+        ortune.session_options(path)

@@ -250,6 +250,76 @@ def test_a_config_that_fails_on_the_bench_is_a_row(tmp_path: Path) -> None:
     assert row["summary"] is None
 
 
+def test_code_is_printed_in_lines_that_can_be_copied(tmp_path: Path, tuned: Path) -> None:
+    done = run_ortune("apply", tuned, TINY_CNN, cwd=tmp_path, columns=40)
+    code = done.stdout[done.stdout.index("import onnxruntime") :]
+    compile(code, "code", "exec")
+    assert 'session = ort.InferenceSession("' in code
+
+
+def test_the_reader_of_the_output_may_go(tmp_path: Path) -> None:
+    """The record is written all the same, and the exit code is that of the search."""
+    command = [sys.executable, "-P", "-m", "ortune", "search", str(TINY_CNN), "-o", "c.json", *FAST]
+    environment = {**os.environ, "ORTUNE_HISTORY": "off"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path, env=environment)
+    assert process.stdout and process.stderr
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(timeout=120) in {0, 3}
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert read_record(tmp_path / "c.json").search.trials
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_output_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "ortune", "knobs"], stdout=full, stderr=subprocess.PIPE, check=False, text=True
+        )
+    assert done.returncode == 2
+    assert done.stderr == "error: Cannot write to stdout: No space left on device.\n"
+
+
+def test_a_model_is_not_replaced_by_its_record(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(TINY_CNN.read_bytes())
+    done = run_ortune("search", path, "-o", path, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "this file is there already" in done.stderr
+    assert path.read_bytes() == TINY_CNN.read_bytes()
+
+
+def test_the_record_of_another_model_of_the_same_name(tmp_path: Path, tuned: Path) -> None:
+    path = tmp_path / "m" / "model.onnx"
+    path.parent.mkdir()
+    path.write_bytes(TINY_CNN.read_bytes())
+    (tmp_path / "model.ortune.json").write_bytes(tuned.read_bytes())
+    done = run_ortune("search", path, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "model.ortune.json is there already: the record of " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["python", "app.py"], "python is a command. It goes behind two dashes"),
+        (["--time", "5s"], "nothing is measured without --verify"),
+        (["--to", "python", "--json"], "two different forms"),
+        (["--verify", "--time", "0s"], "--time 0s: comparing needs time"),
+    ],
+)
+def test_what_apply_does_not_do(arguments: list[str], message: str, tmp_path: Path, tuned: Path) -> None:
+    done = run_ortune("apply", tuned, *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in " ".join(done.stderr.split())
+
+
+def test_apply_can_be_quiet(tmp_path: Path, tuned: Path) -> None:
+    done = run_ortune("apply", tuned, TINY_CNN, "-q", cwd=tmp_path)
+    assert (done.stdout, done.stderr) == ("", "")
+
+
 def test_a_neighbour_beside_a_search(tmp_path: Path) -> None:
     done = run_ortune("search", TINY_CNN, "-o", "c.json", "--beside", "sleep 600", *FAST, cwd=tmp_path)
     assert done.returncode in {0, 3}, done.stderr

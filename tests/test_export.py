@@ -20,6 +20,7 @@ import onnx
 import pytest
 import yaml
 
+from ortune.bundle import Sourced, merge
 from ortune.errors import ModelError, UsageError
 from ortune.export import TARGETS, export, find_target, render
 from ortune.export.kubernetes import cpus_needed
@@ -28,6 +29,7 @@ from ortune.export.target import Job
 from ortune.knobs import DEFAULT, KNOBS, Config, ThreadPool
 from ortune.knobs.providers import chain_of
 from ortune.record import Record
+from ortune.trials.values import FrontPoint
 from ortune.workload import make_load
 from tests.conftest import ROOT, TINY_CNN, run_ortune
 from tests.records import ELSEWHERE, make_record, write
@@ -378,6 +380,60 @@ class TestCode:
                 (ROOT / "tests" / "data" / "ort_declarations.h").read_text() + "int main() {\n" + code + "}\n"
             )
             subprocess.run(["g++", "-std=c++17", "-fsyntax-only", "-Wall", str(source)], check=True, timeout=120)
+
+
+class TestOddTexts:
+    def test_python_is_python_whatever_the_model_is_called(self) -> None:
+        record = record_of(FULL)
+        for path in ('q"t.onnx', "m\\n.onnx", "m.onnx\nimport os; os.abort()\n#", "modèle 😀.onnx"):
+            odd = msgspec.structs.replace(record, model=msgspec.structs.replace(record.model, path=path))
+            for target in ("python", "yobx", "optimum"):
+                text = render(target, odd, path).text
+                compile(text, target, "exec")
+                assert "\nimport os" not in text
+                if target == "python":
+                    assert json.dumps(path, ensure_ascii=False) in text
+
+    @pytest.mark.parametrize(
+        "document",
+        [
+            {"model": {"decoder": []}},
+            {"model": {"decoder": {"session_options": 3}}},
+            {"model": {"decoder": {"run_options": 7}}},
+            {"model": 1},
+        ],
+    )
+    def test_a_genai_config_that_is_none(self, document: Any, tmp_path: Path) -> None:
+        path = tmp_path / "genai_config.json"
+        path.write_text(json.dumps(document))
+        with pytest.raises(UsageError, match="is no object"):
+            export("genai", record_of(FULL), str(TINY_CNN), "r.json", path)
+        assert json.loads(path.read_text()) == document
+
+    def test_a_genai_config_with_empty_places(self, tmp_path: Path) -> None:
+        path = tmp_path / "genai_config.json"
+        path.write_text('{"model": {"decoder": {"session_options": null}}}')
+        export("genai", record_of(FULL), str(TINY_CNN), "r.json", path)
+        assert json.loads(path.read_text())["model"]["decoder"]["session_options"]
+
+    def test_memory_is_that_of_the_point_that_was_picked(self) -> None:
+        record = record_of(FULL)
+        small = record.evidence.winner or record.evidence.baseline
+        assert small
+        large = msgspec.structs.replace(small, config=FULL, peak_bytes=4_000_000_000)
+        point = FrontPoint(summary=large, speedups={}, limits=(), recommended=True)
+        evidence = msgspec.structs.replace(record.evidence, winner=None, front=(point,))
+        text = render("kubernetes", msgspec.structs.replace(record, evidence=evidence), "m.onnx").text
+        (amount,) = {int(each) for each in re.findall(r"memory: (\d+)Mi", text)}
+        assert amount > 3800
+
+    def test_a_record_of_a_bundle_is_named_by_its_file(self, tmp_path: Path) -> None:
+        bundle, _ = merge([Sourced(record=record_of(each), source="") for each in (FULL, DEFAULT)])
+        path = tmp_path / "b.json"
+        two = msgspec.structs.replace(bundle.records[0], host=ELSEWHERE)
+        path.write_bytes(msgspec.json.encode(msgspec.structs.replace(bundle, records=(*bundle.records, two))))
+        done = run_ortune("apply", path, TINY_CNN, "--to", "environment", cwd=tmp_path)
+        assert f"# ENV ORTUNE_CONFIG={path}\n" in done.stdout, done.stderr
 
 
 class TestFiles:

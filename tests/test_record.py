@@ -11,7 +11,18 @@ import msgspec
 import pytest
 
 from ortune.errors import RecordError, UsageError
-from ortune.record import SCHEMA, Record, check_writable, encode_record, json_schema, read_record, write_atomically
+from ortune.record import (
+    SCHEMA,
+    Record,
+    check_writable,
+    encode_record,
+    is_record,
+    json_schema,
+    proves_nothing,
+    read_record,
+    write_atomically,
+    write_record,
+)
 from ortune.workload import Load
 from tests.conftest import ROOT
 
@@ -64,6 +75,15 @@ def test_it_is_plain_enough_to_be_applied_by_hand() -> None:
         (change(lambda d: d["config"].update(session_config={"a": 1})), r"Expected `str`.*\$\.config\.session_config"),
         (change(lambda d: d["evidence"].update(verdict="great")), r"\$\.evidence\.verdict"),
         (change(lambda d: d["model"].update(digest=None)), r"\$\.model\.digest"),
+        (change(lambda d: d["config"].update(providers=[])), r"there are no providers - at `\$\.config`"),
+        (change(lambda d: d["config"].update(environment={"A=B": "x"})), r"'A=B'='x' is no environment variable"),
+        (change(lambda d: d["config"].update(environment={"A": "\0"})), "is no environment variable"),
+        (change(lambda d: d["workload"]["load"].update(clients=0)), r"0 clients .* - at `\$\.workload\.load`"),
+        (change(lambda d: d["workload"]["load"].update(rate_per_s=None)), "scenario server with a rate of None"),
+        (change(lambda d: d["workload"]["inputs"]["image"].update(shapes=[])), "there are no shapes"),
+        (change(lambda d: d["search"].update(seed=-1)), r"seed is -1, below 0 - at `\$\.search`"),
+        (change(lambda d: d["search"].update(started="soon")), r"'soon' - at `\$\.search`"),
+        (b'{"schema": 3, "config": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
     ],
 )
 def test_what_is_not_a_record_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
@@ -105,6 +125,33 @@ def test_writing_replaces_the_file_as_a_whole(tmp_path: Path) -> None:
     write_atomically(path, b"new")
     assert path.read_bytes() == b"new"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_record_that_proves_more_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    unproven = read_record(EXAMPLE)
+    assert unproven.evidence.verdict == "inconclusive" and proves_nothing(unproven)
+    evidence = msgspec.structs.replace(unproven.evidence, verdict="default_is_best")
+    proven = msgspec.structs.replace(unproven, evidence=evidence)
+    assert write_record(unproven, path) is None
+    assert write_record(proven, path) is None
+    assert write_record(proven, path) is None
+    assert write_record(unproven, path) == tmp_path / "c.before.json"
+    assert read_record(path) == unproven
+    assert read_record(tmp_path / "c.before.json") == proven
+    assert write_record(unproven, path) is None
+
+
+def test_what_is_there_and_is_no_record_is_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    for content, is_replaced in ((b"\x08\x07onnx", False), (b"[1]", False), (b"", True), (EXAMPLE.read_bytes(), True)):
+        path.write_bytes(content)
+        if is_replaced:
+            check_writable(path, may_replace=is_record)
+        else:
+            with pytest.raises(UsageError, match=r"-o .*model.onnx: this file is there already"):
+                check_writable(path, may_replace=is_record)
+        assert path.read_bytes() == content
 
 
 def test_what_cannot_be_written_is_told_beforehand(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 def session_options(
     config: str | Path | Record,
     *,
+    model: str | Path | None = None,
     pick: int | None = None,
     session: int = 0,
     any_host: bool = False,
@@ -41,7 +42,8 @@ def session_options(
     they are ONNX Runtime's default, with a warning.
 
     Args:
-        config: A record, or the path of one or of a bundle for one model.
+        config: A record, or the path of one or of a bundle.
+        model: Path of the ONNX file, which a bundle for several models needs.
         pick: Which point of its front, counted from 1; None for what it recommends.
         session: Which of several sessions side by side they are for, counted from 0.
         any_host: Whether a record for another class of host is used.
@@ -50,10 +52,10 @@ def session_options(
         sessions: Sessions of the model side by side.
 
     Raises:
-        RecordError: The file holds no record, or those of several models, or has no such point.
+        RecordError: The file holds no record for this model, or those of several, or has no such point.
         UsageError: This onnxruntime does not know one of the settings.
     """
-    chosen = _choose(config, pick, None, any_host=any_host, load=(clients, rate, sessions))
+    chosen = _choose(config, pick, model, any_host=any_host, load=(clients, rate, sessions))
     set_global_thread_pool(chosen)
     return make_session_options(chosen.of_session(session))
 
@@ -61,6 +63,7 @@ def session_options(
 def run_options(
     config: str | Path | Record,
     *,
+    model: str | Path | None = None,
     pick: int | None = None,
     any_host: bool = False,
     clients: int | None = None,
@@ -70,7 +73,8 @@ def run_options(
     """Return RunOptions with the settings of a record, to be passed to `run`, or None where it has none.
 
     Args:
-        config: A record, or the path of one or of a bundle for one model.
+        config: A record, or the path of one or of a bundle.
+        model: Path of the ONNX file, which a bundle for several models needs.
         pick: Which point of its front, counted from 1; None for what it recommends.
         any_host: Whether a record for another class of host is used.
         clients: Concurrent callers that there will be; this and the next two pick among the records of a bundle.
@@ -78,10 +82,10 @@ def run_options(
         sessions: Sessions of the model side by side.
 
     Raises:
-        RecordError: The file holds no record, or those of several models, or has no such point.
+        RecordError: The file holds no record for this model, or those of several, or has no such point.
         UsageError: This onnxruntime does not know one of the settings.
     """
-    return make_run_options(_choose(config, pick, None, any_host=any_host, load=(clients, rate, sessions)))
+    return make_run_options(_choose(config, pick, model, any_host=any_host, load=(clients, rate, sessions)))
 
 
 def create_session(
@@ -144,7 +148,7 @@ def _choose(
     if model is not None:
         records = for_model(records, model)
     elif len({each.record.model.digest for each in records}) > 1:
-        raise RecordError(f"{config} is a bundle for several models.", "Use ortune.create_session, which tells which.")
+        raise RecordError(f"{config} is a bundle for several models.", "Say for which: model=PATH, without any_model.")
     choice = choose(records, Fingerprint.of(read_host(memory=False)), load_of(*load), any_host=any_host)
     if not choice.fits:
         warnings.warn(describe_misfit(choice), stacklevel=3)

@@ -87,7 +87,7 @@ class Hook:
         try:
             self.plan = self._get_plan()
         except Exception as error:  # noqa: BLE001  (a program is not brought down by a config that is broken)
-            self._say(f"{error} Sessions keep the program's own options.")
+            self._say(f"{_sentence(error)} Sessions keep the program's own options.")
             return
         self._module = module
         self._session_log = Log(module.C.SessionOptions)
@@ -161,7 +161,7 @@ class Hook:
         except OSError as error:
             return model, None, f"it cannot be read: {error.strerror}"
         except Exception as error:  # noqa: BLE001  (a program is not brought down by ortune)
-            self._say(f"{model}: {type(error).__name__}: {error} The session keeps the program's own options.")
+            self._say(f"{model}: {_sentence(error)} The session keeps the program's own options.")
             return model, None, "ortune failed"
 
     def _find_rule(self, source: Any, options: Any) -> dict[str, Any]:
@@ -583,6 +583,14 @@ def _entry_of(method: str, args: tuple[Any, ...]) -> tuple[str, str] | None:
 
 def _has_run_settings(config: dict[str, Any] | None) -> bool:
     return config is not None and bool(config["run_options"] or config["run_config"])
+
+
+def _sentence(error: Exception) -> str:
+    """Return what happened, ending with a full stop: of errors that are not ortune's, the kind and the first line."""
+    if type(error).__module__.startswith("ortune"):
+        return " ".join(str(error).splitlines())
+    told = str(error).partition("\n")[0].rstrip(". ")
+    return f"{type(error).__name__}: {told}."
 
 
 def _write(text: str) -> None:

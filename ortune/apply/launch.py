@@ -72,8 +72,9 @@ def replace_process(program: str, command: Sequence[str], environment: Mapping[s
 
             # There, exec would return to the shell at once.
             sys.exit(subprocess.call([program, *command[1:]], env=dict(environment)))
-        # Python ignores it, and a program would inherit that.
+        # Python ignores them, and a program would inherit that.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         os.execve(program, list(command), dict(environment))  # noqa: S606  (what the user asks for)
     except OSError as error:
         raise UsageError(f"Cannot run {program}: {error.strerror}.") from None

@@ -15,7 +15,7 @@ def bench(
     configs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[CONFIG]...",
+            metavar="CONFIG",
             help="Records that searches wrote; the word default stands for ONNX Runtime's default.",
             show_default=False,
         ),

@@ -29,12 +29,14 @@ def gate(
     base: Annotated[
         str | None,
         typer.Argument(
-            metavar="[BASE [HEAD]]",
+            metavar="BASE",
             help="MODEL.onnx, CONFIG.json or MODEL.onnx@CONFIG.json each; a single CONFIG.json gates its gain.",
             show_default=False,
         ),
     ] = None,
-    head: Annotated[str | None, typer.Argument(hidden=True)] = None,
+    head: Annotated[
+        str | None, typer.Argument(metavar="HEAD", help="What must not be slower than BASE.", show_default=False)
+    ] = None,
     max_slowdown: Annotated[
         list[str] | None,
         typer.Option(
@@ -185,6 +187,8 @@ def gate(
             done.append(GateError(name=wishes[0].name, message=error.message, cure=error.cure))
         if done:
             tell(judge_together(done), junit, json_file, markdown_file, history, inconclusive=inconclusive)
+        if isinstance(error, OrtuneError) and base is None:
+            raise type(error)(f"gate {wishes[0].name}: {error.message}", error.cure) from None
         raise
     tell(results, junit, json_file, markdown_file, history, inconclusive=inconclusive)
     leave(results, inconclusive)
@@ -203,7 +207,15 @@ def wishes_of_file(path: str | None, only: list[str], given: dict[str, Any]) -> 
         if name not in gates:
             raise UsageError(f"--only {name}: {found} has no such gate; it has {', '.join(gates)}.")
     told = {key: value for key, value in given.items() if not _is_unsaid(key, value)}
-    return [make_wish(name, {**values, **told}) for name, values in gates.items() if not only or name in only]
+    wishes = []
+    for name, values in gates.items():
+        if only and name not in only:
+            continue
+        try:
+            wishes.append(make_wish(name, {**values, **told}))
+        except OrtuneError as error:
+            raise UsageError(f"{found}, gate {name}: {error.message}", error.cure) from None
+    return wishes
 
 
 def _is_unsaid(key: str, value: object) -> bool:

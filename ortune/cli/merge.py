@@ -13,7 +13,7 @@ from ortune.cli import options
 def merge(
     configs: Annotated[
         list[str],
-        typer.Argument(metavar="CONFIG...", help="Records or bundles.", show_default=False),
+        typer.Argument(metavar="CONFIG", help="Records or bundles.", show_default=False),
     ],
     output: Annotated[
         str, typer.Option("-o", "--output", metavar="FILE", help="Where to write the bundle.", show_default=False)
