@@ -82,8 +82,20 @@ class GateScreen:
             self._console.print(grid)
             show_guesses(self._console, feed)
             self._console.print()
-        with self:
-            yield self.observer(request.name)
+        show, looks = self.observer(request.name), list[Look]()
+
+        def observe(look: Look) -> None:
+            looks.append(look)
+            show(look)
+
+        try:
+            with self:
+                yield observe
+        except BaseException:
+            # Whatever ended it, an interrupt perhaps: what was measured before is told.
+            if looks and not self._quiet:
+                self._console.print(draw_look(request.name, looks[-1]))
+            raise
 
     def observer(self, name: str) -> Observe:
         """Return what shows how a gate stands."""
