@@ -34,6 +34,9 @@ COLOURS = {"pass": "green", "fail": "red", "inconclusive": "yellow", "error": "r
 WIDTH = 21
 """Characters of the line on which an interval is drawn; odd, so that no difference has a place of its own."""
 
+WIDE = 100
+"""Columns from which on a history tells how head was named."""
+
 KEPT = {"yes": "kept", "no": "broken", "unsure": "uncertain"}
 
 SPAN = 3.0
@@ -231,7 +234,10 @@ def figures_table(result: GateResult) -> Table:
 def show_history(console: Console, entries: Sequence[Entry], output: str | None) -> None:
     """Print how the gates of a history went."""
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("time", "gate", "decision", "head against base", "head"):
+    columns = ["time", "gate", "decision", "head against base"]
+    # Where there is room for it.
+    columns += ["head"] if console.width >= WIDE else []
+    for column in columns:
         table.add_column(column, no_wrap=column in {"time", "decision"}, overflow="fold")
     for entry in entries:
         slowdowns = "\n".join(f"{cost_of(name)} {describe_interval(each)}" for name, each in entry.slowdowns.items())
@@ -240,7 +246,7 @@ def show_history(console: Console, entries: Sequence[Entry], output: str | None)
             escape(entry.name),
             f"[{COLOURS.get(entry.decision, 'red')}]{escape(entry.decision)}[/]",
             escape(slowdowns or entry.reason),
-            escape(entry.head),
+            *([escape(entry.head)] if console.width >= WIDE else []),
         )
     console.print(table)
     if output is not None:
