@@ -407,9 +407,8 @@ class Log:
 
     def __init__(self, kind: Any) -> None:
         self.kind = kind
-        self.properties = {
-            name: value for name, value in vars(kind).items() if isinstance(value, property) and value.fset
-        }
+        own = {name: value for name, value in vars(kind).items() if isinstance(value, property) and value.fset}
+        self.properties = tuple(own)
         self._methods: dict[str, Callable[..., Any]] = {}
         self._calls: Any = weakref.WeakKeyDictionary()
         self._set: Any = weakref.WeakKeyDictionary()
@@ -418,8 +417,8 @@ class Log:
             if name.startswith(CHANGES):
                 self._methods[name] = getattr(kind, name)
                 setattr(kind, name, self._logged(name, self._methods[name]))
-        for name, own in self.properties.items():
-            setattr(kind, name, property(own.fget, self._logged_set(name, own.fset), doc=own.__doc__))
+        for name, value in own.items():
+            setattr(kind, name, property(value.fget, self._logged_set(name, value.fset), doc=value.__doc__))
         make = kind.__init__
 
         @functools.wraps(make)

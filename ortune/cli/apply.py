@@ -109,10 +109,7 @@ def apply(
     elif output:
         raise UsageError(f"-o {output}: there is nothing to write without --to.", "ortune apply --list shows targets.")
     elif verify:
-        time_s = None if time is None else options.parse_duration_s(time, "--time")
-        if time_s is not None and not time_s > 0:
-            raise UsageError(f"--time {time}: comparing needs time.", "Leave it out for as long as it takes.")
-        verify_here(record, model, inputs, beside, time_s, seed, json=json, quiet=quiet)
+        verify_here(record, model, inputs, beside, options.parse_time_s(time), seed, json=json, quiet=quiet)
     else:
         try_out(record, model, inputs, any_host=any_host, json=json, quiet=quiet)
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ortune.cli import options
-from ortune.errors import ExitCode, UsageError
+from ortune.errors import ExitCode
 
 
 def bench(
@@ -59,9 +59,7 @@ def bench(
     from ortune.tune import SearchRequest, prepare
     from ortune.workload import make_goal, make_load
 
-    time_s = None if time is None else options.parse_duration_s(time, "--time")
-    if time_s is not None and not time_s > 0:
-        raise UsageError(f"--time {time}: comparing needs time.", "Leave it out for as long as it takes.")
+    time_s = options.parse_time_s(time)
     request = SearchRequest(
         model=model,
         goal=make_goal(make_load(clients, rate, arrivals, sessions), objective),

@@ -282,7 +282,7 @@ def _inputs(values: dict[str, Any]) -> InputOptions | None:
     dims, shapes, data = _texts(values.get("dim")), _texts(values.get("shape")), values.get("inputs")
     if not dims and not shapes and data is None:
         return None
-    return options.parse_inputs(dims, shapes, data, max(int(values.get("seed") or 0), 0))
+    return options.parse_inputs(dims, shapes, data, int(values.get("seed") or 0))
 
 
 def check_outputs(*paths: str | None) -> None:
@@ -322,16 +322,14 @@ def run(
     """
     from ortune.console.gate import GateScreen
     from ortune.console.search import make_console
-    from ortune.gate.run import make_request, run_gate, run_gates
-    from ortune.model import read_model
-    from ortune.workload import make_feed
+    from ortune.gate.run import make_request, read_gate, run_gate, run_gates
 
     screen = GateScreen(make_console(stderr=to_stderr), quiet=quiet)
     if len(wishes) == 1:
         request = make_request(wishes[0])
-        feed = make_feed(read_model(request.base.model), request.inputs)
-        with screen.watch(request, feed) as observe:
-            result = run_gate(request, observe)
+        reading = read_gate(request)
+        with screen.watch(request, reading.feed) as observe:
+            result = run_gate(request, observe, reading=reading)
         screen.show(result)
         return (result,)
 

@@ -160,6 +160,20 @@ def parse_duration_s(text: str, option: str) -> float:
     return sum(float(number) * DURATION_UNITS_S[unit] for number, unit in parts)
 
 
+def parse_time_s(text: str | None) -> float | None:
+    """Parse --time; None where it is left out.
+
+    Raises:
+        UsageError: The text is no duration, or none at all.
+    """
+    if text is None:
+        return None
+    time_s = parse_duration_s(text, "--time")
+    if not time_s > 0:
+        raise UsageError(f"--time {text}: comparing needs time.", "Leave it out for as long as it takes.")
+    return time_s
+
+
 def parse_tolerance(rtol: float | None, atol: float | None) -> Tolerance | None:
     """Return the tolerance that the options ask for, or None when they ask for none.
 

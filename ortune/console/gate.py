@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from ortune.console.search import add_inputs, add_load, figure, figure_of_summary, make_grid, show_guesses
+from ortune.console.search import KEPT, add_inputs, add_load, figure, figure_of_summary, make_grid, show_guesses
 from ortune.console.text import duration, plural, size, three_digits
 from ortune.gate.told.history import Entry
 from ortune.gate.told.words import (
@@ -36,8 +36,6 @@ WIDTH = 21
 
 WIDE = 100
 """Columns from which on a history tells how head was named."""
-
-KEPT = {"yes": "kept", "no": "broken", "unsure": "uncertain"}
 
 SPAN = 3.0
 """What the line shows: from no difference to this multiple of what is allowed, on both sides."""
@@ -143,8 +141,7 @@ class GateScreen:
         if result.max_error is not None:
             self._console.print(Text(f"outputs agree: they differ by {result.max_error:.2g} at most", "dim"))
         for check in result.limits:
-            colour = {"yes": "green", "no": "red"}.get(check.kept, "yellow")
-            self._console.print(Text.assemble(("limit ", "dim"), check.limit, "  ", (KEPT[check.kept], colour)))
+            self._console.print(Text.assemble(("limit ", "dim"), check.limit, "  ", Text.from_markup(KEPT[check.kept])))
         self._console.print(Text.assemble((result.decision, f"bold {COLOURS[result.decision]}"), f"  {result.reason}"))
 
     def show_all(self, results: Sequence[GateResult | GateError]) -> None:

@@ -241,7 +241,7 @@ def decide(look: Look, contest: Contest) -> tuple[Decision, str]:
     """Return the decision that a look allows, and the reason; no reason where it may go on."""
     if look.launches < FEWEST_LAUNCHES or look.pairs < FEWEST_PAIRS:
         return "inconclusive", ""
-    if look.biased or (look.contended and not contest.busy):
+    if _is_disturbed(look, contest):
         return "inconclusive", ""
     kept = kept_all(look.limits)
     if kept == "no":
@@ -275,9 +275,14 @@ def _is_near_overload(look: Look) -> bool:
     return look.utilisation is not None and any(each.estimate >= 1 for each in look.utilisation)
 
 
+def _is_disturbed(look: Look, contest: Contest) -> bool:
+    """Return whether others use the CPUs, or base differs from itself."""
+    return bool(look.biased) or (look.contended and not contest.busy)
+
+
 def _is_void(look: Look, contest: Contest) -> bool:
-    """Return whether nothing can be decided: others use the CPUs, base differs from itself, or it is overloaded."""
-    return bool(look.biased) or (look.contended and not contest.busy) or _is_overloaded(look)
+    """Return whether nothing can be decided, whatever the figures are."""
+    return _is_disturbed(look, contest) or _is_overloaded(look)
 
 
 def _explain(look: Look | None, contest: Contest, match: Match, *, time_is_up: bool) -> str:

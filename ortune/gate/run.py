@@ -209,10 +209,36 @@ def parse_slowdowns(texts: Sequence[str], goal: Goal) -> dict[Objective, float]:
     return {name: own.get(name, usual) for name in goal.objectives}
 
 
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """What the files of a gate hold.
+
+    Attributes:
+        models: Base's and head's.
+        feed: What is fed to both.
+    """
+
+    models: tuple[ModelInfo, ModelInfo]
+    feed: Feed
+
+
+def read_gate(request: GateRequest) -> Reading:
+    """Read both models, check that they can be compared, and make the inputs.
+
+    Raises:
+        OrtuneError: A model cannot be read, the two cannot be compared, or the inputs do not fit.
+    """
+    models = (read_model(request.base.model), read_model(request.head.model))
+    check_inputs(*models, request.base.text, request.head.text)
+    if request.same_outputs:
+        check_outputs(*models, request.base.text, request.head.text)
+    return Reading(models=models, feed=make_feed(models[0], request.inputs))
+
+
 def run_gate(
     request: GateRequest,
     observe: Observe = lambda look: None,
     *,
+    reading: Reading | None = None,
     n_gates: int = 1,
     commands: tuple[tuple[str, ...] | None, tuple[str, ...] | None] = (None, None),
 ) -> GateResult:
@@ -221,6 +247,7 @@ def run_gate(
     Args:
         request: The gate.
         observe: Is told after each launch where it stands.
+        reading: What its files hold, where they have been read.
         n_gates: Gates that are run together: the more, the surer each must be before it fails by itself.
         commands: What starts a worker of base and of head, where it is not ortune's own.
 
@@ -228,11 +255,8 @@ def run_gate(
         OrtuneError: A side does not load or run, or the two cannot be compared.
     """
     begin = time.monotonic()
-    models = (read_model(request.base.model), read_model(request.head.model))
-    check_inputs(*models, request.base.text, request.head.text)
-    if request.same_outputs:
-        check_outputs(*models, request.base.text, request.head.text)
-    feed = make_feed(models[0], request.inputs)
+    reading = reading or read_gate(request)
+    models, feed = reading.models, reading.feed
     tolerance = request.tolerance or usual_tolerance(models[0], approximate=False)
     host = read_host()
     free_bytes = host.limits.memory_bytes
