@@ -18,17 +18,17 @@ import numpy as np
 from benchmarks.host import describe_host, note_noise
 from benchmarks.inputs import inputs_of
 from models.build import build
+from ortune.compare.block_runner import BlockRunner
+from ortune.compare.calibrate import calibrate
 from ortune.host import read_host
 from ortune.knobs import DEFAULT, Candidate, build_space
-from ortune.measure.executor import ProcessExecutor, launch_reference
 from ortune.model import read_model
-from ortune.trials.duel import judge_interval, run_duel
-from ortune.trials.ledger import Entry
-from ortune.trials.meter import Meter
-from ortune.trials.plan import make_plan
-from ortune.trials.run import Basis, calibrate
-from ortune.trials.stage import Context
-from ortune.trials.values import Budget
+from ortune.tuning.budget import make_plan
+from ortune.tuning.confirmation import judge_interval, run_confirmation
+from ortune.tuning.outcome import Budget
+from ortune.tuning.results import Entry
+from ortune.tuning.state import Context
+from ortune.worker.executor import ProcessExecutor, launch_reference
 from ortune.workload import Goal, Tolerance, make_feed
 
 MODELS = ("tiny_regressor", "squeezenet", "ppocrv2_cls", "minilm_l6_int8")
@@ -40,9 +40,9 @@ def duel_once(name: str, budget_s: float, seed: int) -> dict[str, object]:
     feed = make_feed(model, inputs_of(name))
     with ProcessExecutor(model, feed, Tolerance(), usable=host.limits.usable) as executor:
         first = launch_reference(executor, model, feed)
-        meter = Meter(executor, np.random.default_rng(seed))
+        meter = BlockRunner(executor, np.random.default_rng(seed))
         goal = Goal()
-        start = calibrate(meter, first, Basis(goal=goal))
+        start = calibrate(meter, first, goal, n_cases=1, quota=False)
         plan = make_plan(
             goal=goal,
             pace=start.pace,
@@ -57,10 +57,10 @@ def duel_once(name: str, budget_s: float, seed: int) -> dict[str, object]:
             goal=goal,
             plan=plan,
             budget=Budget(seconds=budget_s),
-            end_s=executor.now_s() + plan.duel_s,
+            end_s=executor.now_s() + plan.confirmation_s,
             observe=lambda progress: None,
         )
-        result = run_duel(context, Entry(Candidate(config=DEFAULT), 1, goal), seed=seed)
+        result = run_confirmation(context, Entry(Candidate(config=DEFAULT), 1, goal), seed=seed)
         noise = meter.noise(contended=result.contended, drift=None)
     speedup = result.speedup
     assert speedup is not None

@@ -37,19 +37,19 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.host import describe_host
 from benchmarks.inputs import inputs_of
+from benchmarks.landscape import Landscape, load_landscape
 from benchmarks.record import LANDSCAPES
+from benchmarks.replay import ReplayExecutor
 from models.build import build
-from ortune.gate.play import HEAD, Contest, pairs_for, play
+from ortune.compare.block_plan import block_plan
+from ortune.compare.block_runner import BlockRunner
+from ortune.compare.calibrate import calibrate
+from ortune.compare.figures import cost, figure_of_block
+from ortune.gate.results import GateRequest, Side
 from ortune.gate.run import run_gate
-from ortune.gate.values import GateRequest, Side
+from ortune.gate.sequential_test import HEAD, SequentialTest, pairs_for, play
 from ortune.knobs import DEFAULT, Config
-from ortune.measure import Block, BlockPlan, Failure, Live
-from ortune.measure.figures import cost, figure_of_block
-from ortune.measure.landscape import Landscape, load_landscape
-from ortune.measure.replay import ReplayExecutor
-from ortune.trials.meter import Meter
-from ortune.trials.plan import block_plan
-from ortune.trials.run import Basis, calibrate
+from ortune.worker import Block, BlockPlan, Failure, Live
 from ortune.workload import Goal
 
 SLOWDOWNS = (0.0, 0.03, 0.05, 0.10, 0.15)
@@ -120,13 +120,13 @@ def gate_by_replay(landscape: Landscape, factor: float, seed: int) -> tuple[str,
     """Return ortune's decision and the replayed time that it took."""
     executor = ReplayExecutor(landscape, seed=seed)
     sides = ReplaySides(executor, factor)
-    meter = Meter(executor, np.random.default_rng(seed))
+    meter = BlockRunner(executor, np.random.default_rng(seed))
     goal = landscape.goal
     (first,) = executor.launch([DEFAULT], deadline_s=60)
     assert not isinstance(first, Failure)
-    calibration = calibrate(meter, first, Basis(goal=goal, n_cases=1, quota=False))
+    calibration = calibrate(meter, first, goal, n_cases=1, quota=False)
     block = block_plan(calibration.pace)
-    contest = Contest(
+    contest = SequentialTest(
         goal=goal,
         allowed={goal.objective: ALLOWED},
         block=block,
@@ -135,7 +135,7 @@ def gate_by_replay(landscape: Landscape, factor: float, seed: int) -> tuple[str,
         end_s=MAX_TIME_S,
         seed=seed,
     )
-    return play(sides, meter, contest, (DEFAULT, DEFAULT), lambda look: None).decision, sides.now_s()
+    return play(sides, meter, contest, (DEFAULT, DEFAULT), lambda interim: None).decision, sides.now_s()
 
 
 def samples_of(executor: ReplayExecutor, factor: float, n_blocks: int, block: BlockPlan) -> list[float]:

@@ -24,16 +24,16 @@ import numpy as np
 from benchmarks.host import describe_host
 from benchmarks.inputs import inputs_of
 from models.build import build
+from ortune.compare.block_plan import Pace, block_plan
+from ortune.compare.figures import figure_of, percentiles
+from ortune.compare.stats import clustered_interval
 from ortune.host import read_host
 from ortune.knobs import DEFAULT
-from ortune.measure import BlockPlan, Failure
-from ortune.measure.executor import ProcessExecutor, launch_reference
-from ortune.measure.figures import figure_of, percentiles
-from ortune.measure.load import generate
-from ortune.measure.stats import clustered_interval
 from ortune.model import read_model
-from ortune.trials.plan import Pace, block_plan
-from ortune.tune import SearchRequest, prepare, search
+from ortune.tuning.request import SearchRequest, prepare, search
+from ortune.worker import BlockPlan, Failure
+from ortune.worker.executor import ProcessExecutor, launch_reference
+from ortune.worker.load import generate
 from ortune.workload import Tolerance, make_feed, make_load
 
 BARE_LOOP = """

@@ -22,19 +22,20 @@ import numpy as np
 
 from benchmarks.host import describe_host
 from benchmarks.inputs import inputs_of
+from benchmarks.landscape import N_QUANTILES, About, Recording
 from benchmarks.loads import cpu_quota
 from models.build import build
-from ortune.host import Fingerprint, read_host
+from ortune.compare.block_plan import block_plan
+from ortune.compare.block_runner import BlockRunner
+from ortune.compare.calibrate import calibrate
+from ortune.compare.figures import cost, figure_of_block
+from ortune.compare.open import open_executor
+from ortune.host import HostClass, read_host
 from ortune.knobs import Candidate
-from ortune.measure import Block, BlockPlan, Failure, Live
-from ortune.measure.executor import ProcessExecutor, launch_reference
-from ortune.measure.figures import cost, figure_of_block
-from ortune.measure.landscape import N_QUANTILES, About, Recording
 from ortune.model import digest_of
-from ortune.trials.meter import Meter
-from ortune.trials.plan import block_plan
-from ortune.trials.run import Basis, calibrate
-from ortune.tune import SearchRequest, open_executor, prepare
+from ortune.tuning.request import SearchRequest, prepare
+from ortune.worker import Block, BlockPlan, Failure, Live
+from ortune.worker.executor import ProcessExecutor, launch_reference
 from ortune.workload import Goal, make_goal, make_load
 
 LANDSCAPES = Path(__file__).parent / "landscapes"
@@ -141,8 +142,8 @@ def record(arguments: argparse.Namespace, path: Path) -> None:
     quota = setting.host.limits.quota
     with open_executor(setting) as (executor, check):
         first = launch_reference(executor, setting.model, setting.feed)
-        meter = Meter(executor, np.random.default_rng(0), check)
-        start = calibrate(meter, first, Basis(goal=goal, quota=quota is not None))
+        meter = BlockRunner(executor, np.random.default_rng(0), check)
+        start = calibrate(meter, first, goal, n_cases=1, quota=quota is not None)
         recorder = Recorder(executor, goal, block_plan(start.pace), seed=arguments.seed)
         for number in range(arguments.sweeps):
             recorder.sweep(candidates, arguments.rounds, f"sweep {number + 1} of {arguments.sweeps}")
@@ -162,10 +163,10 @@ def record(arguments: argparse.Namespace, path: Path) -> None:
             name=path.stem,
             model=f"{arguments.model} {digest_of(setting.model.files)}",
             traits=setting.model.traits,
-            host=Fingerprint.of(setting.host),
+            host=HostClass.of(setting.host),
             host_text=describe_host(),
             quota=quota.cpus if quota else None,
-            neighbour=arguments.beside,
+            background_load=arguments.beside,
             goal=goal,
             runtime=executor.runtime,
             recorded=datetime.datetime.now().astimezone().date().isoformat(),
@@ -209,7 +210,7 @@ def main() -> None:
         "--objective", help="p50 by default, throughput with callers; p50, mean and throughput are replayed"
     )
     parser.add_argument("--quota", type=float, help="CPUs' worth of time, by a cgroup made for it")
-    parser.add_argument("--beside", metavar="COMMAND", help="a neighbour")
+    parser.add_argument("--beside", metavar="COMMAND", help="a background_load")
     parser.add_argument("--sweeps", type=int, default=2, help="launches of every candidate")
     parser.add_argument("--rounds", type=int, default=3, help="blocks in each launch")
     parser.add_argument("--refine", type=int, default=14, help="candidates that are launched more often")

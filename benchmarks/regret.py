@@ -37,18 +37,18 @@ import numpy as np
 import optuna
 from threadpoolctl import threadpool_limits
 
+from benchmarks.landscape import Landscape, load_landscape
 from benchmarks.record import LANDSCAPES
+from benchmarks.replay import ReplayExecutor
 from benchmarks.synthetic import all_landscapes
 from benchmarks.tpe import ChoiceTpe
+from ortune.compare.block_plan import Pace, block_plan
+from ortune.compare.figures import cost, figure_of_block
 from ortune.knobs import DEFAULT
-from ortune.measure import Failure
-from ortune.measure.figures import cost, figure_of_block
-from ortune.measure.landscape import Landscape, load_landscape
-from ortune.measure.replay import ReplayExecutor
-from ortune.trials.plan import Pace, block_plan
-from ortune.trials.run import Basis, run_search
-from ortune.trials.screen import STALE_ASKS
-from ortune.trials.values import Budget, StrategyName
+from ortune.tuning.outcome import Budget, StrategyName
+from ortune.tuning.screening import STALE_ASKS
+from ortune.tuning.search import SearchSettings, run_search
+from ortune.worker import Failure
 
 Row = dict[str, Any]
 
@@ -216,7 +216,7 @@ def replay(name: str, method: str, budget_s: float, seed: int) -> Row:
             landscape.space,
             executor,
             Budget(seconds=budget_s),
-            Basis(goal=landscape.goal, seed=seed, strategy=OURS[method], quota=landscape.quota),
+            SearchSettings(goal=landscape.goal, seed=seed, strategy=OURS[method], quota=landscape.quota),
             first=first,
             start_s=0.0,
         )
@@ -227,6 +227,8 @@ def replay(name: str, method: str, budget_s: float, seed: int) -> Row:
             row["covered"] = outcome.speedup.low <= math.exp(landscape.log_speedup(rival)) <= outcome.speedup.high
             claimed = outcome.speedup.estimate if chosen else 1.0
         row |= {"verdict": outcome.verdict, "spent_s": executor.now_s(), "n_tried": len(outcome.trials)}
+        if outcome.speedup:
+            row["speedup"] = [outcome.speedup.low, outcome.speedup.estimate, outcome.speedup.high]
     else:
         tuner = Tuner(landscape, budget_s, seed)
         chosen, claimed = OTHERS[method](tuner, seed)
@@ -369,16 +371,27 @@ def main() -> None:
     parser.add_argument(
         "--join", type=Path, nargs="+", help="print and draw what earlier runs wrote with --json, without replaying"
     )
+    parser.add_argument("--picks", type=Path, help="where to write what each search chose, with its interval")
     arguments = parser.parse_args()
     if arguments.join:
         summaries = join([json.loads(path.read_text()) for path in arguments.join])
     else:
-        summaries = summarise_all(replay_all(arguments))
+        rows = replay_all(arguments)
+        summaries = summarise_all(rows)
+        if arguments.picks:
+            write_picks(rows, arguments.picks)
     show(summaries)
     if arguments.json:
         arguments.json.write_text(json.dumps(summaries, indent=1) + "\n")
     if arguments.plot:
         plot(summaries, arguments.plot)
+
+
+def write_picks(rows: list[Row], path: Path) -> None:
+    """Write a line of JSON for each search: what it chose and claimed, without what depends on the host's speed."""
+    names = ("landscape", "method", "budget_s", "seed", "verdict", "chosen", "speedup", "spent_s", "n_tried")
+    lines = [json.dumps({name: row.get(name) for name in names}) for row in rows]
+    path.write_text("\n".join(lines) + "\n")
 
 
 def replay_all(arguments: argparse.Namespace) -> list[Row]:

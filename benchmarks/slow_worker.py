@@ -9,8 +9,8 @@ import sys
 import time
 from typing import Any
 
-from ortune.measure import Loaded
-from ortune.measure.worker import Candidate, main
+from ortune.worker import Loaded
+from ortune.worker.main import Candidate, main
 
 SHARE = float(sys.argv[1])
 

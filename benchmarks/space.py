@@ -13,12 +13,12 @@ import time
 from threadpoolctl import threadpool_limits
 
 from benchmarks.host import describe_host
+from benchmarks.replay import ReplayExecutor
 from benchmarks.synthetic import make_landscape
 from ortune.knobs import DEFAULT, build_space
-from ortune.measure import Failure
-from ortune.measure.replay import ReplayExecutor
-from ortune.trials.run import Basis, run_search
-from ortune.trials.values import Budget
+from ortune.tuning.outcome import Budget
+from ortune.tuning.search import SearchSettings, run_search
+from ortune.worker import Failure
 from tests.simulation import make_host, make_model
 
 N_REPLAYS = 5
@@ -49,7 +49,7 @@ def main() -> None:
             with threadpool_limits(limits=1):
                 (first,) = executor.launch([DEFAULT], deadline_s=60)
                 assert not isinstance(first, Failure)
-                basis = Basis(goal=landscape.goal, seed=seed)
+                basis = SearchSettings(goal=landscape.goal, seed=seed)
                 run_search(landscape.space, executor, Budget(seconds=budget_s), basis, first=first, start_s=0.0)
             outside_s += time.perf_counter() - start
             spent_s += executor.now_s()

@@ -23,11 +23,11 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from benchmarks.landscape import N_QUANTILES, Landscape, Pool
 from ortune.host import Core, Host, Limits, NumaNode, Topology
 from ortune.knobs import Candidate, Config, SearchSpace, build_space, catalogue
 from ortune.knobs.dimension import DEFAULT_CHOICE, Choice, Dimension
 from ortune.knobs.knob import Knob
-from ortune.measure.landscape import N_QUANTILES, Landscape, Pool
 from ortune.model import ModelFile, ModelInfo, OutputInfo, Traits
 from ortune.workload import Goal
 

@@ -33,16 +33,17 @@ import numpy as np
 from benchmarks.host import describe_host
 from benchmarks.inputs import inputs_of
 from models.build import build
+from ortune.compare.block_plan import size_paired_run
+from ortune.compare.block_runner import BlockRunner
+from ortune.compare.calibrate import calibrate
+from ortune.compare.open import open_executor
+from ortune.compare.paired_run import PairedRun, PairedStats
+from ortune.compare.results import Speedup
 from ortune.knobs import DEFAULT, Config, catalogue
 from ortune.knobs.space import canonical
-from ortune.measure.executor import launch_reference
-from ortune.trials.match import Match, Tally
-from ortune.trials.meter import Meter
-from ortune.trials.plan import size_match
-from ortune.trials.run import Basis, calibrate
-from ortune.trials.values import Speedup
-from ortune.tune import SearchRequest, Setting, open_executor, prepare
-from ortune.tune import search as run_search
+from ortune.tuning.request import PreparedSearch, SearchRequest, prepare
+from ortune.tuning.request import search as run_search
+from ortune.worker.executor import launch_reference
 from ortune.workload import InputOptions
 
 MODELS = ("squeezenet", "shufflenet", "squeezenet_qdq", "minilm_l6_int8")
@@ -200,7 +201,7 @@ def config_of(options: dict[str, Any]) -> Config:
     return config
 
 
-def run_ortune(setting: Setting, budget_s: float, seed: int) -> tuple[Config, float, Speedup | None, str]:
+def run_ortune(setting: PreparedSearch, budget_s: float, seed: int) -> tuple[Config, float, Speedup | None, str]:
     """Let ortune search the same knobs; return its answer, the seconds that it took, and its claim."""
     dimensions = tuple(each for each in setting.space.dimensions if each.knob in KNOBS)
     names = {each.name for each in dimensions}
@@ -212,17 +213,17 @@ def run_ortune(setting: Setting, budget_s: float, seed: int) -> tuple[Config, fl
     return outcome.config, time.monotonic() - start_s, outcome.speedup, outcome.verdict
 
 
-def play(setting: Setting, olive: Config, ours: Config, seed: int) -> tuple[Speedup, Speedup, Speedup]:
+def play(setting: PreparedSearch, olive: Config, ours: Config, seed: int) -> tuple[Speedup, Speedup, Speedup]:
     """Let them meet; return ours over Olive's, ours over the default, and Olive's over the default."""
     goal = setting.request.goal
     with open_executor(setting) as (executor, _):
         first = launch_reference(executor, setting.model, setting.feed)
-        meter = Meter(executor, np.random.default_rng(seed))
-        start = calibrate(meter, first, Basis(goal=goal))
-        launches, rounds, block = size_match(DUEL_S, goal, start.pace, start.launch_s, 3)
-        match = Match([DEFAULT, ours, olive], goal.load)
+        meter = BlockRunner(executor, np.random.default_rng(seed))
+        start = calibrate(meter, first, goal, n_cases=1, quota=False)
+        launches, rounds, block = size_paired_run(DUEL_S, goal, start.pace, start.launch_s, 3)
+        match = PairedRun([DEFAULT, ours, olive], goal.load)
         match.play(meter, block, launches=launches, rounds=rounds, end_s=math.inf)
-        tally = Tally(match, goal, seed)
+        tally = PairedStats(match, goal, seed)
         over_default, olive_over_default = (tally.speedup(position, goal.objective) for position in (1, 2))
         direct = tally.speedup(1, goal.objective, base=2)
     assert direct and over_default and olive_over_default

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ortune.record import json_schema
+from ortune.record.json_schema import json_schema
 
 HERE = Path(__file__).parent
 

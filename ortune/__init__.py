@@ -22,7 +22,8 @@ if TYPE_CHECKING:
         RecordError,
         UsageError,
     )
-    from ortune.record import Record, read_record
+    from ortune.record.files import read_record
+    from ortune.record.schema import Record
 
 __version__ = "0.1.0"
 
@@ -111,7 +112,7 @@ def search(
         objective: p50, p90, p95, p99, mean, throughput, cpu, memory or load-time; by default what suits the load.
         pareto: Two or three objectives, separated by commas, for a front instead of one winner.
         limits: What a winner must keep to, such as `p99<20ms`, `memory<500MB` or `throughput>100/s`.
-        beside: A command that runs beside the trials, as the production neighbour.
+        beside: A command that runs beside the trials, as the production background_load.
         strategy: In which order candidates are tried: "adaptive", "tpe", "random" or "exhaustive".
         history: Whether to begin with what earlier searches of similar models found on this host, and to add to it.
         sessions: Sessions of the model side by side; one by default.
@@ -127,11 +128,11 @@ def search(
     Raises:
         OrtuneError: Something that was given does not make sense, or the model does not run.
     """
-    from ortune.history import history_path
     from ortune.knobs.ask import BETWEEN, parse_fix, parse_only, parse_tune
-    from ortune.trials.values import parse_strategy
-    from ortune.tune import SearchRequest, prepare
-    from ortune.tune import search as run
+    from ortune.tuning.hints import history_path
+    from ortune.tuning.outcome import parse_strategy
+    from ortune.tuning.request import SearchRequest, prepare
+    from ortune.tuning.request import search as run
     from ortune.workload import InputOptions, make_goal, make_load
 
     sizes = {name: (size,) if isinstance(size, int) else tuple(size) for name, size in (dims or {}).items()}

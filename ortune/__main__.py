@@ -18,8 +18,8 @@ def main() -> None:
 
 def run_program(arguments: list[str]) -> None:
     """Become another program, in which records are in force."""
+    from ortune.apply.command import launch
     from ortune.errors import ExitCode, OrtuneError
-    from ortune.launch import launch
 
     try:
         launch(arguments)

@@ -8,10 +8,10 @@ The exception tree::
     ├── ModelError              the file is not a model that ONNX Runtime can load
     ├── InputsError             the model's inputs cannot be made, or do not fit it
     ├── MeasureError            the baseline itself cannot be measured
-    │   └── NeighbourError      the program that was to run beside the measurements does not
+    │   └── BackgroundLoadError      the program that was to run beside the measurements does not
     └── RecordError             a config file cannot be read, or is not for this model
 
-A candidate that fails is not an error: it is a `Failure` value (`ortune.measure`), and the search goes on.
+A candidate that fails is not an error: it is a `Failure` value (`ortune.worker`), and the search goes on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ExitCode(IntEnum):
     """Exit codes, the same for all commands."""
 
     DONE = 0
-    NO = 1
+    FAILED = 1
     ERROR = 2
     INCONCLUSIVE = 3
     INTERRUPTED = 130
@@ -34,16 +34,16 @@ class OrtuneError(Exception):
 
     Args:
         message: What failed, with which value.
-        cure: What the user can do about it, a sentence; empty when the message says it.
+        hint: What the user can do about it, a sentence; empty when the message says it.
     """
 
-    def __init__(self, message: str, cure: str = "") -> None:
+    def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
         self.message = message
-        self.cure = cure
+        self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.message}\n{self.cure}" if self.cure else self.message
+        return f"{self.message}\n{self.hint}" if self.hint else self.message
 
 
 class UsageError(OrtuneError):
@@ -66,7 +66,7 @@ class MeasureError(OrtuneError):
     """The baseline itself cannot be measured."""
 
 
-class NeighbourError(MeasureError):
+class BackgroundLoadError(MeasureError):
     """The program that was to run beside the measurements does not run."""
 
 

@@ -51,7 +51,7 @@ def worker_processes() -> list[psutil.Process]:
         except psutil.Error:
             continue
         ours = environment.get("ORTUNE_TEST_RUN") == os.environ["ORTUNE_TEST_RUN"]
-        if ours and any("ortune.measure.worker" in part or "faulty_worker" in part for part in line):
+        if ours and any("ortune.worker.main" in part or "faulty_worker" in part for part in line):
             found.append(process)
     return found
 

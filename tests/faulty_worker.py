@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from ortune.knobs import DEFAULT
-from ortune.measure import Loaded
-from ortune.measure.worker import Candidate, main
+from ortune.worker import Loaded
+from ortune.worker.main import Candidate, main
 
 
 class FaultyCandidate(Candidate):

@@ -8,15 +8,16 @@ from typing import Any
 
 import msgspec
 
-from ortune.host import Fingerprint, read_host
+from ortune.host import HostClass, read_host
 from ortune.knobs import Config
-from ortune.measure.runtime import read_installed_runtime
 from ortune.model import ModelInfo, digest_of, read_model
-from ortune.record import Record, encode_record, read_record
+from ortune.record.files import encode_record, read_record
+from ortune.record.schema import Record
+from ortune.worker.runtime import read_installed_runtime
 from ortune.workload import InputOptions, Load, make_feed
 from tests.conftest import ROOT
 
-ELSEWHERE = Fingerprint(
+ELSEWHERE = HostClass(
     id="0123456789abcdef",
     system="Linux",
     machine="x86_64",
@@ -57,7 +58,7 @@ def make_record(model: Path, config: Config, *, load: Load | None = None, here: 
         workload=msgspec.structs.replace(
             record.workload, inputs=make_feed(info, InputOptions()).describe(), load=load or record.workload.load
         ),
-        host=Fingerprint.of(read_host()) if here else ELSEWHERE,
+        host=HostClass.of(read_host()) if here else ELSEWHERE,
         runtime=runtime if here and runtime else record.runtime,
         search=msgspec.structs.replace(record.search, trials=()),
         **changes,

@@ -8,9 +8,9 @@ import numpy as np
 
 from ortune.host import Core, Host, Limits, NumaNode, Topology
 from ortune.knobs import Config
-from ortune.measure import Block, BlockPlan, Failure, Live, Loaded, Memory
-from ortune.measure.load import draw_arrivals
 from ortune.model import InputInfo, ModelFile, ModelInfo, OutputInfo, Traits
+from ortune.worker import Block, BlockPlan, Failure, Live, Loaded, Memory
+from ortune.worker.load import draw_arrivals
 
 Latency = Callable[[Config], float]
 """Given a config, returns the true duration of a call in ns; raising a Failure in a tuple makes it fail."""

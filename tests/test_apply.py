@@ -16,19 +16,19 @@ import msgspec
 import onnx
 import pytest
 
-from ortune.apply import hook
-from ortune.apply.finder import OFF, PLAN_VARIABLE
-from ortune.apply.hook import AFFINITY, _combine
+from ortune.apply.command import make_parser
+from ortune.apply.exec import STARTUP, make_environment
+from ortune.apply.inside import hook
+from ortune.apply.inside.finder import OFF, PLAN_VARIABLE
+from ortune.apply.inside.hook import AFFINITY, _combine
 from ortune.apply.install import install
-from ortune.apply.launch import STARTUP, make_environment
+from ortune.apply.messages import load_of
 from ortune.apply.plan import Wish, choose_records, encode_plan, environment_of
-from ortune.apply.words import load_of
-from ortune.bundle import Choice
 from ortune.errors import RecordError, UsageError
 from ortune.knobs import Config, ThreadPool
-from ortune.launch import make_parser
-from ortune.record import Record, read_record, tried_by
-from ortune.trials.values import FrontPoint, Trial
+from ortune.record.files import read_record
+from ortune.record.schema import FrontPoint, Record, Trial, tried_by
+from ortune.record.select import Choice
 from ortune.workload import Load
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.records import EXAMPLE, make_record, write
@@ -128,7 +128,7 @@ class TestProgram:
 
     def test_what_the_search_tried_and_left_at_the_default_is_the_default(self, tmp_path: Path) -> None:
         record = make_record(TINY_CNN, Config(session_config={"session.intra_op.allow_spinning": "0"}))
-        trials = (Trial(number=0, config=Config(session_options={"intra_op_num_threads": 2}), stage="screen"),)
+        trials = (Trial(number=0, config=Config(session_options={"intra_op_num_threads": 2}), stage="screening"),)
         record = msgspec.structs.replace(record, search=msgspec.structs.replace(record.search, trials=trials))
         (found,) = sessions("explicit", record=write(record, tmp_path / "r.json"))
         assert (found["intra"], found["affinity"], found["spinning"]) == (0, None, "0")
@@ -801,14 +801,14 @@ class TestPieces:
         assert {word for word in section.split() if word.startswith("--")} <= known
 
     def test_workers_are_told_to_be_left_alone(self) -> None:
-        from ortune.measure.values import UNTUNED
+        from ortune.worker.values import UNTUNED
 
         assert UNTUNED == {PLAN_VARIABLE: OFF}
 
     def test_what_the_hook_repeats_is_the_same(self) -> None:
         """It runs where ortune is not, and has its own copies."""
-        from ortune.measure import session
         from ortune.model import hash_file
+        from ortune.worker import session
 
         assert hook.ENUMS == session.ENUMS
         assert set(hook.CUDA_BASED) == session.CUDA_BASED

@@ -16,7 +16,7 @@ from ortune.knobs import CPU, KNOBS, Candidate, SearchSpace, Wish, build_space
 from ortune.knobs.ask import parse_fix, parse_only, parse_tune
 from ortune.knobs.providers import PROVIDERS
 from ortune.knobs.space import MAX_CANDIDATES
-from ortune.record import read_record
+from ortune.record.files import read_record
 from ortune.workload.values import APPROXIMATE_TOLERANCE
 from tests.conftest import TINY_CNN, run_ortune
 from tests.simulation import make_host, make_model

@@ -16,11 +16,11 @@ from onnx import TensorProto, helper
 from ortune.export import render
 from ortune.host.allocators import find_allocators
 from ortune.knobs import CPU, DEFAULT, Config, ThreadPool
-from ortune.measure import BlockPlan, Failure
-from ortune.measure.calls import make_call, to_arrays
-from ortune.measure.executor import ProcessExecutor, launch_reference
-from ortune.measure.session import count_nodes, make_session
 from ortune.model import read_model
+from ortune.worker import BlockPlan, Failure
+from ortune.worker.calls import make_call, to_arrays
+from ortune.worker.executor import ProcessExecutor, launch_reference
+from ortune.worker.session import count_nodes, make_session
 from ortune.workload import InputOptions, Tolerance, make_feed, make_load
 from tests.conftest import TINY_CNN
 from tests.records import make_record
@@ -55,7 +55,7 @@ class TestBinding:
 
     def test_buffers_that_are_kept_are_filled_anew(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The way of a GPU, with buffers in the memory of the CPU."""
-        from ortune.measure import calls
+        from ortune.worker import calls
 
         session = make_session(str(TINY_CNN), DEFAULT)
         bound = calls.Bound(session, [output.name for output in session.get_outputs()], Config(io_binding=True), None)
@@ -67,7 +67,7 @@ class TestBinding:
         assert len(bound._inputs) == 1
 
     def test_a_captured_graph_gets_outputs_with_fixed_addresses(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from ortune.measure import calls
+        from ortune.worker import calls
 
         monkeypatch.setattr(calls, "CUDA_BASED", frozenset())
         session = make_session(str(TINY_CNN), DEFAULT)

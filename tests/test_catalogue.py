@@ -494,8 +494,8 @@ class TestIllegalValues:
     def test_the_message_says_why(self) -> None:
         with pytest.raises(UsageError) as refused:
             KNOBS["session.intra_op.allow_spinning"].parse("true")
-        assert 'anything but "1" as off' in refused.value.cure
-        assert "1 or 0" in refused.value.cure
+        assert 'anything but "1" as off' in refused.value.hint
+        assert "1 or 0" in refused.value.hint
 
 
 class TestFinding:
@@ -531,20 +531,20 @@ class TestFinding:
     def test_near_misses(self, text: str, near: str) -> None:
         with pytest.raises(UsageError, match=f"There is no knob {text}") as refused:
             find_knob(text)
-        assert "Did you mean" in refused.value.cure
-        assert near in refused.value.cure
-        assert "ortune knobs lists all." in refused.value.cure
+        assert "Did you mean" in refused.value.hint
+        assert near in refused.value.hint
+        assert "ortune knobs lists all." in refused.value.hint
 
     @pytest.mark.parametrize("text", ["", "xyzzy", "."])
     def test_nothing_near(self, text: str) -> None:
         with pytest.raises(UsageError) as refused:
             find_knob(text)
-        assert refused.value.cure == "ortune knobs lists all."
+        assert refused.value.hint == "ortune knobs lists all."
 
     def test_several(self) -> None:
         with pytest.raises(UsageError, match="several knobs") as refused:
             find_knob("device_id")
-        assert "cuda.device_id" in refused.value.cure
+        assert "cuda.device_id" in refused.value.hint
 
     def test_by_words(self) -> None:
         assert search_knobs("") == list(KNOBS.values())

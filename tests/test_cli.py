@@ -20,7 +20,8 @@ from onnx import TensorProto, helper
 import ortune
 from ortune.cli.options import parse_duration_s
 from ortune.errors import RecordError, UsageError
-from ortune.record import SCHEMA, encode_record, read_record
+from ortune.record.files import encode_record, read_record
+from ortune.record.schema import SCHEMA
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 
 pytestmark = pytest.mark.usefixtures("no_workers_left")
@@ -182,10 +183,10 @@ def test_a_rate_from_the_command_line(tmp_path: Path) -> None:
     assert record.workload.load.rate_per_s == 100
     assert record.evidence.baseline is not None
     assert record.evidence.baseline.cpu_ns_between_calls is not None
-    assert record.evidence.baseline.utilisation is not None
-    assert 0 < record.evidence.baseline.utilisation < 1
+    assert record.evidence.baseline.utilization is not None
+    assert 0 < record.evidence.baseline.utilization < 1
     assert "between calls" in done.stdout
-    assert "utilisation" in done.stdout
+    assert "utilization" in done.stdout
 
 
 def test_more_than_can_be_served_is_overload_and_exit_code_1(tmp_path: Path) -> None:
@@ -323,7 +324,7 @@ def test_apply_can_be_quiet(tmp_path: Path, tuned: Path) -> None:
 def test_a_neighbour_beside_a_search(tmp_path: Path) -> None:
     done = run_ortune("search", TINY_CNN, "-o", "c.json", "--beside", "sleep 600", *FAST, cwd=tmp_path)
     assert done.returncode in {0, 3}, done.stderr
-    assert read_record(tmp_path / "c.json").workload.neighbour == "sleep 600"
+    assert read_record(tmp_path / "c.json").workload.background_load == "sleep 600"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sh")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ortune.measure.compare import compare_outputs, describe_outputs, load_outputs, save_outputs
+from ortune.worker.outputs import compare_outputs, describe_outputs, load_outputs, save_outputs
 from ortune.workload import Tolerance
 
 NAN, INF = float("nan"), float("inf")

@@ -84,5 +84,16 @@ def test_local_links_lead_somewhere(page: Path) -> None:
 def test_the_transcript_is_of_this_version_of_the_screen() -> None:
     """What a search prints as headings must occur in the transcript of the README."""
     first_screen = README.split("## What makes it different")[0]
-    for word in ("model", "input", "host", "space", "screen", "race", "duel", "paired blocks over", "p50", "written"):
+    for word in (
+        "model",
+        "input",
+        "host",
+        "space",
+        "screening",
+        "racing",
+        "confirmation",
+        "paired blocks over",
+        "p50",
+        "written",
+    ):
         assert word in first_screen, word

@@ -19,13 +19,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from ortune.doctor import Finding, Graphs, Patient, checks, examine
+from ortune.doctor import DoctorRequest, Finding, Graphs, checks, examine
 from ortune.doctor.checks import CHECKS, Check, run_checks
 from ortune.doctor.examine import find_providers, look_inside
+from ortune.doctor.optimize import Assigned
 from ortune.errors import InputsError, ModelError, UsageError
-from ortune.measure import Runtime
-from ortune.measure.optimize import Assigned
 from ortune.model.graph import Graph, GraphInput, Node, Weight, read_graph
+from ortune.worker import Runtime
 from ortune.workload import InputOptions
 from tests.conftest import TINY_CNN, run_ortune
 
@@ -93,7 +93,7 @@ def test_a_clean_model_is_fine(clean: Path, monkeypatch: pytest.MonkeyPatch, tmp
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
-    diagnosis = examine(Patient(model=str(clean)))
+    diagnosis = examine(DoctorRequest(model=str(clean)))
     assert [finding for finding in diagnosis.findings if finding.severity != "fine"] == []
     assert diagnosis.unchecked == ()
     assert {"loading", "initialisers", "constants", "creation", "overhead"} <= {
@@ -191,7 +191,7 @@ def test_a_missing_kernel_is_told_in_onnx_runtimes_words(tmp_path: Path) -> None
     findings = diagnose(path)
     assert severities(findings) == {"loading": "problem", "float64": "advice"}
     assert "Could not find an implementation for Conv" in findings["loading"].why
-    assert "float32" in findings["loading"].cure
+    assert "float32" in findings["loading"].hint
 
 
 def test_functions_of_the_model_are_no_custom_operators(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_missing_external_data_is_named_with_its_size(tmp_path: Path) -> None:
     data.write_bytes(data.read_bytes()[:-64])
     assert "has only" in diagnose(path)["external data"].what
     data.unlink()
-    diagnosis = examine(Patient(model=str(path)))
+    diagnosis = examine(DoctorRequest(model=str(path)))
     found = {finding.check: finding for finding in diagnosis.findings}
     assert diagnosis.has_problem
     assert re.search(r"weights\.bin, at least \d+ \w+, is missing", found["external data"].what)
@@ -399,7 +399,7 @@ def save_shapes(path: Path) -> Path:
 
 def test_shapes_that_are_computed_in_every_run(tmp_path: Path) -> None:
     path = save_shapes(tmp_path / "m.onnx")
-    diagnosis = examine(Patient(model=str(path), inputs=InputOptions(dims={"batch": (3,)})))
+    diagnosis = examine(DoctorRequest(model=str(path), inputs=InputOptions(dims={"batch": (3,)})))
     found = {finding.check: finding for finding in diagnosis.findings}
     assert found["shapes"].severity == "advice"
     assert "batch" in found["shapes"].what
@@ -417,7 +417,7 @@ def test_branches(tmp_path: Path) -> None:
     findings = diagnose(save(tmp_path / "m.onnx", nodes, inputs, [value("y")]))
     assert severities(findings) == {"control flow": "advice"}
     assert findings["control flow"].what == "1 If with 3 nodes inside"
-    # The cure: with a constant condition one branch is kept.
+    # The hint: with a constant condition one branch is kept.
     constant = save(
         tmp_path / "c.onnx", nodes, inputs[:1], [value("y")], [numpy_helper.from_array(np.array(True), "flag")]
     )
@@ -449,7 +449,7 @@ def test_large_constants_in_nodes() -> None:
 
 
 def test_a_provider_that_takes_nothing(clean: Path) -> None:
-    diagnosis = examine(Patient(model=str(clean), providers=("azure",)))
+    diagnosis = examine(DoctorRequest(model=str(clean), providers=("azure",)))
     found = {finding.check: finding for finding in diagnosis.findings}
     assert found["providers"].severity == "problem"
     assert "takes none of" in found["providers"].what
@@ -538,24 +538,24 @@ def test_many_tiny_nodes(n_nodes: int, op: str, run_us: int, severity: str) -> N
 def test_a_model_that_does_not_run_on_guessed_inputs_is_told(tmp_path: Path) -> None:
     target = numpy_helper.from_array(np.array([1, 77], np.int64), "target")
     path = save_chain(tmp_path / "m.onnx", MAKE("Reshape", ["x", "target"], ["y"]), weights=[target], shape=["n", "m"])
-    diagnosis = examine(Patient(model=str(path)))
+    diagnosis = examine(DoctorRequest(model=str(path)))
     (unchecked,) = diagnosis.unchecked
     assert unchecked.check == "overhead"
     assert "x 1x128" in unchecked.why
     assert "--shape" in unchecked.why
-    right = examine(Patient(model=str(path), inputs=InputOptions(shapes={"x": (7, 11)})))
+    right = examine(DoctorRequest(model=str(path), inputs=InputOptions(shapes={"x": (7, 11)})))
     assert right.unchecked == ()
 
 
 def test_what_the_user_says_about_inputs_must_fit(clean: Path) -> None:
     with pytest.raises(InputsError, match="no dimension"):
-        examine(Patient(model=str(clean), inputs=InputOptions(dims={"batch": (1,)})))
+        examine(DoctorRequest(model=str(clean), inputs=InputOptions(dims={"batch": (1,)})))
 
 
 def test_inputs_that_cannot_be_made_are_told(tmp_path: Path) -> None:
     sequence = helper.make_tensor_sequence_value_info("s", FLOAT, None)
     nodes = [MAKE("ConcatFromSequence", ["s"], ["y"], axis=0)]
-    diagnosis = examine(Patient(model=str(save(tmp_path / "m.onnx", nodes, [sequence], [value("y")]))))
+    diagnosis = examine(DoctorRequest(model=str(save(tmp_path / "m.onnx", nodes, [sequence], [value("y")]))))
     assert [(unchecked.check, "--inputs" in unchecked.why) for unchecked in diagnosis.unchecked] == [("overhead", True)]
 
 
@@ -564,7 +564,7 @@ def test_a_new_check_is_a_function_and_a_line() -> None:
     findings, unchecked = run_checks(
         [
             Check("one", lambda each: checks.fine("well")),
-            Check("two", lambda each: checks.warn("ill", "why", "cure")),
+            Check("two", lambda each: checks.warn("ill", "why", "hint")),
             Check("three", lambda each: None),
             Check("four", lambda each: checks.fine("not asked"), ("run_ns",)),
         ],

@@ -11,7 +11,8 @@ from rich.console import Console
 
 from ortune.console.search import show_verdict
 from ortune.knobs import CPU, Config, ThreadPool
-from ortune.record import Record, read_record
+from ortune.record.files import read_record
+from ortune.record.schema import Record
 from tests.conftest import ROOT
 
 CUDA = "CUDAExecutionProvider"

@@ -20,16 +20,15 @@ import onnx
 import pytest
 import yaml
 
-from ortune.bundle import Sourced, merge
 from ortune.errors import ModelError, UsageError
 from ortune.export import TARGETS, export, find_target, render
 from ortune.export.kubernetes import cpus_needed
-from ortune.export.sheet import Sheet
+from ortune.export.pending_settings import PendingSettings
 from ortune.export.target import Job
 from ortune.knobs import DEFAULT, KNOBS, Config, ThreadPool
 from ortune.knobs.providers import chain_of
-from ortune.record import Record
-from ortune.trials.values import FrontPoint
+from ortune.record.schema import FrontPoint, Record
+from ortune.record.select import Sourced, merge
 from ortune.workload import make_load
 from tests.conftest import ROOT, TINY_CNN, run_ortune
 from tests.records import ELSEWHERE, make_record, write
@@ -552,7 +551,7 @@ class TestFiles:
     def test_a_target_that_is_not_there(self) -> None:
         with pytest.raises(UsageError, match="--to tritn") as caught:
             find_target("tritn")
-        assert "Did you mean triton?" in caught.value.cure
+        assert "Did you mean triton?" in caught.value.hint
 
 
 class TestKubernetes:
@@ -584,7 +583,7 @@ class TestKubernetes:
 
 class TestSheet:
     def test_all_of_it_is_lost_at_first(self) -> None:
-        sheet = Sheet(CONFIGS["cuda"])
+        sheet = PendingSettings(CONFIGS["cuda"])
         assert [line.split("=")[0] for line in sheet.lost] == [
             "providers",
             "intra_op_num_threads",
@@ -600,7 +599,7 @@ class TestSheet:
         assert sheet.lost == ()
 
     def test_what_is_put_back_is_lost(self) -> None:
-        sheet = Sheet(FULL)
+        sheet = PendingSettings(FULL)
         sheet.take_options()
         sheet.leave("execution_mode", "ORT_PARALLEL", "no")
         assert "execution_mode=ORT_PARALLEL (no)" in sheet.lost

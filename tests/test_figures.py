@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ortune.measure import Block
-from ortune.measure.figures import (
+from ortune.compare.figures import (
     calls_needed,
     cost,
     figure_of,
@@ -15,7 +14,8 @@ from ortune.measure.figures import (
     percentiles,
     supported_percentile,
 )
-from ortune.measure.values import Memory
+from ortune.worker import Block
+from ortune.worker.values import Memory
 
 
 def block(samples: list[int], cases: list[int] | None = None, **fields: object) -> Block:

@@ -20,24 +20,24 @@ from onnx import TensorProto, helper
 from rich.console import Console
 
 from benchmarks.gate_power import SLOW_WORKER, gate_by_replay, landscapes
+from ortune.compare.block_runner import BlockRunner
+from ortune.compare.interval import Interval
 from ortune.console.gate import draw_finding, draw_interval, show_history
 from ortune.errors import InputsError, MeasureError, ModelError, RecordError, UsageError
+from ortune.gate.decision import find, holm, is_biased, overall, p_value, strict_confidence
 from ortune.gate.file import KEYS, read_gates
-from ortune.gate.play import HEAD, Contest, Played, decide, pairs_for, play
-from ortune.gate.rule import find, holm, is_biased, overall, p_value, strict_confidence
+from ortune.gate.reporters.github import annotate
+from ortune.gate.reporters.history import append_history, read_history
+from ortune.gate.reporters.junit import junit
+from ortune.gate.reporters.markdown import markdown
+from ortune.gate.reporters.messages import describe_finding, describe_interval, percent
+from ortune.gate.reporters.plot import choose_entries, draw
+from ortune.gate.results import Decision, Finding, GateError, GateRequest, GateResult, InterimResult, Observe, Side
 from ortune.gate.run import Wish, exit_decision, judge_together, make_request, parse_slowdowns, run_gate
+from ortune.gate.sequential_test import HEAD, SequentialResult, SequentialTest, decide, pairs_for, play
 from ortune.gate.sides import check_python, read_side
-from ortune.gate.told.github import annotate
-from ortune.gate.told.history import append_history, read_history
-from ortune.gate.told.junit import junit
-from ortune.gate.told.markdown import markdown
-from ortune.gate.told.words import describe_finding, describe_interval, percent
-from ortune.gate.values import Decision, Finding, GateError, GateRequest, GateResult, Look, Observe, Side
 from ortune.knobs import Config
-from ortune.measure import BlockPlan, Failure, Live
-from ortune.measure.interval import Interval
-from ortune.report import choose_entries, draw
-from ortune.trials.meter import Meter
+from ortune.worker import BlockPlan, Failure, Live
 from ortune.workload import Goal, InputOptions, Load, Objective, make_goal, make_load
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.records import make_record, write
@@ -160,10 +160,10 @@ class TestPlay:
         load: Load | None = None,
         limits: tuple[str, ...] = (),
         time_s: float = 25,
-        observe: Observe = lambda look: None,
-    ) -> Played:
+        observe: Observe = lambda interim: None,
+    ) -> SequentialResult:
         sides, load = SimulatedSides(call_ns, factor), load or Load()
-        contest = Contest(
+        contest = SequentialTest(
             goal=msgspec.structs.replace(make_goal(load, objective, None, limits), load=load),
             allowed={objective: 1.5},
             block=BlockPlan(load=load, duration_ns=50_000_000, lead_in_ns=5_000_000, min_calls=4, deadline_s=60),
@@ -171,7 +171,7 @@ class TestPlay:
             start_s=0,
             end_s=time_s,
         )
-        meter = Meter(sides.executor, np.random.default_rng(0))
+        meter = BlockRunner(sides.executor, np.random.default_rng(0))
         return play(sides, meter, contest, (Config(), ONE_THREAD), observe)
 
     def test_a_percentile_of_few_calls_decides_nothing(self) -> None:
@@ -183,7 +183,7 @@ class TestPlay:
         assert self.played("p50", 20e6).decision == "pass"
 
     def test_it_does_not_beside_other_gates_either(self) -> None:
-        looks: list[Look] = []
+        looks: list[InterimResult] = []
         self.played("p99", 20e6, 3.0, observe=looks.append)
         (finding,) = looks[-1].findings
         assert (finding.decision, finding.p_value) == ("inconclusive", 1.0)
@@ -192,8 +192,8 @@ class TestPlay:
         """The objective is decided after 20 pairs, and a percentile of so few calls is not."""
         found = self.played("mean", 10e6, limits=("p99<30ms",), time_s=60)
         assert found.decision == "pass"
-        assert found.look and found.look.pairs > 20
-        assert [check.kept for check in found.look.limits] == ["yes"]
+        assert found.interim and found.interim.pairs > 20
+        assert [check.kept for check in found.interim.limits] == ["yes"]
         soon = self.played("mean", 10e6, limits=("p99<30ms",), time_s=8)
         assert soon.decision == "inconclusive"
         assert "p99 should rest on 1522 calls" in soon.reason
@@ -223,18 +223,18 @@ class TestPlay:
 
     def test_no_time_is_no_error(self) -> None:
         found = self.played("p50", 1e6, time_s=0.3)
-        assert (found.decision, found.look, found.is_void) == ("inconclusive", None, True)
+        assert (found.decision, found.interim, found.is_void) == ("inconclusive", None, True)
         assert "no time for two launches of each side in 0 s" in found.reason
 
     def test_why_a_gain_that_is_gone_fails(self) -> None:
-        look = TestDecide().look(findings=(find("p50", launches(0.1), 0.5, confidence=0.99),))
-        assert decide(look, TestDecide().contest()) == ("fail", "p50 is less than 2x as good")
+        interim = TestDecide().look(findings=(find("p50", launches(0.1), 0.5, confidence=0.99),))
+        assert decide(interim, TestDecide().contest()) == ("fail", "p50 is less than 2x as good")
 
 
 class TestDecide:
-    def look(self, **changes: Any) -> Look:
+    def look(self, **changes: Any) -> InterimResult:
         found = find("p50", launches(0.0), 1.03, confidence=0.99)
-        look = Look(
+        interim = InterimResult(
             findings=(found,),
             self_check=interval(0.99, 1.0, 1.01),
             pairs=32,
@@ -243,11 +243,11 @@ class TestDecide:
             spent_s=1,
             max_time_s=60,
         )
-        return msgspec.structs.replace(look, **changes)
+        return msgspec.structs.replace(interim, **changes)
 
-    def contest(self, *, busy: bool = False) -> Contest:
+    def contest(self, *, busy: bool = False) -> SequentialTest:
         block = BlockPlan(load=Load(), duration_ns=1, lead_in_ns=0, min_calls=1, deadline_s=1)
-        return Contest(
+        return SequentialTest(
             goal=Goal(), allowed={"p50": 1.03}, block=block, pairs_per_launch=4, start_s=0, end_s=60, busy=busy
         )
 
@@ -341,7 +341,7 @@ class TestSides:
             make_request(Wish(base=path, max_time_s=60, base_python="a", head_python="b"))
 
     def test_a_bundle_needs_a_model(self, tmp_path: Path) -> None:
-        from ortune.bundle import Sourced, merge
+        from ortune.record.select import Sourced, merge
 
         records = [make_record(TINY_CNN, ONE_THREAD), make_record(TINY_ENCODER, Config())]
         bundle, _ = merge([Sourced(record=each, source="") for each in records])
@@ -366,7 +366,7 @@ class TestPythons:
         venv.create(tmp_path / "empty", with_pip=False)
         with pytest.raises(UsageError, match="has no onnxruntime") as caught:
             check_python(str(tmp_path / "empty" / "bin" / "python"), "--head-python")
-        assert "pip install onnxruntime" in caught.value.cure
+        assert "pip install onnxruntime" in caught.value.hint
 
 
 def request(head: Path = TINY_CNN, *, time_s: float = 120.0, **changes: Any) -> GateRequest:
@@ -399,7 +399,7 @@ class TestWorkers:
 
     def test_a_model_that_is_three_times_as_slow(self) -> None:
         command = (sys.executable, "-P", str(SLOW_WORKER), "2.0")
-        looks: list[Look] = []
+        looks: list[InterimResult] = []
         found = run_gate(request(busy=True), looks.append, commands=(None, command))
         assert found.decision in {"fail", "inconclusive"}
         assert found.findings[0].slowdown.estimate > 1.5
@@ -542,9 +542,9 @@ def result(name: str = "a", decision: Decision = "pass", p: float = 1.0, **chang
 
 
 def make_result() -> GateResult:
-    from ortune.gate.values import Blocks, SideResult
-    from ortune.host import Fingerprint, read_host
-    from ortune.trials.values import Noise
+    from ortune.compare.results import Noise
+    from ortune.gate.results import Blocks, SideResult
+    from ortune.host import HostClass, read_host
     from tests.records import installed
 
     record = make_record(TINY_CNN, ONE_THREAD)
@@ -570,13 +570,13 @@ def make_result() -> GateResult:
             blocks=1, contended=0, repeated=0, foreign_share_mean=0, foreign_share_p90=0, regime="quiet", drift=None
         ),
         workload=record.workload,
-        host=Fingerprint.of(read_host()),
+        host=HostClass.of(read_host()),
         blocks=Blocks(base={}, head={}, copy={}, contended=()),
     )
 
 
 RESULT = make_result()
-ERROR = GateError(name="e", message="It is broken.", cure="Mend it.")
+ERROR = GateError(name="e", message="It is broken.", hint="Mend it.")
 
 
 class TestTogether:
@@ -775,7 +775,7 @@ class TestFile:
     def test_near_misses(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError) as caught:
             self.read('[gate.a]\nbase = "a"\nmax-slowdwn = "3%"\n', tmp_path)
-        assert caught.value.cure == "Did you mean max-slowdown?"
+        assert caught.value.hint == "Did you mean max-slowdown?"
 
     def test_no_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from ortune.console.host import draw_machine, show_host
-from ortune.host import Fingerprint, read_host
+from ortune.host import HostClass, read_host
 from ortune.host.conditions import read_conditions
 from ortune.host.default_pool import default_pool
 from ortune.host.linux import parse_cpu_list, parse_cpu_mask
@@ -266,8 +266,8 @@ def test_broken_trees_give_a_degraded_host_and_never_raise(
 
 
 def test_a_fingerprint_tells_classes_of_hosts_apart() -> None:
-    small, large = Fingerprint.of(make_host(2)), Fingerprint.of(make_host(4))
-    assert small == Fingerprint.of(make_host(2))
+    small, large = HostClass.of(make_host(2)), HostClass.of(make_host(4))
+    assert small == HostClass.of(make_host(2))
     assert small.id != large.id
     assert small.differences(large)["n_cores"] == (2, 4)
     assert small.differences(small) == {}

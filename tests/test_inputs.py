@@ -175,8 +175,8 @@ def test_feeds_come_back_from_their_file(tmp_path: Path) -> None:
 def test_failures_of_the_first_run_say_what_to_pass(message: str, hint: str) -> None:
     model = make_model(inputs=(info("x", "float32", ("batch", "time")),))
     error = explain_failure(model, make_feed(model, InputOptions()), message)
-    assert hint in error.cure
-    assert "--dim batch=N" in error.cure
+    assert hint in error.hint
+    assert "--dim batch=N" in error.hint
     assert "x: float32[1,128]" in error.message
 
 

@@ -15,7 +15,7 @@ from ortune.host import Core, Host, Limits, NumaNode, Quota, Topology, read_host
 from ortune.knobs import DEFAULT, KNOBS, Config, SearchSpace, build_space, describe
 from ortune.knobs.affinity import format_affinity, parse_affinity
 from ortune.knobs.space import canonical, thread_counts
-from ortune.measure.session import ENUMS, make_session_options
+from ortune.worker.session import ENUMS, make_session_options
 from tests.conftest import TINY_CNN
 from tests.simulation import make_host, make_model
 
@@ -165,7 +165,7 @@ def test_every_candidate_of_this_host_makes_a_session_without_an_error_line() ->
 import onnxruntime
 from ortune.host import Core, Host, Limits, NumaNode, Quota, Topology, read_host
 from ortune.knobs import build_space
-from ortune.measure.session import make_session
+from ortune.worker.session import make_session
 from ortune.model import read_model
 model = read_model({str(TINY_CNN)!r})
 n = 0

@@ -17,7 +17,7 @@ from ortune.host import read_host
 from ortune.host.default_pool import default_pool
 from ortune.knobs import build_space
 from ortune.knobs.affinity import parse_affinity
-from ortune.record import read_record
+from ortune.record.files import read_record
 from tests.conftest import ROOT, TINY_CNN
 from tests.simulation import make_host, make_model
 

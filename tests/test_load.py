@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ortune.measure import BlockPlan
-from ortune.measure.load import cpu_between, draw_arrivals, generate, work_within
+from ortune.worker import BlockPlan
+from ortune.worker.load import cpu_between, draw_arrivals, generate, work_within
 from ortune.workload import Load, make_load
 from tests.simulated_clock import SimulatedClock
 from tests.simulation import sojourn_times

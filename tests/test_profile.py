@@ -16,9 +16,9 @@ from onnx import TensorProto, helper, numpy_helper
 from ortune.console.profile import ops_table
 from ortune.errors import InputsError, MeasureError, ModelError, RecordError, UsageError
 from ortune.knobs import DEFAULT, Config
-from ortune.profile import Breakdown, ProfileOrder, profile
+from ortune.profile import Breakdown, ProfileRequest, profile
 from ortune.profile.trace import Arguments, Event, break_down, read_trace, split_runs
-from ortune.record import encode_record, read_record
+from ortune.record.files import encode_record, read_record
 from ortune.workload import InputOptions
 from tests.conftest import ROOT, TINY_CNN, TINY_ENCODER, run_ortune
 from tests.records import make_record
@@ -149,7 +149,7 @@ def save_nested(path: Path) -> Path:
 
 
 def test_a_real_trace_with_a_loop(tmp_path: Path) -> None:
-    order = ProfileOrder(model=str(save_nested(tmp_path / "m.onnx")), runs=5, folder=tmp_path / "p")
+    order = ProfileRequest(model=str(save_nested(tmp_path / "m.onnx")), runs=5, folder=tmp_path / "p")
     (side,) = profile(order).sides
     assert side.breakdown is not None
     found = side.breakdown
@@ -164,7 +164,7 @@ def test_a_real_trace_with_a_loop(tmp_path: Path) -> None:
 
 def test_traces_replace_those_of_an_earlier_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    order = ProfileOrder(model=str(TINY_CNN), runs=2)
+    order = ProfileRequest(model=str(TINY_CNN), runs=2)
     (side,) = profile(order).sides
     folder = tmp_path / "tiny_cnn.profile"
     assert side.trace == str(Path("tiny_cnn.profile") / "default.json")
@@ -182,7 +182,7 @@ def test_foreign_files_are_not_touched(tmp_path: Path, name: str) -> None:
     folder.mkdir()
     (folder / name).write_text('{"my": "data"}')
     with pytest.raises(UsageError, match=rf"holds {name}, which no profile"):
-        profile(ProfileOrder(model=str(TINY_CNN), runs=1, folder=folder))
+        profile(ProfileRequest(model=str(TINY_CNN), runs=1, folder=folder))
     assert [path.name for path in folder.iterdir()] == [name]
     assert (folder / name).read_text() == '{"my": "data"}'
 
@@ -190,20 +190,20 @@ def test_foreign_files_are_not_touched(tmp_path: Path, name: str) -> None:
 def test_where_no_folder_can_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="there is a file of that name"):
-        profile(ProfileOrder(model=str(TINY_CNN), folder=tmp_path / "file"))
+        profile(ProfileRequest(model=str(TINY_CNN), folder=tmp_path / "file"))
     with pytest.raises(UsageError, match="there is no folder"):
-        profile(ProfileOrder(model=str(TINY_CNN), folder=tmp_path / "a" / "b"))
+        profile(ProfileRequest(model=str(TINY_CNN), folder=tmp_path / "a" / "b"))
 
 
 def test_what_makes_no_sense_is_told() -> None:
     with pytest.raises(UsageError, match="--runs 0"):
-        profile(ProfileOrder(model=str(TINY_CNN), runs=0))
+        profile(ProfileRequest(model=str(TINY_CNN), runs=0))
     with pytest.raises(UsageError, match="several sizes"):
-        profile(ProfileOrder(model=str(TINY_ENCODER), inputs=InputOptions(dims={"batch": (1, 2)})))
+        profile(ProfileRequest(model=str(TINY_ENCODER), inputs=InputOptions(dims={"batch": (1, 2)})))
     record = read_record(EXAMPLE)
     other = msgspec.structs.replace(record.model, digest="sha256:" + "0" * 64)
     with pytest.raises(RecordError, match="for another model"):
-        profile(ProfileOrder(model=str(TINY_CNN), record=msgspec.structs.replace(record, model=other)))
+        profile(ProfileRequest(model=str(TINY_CNN), record=msgspec.structs.replace(record, model=other)))
 
 
 def test_a_model_that_does_not_run_leaves_no_folder(tmp_path: Path) -> None:
@@ -219,12 +219,12 @@ def test_a_model_that_does_not_run_leaves_no_folder(tmp_path: Path) -> None:
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
     folder = tmp_path / "p"
     with pytest.raises(InputsError, match="does not run"):
-        profile(ProfileOrder(model=str(path), folder=folder))
+        profile(ProfileRequest(model=str(path), folder=folder))
     assert not folder.exists()
     graph.node[0].op_type = "Foo"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
     with pytest.raises(ModelError, match="cannot load"):
-        profile(ProfileOrder(model=str(path), folder=folder))
+        profile(ProfileRequest(model=str(path), folder=folder))
     assert not folder.exists()
 
 
@@ -237,7 +237,7 @@ def test_a_config_is_set_beside_the_default(tmp_path: Path) -> None:
         environment={"ORTUNE_TEST_OF_PROFILE": "1"},
     )
     record = make_record(TINY_CNN, config)
-    found = profile(ProfileOrder(model=str(TINY_CNN), record=record, runs=3, folder=tmp_path / "p"))
+    found = profile(ProfileRequest(model=str(TINY_CNN), record=record, runs=3, folder=tmp_path / "p"))
     default, tuned = found.sides
     assert (default.name, default.config, tuned.name, tuned.config) == ("default", DEFAULT, "tuned", config)
     assert default.breakdown is not None
@@ -254,7 +254,7 @@ def test_a_config_that_does_not_work_is_a_value(tmp_path: Path) -> None:
     config = Config(
         session_options={"intra_op_num_threads": 2}, session_config={"session.intra_op_thread_affinities": "x"}
     )
-    order = ProfileOrder(model=str(TINY_CNN), record=make_record(TINY_CNN, config), runs=2, folder=tmp_path / "p")
+    order = ProfileRequest(model=str(TINY_CNN), record=make_record(TINY_CNN, config), runs=2, folder=tmp_path / "p")
     default, tuned = profile(order).sides
     assert default.breakdown is not None
     assert tuned.failure is not None

@@ -19,14 +19,14 @@ from onnx import TensorProto, helper
 from ortune.errors import UsageError
 from ortune.knobs import CPU, DEFAULT, KNOBS, Config, SearchSpace, Wish, build_space
 from ortune.knobs.providers import PROVIDERS, chain_of, find_provider
-from ortune.measure import Failure, Loaded
-from ortune.measure.executor import ProcessExecutor, launch_reference
-from ortune.measure.gpu import GpuReader, physical_number
-from ortune.measure.runtime import PROBE_MODEL, explain_fault, find_fault, installed_version, read_installed_runtime
-from ortune.measure.worker import find_unapplied, is_same
 from ortune.model import read_model
-from ortune.record import read_record
-from ortune.tune import choose_providers
+from ortune.record.files import read_record
+from ortune.tuning.request import choose_providers
+from ortune.worker import Failure, Loaded
+from ortune.worker.executor import ProcessExecutor, launch_reference
+from ortune.worker.gpu import GpuReader, physical_number
+from ortune.worker.main import find_unapplied, is_same
+from ortune.worker.runtime import PROBE_MODEL, explain_fault, find_fault, installed_version, read_installed_runtime
 from ortune.workload import Feed, InputOptions, Tolerance, make_feed
 from tests.conftest import FAULTY_WORKER, TINY_CNN, TINY_ENCODER, run_ortune
 from tests.simulation import make_host, make_model
@@ -60,7 +60,7 @@ class TestNames:
     def test_a_typo_gets_what_was_meant(self) -> None:
         with pytest.raises(UsageError) as caught:
             find_provider("tensort")
-        assert caught.value.cure == "Did you mean tensorrt?"
+        assert caught.value.hint == "Did you mean tensorrt?"
 
     def test_what_a_provider_does_not_run_falls_to_those_behind_it(self) -> None:
         assert [name for name, _ in chain_of(TENSORRT)] == [TENSORRT, CUDA, CPU]
@@ -167,7 +167,7 @@ class TestDetection:
 
     def test_the_version_is_told_without_importing(self) -> None:
         assert RUNTIME and installed_version() == RUNTIME.onnxruntime
-        code = "import ortune.measure.runtime as r, sys; r.installed_version(); print('onnxruntime' in sys.modules)"
+        code = "import ortune.worker.runtime as r, sys; r.installed_version(); print('onnxruntime' in sys.modules)"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == "False"
 
@@ -314,7 +314,7 @@ class TestGpuReader:
         monkeypatch.setitem(sys.modules, "pynvml", nvml)
         gpu = GpuReader().read()
         assert gpu
-        assert (gpu.used_bytes, gpu.utilisation, gpu.clock_mhz) == (5_000_000, 0.4, 1980)
+        assert (gpu.used_bytes, gpu.utilization, gpu.clock_mhz) == (5_000_000, 0.4, 1980)
         assert gpu.slowdowns == ("hardware thermal slowdown",)
 
     def test_the_number_is_the_one_that_the_provider_means(self, monkeypatch: pytest.MonkeyPatch) -> None:

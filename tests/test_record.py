@@ -11,18 +11,17 @@ import msgspec
 import pytest
 
 from ortune.errors import RecordError, UsageError
-from ortune.record import (
-    SCHEMA,
-    Record,
+from ortune.record.files import (
     check_writable,
     encode_record,
     is_record,
-    json_schema,
     proves_nothing,
     read_record,
     write_atomically,
     write_record,
 )
+from ortune.record.json_schema import json_schema
+from ortune.record.schema import SCHEMA, Record
 from ortune.workload import Load
 from tests.conftest import ROOT
 

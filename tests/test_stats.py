@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from ortune.measure.figures import percentiles
-from ortune.measure.stats import clustered_interval, t_interval, trimmed_mean
+from ortune.compare.figures import percentiles
+from ortune.compare.stats import clustered_interval, t_interval, trimmed_mean
 
 
 def test_trimmed_mean_leaves_out_a_tenth_at_each_end() -> None:

@@ -14,21 +14,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import regret, synthetic
+from benchmarks.landscape import N_QUANTILES, About, Landscape, Recording, fit, load_landscape
 from benchmarks.record import LANDSCAPES
+from benchmarks.replay import ReplayExecutor
+from ortune.compare.figures import figure_of_block
 from ortune.errors import UsageError
-from ortune.history import history_path, make_finding, read_findings, recall, remember, similarity
-from ortune.host import Fingerprint, read_host
+from ortune.host import HostClass, read_host
 from ortune.knobs import DEFAULT, Candidate, Config, SearchSpace, build_space
-from ortune.measure import BlockPlan, Failure, Runtime
-from ortune.measure.figures import figure_of_block
-from ortune.measure.landscape import N_QUANTILES, About, Landscape, Recording, fit, load_landscape
-from ortune.measure.replay import ReplayExecutor
 from ortune.model import read_model
-from ortune.trials.additive import DEFAULT_NUMBER, AdditiveModel, features_of
-from ortune.trials.run import Basis, run_search
-from ortune.trials.strategy import CONFIG, VARIANCE, CandidateSampler, ThompsonSampler, make_sampler
-from ortune.trials.values import STRATEGIES, Budget, Outcome, Progress, StrategyName, parse_strategy
-from ortune.tune import MOST_REMEMBERED, SearchRequest, best_of, prepare
+from ortune.tuning.additive import DEFAULT_NUMBER, AdditiveModel, features_of
+from ortune.tuning.hints import history_path, make_finding, read_findings, recall, remember, similarity
+from ortune.tuning.outcome import STRATEGIES, Budget, Outcome, Progress, StrategyName, parse_strategy
+from ortune.tuning.request import MOST_REMEMBERED, SearchRequest, best_of, prepare
+from ortune.tuning.sampler import CONFIG, VARIANCE, CandidateSampler, ThompsonSampler, make_sampler
+from ortune.tuning.search import SearchSettings, run_search
+from ortune.worker import BlockPlan, Failure, Runtime
 from ortune.workload import Goal, make_goal, make_load
 from tests.conftest import TINY_CNN
 from tests.simulation import make_host, make_model
@@ -87,7 +87,7 @@ def search(
         landscape.space,
         executor,
         Budget(seconds=budget_s),
-        Basis(goal=landscape.goal, seed=seed, strategy=strategy, hints=hints),
+        SearchSettings(goal=landscape.goal, seed=seed, strategy=strategy, hints=hints),
         first=first,
         start_s=0.0,
         observe=(lambda progress: None) if reports is None else reports.append,
@@ -304,7 +304,7 @@ def make_recording(seed: int = 0, *, contended: float = 0.1) -> tuple[Recording,
         name="made",
         model="m sha256:0",
         traits=make_model().traits,
-        host=Fingerprint.of(make_host(4)),
+        host=HostClass.of(make_host(4)),
         host_text="Simulated",
         goal=Goal(),
         runtime=Runtime(onnxruntime="1", providers=(), python="3", ortune="0"),
@@ -402,7 +402,7 @@ class TestRegret:
 
 
 class TestHistory:
-    HOST = Fingerprint.of(make_host(4))
+    HOST = HostClass.of(make_host(4))
 
     def test_what_was_found_is_recalled_for_a_similar_model(self, tmp_path: Path) -> None:
         path = tmp_path / "folder" / "history.jsonl"
@@ -415,7 +415,7 @@ class TestHistory:
         traits = make_model().traits
         config = Config(session_options={"intra_op_num_threads": 1})
         remember(path, make_finding(self.HOST, traits, Goal(), [config]))
-        assert not recall(path, Fingerprint.of(make_host(8)), traits, Goal())
+        assert not recall(path, HostClass.of(make_host(8)), traits, Goal())
         assert not recall(path, self.HOST, traits, make_goal(make_load(2, None, None), None, None, ()))
         assert not recall(path, self.HOST, msgspec.structs.replace(traits, ops={"MatMul": 9}), Goal())
 
@@ -438,7 +438,7 @@ class TestHistory:
         path = tmp_path / "history.jsonl"
         config = Config(session_options={"intra_op_num_threads": 1})
         traits = read_model(TINY_CNN).traits
-        remember(path, make_finding(Fingerprint.of(read_host()), traits, Goal(), [config]))
+        remember(path, make_finding(HostClass.of(read_host()), traits, Goal(), [config]))
         assert prepare(SearchRequest(model=str(TINY_CNN), history=path)).hints == (config,)
         assert prepare(SearchRequest(model=str(TINY_CNN), history=path, strategy="tpe")).hints == ()
         assert prepare(SearchRequest(model=str(TINY_CNN))).hints == ()

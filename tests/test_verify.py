@@ -9,13 +9,13 @@ from typing import Literal
 import msgspec
 import pytest
 
+from ortune.apply.verify import judge, prepare, recorded_inputs, recorded_speedup, verify
+from ortune.compare.results import LimitCheck, Speedup
 from ortune.knobs import DEFAULT, Config
-from ortune.measure import Failure
-from ortune.measure.values import FailureKind
 from ortune.model import read_model
-from ortune.record import Record
-from ortune.trials.values import LimitCheck, Speedup
-from ortune.verify import judge, prepare, recorded_inputs, recorded_speedup, verify
+from ortune.record.schema import Record
+from ortune.worker import Failure
+from ortune.worker.values import FailureKind
 from ortune.workload import InputData, make_feed
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.records import make_record, write
@@ -107,8 +107,8 @@ class TestVerdict:
         failure: FailureKind | None = None,
         kept: Kept | None = None,
     ) -> str:
-        from ortune import verify as module
-        from ortune.bench import Row
+        from ortune.apply import verify as module
+        from ortune.compare.bench import Row
 
         check = LimitCheck(
             limit="p99<1ms", figure="p99", bound=1.0, relative=False, value=1.0, low=1.0, high=1.0, kept=kept or "yes"

@@ -18,14 +18,15 @@ import pytest
 
 from ortune.errors import InputsError
 from ortune.knobs import DEFAULT, Config
-from ortune.measure import Block, BlockPlan, Failure, Live, cpu, worker
-from ortune.measure.cpu import busy_ns, foreign_share, read_memory, tick_ns
-from ortune.measure.executor import WORKER_COMMAND, ProcessExecutor, Worker, launch_reference
-from ortune.measure.values import PoolThread
-from ortune.measure.worker import find_unpinned, read_pool
 from ortune.model import read_model
-from ortune.record import SCHEMA
-from ortune.tune import SearchRequest, prepare, search
+from ortune.record.schema import SCHEMA
+from ortune.tuning.request import SearchRequest, prepare, search
+from ortune.worker import Block, BlockPlan, Failure, Live, cpu
+from ortune.worker import main as worker
+from ortune.worker.cpu import busy_ns, foreign_share, read_memory, tick_ns
+from ortune.worker.executor import WORKER_COMMAND, ProcessExecutor, Worker, launch_reference
+from ortune.worker.main import find_unpinned, read_pool
+from ortune.worker.values import PoolThread
 from ortune.workload import InputOptions, Load, Tolerance, make_feed, make_load
 from tests.conftest import FAULTY_WORKER, ROOT, TINY_CNN, TINY_ENCODER
 
@@ -341,7 +342,7 @@ def test_inputs_that_do_not_run_are_explained() -> None:
     ):
         launch_reference(executor, model, feed)
     assert "attention_mask: int64[1,5]" in caught.value.message
-    assert "--dim" in caught.value.cure
+    assert "--dim" in caught.value.hint
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc/stat")

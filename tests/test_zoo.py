@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from models.build import GENERATED, build, manifest, options
-from ortune.record import read_record
+from ortune.record.files import read_record
 from tests.conftest import run_ortune
 
 

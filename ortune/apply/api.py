@@ -8,18 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortune.apply.fit import check_model
-from ortune.apply.words import describe_misfit, load_of, missing_variables
-from ortune.bundle import Sourced, choose, read_sourced
+from ortune.apply.messages import describe_mismatch, load_of, missing_variables
 from ortune.errors import RecordError, UsageError
-from ortune.host import Fingerprint, read_host
+from ortune.host import HostClass, read_host
 from ortune.knobs.config import DEFAULT, Config
-from ortune.measure.session import (
-    make_run_options,
-    make_session,
-    make_session_options,
-    set_global_thread_pool,
-)
-from ortune.record import Record, pick_point
+from ortune.record.schema import Record, pick_point
+from ortune.record.select import Sourced, choose, read_sourced
+from ortune.worker.session import make_run_options, make_session, make_session_options, set_global_thread_pool
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -149,9 +144,9 @@ def _choose(
         records = for_model(records, model)
     elif len({each.record.model.digest for each in records}) > 1:
         raise RecordError(f"{config} is a bundle for several models.", "Say for which: model=PATH, without any_model.")
-    choice = choose(records, Fingerprint.of(read_host(memory=False)), load_of(*load), any_host=any_host)
+    choice = choose(records, HostClass.of(read_host(memory=False)), load_of(*load), any_host=any_host)
     if not choice.fits:
-        warnings.warn(describe_misfit(choice), stacklevel=3)
+        warnings.warn(describe_mismatch(choice), stacklevel=3)
         return DEFAULT
     return (choice.record if pick is None else pick_point(choice.record, pick)).config
 

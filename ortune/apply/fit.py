@@ -7,27 +7,28 @@ from pathlib import Path
 import msgspec
 
 from ortune.errors import ModelError
-from ortune.host import Fingerprint, Host
+from ortune.host import Host, HostClass
 from ortune.host.names import HOST_NAMES, show_property
-from ortune.measure import Runtime
 from ortune.model import digest_of, hash_file
-from ortune.record import Record, check_digest
+from ortune.record.files import check_digest
+from ortune.record.schema import Record
+from ortune.worker import Runtime
 
 
-class Misfit(msgspec.Struct, frozen=True, kw_only=True):
+class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
     """One way in which a record does not fit.
 
     Attributes:
         what: What differs.
         recorded: Its value in the record.
         here: Its value here.
-        cure: What to do, a sentence.
+        hint: What to do, a sentence.
     """
 
     what: str
     recorded: str
     here: str
-    cure: str
+    hint: str
 
 
 def check_model(record: Record, model: str | Path) -> None:
@@ -53,39 +54,39 @@ def check_model(record: Record, model: str | Path) -> None:
     check_digest(record, path, digest_of(found))
 
 
-def find_misfits(record: Record, host: Host, runtime: Runtime) -> tuple[Misfit, ...]:
+def find_mismatches(record: Record, host: Host, runtime: Runtime) -> tuple[Mismatch, ...]:
     """Return what differs between where the record was made and here, as far as it may change which config is best."""
     search = f"Search again here: ortune search {record.model.path}."
-    misfits = [
-        Misfit(
+    mismatches = [
+        Mismatch(
             what=HOST_NAMES[name],
             recorded=show_property(recorded),
             here=show_property(here),
-            cure=search,
+            hint=search,
         )
-        for name, (recorded, here) in record.host.differences(Fingerprint.of(host)).items()
+        for name, (recorded, here) in record.host.differences(HostClass.of(host)).items()
     ]
     if _minor(record.runtime.onnxruntime) != _minor(runtime.onnxruntime):
-        misfits.append(
-            Misfit(
+        mismatches.append(
+            Mismatch(
                 what="onnxruntime",
                 recorded=record.runtime.onnxruntime,
                 here=runtime.onnxruntime,
-                cure=f"Install the recorded version: pip install onnxruntime=={record.runtime.onnxruntime}; "
+                hint=f"Install the recorded version: pip install onnxruntime=={record.runtime.onnxruntime}; "
                 f"or search again here.",
             )
         )
     for name, _ in record.config.providers:
         if name not in runtime.providers:
-            misfits.append(
-                Misfit(
+            mismatches.append(
+                Mismatch(
                     what="execution provider",
                     recorded=name,
                     here=", ".join(runtime.providers),
-                    cure=f"Install an onnxruntime package that has {name}.",
+                    hint=f"Install an onnxruntime package that has {name}.",
                 )
             )
-    return tuple(misfits)
+    return tuple(mismatches)
 
 
 def _minor(version: str) -> str:

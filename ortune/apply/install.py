@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ortune.apply import finder
-from ortune.apply.finder import activate
+from ortune.apply.environment import CONFIG_VARIABLE, paths_in_variable
+from ortune.apply.inside import finder
+from ortune.apply.inside.finder import activate
+from ortune.apply.messages import describe_mismatch, load_of, missing_variables
 from ortune.apply.plan import Wish, choose_records, environment_of, make_plan
-from ortune.apply.variable import CONFIG_VARIABLE, paths_in_variable
-from ortune.apply.words import describe_misfit, load_of, missing_variables
 from ortune.errors import UsageError
 
 
@@ -89,7 +89,7 @@ def plan_of(paths: Sequence[str | Path], wish: Wish, warn: Callable[[str], None]
     choices = choose_records(paths, wish)
     for choice in choices:
         if not choice.applies:
-            warn(describe_misfit(choice))
+            warn(describe_mismatch(choice))
     if missing := missing_variables(environment_of(choices)):
         warn(missing)
     return make_plan(choices, wish, "ortune.install(..., explain=True) says why")

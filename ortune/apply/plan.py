@@ -1,4 +1,4 @@
-"""Makes of some records the plan that `ortune.apply.hook` follows inside of a program."""
+"""Makes of some records the plan that `ortune.apply.inside.hook` follows inside of a program."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from ortune.bundle import Choice, choose_all, read_sourced
 from ortune.errors import RecordError, UsageError
-from ortune.host import Fingerprint, read_host
-from ortune.record import pick_point, tried_by
+from ortune.host import HostClass, read_host
+from ortune.record.schema import pick_point, tried_by
+from ortune.record.select import Choice, choose_all, read_sourced
 from ortune.workload.values import Load
 
 
@@ -49,7 +49,7 @@ def choose_records(configs: Sequence[str | Path], wish: Wish) -> tuple[Choice, .
         UsageError: They are for several models, and one is needed.
     """
     choices = choose_all(
-        read_sourced(configs), Fingerprint.of(read_host(memory=False)), wish.load, any_host=wish.any_host
+        read_sourced(configs), HostClass.of(read_host(memory=False)), wish.load, any_host=wish.any_host
     )
     if wish.any_model and len(choices) > 1:
         models = ", ".join(choice.record.model.path for choice in choices)
@@ -64,7 +64,7 @@ def choose_records(configs: Sequence[str | Path], wish: Wish) -> tuple[Choice, .
 
 
 def make_plan(choices: Sequence[Choice], wish: Wish, hint: str) -> dict[str, Any]:
-    """Return the plan, as plain as JSON: see `ortune.apply.finder.Plan`.
+    """Return the plan, as plain as JSON: see `ortune.apply.inside.finder.Plan`.
 
     Args:
         choices: A record for each model.

@@ -16,9 +16,9 @@ from ortune.cli.gate import gate
 from ortune.cli.host import host
 from ortune.cli.knobs import knobs
 from ortune.cli.merge import merge
-from ortune.cli.outlet import Outlet
 from ortune.cli.profile import profile
 from ortune.cli.report import report
+from ortune.cli.safe_stdout import SafeStdout
 from ortune.cli.search import search
 from ortune.cli.space import space
 from ortune.errors import ExitCode, OrtuneError, UsageError
@@ -66,13 +66,13 @@ def options(
 def main() -> None:
     """Run the command line, and turn errors into messages and exit codes."""
     raise_interrupts()
-    outlet = Outlet(sys.stdout)
-    sys.stdout = cast("TextIO", outlet)
+    safe_stdout = SafeStdout(sys.stdout)
+    sys.stdout = cast("TextIO", safe_stdout)
     try:
         try:
             app()
         except SystemExit:
-            if fault := outlet.find_fault():
+            if fault := safe_stdout.find_fault():
                 raise UsageError(f"Cannot write to stdout: {fault}.") from None
             raise
     except OrtuneError as error:
@@ -89,11 +89,11 @@ def main() -> None:
 
 
 def show_error(error: OrtuneError) -> None:
-    """Print what went wrong, and the cure."""
+    """Print what went wrong, and the hint."""
     from rich.console import Console
     from rich.text import Text
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(Text.assemble(("error: ", "bold red"), error.message))
-    if error.cure:
-        console.print(Text(error.cure, "dim"))
+    if error.hint:
+        console.print(Text(error.hint, "dim"))

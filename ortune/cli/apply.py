@@ -13,7 +13,7 @@ from ortune.cli import options
 from ortune.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from ortune.record import Record
+    from ortune.record.schema import Record
     from ortune.workload import Load
 
 RUNNING = "With a command"
@@ -100,7 +100,7 @@ def apply(
     for option, given in (("--time", time), ("--beside", beside)):
         if given is not None and not verify:
             raise UsageError(f"{option} {given}: nothing is measured without --verify.", "Leave it out, or verify.")
-    from ortune.apply.words import load_of
+    from ortune.apply.messages import load_of
 
     load = load_of(clients, rate, sessions)
     record, path = find_record(configs, model, load, pick, any_host=any_host)
@@ -143,9 +143,9 @@ def find_record(
         UsageError: There are records for several models, and none is named.
     """
     from ortune.apply.api import for_model
-    from ortune.bundle import choose, read_sourced
-    from ortune.host import Fingerprint, read_host
-    from ortune.record import pick_point
+    from ortune.host import HostClass, read_host
+    from ortune.record.schema import pick_point
+    from ortune.record.select import choose, read_sourced
 
     records = read_sourced(configs)
     models = {each.record.model.digest: each.record.model.path for each in records}
@@ -157,14 +157,14 @@ def find_record(
         records = for_model(records, model)
     elif model is not None and Path(model).is_file():
         records = for_model(records, model)
-    choice = choose(records, Fingerprint.of(read_host()), load, any_host=any_host)
+    choice = choose(records, HostClass.of(read_host()), load, any_host=any_host)
     record = choice.record if pick is None else pick_point(choice.record, pick)
     return record, choice.path
 
 
 def try_out(record: Record, model: str | None, inputs: str | None, *, any_host: bool, json: bool, quiet: bool) -> None:
     """Create the session, run it, and show what took effect and the code."""
-    from ortune.apply.trial_run import run_once
+    from ortune.apply.check import run_once
     from ortune.export import render
 
     path = model or record.model.path
@@ -179,7 +179,7 @@ def try_out(record: Record, model: str | None, inputs: str | None, *, any_host: 
 
         show_apply(make_console(), record, run, snippet)
     if not (run.works if any_host else run.fits):
-        raise typer.Exit(ExitCode.NO)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def export(record: Record, source: str, model: str | None, target: str, output: str | None) -> None:
@@ -206,10 +206,10 @@ def verify_here(
     quiet: bool,
 ) -> None:
     """Fight the duel with the default here, and tell whether the recorded gain holds."""
+    from ortune.apply.verify import prepare, verify
     from ortune.console.bench import BenchProgress
     from ortune.console.search import make_console
     from ortune.console.verify import show_plan, show_verification
-    from ortune.verify import prepare, verify
 
     console = make_console(stderr=json)
     setting = prepare(record, model or record.model.path, inputs=inputs, beside=beside, time_s=time_s, seed=seed)
@@ -221,7 +221,7 @@ def verify_here(
         options.print_json(verification)
     if not quiet:
         show_verification(console, verification)
-    code = {"holds": ExitCode.DONE, "does_not_hold": ExitCode.NO, "inconclusive": ExitCode.INCONCLUSIVE}
+    code = {"holds": ExitCode.DONE, "does_not_hold": ExitCode.FAILED, "inconclusive": ExitCode.INCONCLUSIVE}
     if verification.answer != "holds":
         raise typer.Exit(code[verification.answer])
 

@@ -52,11 +52,11 @@ def bench(
     quiet: options.Quiet = False,
 ) -> None:
     """Compare ONNX Runtime's default with records and settings, interleaved, under any load."""
-    from ortune.bench import bench as run
-    from ortune.bench import read_entrants
+    from ortune.compare.bench import bench as run
+    from ortune.compare.bench import read_entrants
     from ortune.console.bench import BenchProgress, show_bench, show_comparison
     from ortune.console.search import make_console
-    from ortune.tune import SearchRequest, prepare
+    from ortune.tuning.request import SearchRequest, prepare
     from ortune.workload import make_goal, make_load
 
     time_s = options.parse_time_s(time)
@@ -82,4 +82,4 @@ def bench(
     if not quiet:
         show_comparison(console, comparison)
     if any(row.failure for row in comparison.rows):
-        raise typer.Exit(ExitCode.NO)
+        raise typer.Exit(ExitCode.FAILED)

@@ -26,10 +26,10 @@ def doctor(
     inputs: options.Inputs = None,
     json: options.Json = False,
 ) -> None:
-    """Find what in MODEL keeps ONNX Runtime from running it fast, and tell the cure."""
-    from ortune.doctor import Patient, examine
+    """Find what in MODEL keeps ONNX Runtime from running it fast, and tell the hint."""
+    from ortune.doctor import DoctorRequest, examine
 
-    patient = Patient(
+    patient = DoctorRequest(
         model=model,
         providers=tuple(name for text in provider or () for name in text.split(",")),
         inputs=options.parse_inputs(dim, shape, inputs, seed=0),
@@ -43,4 +43,4 @@ def doctor(
 
         show_diagnosis(make_console(), diagnosis)
     if diagnosis.has_problem:
-        raise typer.Exit(ExitCode.NO)
+        raise typer.Exit(ExitCode.FAILED)

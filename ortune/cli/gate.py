@@ -15,8 +15,8 @@ from ortune.errors import ExitCode, OrtuneError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ortune.gate.results import GateError, GateResult
     from ortune.gate.run import Wish
-    from ortune.gate.values import GateError, GateResult
     from ortune.workload import InputOptions, Load
 
 USUAL_MAX_TIME = "3m"
@@ -166,8 +166,8 @@ def gate(
         "busy": busy,
         "seed": seed,
     }
+    from ortune.gate.results import GateError
     from ortune.gate.run import judge_together
-    from ortune.gate.values import GateError
 
     check_outputs(junit, json_file, markdown_file, history)
     if every or only or file:
@@ -184,11 +184,11 @@ def gate(
     except BaseException as error:
         # CI is told of it, too; and of what was done before something ended the rest.
         if isinstance(error, OrtuneError):
-            done.append(GateError(name=wishes[0].name, message=error.message, cure=error.cure))
+            done.append(GateError(name=wishes[0].name, message=error.message, hint=error.hint))
         if done:
             tell(judge_together(done), junit, json_file, markdown_file, history, inconclusive=inconclusive)
         if isinstance(error, OrtuneError) and base is None:
-            raise type(error)(f"gate {wishes[0].name}: {error.message}", error.cure) from None
+            raise type(error)(f"gate {wishes[0].name}: {error.message}", error.hint) from None
         raise
     tell(results, junit, json_file, markdown_file, history, inconclusive=inconclusive)
     leave(results, inconclusive)
@@ -214,7 +214,7 @@ def wishes_of_file(path: str | None, only: list[str], given: dict[str, Any]) -> 
         try:
             wishes.append(make_wish(name, {**values, **told}))
         except OrtuneError as error:
-            raise UsageError(f"{found}, gate {name}: {error.message}", error.cure) from None
+            raise UsageError(f"{found}, gate {name}: {error.message}", error.hint) from None
     return wishes
 
 
@@ -273,7 +273,7 @@ def _split(value: str | list[str] | None) -> tuple[str, ...]:
 
 def _load(values: dict[str, Any]) -> Load | None:
     """Return the load, or None where nothing is said of it."""
-    from ortune.apply.words import load_of
+    from ortune.apply.messages import load_of
 
     return load_of(*(values.get(name) for name in ("clients", "rate", "sessions", "arrivals")))
 
@@ -291,9 +291,9 @@ def check_outputs(*paths: str | None) -> None:
     Raises:
         UsageError: One cannot.
     """
-    from ortune.gate.told.history import is_history
-    from ortune.gate.told.markdown import TITLE
-    from ortune.record import check_writable
+    from ortune.gate.reporters.history import is_history
+    from ortune.gate.reporters.markdown import TITLE
+    from ortune.record.files import check_writable
 
     ours: dict[str, Callable[[bytes], bool]] = {
         "--junit": lambda content: b"<testsuite" in content,
@@ -353,10 +353,10 @@ def tell(
     inconclusive: str,
 ) -> None:
     """Write what other programs read."""
-    from ortune.record import write_atomically
+    from ortune.record.files import write_atomically
 
     if junit_path is not None:
-        from ortune.gate.told.junit import junit
+        from ortune.gate.reporters.junit import junit
 
         write_atomically(Path(junit_path), junit(results, inconclusive_fails=inconclusive == "fail"))
     if json_path is not None:
@@ -366,7 +366,7 @@ def tell(
             write_atomically(Path(json_path), options.encode_json(results))
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if markdown_path is not None or summary:
-        from ortune.gate.told.markdown import markdown
+        from ortune.gate.reporters.markdown import markdown
 
         page = markdown(results)
         if markdown_path is not None:
@@ -378,11 +378,11 @@ def tell(
             except OSError as error:
                 sys.stderr.write(f"ortune: cannot write $GITHUB_STEP_SUMMARY ({summary}): {error.strerror}\n")
     if os.environ.get("GITHUB_ACTIONS") == "true" and json_path != "-":
-        from ortune.gate.told.github import annotate
+        from ortune.gate.reporters.github import annotate
 
         sys.stdout.write(annotate(results))
     if history_path is not None:
-        from ortune.gate.told.history import append_history
+        from ortune.gate.reporters.history import append_history
 
         append_history(Path(history_path), results)
 
@@ -391,8 +391,8 @@ def leave(results: Sequence[GateResult | GateError], inconclusive: str) -> None:
     """End with the exit code of what was decided."""
     from ortune.gate.run import exit_decision
 
-    codes = {"pass": ExitCode.DONE, "fail": ExitCode.NO, "error": ExitCode.ERROR}
-    codes["inconclusive"] = {"pass": ExitCode.DONE, "fail": ExitCode.NO}.get(inconclusive, ExitCode.INCONCLUSIVE)
+    codes = {"pass": ExitCode.DONE, "fail": ExitCode.FAILED, "error": ExitCode.ERROR}
+    codes["inconclusive"] = {"pass": ExitCode.DONE, "fail": ExitCode.FAILED}.get(inconclusive, ExitCode.INCONCLUSIVE)
     code = codes[exit_decision(results)]
     if code:
         raise typer.Exit(code)

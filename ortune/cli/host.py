@@ -10,16 +10,16 @@ def host(json: options.Json = False) -> None:
     from ortune.host import read_host
     from ortune.host.conditions import read_conditions
     from ortune.host.default_pool import default_pool
-    from ortune.measure.runtime import read_installed_runtime
+    from ortune.worker.runtime import read_installed_runtime
 
     found = read_host()
     conditions, pool, runtime = read_conditions(), default_pool(found), read_installed_runtime()
     if json:
-        from ortune.host import Fingerprint
+        from ortune.host import HostClass
 
         answer = {
             "host": found,
-            "fingerprint": Fingerprint.of(found),
+            "fingerprint": HostClass.of(found),
             "default": pool,
             "runtime": runtime,
             "conditions": conditions,

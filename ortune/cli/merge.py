@@ -21,9 +21,9 @@ def merge(
     quiet: options.Quiet = False,
 ) -> None:
     """Put records for several hosts, loads and models into a bundle, of which apply picks the right one."""
-    from ortune.bundle import merge as run
-    from ortune.bundle import read_sourced
-    from ortune.record import check_writable, encode_record, write_atomically
+    from ortune.record.files import check_writable, encode_record, write_atomically
+    from ortune.record.select import merge as run
+    from ortune.record.select import read_sourced
 
     path = Path(output)
     records = read_sourced(configs)

@@ -113,7 +113,7 @@ Objective = Annotated[
 ]
 Beside = Annotated[
     str | None,
-    typer.Option("--beside", metavar="COMMAND", help="A command to run beside the measurements, as a neighbour."),
+    typer.Option("--beside", metavar="COMMAND", help="A command to run beside the measurements, as a background_load."),
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of everything that is drawn.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout; what people read goes to stderr.")]

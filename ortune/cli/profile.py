@@ -40,12 +40,12 @@ def profile(
     json: options.Json = False,
 ) -> None:
     """Show which operators of MODEL take the time, with ONNX Runtime's default and with CONFIG."""
-    from ortune.profile import ProfileOrder
+    from ortune.profile import ProfileRequest
     from ortune.profile import profile as run
-    from ortune.record import read_record
+    from ortune.record.files import read_record
 
     found = run(
-        ProfileOrder(
+        ProfileRequest(
             model=model,
             record=read_record(config) if config is not None else None,
             runs=runs,
@@ -61,4 +61,4 @@ def profile(
 
         show_profile(make_console(), found)
     if any(side.failure for side in found.sides):
-        raise typer.Exit(ExitCode.NO)
+        raise typer.Exit(ExitCode.FAILED)

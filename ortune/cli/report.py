@@ -24,8 +24,8 @@ def report(
     quiet: options.Quiet = False,
 ) -> None:
     """Show how the gates of a history went, and draw their slowdowns over time."""
-    from ortune.gate.told.history import read_history
-    from ortune.report import choose_entries, draw
+    from ortune.gate.reporters.history import read_history
+    from ortune.gate.reporters.plot import choose_entries, draw
 
     found, broken = read_history(Path(history))
     for number in broken:

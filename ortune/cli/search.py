@@ -93,12 +93,12 @@ def search(
 ) -> None:
     """Find the settings that are best for MODEL, a load and this host, prove them, and write them as JSON."""
     from ortune.console.search import SearchProgress, make_console, show_setting, show_verdict
-    from ortune.history import history_path
     from ortune.knobs.ask import parse_fix, parse_only, parse_tune
-    from ortune.record import encode_record
-    from ortune.trials.values import parse_strategy
-    from ortune.tune import SearchRequest, prepare
-    from ortune.tune import search as run
+    from ortune.record.files import encode_record
+    from ortune.tuning.hints import history_path
+    from ortune.tuning.outcome import parse_strategy
+    from ortune.tuning.request import SearchRequest, prepare
+    from ortune.tuning.request import search as run
     from ortune.workload import make_goal, make_load
 
     path = output or Path(f"{Path(model).stem}.ortune.json")
@@ -139,7 +139,7 @@ def search(
     if result.outcome.verdict == "inconclusive":
         raise typer.Exit(ExitCode.INCONCLUSIVE)
     if result.outcome.verdict in {"infeasible", "overload"}:
-        raise typer.Exit(ExitCode.NO)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def check_default_path(path: Path, model: str) -> None:
@@ -149,7 +149,7 @@ def check_default_path(path: Path, model: str) -> None:
         UsageError: It does.
     """
     from ortune.errors import RecordError
-    from ortune.record import read_record
+    from ortune.record.files import read_record
 
     if not path.is_file():
         return

@@ -28,7 +28,7 @@ def space(
     from ortune.knobs import build_space
     from ortune.knobs.ask import parse_fix, parse_only, parse_tune
     from ortune.model import read_model
-    from ortune.tune import SearchRequest, choose_providers, make_wish
+    from ortune.tuning.request import SearchRequest, choose_providers, make_wish
     from ortune.workload import make_goal, make_load
 
     request = SearchRequest(

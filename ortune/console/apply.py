@@ -11,17 +11,17 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from ortune.apply.trial_run import TrialRun
-from ortune.bundle import Sourced
+from ortune.apply.check import CheckResult
 from ortune.console.search import settings_table
 from ortune.console.text import duration, interval, plural, ratio
 from ortune.export.target import Export, Target
 from ortune.knobs import describe
-from ortune.measure import Failure
-from ortune.record import Bundle, Record
+from ortune.record.schema import Bundle, Record
+from ortune.record.select import Sourced
+from ortune.worker import Failure
 
 
-def show_apply(console: Console, record: Record, run: TrialRun, snippet: str) -> None:
+def show_apply(console: Console, record: Record, run: CheckResult, snippet: str) -> None:
     """Print the whole page."""
     evidence = record.evidence
     if record.config.is_default and evidence.front:
@@ -43,11 +43,11 @@ def show_apply(console: Console, record: Record, run: TrialRun, snippet: str) ->
         console.print(settings_table(record.config))
     console.print()
     _show_run(console, run)
-    for misfit in run.misfits:
+    for mismatch in run.mismatches:
         console.print(
             Text.assemble(
                 ("does not fit  ", "bold yellow"),
-                f"{misfit.what}: {misfit.recorded} in the record, {misfit.here} here. {misfit.cure}",
+                f"{mismatch.what}: {mismatch.recorded} in the record, {mismatch.here} here. {mismatch.hint}",
             )
         )
     console.print()
@@ -56,7 +56,7 @@ def show_apply(console: Console, record: Record, run: TrialRun, snippet: str) ->
     console.print(code, soft_wrap=True)
 
 
-def _show_run(console: Console, run: TrialRun) -> None:
+def _show_run(console: Console, run: CheckResult) -> None:
     loaded = run.loaded
     if isinstance(loaded, Failure):
         console.print(

@@ -12,18 +12,18 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 from rich.text import Text
 
-from ortune.bench import Comparison, Entrant, Row
+from ortune.compare.bench import Comparison, Entrant, Row
+from ortune.compare.limits import capacity, is_overloaded
 from ortune.console.search import add_subject, figure, figure_of_summary, make_grid, show_caveats
 from ortune.console.text import duration, interval, ratio, size, three_digits
 from ortune.knobs import describe
-from ortune.trials.duel import capacity, is_overloaded
-from ortune.tune import Setting
+from ortune.tuning.request import PreparedSearch
 from ortune.workload import FIGURES
 
 NAME_WIDTH = 20
 
 
-def show_bench(console: Console, setting: Setting, entrants: Sequence[Entrant]) -> None:
+def show_bench(console: Console, setting: PreparedSearch, entrants: Sequence[Entrant]) -> None:
     """Print what is measured, and what is compared."""
     grid = make_grid()
     add_subject(grid, setting)

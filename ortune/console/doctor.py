@@ -1,4 +1,4 @@
-"""What `ortune doctor` shows: what to cure, what to try, what is fine, and what could not be checked."""
+"""What `ortune doctor` shows: what to hint, what to try, what is fine, and what could not be checked."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _show_finding(console: Console, finding: Finding) -> None:
             (f"{finding.severity:<{INDENT}}", STYLES[finding.severity]), (f"{finding.check}: ", "bold"), finding.what
         )
     )
-    for text in (f"{finding.why}.", f"{finding.cure}."):
+    for text in (f"{finding.why}.", f"{finding.hint}."):
         if text != ".":
             console.print(
                 Padding(Text(text, "dim" if text.startswith(finding.why) else ""), (0, 0, 0, INDENT), expand=False)

@@ -13,10 +13,11 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from ortune.compare.interval import Interval
 from ortune.console.search import KEPT, add_inputs, add_load, figure, figure_of_summary, make_grid, show_guesses
 from ortune.console.text import duration, plural, size, three_digits
-from ortune.gate.told.history import Entry
-from ortune.gate.told.words import (
+from ortune.gate.reporters.history import Entry
+from ortune.gate.reporters.messages import (
     cost_of,
     decision_of,
     describe_allowed,
@@ -24,9 +25,8 @@ from ortune.gate.told.words import (
     describe_interval,
     reason_of,
 )
-from ortune.gate.values import Finding, GateError, GateRequest, GateResult, Look, Observe
+from ortune.gate.results import Finding, GateError, GateRequest, GateResult, InterimResult, Observe
 from ortune.knobs import describe
-from ortune.measure.interval import Interval
 from ortune.workload import Feed
 
 COLOURS = {"pass": "green", "fail": "red", "inconclusive": "yellow", "error": "red"}
@@ -83,11 +83,11 @@ class GateScreen:
             self._console.print(grid)
             show_guesses(self._console, feed)
             self._console.print()
-        show, looks = self.observer(request.name), list[Look]()
+        show, looks = self.observer(request.name), list[InterimResult]()
 
-        def observe(look: Look) -> None:
-            looks.append(look)
-            show(look)
+        def observe(interim: InterimResult) -> None:
+            looks.append(interim)
+            show(interim)
 
         try:
             with self:
@@ -101,9 +101,9 @@ class GateScreen:
     def observer(self, name: str) -> Observe:
         """Return what shows how a gate stands."""
 
-        def observe(look: Look) -> None:
+        def observe(interim: InterimResult) -> None:
             if self._live:
-                self._live.update(draw_look(name, look), refresh=True)
+                self._live.update(draw_look(name, interim), refresh=True)
 
         return observe
 
@@ -153,15 +153,15 @@ class GateScreen:
         self._console.print(Text(f"{plural(len(results), 'gate')}: {told} (Holm's correction for {len(results)})"))
 
 
-def draw_look(name: str, look: Look) -> Group:
+def draw_look(name: str, interim: InterimResult) -> Group:
     """Return how a gate stands: the interval closing in on what is allowed."""
-    lines: list[Text | Table] = [draw_finding(finding) for finding in look.findings]
-    noise = "  others use the CPUs" if look.contended else ""
+    lines: list[Text | Table] = [draw_finding(finding) for finding in interim.findings]
+    noise = "  others use the CPUs" if interim.contended else ""
     lines.append(
         Text(
-            f"{name}: {plural(look.pairs, 'pair')}, {plural(look.launches, 'launch', 'launches')}, "
-            f"{look.spent_s:.0f} of at most {look.max_time_s:.0f} s; base against itself "
-            f"{describe_interval(look.self_check)}{noise}",
+            f"{name}: {plural(interim.pairs, 'pair')}, {plural(interim.launches, 'launch', 'launches')}, "
+            f"{interim.spent_s:.0f} of at most {interim.max_time_s:.0f} s; base against itself "
+            f"{describe_interval(interim.self_check)}{noise}",
             "dim",
         )
     )

@@ -14,7 +14,7 @@ from ortune.console.text import plural, size
 from ortune.host import Core, Cpus, Host
 from ortune.host.conditions import Conditions
 from ortune.host.default_pool import DefaultPool
-from ortune.measure import Runtime
+from ortune.worker import Runtime
 
 CORES_DRAWN = 32
 """Cores of one domain that are drawn each; more are written as ranges."""

@@ -17,14 +17,14 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column, Table
 from rich.text import Text
 
+from ortune.compare.limits import is_overloaded
+from ortune.compare.results import LimitCheck, Summary
 from ortune.console.text import duration, interval, per_second, plural, ratio, size
 from ortune.host.default_pool import default_pool
 from ortune.knobs import DEFAULT, KNOBS, Config, describe
-from ortune.record import Record
-from ortune.trials.duel import is_overloaded
-from ortune.trials.values import LimitCheck, Summary
-from ortune.trials.values import Progress as Report
-from ortune.tune import Setting
+from ortune.record.schema import Record
+from ortune.tuning.outcome import Progress as Report
+from ortune.tuning.request import PreparedSearch
 from ortune.workload import FIGURES, Feed, Load
 
 PLAIN_INTERVAL_S = 5.0
@@ -52,7 +52,7 @@ def make_console(*, stderr: bool = False) -> Console:
     return console
 
 
-def show_setting(console: Console, setting: Setting) -> None:
+def show_setting(console: Console, setting: PreparedSearch) -> None:
     """Print what was detected, what was guessed, and what is searched for."""
     grid = make_grid()
     add_subject(grid, setting)
@@ -71,7 +71,7 @@ def show_setting(console: Console, setting: Setting) -> None:
     show_caveats(console, setting)
 
 
-def add_subject(grid: Table, setting: Setting) -> None:
+def add_subject(grid: Table, setting: PreparedSearch) -> None:
     """Add what is measured: the model, its inputs, the host and the load."""
     model, host = setting.model, setting.host
     traits = model.traits
@@ -124,7 +124,7 @@ def add_load(grid: Table, load: Load, feed: Feed) -> None:
     grid.add_row("load", f"{load}  [dim]{', '.join(facts)}[/]")
 
 
-def show_caveats(console: Console, setting: Setting) -> None:
+def show_caveats(console: Console, setting: PreparedSearch) -> None:
     """Print what ONNX Runtime's default does wrong here, and which sizes were guessed."""
     for name, fault in setting.faults.items():
         console.print(Text(f"without {name}: {fault}", "yellow"))
@@ -200,7 +200,7 @@ class SearchProgress:
             left = f"{report.left_s:.0f} s left"
             self._console.print(
                 f"{report.stage} {report.done}/{report.total}, {left}, "
-                f"{'' if report.stage == 'duel' else 'best '}so far {_best(report)}",
+                f"{'' if report.stage == 'confirmation' else 'best '}so far {_best(report)}",
                 soft_wrap=True,
                 markup=False,
             )
@@ -373,8 +373,8 @@ def figures_table(baseline: Summary, winner: Summary, *, proven: bool) -> Table:
     table.add_row("CPU time a call", *(duration(side.cpu_ns_per_call) for side in sides))
     if all(side.cpu_ns_between_calls is not None for side in sides):
         table.add_row("  between calls", *(duration(side.cpu_ns_between_calls or 0) for side in sides))
-    if all(side.utilisation is not None for side in sides):
-        table.add_row("utilisation", *(f"{side.utilisation or 0:.0%}" for side in sides))
+    if all(side.utilization is not None for side in sides):
+        table.add_row("utilization", *(f"{side.utilization or 0:.0%}" for side in sides))
     if all(side.peak_bytes is not None for side in sides):
         table.add_row("peak memory", *(size(side.peak_bytes or 0) for side in sides))
     if any(side.gpu_bytes is not None for side in sides):

@@ -6,18 +6,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
+from ortune.apply.verify import Verification, recorded_speedup
+from ortune.compare.results import Speedup
 from ortune.console.bench import show_comparison
 from ortune.console.search import add_subject, make_grid, show_caveats
 from ortune.console.text import interval, ratio
-from ortune.record import Record
-from ortune.trials.values import Speedup
-from ortune.tune import Setting
-from ortune.verify import Verification, recorded_speedup
+from ortune.record.schema import Record
+from ortune.tuning.request import PreparedSearch
 
 COLOURS = {"holds": "green", "does_not_hold": "red", "inconclusive": "yellow"}
 
 
-def show_plan(console: Console, record: Record, setting: Setting) -> None:
+def show_plan(console: Console, record: Record, setting: PreparedSearch) -> None:
     """Print what is measured, and what the record claims."""
     grid = make_grid()
     add_subject(grid, setting)
@@ -29,9 +29,11 @@ def show_plan(console: Console, record: Record, setting: Setting) -> None:
         console.print(
             Text(f"The record was made with data {', '.join(given)}; pass it with --inputs for the same.", "yellow")
         )
-    if record.workload.neighbour and setting.request.beside is None:
+    if record.workload.background_load and setting.request.beside is None:
         console.print(
-            Text(f"The record was made beside `{record.workload.neighbour}`; --beside runs it here, too.", "yellow")
+            Text(
+                f"The record was made beside `{record.workload.background_load}`; --beside runs it here, too.", "yellow"
+            )
         )
     show_caveats(console, setting)
 
@@ -40,11 +42,11 @@ def show_verification(console: Console, verification: Verification) -> None:
     """Print the figures and the answer."""
     if verification.comparison:
         show_comparison(console, verification.comparison)
-    for misfit in verification.misfits:
+    for mismatch in verification.mismatches:
         console.print(
             Text.assemble(
                 ("differs  ", "bold yellow"),
-                f"{misfit.what}: {misfit.recorded} in the record, {misfit.here} here.",
+                f"{mismatch.what}: {mismatch.recorded} in the record, {mismatch.here} here.",
             )
         )
     answer = verification.answer.replace("_", " ")

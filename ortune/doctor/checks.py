@@ -33,14 +33,14 @@ def fine(what: str) -> Finding:
     return Finding(severity="fine", what=what)
 
 
-def advise(what: str, why: str, cure: str, command: str = "") -> Finding:
+def advise(what: str, why: str, hint: str, command: str = "") -> Finding:
     """Return a finding that is worth a try."""
-    return Finding(severity="advice", what=what, why=why, cure=cure, command=command)
+    return Finding(severity="advice", what=what, why=why, hint=hint, command=command)
 
 
-def warn(what: str, why: str, cure: str, command: str = "") -> Finding:
+def warn(what: str, why: str, hint: str, command: str = "") -> Finding:
     """Return a finding that should be cured."""
-    return Finding(severity="problem", what=what, why=why, cure=cure, command=command)
+    return Finding(severity="problem", what=what, why=why, hint=hint, command=command)
 
 
 def run_checks(checks: Sequence[Check], graphs: Graphs) -> tuple[tuple[Finding, ...], tuple[Unchecked, ...]]:
@@ -116,12 +116,12 @@ def check_loading(graphs: Graphs) -> Finding:
     """Tell whether ONNX Runtime loads the model."""
     if not graphs.load_error:
         return fine("ONNX Runtime loads the model")
-    cure = next((cure for pattern, cure in CURES if re.search(pattern, graphs.load_error)), "")
+    hint = next((hint for pattern, hint in CURES if re.search(pattern, graphs.load_error)), "")
     return warn(
         "ONNX Runtime cannot load the model",
         f"It says: {shorten(graphs.load_error)}",
-        cure or "Check the file: onnx.checker should find what is wrong",
-        "" if cure else f'python -c "import onnx; onnx.checker.check_model({graphs.path!r}, full_check=True)"',
+        hint or "Check the file: onnx.checker should find what is wrong",
+        "" if hint else f'python -c "import onnx; onnx.checker.check_model({graphs.path!r}, full_check=True)"',
     )
 
 
@@ -617,14 +617,14 @@ def check_control_flow(graphs: Graphs) -> Finding:
         return fine("no branches or loops")
     inside = [node for node in graph.nodes if node.scope]
     if all(node.op == "If" for node in found):
-        cure = "Where a condition never changes for you, make that input a constant: ONNX Runtime then keeps one branch"
+        hint = "Where a condition never changes for you, make that input a constant: ONNX Runtime then keeps one branch"
     else:
-        cure = "Where the number of rounds is fixed, unroll the loop when you export the model"
+        hint = "Where the number of rounds is fixed, unroll the loop when you export the model"
     return advise(
         f"{tell_ops(found)} with {count(len(inside), 'node')} inside",
         "Nodes inside run one after another even with ORT_PARALLEL, their memory is planned apart, and CUDA graphs "
         "cannot be captured",
-        cure,
+        hint,
     )
 
 
@@ -667,7 +667,7 @@ def check_providers(graphs: Graphs) -> Finding:
     return advise(
         f"{len(cpu)} of {n_nodes} nodes run on the CPU beside {names}: {tell_ops(work)}",
         "Data is copied from and to the device around each of them",
-        "Look where they stand: with session.disable_cpu_ep_fallback ONNX Runtime refuses such a model and names them",
+        "Look where they are: with session.disable_cpu_ep_fallback ONNX Runtime refuses such a model and names them",
         'options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")',
     )
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import msgspec
 
 from ortune.doctor.checks import CHECKS, run_checks, shorten
+from ortune.doctor.optimize import DEFAULT_LEVEL, EXTENDED_LEVEL, Optimized, OptimizeRequest, optimize
 from ortune.doctor.values import Diagnosis, Graphs
 from ortune.errors import HostError, InputsError, ModelError, UsageError
 from ortune.knobs.config import CPU, alias_of
-from ortune.measure import Failure, Runtime
-from ortune.measure.optimize import DEFAULT_LEVEL, EXTENDED_LEVEL, Optimized, OptimizeRequest, optimize
-from ortune.measure.runtime import read_installed_runtime
 from ortune.model import read_model
 from ortune.model.graph import Graph, read_graph
+from ortune.worker import Failure, Runtime
+from ortune.worker.runtime import read_installed_runtime
 from ortune.workload import Feed, InputOptions, make_feed
 from ortune.workload.inputs import format_shape
 
@@ -29,7 +29,7 @@ NOT_TRIED_UNASKED = frozenset(
 )
 
 
-class Patient(msgspec.Struct, frozen=True, kw_only=True):
+class DoctorRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What the user wants to be examined.
 
     Attributes:
@@ -48,7 +48,7 @@ class Patient(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.inputs.dims or self.inputs.shapes or self.inputs.data)
 
 
-def examine(patient: Patient) -> Diagnosis:
+def examine(patient: DoctorRequest) -> Diagnosis:
     """Make all checks.
 
     Raises:
@@ -109,7 +109,7 @@ def find_providers(named: tuple[str, ...], runtime: Runtime) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def prepare_feed(patient: Patient) -> tuple[Feed | None, str]:
+def prepare_feed(patient: DoctorRequest) -> tuple[Feed | None, str]:
     """Return inputs to run the model with, or None and why there are none.
 
     Raises:
@@ -122,7 +122,7 @@ def prepare_feed(patient: Patient) -> tuple[Feed | None, str]:
     except InputsError as error:
         if patient.tells_inputs:
             raise
-        return None, f"{error.message} {error.cure}"
+        return None, f"{error.message} {error.hint}"
 
 
 def look_inside(graphs: Graphs, feed: Feed | None, size_bytes: int) -> Graphs:

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from ortune.measure.optimize import Assigned
+from ortune.doctor.optimize import Assigned
 from ortune.model.graph import Graph
 
 Severity = Literal["problem", "advice", "fine"]
@@ -21,7 +21,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         severity: How bad it is.
         what: What is the case, a sentence without a full stop.
         why: Why it matters; empty where all is fine.
-        cure: What to do.
+        hint: What to do.
         command: A command, or a line of Python, that does it; empty where there is none.
     """
 
@@ -29,7 +29,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     severity: Severity
     what: str
     why: str = ""
-    cure: str = ""
+    hint: str = ""
     command: str = ""
 
 

@@ -30,7 +30,7 @@ from ortune.export import (
 from ortune.export.target import Export, Job, Target, one_line
 
 if TYPE_CHECKING:
-    from ortune.record import Record
+    from ortune.record.schema import Record
 
 __all__ = ["TARGETS", "Export", "Target", "export", "find_target", "render"]
 
@@ -110,7 +110,7 @@ def export(name: str, record: Record, model: str, source: str, output: Path | No
             added to.
         ModelError: The target needs the model, and it cannot be read.
     """
-    from ortune.record import check_writable, write_atomically
+    from ortune.record.files import check_writable, write_atomically
 
     target = find_target(name)
     if target.binary and output is None:

@@ -5,7 +5,7 @@ Source: https://docs.aspose.com/ocr/net/onnx_options/
 
 from __future__ import annotations
 
-from ortune.export.sheet import Value
+from ortune.export.pending_settings import Value
 from ortune.export.target import Job, Target
 
 CLASS = "Aspose.OCR.OnnxRuntimeSessionOptions"

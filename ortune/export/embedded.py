@@ -85,7 +85,7 @@ def _copy_weights(source: Path, target: Path, names: set[str]) -> list[str]:
 
 
 def _save(model: Any, path: Path) -> None:
-    from ortune.record import write_atomically
+    from ortune.record.files import write_atomically
 
     write_atomically(path, model.SerializeToString())
 

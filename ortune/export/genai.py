@@ -12,7 +12,7 @@ from typing import Any
 from ortune.errors import UsageError
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU
-from ortune.record import tried_by
+from ortune.record.schema import tried_by
 
 OPTIONS = (
     "intra_op_num_threads",

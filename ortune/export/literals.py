@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from ortune.export.sheet import Value
+from ortune.export.pending_settings import Value
 
 LEVEL_NUMBERS = {
     "ORT_DISABLE_ALL": 0,

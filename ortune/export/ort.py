@@ -10,9 +10,9 @@ import os
 import msgspec
 
 from ortune.errors import ModelError
+from ortune.export.save import SaveRequest, save_optimized
 from ortune.export.target import Job, Target
-from ortune.measure import Failure
-from ortune.measure.save import SaveRequest, save_optimized
+from ortune.worker import Failure
 
 GRAPH_ENTRIES = ("optimization.", "session.qdq", "session.disable_quant_qdq", "session.enable_quant_qdq")
 """Beginnings of the names of entries that shape the graph."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ortune.export.literals import python_string
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU, Provider
-from ortune.measure.session import CUDA_BASED, ENUMS
+from ortune.worker.session import CUDA_BASED, ENUMS
 
 
 def session_options_lines(job: Job, *, module: str = "ort") -> list[str]:

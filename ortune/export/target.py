@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ortune.export.sheet import Sheet
+from ortune.export.pending_settings import PendingSettings
 
 if TYPE_CHECKING:
-    from ortune.record import Record
+    from ortune.record.schema import Record
 
 
 def one_line(text: str) -> str:
@@ -36,7 +36,7 @@ class Job:
         self.model = model
         self.source = source
         self.output = output
-        self.sheet = Sheet(record.config)
+        self.sheet = PendingSettings(record.config)
 
     def head(self) -> list[str]:
         """Return what the output begins with: where it comes from and what it is worth, a line each."""

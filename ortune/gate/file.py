@@ -127,7 +127,7 @@ def _check(path: Path, text: str, table: str, gate: dict[str, Any]) -> None:
         fits = isinstance(value, kinds) and (not isinstance(value, bool) or bool in kinds)
         if not fits or (isinstance(value, list) and not is_texts):
             wanted = " or ".join(NAMES[kind] for kind in kinds)
-            raise UsageError(f"{where} = {_shown(value)} is not {wanted}.", _cure(key, value, kinds))
+            raise UsageError(f"{where} = {_shown(value)} is not {wanted}.", _hint(key, value, kinds))
 
 
 def _shown(value: Any) -> str:
@@ -135,7 +135,7 @@ def _shown(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
-def _cure(key: str, value: Any, kinds: tuple[Any, ...]) -> str:
+def _hint(key: str, value: Any, kinds: tuple[Any, ...]) -> str:
     """Return what to write instead."""
     examples = {"max-slowdown": '"3%"', "max-time": '"3m"', "limit": '"p99<20ms"', "also": '"memory"'}
     if key in examples:

@@ -11,33 +11,24 @@ import msgspec
 import numpy as np
 
 from ortune.apply.fit import check_model
+from ortune.apply.verify import HELD_SHARE, gained_first, recorded_inputs, recorded_speedup
+from ortune.compare.block_plan import block_plan
+from ortune.compare.block_runner import BlockRunner
+from ortune.compare.calibrate import calibrate
+from ortune.compare.open import MEMORY_SHARE, describe_model, describe_workload, usual_tolerance
+from ortune.compare.paired_run import PairedStats
+from ortune.compare.results import Noise
 from ortune.errors import MeasureError, OrtuneError, UsageError
-from ortune.gate.play import BASE, HEAD, Contest, Played, pairs_for, play
-from ortune.gate.rule import CONFIDENCE, FEWEST_LAUNCHES, FEWEST_PAIRS, holm, strict_confidence
+from ortune.gate.decision import CONFIDENCE, FEWEST_LAUNCHES, FEWEST_PAIRS, holm, strict_confidence
+from ortune.gate.results import USUAL_SLOWDOWN, Decision, GateError, GateRequest, GateResult, Observe, Side, SideResult
+from ortune.gate.sequential_test import BASE, HEAD, SequentialResult, SequentialTest, pairs_for, play
 from ortune.gate.sides import Named, check_inputs, check_outputs, make_side, open_sides, read_side
-from ortune.gate.values import (
-    USUAL_SLOWDOWN,
-    Decision,
-    GateError,
-    GateRequest,
-    GateResult,
-    Observe,
-    Side,
-    SideResult,
-)
-from ortune.host import Fingerprint, Host, read_host
-from ortune.measure import Runtime
-from ortune.measure.executor import FIRST_LOAD_DEADLINE_S
-from ortune.measure.neighbour import Neighbour
+from ortune.host import Host, HostClass, read_host
 from ortune.model import ModelInfo, read_model
-from ortune.record import Record, base_of
-from ortune.trials.match import Tally
-from ortune.trials.meter import Meter
-from ortune.trials.plan import block_plan
-from ortune.trials.run import Basis, calibrate
-from ortune.trials.values import Noise
-from ortune.tune import MEMORY_SHARE, describe_model, describe_workload, usual_tolerance
-from ortune.verify import HELD_SHARE, gained_first, recorded_inputs, recorded_speedup
+from ortune.record.schema import Record, base_of
+from ortune.worker import Runtime
+from ortune.worker.background_load import BackgroundLoad
+from ortune.worker.executor import FIRST_LOAD_DEADLINE_S
 from ortune.workload import Feed, Goal, InputOptions, Load, Objective, Tolerance, make_feed, make_goal
 
 LARGEST_SLOWDOWN = 10.0
@@ -236,7 +227,7 @@ def read_gate(request: GateRequest) -> Reading:
 
 def run_gate(
     request: GateRequest,
-    observe: Observe = lambda look: None,
+    observe: Observe = lambda interim: None,
     *,
     reading: Reading | None = None,
     n_gates: int = 1,
@@ -260,13 +251,13 @@ def run_gate(
     tolerance = request.tolerance or usual_tolerance(models[0], approximate=False)
     host = read_host()
     free_bytes = host.limits.memory_bytes
-    neighbour = Neighbour(request.beside) if request.beside is not None else None
+    background_load = BackgroundLoad(request.beside) if request.beside is not None else None
     from threadpoolctl import threadpool_limits
 
     with (
         # Threads of NumPy's that wait for work spin for a while, and would be measured as foreign CPU use.
         threadpool_limits(limits=1, user_api="blas"),
-        neighbour or contextlib.nullcontext(),
+        background_load or contextlib.nullcontext(),
         open_sides(
             request.base,
             request.head,
@@ -274,7 +265,7 @@ def run_gate(
             feed,
             tolerance,
             usable=host.limits.usable,
-            neighbour=neighbour.pid if neighbour else None,
+            background_load=background_load.pid if background_load else None,
             memory_limit_bytes=int(MEMORY_SHARE * free_bytes) if free_bytes else None,
             n_sessions=request.goal.load.sessions,
             same_outputs=request.same_outputs,
@@ -285,9 +276,10 @@ def run_gate(
         sides = opened.sides
         start_s = sides.now_s() - (time.monotonic() - begin)
         rng = np.random.default_rng(request.seed)
-        meter = Meter(sides.base, rng, neighbour.check if neighbour else lambda: None)
-        basis = Basis(goal=request.goal, n_cases=feed.n_cases, quota=host.limits.quota is not None)
-        calibration = calibrate(meter, opened.first, basis)
+        meter = BlockRunner(sides.base, rng, background_load.check if background_load else lambda: None)
+        calibration = calibrate(
+            meter, opened.first, request.goal, n_cases=feed.n_cases, quota=host.limits.quota is not None
+        )
         if free_bytes and 3 * calibration.peak_bytes > MEMORY_SHARE * free_bytes:
             raise MeasureError(
                 f"Three sessions take {3 * calibration.peak_bytes / 1e9:.1f} GB, and there are "
@@ -297,7 +289,7 @@ def run_gate(
         block = block_plan(calibration.pace)
         sides.load_deadline_s = min(sides.load_deadline_s, 60 + 20 * calibration.launch_s)
         round_s = 3 * (block.duration_ns + block.lead_in_ns) / 1e9
-        contest = Contest(
+        contest = SequentialTest(
             goal=request.goal,
             allowed={name: 1 + share for name, share in request.slowdowns.items()},
             block=block,
@@ -309,14 +301,14 @@ def run_gate(
             seed=request.seed,
         )
         played = play(sides, meter, contest, (request.base.config, request.head.config), observe)
-        noise = meter.noise(contended=played.look is not None and played.look.contended, drift=None)
+        noise = meter.noise(contended=played.interim is not None and played.interim.contended, drift=None)
         runtimes = (sides.base.runtime, sides.head.runtime)
     return _result(request, played, models, feed, tolerance, host, noise, runtimes, opened.max_error, begin)
 
 
 def _result(
     request: GateRequest,
-    played: Played,
+    played: SequentialResult,
     models: tuple[ModelInfo, ModelInfo],
     feed: Feed,
     tolerance: Tolerance,
@@ -327,29 +319,31 @@ def _result(
     begin: float,
 ) -> GateResult:
     """Put everything that was found into one value."""
-    look, tally = played.look, played.tally
+    interim, tally = played.interim, played.tally
     return GateResult(
         name=request.name,
         decision=played.decision,
         reason=played.reason,
         is_void=played.is_void,
-        findings=look.findings if look else (),
-        limits=look.limits if look else (),
-        self_check=look.self_check if look else None,
-        pairs=look.pairs if look else 0,
-        launches=look.launches if look else played.launches,
+        findings=interim.findings if interim else (),
+        limits=interim.limits if interim else (),
+        self_check=interim.self_check if interim else None,
+        pairs=interim.pairs if interim else 0,
+        launches=interim.launches if interim else played.launches,
         wall_s=time.monotonic() - begin,
         base=_side_result(request.base, models[0], runtimes[0], tally, BASE),
         head=_side_result(request.head, models[1], runtimes[1], tally, HEAD),
         max_error=max_error,
         noise=noise,
         workload=describe_workload(request.goal, feed, tolerance, request.beside),
-        host=Fingerprint.of(host),
+        host=HostClass.of(host),
         blocks=played.blocks,
     )
 
 
-def _side_result(side: Side, model: ModelInfo, runtime: Runtime, tally: Tally | None, position: int) -> SideResult:
+def _side_result(
+    side: Side, model: ModelInfo, runtime: Runtime, tally: PairedStats | None, position: int
+) -> SideResult:
     return SideResult(
         text=side.text,
         model=describe_model(side.model, model),
@@ -375,7 +369,7 @@ def run_gates(
         try:
             result: GateResult | GateError = run_gate(make_request(wish), observe(number), n_gates=len(wishes))
         except OrtuneError as error:
-            result = GateError(name=wish.name, message=error.message, cure=error.cure)
+            result = GateError(name=wish.name, message=error.message, hint=error.hint)
         finished(result)
         results.append(result)
     return judge_together(results)

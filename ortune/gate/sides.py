@@ -15,16 +15,16 @@ import msgspec
 
 import ortune
 from ortune.apply.api import for_model
-from ortune.bundle import choose, read_sourced
 from ortune.errors import InputsError, MeasureError, ModelError, UsageError
-from ortune.gate.play import HEAD
-from ortune.gate.values import Side
-from ortune.host import Fingerprint, read_host
+from ortune.gate.results import Side
+from ortune.gate.sequential_test import HEAD
+from ortune.host import HostClass, read_host
 from ortune.knobs import DEFAULT, Config
-from ortune.measure import Failure, Live
-from ortune.measure.executor import WORKER_COMMAND, ProcessExecutor, launch_reference
 from ortune.model import ModelInfo
-from ortune.record import Record
+from ortune.record.schema import Record
+from ortune.record.select import choose, read_sourced
+from ortune.worker import Failure, Live
+from ortune.worker.executor import WORKER_COMMAND, ProcessExecutor, launch_reference
 from ortune.workload import Feed, Tolerance
 
 PROBE = """
@@ -90,7 +90,7 @@ def _read_config(path: str, model: str) -> tuple[Record, str]:
                 f"{path} is a bundle for several models: {', '.join(models.values())}.", f"Write MODEL.onnx@{path}."
             )
         records = for_model(records, model)
-    choice = choose(records, Fingerprint.of(read_host()), None, any_host=True)
+    choice = choose(records, HostClass.of(read_host()), None, any_host=True)
     return choice.record, choice.source
 
 
@@ -228,7 +228,7 @@ def open_sides(
     tolerance: Tolerance,
     *,
     usable: tuple[int, ...],
-    neighbour: int | None,
+    background_load: int | None,
     memory_limit_bytes: int | None,
     n_sessions: int,
     same_outputs: bool,
@@ -244,7 +244,7 @@ def open_sides(
         feed: What is fed to both.
         tolerance: How far outputs may lie apart.
         usable: CPUs that may be used.
-        neighbour: Process id of the neighbour, or None.
+        background_load: Process id of the background_load, or None.
         memory_limit_bytes: Private memory that one worker may take, or None.
         n_sessions: Sessions side by side.
         same_outputs: Whether outputs are compared.
@@ -268,7 +268,7 @@ def open_sides(
                         feed,
                         tolerance,
                         usable=usable,
-                        neighbour=neighbour,
+                        background_load=background_load,
                         memory_limit_bytes=memory_limit_bytes,
                         n_sessions=n_sessions,
                         command=command or program,

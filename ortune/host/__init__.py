@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 from ortune.host import linux
-from ortune.host.values import Core, Cpus, Fingerprint, Host, Limits, NumaNode, Quota, Topology
+from ortune.host.values import Core, Cpus, Host, HostClass, Limits, NumaNode, Quota, Topology
 
 __all__ = [
     "Core",
     "Cpus",
-    "Fingerprint",
     "Host",
+    "HostClass",
     "Limits",
     "NumaNode",
     "Quota",

@@ -98,7 +98,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return len(self.topology.cores)
 
 
-class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class HostClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The class of a host: hosts with the same fingerprint can share a config.
 
     Attributes:
@@ -119,7 +119,7 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     cpu_quota: float | None = None
 
     @classmethod
-    def of(cls, host: Host) -> Fingerprint:
+    def of(cls, host: Host) -> HostClass:
         """Return the class that `host` belongs to."""
         fields = {
             "system": host.system,
@@ -136,7 +136,7 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         digest = hashlib.sha256(msgspec.json.encode(fields, order="deterministic")).hexdigest()
         return cls(id=digest[:16], **fields)  # type: ignore[arg-type]
 
-    def differences(self, other: Fingerprint) -> dict[str, tuple[object, object]]:
+    def differences(self, other: HostClass) -> dict[str, tuple[object, object]]:
         """Return the fields that differ, each with its value here and in `other`."""
         return {
             name: (getattr(self, name), getattr(other, name))

@@ -83,7 +83,7 @@ def _find(option: str, name: str) -> Knob:
     except UsageError as error:
         raise UsageError(
             f"{option} {name.strip()}: {error.message[0].lower()}{error.message[1:]}",
-            f"{error.cure} ONNX Runtime would take a name that it does not know without a word.",
+            f"{error.hint} ONNX Runtime would take a name that it does not know without a word.",
         ) from None
 
 
@@ -91,4 +91,4 @@ def _parse(option: str, knob: Knob, value: str) -> Value:
     try:
         return knob.parse(value)
     except UsageError as error:
-        raise UsageError(f"{option} {error.message}", error.cure) from None
+        raise UsageError(f"{option} {error.message}", error.hint) from None

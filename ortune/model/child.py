@@ -21,7 +21,7 @@ class Answer(msgspec.Struct, frozen=True):
 
     facts: msgspec.Raw = msgspec.Raw(b"null")
     message: str = ""
-    cure: str = ""
+    hint: str = ""
 
 
 def read_in_child(module: str, path: str | Path, kind: type[Facts]) -> Facts:
@@ -52,7 +52,7 @@ def read_in_child(module: str, path: str | Path, kind: type[Facts]) -> Facts:
         reason = last[0] if last else f"its reader ended with status {child.returncode}"
         raise ModelError(f"Cannot read {path}: {reason}.") from None
     if answer.message:
-        raise ModelError(answer.message, answer.cure)
+        raise ModelError(answer.message, answer.hint)
     return msgspec.json.decode(answer.facts, type=kind)
 
 
@@ -61,7 +61,7 @@ def answer_parent(read: Callable[[Path], msgspec.Struct]) -> None:
     try:
         answer = Answer(facts=msgspec.Raw(msgspec.json.encode(read(Path(sys.argv[1])))))
     except ModelError as error:
-        answer = Answer(message=error.message, cure=error.cure)
+        answer = Answer(message=error.message, hint=error.hint)
     except OSError as error:
         answer = Answer(message=f"Cannot read {sys.argv[1]}: {error.strerror}.")
     sys.stdout.buffer.write(msgspec.json.encode(answer))

@@ -138,7 +138,7 @@ def parse_model(path: Path) -> Any:
     import onnx
     from google.protobuf.message import DecodeError
 
-    cure = "Check that it is a complete ONNX file: onnx.checker.check_model(path) should pass."
+    hint = "Check that it is a complete ONNX file: onnx.checker.check_model(path) should pass."
     with path.open("rb") as file:
         head = file.read(8)
     if head[4:8] == b"ORTM":
@@ -149,9 +149,9 @@ def parse_model(path: Path) -> Any:
     try:
         model = onnx.load_model(path, format="protobuf", load_external_data=False)
     except DecodeError:
-        raise ModelError(f"{path} is not an ONNX model, or is truncated.", cure) from None
+        raise ModelError(f"{path} is not an ONNX model, or is truncated.", hint) from None
     if not model.ir_version or not model.graph.output:
-        raise ModelError(f"{path} is not an ONNX model: it has no graph with outputs.", cure)
+        raise ModelError(f"{path} is not an ONNX model: it has no graph with outputs.", hint)
     return model
 
 

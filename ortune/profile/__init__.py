@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ortune.profile.run import Profile, ProfileOrder, Side, profile
+from ortune.profile.run import Profile, ProfileRequest, Side, profile
 from ortune.profile.trace import Breakdown, Part
 
-__all__ = ["Breakdown", "Part", "Profile", "ProfileOrder", "Side", "profile"]
+__all__ = ["Breakdown", "Part", "Profile", "ProfileRequest", "Side", "profile"]

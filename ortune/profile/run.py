@@ -11,11 +11,12 @@ import msgspec
 
 from ortune.errors import ModelError, UsageError
 from ortune.knobs import DEFAULT, Config
-from ortune.measure import Failure
-from ortune.measure.profiler import ProfileRequest, trace
 from ortune.model import ModelInfo, digest_of, read_model
+from ortune.profile.profiler import TraceRequest, trace
 from ortune.profile.trace import Breakdown, break_down, read_trace, split_runs
-from ortune.record import Record, check_digest
+from ortune.record.files import check_digest
+from ortune.record.schema import Record
+from ortune.worker import Failure
 from ortune.workload import Feed, InputData, InputOptions, make_feed
 from ortune.workload.inputs import explain_failure
 
@@ -33,7 +34,7 @@ TRACE_HEAD = b'"cat"'
 """Stands near the beginning of every trace."""
 
 
-class ProfileOrder(msgspec.Struct, frozen=True, kw_only=True):
+class ProfileRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What the user asks for.
 
     Attributes:
@@ -69,7 +70,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     sides: tuple[Side, ...]
 
 
-def profile(order: ProfileOrder) -> Profile:
+def profile(order: ProfileRequest) -> Profile:
     """Trace the default, and the record's config, one after the other.
 
     Raises:
@@ -104,7 +105,7 @@ def profile(order: ProfileOrder) -> Profile:
     return Profile(model=order.model, inputs=feed.describe(), sides=tuple(kept))
 
 
-def choose_inputs(order: ProfileOrder) -> InputOptions:
+def choose_inputs(order: ProfileRequest) -> InputOptions:
     """Return what is said about inputs: by the user, else by the record."""
     given = order.inputs
     if order.record is None or given.dims or given.shapes or given.data:
@@ -122,7 +123,7 @@ def prepare_folder(folder: Path) -> Iterator[Path]:
     Raises:
         UsageError: It holds something else, or cannot be written.
     """
-    cure = "Name another folder with -o."
+    hint = "Name another folder with -o."
     is_new = not folder.exists()
     try:
         folder.mkdir(exist_ok=True)
@@ -134,11 +135,11 @@ def prepare_folder(folder: Path) -> Iterator[Path]:
                 )
         scratch = tempfile.TemporaryDirectory(dir=folder, prefix=".ortune-")
     except FileNotFoundError:
-        raise UsageError(f"Cannot make {folder}: there is no folder {folder.parent}.", cure) from None
+        raise UsageError(f"Cannot make {folder}: there is no folder {folder.parent}.", hint) from None
     except FileExistsError:
-        raise UsageError(f"Cannot make the folder {folder}: there is a file of that name.", cure) from None
+        raise UsageError(f"Cannot make the folder {folder}: there is a file of that name.", hint) from None
     except OSError as error:
-        raise UsageError(f"Cannot write to {folder}: {error.strerror}.", cure) from None
+        raise UsageError(f"Cannot write to {folder}: {error.strerror}.", hint) from None
     try:
         with scratch as name:
             yield Path(name)
@@ -157,7 +158,7 @@ def _is_trace(path: Path) -> bool:
     return head.lstrip().startswith(b"[") and TRACE_HEAD in head
 
 
-def make_side(order: ProfileOrder, model: ModelInfo, feed: Feed, scratch: Path, name: str, config: Config) -> Side:
+def make_side(order: ProfileRequest, model: ModelInfo, feed: Feed, scratch: Path, name: str, config: Config) -> Side:
     """Trace one config and break the trace down.
 
     Raises:
@@ -166,7 +167,7 @@ def make_side(order: ProfileOrder, model: ModelInfo, feed: Feed, scratch: Path, 
         MeasureError: The trace is of no use.
     """
     traced = trace(
-        ProfileRequest(
+        TraceRequest(
             model_path=model.path,
             config=config,
             feed_path=str(scratch / "feed.npz"),

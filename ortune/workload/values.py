@@ -114,7 +114,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         }
         return defaults[self.scenario]
 
-    def utilisation(self, service_ns: float) -> float:
+    def utilization(self, service_ns: float) -> float:
         """Return the share of the callers' time that calls of this duration take; only where there is a rate."""
         assert self.rate_per_s is not None
         return self.rate_per_s * service_ns / 1e9 / self.clients
@@ -378,7 +378,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         n_samples: Samples of input data that are cycled through.
         inputs: What each input is fed with.
         tolerance: How far a candidate's outputs may lie from the default's.
-        neighbour: The command that ran beside the measurements, or None.
+        background_load: The command that ran beside the measurements, or None.
     """
 
     load: Load = Load()
@@ -387,4 +387,4 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     n_samples: int = 1
     inputs: dict[str, InputData]
     tolerance: Tolerance
-    neighbour: str | None = None
+    background_load: str | None = None

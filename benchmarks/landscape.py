@@ -1,0 +1,415 @@
+"""Landscapes: what every candidate of a space costs on a host, and how its blocks scatter.
+
+A landscape is recorded by measuring all candidates again and again, or generated. The replay executor draws blocks from
+it, so that a search of minutes is over in milliseconds, and what it should have found is known.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from ortune.host import HostClass
+from ortune.knobs import SearchSpace
+from ortune.model import Traits
+from ortune.worker.values import Failure, Runtime
+from ortune.workload import Goal
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+SCHEMA = 2
+
+N_QUANTILES = 16
+"""Latencies that are kept of each block, evenly by rank."""
+
+SWEEPS = 20
+"""Steps of the polish that tells candidates from rounds; it has converged long before."""
+
+ENOUGH_LAUNCHES = 4
+"""Launches from which on a candidate says something of luck."""
+
+OUTLYING = 4.0
+MAD_OF_NORMAL = 0.6745
+"""Standard deviations from which on a launch is an outlier; median absolute deviation of a standard normal one."""
+
+GAP_BETWEEN_SPEEDS = 0.1
+FEWEST_OF_A_SPEED = 0.1
+"""Log-cost of the default by which two speeds of a host differ at least, and share of the batches that each has."""
+
+FEWEST_OF_ITS_OWN = 8
+"""Blocks from which on a candidate's noise is drawn from its own blocks, and not from everybody's."""
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a recording comes from, and what it is of.
+
+    Attributes:
+        schema: Version of the file's format.
+        name: The landscape's name.
+        model: The model's name and digest.
+        traits: Of its graph.
+        host: Where it was recorded.
+        host_text: The same for people.
+        quota: CPUs' worth of time that it was allowed, or None.
+        background_load: The command that ran beside it, or None.
+        goal: Load and objective.
+        runtime: Versions.
+        recorded: When.
+        space: The candidates, in the order of `SearchSpace.candidates`.
+        launch_s: Time that each further worker of a launch takes.
+        start_s: Time that a launch takes by itself.
+        block_ns: Duration of the recorded blocks.
+        failures: Candidates that failed, by number.
+    """
+
+    schema: int = SCHEMA
+    name: str
+    model: str
+    traits: Traits
+    host: HostClass
+    host_text: str
+    quota: float | None = None
+    background_load: str | None = None
+    goal: Goal
+    runtime: Runtime
+    recorded: str
+    space: SearchSpace
+    launch_s: float
+    start_s: float
+    block_ns: int
+    failures: dict[int, Failure] = {}
+
+
+class Recording:
+    """The blocks of a recorded landscape, a row each.
+
+    Attributes:
+        about: Where it comes from.
+        candidate: Number of the candidate.
+        launch: Number of the launch: blocks of one process share it.
+        turn: Number of the round: blocks that were measured one right after the other share it.
+        time_s: When, from the start.
+        log_cost: Logarithm of the objective's cost, in ns or s.
+        foreign: Share of the CPUs that others used; NaN where it is not told.
+        contended: Whether that spoilt the block.
+        profile: `N_QUANTILES` latencies, ascending, as multiples of the median.
+        load_ns: By launch: time that creating the session took.
+    """
+
+    COLUMNS: Mapping[str, str] = {
+        "candidate": "u2",
+        "launch": "u4",
+        "turn": "u4",
+        "time_s": "f4",
+        "log_cost": "f4",
+        "foreign": "f2",
+        "contended": "?",
+        "profile": "f2",
+        "load_ns": "f4",
+    }
+
+    def __init__(self, about: About, **columns: NDArray[Any]) -> None:
+        assert set(columns) == set(self.COLUMNS)
+        self.about = about
+        for name, kind in self.COLUMNS.items():
+            setattr(self, name, np.asarray(columns[name], dtype=kind))
+
+    candidate: NDArray[np.uint16]
+    launch: NDArray[np.uint32]
+    turn: NDArray[np.uint32]
+    time_s: NDArray[np.float32]
+    log_cost: NDArray[np.float32]
+    foreign: NDArray[np.float16]
+    contended: NDArray[np.bool_]
+    profile: NDArray[np.float16]
+    load_ns: NDArray[np.float32]
+
+    def save(self, path: Path) -> None:
+        """Write it to a compressed NumPy file (.npz)."""
+        buffer = io.BytesIO()
+        text = msgspec.json.encode(self.about, order="deterministic")
+        columns: dict[str, Any] = {name: getattr(self, name) for name in self.COLUMNS}
+        np.savez_compressed(buffer, about=np.frombuffer(text, dtype=np.uint8), **columns)
+        path.write_bytes(buffer.getvalue())
+
+    @classmethod
+    def load(cls, path: Path) -> Recording:
+        """Read it back.
+
+        Raises:
+            ValueError: It is of another schema.
+        """
+        with np.load(path) as file:
+            text = file["about"].tobytes()
+            schema = json.loads(text).get("schema")
+            if schema != SCHEMA:
+                raise ValueError(f"{path}: schema {schema}, where {SCHEMA} is read: record it anew")
+            return cls(msgspec.json.decode(text, type=About), **{name: file[name] for name in cls.COLUMNS})
+
+
+class Pool(msgspec.Struct, frozen=True, kw_only=True):
+    """Blocks to draw noise from.
+
+    Attributes:
+        residuals: Deviation of each block's log-cost from what its candidate, launch and round explain.
+        foreign: Share of the CPUs that others used.
+        profiles: Latencies of each block as multiples of its median.
+        first: By candidate: its first block in here.
+        last: By candidate: the one behind its last.
+    """
+
+    residuals: NDArray[np.float64]
+    foreign: NDArray[np.float64]
+    profiles: NDArray[np.float64]
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+
+    def draw(self, candidate: int, rng: np.random.Generator) -> int:
+        """Return the number of a block: of this candidate if it has enough, else of any."""
+        first, last = int(self.first[candidate]), int(self.last[candidate])
+        if last - first < FEWEST_OF_ITS_OWN:
+            first, last = 0, len(self.residuals)
+        return int(rng.integers(first, last))
+
+
+class Landscape(msgspec.Struct, frozen=True, kw_only=True):
+    """A space with what each of its candidates truly costs, and the noise in which a search would see it.
+
+    Attributes:
+        name: Its name.
+        space: The candidates, in the order of `SearchSpace.candidates`; arrays below are in that order.
+        goal: Load and objective.
+        log_costs: Logarithm of the true cost; NaN where the candidate fails.
+        failures: Why it does, by number.
+        lucks: Deviations, in log-cost, of launches of one candidate from its level, to draw from.
+        own_lucks: The same for candidates that were launched often enough, by number.
+        quiet: Blocks of a quiet host.
+        contended: Blocks of a busy host, or None where there were none.
+        contended_share: Share of the time in which the host is busy.
+        spell_s: How long it stays so, on average.
+        drift: Log-cost over time that all candidates share.
+        drift_step_s: Time between two values of it.
+        launch_s: Time that each further worker of a launch takes.
+        start_s: Time that a launch takes by itself.
+        quota: Whether a CPU quota holds.
+    """
+
+    name: str
+    space: SearchSpace
+    goal: Goal
+    log_costs: NDArray[np.float64]
+    failures: dict[int, Failure] = {}
+    lucks: NDArray[np.float64]
+    own_lucks: Mapping[int, NDArray[np.float64]] = {}
+    quiet: Pool
+    contended: Pool | None = None
+    contended_share: float = 0.0
+    spell_s: float = 2.0
+    drift: NDArray[np.float64]
+    drift_step_s: float
+    launch_s: float
+    start_s: float
+    quota: bool = False
+
+    def log_speedup(self, number: int) -> float:
+        """Return the logarithm of how many times better than the default a candidate truly is."""
+        return float(self.log_costs[0] - self.log_costs[number])
+
+    def draw_luck(self, number: int, rng: np.random.Generator) -> float:
+        """Return by how much a launch of a candidate deviates from its level, as a log-cost."""
+        return float(rng.choice(self.own_lucks.get(number, self.lucks)))
+
+    @property
+    def best(self) -> int:
+        """Number of the candidate that is truly best."""
+        return int(np.nanargmin(self.log_costs))
+
+
+def load_landscape(path: Path) -> Landscape:
+    """Read a recording and make a landscape of it."""
+    return fit(Recording.load(path))
+
+
+def fit(recording: Recording) -> Landscape:
+    """Tell what is due to the candidate, its launch, the round, and chance.
+
+    A virtual machine may run at two speeds for minutes at a time, between which rankings differ. A search of a minute
+    sees one of them, and so does the landscape: that at which the best were launched most.
+
+    Within a batch, the log-cost of a block is that of its launch plus that of its round plus chance, which a median
+    polish of the quiet blocks takes apart. A launch is compared with the default's in the same batch, and a candidate's
+    level is the median of its launches'.
+
+    Source: J. W. Tukey, "Exploratory Data Analysis" (1977), chapter 11, for the polish.
+    """
+    about = recording.about
+    n = len(about.space.candidates)
+    y = recording.log_cost.astype(float)
+    quiet = ~recording.contended
+    by_launch, by_turn = _polish(y, recording.launch, recording.turn, quiet)
+    residuals = y - by_launch[recording.launch] - by_turn[recording.turn]
+    # A fit with so many free levels leaves what it was fitted to too near to it.
+    batch = _batches(recording)
+    n_free = len(by_launch) + len(by_turn) - int(batch.max()) - 1
+    residuals[quiet] *= np.sqrt(quiet.sum() / max(quiet.sum() - n_free, 1))
+
+    owner = np.full(len(by_launch), -1)  # of a launch that failed before its first block
+    owner[recording.launch] = recording.candidate
+    defaults = np.full(int(batch.max()) + 1, np.nan)
+    defaults[batch[owner == 0]] = by_launch[owner == 0]
+    n_launches = np.bincount(owner[owner >= 0], minlength=n)
+    refined = (owner > 0) & (n_launches[owner] >= ENOUGH_LAUNCHES)
+    at_speed = _find_speed(defaults, np.bincount(batch[refined], minlength=len(defaults)))
+    relative = by_launch - defaults[batch]
+    # What was launched at the other speed alone keeps what it showed there.
+    launched = np.bincount(owner[at_speed[batch] & (owner >= 0)], minlength=n) > 0
+    relative[~at_speed[batch] & launched[owner]] = np.nan
+    log_costs = np.full(n, np.nan)
+    own_lucks: dict[int, NDArray[np.float64]] = {}
+    for number in range(n):
+        own = relative[(owner == number) & np.isfinite(relative)]
+        if len(own) and number not in about.failures:
+            # The median: one unlucky launch, of its own or of the default, does not make a level.
+            log_costs[number] = np.median(own)
+            if number and len(own) >= ENOUGH_LAUNCHES:
+                # What is seen is the difference of two launches' luck.
+                own_lucks[number] = (own - np.median(own)) / math.sqrt(2)
+    often = np.bincount(owner[np.isfinite(relative)], minlength=n) >= ENOUGH_LAUNCHES
+    best = np.nanmin(log_costs[often], initial=0.0)
+    for number in np.flatnonzero(~often & (log_costs < best)).tolist():
+        # The best is one that was launched often: what seems better on a launch or two is taken at its worst.
+        own = relative[(owner == number) & np.isfinite(relative)]
+        log_costs[number] = max(float(own.max()), best)
+    lucks = np.concatenate([*own_lucks.values(), [0.0]])
+    base = float(np.nanmedian(defaults[at_speed]))
+    log_costs += base
+    rows = at_speed[batch[recording.launch]]
+    has_spells = int(recording.contended.sum()) >= FEWEST_OF_ITS_OWN
+    # Rounds are numbered in the order of their time.
+    first_rows = np.unique(recording.turn, return_index=True)[1]
+    first_rows = first_rows[rows[first_rows]]
+    drift = by_turn[recording.turn[first_rows]] + defaults[batch[recording.launch[first_rows]]]
+    step = float(np.ptp(recording.time_s)) / max(len(first_rows) - 1, 1)
+    return Landscape(
+        name=about.name,
+        space=about.space,
+        goal=about.goal,
+        log_costs=log_costs,
+        failures=about.failures,
+        lucks=_clip(lucks, lucks),
+        own_lucks={number: _clip(own, lucks) for number, own in own_lucks.items()},
+        quiet=_pool(recording, residuals, quiet & rows, n),
+        contended=_pool(recording, residuals, ~quiet, n) if has_spells else None,
+        contended_share=float(recording.contended.mean()) if has_spells else 0.0,
+        spell_s=_spell_s(recording),
+        drift=drift - base,
+        drift_step_s=max(step, 1e-3),
+        launch_s=about.launch_s,
+        start_s=about.start_s,
+        quota=about.quota is not None,
+    )
+
+
+def _polish(
+    y: NDArray[np.float64], launch: NDArray[Any], turn: NDArray[Any], quiet: NDArray[np.bool_]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Take a two-way table apart: return the level of each launch, and by how much each round deviates.
+
+    Args:
+        y: The values.
+        launch: Row of each.
+        turn: Column of each.
+        quiet: Which of them count, in rows and columns that have such.
+    """
+    n_launches, n_turns = int(launch.max()) + 1, int(turn.max()) + 1
+    by_launch, by_turn = np.zeros(n_launches), np.zeros(n_turns)
+    launches = [np.flatnonzero(launch == k) for k in range(n_launches)]
+    turns = [np.flatnonzero(turn == k) for k in range(n_turns)]
+    # Where a launch or a round has no quiet block, its contended ones must do.
+    launches = [rows[quiet[rows]] if quiet[rows].any() else rows for rows in launches]
+    turns = [rows[quiet[rows]] if quiet[rows].any() else rows for rows in turns]
+    for _ in range(SWEEPS):
+        for k, rows in enumerate(launches):
+            if not len(rows):
+                continue
+            by_launch[k] = np.median(y[rows] - by_turn[turn[rows]])
+        for k, rows in enumerate(turns):
+            if not len(rows):
+                continue
+            by_turn[k] = np.median(y[rows] - by_launch[launch[rows]])
+    return by_launch, by_turn
+
+
+def _find_speed(defaults: NDArray[np.float64], weights: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which batches were measured at the host's main speed.
+
+    Two speeds are told by a gap between the default's log-costs, with a good part of the batches on either side.
+
+    Args:
+        defaults: By batch: the default's log-cost.
+        weights: By batch: launches of candidates that were launched often. Most of them were made at the main speed.
+    """
+    known = np.sort(defaults[np.isfinite(defaults)])
+    edge = math.ceil(FEWEST_OF_A_SPEED * len(known))
+    inner = np.diff(known)[edge - 1 : len(known) - edge]
+    if len(inner) and inner.max() > GAP_BETWEEN_SPEEDS:
+        place = edge + int(inner.argmax())
+        threshold = (known[place - 1] + known[place]) / 2
+        slow = defaults > threshold
+        is_slow = 2 * int(weights[slow].sum()) > int(weights.sum())
+        return np.asarray(np.isfinite(defaults) & (slow == is_slow))
+    return np.isfinite(defaults)
+
+
+def _clip(lucks: NDArray[np.float64], of_all: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return deviations without the worst of them, centred on their mean, which is what launches average to.
+
+    That one launch of a candidate hung says little of its other launches, and nothing of other candidates.
+    """
+    most = OUTLYING * float(np.median(np.abs(of_all))) / MAD_OF_NORMAL
+    clipped = np.clip(lucks, -most, most)
+    return np.asarray(clipped - clipped.mean())
+
+
+def _batches(recording: Recording) -> NDArray[np.int64]:
+    """Return the number of each launch's batch: launches that share a round are of one."""
+    batch = np.arange(int(recording.launch.max()) + 1)
+    for turn in np.unique(recording.turn):
+        members = np.unique(recording.launch[recording.turn == turn])
+        batch[members] = batch[members].min()
+    return np.asarray(np.unique(batch, return_inverse=True)[1])
+
+
+def _pool(recording: Recording, residuals: NDArray[np.float64], rows: NDArray[np.bool_], n: int) -> Pool:
+    """Return these blocks, in the order of their candidates."""
+    chosen = np.flatnonzero(rows)
+    chosen = chosen[np.argsort(recording.candidate[chosen], kind="stable")]
+    owners = recording.candidate[chosen]
+    numbers = np.arange(n)
+    profiles = recording.profile[chosen].astype(float)
+    return Pool(
+        residuals=residuals[chosen],
+        foreign=np.nan_to_num(recording.foreign[chosen].astype(float)),
+        profiles=profiles / profiles[:, [N_QUANTILES // 2 - 1]],
+        first=np.searchsorted(owners, numbers, "left"),
+        last=np.searchsorted(owners, numbers, "right"),
+    )
+
+
+def _spell_s(recording: Recording) -> float:
+    """Return how long the host stays busy, on average, once it is."""
+    order = np.argsort(recording.time_s, kind="stable")
+    states = recording.contended[order]
+    n_spells = int(np.sum(states[1:] & ~states[:-1])) + int(states[:1].sum())
+    if not n_spells or len(states) < 2:
+        return 1.0
+    duration = float(recording.time_s[order[-1]] - recording.time_s[order[0]])
+    return max(duration * float(states.mean()) / n_spells, 0.1)

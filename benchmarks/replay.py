@@ -1,0 +1,145 @@
+"""Runs candidates from a landscape: blocks are drawn instead of measured, and the clock goes as fast as it can."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from benchmarks.landscape import Landscape
+from ortune.knobs import Config
+from ortune.worker.values import Block, BlockPlan, Failure, Live, Loaded, Memory, Runtime
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+PIPE_S = 0.002
+"""Time that a block takes beside its calls: to resume, to answer, to suspend."""
+
+FAILED_LOAD_S = 1.0
+
+MEMORY = Memory(steady_bytes=60_000_000, peak_bytes=80_000_000)
+"""Landscapes do not hold it: it is the same for all."""
+
+RUNTIME = Runtime(onnxruntime="replay", providers=("CPUExecutionProvider",), python="", ortune="")
+
+
+class ReplayExecutor:
+    """Makes candidates of a landscape live.
+
+    Args:
+        landscape: Where blocks are drawn from.
+        seed: Seed of all draws: the luck of launches, noise, busy spells, and where in the drift the search begins.
+
+    Attributes:
+        runtime: What would be told of the software.
+    """
+
+    def __init__(self, landscape: Landscape, *, seed: int = 0) -> None:
+        self.landscape = landscape
+        self.runtime = RUNTIME
+        self.rng = np.random.default_rng(seed)
+        self._numbers = landscape.space.numbers
+        self._time_s = 0.0
+        self._busy = bool(self.rng.random() < landscape.contended_share)
+        self._state_ends_s = self._draw_spell_s()
+        self._drift_from_s = float(self.rng.random()) * len(landscape.drift) * landscape.drift_step_s
+
+    def now_s(self) -> float:
+        """Return the time on the replay's own clock, in seconds."""
+        return self._time_s
+
+    def spend(self, duration_s: float) -> None:
+        """Let time pass."""
+        self._time_s += duration_s
+
+    def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[Live | Failure]:
+        """Make all of them live, as far as the landscape knows them and they do not fail there."""
+        landscape = self.landscape
+        self.spend(landscape.start_s + landscape.launch_s * len(configs))
+        answers: list[Live | Failure] = []
+        for config in configs:
+            number = self._numbers.get(config.key)
+            if number is None or math.isnan(landscape.log_costs[number]):
+                self.spend(min(FAILED_LOAD_S, deadline_s))
+                unknown = Failure(kind="exception", stage="load", message="the landscape does not know it")
+                answers.append(landscape.failures.get(number, unknown) if number is not None else unknown)
+            else:
+                answers.append(ReplayLive(self, config, number))
+        return answers
+
+    def is_busy(self) -> bool:
+        """Return whether the host is busy now."""
+        while self._time_s >= self._state_ends_s:
+            self._busy = not self._busy
+            self._state_ends_s += self._draw_spell_s()
+        return self._busy
+
+    def drift(self) -> float:
+        """Return the deviation of the log-cost that all candidates share now."""
+        series = self.landscape.drift
+        if len(series) == 0:
+            return 0.0
+        # There and back, so that it has no jump that was not recorded.
+        position = int((self._drift_from_s + self._time_s) / self.landscape.drift_step_s) % (2 * len(series))
+        return float(series[min(position, 2 * len(series) - 1 - position)])
+
+    def _draw_spell_s(self) -> float:
+        share = self.landscape.contended_share
+        if share <= 0:
+            return math.inf
+        mean_s = self.landscape.spell_s
+        if not self._busy:
+            mean_s *= (1 - share) / share
+        return float(self.rng.exponential(mean_s))
+
+
+class ReplayLive:
+    """A candidate of a landscape with the luck of one launch."""
+
+    def __init__(self, executor: ReplayExecutor, config: Config, number: int) -> None:
+        landscape = executor.landscape
+        self.config = config
+        self.loaded = Loaded(load_ns=int(landscape.launch_s * 1e9), providers=("CPUExecutionProvider",), max_error=0.0)
+        self._executor = executor
+        self._number = number
+        self._level = float(landscape.log_costs[number]) + landscape.draw_luck(number, executor.rng)
+
+    def measure(self, plan: BlockPlan) -> Block | Failure:
+        """Draw one block."""
+        executor, landscape = self._executor, self._executor.landscape
+        busy = executor.is_busy()
+        pool = landscape.contended if busy else landscape.quiet
+        assert pool is not None, "a landscape without contended blocks is never busy"
+        row = pool.draw(self._number, executor.rng)
+        cost = math.exp(self._level + executor.drift() + pool.residuals[row])
+        samples_ns, gap_ns = self._calls(cost, pool.profiles[row])
+        n_calls = max(plan.duration_ns / gap_ns, plan.min_calls * plan.load.clients)
+        wall_ns = int(n_calls * gap_ns)
+        lead_in_ns = int(max(plan.lead_in_ns, samples_ns.mean()))
+        executor.spend((wall_ns + lead_in_ns) / 1e9 + PIPE_S)
+        return Block(
+            samples_ns=np.maximum(samples_ns, 1).astype(np.int64),
+            n_calls=n_calls,
+            wall_ns=wall_ns,
+            lead_in_ns=lead_in_ns,
+            service_ns=float(samples_ns.mean()),
+            cpu_ns=wall_ns,
+            memory=MEMORY,
+            foreign_share=float(pool.foreign[row]),
+            contended=busy,
+        )
+
+    def _calls(self, cost: float, profile: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+        """Return latencies whose figure is that cost, and the time in which one call is completed, in ns."""
+        goal = self._executor.landscape.goal
+        if goal.objective == "throughput":
+            gap_ns = 1e9 * cost
+            return gap_ns * goal.load.clients * profile / profile.mean(), gap_ns
+        samples_ns = cost * (profile / profile.mean() if goal.objective == "mean" else profile)
+        return samples_ns, float(samples_ns.mean()) / goal.load.clients
+
+    def close(self) -> None:
+        """End it: there is nothing to end."""

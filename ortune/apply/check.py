@@ -1,0 +1,74 @@
+"""Runs a record's config once, beside the default, and reads back what took effect."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from ortune.apply.fit import Mismatch, check_model, find_mismatches
+from ortune.host import read_host
+from ortune.model import read_model
+from ortune.record.schema import Record, base_of
+from ortune.worker import Failure, Loaded, Runtime
+from ortune.worker.executor import FIRST_LOAD_DEADLINE_S, ProcessExecutor, launch_reference
+from ortune.workload import InputOptions, make_feed
+
+
+class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened.
+
+    Attributes:
+        runtime: The software here.
+        loaded: The session with the config, read back, or why there is none.
+        mismatches: What differs between where the record was made and here.
+    """
+
+    runtime: Runtime
+    loaded: Loaded | Failure
+    mismatches: tuple[Mismatch, ...]
+
+    @property
+    def works(self) -> bool:
+        """Whether the config works here."""
+        return isinstance(self.loaded, Loaded)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the config works here, on the kind of host that it was made for."""
+        return self.works and not self.mismatches
+
+
+def run_once(record: Record, model: str | Path, data: str | None = None) -> CheckResult:
+    """Create the default's session and the config's, run both, and compare their outputs.
+
+    Inputs have the recorded shapes; of several, the first.
+
+    Args:
+        record: What to apply.
+        model: Path of the ONNX file.
+        data: Input data as for a search, or None to synthesise it.
+
+    Raises:
+        OrtuneError: The record is for another model, or the model does not run.
+    """
+    check_model(record, model)
+    info = read_model(model)
+    host = read_host()
+    shapes = {name: given.shapes[0] for name, given in record.workload.inputs.items()}
+    feed = make_feed(info, InputOptions(shapes=shapes, data=data, seed=record.search.seed))
+    with ProcessExecutor(
+        info,
+        feed,
+        record.workload.tolerance,
+        usable=host.limits.usable,
+        n_sessions=record.workload.load.sessions,
+    ) as executor:
+        base = base_of(record)
+        launch_reference(executor, info, feed, base)
+        (tuned,) = executor.launch([record.config], deadline_s=FIRST_LOAD_DEADLINE_S)
+        return CheckResult(
+            runtime=executor.runtime,
+            loaded=tuned if isinstance(tuned, Failure) else tuned.loaded,
+            mismatches=find_mismatches(record, host, executor.runtime),
+        )

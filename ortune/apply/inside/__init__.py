@@ -1,0 +1,1 @@
+"""What runs inside of other people's programs; standard library only."""

@@ -1,0 +1,179 @@
+"""Several records: merged into one file, and the right one picked."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import ortune
+from ortune.errors import RecordError, UsageError
+from ortune.host import HostClass, read_host
+from ortune.knobs import Config
+from ortune.record.files import read_record, read_records
+from ortune.record.schema import SCHEMA
+from ortune.record.select import Sourced, choose, choose_all, load_distance, merge, read_sourced
+from ortune.workload import Load, make_load
+from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
+from tests.records import EXAMPLE, make_record, write
+
+HERE = HostClass.of(read_host())
+ONE, FOUR, BUSY = make_load(), make_load(clients=4), make_load(rate=100)
+
+
+def threads(n: int) -> Config:
+    return Config(session_options={"intra_op_num_threads": n})
+
+
+def sourced(n: int, load: Load = ONE, *, here: bool = True, started: str = "", model: Path = TINY_CNN) -> Sourced:
+    record = make_record(model, threads(n), load=load, here=here)
+    search = msgspec.structs.replace(record.search, started=started or record.search.started)
+    return Sourced(record=msgspec.structs.replace(record, search=search), source=f"{n}.json")
+
+
+class TestChoice:
+    def test_the_host_goes_first(self) -> None:
+        choice = choose([sourced(1, FOUR, here=False), sourced(2, ONE)], HERE, FOUR)
+        assert (choice.source, choice.fits) == ("2.json", True)
+        assert choice.why == "tuned for one caller, back to back, which comes nearest to 4 callers, back to back"
+
+    def test_then_the_load(self) -> None:
+        records = [sourced(1, ONE), sourced(2, FOUR), sourced(3, BUSY)]
+        for load, source in ((ONE, "1.json"), (FOUR, "2.json"), (make_load(clients=3), "2.json")):
+            assert choose(records, HERE, load).source == source
+        assert choose(records, HERE, make_load(rate=500)).source == "3.json"
+        untold = choose(records, HERE, None)
+        assert untold.source == "1.json"
+        assert "there are others, for 100 requests a second" in untold.why
+
+    def test_then_the_latest(self) -> None:
+        records = [sourced(1, started="2026-01-01"), sourced(2, started="2026-03-01"), sourced(3, started="2026-02-01")]
+        assert choose(records, HERE, None).source == "2.json"
+
+    def test_another_host(self) -> None:
+        choice = choose([sourced(1, here=False)], HERE, None)
+        assert not choice.fits
+        assert "logical CPUs 64 in the record" in choice.why
+        assert choose([sourced(1, here=False)], HERE, None, any_host=True).fits
+
+    def test_each_model_has_its_own(self) -> None:
+        choices = choose_all([sourced(1), sourced(2, model=TINY_ENCODER), sourced(3, FOUR)], HERE, FOUR)
+        assert [choice.source for choice in choices] == ["3.json", "2.json"]
+
+    def test_loads_that_are_alike_are_near(self) -> None:
+        assert load_distance(FOUR, FOUR) == 0
+        assert load_distance(FOUR, make_load(clients=8)) < load_distance(FOUR, ONE)
+        assert load_distance(make_load(sessions=2), make_load(sessions=3)) < load_distance(make_load(sessions=2), BUSY)
+
+
+class TestBundle:
+    def test_a_bundle_comes_back(self, tmp_path: Path) -> None:
+        paths = [
+            write(each.record, tmp_path / name)
+            for each, name in ((sourced(1), "a.json"), (sourced(2, FOUR), "b.json"), (sourced(3, here=False), "c.json"))
+        ]
+        done = run_ortune("merge", *paths, "-o", "bundle.json", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "3 records" in done.stdout
+        assert read_records(tmp_path / "bundle.json") == tuple(map(read_record, paths))
+        assert [each.source for each in read_sourced([tmp_path / "bundle.json"])][2].endswith("bundle.json[3]")
+        # A bundle can be merged again.
+        again = run_ortune("merge", "bundle.json", paths[0], "-o", "again.json", cwd=tmp_path)
+        assert "left out" in again.stdout
+        assert len(read_records(tmp_path / "again.json")) == 3
+
+    def test_the_latest_of_the_same_stays(self) -> None:
+        old, new = sourced(1, started="2026-01-01"), sourced(2, started="2026-02-01")
+        for records in ([old, new], [new, old]):
+            bundle, dropped = merge(records)
+            assert bundle.records == (new.record,)
+            assert dropped == (old,)
+
+    def test_nothing_to_merge(self) -> None:
+        with pytest.raises(RecordError, match="no records to merge"):
+            merge([])
+
+    def test_a_bundle_is_no_record(self, tmp_path: Path) -> None:
+        bundle, _ = merge([sourced(1), sourced(2, FOUR)])
+        path = tmp_path / "b.json"
+        path.write_bytes(msgspec.json.encode(bundle))
+        with pytest.raises(RecordError, match="bundle of 2 records"):
+            read_record(path)
+
+    def test_records_in_a_bundle_are_migrated(self, tmp_path: Path) -> None:
+        path = tmp_path / "b.json"
+        path.write_text(json.dumps({"schema": 2, "records": [json.loads(EXAMPLE.read_text())]}))
+        assert read_records(path)[0].schema == SCHEMA
+
+    def test_a_file_that_cannot_be_written(self, tmp_path: Path) -> None:
+        path = write(sourced(1).record, tmp_path / "a.json")
+        done = run_ortune("merge", path, "-o", "nowhere/b.json", cwd=tmp_path)
+        assert done.returncode == 2
+        assert "there is no folder" in done.stderr
+
+
+class TestApi:
+    """The Python interface picks too."""
+
+    @pytest.fixture
+    def bundle(self, tmp_path: Path) -> Path:
+        records = [sourced(1), sourced(2, FOUR), sourced(1, model=TINY_ENCODER), sourced(1, here=False)]
+        path = tmp_path / "bundle.json"
+        path.write_bytes(msgspec.json.encode(merge(records)[0]))
+        return path
+
+    def test_a_session(self, bundle: Path) -> None:
+        def n_threads(clients: int | None = None) -> int:
+            session = ortune.create_session(TINY_CNN, bundle, clients=clients)
+            return int(session.get_session_options().intra_op_num_threads)
+
+        assert (n_threads(), n_threads(4)) == (1, 2)
+        assert ortune.create_session(TINY_ENCODER, bundle).get_session_options().intra_op_num_threads == 1
+
+    def test_options_of_several_models_need_a_model(self, bundle: Path) -> None:
+        with pytest.raises(RecordError, match="bundle for several models"):
+            ortune.session_options(bundle)
+
+    def test_a_model_that_none_is_for(self, bundle: Path, tmp_path: Path) -> None:
+        other = tmp_path / "other.onnx"
+        other.write_bytes(b"nothing")
+        with pytest.raises(RecordError, match="is for another model"):
+            ortune.create_session(other, bundle)
+
+    def test_another_host_has_the_default(self) -> None:
+        record = make_record(TINY_CNN, threads(1), here=False)
+        with pytest.warns(UserWarning, match="is not used: tuned on another class of host"):
+            assert ortune.session_options(record).intra_op_num_threads == 0
+        with pytest.warns(UserWarning, match="is not used"):
+            assert ortune.run_options(record) is None
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert ortune.session_options(record, any_host=True).intra_op_num_threads == 1
+
+    def test_a_load_that_makes_no_sense(self, bundle: Path) -> None:
+        with pytest.raises(UsageError, match="--clients"):
+            ortune.create_session(TINY_CNN, bundle, clients=0)
+
+
+def test_the_latest_is_told_across_time_zones() -> None:
+    """Eleven at night in New York is later than one in the morning in London."""
+    later = sourced(1, started="2026-01-01T23:00:00-05:00")
+    earlier = sourced(2, started="2026-01-02T01:00:00+00:00")
+    assert choose([later, earlier], HERE, None).source == "1.json"
+    bundle, dropped = merge([later, earlier])
+    assert bundle.records == (later.record,)
+    assert dropped == (earlier,)
+
+
+def test_options_of_a_bundle_for_several_models(tmp_path: Path) -> None:
+    records = [make_record(TINY_CNN, threads(1)), make_record(TINY_ENCODER, threads(2))]
+    bundle, _ = merge([Sourced(record=each, source="") for each in records])
+    path = tmp_path / "b.json"
+    path.write_bytes(msgspec.json.encode(bundle))
+    assert ortune.session_options(path, model=TINY_ENCODER).intra_op_num_threads == 2
+    assert ortune.run_options(path, model=TINY_CNN) is None
+    with pytest.raises(RecordError, match="bundle for several models"):
+        ortune.session_options(path)

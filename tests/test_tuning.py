@@ -1,0 +1,545 @@
+"""The search's logic, on simulated measurements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import optuna
+import pytest
+
+from ortune.compare.block_runner import BlockRunner
+from ortune.errors import BackgroundLoadError, MeasureError, UsageError
+from ortune.knobs import DEFAULT, Config, build_space
+from ortune.tuning.outcome import Budget, Outcome, Progress
+from ortune.tuning.pareto import find_front, find_knee
+from ortune.tuning.search import SearchSettings, run_search
+from ortune.worker import Block, BlockPlan, Failure, Live
+from ortune.workload import Goal, Load, make_goal, make_load
+from tests.simulation import SimulatedExecutor, make_host, make_model
+
+P50 = Goal()
+ONE_THREAD = Config(session_options={"intra_op_num_threads": 1})
+
+
+def one_thread_wins(config: Config) -> float:
+    """One thread is a quarter faster, a lower level slower; all else makes no difference."""
+    latency = 5e6
+    if config.session_options.get("intra_op_num_threads") == 1:
+        latency *= 0.8
+    if "graph_optimization_level" in config.session_options:
+        latency *= 1.15
+    return latency
+
+
+def all_alike(config: Config) -> float:
+    return 5e6
+
+
+def search(
+    executor: SimulatedExecutor,
+    *,
+    seconds: float | None = 60,
+    n_trials: int | None = None,
+    seed: int = 0,
+    n_cores: int = 2,
+    study: Path | None = None,
+    observe: Callable[[Progress], None] = lambda progress: None,
+    goal: Goal = P50,
+) -> Outcome:
+    (first,) = executor.launch([DEFAULT], deadline_s=1)
+    assert not isinstance(first, Failure)
+    live: Live = first
+    outcome = run_search(
+        build_space(make_host(n_cores), make_model()),
+        executor,
+        Budget(seconds=seconds, n_trials=n_trials),
+        SearchSettings(goal=goal, free_bytes=8_000_000_000, seed=seed, study_path=study),
+        observe=observe,
+        first=live,
+        start_s=0.0,
+    )
+    assert not executor.live, "candidates were left alive"
+    return outcome
+
+
+def test_finds_the_fastest_and_claims_its_true_gain() -> None:
+    outcome = search(SimulatedExecutor(one_thread_wins))
+    assert outcome.verdict == "faster"
+    assert outcome.config.session_options["intra_op_num_threads"] == 1
+    assert "graph_optimization_level" not in outcome.config.session_options
+    assert outcome.speedup is not None
+    assert outcome.speedup.low <= 1.25 <= outcome.speedup.high
+    assert outcome.speedup.pairs >= 60
+    assert outcome.speedup.restarts >= 5
+    assert outcome.winner is not None
+    assert outcome.baseline is not None
+    assert outcome.winner.p50_ns < outcome.baseline.p50_ns
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_recommends_the_default_when_nothing_beats_it(seed: int) -> None:
+    outcome = search(SimulatedExecutor(all_alike, seed=seed), seed=seed)
+    assert outcome.config == DEFAULT
+    assert outcome.verdict in {"default_is_best", "inconclusive"}
+
+
+def test_false_claims_are_rare() -> None:
+    """Of 60 searches where all candidates are alike, a 95 % interval lets 1.5 claim a gain on average."""
+    claims = sum(
+        search(SimulatedExecutor(all_alike, seed=seed, block_sigma=0.03, launch_sigma=0.01), seed=seed).verdict
+        == "faster"
+        for seed in range(60)
+    )
+    assert claims <= 5
+
+
+def test_a_ranking_that_flips_under_contention_is_judged_on_quiet_blocks() -> None:
+    """Quiet, the default is better; under contention one thread is. A third of the blocks is contended."""
+
+    def latency(config: Config) -> float:
+        return 6e6 if config.session_options.get("intra_op_num_threads") == 1 else 5e6
+
+    def contention(config: Config) -> float:
+        return 1.5 if config.session_options.get("intra_op_num_threads") == 1 else 4.0
+
+    outcome = search(SimulatedExecutor(latency, contended_share=0.3, contention=contention))
+    assert outcome.config.session_options.get("intra_op_num_threads") != 1
+    assert outcome.noise.regime == "quiet"
+    assert outcome.noise.contended > 0
+    assert outcome.noise.repeated > 0
+
+
+def test_on_a_host_that_is_always_busy_the_claim_is_marked() -> None:
+    outcome = search(SimulatedExecutor(one_thread_wins, contended_share=1.0))
+    assert outcome.noise.regime == "contended"
+    assert outcome.verdict == "faster"
+    # Patience ends: a host that is never quiet does not stop the search.
+    assert outcome.noise.repeated < 0.35 * outcome.noise.blocks
+
+
+def test_the_budget_is_kept() -> None:
+    executor = SimulatedExecutor(one_thread_wins)
+    search(executor, seconds=30)
+    assert executor.time_s < 36
+
+
+def test_a_budget_that_is_too_small_is_inconclusive() -> None:
+    outcome = search(SimulatedExecutor(one_thread_wins), seconds=1)
+    assert outcome.verdict == "inconclusive"
+    assert outcome.config == DEFAULT
+    assert "budget" in outcome.reason
+
+
+def test_trials_limit_the_screen() -> None:
+    outcome = search(SimulatedExecutor(one_thread_wins), n_trials=6)
+    assert len(outcome.trials) == 7  # and the default
+
+
+def test_no_candidate_is_screened_twice() -> None:
+    outcome = search(SimulatedExecutor(all_alike), seconds=200)
+    keys = [trial.config.key for trial in outcome.trials]
+    assert len(keys) == len(set(keys))
+
+
+def test_a_small_space_is_exhausted_and_ends_early() -> None:
+    executor = SimulatedExecutor(all_alike)
+    outcome = search(executor, seconds=3600, n_cores=1)
+    assert len(outcome.trials) == outcome.n_candidates or outcome.ended_early
+    assert executor.time_s < 3000
+
+
+def test_failures_are_values() -> None:
+    broken = Failure(kind="crash", stage="load", message="ended by SIGSEGV")
+
+    def fails(config: Config) -> Failure | None:
+        return broken if config.session_config.get("session.dynamic_block_base") else None
+
+    notes: list[str] = []
+    outcome = search(
+        SimulatedExecutor(one_thread_wins, fails_to_launch=fails),
+        observe=lambda progress: notes.extend(progress.notes),
+    )
+    assert outcome.verdict == "faster"
+    failed = [trial for trial in outcome.trials if trial.failure]
+    assert failed
+    assert all("session.dynamic_block_base" in trial.config.session_config for trial in failed)
+    assert any("SIGSEGV" in note for note in notes)
+
+
+def test_when_every_candidate_fails_the_default_is_best() -> None:
+    broken = Failure(kind="exception", stage="load", message="no")
+    outcome = search(
+        SimulatedExecutor(all_alike, fails_to_launch=lambda config: None if config.is_default else broken), seconds=20
+    )
+    assert outcome.verdict == "default_is_best"
+    assert outcome.config == DEFAULT
+    assert outcome.speedup is None
+
+
+def test_a_winner_that_dies_in_the_end_is_replaced() -> None:
+    """The best candidate dies whenever it is measured in the duel; the next best is proven instead."""
+    executor = SimulatedExecutor(one_thread_wins)
+    n_launches = 0
+
+    def fails(config: Config) -> Failure | None:
+        nonlocal n_launches
+        if config == ONE_THREAD:
+            n_launches += 1
+            if n_launches > 2:  # screen and race
+                return Failure(kind="out_of_memory", stage="load", message="bad_alloc")
+        return None
+
+    executor.fails_to_launch = fails
+    outcome = search(executor, seconds=120)
+    assert outcome.config != ONE_THREAD
+
+
+def test_the_default_dying_is_an_error() -> None:
+    with pytest.raises(MeasureError, match="default"):
+        search(SimulatedExecutor(all_alike, dies_when_measured=[DEFAULT]))
+
+
+@pytest.mark.parametrize("block", [30, 150, 330])
+def test_an_interrupt_keeps_the_best_so_far_and_marks_it(block: int) -> None:
+    outcome = search(SimulatedExecutor(one_thread_wins, interrupt_at=block))
+    assert outcome.interrupted
+    assert outcome.verdict == "inconclusive"
+    assert outcome.config == DEFAULT
+    assert outcome.best_so_far is not None
+    assert outcome.best_so_far.config.session_options["intra_op_num_threads"] == 1
+    assert outcome.best_so_far.proven is False
+
+
+def test_the_same_seed_gives_the_same_outcome() -> None:
+    first, second = (msgspec.json.encode(search(SimulatedExecutor(one_thread_wins), seconds=40)) for _ in range(2))
+    assert first == second
+
+
+def test_progress_is_told_and_never_goes_backwards() -> None:
+    reports: list[Progress] = []
+    search(SimulatedExecutor(one_thread_wins), observe=reports.append)
+    assert list(dict.fromkeys(report.stage for report in reports)) == ["screening", "racing", "confirmation"]
+    for stage in ("screening", "racing", "confirmation"):
+        done = [report.done for report in reports if report.stage == stage]
+        assert done == sorted(done)
+    assert reports[-1].done == reports[-1].total
+
+
+@pytest.mark.parametrize("suffix", [".db", ".journal"])
+def test_the_study_can_be_opened_later(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"study{suffix}"
+    outcome = search(SimulatedExecutor(one_thread_wins), seconds=20, study=path)
+    storage = (
+        optuna.storages.RDBStorage(f"sqlite:///{path}")
+        if suffix == ".db"
+        else optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
+    )
+    study = optuna.load_study(study_name="ortune", storage=storage)
+    complete = study.get_trials(states=[optuna.trial.TrialState.COMPLETE])
+    assert len({trial.user_attrs["config"] for trial in complete}) == len(outcome.trials)
+    # What Optuna is told are log-ratios to the default, not times.
+    assert math.exp(-study.best_value) == pytest.approx(1.25, abs=0.1)
+    if suffix == ".db":
+        storage.engine.dispose()
+
+
+def test_a_study_is_never_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "study.db"
+    path.write_text("precious")
+    with pytest.raises(UsageError, match="exists"):
+        search(SimulatedExecutor(all_alike), study=path)
+    assert path.read_text() == "precious"
+
+
+def test_a_study_of_unknown_kind_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"\.xml"):
+        search(SimulatedExecutor(all_alike), study=tmp_path / "study.xml")
+
+
+def latency_of_one_thread(factor: float) -> Callable[[Config], float]:
+    """One thread takes `factor` times as long as all others."""
+    return lambda config: 5e6 * (factor if config.session_options.get("intra_op_num_threads") == 1 else 1)
+
+
+def cpu_of_one_thread(share: float) -> Callable[[Config], float]:
+    return lambda config: share if config.session_options.get("intra_op_num_threads") == 1 else 1.0
+
+
+def goal(load: Load = P50.load, objective: str | None = None, **options: Any) -> Goal:
+    return make_goal(load, objective, **options)
+
+
+def test_without_a_budget_a_search_takes_what_it_needs() -> None:
+    assert search(SimulatedExecutor(all_alike), seconds=None).budget_s == 60
+    slow = search(SimulatedExecutor(lambda config: 500e6), seconds=None)
+    assert slow.budget_s > 60
+    assert slow.speedup is not None
+    tail = search(SimulatedExecutor(all_alike), seconds=None, goal=goal(make_load(rate=50)))
+    assert 120 < tail.budget_s < 600
+    assert tail.baseline is not None
+    assert tail.baseline.n_calls >= 1522
+
+
+def test_throughput_of_several_callers() -> None:
+    outcome = search(SimulatedExecutor(one_thread_wins), goal=goal(make_load(clients=4)))
+    assert outcome.verdict == "faster"
+    assert outcome.speedup is not None
+    assert outcome.speedup.low <= 1.25 <= outcome.speedup.high
+    assert outcome.winner is not None
+    assert outcome.winner.calls_per_s == pytest.approx(4e9 / 4e6, rel=0.15)
+    assert outcome.winner.utilization is None
+
+
+def test_latency_at_a_rate_counts_the_queue() -> None:
+    outcome = search(SimulatedExecutor(one_thread_wins), seconds=200, goal=goal(make_load(rate=100)))
+    assert outcome.verdict == "faster"
+    assert outcome.baseline is not None
+    assert outcome.baseline.utilization == pytest.approx(0.5, rel=0.15)
+    # At half load a queue with equal services has a tail of some services' length.
+    assert outcome.baseline.p99_ns > 1.5 * outcome.baseline.p50_ns
+
+
+def test_more_requests_than_can_be_served_is_overload() -> None:
+    outcome = search(SimulatedExecutor(one_thread_wins), seconds=60, goal=goal(make_load(rate=400)))
+    assert outcome.verdict == "overload"
+    assert outcome.config == DEFAULT
+    assert "of 400 requests a second" in outcome.reason
+
+
+def test_a_default_that_is_overloaded_alone_is_told() -> None:
+    outcome = search(SimulatedExecutor(one_thread_wins), seconds=60, goal=goal(make_load(rate=222)))
+    assert outcome.verdict == "faster"
+    assert "queue grows without end" in outcome.reason
+
+
+def test_cpu_time_within_a_limit_on_latency() -> None:
+    """One thread takes a quarter of the CPU time and 1.2 times as long."""
+    executor = SimulatedExecutor(latency_of_one_thread(1.2), cpu=cpu_of_one_thread(0.25))
+    wide = search(executor, goal=goal(objective="cpu", limits=("p50<1.3x",)))
+    assert wide.verdict == "faster"
+    assert wide.config.session_options["intra_op_num_threads"] == 1
+    assert wide.speedup is not None
+    assert wide.speedup.estimate == pytest.approx(1 / (0.25 * 1.2), rel=0.05)
+    assert [check.kept for check in wide.limits] == ["yes"]
+    executor = SimulatedExecutor(latency_of_one_thread(1.2), cpu=cpu_of_one_thread(0.25))
+    narrow = search(executor, goal=goal(objective="cpu", limits=("p50<1.1x",)))
+    # Nothing else takes less CPU time, and what breaks the limit is no winner.
+    assert narrow.verdict == "default_is_best"
+    assert narrow.config == DEFAULT
+
+
+def test_a_default_that_breaks_a_limit_is_replaced_by_what_keeps_to_it() -> None:
+    executor = SimulatedExecutor(latency_of_one_thread(1.1), peak_bytes=lambda c: 60e6 if c == ONE_THREAD else 90e6)
+    outcome = search(executor, seconds=200, goal=goal(limits=("memory<70MB",)))
+    assert outcome.verdict == "within_limits"
+    assert outcome.config == ONE_THREAD
+    assert outcome.speedup is not None
+    assert outcome.speedup.high < 1
+    assert [check.kept for check in outcome.baseline_limits] == ["no"]
+
+
+def test_a_limit_that_nothing_meets_names_what_came_closest() -> None:
+    outcome = search(SimulatedExecutor(one_thread_wins), goal=goal(limits=("p50<3ms", "memory<1GB")))
+    assert outcome.verdict == "infeasible"
+    assert outcome.config == DEFAULT
+    assert outcome.closest is not None
+    assert outcome.closest.config.session_options["intra_op_num_threads"] == 1
+    assert [(check.limit, check.kept) for check in outcome.closest.limits] == [("p50<3ms", "no"), ("memory<1GB", "yes")]
+    assert "p50<3ms" in outcome.reason
+
+
+def test_constraints_reach_optuna(tmp_path: Path) -> None:
+    path = tmp_path / "study.db"
+    search(SimulatedExecutor(one_thread_wins), seconds=20, study=path, goal=goal(limits=("p50<4.5ms",)))
+    storage = optuna.storages.RDBStorage(f"sqlite:///{path}")
+    trials = optuna.load_study(study_name="ortune", storage=storage).get_trials()
+    feasible = {trial.constraints["p50<4.5ms"] <= 0 for trial in trials if trial.constraints}
+    assert feasible == {True, False}
+    storage.engine.dispose()
+
+
+def test_a_percentile_on_few_calls_proves_large_differences_alone() -> None:
+    notes: list[str] = []
+    small = search(
+        SimulatedExecutor(one_thread_wins),
+        seconds=20,
+        goal=goal(objective="p99"),
+        observe=lambda progress: notes.extend(progress.notes),
+    )
+    assert any("p99 should rest on 1522 calls" in note and "--budget" in note for note in notes)
+    assert small.baseline is not None
+    assert small.baseline.n_calls < 1522
+    large = search(SimulatedExecutor(latency_of_one_thread(0.2)), seconds=20, goal=goal(objective="p99"))
+    assert large.verdict == "faster"
+
+
+def test_a_front_holds_what_nothing_betters() -> None:
+    """One thread takes half the CPU time and twice as long; a lower level costs in both."""
+
+    def latency(config: Config) -> float:
+        level = 1.3 if "graph_optimization_level" in config.session_options else 1.0
+        return latency_of_one_thread(1.6)(config) * level
+
+    executor = SimulatedExecutor(latency, cpu=cpu_of_one_thread(0.25))
+    outcome = search(executor, seconds=120, goal=goal(pareto="p50,cpu"))
+    assert outcome.verdict == "trade_off"
+    configs = [point.summary.config for point in outcome.front]
+    assert configs[0].session_options.get("intra_op_num_threads") != 1
+    assert configs[-1].session_options["intra_op_num_threads"] == 1
+    assert not any("graph_optimization_level" in config.session_options for config in configs)
+    # 1.6 times the latency for 2.5 times less CPU time is worth it.
+    (knee,) = (point for point in outcome.front if point.recommended)
+    assert outcome.config == knee.summary.config == configs[-1]
+    assert knee.speedups["cpu"].estimate == pytest.approx(2.5, rel=0.03)
+    assert knee.speedups["p50"].estimate == pytest.approx(1 / 1.6, rel=0.03)
+
+
+def test_a_front_of_the_default_alone() -> None:
+    outcome = search(SimulatedExecutor(lambda config: 5e6 if config.is_default else 6e6), goal=goal(pareto="p50,cpu"))
+    assert outcome.verdict == "default_is_best"
+    assert [point.summary.config for point in outcome.front] == [DEFAULT]
+
+
+def test_a_front_within_limits() -> None:
+    executor = SimulatedExecutor(latency_of_one_thread(1.6), cpu=cpu_of_one_thread(0.25))
+    outcome = search(executor, seconds=120, goal=goal(pareto="p50,cpu", limits=("p50<1.3x",)))
+    assert outcome.verdict == "default_is_best"
+    assert [point.summary.config for point in outcome.front] == [DEFAULT]
+    executor = SimulatedExecutor(latency_of_one_thread(1.6), cpu=cpu_of_one_thread(0.25))
+    wide = search(executor, seconds=120, goal=goal(pareto="p50,cpu", limits=("p50<2x",)))
+    assert wide.verdict == "trade_off"
+    assert wide.config.session_options["intra_op_num_threads"] == 1
+
+
+def test_a_front_where_the_default_breaks_a_limit_holds_what_keeps_to_it() -> None:
+    """Though it is worse in both objectives."""
+    executor = SimulatedExecutor(latency_of_one_thread(1.1), peak_bytes=lambda c: 60e6 if c == ONE_THREAD else 90e6)
+    outcome = search(executor, seconds=200, goal=goal(pareto="p50,cpu", limits=("memory<70MB",)))
+    assert outcome.verdict == "trade_off"
+    assert outcome.config == ONE_THREAD
+    nothing = search(SimulatedExecutor(all_alike), goal=goal(pareto="p50,cpu", limits=("memory<1MB",)))
+    assert nothing.verdict == "infeasible"
+    assert nothing.closest is not None
+    assert nothing.config == DEFAULT
+
+
+def test_false_claims_of_fronts_are_rare() -> None:
+    verdicts = [
+        search(
+            SimulatedExecutor(all_alike, seed=seed, block_sigma=0.03, launch_sigma=0.01),
+            seed=seed,
+            goal=goal(pareto="p50,cpu"),
+        ).verdict
+        for seed in range(30)
+    ]
+    assert verdicts.count("trade_off") <= 4
+
+
+def test_the_usual_budget_of_a_front_holds_the_calls_that_a_percentile_needs() -> None:
+    executor = SimulatedExecutor(latency_of_one_thread(1.6), cpu=cpu_of_one_thread(0.25))
+    outcome = search(executor, seconds=None, goal=goal(make_load(rate=50), pareto="p99,cpu"))
+    assert outcome.verdict == "trade_off"
+    assert all(point.summary.n_calls >= 1522 for point in outcome.front)
+
+
+def test_a_front_with_nothing_to_compare() -> None:
+    broken = Failure(kind="exception", stage="load", message="no")
+    outcome = search(
+        SimulatedExecutor(all_alike, fails_to_launch=lambda config: None if config.is_default else broken),
+        seconds=20,
+        goal=goal(pareto="p50,cpu"),
+    )
+    assert outcome.verdict == "default_is_best"
+    assert "none of the" in outcome.reason
+
+
+def test_a_challenger_that_cannot_keep_up_is_no_winner() -> None:
+    """One thread takes a fraction of the CPU time, and longer for a request than requests come."""
+    executor = SimulatedExecutor(
+        lambda config: 25e6 if config.session_options.get("intra_op_num_threads") == 1 else 15e6,
+        cpu=cpu_of_one_thread(0.1),
+    )
+    outcome = search(executor, seconds=120, goal=goal(make_load(rate=50), objective="cpu"))
+    assert outcome.config.session_options.get("intra_op_num_threads") != 1
+    assert outcome.verdict in {"default_is_best", "inconclusive"}
+
+
+def test_after_a_finalist_that_breaks_a_limit_comes_the_next() -> None:
+    """Block base 4 takes least CPU time, and is slow from its third launch on; block base 2 is the second best."""
+    executor = SimulatedExecutor(all_alike)
+    breaking = Config(session_config={"session.dynamic_block_base": "4"})
+
+    def cpu(config: Config) -> float:
+        if config == breaking:
+            return 0.2
+        return 0.4 if config == Config(session_config={"session.dynamic_block_base": "2"}) else 1.0
+
+    def latency(config: Config) -> float:
+        # It grows slow once it has been launched for screen and race.
+        return 5e6 * (1.5 if config == breaking and executor.launched.count(breaking) > 2 else 1.0)
+
+    executor.latency, executor.cpu = latency, cpu
+    outcome = search(executor, seconds=200, goal=goal(objective="cpu", limits=("p50<1.3x",)))
+    assert outcome.verdict in {"faster", "inconclusive"}
+    assert outcome.config != breaking
+    if outcome.verdict == "inconclusive":
+        assert "no time to try the next one" in outcome.reason
+
+
+def test_a_neighbour_that_ends_keeps_the_best_so_far() -> None:
+    executor = SimulatedExecutor(one_thread_wins)
+    (first,) = executor.launch([DEFAULT], deadline_s=1)
+    assert not isinstance(first, Failure)
+
+    def check() -> None:
+        if executor.n_blocks > 150:
+            raise BackgroundLoadError("it ended")
+
+    outcome = run_search(
+        build_space(make_host(2), make_model()),
+        executor,
+        Budget(seconds=60),
+        SearchSettings(),
+        first=first,
+        start_s=0.0,
+        check=check,
+    )
+    assert outcome.interrupted
+    assert outcome.reason == "it ended"
+    assert outcome.best_so_far is not None
+    assert not executor.live
+
+
+def test_all_of_a_round_see_the_same_traffic_and_rounds_differ() -> None:
+    executor = SimulatedExecutor(all_alike)
+    lives = [live for live in executor.launch([DEFAULT, ONE_THREAD], deadline_s=1) if not isinstance(live, Failure)]
+    seen: list[int] = []
+
+    class Recorder:
+        config, loaded = DEFAULT, lives[0].loaded
+
+        def measure(self, plan: BlockPlan) -> Block | Failure:
+            seen.append(plan.seed)
+            return lives[0].measure(plan)
+
+        def close(self) -> None: ...
+
+    meter = BlockRunner(executor, np.random.default_rng(0))
+    plan = BlockPlan(duration_ns=10**8, lead_in_ns=0, min_calls=1, deadline_s=1)
+    for _ in range(2):
+        meter.round([Recorder(), Recorder()], plan)
+    assert seen[0] == seen[1] != seen[2] == seen[3]
+
+
+def test_pareto_fronts() -> None:
+    vectors = [(0.0, 0.0), (-0.5, 0.4), (0.3, -0.9), (0.1, 0.1), (-0.5, 0.405)]
+    assert find_front(vectors) == [1, 0, 2]
+    assert find_knee([vectors[position] for position in find_front(vectors)]) == 2
+    assert find_front([(0.0, 0.0), (0.0, 0.0)]) == [0]
+    # 0.1 % less of one is not worth 30 % more of the other.
+    assert find_front([(0.0, 0.0), (0.3, -0.001)]) == [0]
