@@ -1,22 +1,32 @@
-"""What can go wrong, and the exit code of each outcome.
+"""Exceptions, and the exit code of each outcome.
 
 The exception tree::
 
-    OrtuneError                 ortune cannot go on; the message says what, with which value, and what to do
-    ├── UsageError              an option or argument has no meaning
-    ├── HostError               the host could not be read, or refuses what ortune needs
-    ├── ModelError              the file is not a model that ONNX Runtime can load
-    ├── InputsError             the model's inputs cannot be made, or do not fit it
-    ├── MeasureError            the baseline itself cannot be measured
-    │   └── BackgroundLoadError      the program that was to run beside the measurements does not
-    └── RecordError             a config file cannot be read, or is not for this model
+    OrtuneError                     ortune cannot go on; the message says what failed, with which value
+    ├── UsageError                  an option or argument is not valid
+    ├── HostError                   the host cannot be read, or refuses what ortune needs
+    ├── ModelError                  the file is not a model that ONNX Runtime can load
+    ├── InputsError                 the inputs cannot be made, or do not fit the model
+    ├── MeasureError                the baseline itself cannot be measured
+    │   └── BackgroundLoadError     the background load does not run
+    └── RecordError                 a record cannot be read, or is not for this model
 
-A candidate that fails is not an error: it is a `Failure` value (`ortune.worker`), and the search goes on.
+A candidate that fails is not an error. It is a `Failure` value (`ortune.worker`), and the search goes on.
+
+Code below the command line does not know how the user wrote an option. An error therefore names the option by its
+Python name (`option="max_slowdown"`), and texts refer to options as `{budget}` or `{budget=60s}`. `OrtuneError.render`
+spells them as the caller's interface does: `--max-slowdown` on the command line, `max-slowdown` in `ortune.toml`,
+`max_slowdown` in Python.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from enum import IntEnum
+
+Spelling = Callable[[str, str], str]
+"""Spells an option, given its Python name and an example value, which may be empty."""
 
 
 class ExitCode(IntEnum):
@@ -29,29 +39,65 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
+def spell_in_python(name: str, value: str = "") -> str:
+    """Spell an option as a Python parameter: `budget="60s"`."""
+    return f'{name}="{value}"' if value else name
+
+
+def spell_as_flag(name: str, value: str = "") -> str:
+    """Spell an option as on the command line: `--budget 60s`."""
+    flag = f"--{name.replace('_', '-')}"
+    return f"{flag} {value}" if value else flag
+
+
+def spell_in_toml(name: str, value: str = "") -> str:
+    """Spell an option as in `ortune.toml`: `budget = "60s"`."""
+    key = name.replace("_", "-")
+    return f'{key} = "{value}"' if value else key
+
+
+def spell_options(text: str, spell: Spelling) -> str:
+    """Return a text in which each `{option}` and `{option=value}` is spelled by `spell`."""
+    return re.sub(r"\{([a-z][a-z_]*)(?:=([^{}]*))?\}", lambda found: spell(found[1], found[2] or ""), text)
+
+
 class OrtuneError(Exception):
     """ortune cannot go on, for a cause outside its own code.
 
     Args:
-        message: What failed, with which value.
+        message: What failed, with which value. It does not name the option.
         hint: What the user can do about it, a sentence; empty when the message says it.
+        option: Python name of the option whose value is at fault; empty when there is none.
     """
 
-    def __init__(self, message: str, hint: str = "") -> None:
+    def __init__(self, message: str, hint: str = "", *, option: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.option = option
+
+    def render(self, spell: Spelling = spell_in_python, where: str = "") -> tuple[str, str]:
+        """Return message and hint for one interface.
+
+        Args:
+            spell: Spells options.
+            where: Where the option was given, such as `ortune.toml, line 3`; empty when the option says it.
+        """
+        named = " ".join(part for part in (f"{where}:" if where else "", spell(self.option, "")) if part)
+        message = spell_options(self.message, spell)
+        return f"{named} {message}" if self.option else message, spell_options(self.hint, spell)
 
     def __str__(self) -> str:
-        return f"{self.message}\n{self.hint}" if self.hint else self.message
+        message, hint = self.render()
+        return f"{message}\n{hint}" if hint else message
 
 
 class UsageError(OrtuneError):
-    """An option or argument has no meaning."""
+    """An option or argument is not valid."""
 
 
 class HostError(OrtuneError):
-    """The host could not be read, or refuses what ortune needs."""
+    """The host cannot be read, or refuses what ortune needs."""
 
 
 class ModelError(OrtuneError):
@@ -59,7 +105,7 @@ class ModelError(OrtuneError):
 
 
 class InputsError(OrtuneError):
-    """The model's inputs cannot be made, or do not fit it."""
+    """The inputs cannot be made, or do not fit the model."""
 
 
 class MeasureError(OrtuneError):
@@ -67,8 +113,8 @@ class MeasureError(OrtuneError):
 
 
 class BackgroundLoadError(MeasureError):
-    """The program that was to run beside the measurements does not run."""
+    """The background load does not run."""
 
 
 class RecordError(OrtuneError):
-    """A config file cannot be read, or is not for this model."""
+    """A record cannot be read, or is not for this model."""
