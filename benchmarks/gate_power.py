@@ -49,7 +49,7 @@ from ortune.gate.results import GateRequest, Side
 from ortune.gate.run import run_gate
 from ortune.gate.sequential_test import HEAD, SequentialTest, pairs_for, play
 from ortune.knobs import DEFAULT, Config
-from ortune.worker import Block, BlockPlan, Failure, Live
+from ortune.worker import Block, BlockPlan, Failure, LiveCandidate
 from ortune.workload import Goal
 
 SLOWDOWNS = (0.0, 0.03, 0.05, 0.10, 0.15)
@@ -77,8 +77,8 @@ SLOW_WORKER = Path(__file__).parent / "slow_worker.py"
 class Slowed:
     """A candidate of a landscape whose calls take longer by a factor."""
 
-    def __init__(self, live: Live, factor: float) -> None:
-        self.config, self.loaded = live.config, live.loaded
+    def __init__(self, live: LiveCandidate, factor: float) -> None:
+        self.config, self.session_info = live.config, live.session_info
         self._live, self._factor = live, factor
 
     def measure(self, plan: BlockPlan) -> Block | Failure:
@@ -106,7 +106,7 @@ class ReplaySides:
         self.executor = executor
         self._factor = factor
 
-    def launch(self, position: int) -> Live | Failure:
+    def launch(self, position: int) -> LiveCandidate | Failure:
         """Make one of them live."""
         (live,) = self.executor.launch([DEFAULT], deadline_s=60)
         return Slowed(live, self._factor) if position == HEAD and not isinstance(live, Failure) else live
@@ -147,7 +147,7 @@ def samples_of(executor: ReplayExecutor, factor: float, n_blocks: int, block: Bl
     for _ in range(n_blocks):
         answer = live.measure(block)
         assert not isinstance(answer, Failure)
-        found.append(factor * cost(name, figure_of_block(name, answer, live.loaded.load_ns)))
+        found.append(factor * cost(name, figure_of_block(name, answer, live.session_info.load_ns)))
     return found
 
 

@@ -19,7 +19,8 @@ import numpy as np
 from ortune.host import HostClass
 from ortune.knobs import SearchSpace
 from ortune.model import Traits
-from ortune.worker.values import Failure, Runtime
+from ortune.worker.failure import Failure
+from ortune.worker.session_info import Runtime
 from ortune.workload import Goal
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from ortune.model import read_model
 from ortune.tuning.request import SearchRequest, prepare, search
 from ortune.worker import BlockPlan, Failure
 from ortune.worker.executor import ProcessExecutor, launch_reference
-from ortune.worker.load import generate
+from ortune.worker.load_generator import generate_load
 from ortune.workload import Tolerance, make_feed, make_load
 
 BARE_LOOP = """
@@ -113,13 +113,13 @@ def generators() -> None:
         plan = BlockPlan(
             load=make_load(clients=clients), duration_ns=10**9, lead_in_ns=10**8, min_calls=1, deadline_s=60
         )
-        window = generate(lambda sample: None, [0], plan, read)
+        window = generate_load(lambda sample: None, [0], plan, read)
         print(
             f"{clients} callers: {window.wall_ns / window.n_calls / 1e3:.3f} µs of wall time a call that does nothing"
         )
     for rate in (20, 50, 500):
         plan = BlockPlan(load=make_load(rate=rate), duration_ns=10**10, lead_in_ns=10**8, min_calls=1, deadline_s=60)
-        window = generate(lambda sample: None, [0], plan, read)
+        window = generate_load(lambda sample: None, [0], plan, read)
         p50, p99 = percentiles(window.latencies_ns, [50, 99])
         cpu_ns = (window.after - window.before) / window.n_calls
         print(

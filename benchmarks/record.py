@@ -32,9 +32,9 @@ from ortune.compare.figures import cost, figure_of_block
 from ortune.compare.open import open_executor
 from ortune.host import HostClass, read_host
 from ortune.knobs import Candidate
-from ortune.model import digest_of
+from ortune.model import compute_digest
 from ortune.tuning.request import SearchRequest, prepare
-from ortune.worker import Block, BlockPlan, Failure, Live
+from ortune.worker import Block, BlockPlan, Failure, LiveCandidate
 from ortune.worker.executor import ProcessExecutor, launch_reference
 from ortune.workload import Goal, make_goal, make_load
 
@@ -78,13 +78,13 @@ class Recorder:
         start_s = self.executor.now_s()
         answers = self.executor.launch([candidate.config for _, candidate in batch], deadline_s=LOAD_DEADLINE_S)
         self.launches.append((len(batch), self.executor.now_s() - start_s))
-        lives: list[tuple[int, int, Live]] = []
+        lives: list[tuple[int, int, LiveCandidate]] = []
         for (number, _), answer in zip(batch, answers, strict=True):
             if isinstance(answer, Failure):
                 self.fail(number, answer)
             else:
                 lives.append((number, len(self.loads_ns), answer))
-                self.loads_ns.append(answer.loaded.load_ns)
+                self.loads_ns.append(answer.session_info.load_ns)
         try:
             for _ in range(rounds):
                 for k in self.rng.permutation(len(lives)):
@@ -161,7 +161,7 @@ def record(arguments: argparse.Namespace, path: Path) -> None:
     recording = Recording(
         About(
             name=path.stem,
-            model=f"{arguments.model} {digest_of(setting.model.files)}",
+            model=f"{arguments.model} {compute_digest(setting.model.files)}",
             traits=setting.model.traits,
             host=HostClass.of(setting.host),
             host_text=describe_host(),

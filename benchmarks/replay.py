@@ -10,7 +10,10 @@ import numpy as np
 
 from benchmarks.landscape import Landscape
 from ortune.knobs import Config
-from ortune.worker.values import Block, BlockPlan, Failure, Live, Loaded, Memory, Runtime
+from ortune.worker.block import Block, BlockPlan, Memory
+from ortune.worker.failure import Failure
+from ortune.worker.interfaces import LiveCandidate
+from ortune.worker.session_info import Runtime, SessionInfo
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -55,11 +58,11 @@ class ReplayExecutor:
         """Let time pass."""
         self._time_s += duration_s
 
-    def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[Live | Failure]:
+    def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[LiveCandidate | Failure]:
         """Make all of them live, as far as the landscape knows them and they do not fail there."""
         landscape = self.landscape
         self.spend(landscape.start_s + landscape.launch_s * len(configs))
-        answers: list[Live | Failure] = []
+        answers: list[LiveCandidate | Failure] = []
         for config in configs:
             number = self._numbers.get(config.key)
             if number is None or math.isnan(landscape.log_costs[number]):
@@ -102,7 +105,9 @@ class ReplayLive:
     def __init__(self, executor: ReplayExecutor, config: Config, number: int) -> None:
         landscape = executor.landscape
         self.config = config
-        self.loaded = Loaded(load_ns=int(landscape.launch_s * 1e9), providers=("CPUExecutionProvider",), max_error=0.0)
+        self.session_info = SessionInfo(
+            load_ns=int(landscape.launch_s * 1e9), providers=("CPUExecutionProvider",), max_error=0.0
+        )
         self._executor = executor
         self._number = number
         self._level = float(landscape.log_costs[number]) + landscape.draw_luck(number, executor.rng)

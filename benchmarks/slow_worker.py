@@ -9,16 +9,17 @@ import sys
 import time
 from typing import Any
 
-from ortune.worker import Loaded
-from ortune.worker.main import Candidate, main
+from ortune.worker import SessionInfo
+from ortune.worker.candidate_session import CandidateSession
+from ortune.worker.main import main
 
 SHARE = float(sys.argv[1])
 
 
-class SlowCandidate(Candidate):
+class SlowCandidate(CandidateSession):
     """A candidate with a regression."""
 
-    def load(self) -> Loaded:
+    def load(self) -> SessionInfo:
         """Load as always, and make calls longer from then on."""
         loaded = super().load()
         call, clock = self.call, time.perf_counter_ns

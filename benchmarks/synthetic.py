@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.landscape import N_QUANTILES, Landscape, Pool
-from ortune.host import Core, Host, Limits, NumaNode, Topology
+from ortune.host import Core, Host, HostLimits, NumaNode, Topology
 from ortune.knobs import Candidate, Config, SearchSpace, build_space, catalogue
 from ortune.knobs.dimension import DEFAULT_CHOICE, Choice, Dimension
 from ortune.knobs.knob import Knob
@@ -106,7 +106,7 @@ def make_host(machine: Machine) -> Host:
         machine="x86_64",
         cpu_model=f"Synthetic, {machine.n_cpus} CPUs",
         topology=topology,
-        limits=Limits(usable=online),
+        limits=HostLimits(usable=online),
     )
 
 

@@ -11,12 +11,13 @@ from typing import Any
 import msgspec
 
 from ortune.knobs import DEFAULT
-from ortune.worker import Loaded
-from ortune.worker.main import Candidate, main
+from ortune.worker import SessionInfo
+from ortune.worker.candidate_session import CandidateSession
+from ortune.worker.main import main
 
 
-class FaultyCandidate(Candidate):
-    def load(self) -> Loaded:
+class FaultyCandidate(CandidateSession):
+    def load(self) -> SessionInfo:
         if self.request.config.provider == "TensorrtExecutionProvider":
             return self.pretend_to_build()
         level = self.request.config.session_options.get("graph_optimization_level")
@@ -34,7 +35,7 @@ class FaultyCandidate(Candidate):
         self.spoil(self.request.config.session_config.get("session.dynamic_block_base"))
         return loaded
 
-    def pretend_to_build(self) -> Loaded:
+    def pretend_to_build(self) -> SessionInfo:
         """Run on the CPU in the place of a provider that compiles models."""
         config = self.request.config
         options = dict(config.providers)[config.provider]

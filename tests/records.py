@@ -10,7 +10,7 @@ import msgspec
 
 from ortune.host import HostClass, read_host
 from ortune.knobs import Config
-from ortune.model import ModelInfo, digest_of, read_model
+from ortune.model import ModelInfo, compute_digest, read_model
 from ortune.record.files import encode_record, read_record
 from ortune.record.schema import Record
 from ortune.worker.runtime import read_installed_runtime
@@ -54,7 +54,9 @@ def make_record(model: Path, config: Config, *, load: Load | None = None, here: 
             record.evidence,
             winner=record.evidence.winner and msgspec.structs.replace(record.evidence.winner, config=config),
         ),
-        model=msgspec.structs.replace(record.model, path=str(model), digest=digest_of(info.files), files=info.files),
+        model=msgspec.structs.replace(
+            record.model, path=str(model), digest=compute_digest(info.files), files=info.files
+        ),
         workload=msgspec.structs.replace(
             record.workload, inputs=make_feed(info, InputOptions()).describe(), load=load or record.workload.load
         ),

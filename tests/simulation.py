@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ortune.host import Core, Host, Limits, NumaNode, Topology
+from ortune.host import Core, Host, HostLimits, NumaNode, Topology
 from ortune.knobs import Config
 from ortune.model import InputInfo, ModelFile, ModelInfo, OutputInfo, Traits
-from ortune.worker import Block, BlockPlan, Failure, Live, Loaded, Memory
-from ortune.worker.load import draw_arrivals
+from ortune.worker import Block, BlockPlan, Failure, LiveCandidate, Memory, SessionInfo
+from ortune.worker.load_generator import draw_arrivals
 
 Latency = Callable[[Config], float]
 """Given a config, returns the true duration of a call in ns; raising a Failure in a tuple makes it fail."""
@@ -35,7 +35,7 @@ def make_host(n_cores: int = 2, *, smt: int = 1, n_nodes: int = 1, usable: tuple
             l3_domains=tuple(node.cpus for node in nodes),
             source="sysfs",
         ),
-        limits=Limits(usable=online if usable is None else usable),
+        limits=HostLimits(usable=online if usable is None else usable),
     )
 
 
@@ -65,7 +65,7 @@ def sojourn_times(arrivals: np.ndarray, services: np.ndarray, n_servers: int) ->
 class SimulatedLive:
     def __init__(self, executor: SimulatedExecutor, config: Config) -> None:
         self.config = config
-        self.loaded = Loaded(load_ns=1_000_000, providers=("CPUExecutionProvider",), max_error=0.0)
+        self.session_info = SessionInfo(load_ns=1_000_000, providers=("CPUExecutionProvider",), max_error=0.0)
         self._executor = executor
         # Each launch has its own luck with memory layout.
         self._luck = float(np.exp(executor.rng.normal(0, executor.launch_sigma)))
@@ -149,8 +149,8 @@ class SimulatedExecutor:
         self.live: set[SimulatedLive] = set()
         self.launched: list[Config] = []
 
-    def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[Live | Failure]:
-        answers: list[Live | Failure] = []
+    def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[LiveCandidate | Failure]:
+        answers: list[LiveCandidate | Failure] = []
         self.time_s += 0.15
         for config in configs:
             self.time_s += 0.05

@@ -801,9 +801,9 @@ class TestPieces:
         assert {word for word in section.split() if word.startswith("--")} <= known
 
     def test_workers_are_told_to_be_left_alone(self) -> None:
-        from ortune.worker.values import UNTUNED
+        from ortune.worker.child_process import APPLY_OFF
 
-        assert UNTUNED == {PLAN_VARIABLE: OFF}
+        assert APPLY_OFF == {PLAN_VARIABLE: OFF}
 
     def test_what_the_hook_repeats_is_the_same(self) -> None:
         """It runs where ortune is not, and has its own copies."""

@@ -58,7 +58,9 @@ class TestBinding:
         from ortune.worker import calls
 
         session = make_session(str(TINY_CNN), DEFAULT)
-        bound = calls.Bound(session, [output.name for output in session.get_outputs()], Config(io_binding=True), None)
+        bound = calls.BoundCall(
+            session, [output.name for output in session.get_outputs()], Config(io_binding=True), None
+        )
         for seed in range(3):
             given = sample(seed)
             bound._fill(given)
@@ -74,7 +76,7 @@ class TestBinding:
         given = sample()
         reference = plain(given)
         config = Config(io_binding=True, providers=(("CUDAExecutionProvider", {"enable_cuda_graph": "1"}), (CPU, {})))
-        bound = calls.Bound(session, [output.name for output in session.get_outputs()], config, reference)
+        bound = calls.BoundCall(session, [output.name for output in session.get_outputs()], config, reference)
         addresses = {bound(given)[0].data_ptr() for _ in range(3)}
         assert len(addresses) == 1
 
@@ -125,7 +127,7 @@ def measured(executor: ProcessExecutor, config: Config) -> Any:
         block = live.measure(BlockPlan(load=load, duration_ns=20_000_000, lead_in_ns=0, min_calls=2, deadline_s=30))
         assert not isinstance(block, Failure), block
         assert block.n_calls > 0
-        return live.loaded
+        return live.session_info
     finally:
         live.close()
 

@@ -15,7 +15,7 @@ from ortune.compare.figures import (
     supported_percentile,
 )
 from ortune.worker import Block
-from ortune.worker.values import Memory
+from ortune.worker.block import Memory
 
 
 def block(samples: list[int], cases: list[int] | None = None, **fields: object) -> Block:

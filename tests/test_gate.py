@@ -37,7 +37,7 @@ from ortune.gate.run import Wish, exit_decision, judge_together, make_request, p
 from ortune.gate.sequential_test import HEAD, SequentialResult, SequentialTest, decide, pairs_for, play
 from ortune.gate.sides import check_python, read_side
 from ortune.knobs import Config
-from ortune.worker import BlockPlan, Failure, Live
+from ortune.worker import BlockPlan, Failure, LiveCandidate
 from ortune.workload import Goal, InputOptions, Load, Objective, make_goal, make_load
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.records import make_record, write
@@ -142,7 +142,7 @@ class SimulatedSides:
     def __init__(self, call_ns: float, factor: float = 1.0) -> None:
         self.executor = SimulatedExecutor(lambda config: call_ns * (factor if config == ONE_THREAD else 1))
 
-    def launch(self, position: int) -> Live | Failure:
+    def launch(self, position: int) -> LiveCandidate | Failure:
         (live,) = self.executor.launch([ONE_THREAD if position == HEAD else Config()], deadline_s=60)
         return live
 

@@ -20,7 +20,7 @@ from ortune.host import HostClass, read_host
 from ortune.host.conditions import read_conditions
 from ortune.host.default_pool import default_pool
 from ortune.host.linux import parse_cpu_list, parse_cpu_mask
-from ortune.host.macos import parse_sysctl, topology_of
+from ortune.host.macos import build_topology, parse_sysctl
 from tests.conftest import ROOT
 from tests.simulation import make_host
 
@@ -111,7 +111,7 @@ machdep.cpu.brand_string: Apple M1 Pro
 
 def test_a_mac_with_two_kinds_of_cores() -> None:
     values = parse_sysctl(MAC)
-    topology = topology_of(values)
+    topology = build_topology(values)
     assert values["machdep.cpu.brand_string"] == "Apple M1 Pro"
     assert topology is not None
     assert len(topology.cores) == 10
@@ -121,7 +121,7 @@ def test_a_mac_with_two_kinds_of_cores() -> None:
 
 
 def test_an_intel_mac_has_hardware_threads() -> None:
-    topology = topology_of(parse_sysctl("hw.physicalcpu = 4\nhw.logicalcpu = 8\n"))
+    topology = build_topology(parse_sysctl("hw.physicalcpu = 4\nhw.logicalcpu = 8\n"))
     assert topology is not None
     assert [len(core.cpus) for core in topology.cores] == [2, 2, 2, 2]
     assert topology.kinds == ()
@@ -129,8 +129,8 @@ def test_an_intel_mac_has_hardware_threads() -> None:
 
 @given(st.text(alphabet="hw.perflvphysicu:0123456789 \n-x", max_size=80))
 def test_odd_sysctl_output_never_raises(text: str) -> None:
-    topology_of(parse_sysctl(text + "\nhw.nperflevels: 3\nhw.perflevel1.physicalcpu: 2"))
-    assert topology_of(parse_sysctl(text[:0])) is None
+    build_topology(parse_sysctl(text + "\nhw.nperflevels: 3\nhw.perflevel1.physicalcpu: 2"))
+    assert build_topology(parse_sysctl(text[:0])) is None
 
 
 def test_a_host_that_tells_only_counts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ortune.host import Core, Host, Limits, NumaNode, Quota, Topology, read_host
+from ortune.host import Core, Host, HostLimits, NumaNode, Quota, Topology, read_host
 from ortune.knobs import DEFAULT, KNOBS, Config, SearchSpace, build_space, describe
 from ortune.knobs.affinity import format_affinity, parse_affinity
 from ortune.knobs.space import canonical, thread_counts
@@ -69,7 +69,7 @@ def hosts(draw: st.DrawFn) -> Host:
         machine="x86_64",
         cpu_model="",
         topology=topology,
-        limits=Limits(usable=tuple(usable), quota=quota),
+        limits=HostLimits(usable=tuple(usable), quota=quota),
     )
 
 

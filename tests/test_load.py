@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ortune.worker import BlockPlan
-from ortune.worker.load import cpu_between, draw_arrivals, generate, work_within
+from ortune.worker.load_generator import cpu_between, draw_arrivals, generate_load, work_within
 from ortune.workload import Load, make_load
 from tests.simulated_clock import SimulatedClock
 from tests.simulation import sojourn_times
@@ -50,7 +50,7 @@ def test_sojourn_times_are_those_of_a_queue(arrivals: str, clients: int, mean_ms
     block = plan(load)
     services = [int(value) for value in np.random.default_rng(1).exponential(mean_ms * MS, 400)]
     clock = SimulatedClock()
-    window = generate(replay(clock), services, block, reader(clock), clock)
+    window = generate_load(replay(clock), services, block, reader(clock), clock)
     due = draw_arrivals(load, block.lead_in_ns, block.lead_in_ns + block.duration_ns, block.seed)
     order = [services[(block.seed + number) % len(services)] for number in range(len(due))]
     expected = sojourn_times(due, np.array(order), clients)
@@ -64,7 +64,7 @@ def test_sojourn_times_are_those_of_a_queue(arrivals: str, clients: int, mean_ms
 def test_with_more_than_can_be_served_the_rest_is_given_up_and_counts() -> None:
     load = make_load(rate=100, arrivals="periodic")
     clock = SimulatedClock()
-    window = generate(replay(clock), [40 * MS], plan(load, duration_ms=1000, lead_in_ms=0), reader(clock), clock)
+    window = generate_load(replay(clock), [40 * MS], plan(load, duration_ms=1000, lead_in_ms=0), reader(clock), clock)
     # 100 requests arrive, 25 a second are served, for two seconds.
     assert len(window.latencies_ns) == 100
     assert window.service_ns == 40 * MS
@@ -76,7 +76,7 @@ def test_with_more_than_can_be_served_the_rest_is_given_up_and_counts() -> None:
 def test_callers_that_are_free_wait_for_the_next_arrival() -> None:
     load = make_load(rate=10, arrivals="periodic")
     clock = SimulatedClock()
-    window = generate(replay(clock), [3 * MS], plan(load), reader(clock), clock)
+    window = generate_load(replay(clock), [3 * MS], plan(load), reader(clock), clock)
     assert set(window.latencies_ns.tolist()) == {3 * MS}
     assert window.wall_ns == 1000 * MS
     assert window.n_calls == pytest.approx(10)
@@ -85,7 +85,7 @@ def test_callers_that_are_free_wait_for_the_next_arrival() -> None:
 @pytest.mark.parametrize("clients", [2, 5])
 def test_a_closed_loop_keeps_all_callers_busy(clients: int) -> None:
     clock = SimulatedClock()
-    window = generate(replay(clock), [7 * MS], plan(make_load(clients=clients)), reader(clock), clock)
+    window = generate_load(replay(clock), [7 * MS], plan(make_load(clients=clients)), reader(clock), clock)
     assert window.wall_ns == 1000 * MS
     assert window.n_calls == pytest.approx(clients * 1000 / 7)
     assert set(window.latencies_ns.tolist()) == {7 * MS}
@@ -94,14 +94,14 @@ def test_a_closed_loop_keeps_all_callers_busy(clients: int) -> None:
 
 def test_a_closed_loop_waits_for_slow_callers() -> None:
     clock = SimulatedClock()
-    window = generate(replay(clock), [5000 * MS], plan(make_load(clients=2), min_calls=2), reader(clock), clock)
+    window = generate_load(replay(clock), [5000 * MS], plan(make_load(clients=2), min_calls=2), reader(clock), clock)
     assert len(window.latencies_ns) >= 4
     assert window.n_calls / window.wall_ns == pytest.approx(2 / (5000 * MS))
 
 
 def test_back_to_back() -> None:
     clock = SimulatedClock()
-    window = generate(replay(clock), [30 * MS], plan(Load()), reader(clock), clock)
+    window = generate_load(replay(clock), [30 * MS], plan(Load()), reader(clock), clock)
     assert window.lead_in_ns == 120 * MS
     assert window.wall_ns == 1020 * MS
     assert window.latencies_ns.tolist() == [30 * MS] * 34
@@ -112,7 +112,7 @@ def test_back_to_back() -> None:
 def test_each_latency_knows_its_sample(load: Load) -> None:
     clock = SimulatedClock()
     services = [2 * MS, 3 * MS, 5 * MS, 7 * MS]
-    window = generate(replay(clock), services, plan(load), reader(clock), clock)
+    window = generate_load(replay(clock), services, plan(load), reader(clock), clock)
     assert len(set(window.positions.tolist())) == 4
     if load.scenario != "server":
         assert [services[position] for position in window.positions] == window.latencies_ns.tolist()
@@ -131,7 +131,7 @@ def test_what_a_call_raises_is_raised(load: Load) -> None:
             raise ValueError("no more")
 
     with pytest.raises(ValueError, match="no more"):
-        generate(call, [0], plan(load), reader(clock), clock)
+        generate_load(call, [0], plan(load), reader(clock), clock)
 
 
 def test_the_real_clock() -> None:
@@ -141,7 +141,7 @@ def test_the_real_clock() -> None:
     calls: list[float] = []
     for load in (Load(), make_load(clients=2), make_load(rate=200)):
         calls.clear()
-        window = generate(
+        window = generate_load(
             lambda sample: calls.append(sample) or time.sleep(sample),  # type: ignore[func-returns-value]
             [0.001],
             plan(load, duration_ms=60, lead_in_ms=10),

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from models.make_tiny import make_cnn, make_encoder
 from ortune.errors import ModelError
-from ortune.model import digest_of, read_model
+from ortune.model import compute_digest, read_model
 from tests.conftest import TINY_CNN, TINY_ENCODER
 
 
@@ -117,15 +117,15 @@ def external(tmp_path: Path) -> Path:
 def test_external_data_is_part_of_the_digest(external: Path) -> None:
     model = read_model(external)
     assert [file.name for file in model.files] == ["external.onnx", "weights.bin"]
-    before = digest_of(model.files)
+    before = compute_digest(model.files)
     data = external.parent / "weights.bin"
     data.write_bytes(data.read_bytes()[:-4] + b"\1\2\3\4")
-    assert digest_of(read_model(external).files) != before
+    assert compute_digest(read_model(external).files) != before
 
 
 def test_a_renamed_model_keeps_its_digest(tmp_path: Path) -> None:
     shutil.copy(TINY_CNN, tmp_path / "other.onnx")
-    assert digest_of(read_model(tmp_path / "other.onnx").files) == digest_of(read_model(TINY_CNN).files)
+    assert compute_digest(read_model(tmp_path / "other.onnx").files) == compute_digest(read_model(TINY_CNN).files)
 
 
 def test_missing_external_data_is_named(external: Path) -> None:

@@ -22,11 +22,17 @@ from ortune.knobs.providers import PROVIDERS, chain_of, find_provider
 from ortune.model import read_model
 from ortune.record.files import read_record
 from ortune.tuning.request import choose_providers
-from ortune.worker import Failure, Loaded
+from ortune.worker import Failure, SessionInfo
 from ortune.worker.executor import ProcessExecutor, launch_reference
 from ortune.worker.gpu import GpuReader, physical_number
-from ortune.worker.main import find_unapplied, is_same
-from ortune.worker.runtime import PROBE_MODEL, explain_fault, find_fault, installed_version, read_installed_runtime
+from ortune.worker.readback import find_unapplied, is_same
+from ortune.worker.runtime import (
+    PROBE_MODEL,
+    explain_provider_fault,
+    find_provider_fault,
+    installed_version,
+    read_installed_runtime,
+)
 from ortune.workload import Feed, InputOptions, Tolerance, make_feed
 from tests.conftest import FAULTY_WORKER, TINY_CNN, TINY_ENCODER, run_ortune
 from tests.simulation import make_host, make_model
@@ -38,7 +44,7 @@ OPENVINO = "OpenVINOExecutionProvider"
 
 RUNTIME = read_installed_runtime()
 AVAILABLE = RUNTIME.providers if RUNTIME else ()
-HAS_GPU = CUDA in AVAILABLE and not find_fault(CUDA)
+HAS_GPU = CUDA in AVAILABLE and not find_provider_fault(CUDA)
 needs_gpu = pytest.mark.skipif(not HAS_GPU, reason=f"{CUDA} does not work here")
 needs_gpu_wheel = pytest.mark.skipif(CUDA not in AVAILABLE or HAS_GPU, reason="needs onnxruntime-gpu without a GPU")
 needs_openvino = pytest.mark.skipif(OPENVINO not in AVAILABLE, reason="needs onnxruntime-openvino")
@@ -163,7 +169,7 @@ class TestDetection:
         assert onnx.load_from_string(base64.b64decode(PROBE_MODEL)) == model
 
     def test_the_cpu_works(self) -> None:
-        assert find_fault(CPU) == ""
+        assert find_provider_fault(CPU) == ""
 
     def test_the_version_is_told_without_importing(self) -> None:
         assert RUNTIME and installed_version() == RUNTIME.onnxruntime
@@ -208,15 +214,15 @@ class TestDetection:
         ],
     )
     def test_the_cause_is_found_in_the_log(self, log: str, why: str) -> None:
-        assert why in explain_fault(log, 3)
+        assert why in explain_provider_fault(log, 3)
 
     def test_an_ended_process_is_told(self) -> None:
-        assert explain_fault("", -11) == "the process ended with status -11"
+        assert explain_provider_fault("", -11) == "the process ended with status -11"
 
 
 class TestReadBack:
-    def loaded(self, **given: Any) -> Loaded:
-        return Loaded(load_ns=1, providers=(CUDA, CPU), **given)
+    def loaded(self, **given: Any) -> SessionInfo:
+        return SessionInfo(load_ns=1, providers=(CUDA, CPU), **given)
 
     def test_a_provider_without_nodes_was_not_applied(self) -> None:
         config = Config(providers=chain_of(CUDA))
@@ -226,7 +232,7 @@ class TestReadBack:
         )
 
     def test_a_provider_that_fell_away_is_told(self) -> None:
-        fallen = Loaded(load_ns=1, providers=(CPU,))
+        fallen = SessionInfo(load_ns=1, providers=(CPU,))
         assert f"without {CUDA}" in find_unapplied(Config(providers=chain_of(CUDA)), fallen)
 
     def test_an_option_that_did_not_take_is_told(self) -> None:
@@ -266,9 +272,9 @@ class TestBuilds:
             assert not isinstance(second, Failure)
             assert executor.build_s(config) == built_s
             assert executor.build_s(DEFAULT) is None
-            assert second.loaded.build_s == built_s
+            assert second.session_info.build_s == built_s
             # Both find the same cache, and what is written to the record knows nothing of it.
-            folders = {live.loaded.settings["tensorrt.trt_engine_cache_path"] for live in (first, second)}
+            folders = {live.session_info.settings["tensorrt.trt_engine_cache_path"] for live in (first, second)}
             assert len(folders) == 1
             assert second.config == config
 
@@ -328,7 +334,7 @@ class TestGpuWheelWithoutGpu:
 
     @pytest.mark.parametrize("name", [CUDA, TENSORRT])
     def test_the_provider_is_found_not_to_work(self, name: str) -> None:
-        assert find_fault(name)
+        assert find_provider_fault(name)
 
     def test_auto_goes_on_with_the_cpu(self) -> None:
         working, faults = choose_providers(None)

@@ -18,7 +18,7 @@ from ortune.knobs import DEFAULT, Config, build_space
 from ortune.tuning.outcome import Budget, Outcome, Progress
 from ortune.tuning.pareto import find_front, find_knee
 from ortune.tuning.search import SearchSettings, run_search
-from ortune.worker import Block, BlockPlan, Failure, Live
+from ortune.worker import Block, BlockPlan, Failure, LiveCandidate
 from ortune.workload import Goal, Load, make_goal, make_load
 from tests.simulation import SimulatedExecutor, make_host, make_model
 
@@ -53,7 +53,7 @@ def search(
 ) -> Outcome:
     (first,) = executor.launch([DEFAULT], deadline_s=1)
     assert not isinstance(first, Failure)
-    live: Live = first
+    live: LiveCandidate = first
     outcome = run_search(
         build_space(make_host(n_cores), make_model()),
         executor,
@@ -521,7 +521,7 @@ def test_all_of_a_round_see_the_same_traffic_and_rounds_differ() -> None:
     seen: list[int] = []
 
     class Recorder:
-        config, loaded = DEFAULT, lives[0].loaded
+        config, session_info = DEFAULT, lives[0].session_info
 
         def measure(self, plan: BlockPlan) -> Block | Failure:
             seen.append(plan.seed)

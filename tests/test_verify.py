@@ -15,7 +15,7 @@ from ortune.knobs import DEFAULT, Config
 from ortune.model import read_model
 from ortune.record.schema import Record
 from ortune.worker import Failure
-from ortune.worker.values import FailureKind
+from ortune.worker.failure import FailureKind
 from ortune.workload import InputData, make_feed
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.records import make_record, write

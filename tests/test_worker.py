@@ -21,12 +21,12 @@ from ortune.knobs import DEFAULT, Config
 from ortune.model import read_model
 from ortune.record.schema import SCHEMA
 from ortune.tuning.request import SearchRequest, prepare, search
-from ortune.worker import Block, BlockPlan, Failure, Live, cpu
-from ortune.worker import main as worker
+from ortune.worker import Block, BlockPlan, Failure, LiveCandidate, cpu, readback
 from ortune.worker.cpu import busy_ns, foreign_share, read_memory, tick_ns
-from ortune.worker.executor import WORKER_COMMAND, ProcessExecutor, Worker, launch_reference
-from ortune.worker.main import find_unpinned, read_pool
-from ortune.worker.values import PoolThread
+from ortune.worker.executor import WORKER_COMMAND, ProcessExecutor, launch_reference
+from ortune.worker.process import WorkerProcess
+from ortune.worker.readback import find_unpinned, read_pool
+from ortune.worker.session_info import PoolThread
 from ortune.workload import InputOptions, Load, Tolerance, make_feed, make_load
 from tests.conftest import FAULTY_WORKER, ROOT, TINY_CNN, TINY_ENCODER
 
@@ -71,13 +71,13 @@ def faulty() -> Iterator[ProcessExecutor]:
         yield made
 
 
-def launch(executor: ProcessExecutor, config: Config, deadline_s: float = 60) -> Live | Failure:
+def launch(executor: ProcessExecutor, config: Config, deadline_s: float = 60) -> LiveCandidate | Failure:
     (answer,) = executor.launch([config], deadline_s=deadline_s)
     return answer
 
 
-def must_live(answer: Live | Failure) -> Worker:
-    assert isinstance(answer, Worker), answer
+def must_live(answer: LiveCandidate | Failure) -> WorkerProcess:
+    assert isinstance(answer, WorkerProcess), answer
     return answer
 
 
@@ -183,10 +183,10 @@ def test_settings_are_read_back(executor: ProcessExecutor) -> None:
     )
     worker = must_live(launch(executor, config))
     worker.close()
-    assert worker.loaded.settings == config.settings
-    assert worker.loaded.providers == ("CPUExecutionProvider",)
-    assert worker.loaded.max_error is not None
-    assert worker.loaded.max_error < 1e-4
+    assert worker.session_info.settings == config.settings
+    assert worker.session_info.providers == ("CPUExecutionProvider",)
+    assert worker.session_info.max_error is not None
+    assert worker.session_info.max_error < 1e-4
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads are read from /proc")
@@ -200,7 +200,7 @@ def test_pool_threads_are_read_back(executor: ProcessExecutor) -> None:
         )
         worker = must_live(launch(executor, config))
         worker.close()
-        assert [thread.cpus for thread in worker.loaded.threads] == [(number,)]
+        assert [thread.cpus for thread in worker.session_info.threads] == [(number,)]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads are read from /proc")
@@ -386,7 +386,7 @@ def test_threads_that_pin_themselves_late_are_waited_for(monkeypatch: pytest.Mon
 
 
 def test_threads_that_never_pin_themselves_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "PINNING_S", 0.02)
+    monkeypatch.setattr(readback, "PINNING_S", 0.02)
     monkeypatch.setattr(cpu, "read_threads", lambda ids: (PoolThread(cpus=(0, 1)),))
     config = Config(session_config={"session.intra_op_thread_affinities": "2"})
     threads = read_pool(frozenset({7}), config, 1)

@@ -10,7 +10,7 @@ from ortune.apply.fit import Mismatch, check_model, find_mismatches
 from ortune.host import read_host
 from ortune.model import read_model
 from ortune.record.schema import Record, base_of
-from ortune.worker import Failure, Loaded, Runtime
+from ortune.worker import Failure, Runtime, SessionInfo
 from ortune.worker.executor import FIRST_LOAD_DEADLINE_S, ProcessExecutor, launch_reference
 from ortune.workload import InputOptions, make_feed
 
@@ -25,13 +25,13 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     runtime: Runtime
-    loaded: Loaded | Failure
+    loaded: SessionInfo | Failure
     mismatches: tuple[Mismatch, ...]
 
     @property
     def works(self) -> bool:
         """Whether the config works here."""
-        return isinstance(self.loaded, Loaded)
+        return isinstance(self.loaded, SessionInfo)
 
     @property
     def fits(self) -> bool:
@@ -69,6 +69,6 @@ def run_once(record: Record, model: str | Path, data: str | None = None) -> Chec
         (tuned,) = executor.launch([record.config], deadline_s=FIRST_LOAD_DEADLINE_S)
         return CheckResult(
             runtime=executor.runtime,
-            loaded=tuned if isinstance(tuned, Failure) else tuned.loaded,
+            loaded=tuned if isinstance(tuned, Failure) else tuned.session_info,
             mismatches=find_mismatches(record, host, executor.runtime),
         )

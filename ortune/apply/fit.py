@@ -8,8 +8,8 @@ import msgspec
 
 from ortune.errors import ModelError
 from ortune.host import Host, HostClass
-from ortune.host.names import HOST_NAMES, show_property
-from ortune.model import digest_of, hash_file
+from ortune.host.host_class import HOST_NAMES, show_property
+from ortune.model import compute_digest, hash_file
 from ortune.record.files import check_digest
 from ortune.record.schema import Record
 from ortune.worker import Runtime
@@ -51,7 +51,7 @@ def check_model(record: Record, model: str | Path) -> None:
             found += [hash_file(path.parent, file.name) for file in files[1:]]
         except ModelError as error:
             raise ModelError(error.message, "The record says that this file belongs to the model.") from None
-    check_digest(record, path, digest_of(found))
+    check_digest(record, path, compute_digest(found))
 
 
 def find_mismatches(record: Record, host: Host, runtime: Runtime) -> tuple[Mismatch, ...]:

@@ -22,7 +22,7 @@ from ortune.knobs import CPU, DEFAULT, Config, find_knob
 from ortune.knobs.knob import PLACES
 from ortune.knobs.own import PROVIDERS
 from ortune.knobs.providers import chain_of, find_provider
-from ortune.model.values import Model
+from ortune.model.identity import ModelIdentity
 from ortune.record.files import read_record
 from ortune.tuning.request import PreparedSearch
 from ortune.worker import Failure, Runtime
@@ -70,7 +70,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     calls_needed: int
     noise: Noise
     workload: Workload
-    model: Model
+    model: ModelIdentity
     host: HostClass
     runtime: Runtime
 

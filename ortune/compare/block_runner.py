@@ -12,7 +12,7 @@ from ortune.compare.figures import figure_of_block
 from ortune.compare.results import Noise, Stage, StageTime
 from ortune.errors import MeasureError
 from ortune.knobs import Config
-from ortune.worker import Block, BlockPlan, Executor, Failure, Live
+from ortune.worker import Block, BlockPlan, Executor, Failure, LiveCandidate
 from ortune.workload import Objective
 
 PATIENCE = 0.3
@@ -65,11 +65,11 @@ class BlockRunner:
         self._n_slowed = 0
         self._inference_s = 0.0
 
-    def launch(self, configs: Sequence[Config]) -> list[Live | Failure]:
+    def launch(self, configs: Sequence[Config]) -> list[LiveCandidate | Failure]:
         """Make candidates live."""
         return self.executor.launch(configs, deadline_s=self.load_deadline_s)
 
-    def block(self, live: Live, plan: BlockPlan) -> Block | Failure:
+    def block(self, live: LiveCandidate, plan: BlockPlan) -> Block | Failure:
         """Measure one block, again while it is contended and patience lasts."""
         for attempt in range(MAX_REPEATS + 1):
             self.check()
@@ -88,11 +88,13 @@ class BlockRunner:
             self._n_repeated += 1
         raise AssertionError("unreachable")
 
-    def round(self, lives: Sequence[Live], plan: BlockPlan) -> Round:
+    def round(self, lives: Sequence[LiveCandidate], plan: BlockPlan) -> Round:
         """Measure one block of each candidate in shuffled order."""
         return self.sequence(lives, self.rng.permutation(len(lives)).tolist(), plan)
 
-    def sequence(self, lives: Sequence[Live] | Mapping[int, Live], order: Sequence[int], plan: BlockPlan) -> Round:
+    def sequence(
+        self, lives: Sequence[LiveCandidate] | Mapping[int, LiveCandidate], order: Sequence[int], plan: BlockPlan
+    ) -> Round:
         """Measure one block of each candidate in the given order, all under the same traffic."""
         plan = msgspec.structs.replace(plan, seed=int(self.rng.integers(2**31)))
         blocks: dict[int, Block] = {}
@@ -105,7 +107,7 @@ class BlockRunner:
                 blocks[position] = answer
         return Round(
             blocks=blocks,
-            loads_ns={position: lives[position].loaded.load_ns for position in blocks},
+            loads_ns={position: lives[position].session_info.load_ns for position in blocks},
             failures=failures,
             contended=any(block.contended for block in blocks.values()),
         )

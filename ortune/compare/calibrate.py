@@ -6,7 +6,7 @@ import msgspec
 
 from ortune.compare.block_plan import Pace, block_plan, pace_of
 from ortune.compare.block_runner import BlockRunner, raise_default
-from ortune.worker import Block, BlockPlan, Failure, Live
+from ortune.worker import Block, BlockPlan, Failure, LiveCandidate
 from ortune.workload import Goal
 
 FIRST_BLOCK_NS = 100_000_000
@@ -23,7 +23,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: int
 
 
-def calibrate(meter: BlockRunner, first: Live, goal: Goal, *, n_cases: int, quota: bool) -> Calibration:
+def calibrate(meter: BlockRunner, first: LiveCandidate, goal: Goal, *, n_cases: int, quota: bool) -> Calibration:
     """Find out how fast calls follow each other, and how long a launch takes."""
     load = goal.load
     plan = BlockPlan(
@@ -34,7 +34,7 @@ def calibrate(meter: BlockRunner, first: Live, goal: Goal, *, n_cases: int, quot
         deadline_s=FIRST_DEADLINE_S,
     )
 
-    def measure(live: Live, plan: BlockPlan) -> Block:
+    def measure(live: LiveCandidate, plan: BlockPlan) -> Block:
         meter.check()
         block = live.measure(plan)
         if isinstance(block, Failure):
@@ -53,10 +53,10 @@ def calibrate(meter: BlockRunner, first: Live, goal: Goal, *, n_cases: int, quot
     launch_s = meter.executor.now_s() - start_s
     if isinstance(again, Failure):
         raise_default(again)
-    found = pace(block, again.loaded.load_ns)
+    found = pace(block, again.session_info.load_ns)
     try:
         # A second interim: the first block of a fresh machine is often slower.
-        second = pace(measure(again, block_plan(found)), again.loaded.load_ns)
+        second = pace(measure(again, block_plan(found)), again.session_info.load_ns)
         if second.call_ns < found.call_ns:
             found = second
     finally:

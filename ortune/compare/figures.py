@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.worker.values import Block
+from ortune.worker.block import Block
 from ortune.workload import FIGURES, Objective
 
 Z_95 = 1.959964

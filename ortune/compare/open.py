@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from ortune.model import ModelInfo, digest_of
-from ortune.model.values import Model
+from ortune.model import ModelInfo, compute_digest
+from ortune.model.identity import ModelIdentity
 from ortune.worker.background_load import BackgroundLoad
 from ortune.worker.executor import ProcessExecutor
 from ortune.workload import Feed, Goal, Tolerance, Workload
@@ -54,9 +54,9 @@ def open_executor(setting: PreparedSearch) -> Iterator[tuple[ProcessExecutor, Ca
         yield executor, background_load.check if background_load else lambda: None
 
 
-def describe_model(path: str, model: ModelInfo) -> Model:
+def describe_model(path: str, model: ModelInfo) -> ModelIdentity:
     """Return a model's identity, as it is written to the record."""
-    return Model(path=path, digest=digest_of(model.files), files=model.files)
+    return ModelIdentity(path=path, digest=compute_digest(model.files), files=model.files)
 
 
 def describe_workload(goal: Goal, feed: Feed, tolerance: Tolerance, background_load: str | None) -> Workload:

@@ -26,7 +26,7 @@ from ortune.compare.interval import Interval
 from ortune.compare.results import CONFIDENCE, LimitCheck, Speedup, Summary
 from ortune.compare.stats import TRIM, TYPICAL_TRIM, clustered_interval, t_interval
 from ortune.knobs import Config
-from ortune.worker import Block, BlockPlan, Failure, Live, Loaded
+from ortune.worker import Block, BlockPlan, Failure, LiveCandidate, SessionInfo
 from ortune.worker.cpu import QUIET_SHARE
 from ortune.workload import FIGURES, Goal, Limit, Load, Objective
 
@@ -51,7 +51,7 @@ class PairedRun:
         self.configs = tuple(configs)
         self.load = load
         self.launches: list[list[Round]] = []
-        self.loaded: dict[int, list[Loaded]] = {position: [] for position in range(len(configs))}
+        self.loaded: dict[int, list[SessionInfo]] = {position: [] for position in range(len(configs))}
         self.failures: dict[int, Failure] = {}
 
     @property
@@ -91,7 +91,7 @@ class PairedRun:
     def _play_launch(self, meter: BlockRunner, block: BlockPlan, number: int, rounds: int) -> None:
         measured: list[Round] = []
         self.launches.append(measured)
-        lives: dict[int, Live] = {}
+        lives: dict[int, LiveCandidate] = {}
         try:
             n = len(self.configs)
             # Nobody is always the first to start, nor the first to be measured.
@@ -104,7 +104,7 @@ class PairedRun:
                     self._fail(position, answer)
                 else:
                     lives[position] = answer
-                    self.loaded[position].append(answer.loaded)
+                    self.loaded[position].append(answer.session_info)
             order: list[int] = []
             for step in range(rounds):
                 order = order[::-1] if step % 2 else [int(each) for each in meter.rng.permutation(sorted(lives))]

@@ -8,7 +8,7 @@ import msgspec
 
 from ortune.compare.interval import Interval
 from ortune.knobs.config import Config
-from ortune.worker import Loaded
+from ortune.worker import SessionInfo
 from ortune.workload import Objective
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     steady_bytes: int | None = None
     peak_bytes: int | None = None
     gpu_bytes: int | None = None
-    session: Loaded
+    session: SessionInfo
 
 
 class Speedup(Interval, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -16,8 +16,7 @@ import msgspec
 
 from ortune.knobs.config import CPU_PROVIDER, DEFAULT, Config
 from ortune.worker.child_process import Enter, answer_parent, ask_child
-from ortune.worker.main import failure_of
-from ortune.worker.values import Failure
+from ortune.worker.failure import Failure, make_failure
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -117,7 +116,7 @@ def look(request: OptimizeRequest, enter: Enter) -> Optimized:
         try:
             run_ns = _time_runs(request.model_path, Path(request.feed_path))
         except Exception as error:  # noqa: BLE001  (that it does not run on these inputs is told, and the rest goes on)
-            missing["run_ns"] = failure_of(error, "check").message
+            missing["run_ns"] = make_failure(error, "check").message
     enter("load")
     creation_ns = _time_creation(request.model_path, first_ns)
     graphs: dict[str, str] = {}
@@ -125,7 +124,7 @@ def look(request: OptimizeRequest, enter: Enter) -> Optimized:
         try:
             graphs[level] = _write_graph(request, level)
         except Exception as error:  # noqa: BLE001  (not every model can be written; the rest goes on)
-            missing["graphs"] = failure_of(error, "load").message
+            missing["graphs"] = make_failure(error, "load").message
     optimized = Optimized(graphs=graphs, creation_ns=creation_ns, run_ns=run_ns, missing=missing)
     return _place(request, optimized) if request.providers else optimized
 
@@ -230,7 +229,7 @@ def _place(request: OptimizeRequest, optimized: Optimized) -> Optimized:
             for node in part.get_nodes()
         )
     except Exception as error:  # noqa: BLE001  (what another provider refuses is a finding)
-        missing = {**optimized.missing, "assigned": failure_of(error, "load").message}
+        missing = {**optimized.missing, "assigned": make_failure(error, "load").message}
         return msgspec.structs.replace(optimized, missing=missing)
     return msgspec.structs.replace(optimized, assigned=assigned, session_providers=tuple(session.get_providers()))
 

@@ -8,7 +8,7 @@ import msgspec
 
 from ortune.knobs.config import Config
 from ortune.worker.child_process import Enter, answer_parent, ask_child
-from ortune.worker.values import Failure
+from ortune.worker.failure import Failure
 
 DEADLINE_S = 900.0
 

@@ -11,7 +11,7 @@ from ortune.compare.interval import Interval
 from ortune.compare.results import LimitCheck, Noise, Summary
 from ortune.host import HostClass
 from ortune.knobs import Config
-from ortune.model.values import Model
+from ortune.model.identity import ModelIdentity
 from ortune.worker import Runtime
 from ortune.workload import Goal, InputOptions, Objective, Tolerance, Workload
 
@@ -133,7 +133,7 @@ class SideResult(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     text: str
-    model: Model
+    model: ModelIdentity
     config: Config
     record: str
     runtime: Runtime

@@ -27,7 +27,7 @@ from ortune.gate.decision import (
 from ortune.gate.reporters.messages import describe_failure, percent
 from ortune.gate.results import Blocks, Decision, InterimResult
 from ortune.knobs import Config
-from ortune.worker import BlockPlan, Failure, Live
+from ortune.worker import BlockPlan, Failure, LiveCandidate
 from ortune.workload import Goal, Objective
 
 BASE, HEAD, COPY = 0, 1, 2
@@ -44,7 +44,7 @@ MOST_PAIRS_PER_LAUNCH = 24
 class Sides(Protocol):
     """Makes the sides of a gate live: as processes, or from a landscape."""
 
-    def launch(self, position: int) -> Live | Failure:
+    def launch(self, position: int) -> LiveCandidate | Failure:
         """Make one of the three live."""
 
     def now_s(self) -> float:
@@ -155,7 +155,7 @@ def play(
 def _play_launch(sides: Sides, meter: BlockRunner, contest: SequentialTest, match: PairedRun) -> None:
     """Launch all three, and measure the pairs of one launch; stop in between when time is up."""
     measured: list[Round] = []
-    lives: dict[int, Live] = {}
+    lives: dict[int, LiveCandidate] = {}
     number = len(match.launches)
     try:
         for step in range(3):
@@ -165,7 +165,7 @@ def _play_launch(sides: Sides, meter: BlockRunner, contest: SequentialTest, matc
             if isinstance(answer, Failure):
                 raise_failure(position, answer)
             lives[position] = answer
-            match.loaded[position].append(answer.loaded)
+            match.loaded[position].append(answer.session_info)
         # Head is in the middle of each round, so that on average it is measured when base and its copy are.
         order = [BASE, HEAD, COPY] if number % 2 else [COPY, HEAD, BASE]
         for step in range(contest.pairs_per_launch):

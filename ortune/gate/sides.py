@@ -23,7 +23,7 @@ from ortune.knobs import DEFAULT, Config
 from ortune.model import ModelInfo
 from ortune.record.schema import Record
 from ortune.record.select import choose, read_sourced
-from ortune.worker import Failure, Live
+from ortune.worker import Failure, LiveCandidate
 from ortune.worker.executor import WORKER_COMMAND, ProcessExecutor, launch_reference
 from ortune.workload import Feed, Tolerance
 
@@ -194,7 +194,7 @@ class ProcessSides:
         self._configs = configs
         self.load_deadline_s = load_deadline_s
 
-    def launch(self, position: int) -> Live | Failure:
+    def launch(self, position: int) -> LiveCandidate | Failure:
         """Make one of the three live."""
         executor, config = (self.head, self._configs[1]) if position == HEAD else (self.base, self._configs[0])
         (answer,) = executor.launch([config], deadline_s=self.load_deadline_s)
@@ -215,7 +215,7 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     sides: ProcessSides
-    first: Live
+    first: LiveCandidate
     max_error: float | None
 
 
@@ -284,7 +284,7 @@ def open_sides(
         if isinstance(answer, Failure):
             first.close()
             raise _head_fault(head, answer)
-        max_error = answer.loaded.max_error if same_outputs else None
+        max_error = answer.session_info.max_error if same_outputs else None
         answer.close()
         yield Opened(sides=sides, first=first, max_error=max_error)
 

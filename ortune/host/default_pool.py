@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ortune.host.values import Cpus, Host
+from ortune.host.topology import Cpus, Host
 
 
 class DefaultPool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

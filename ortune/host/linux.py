@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from ortune.host.values import Core, Cpus, NumaNode, Quota, Topology
+from ortune.host.topology import Core, Cpus, NumaNode, Quota, Topology
 
 MAX_CPU_ID = 1 << 16
 """Ids above this are nonsense: the kernel's own limit (NR_CPUS) is 8192."""

@@ -10,7 +10,7 @@ import itertools
 import re
 import subprocess
 
-from ortune.host.values import Core, Cpus, NumaNode, Topology
+from ortune.host.topology import Core, Cpus, NumaNode, Topology
 
 SYSCTL_TIMEOUT_S = 5.0
 
@@ -35,7 +35,7 @@ def parse_sysctl(text: str) -> dict[str, str]:
     return dict(re.findall(r"^([\w.]+)\s*[:=]\s*(.*?)\s*$", text, re.MULTILINE))
 
 
-def topology_of(values: dict[str, str]) -> Topology | None:
+def build_topology(values: dict[str, str]) -> Topology | None:
     """Return the topology that these values tell, or None where they tell of no core.
 
     CPUs are numbered as they come, the least performant level first: macOS gives no ids, and ONNX Runtime does not

@@ -5,17 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from ortune.model.child import read_in_child
-from ortune.model.digest import digest_of, hash_file
-from ortune.model.values import Dim, InputInfo, ModelFile, ModelInfo, OutputInfo, Traits
+from ortune.model.identity import ModelIdentity, compute_digest, hash_file
+from ortune.model.info import Dim, InputInfo, ModelFile, ModelInfo, OutputInfo, Traits
 
 __all__ = [
     "Dim",
     "InputInfo",
     "ModelFile",
+    "ModelIdentity",
     "ModelInfo",
     "OutputInfo",
     "Traits",
-    "digest_of",
+    "compute_digest",
     "hash_file",
     "read_model",
 ]

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from ortune.model.child import answer_parent, read_in_child
-from ortune.model.values import Dim
+from ortune.model.info import Dim
 
 LONGEST_ATTRIBUTE = 16
 """Lists and strings in attributes that are longer are left out: they are data."""

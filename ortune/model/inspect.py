@@ -9,8 +9,8 @@ from typing import Any
 
 from ortune.errors import ModelError
 from ortune.model.child import answer_parent
-from ortune.model.digest import hash_file
-from ortune.model.values import Dim, InputInfo, ModelInfo, OutputInfo, Traits
+from ortune.model.identity import hash_file
+from ortune.model.info import Dim, InputInfo, ModelInfo, OutputInfo, Traits
 
 PASS_THROUGH = frozenset(
     {

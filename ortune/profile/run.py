@@ -11,7 +11,7 @@ import msgspec
 
 from ortune.errors import ModelError, UsageError
 from ortune.knobs import DEFAULT, Config
-from ortune.model import ModelInfo, digest_of, read_model
+from ortune.model import ModelInfo, compute_digest, read_model
 from ortune.profile.profiler import TraceRequest, trace
 from ortune.profile.trace import Breakdown, break_down, read_trace, split_runs
 from ortune.record.files import check_digest
@@ -80,7 +80,7 @@ def profile(order: ProfileRequest) -> Profile:
         raise UsageError(f"--runs {order.runs}: at least one run must be profiled.")
     model = read_model(order.model)
     if order.record is not None:
-        check_digest(order.record, model.path, digest_of(model.files))
+        check_digest(order.record, model.path, compute_digest(model.files))
     feed = make_feed(model, choose_inputs(order))
     if feed.n_cases > 1:
         raise UsageError(

@@ -12,7 +12,7 @@ import msgspec
 
 from ortune.compare.results import Stage
 from ortune.knobs.config import Config
-from ortune.model.values import Model
+from ortune.model.identity import ModelIdentity
 from ortune.worker import Failure
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     schema: int
     config: Config
     evidence: Evidence
-    model: Model
+    model: ModelIdentity
     workload: Workload
     host: HostClass
     runtime: Runtime

@@ -11,7 +11,7 @@ import msgspec
 
 from ortune.errors import RecordError
 from ortune.host import HostClass
-from ortune.host.names import describe_difference
+from ortune.host.host_class import describe_difference
 from ortune.record.files import proves_nothing, read_records
 from ortune.record.schema import SCHEMA, Bundle, Record
 from ortune.workload.values import Load

@@ -23,7 +23,7 @@ from ortune.tuning.outcome import Budget, Observe, Outcome, StrategyName
 from ortune.tuning.study import check_study
 from ortune.worker import Runtime
 from ortune.worker.executor import BUILD_DEADLINE_S, WORKER_COMMAND, launch_reference
-from ortune.worker.runtime import NOT_FOR_SEARCHES, find_fault, installed_version, read_installed_runtime
+from ortune.worker.runtime import NOT_FOR_SEARCHES, find_provider_fault, installed_version, read_installed_runtime
 from ortune.workload import Feed, Goal, InputOptions, Tolerance, make_feed
 
 MOST_REMEMBERED = 2
@@ -168,7 +168,7 @@ def choose_providers(wanted: Sequence[str] | None) -> tuple[tuple[str, ...], dic
         if name not in known and name != CPU:
             package = find_provider(name).package
             faults[name] = f"the installed onnxruntime does not have it; {package} does"
-        elif name != CPU and (fault := find_fault(name)):
+        elif name != CPU and (fault := find_provider_fault(name)):
             faults[name] = fault
     working = tuple(name for name in names if name not in faults)
     if not working:

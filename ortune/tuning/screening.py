@@ -13,7 +13,7 @@ from ortune.knobs import Candidate, SearchSpace
 from ortune.tuning.results import Entry
 from ortune.tuning.sampler import CONFIG, EXCESS, KEEPS, VARIANCE, ThompsonSampler
 from ortune.tuning.state import Context
-from ortune.worker import Live
+from ortune.worker import LiveCandidate
 
 BATCH = 4
 """Candidates that are live at a time, beside the default: they start in parallel and share its control blocks."""
@@ -180,7 +180,7 @@ class _Screen:
         self.enqueue(untried[int(self.context.meter.rng.integers(len(untried)))])
         return True
 
-    def measure(self, default: Live, batch: list[tuple[optuna.Trial, Entry]]) -> None:
+    def measure(self, default: LiveCandidate, batch: list[tuple[optuna.Trial, Entry]]) -> None:
         """Launch the batch, measure its rounds, and tell Optuna the results."""
         context = self.context
         lives = context.launch([entry for _, entry in batch])

@@ -27,7 +27,7 @@ from ortune.tuning.sampler import make_sampler
 from ortune.tuning.screening import run_screening
 from ortune.tuning.state import Context
 from ortune.tuning.study import open_study
-from ortune.worker import Executor, Live
+from ortune.worker import Executor, LiveCandidate
 from ortune.workload import Goal
 
 AS_GOOD = 0.005
@@ -70,7 +70,7 @@ def run_search(
     budget: Budget,
     basis: SearchSettings,
     *,
-    first: Live,
+    first: LiveCandidate,
     start_s: float,
     observe: Observe = lambda progress: None,
     check: Callable[[], None] = lambda: None,
@@ -163,7 +163,7 @@ def run_search(
         drift=drift,
         interrupted=interrupted,
         budget_s=budget_s,
-        deterministic=first.loaded.deterministic,
+        deterministic=first.session_info.deterministic,
     )
 
 

@@ -12,7 +12,7 @@ from ortune.knobs import Candidate, Config, SearchSpace
 from ortune.tuning.budget import Plan
 from ortune.tuning.outcome import Budget, Observe, Progress, StrategyName
 from ortune.tuning.results import Entry, Results
-from ortune.worker import Failure, Live
+from ortune.worker import Failure, LiveCandidate
 from ortune.workload import Goal
 
 
@@ -93,7 +93,7 @@ class Context:
         rate = done / max(now_s - start_s, 1e-9)
         return max(done, round(done + rate * max(end_s - now_s, 0.0)))
 
-    def launch_default(self) -> Live:
+    def launch_default(self) -> LiveCandidate:
         """Make the default live.
 
         Raises:
@@ -104,7 +104,7 @@ class Context:
             raise_default(answer)
         return answer
 
-    def launch(self, entries: Sequence[Entry]) -> list[tuple[Entry, Live]]:
+    def launch(self, entries: Sequence[Entry]) -> list[tuple[Entry, LiveCandidate]]:
         """Make candidates live; those that fail are taken out."""
         answers = self.meter.launch([entry.candidate.config for entry in entries])
         lives = []

@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from ortune.worker.values import (
-    Block,
-    BlockPlan,
-    Executor,
-    Failure,
-    FailureKind,
-    Live,
-    Loaded,
-    Memory,
-    PoolThread,
-    Runtime,
-)
+from ortune.worker.block import Block, BlockPlan, Memory
+from ortune.worker.failure import Failure, FailureKind
+from ortune.worker.interfaces import Executor, LiveCandidate
+from ortune.worker.session_info import PoolThread, Runtime, SessionInfo
 
 __all__ = [
     "Block",
@@ -21,9 +13,9 @@ __all__ = [
     "Executor",
     "Failure",
     "FailureKind",
-    "Live",
-    "Loaded",
+    "LiveCandidate",
     "Memory",
     "PoolThread",
     "Runtime",
+    "SessionInfo",
 ]

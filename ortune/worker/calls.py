@@ -36,7 +36,7 @@ def make_call(
     """
     names = [output.name for output in sessions[0].get_outputs()]
     if config.io_binding:
-        return _each_thread(lambda number: Bound(sessions[number], names, config, reference), len(sessions))
+        return _each_thread(lambda number: BoundCall(sessions[number], names, config, reference), len(sessions))
     options = make_run_options(config)
 
     def plain(session: onnxruntime.InferenceSession) -> Call:
@@ -63,7 +63,7 @@ def _each_thread(make: Callable[[int], Call], n_sessions: int) -> Call:
     return call
 
 
-class Bound:
+class BoundCall:
     """Calls a session through IO binding.
 
     On the CPU, inputs are used where they lie, and outputs are left where ONNX Runtime put them. On a GPU, each call

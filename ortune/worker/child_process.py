@@ -16,9 +16,13 @@ from typing import TypeVar
 
 import msgspec
 
-from ortune.worker.exit_status import explain_death, read_log
-from ortune.worker.main import die_with_parent, failure_of
-from ortune.worker.values import UNTUNED, Failure
+from ortune.worker.exit_status import explain_exit, read_log
+from ortune.worker.failure import Failure, make_failure
+from ortune.worker.prctl import die_with_parent
+
+APPLY_OFF = {"ORTUNE_APPLY": "off"}
+"""Environment of every child that makes sessions: what is measured must not be tuned behind its back, where ortune
+itself runs in an environment in which records are applied (`ortune.apply.inside.hook`)."""
 
 Enter = Callable[[str], None]
 """Is told which stage begins, so that a failure can tell it."""
@@ -60,7 +64,7 @@ def ask_child(
                     input=msgspec.json.encode(request),
                     stdout=log,
                     stderr=log,
-                    env={**os.environ, **UNTUNED, **(environment or {})},
+                    env={**os.environ, **APPLY_OFF, **(environment or {})},
                     timeout=deadline_s,
                     check=False,
                 )
@@ -69,7 +73,7 @@ def ask_child(
         try:
             answer = msgspec.json.decode(path.read_bytes(), type=Answer)
         except (OSError, msgspec.MsgspecError):
-            return explain_death(done.returncode, " ".join(read_log(log_path)[-2:]), "load")
+            return explain_exit(done.returncode, " ".join(read_log(log_path)[-2:]), "load")
         if answer.failure is not None:
             return answer.failure
         return msgspec.json.decode(answer.reply, type=reply)
@@ -85,7 +89,7 @@ def answer_parent(request: type[Request], work: Callable[[Request, Enter], msgsp
         done = work(msgspec.json.decode(sys.stdin.buffer.read(), type=request), stages.append)
         answer = Answer(reply=msgspec.Raw(msgspec.json.encode(done)))
     except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever it is, the parent wants to know)
-        answer = Answer(failure=failure_of(error, stages[-1]))
+        answer = Answer(failure=make_failure(error, stages[-1]))
     Path(sys.argv[-1]).write_bytes(msgspec.json.encode(answer))
     sys.stdout.flush()
     sys.stderr.flush()

@@ -7,7 +7,8 @@ import re
 import sys
 from pathlib import Path
 
-from ortune.worker.values import Memory, PoolThread
+from ortune.worker.block import Memory
+from ortune.worker.session_info import PoolThread
 
 QUIET_SHARE = 0.05
 """Foreign use above this share of the usable CPUs spoils a block: below it, two halves of an A/A comparison

@@ -7,13 +7,13 @@ import re
 import signal
 from pathlib import Path
 
-from ortune.worker.values import Failure
+from ortune.worker.failure import Failure
 
 LOG_TAIL_BYTES = 4096
 LOG_TAIL_LINES = 8
 
 
-def explain_death(status: int, tail: str, stage: str) -> Failure:
+def explain_exit(status: int, tail: str, stage: str) -> Failure:
     """Return why a child ended before it answered.
 
     Args:

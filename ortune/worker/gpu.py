@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ortune.worker.values import Gpu
+from ortune.worker.block import GpuState
 
 SLOWDOWNS = {
     0x4: "power cap",
@@ -38,7 +38,7 @@ class GpuReader:
         except Exception:  # noqa: BLE001  (of any kind: without it there is nothing to read)
             self._nvml = None
 
-    def read(self) -> Gpu | None:
+    def read(self) -> GpuState | None:
         """Return how the GPU is now."""
         nvml = self._nvml
         if nvml is None:
@@ -49,7 +49,7 @@ class GpuReader:
                 process.pid: process.usedGpuMemory or 0 for process in nvml.nvmlDeviceGetComputeRunningProcesses(device)
             }
             reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(device)
-            return Gpu(
+            return GpuState(
                 # In a container, NVML counts processes by other numbers, and ours cannot be told from others.
                 used_bytes=used.get(os.getpid()),
                 utilization=nvml.nvmlDeviceGetUtilizationRates(device).gpu / 100,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import signal
 import sys
 
 PR_SET_PDEATHSIG = 1
@@ -14,3 +15,9 @@ def prctl(option: int, value: int) -> None:
     """Set an option of this process or thread."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to end this process when its parent ends, even while it is suspended."""
+    if sys.platform == "linux":  # there is no SIGKILL on Windows
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -15,11 +15,13 @@ from typing import IO, Any
 import msgspec
 
 from ortune.knobs.config import Config
-from ortune.worker.values import BlockPlan, Failure, Gpu, Loaded, Memory, Runtime
+from ortune.worker.block import BlockPlan, GpuState, Memory
+from ortune.worker.failure import Failure
+from ortune.worker.session_info import Runtime, SessionInfo
 from ortune.workload import Tolerance
 
 
-class Load(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class LoadRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Create the session, run it once, and compare its outputs with the reference.
 
     Attributes:
@@ -46,19 +48,19 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     background_load: int | None
 
 
-class Measure(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class MeasureRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Measure one block."""
 
     plan: BlockPlan
 
 
-Request = Load | Measure
+Request = LoadRequest | MeasureRequest
 
 
 class LoadedReply(msgspec.Struct, frozen=True, tag=True):
     """The session is there."""
 
-    loaded: Loaded
+    loaded: SessionInfo
     runtime: Runtime
 
 
@@ -77,7 +79,7 @@ class BlockReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     memory: Memory
     foreign_share: float | None
     contended: bool
-    gpu: Gpu | None = None
+    gpu: GpuState | None = None
 
 
 class FailureReply(msgspec.Struct, frozen=True, tag=True):

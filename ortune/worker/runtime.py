@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from ortune.worker.values import Runtime
+from ortune.worker.session_info import Runtime
 
 CODE = """
 import sys, msgspec
@@ -61,7 +61,7 @@ def installed_version() -> str:
     return ""
 
 
-def find_fault(provider: str) -> str:
+def find_provider_fault(provider: str) -> str:
     """Return why a provider of the installed onnxruntime does not run here, for people; empty if it does."""
     try:
         with tempfile.TemporaryDirectory(prefix="ortune-") as folder:
@@ -80,10 +80,10 @@ def find_fault(provider: str) -> str:
         return f"cannot start a process: {error.strerror}"
     if done.returncode == 0:
         return ""
-    return explain_fault(done.stdout + done.stderr, done.returncode)
+    return explain_provider_fault(done.stdout + done.stderr, done.returncode)
 
 
-def explain_fault(log: str, status: int) -> str:
+def explain_provider_fault(log: str, status: int) -> str:
     """Return the cause that onnxruntime has logged, in a line."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", log)
     library = re.search(r"(\S+\.(?:so|dll)[\w.]*): cannot open shared object file", text) or re.search(
@@ -96,3 +96,19 @@ def explain_fault(log: str, status: int) -> str:
         line = re.sub(r".*\[ONNXRuntimeError\] : \d+ : |^.*?\] ", "", errors[-1]).strip()
         return line[:200]
     return f"the process ended with status {status}" if status != 3 else "ONNX Runtime left it out without a word"
+
+
+def read_runtime() -> Runtime:
+    """Return the versions of what this worker runs."""
+    import platform
+
+    import onnxruntime
+
+    from ortune import __version__
+
+    return Runtime(
+        onnxruntime=onnxruntime.__version__,
+        providers=tuple(onnxruntime.get_available_providers()),
+        python=platform.python_version(),
+        ortune=__version__,
+    )

@@ -17,8 +17,8 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ortune.worker.block import BlockPlan
 from ortune.worker.prctl import PR_SET_TIMERSLACK, prctl
-from ortune.worker.values import BlockPlan
 from ortune.workload import Load
 
 S = TypeVar("S")
@@ -98,7 +98,7 @@ class Window(Generic[R]):
     cpu_between_ns: float | None = None
 
 
-def generate(
+def generate_load(
     call: Callable[[S], Any],
     samples: Sequence[S],
     plan: BlockPlan,

@@ -6,8 +6,18 @@ import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
+
 from ortune.errors import ModelError
-from ortune.model.values import ModelFile
+from ortune.model.info import ModelFile
+
+
+class ModelIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The model's identity: its path at the time, the digest of all its files, and each file's own."""
+
+    path: str
+    digest: str
+    files: tuple[ModelFile, ...]
 
 
 def hash_file(directory: Path, name: str) -> ModelFile:
@@ -25,7 +35,7 @@ def hash_file(directory: Path, name: str) -> ModelFile:
         raise ModelError(f"Cannot read {path}: {error.strerror}.") from None
 
 
-def digest_of(files: Iterable[ModelFile]) -> str:
+def compute_digest(files: Iterable[ModelFile]) -> str:
     """Return one digest for all files: that of the only one, else of the list of names and digests."""
     files = tuple(files)
     if len(files) == 1:

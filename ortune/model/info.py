@@ -85,11 +85,3 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     inputs: tuple[InputInfo, ...]
     outputs: tuple[OutputInfo, ...]
     traits: Traits
-
-
-class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The model's identity: its path at the time, the digest of all its files, and each file's own."""
-
-    path: str
-    digest: str
-    files: tuple[ModelFile, ...]

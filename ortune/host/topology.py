@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Literal
 
 import msgspec
@@ -62,7 +61,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     where: str
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class HostLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What this process may use of the host.
 
     Attributes:
@@ -83,7 +82,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     machine: str
     cpu_model: str
     topology: Topology
-    limits: Limits
+    limits: HostLimits
 
     @property
     def usable_cores(self) -> tuple[Cpus, ...]:
@@ -96,50 +95,3 @@ class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def n_default_threads(self) -> int:
         """Threads that ONNX Runtime makes by default: one per physical core of the whole machine."""
         return len(self.topology.cores)
-
-
-class HostClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The class of a host: hosts with the same fingerprint can share a config.
-
-    Attributes:
-        id: A short hash of all the other fields.
-        cpu_quota: CPUs' worth of time, or None.
-    """
-
-    id: str
-    system: str
-    machine: str
-    cpu_model: str
-    n_logical: int
-    n_cores: int
-    n_packages: int
-    n_numa_nodes: int
-    n_usable: int
-    n_usable_cores: int
-    cpu_quota: float | None = None
-
-    @classmethod
-    def of(cls, host: Host) -> HostClass:
-        """Return the class that `host` belongs to."""
-        fields = {
-            "system": host.system,
-            "machine": host.machine,
-            "cpu_model": host.cpu_model,
-            "n_logical": len(host.topology.online),
-            "n_cores": len(host.topology.cores),
-            "n_packages": len(host.topology.packages),
-            "n_numa_nodes": sum(1 for node in host.topology.numa_nodes if node.cpus),
-            "n_usable": len(host.limits.usable),
-            "n_usable_cores": len(host.usable_cores),
-            "cpu_quota": host.limits.quota.cpus if host.limits.quota else None,
-        }
-        digest = hashlib.sha256(msgspec.json.encode(fields, order="deterministic")).hexdigest()
-        return cls(id=digest[:16], **fields)  # type: ignore[arg-type]
-
-    def differences(self, other: HostClass) -> dict[str, tuple[object, object]]:
-        """Return the fields that differ, each with its value here and in `other`."""
-        return {
-            name: (getattr(self, name), getattr(other, name))
-            for name in self.__struct_fields__
-            if name != "id" and getattr(self, name) != getattr(other, name)
-        }

@@ -1,0 +1,90 @@
+"""Reads the host that this process runs on."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from pathlib import Path
+
+from ortune.host import linux
+from ortune.host.topology import Core, Host, HostLimits, NumaNode, Topology
+
+
+def read_host(root: Path = Path("/"), *, memory: bool = True) -> Host:
+    """Read the host that this process runs on.
+
+    Args:
+        memory: Whether to read how much memory is free, for which psutil is imported.
+        root: Where a Linux host's `/sys` and `/proc` are looked for; a dump can be read with another root.
+    """
+    if sys.platform == "linux" or root != Path("/"):
+        topology = linux.read_topology(root)
+        if topology is not None:
+            allowed = set(linux.read_allowed_cpus(root))
+            usable = tuple(cpu for cpu in topology.online if cpu in allowed) or topology.online
+            return Host(
+                system="Linux",
+                machine=platform.machine(),
+                cpu_model=linux.read_cpu_model(root),
+                topology=topology,
+                limits=HostLimits(
+                    usable=usable,
+                    quota=linux.read_quota(root),
+                    memory_bytes=_free_memory_bytes(linux.read_memory_limit_bytes(root)) if memory else None,
+                ),
+            )
+    if sys.platform == "darwin":
+        from ortune.host import macos
+
+        values = macos.parse_sysctl(macos.run_sysctl())
+        topology = macos.build_topology(values)
+        if topology is not None:
+            return Host(
+                system="Darwin",
+                machine=platform.machine(),
+                cpu_model=values.get("machdep.cpu.brand_string", ""),
+                topology=topology,
+                limits=HostLimits(usable=topology.online, memory_bytes=_free_memory_bytes(None)),
+            )
+    return _read_portable()
+
+
+def _free_memory_bytes(limit: int | None) -> int:
+    import psutil
+
+    available = int(psutil.virtual_memory().available)
+    return available if limit is None else min(available, limit)
+
+
+def _read_portable() -> Host:
+    """Read what psutil tells on any system: the counts, and the affinity mask where there is one."""
+    import itertools
+
+    import psutil
+
+    n_logical = psutil.cpu_count() or 1
+    n_cores = min(psutil.cpu_count(logical=False) or n_logical, n_logical)
+    online = tuple(range(n_logical))
+    # Which CPUs are siblings is not told; neighbours are the usual numbering outside Linux.
+    bounds = [position * n_logical // n_cores for position in range(n_cores + 1)]
+    cores = tuple(Core(cpus=online[first:last]) for first, last in itertools.pairwise(bounds))
+    try:
+        mask = set(psutil.Process().cpu_affinity() or online)
+    except (AttributeError, OSError, psutil.Error):
+        mask = set(online)  # macOS has no affinity mask
+    return Host(
+        system=platform.system(),
+        machine=platform.machine(),
+        cpu_model=platform.processor(),
+        topology=Topology(
+            online=online,
+            cores=cores,
+            packages=(online,),
+            numa_nodes=(NumaNode(id=0, cpus=online),),
+            source="psutil",
+        ),
+        limits=HostLimits(
+            usable=tuple(cpu for cpu in online if cpu in mask) or online,
+            memory_bytes=_free_memory_bytes(None),
+        ),
+    )

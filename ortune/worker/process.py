@@ -1,0 +1,156 @@
+"""A worker process, seen from the parent."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import psutil
+
+from ortune.knobs.config import Config
+from ortune.worker import protocol
+from ortune.worker.block import Block, BlockPlan
+from ortune.worker.child_process import APPLY_OFF
+from ortune.worker.exit_status import explain_exit, read_log
+from ortune.worker.failure import Failure
+from ortune.worker.session_info import Runtime, SessionInfo
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+TIME_TO_DIE_S = 10.0
+
+
+class WorkerProcess:
+    """A candidate in a process of its own."""
+
+    loaded: SessionInfo
+    runtime: Runtime
+
+    def __init__(
+        self,
+        config: Config,
+        command: Sequence[str],
+        log_path: Path,
+        *,
+        environment: Mapping[str, str],
+        on_close: Callable[[WorkerProcess], object],
+    ) -> None:
+        self.config = config
+        self._log_path = log_path
+        self._on_close = on_close
+        self._failed: Failure | None = None
+        with log_path.open("wb") as log:
+            self._process, self._pipe = protocol.spawn(
+                command, environment={**os.environ, **APPLY_OFF, **environment, **config.environment}, log=log
+            )
+        self._control = psutil.Process(self._process.pid)
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    def send(self, request: protocol.Request) -> None:
+        """Send a request; a worker that is gone already is noticed when its reply is read."""
+        with contextlib.suppress(OSError):
+            self._pipe.send_bytes(protocol.encode(request))
+
+    def finish_loading(self, deadline_s: float, build_s: float | None = None) -> Failure | None:
+        """Wait until the session is there, and suspend the worker; `build_s` is what compiling took before."""
+        reply = self._receive(deadline_s, "load")
+        if isinstance(reply, Failure):
+            return reply
+        assert isinstance(reply, protocol.LoadedReply)
+        self.session_info = msgspec.structs.replace(reply.loaded, log=read_log(self._log_path), build_s=build_s)
+        self.runtime = reply.runtime
+        self._suspend()
+        return None
+
+    def measure(self, plan: BlockPlan) -> Block | Failure:
+        """Resume, measure one block, and suspend. This process sleeps on the pipe meanwhile."""
+        reply = self._ask(protocol.MeasureRequest(plan=plan), plan.deadline_s)
+        if isinstance(reply, Failure):
+            return reply
+        assert isinstance(reply, protocol.BlockReply)
+        return Block(
+            samples_ns=_integers(reply.samples),
+            cases=None if reply.cases is None else _integers(reply.cases),
+            n_calls=reply.n_calls,
+            wall_ns=reply.wall_ns,
+            lead_in_ns=reply.lead_in_ns,
+            service_ns=reply.service_ns,
+            cpu_ns=reply.cpu_ns,
+            cpu_between_ns=reply.cpu_between_ns,
+            creations_ns=None if reply.creations is None else _integers(reply.creations),
+            memory=reply.memory,
+            foreign_share=reply.foreign_share,
+            contended=reply.contended,
+            gpu=reply.gpu,
+        )
+
+    def close(self) -> None:
+        """Kill the worker, suspended or not, and wait for its end."""
+        self._process.kill()
+        self._process.wait()
+        self._pipe.close()
+        self._on_close(self)
+
+    def _ask(self, request: protocol.Request, deadline_s: float) -> protocol.Reply | Failure:
+        if self._failed:
+            return self._failed
+        try:
+            self._control.resume()
+        except psutil.Error:
+            return self._fail(self._cause_of_death("measure"))
+        self.send(request)
+        reply = self._receive(deadline_s, "measure")
+        if not isinstance(reply, Failure):
+            self._suspend()
+        return reply
+
+    def _receive(self, deadline_s: float, stage: str) -> protocol.Reply | Failure:
+        """Sleep until the reply is there, for at most `deadline_s`."""
+        try:
+            if not self._pipe.poll(deadline_s):
+                message = f"no answer within {deadline_s:.0f} s"
+                return self._fail(Failure(kind="timeout", stage=stage, message=message))
+            reply: protocol.Reply = protocol.decode_reply(self._pipe.recv_bytes())
+        except (EOFError, OSError):
+            return self._fail(self._cause_of_death(stage))
+        except msgspec.MsgspecError as error:
+            return self._fail(
+                Failure(kind="exception", stage=stage, message=f"the worker's answer is garbled: {error}")
+            )
+        if isinstance(reply, protocol.FailureReply):
+            return self._fail(reply.failure)
+        return reply
+
+    def _fail(self, failure: Failure) -> Failure:
+        self._failed = failure
+        self.close()
+        return failure
+
+    def _cause_of_death(self, stage: str) -> Failure:
+        try:
+            status = self._process.wait(TIME_TO_DIE_S)
+        except subprocess.TimeoutExpired:
+            return Failure(kind="exit", stage=stage, message="the worker closed its pipe and went on running")
+        return explain_exit(status, " ".join(read_log(self._log_path)[-2:]), stage)
+
+    def _suspend(self) -> None:
+        with contextlib.suppress(psutil.Error):  # it died; the next request tells how
+            self._control.suspend()
+
+
+def _integers(data: bytes) -> NDArray[np.int64]:
+    import numpy as np
+
+    return np.frombuffer(data, dtype="<i8")
