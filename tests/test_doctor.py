@@ -1,4 +1,4 @@
-"""The doctor: each fault is found in a model that has it, and not in one that has none."""
+"""The doctor: each problem is found in a model that has it, and not in a model without it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from ortune.doctor import DoctorRequest, Finding, Graphs, checks, examine
+from ortune.doctor import checks
 from ortune.doctor.checks import CHECKS, Check, run_checks
-from ortune.doctor.examine import find_providers, look_inside
-from ortune.doctor.optimize import Assigned
-from ortune.errors import InputsError, ModelError, UsageError
+from ortune.doctor.examine import DoctorRequest, add_runtime_facts, examine, find_providers
+from ortune.doctor.facts import Missing, ModelFacts
+from ortune.doctor.findings import DoctorFinding, ok, warn
+from ortune.doctor.optimized_graph import AssignedNode
+from ortune.errors import InputsError, ModelError, UsageError, spell_as_flag
 from ortune.model.graph import Graph, GraphInput, Node, Weight, read_graph
 from ortune.worker import Runtime
 from ortune.workload import InputOptions
@@ -67,14 +69,16 @@ def save_chain(
     return save(path, nodes, [value("x", FLOAT, shape)], [value("y")], weights, **more)
 
 
-def diagnose(path: Path, **options: Any) -> dict[str, Finding]:
-    """Return the findings by the name of their check, after real sessions have been made; nothing is run."""
-    graphs = look_inside(Graphs(path=str(path), original=read_graph(path), **options), None, path.stat().st_size)
-    return {finding.check: finding for finding in run_checks(CHECKS, graphs)[0]}
+def diagnose(path: Path, **options: Any) -> dict[str, DoctorFinding]:
+    """Return the findings by the name of their check. Sessions are created, but not run."""
+    facts = add_runtime_facts(
+        ModelFacts(path=str(path), original=read_graph(path), **options), None, path.stat().st_size
+    )
+    return {finding.check: finding for finding in run_checks(CHECKS, facts)[0]}
 
 
-def severities(findings: dict[str, Finding]) -> dict[str, str]:
-    return {name: finding.severity for name, finding in findings.items() if finding.severity != "fine"}
+def severities(findings: dict[str, DoctorFinding]) -> dict[str, str]:
+    return {name: finding.severity for name, finding in findings.items() if finding.severity != "ok"}
 
 
 @pytest.fixture
@@ -94,9 +98,9 @@ def test_a_clean_model_is_fine(clean: Path, monkeypatch: pytest.MonkeyPatch, tmp
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     diagnosis = examine(DoctorRequest(model=str(clean)))
-    assert [finding for finding in diagnosis.findings if finding.severity != "fine"] == []
-    assert diagnosis.unchecked == ()
-    assert {"loading", "initialisers", "constants", "creation", "overhead"} <= {
+    assert [finding for finding in diagnosis.findings if finding.severity != "ok"] == []
+    assert diagnosis.skipped == ()
+    assert {"loading", "initializers", "constants", "creation", "overhead"} <= {
         finding.check for finding in diagnosis.findings
     }
     assert (diagnosis.n_nodes, diagnosis.n_optimized) == (4, 3)
@@ -117,38 +121,38 @@ def save_overridable(path: Path, ir_version: int) -> Path:
     )
 
 
-def test_initialisers_among_the_inputs_hinder_folding(tmp_path: Path) -> None:
+def test_initializers_among_the_inputs_prevent_folding(tmp_path: Path) -> None:
     path = save_overridable(tmp_path / "m.onnx", 8)
     findings = diagnose(path)
-    assert severities(findings) == {"initialisers": "problem"}
-    assert "2 of 2 initialisers" in findings["initialisers"].what
-    run_cure(findings["initialisers"].command)
+    assert severities(findings) == {"initializers": "problem"}
+    assert "2 of 2 initializers" in findings["initializers"].what
+    run_fix(findings["initializers"].command)
     assert severities(diagnose(tmp_path / "m.fixed.onnx")) == {}
 
 
-def run_cure(command: str) -> None:
+def run_fix(command: str) -> None:
     parts = shlex.split(command)
     assert parts[0] == "python"
     subprocess.run([sys.executable, *parts[1:]], check=True, capture_output=True, timeout=120)
 
 
-def test_onnx_runtime_folds_initialisers_among_the_inputs_up_to_ir_version_3(tmp_path: Path) -> None:
+def test_onnx_runtime_folds_initializers_among_the_inputs_up_to_ir_version_3(tmp_path: Path) -> None:
     for ir_version, n_nodes in ((3, 1), (4, 2)):
         path = save_overridable(tmp_path / f"{ir_version}.onnx", ir_version)
-        graphs = look_inside(Graphs(path=str(path), original=read_graph(path)), None, 1000)
-        assert graphs.optimized is not None
-        assert len(graphs.optimized.nodes) == n_nodes
+        facts = add_runtime_facts(ModelFacts(path=str(path), original=read_graph(path)), None, 1000)
+        assert facts.optimized is not None
+        assert len(facts.optimized.nodes) == n_nodes
     assert severities(diagnose(tmp_path / "3.onnx")) == {}
 
 
 @pytest.mark.parametrize(
     ("opset", "op", "severity"),
-    [(6, "Relu", "advice"), (9, "Relu", "fine"), (12, "Erf", "advice"), (13, "Erf", "fine")],
+    [(6, "Relu", "advice"), (9, "Relu", "ok"), (12, "Erf", "advice"), (13, "Erf", "ok")],
 )
 def test_old_opsets(opset: int, op: str, severity: str) -> None:
     nodes = (Node(op=op, inputs=("x",), outputs=("h",)), Node(op=op, inputs=("h",), outputs=("y",)))
     graph = Graph(ir_version=8, opsets={"": opset}, nodes=nodes)
-    found = checks.check_opset(Graphs(path="m.onnx", original=graph))
+    found = checks.check_opset(ModelFacts(path="m.onnx", original=graph))
     assert found.severity == severity
     assert f"opset {opset}" in found.what
 
@@ -156,7 +160,7 @@ def test_old_opsets(opset: int, op: str, severity: str) -> None:
 def test_the_opset_of_trees_does_not_matter() -> None:
     nodes = (Node(op="TreeEnsembleRegressor", domain="ai.onnx.ml"),)
     graph = Graph(ir_version=8, opsets={"": 6, "ai.onnx.ml": 1}, nodes=nodes)
-    assert checks.check_opset(Graphs(path="m.onnx", original=graph)).severity == "fine"
+    assert checks.check_opset(ModelFacts(path="m.onnx", original=graph)).severity == "ok"
 
 
 def test_custom_operators_are_named(tmp_path: Path) -> None:
@@ -174,13 +178,13 @@ def test_extensions_are_known_by_name(tmp_path: Path) -> None:
     assert "onnxruntime_extensions" in findings["operators"].command
 
 
-def test_an_unknown_operator_of_onnx_is_named(tmp_path: Path) -> None:
+def test_an_unknown_onnx_operator_is_named(tmp_path: Path) -> None:
     findings = diagnose(save_chain(tmp_path / "m.onnx", MAKE("Foo", ["x"], ["y"])))
     assert severities(findings) == {"loading": "problem", "operators": "problem"}
     assert "1 Foo" in findings["operators"].what
 
 
-def test_a_missing_kernel_is_told_in_onnx_runtimes_words(tmp_path: Path) -> None:
+def test_a_missing_kernel_is_reported_with_onnx_runtimes_message(tmp_path: Path) -> None:
     path = save(
         tmp_path / "m.onnx",
         [MAKE("Conv", ["x", "w"], ["y"])],
@@ -191,10 +195,10 @@ def test_a_missing_kernel_is_told_in_onnx_runtimes_words(tmp_path: Path) -> None
     findings = diagnose(path)
     assert severities(findings) == {"loading": "problem", "float64": "advice"}
     assert "Could not find an implementation for Conv" in findings["loading"].why
-    assert "float32" in findings["loading"].hint
+    assert "float32" in findings["loading"].fix
 
 
-def test_functions_of_the_model_are_no_custom_operators(tmp_path: Path) -> None:
+def test_functions_of_the_model_are_not_custom_operators(tmp_path: Path) -> None:
     body = helper.make_function(
         "own", "Twice", ["a"], ["b"], [MAKE("Add", ["a", "a"], ["b"])], [helper.make_opsetid("", 17)]
     )
@@ -213,18 +217,18 @@ def test_missing_external_data_is_named_with_its_size(tmp_path: Path) -> None:
     diagnosis = examine(DoctorRequest(model=str(path)))
     found = {finding.check: finding for finding in diagnosis.findings}
     assert diagnosis.has_problem
-    assert re.search(r"weights\.bin, at least \d+ \w+, is missing", found["external data"].what)
+    assert re.search(r"weights\.bin \(at least \d+ \w+\) is missing", found["external data"].what)
     assert found["loading"].severity == "problem"
-    assert found["initialisers"].severity == "fine"
-    assert {unchecked.check for unchecked in diagnosis.unchecked} >= {"attention", "layout", "creation"}
-    assert all("cannot load" in unchecked.why for unchecked in diagnosis.unchecked)
+    assert found["initializers"].severity == "ok"
+    assert {skipped.check for skipped in diagnosis.skipped} >= {"attention", "layout", "creation"}
+    assert all("cannot load" in skipped.why for skipped in diagnosis.skipped)
 
 
 # The graph.
 
 
 def save_nhwc(path: Path, n_convolutions: int) -> Path:
-    """Save convolutions between products over the last axis, which is where NHWC has its channels."""
+    """Save convolutions between products over the last axis, where NHWC has its channels."""
     nodes = []
     for number in range(n_convolutions):
         source = f"s{number}" if number else "x"
@@ -248,12 +252,14 @@ def test_one_round_trip_between_layouts_is_fine(tmp_path: Path) -> None:
     assert severities(diagnose(save_nhwc(tmp_path / "m.onnx", 1))) == {}
 
 
-@pytest.mark.parametrize(("extended_ns", "severity"), [(70, "advice"), (100, "fine"), (130, "fine")])
-def test_reorders_are_told_where_a_trial_is_faster_without(extended_ns: int, severity: str) -> None:
+@pytest.mark.parametrize(("extended_ns", "severity"), [(70, "advice"), (100, "ok"), (130, "ok")])
+def test_reorders_are_reported_if_a_trial_is_faster_without_them(extended_ns: int, severity: str) -> None:
     nodes = (Node(op="ReorderInput"), Node(op="Conv"), Node(op="ReorderOutput"))
     graph = Graph(ir_version=8, opsets={"": 17}, nodes=nodes)
     times = {"ORT_ENABLE_ALL": 100, "ORT_ENABLE_EXTENDED": extended_ns}
-    found = checks.check_layout(Graphs(path="m.onnx", original=graph, extended=graph, optimized=graph, run_ns=times))
+    found = checks.check_layout(
+        ModelFacts(path="m.onnx", original=graph, extended=graph, optimized=graph, run_ns=times)
+    )
     assert found is not None
     assert found.severity == severity
     assert "2 reorders" in found.what
@@ -289,18 +295,18 @@ def test_a_gelu_that_onnx_runtime_fuses_is_fine(tmp_path: Path) -> None:
     assert findings["GELU"].what == "1 GELU, all fused"
 
 
-def test_a_gelu_that_stays_written_out(tmp_path: Path) -> None:
+def test_a_gelu_that_is_not_fused(tmp_path: Path) -> None:
     findings = diagnose(save_chain(tmp_path / "m.onnx", *gelu(with_tanh=True), weights=GELU_WEIGHTS))
     assert severities(findings) == {"GELU": "advice"}
     assert "Tanh" in findings["GELU"].what
 
 
-def test_a_gate_is_no_gelu(tmp_path: Path) -> None:
+def test_a_gate_is_not_a_gelu(tmp_path: Path) -> None:
     nodes = [MAKE("Tanh", ["x"], ["t"]), MAKE("Sigmoid", ["x"], ["s"]), MAKE("Mul", ["t", "s"], ["y"])]
     assert "GELU" not in diagnose(save_chain(tmp_path / "m.onnx", *nodes))
 
 
-def test_an_attention_that_stays_written_out(tmp_path: Path) -> None:
+def test_an_attention_block_that_is_not_fused(tmp_path: Path) -> None:
     nodes = [
         MAKE("MatMul", ["x", "q"], ["query"]),
         MAKE("MatMul", ["x", "w"], ["key"]),
@@ -314,7 +320,7 @@ def test_an_attention_that_stays_written_out(tmp_path: Path) -> None:
     weights = [weight("q", 64, 64), weight("w", 64, 64), weight("eight", fill=8), weight("mask", 1, 16, 16)]
     findings = diagnose(save_chain(tmp_path / "m.onnx", *nodes, weights=weights, shape=[1, 16, 64]))
     assert severities(findings) == {"attention": "advice"}
-    assert findings["attention"].what == "1 attention still written out"
+    assert findings["attention"].what == "1 attention block not fused"
 
 
 def quantize(name: str, source: str, scale: str = "scale", zero: str = "zero") -> list[Any]:
@@ -341,16 +347,16 @@ def save_qdq(path: Path, *, whole: bool) -> Path:
     return save_chain(path, *nodes, weights=weights, shape=[1, 4, 8, 8])
 
 
-def test_a_quantised_graph_that_is_computed_in_float(tmp_path: Path) -> None:
+def test_a_quantized_graph_that_runs_in_float(tmp_path: Path) -> None:
     findings = diagnose(save_qdq(tmp_path / "m.onnx", whole=False))
-    assert severities(findings) == {"quantisation": "advice"}
-    assert "1 Conv of a quantised graph" in findings["quantisation"].what
+    assert severities(findings) == {"quantization": "advice"}
+    assert "1 Conv of a quantized graph" in findings["quantization"].what
 
 
-def test_a_quantised_graph_that_is_computed_in_integers(tmp_path: Path) -> None:
+def test_a_quantized_graph_that_runs_in_integers(tmp_path: Path) -> None:
     findings = diagnose(save_qdq(tmp_path / "m.onnx", whole=True))
     assert severities(findings) == {}
-    assert "1 of 3" in findings["quantisation"].what
+    assert "1 of 3" in findings["quantization"].what
 
 
 def test_chains_of_casts(tmp_path: Path) -> None:
@@ -404,9 +410,9 @@ def test_shapes_that_are_computed_in_every_run(tmp_path: Path) -> None:
     assert found["shapes"].severity == "advice"
     assert "batch" in found["shapes"].what
     assert "--input_shape 3,64" in found["shapes"].command
-    run_cure(found["shapes"].command)
+    run_fix(found["shapes"].command)
     fixed = diagnose(tmp_path / "m.fixed.onnx")
-    assert fixed["shapes"].what == "all sizes of the inputs are fixed"
+    assert fixed["shapes"].what == "all input sizes are fixed"
 
 
 def test_branches(tmp_path: Path) -> None:
@@ -417,14 +423,14 @@ def test_branches(tmp_path: Path) -> None:
     findings = diagnose(save(tmp_path / "m.onnx", nodes, inputs, [value("y")]))
     assert severities(findings) == {"control flow": "advice"}
     assert findings["control flow"].what == "1 If with 3 nodes inside"
-    # The hint: with a constant condition one branch is kept.
+    # The fix: with a constant condition one branch is kept.
     constant = save(
         tmp_path / "c.onnx", nodes, inputs[:1], [value("y")], [numpy_helper.from_array(np.array(True), "flag")]
     )
     assert severities(diagnose(constant)) == {}
 
 
-def test_weights_that_swell(tmp_path: Path) -> None:
+def test_weights_that_grow_when_folded(tmp_path: Path) -> None:
     nodes = [
         MAKE("Cast", ["w"], ["float"], to=FLOAT),
         MAKE("Mul", ["float", "scale"], ["scaled"]),
@@ -433,7 +439,7 @@ def test_weights_that_swell(tmp_path: Path) -> None:
     weights = [weight("w", 1024, 8192, dtype=np.int8, fill=3), weight("scale", fill=0.1)]
     findings = diagnose(save_chain(tmp_path / "m.onnx", *nodes, weights=weights, shape=[1, 1024]))
     assert severities(findings) == {"constants": "advice"}
-    assert "34 MB of weights out of 8.4 MB" in findings["constants"].what
+    assert "8.4 MB of weights into 34 MB" in findings["constants"].what
     assert "quantize" in findings["constants"].command
 
 
@@ -441,8 +447,8 @@ def test_large_constants_in_nodes() -> None:
     held = Weight(name="w", dtype="float32", shape=(5_000_000,), n_bytes=20_000_000, in_node=True)
     graph = Graph(ir_version=8, opsets={"": 17}, nodes=(), weights=(held,))
     folded = msgspec.structs.replace(graph, weights=(msgspec.structs.replace(held, in_node=False),))
-    assert checks.check_constants(Graphs(path="m", original=graph, extended=folded)).severity == "advice"
-    assert checks.check_constants(Graphs(path="m", original=folded, extended=folded)).severity == "fine"
+    assert checks.check_constants(ModelFacts(path="m", original=graph, extended=folded)).severity == "advice"
+    assert checks.check_constants(ModelFacts(path="m", original=folded, extended=folded)).severity == "ok"
 
 
 # Providers.
@@ -455,44 +461,50 @@ def test_a_provider_that_takes_nothing(clean: Path) -> None:
     assert "takes none of" in found["providers"].what
 
 
-def graphs_on_cuda(*nodes: tuple[str, str], **more: Any) -> Graphs:
+def facts_on_cuda(*nodes: tuple[str, str], **more: Any) -> ModelFacts:
     graph = Graph(ir_version=8, opsets={"": 17}, nodes=tuple(Node(op=op) for _, op in nodes))
-    assigned = tuple(Assigned(provider=f"{provider}ExecutionProvider", op=op) for provider, op in nodes)
+    assigned = tuple(AssignedNode(provider=f"{provider}ExecutionProvider", op=op) for provider, op in nodes)
     providers = ("CUDAExecutionProvider",)
-    return Graphs(
+    return ModelFacts(
         path="m.onnx",
         original=graph,
         optimized=graph,
-        **{"providers": providers, "session_providers": providers, "assigned": assigned, "named": True, **more},
+        **{
+            "providers": providers,
+            "session_providers": providers,
+            "assigned": assigned,
+            "providers_named": True,
+            **more,
+        },
     )
 
 
 @pytest.mark.parametrize(
-    ("graphs", "severity", "what"),
+    ("facts", "severity", "what"),
     [
-        (graphs_on_cuda(("CUDA", "Conv"), ("CUDA", "Relu")), "fine", "CUDA takes 2 of 2"),
-        (graphs_on_cuda(("CUDA", "Conv"), ("CPU", "Shape")), "fine", "the CPU computes shapes"),
-        (graphs_on_cuda(("CUDA", "Conv"), ("CPU", "NonMaxSuppression")), "advice", "1 NonMaxSuppression"),
-        (graphs_on_cuda(("CPU", "Conv")), "problem", "takes none of 1 node"),
-        (graphs_on_cuda(("CPU", "Conv"), named=False), "advice", "takes none of 1 node"),
-        (graphs_on_cuda(("CPU", "Conv"), session_providers=()), "problem", "does not work here"),
-        (graphs_on_cuda(provider_error="libcudnn.so.9: cannot open"), "problem", "no session can be created"),
+        (facts_on_cuda(("CUDA", "Conv"), ("CUDA", "Relu")), "ok", "CUDA takes 2 of 2"),
+        (facts_on_cuda(("CUDA", "Conv"), ("CPU", "Shape")), "ok", "the CPU computes shapes"),
+        (facts_on_cuda(("CUDA", "Conv"), ("CPU", "NonMaxSuppression")), "advice", "1 NonMaxSuppression"),
+        (facts_on_cuda(("CPU", "Conv")), "problem", "takes none of 1 node"),
+        (facts_on_cuda(("CPU", "Conv"), providers_named=False), "advice", "takes none of 1 node"),
+        (facts_on_cuda(("CPU", "Conv"), session_providers=()), "problem", "does not work here"),
+        (facts_on_cuda(provider_error="libcudnn.so.9: cannot open"), "problem", "no session can be created"),
     ],
 )
-def test_where_nodes_go(graphs: Graphs, severity: str, what: str) -> None:
-    found = checks.check_providers(graphs)
+def test_where_nodes_run(facts: ModelFacts, severity: str, what: str) -> None:
+    found = checks.check_providers(facts)
     assert found.severity == severity
     assert what in found.what
 
 
-def test_what_hinders_cuda_graphs() -> None:
-    fitting = checks.check_cuda_graphs(graphs_on_cuda(("CUDA", "Conv")))
-    assert fitting is not None
-    assert fitting.severity == "fine"
-    hindered = checks.check_cuda_graphs(graphs_on_cuda(("CUDA", "If"), ("CPU", "Shape")))
-    assert hindered is not None
-    assert hindered.what.endswith("control flow and nodes on the CPU")
-    assert checks.check_cuda_graphs(graphs_on_cuda(("CPU", "If"), providers=())) is None
+def test_what_prevents_cuda_graphs() -> None:
+    capturable = checks.check_cuda_graphs(facts_on_cuda(("CUDA", "Conv")))
+    assert capturable is not None
+    assert capturable.severity == "ok"
+    blocked = checks.check_cuda_graphs(facts_on_cuda(("CUDA", "If"), ("CPU", "Shape")))
+    assert blocked is not None
+    assert blocked.what.endswith("control flow and nodes on the CPU")
+    assert checks.check_cuda_graphs(facts_on_cuda(("CPU", "If"), providers=())) is None
 
 
 def test_providers_are_found_by_short_names() -> None:
@@ -509,12 +521,12 @@ def test_providers_are_found_by_short_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("plain_s", "total_s", "severity"), [(0.3, 1.0, "advice"), (0.6, 1.0, "fine"), (0.01, 0.2, "fine")]
+    ("plain_s", "total_s", "severity"), [(0.3, 1.0, "advice"), (0.6, 1.0, "ok"), (0.01, 0.2, "ok")]
 )
-def test_creation_that_is_mostly_optimisation(plain_s: float, total_s: float, severity: str) -> None:
+def test_creation_that_is_mostly_optimization(plain_s: float, total_s: float, severity: str) -> None:
     times = {"ORT_DISABLE_ALL": int(plain_s * 1e9), "ORT_ENABLE_ALL": int(total_s * 1e9)}
     graph = Graph(ir_version=8, opsets={"": 17}, nodes=())
-    found = checks.check_creation(Graphs(path="a b.onnx", original=graph, creation_ns=times))
+    found = checks.check_creation(ModelFacts(path="a b.onnx", original=graph, creation_ns=times))
     assert found.severity == severity
     if severity == "advice":
         assert "0.7 s of it" in found.what
@@ -523,60 +535,64 @@ def test_creation_that_is_mostly_optimisation(plain_s: float, total_s: float, se
 
 @pytest.mark.parametrize(
     ("n_nodes", "op", "run_us", "severity"),
-    [(400, "Add", 800, "advice"), (400, "Add", 8000, "fine"), (20, "Add", 40, "fine"), (400, "Loop", 800, "fine")],
+    [(400, "Add", 800, "advice"), (400, "Add", 8000, "ok"), (20, "Add", 40, "ok"), (400, "Loop", 800, "ok")],
 )
 def test_many_tiny_nodes(n_nodes: int, op: str, run_us: int, severity: str) -> None:
     graph = Graph(ir_version=8, opsets={"": 17}, nodes=(Node(op=op),) * n_nodes)
     times = {"ORT_ENABLE_ALL": run_us * 1000}
-    found = checks.check_overhead(Graphs(path="m.onnx", original=graph, optimized=graph, run_ns=times))
+    found = checks.check_overhead(ModelFacts(path="m.onnx", original=graph, optimized=graph, run_ns=times))
     assert found.severity == severity
 
 
 # As a whole.
 
 
-def test_a_model_that_does_not_run_on_guessed_inputs_is_told(tmp_path: Path) -> None:
+def test_a_model_that_does_not_run_on_guessed_inputs_is_reported(tmp_path: Path) -> None:
     target = numpy_helper.from_array(np.array([1, 77], np.int64), "target")
     path = save_chain(tmp_path / "m.onnx", MAKE("Reshape", ["x", "target"], ["y"]), weights=[target], shape=["n", "m"])
-    diagnosis = examine(DoctorRequest(model=str(path)))
-    (unchecked,) = diagnosis.unchecked
-    assert unchecked.check == "overhead"
-    assert "x 1x128" in unchecked.why
-    assert "--shape" in unchecked.why
+    diagnosis = examine(DoctorRequest(model=str(path))).render(spell_as_flag)
+    (skipped,) = diagnosis.skipped
+    assert skipped.check == "overhead"
+    assert "x 1x128" in skipped.why
+    assert skipped.fix == "Pass sizes with --shape or data with --inputs"
     right = examine(DoctorRequest(model=str(path), inputs=InputOptions(shapes={"x": (7, 11)})))
-    assert right.unchecked == ()
+    assert right.skipped == ()
 
 
-def test_what_the_user_says_about_inputs_must_fit(clean: Path) -> None:
+def test_inputs_that_the_user_asks_for_must_fit(clean: Path) -> None:
     with pytest.raises(InputsError, match="no dimension"):
         examine(DoctorRequest(model=str(clean), inputs=InputOptions(dims={"batch": (1,)})))
 
 
-def test_inputs_that_cannot_be_made_are_told(tmp_path: Path) -> None:
+def test_inputs_that_cannot_be_made_are_reported(tmp_path: Path) -> None:
     sequence = helper.make_tensor_sequence_value_info("s", FLOAT, None)
     nodes = [MAKE("ConcatFromSequence", ["s"], ["y"], axis=0)]
-    diagnosis = examine(DoctorRequest(model=str(save(tmp_path / "m.onnx", nodes, [sequence], [value("y")]))))
-    assert [(unchecked.check, "--inputs" in unchecked.why) for unchecked in diagnosis.unchecked] == [("overhead", True)]
+    path = save(tmp_path / "m.onnx", nodes, [sequence], [value("y")])
+    (skipped,) = examine(DoctorRequest(model=str(path))).render(spell_as_flag).skipped
+    assert skipped.check == "overhead"
+    assert "--inputs" in skipped.fix
 
 
 def test_a_new_check_is_a_function_and_a_line() -> None:
-    graphs = Graphs(path="m.onnx", original=Graph(ir_version=8, opsets={}, nodes=()), missing={"run_ns": "no time"})
-    findings, unchecked = run_checks(
-        [
-            Check("one", lambda each: checks.fine("well")),
-            Check("two", lambda each: checks.warn("ill", "why", "hint")),
-            Check("three", lambda each: None),
-            Check("four", lambda each: checks.fine("not asked"), ("run_ns",)),
-        ],
-        graphs,
+    facts = ModelFacts(
+        path="m.onnx", original=Graph(ir_version=8, opsets={}, nodes=()), missing={"run_ns": Missing("no time")}
     )
-    assert [(finding.check, finding.severity) for finding in findings] == [("two", "problem"), ("one", "fine")]
-    assert [(each.check, each.why) for each in unchecked] == [("four", "no time")]
+    findings, skipped = run_checks(
+        [
+            Check("one", lambda each: ok("well")),
+            Check("two", lambda each: warn("ill", "why", "fix")),
+            Check("three", lambda each: None),
+            Check("four", lambda each: ok("not asked"), ("run_ns",)),
+        ],
+        facts,
+    )
+    assert [(finding.check, finding.severity) for finding in findings] == [("two", "problem"), ("one", "ok")]
+    assert [(each.check, each.why) for each in skipped] == [("four", "no time")]
 
 
 def test_every_tool_that_is_recommended_is_installed() -> None:
-    source = Path(checks.__file__).read_text()
-    modules = set(re.findall(r'convert\(\s*graphs, "([\w.]+)"', source))
+    source = "".join(path.read_text() for path in Path(checks.__file__).parent.glob("*.py"))
+    modules = set(re.findall(r'tool_command\(\s*facts, "([\w.]+)"', source))
     assert len(modules) >= 4
     for module in modules:
         assert importlib.util.find_spec(f"onnxruntime.{module}"), module
@@ -603,19 +619,19 @@ def test_graphs_keep_subgraphs_and_types(tmp_path: Path) -> None:
 # The command line.
 
 
-def test_the_page_and_the_exit_codes(clean: Path, tmp_path: Path) -> None:
+def test_output_and_exit_codes(clean: Path, tmp_path: Path) -> None:
     done = run_ortune("doctor", clean, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "fine" in done.stdout
+    assert "ok" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 100
     path = save_overridable(tmp_path / "m.onnx", 8)
     done = run_ortune("doctor", path, cwd=tmp_path)
     assert done.returncode == 1, done.stderr
-    assert "problem  initialisers: 2 of 2" in done.stdout
+    assert "problem  initializers: 2 of 2" in done.stdout
     assert "remove_initializer_from_input" in done.stdout
     done = run_ortune("doctor", path, "--json", cwd=tmp_path)
     assert done.returncode == 1
-    assert json.loads(done.stdout)["findings"][0]["check"] == "initialisers"
+    assert json.loads(done.stdout)["findings"][0]["check"] == "initializers"
 
 
 @pytest.mark.parametrize(
@@ -628,7 +644,7 @@ def test_the_page_and_the_exit_codes(clean: Path, tmp_path: Path) -> None:
         ([TINY_CNN, "--shape", "image"], "not an input's name"),
     ],
 )
-def test_bad_input_is_told(tmp_path: Path, arguments: list[object], message: str) -> None:
+def test_invalid_input_is_reported(tmp_path: Path, arguments: list[object], message: str) -> None:
     (tmp_path / "text.onnx").write_text("hello, this is text")
     done = run_ortune("doctor", *arguments, cwd=tmp_path)
     assert done.returncode == 2

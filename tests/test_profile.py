@@ -1,4 +1,4 @@
-"""Profiles: traces are read right, nothing is counted twice, and no foreign file is touched."""
+"""Profiles: traces are read correctly, nothing is counted twice, and no foreign file is changed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from ortune.console.profile import ops_table
+from ortune.console.profile import make_ops_table
 from ortune.errors import InputsError, MeasureError, ModelError, RecordError, UsageError
 from ortune.knobs import DEFAULT, Config
-from ortune.profile import Breakdown, ProfileRequest, profile
-from ortune.profile.trace import Arguments, Event, break_down, read_trace, split_runs
+from ortune.profile.run import ProfileRequest, profile
+from ortune.profile.trace import Breakdown, EventArguments, TraceEvent, break_down, read_trace, split_runs
 from ortune.record.files import encode_record, read_record
 from ortune.workload import InputOptions
 from tests.conftest import ROOT, TINY_CNN, TINY_ENCODER, run_ortune
@@ -26,20 +26,22 @@ from tests.records import make_record
 EXAMPLE = ROOT / "tests" / "data" / "server.ortune.json"
 
 
-def node(op: str, ts: int, dur: int, name: str = "", tid: int = 1) -> Event:
-    return Event("Node", f"{name or op.lower()}_kernel_time", tid, ts, dur, Arguments(op, "CPUExecutionProvider"))
+def node(op: str, ts: int, dur: int, name: str = "", tid: int = 1) -> TraceEvent:
+    return TraceEvent(
+        "Node", f"{name or op.lower()}_kernel_time", tid, ts, dur, EventArguments(op, "CPUExecutionProvider")
+    )
 
 
-def executed(ts: int, dur: int, tid: int = 1) -> Event:
-    return Event("Session", "SequentialExecutor::Execute", tid, ts, dur)
+def executed(ts: int, dur: int, tid: int = 1) -> TraceEvent:
+    return TraceEvent("Session", "SequentialExecutor::Execute", tid, ts, dur)
 
 
-def run(ts: int, dur: int) -> Event:
-    return Event("Session", "model_run", 1, ts, dur)
+def run(ts: int, dur: int) -> TraceEvent:
+    return TraceEvent("Session", "model_run", 1, ts, dur)
 
 
 def ops_of(found: Breakdown) -> dict[str, tuple[float, float]]:
-    return {part.op: (part.ns / 1000, part.calls) for part in found.ops}
+    return {share.op: (share.ns / 1000, share.calls) for share in found.ops}
 
 
 def test_times_are_added_up_by_operator() -> None:
@@ -47,15 +49,15 @@ def test_times_are_added_up_by_operator() -> None:
     found = break_down(split_runs(events))
     assert ops_of(found) == {"Conv": (60, 2), "Relu": (20, 1)}
     assert (found.n_runs, found.run_ns, found.inside_ns, found.outside_ns) == (1, 100_000, 80_000, 20_000)
-    assert [(part.name, part.share) for part in found.nodes] == [("a", 0.5), ("b", 0.25), ("relu", 0.25)]
+    assert [(share.name, share.share) for share in found.nodes] == [("a", 0.5), ("b", 0.25), ("relu", 0.25)]
 
 
-def test_nodes_inside_of_others_are_not_counted_twice() -> None:
+def test_nested_nodes_are_not_counted_twice() -> None:
     events = [
         node("Abs", 0, 5),
-        node("MatMul", 12, 30),  # the loop's first round ...
+        node("MatMul", 12, 30),  # the first iteration of the loop ...
         executed(11, 35),
-        node("Relu", 50, 10),  # ... and a branch in its second
+        node("Relu", 50, 10),  # ... and a branch in the second
         executed(49, 12),
         node("If", 48, 15),
         executed(47, 20),
@@ -67,22 +69,22 @@ def test_nodes_inside_of_others_are_not_counted_twice() -> None:
     found = break_down(split_runs(events))
     assert ops_of(found) == {
         "MatMul": (30, 1),
-        "Loop": (25, 1),  # 70, less 30 of the product and 15 of the branch
+        "Loop": (25, 1),  # 70 less 30 of the product and 15 of the branch
         "Sin": (10, 1),
         "Relu": (10, 1),
         "If": (5, 1),
         "Abs": (5, 1),
     }
     assert found.inside_ns == 85_000
-    assert sum(part.ns for part in found.ops) == found.inside_ns
+    assert sum(share.ns for share in found.ops) == found.inside_ns
 
 
-def test_neighbours_in_the_same_microsecond_are_not_inside_of_each_other() -> None:
+def test_consecutive_nodes_in_the_same_microsecond_are_not_nested() -> None:
     events = [node("Shape", 10, 0), node("Conv", 10, 7), executed(9, 9), run(9, 10)]
     assert ops_of(break_down(split_runs(events))) == {"Conv": (7, 1), "Shape": (0, 1)}
 
 
-def test_operators_side_by_side_fill_their_time_once() -> None:
+def test_parallel_operators_are_counted_once_in_the_time_inside_operators() -> None:
     events = [node("Conv", 10, 50, tid=2), node("MatMul", 30, 50, tid=3), executed(0, 95), run(0, 100)]
     found = break_down(split_runs(events))
     assert ops_of(found) == {"Conv": (50, 1), "MatMul": (50, 1)}
@@ -90,7 +92,7 @@ def test_operators_side_by_side_fill_their_time_once() -> None:
 
 
 def test_medians_over_runs() -> None:
-    events: list[Event] = []
+    events: list[TraceEvent] = []
     for number, took in enumerate((10, 1000, 12)):
         events += [node("Conv", 5000 * number, took), run(5000 * number, took + 3)]
     found = break_down(split_runs(events))
@@ -98,17 +100,17 @@ def test_medians_over_runs() -> None:
     assert (found.run_ns, found.outside_ns) == (15_000, 3_000)
 
 
-def test_a_run_that_the_trace_lost_half_of_is_left_out() -> None:
+def test_incomplete_runs_are_ignored() -> None:
     events = [node("Conv", 0, 10), run(0, 12), node("Conv", 20, 10)]
     assert break_down(split_runs(events)).n_runs == 1
-    with pytest.raises(MeasureError, match="no run"):
+    with pytest.raises(MeasureError, match="no complete run"):
         break_down([])
 
 
-def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
+def test_an_incomplete_trace_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     path.write_text('[{"cat": "Session"')
-    with pytest.raises(MeasureError, match="not a trace"):
+    with pytest.raises(MeasureError, match="not a complete trace"):
         read_trace(path)
 
 
@@ -116,7 +118,7 @@ def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
 
 
 def save_nested(path: Path) -> Path:
-    """Save a model with a loop of three rounds, each with a product, behind a branch."""
+    """Save a model with a branch, then a loop of three iterations with a product each."""
 
     def value(name: str, kind: int = TensorProto.FLOAT, shape: Sequence[Any] | None = None) -> Any:
         return helper.make_tensor_value_info(name, kind, shape)
@@ -149,45 +151,44 @@ def save_nested(path: Path) -> Path:
 
 
 def test_a_real_trace_with_a_loop(tmp_path: Path) -> None:
-    order = ProfileRequest(model=str(save_nested(tmp_path / "m.onnx")), runs=5, folder=tmp_path / "p")
-    (side,) = profile(order).sides
-    assert side.breakdown is not None
-    found = side.breakdown
-    assert found.n_runs == 5
-    calls = {part.op: part.calls for part in found.ops}
+    request = ProfileRequest(model=str(save_nested(tmp_path / "m.onnx")), runs=5, folder=tmp_path / "p")
+    (found,) = profile(request).configs
+    assert found.breakdown is not None
+    assert found.breakdown.n_runs == 5
+    calls = {share.op: share.calls for share in found.breakdown.ops}
     assert (calls["MatMul"], calls["Loop"], calls["If"], calls["Relu"]) == (3, 1, 1, 1)
-    # Each run's own times add up to the time that the nodes of the main graph took.
+    # The own times of all nodes of a run add up to the time of the nodes in the main graph.
     for each in split_runs(read_trace(tmp_path / "p" / "default.json")):
-        assert sum(each.nodes.values()) == pytest.approx(each.inside, abs=len(each.nodes) + 3)
-        assert each.inside <= each.total
+        assert sum(each.nodes_us.values()) == pytest.approx(each.inside_us, abs=len(each.nodes_us) + 3)
+        assert each.inside_us <= each.total_us
 
 
 def test_traces_replace_those_of_an_earlier_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    order = ProfileRequest(model=str(TINY_CNN), runs=2)
-    (side,) = profile(order).sides
+    request = ProfileRequest(model=str(TINY_CNN), runs=2)
+    (found,) = profile(request).configs
     folder = tmp_path / "tiny_cnn.profile"
-    assert side.trace == str(Path("tiny_cnn.profile") / "default.json")
+    assert found.trace == str(Path("tiny_cnn.profile") / "default.json")
     first = (folder / "default.json").read_bytes()
     json.loads(first)
     (folder / "tuned.json").write_bytes(first)
-    profile(order)
+    profile(request)
     assert [path.name for path in folder.iterdir()] == ["default.json"]
     assert (folder / "default.json").read_bytes() != first
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "default.json", "tuned.json"])
-def test_foreign_files_are_not_touched(tmp_path: Path, name: str) -> None:
+def test_foreign_files_are_not_changed(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "p"
     folder.mkdir()
     (folder / name).write_text('{"my": "data"}')
-    with pytest.raises(UsageError, match=rf"holds {name}, which no profile"):
+    with pytest.raises(UsageError, match=rf"contains {name}, which was not written by ortune"):
         profile(ProfileRequest(model=str(TINY_CNN), runs=1, folder=folder))
     assert [path.name for path in folder.iterdir()] == [name]
     assert (folder / name).read_text() == '{"my": "data"}'
 
 
-def test_where_no_folder_can_be(tmp_path: Path) -> None:
+def test_folders_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="there is a file of that name"):
         profile(ProfileRequest(model=str(TINY_CNN), folder=tmp_path / "file"))
@@ -195,10 +196,10 @@ def test_where_no_folder_can_be(tmp_path: Path) -> None:
         profile(ProfileRequest(model=str(TINY_CNN), folder=tmp_path / "a" / "b"))
 
 
-def test_what_makes_no_sense_is_told() -> None:
-    with pytest.raises(UsageError, match="--runs 0"):
+def test_invalid_requests_are_rejected() -> None:
+    with pytest.raises(UsageError, match="runs 0: must be at least 1"):
         profile(ProfileRequest(model=str(TINY_CNN), runs=0))
-    with pytest.raises(UsageError, match="several sizes"):
+    with pytest.raises(UsageError, match="batch=1,2: a profile covers one size"):
         profile(ProfileRequest(model=str(TINY_ENCODER), inputs=InputOptions(dims={"batch": (1, 2)})))
     record = read_record(EXAMPLE)
     other = msgspec.structs.replace(record.model, digest="sha256:" + "0" * 64)
@@ -231,31 +232,31 @@ def test_a_model_that_does_not_run_leaves_no_folder(tmp_path: Path) -> None:
 # With a record.
 
 
-def test_a_config_is_set_beside_the_default(tmp_path: Path) -> None:
+def test_a_config_is_compared_with_the_default(tmp_path: Path) -> None:
     config = Config(
         session_options={"graph_optimization_level": "ORT_ENABLE_BASIC", "intra_op_num_threads": 1},
         environment={"ORTUNE_TEST_OF_PROFILE": "1"},
     )
     record = make_record(TINY_CNN, config)
     found = profile(ProfileRequest(model=str(TINY_CNN), record=record, runs=3, folder=tmp_path / "p"))
-    default, tuned = found.sides
+    default, tuned = found.configs
     assert (default.name, default.config, tuned.name, tuned.config) == ("default", DEFAULT, "tuned", config)
     assert default.breakdown is not None
     assert tuned.breakdown is not None
-    # The basic level fuses no Relu into a convolution, and has no layouts.
-    assert "Relu" in {part.op for part in tuned.breakdown.ops}
-    assert "Relu" not in {part.op for part in default.breakdown.ops}
+    # The basic level does not fuse Relu into convolutions.
+    assert "Relu" in {share.op for share in tuned.breakdown.ops}
+    assert "Relu" not in {share.op for share in default.breakdown.ops}
     assert sorted(path.name for path in (tmp_path / "p").iterdir()) == ["default.json", "tuned.json"]
-    table = ops_table([default.breakdown, tuned.breakdown], ["default", "tuned"])
+    table = make_ops_table({"default": default.breakdown, "tuned": tuned.breakdown})
     assert [column.header for column in table.columns][-1] == "default/tuned"
 
 
-def test_a_config_that_does_not_work_is_a_value(tmp_path: Path) -> None:
+def test_a_config_that_fails_is_a_value(tmp_path: Path) -> None:
     config = Config(
         session_options={"intra_op_num_threads": 2}, session_config={"session.intra_op_thread_affinities": "x"}
     )
-    order = ProfileRequest(model=str(TINY_CNN), record=make_record(TINY_CNN, config), runs=2, folder=tmp_path / "p")
-    default, tuned = profile(order).sides
+    request = ProfileRequest(model=str(TINY_CNN), record=make_record(TINY_CNN, config), runs=2, folder=tmp_path / "p")
+    default, tuned = profile(request).configs
     assert default.breakdown is not None
     assert tuned.failure is not None
     assert tuned.failure.stage == "load"
@@ -265,7 +266,7 @@ def test_a_config_that_does_not_work_is_a_value(tmp_path: Path) -> None:
 # The command line.
 
 
-def test_the_page_and_the_exit_codes(tmp_path: Path) -> None:
+def test_output_and_exit_codes(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
     path.write_bytes(encode_record(make_record(TINY_CNN, Config(session_options={"intra_op_num_threads": 1}))))
     done = run_ortune("profile", TINY_CNN, path, "--runs", 3, cwd=tmp_path)
@@ -276,11 +277,11 @@ def test_the_page_and_the_exit_codes(tmp_path: Path) -> None:
     assert max(map(len, done.stdout.splitlines())) <= 100
     done = run_ortune("profile", TINY_CNN, "--runs", 3, "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    (side,) = json.loads(done.stdout)["sides"]
-    assert side["breakdown"]["n_runs"] == 3
+    (found,) = json.loads(done.stdout)["configs"]
+    assert found["breakdown"]["n_runs"] == 3
 
 
-def test_a_config_that_does_not_work_ends_with_1(tmp_path: Path) -> None:
+def test_a_config_that_fails_ends_with_exit_code_1(tmp_path: Path) -> None:
     config = Config(
         session_options={"intra_op_num_threads": 2}, session_config={"session.intra_op_thread_affinities": "x"}
     )
@@ -288,7 +289,7 @@ def test_a_config_that_does_not_work_ends_with_1(tmp_path: Path) -> None:
     path.write_bytes(encode_record(make_record(TINY_CNN, config)))
     done = run_ortune("profile", TINY_CNN, path, "--runs", 2, cwd=tmp_path)
     assert done.returncode == 1, done.stderr
-    assert "tuned does not work" in done.stdout
+    assert "tuned failed: exception" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -301,7 +302,7 @@ def test_a_config_that_does_not_work_ends_with_1(tmp_path: Path) -> None:
         ([TINY_CNN, "--dim", "batch=2"], "no dimension"),
     ],
 )
-def test_bad_input_is_told(tmp_path: Path, arguments: list[object], message: str) -> None:
+def test_invalid_input_is_reported(tmp_path: Path, arguments: list[object], message: str) -> None:
     (tmp_path / "file").write_text("")
     done = run_ortune("profile", *arguments, cwd=tmp_path)
     assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""`ortune doctor`: find what in a model keeps ONNX Runtime from running it fast."""
+"""`ortune doctor`: diagnose what slows a model down, and suggest fixes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ortune.cli import options
-from ortune.errors import ExitCode
+from ortune.errors import ExitCode, spell_as_flag
 
 
 def doctor(
@@ -26,15 +26,15 @@ def doctor(
     inputs: options.Inputs = None,
     json: options.Json = False,
 ) -> None:
-    """Find what in MODEL keeps ONNX Runtime from running it fast, and tell the hint."""
-    from ortune.doctor import DoctorRequest, examine
+    """Diagnose what slows MODEL down and suggest fixes."""
+    from ortune.doctor.examine import DoctorRequest, examine
 
-    patient = DoctorRequest(
+    request = DoctorRequest(
         model=model,
         providers=tuple(name for text in provider or () for name in text.split(",")),
         inputs=options.parse_inputs(dim, shape, inputs, seed=0),
     )
-    diagnosis = examine(patient)
+    diagnosis = examine(request).render(spell_as_flag)
     if json:
         options.print_json(diagnosis)
     else:

@@ -1,4 +1,4 @@
-"""`ortune profile`: where the time of a run goes, operator by operator."""
+"""`ortune profile`: show the time of each operator and node in a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def profile(
     config: Annotated[
         str | None,
         typer.Argument(
-            metavar="[CONFIG]", help="A record that a search wrote, to set beside the default.", show_default=False
+            metavar="[CONFIG]", help="A record of a search, to compare with the default.", show_default=False
         ),
     ] = None,
     runs: Annotated[
@@ -29,7 +29,7 @@ def profile(
             "-o",
             "--output",
             metavar="FOLDER",
-            help="Where the traces go: a folder that is new, empty, or holds an earlier profile, which is replaced.",
+            help="Folder for the traces. It must be new, empty, or contain an earlier profile, which is replaced.",
             show_default="MODEL.profile",
         ),
     ] = None,
@@ -39,9 +39,9 @@ def profile(
     seed: options.Seed = 0,
     json: options.Json = False,
 ) -> None:
-    """Show which operators of MODEL take the time, with ONNX Runtime's default and with CONFIG."""
-    from ortune.profile import ProfileRequest
-    from ortune.profile import profile as run
+    """Show the time of each operator in MODEL, with ONNX Runtime's default and with CONFIG."""
+    from ortune.profile.run import ProfileRequest
+    from ortune.profile.run import profile as run
     from ortune.record.files import read_record
 
     found = run(
@@ -60,5 +60,5 @@ def profile(
         from ortune.console.search import make_console
 
         show_profile(make_console(), found)
-    if any(side.failure for side in found.sides):
+    if any(each.failure for each in found.configs):
         raise typer.Exit(ExitCode.FAILED)

@@ -1,76 +1,88 @@
-"""What `ortune doctor` shows: what to hint, what to try, what is fine, and what could not be checked."""
+"""Shows a diagnosis: problems and advice in full, then one line for each of the other checks."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from ortune.console.text import plural, size
-from ortune.doctor import Diagnosis, Finding
+from ortune.doctor.findings import Diagnosis, DoctorFinding
 
-STYLES = {"problem": "bold red", "advice": "bold yellow", "fine": "green"}
+STYLES = {"problem": "bold red", "advice": "bold yellow", "ok": "green"}
 
 INDENT = 9
 
 
 def show_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
-    """Print the whole page."""
-    facts = [size(diagnosis.size_bytes)]
-    if diagnosis.opset:
-        facts.append(f"opset {diagnosis.opset}")
-    facts.append(plural(diagnosis.n_nodes, "node"))
-    if diagnosis.n_optimized is not None:
-        facts.append(f"{diagnosis.n_optimized} when optimised by onnxruntime {diagnosis.onnxruntime}")
-    console.print(f"[bold]{escape(Path(diagnosis.model).name)}[/]  [dim]{escape(', '.join(facts))}[/]")
+    """Print a diagnosis."""
+    _show_model(console, diagnosis)
     console.print()
     for finding in diagnosis.findings:
-        if finding.severity != "fine":
+        if finding.severity != "ok":
             _show_finding(console, finding)
+    table = _make_grid()
+    for finding in diagnosis.findings:
+        if finding.severity == "ok":
+            text = f"{finding.what}. {finding.fix}." if finding.fix else finding.what
+            table.add_row(Text("ok", STYLES["ok"]), finding.check, Text(text, "dim"))
+    for skipped in diagnosis.skipped:
+        text = f"{skipped.why}. {skipped.fix}" if skipped.fix else skipped.why
+        table.add_row(Text("skipped", "yellow"), skipped.check, Text(text, "dim"))
+    console.print(table)
+    console.print()
+    console.print(summarize(diagnosis))
+
+
+def _show_model(console: Console, diagnosis: Diagnosis) -> None:
+    nodes = plural(diagnosis.n_nodes, "node")
+    if diagnosis.n_optimized is not None:
+        nodes += f" ({diagnosis.n_optimized} optimized)"
+    opset = [f"opset {diagnosis.opset}"] if diagnosis.opset else []
+    facts = ", ".join([size(diagnosis.size_bytes), *opset, nodes, f"onnxruntime {diagnosis.onnxruntime}"])
+    console.print(Text.assemble((Path(diagnosis.model).name, "bold"), "  ", (facts, "dim")))
+
+
+def _make_grid() -> Table:
+    """Return a table of severity, check and text."""
     table = Table.grid(padding=(0, 2))
     table.add_column(width=INDENT - 2)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for finding in diagnosis.findings:
-        if finding.severity == "fine":
-            table.add_row(Text("fine", STYLES["fine"]), finding.check, Text(finding.what, "dim"))
-    for unchecked in diagnosis.unchecked:
-        table.add_row(Text("?", "yellow"), unchecked.check, Text(f"not checked: {unchecked.why}", "dim"))
-    console.print(table)
-    console.print()
-    console.print(summary(diagnosis))
+    return table
 
 
-def _show_finding(console: Console, finding: Finding) -> None:
-    console.print(
-        Text.assemble(
-            (f"{finding.severity:<{INDENT}}", STYLES[finding.severity]), (f"{finding.check}: ", "bold"), finding.what
-        )
+def _show_finding(console: Console, finding: DoctorFinding) -> None:
+    grid = Table.grid()
+    grid.add_column(width=INDENT)
+    grid.add_column(overflow="fold")
+    grid.add_row(
+        Text(finding.severity, STYLES[finding.severity]), Text.assemble((f"{finding.check}: ", "bold"), finding.what)
     )
-    for text in (f"{finding.why}.", f"{finding.hint}."):
-        if text != ".":
-            console.print(
-                Padding(Text(text, "dim" if text.startswith(finding.why) else ""), (0, 0, 0, INDENT), expand=False)
-            )
+    grid.add_row("", Text(_end_sentence(finding.why), "dim"))
+    grid.add_row("", Text(_end_sentence(finding.fix)))
+    console.print(grid)
     if finding.command:
-        # One line, however long: it is there to be copied.
+        # Never wrapped, so that it can be copied.
         console.print(Text(f"{'':{INDENT}}{finding.command}", "cyan"), soft_wrap=True)
     console.print()
 
 
-def summary(diagnosis: Diagnosis) -> str:
-    """Return the result in a line."""
-    counts = {name: sum(each.severity == name for each in diagnosis.findings) for name in STYLES}
+def _end_sentence(text: str) -> str:
+    return text if text.endswith((".", "…")) else f"{text}."
+
+
+def summarize(diagnosis: Diagnosis) -> str:
+    """Return the number of findings of each severity, with markup."""
+    counts = {name: sum(finding.severity == name for finding in diagnosis.findings) for name in STYLES}
     parts = []
     if counts["problem"]:
         parts.append(f"[bold red]{plural(counts['problem'], 'problem')}[/]")
     if counts["advice"]:
         parts.append(f"[bold yellow]{plural(counts['advice'], 'piece of advice', 'pieces of advice')}[/]")
-    parts.append(f"{counts['fine']} fine")
-    if diagnosis.unchecked:
-        parts.append(f"{len(diagnosis.unchecked)} not checked")
+    parts.append(f"{counts['ok']} ok")
+    if diagnosis.skipped:
+        parts.append(f"{len(diagnosis.skipped)} skipped")
     return ", ".join(parts)

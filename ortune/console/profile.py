@@ -1,4 +1,4 @@
-"""What `ortune profile` shows: the operators and the nodes that take the time, of one config or of two."""
+"""Shows a profile: the slowest operators and nodes, for one config or two."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from rich.text import Text
 
 from ortune.console.text import duration, plural, ratio, three_digits
 from ortune.knobs import describe
-from ortune.profile import Breakdown, Part, Profile, Side
+from ortune.profile.run import ConfigProfile, Profile
+from ortune.profile.trace import Breakdown, TimeShare
 
-MOST_OPS = 15
-MOST_NODES = 8
+MAX_OPS = 15
+MAX_NODES = 8
 
 BAR_WIDTH = 10
 
@@ -22,115 +23,115 @@ NAME_WIDTH = 36
 
 
 def show_profile(console: Console, profile: Profile) -> None:
-    """Print the whole page."""
+    """Print a profile."""
     inputs = ", ".join(f"{name} {data}" for name, data in profile.inputs.items())
     console.print(
         Text.assemble((Path(profile.model).name, "bold"), "  ", (inputs, "dim"), overflow="ellipsis", no_wrap=True)
     )
-    sides = [side for side in profile.sides if side.breakdown]
-    for side in profile.sides:
-        _show_side(console, side)
+    for found in profile.configs:
+        _show_config(console, found)
     console.print()
-    breakdowns = [side.breakdown for side in sides if side.breakdown]
-    names = [side.name for side in sides]
-    console.print(ops_table(breakdowns, names))
+    breakdowns = {found.name: found.breakdown for found in profile.configs if found.breakdown}
+    console.print(make_ops_table(breakdowns))
     console.print()
-    console.print(nodes_table(breakdowns[0], names[0]))
+    name = next(iter(breakdowns))
+    console.print(make_nodes_table(breakdowns[name], name))
     console.print()
     console.print(
         Text(
-            "Profiling itself takes time, most of all around small operators, and counts whole microseconds: read "
-            "these as shares. What a config is worth, `ortune search` and `ortune bench` measure.",
+            "All times are medians over runs. Profiling adds time, mostly around small operators, and counts whole "
+            "microseconds: compare shares, not times. To measure a config, use `ortune bench`.",
             "dim",
         )
     )
-    for side in sides:
-        console.print(Text.assemble(("trace  ", "cyan"), side.trace or ""), soft_wrap=True)
-    console.print(Text("Open it in https://ui.perfetto.dev or chrome://tracing.", "dim"))
+    for found in profile.configs:
+        if found.trace:
+            console.print(Text.assemble(("trace  ", "cyan"), found.trace), soft_wrap=True)
+    console.print(Text("Open traces in https://ui.perfetto.dev or chrome://tracing.", "dim"))
 
 
-def _show_side(console: Console, side: Side) -> None:
-    settings = "" if side.config.is_default else f"  [dim]{escape(describe(side.config))}[/]"
-    if side.failure:
-        console.print(f"  [cyan]{side.name}[/]{settings}")
-        console.print(
-            Text(f"  {side.name} does not work: {side.failure.kind.replace('_', ' ')}: {side.failure.message}", "red")
-        )
+def _show_config(console: Console, found: ConfigProfile) -> None:
+    settings = "" if found.config.is_default else f"[dim]{escape(describe(found.config))}[/]"
+    if found.failure:
+        failure = found.failure
+        console.print(f"  [cyan]{found.name:<8}[/]{settings}")
+        console.print(Text(f"  {found.name} failed: {failure.kind.replace('_', ' ')}: {failure.message}", "red"))
         return
-    assert side.breakdown is not None
-    found = side.breakdown
+    assert found.breakdown is not None
+    times = found.breakdown
     console.print(
-        f"  [cyan]{side.name:<8}[/]{duration(found.run_ns)} a run: {duration(found.inside_ns)} in operators, "
-        f"{duration(found.outside_ns)} outside  [dim]median of {plural(found.n_runs, 'run')}[/]"
+        f"  [cyan]{found.name:<8}[/]{duration(times.run_ns)} per run: {duration(times.inside_ns)} in operators, "
+        f"{duration(times.outside_ns)} outside  [dim]{plural(times.n_runs, 'run')}[/]"
     )
     if settings:
-        console.print(f"  {'':8}{settings.strip()}")
+        console.print(f"  {'':8}{settings}")
 
 
-def ops_table(breakdowns: list[Breakdown], names: list[str]) -> Table:
-    """Return the operators, those that take most of the default's time first."""
+def make_ops_table(breakdowns: dict[str, Breakdown]) -> Table:
+    """Return a table of the operators, the slowest first, with the time of each config."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("operator", no_wrap=True)
-    several = len({part.provider for found in breakdowns for part in found.ops}) > 1
-    if several:
-        table.add_column("on", no_wrap=True, style="dim")
+    with_provider = len({share.provider for found in breakdowns.values() for share in found.ops}) > 1
+    if with_provider:
+        table.add_column("provider", no_wrap=True, style="dim")
     table.add_column("calls", justify="right", no_wrap=True)
-    for name in names:
+    for name in breakdowns:
         table.add_column(name, justify="right", no_wrap=True)
         table.add_column("share", justify="right", no_wrap=True)
-    table.add_column("/".join(names) if len(names) > 1 else "", no_wrap=True)
-    rows = _merge(breakdowns)
-    for key, parts in rows[:MOST_OPS]:
-        table.add_row(*_cells(key, parts, several), _last(parts))
-    rest = rows[MOST_OPS:]
+    table.add_column("/".join(breakdowns) if len(breakdowns) > 1 else "", no_wrap=True)
+    rows = _merge(list(breakdowns.values()))
+    for key, shares in rows[:MAX_OPS]:
+        table.add_row(*_make_cells(key, shares, with_provider), _make_last_cell(shares))
+    rest = rows[MAX_OPS:]
     if rest:
-        sums: list[Part | None] = [_sum([parts[number] for _, parts in rest]) for number in range(len(breakdowns))]
-        table.add_row(*_cells((f"{len(rest)} others", ""), sums, several), _last(sums), style="dim")
+        sums: list[TimeShare | None] = [_sum([shares[index] for _, shares in rest]) for index in range(len(breakdowns))]
+        cells = _make_cells((f"{len(rest)} others", ""), sums, with_provider)
+        table.add_row(*cells, _make_last_cell(sums), style="dim")
     return table
 
 
 Key = tuple[str, str]
-Row = tuple[Key, list[Part | None]]
+Row = tuple[Key, list[TimeShare | None]]
 
 
 def _merge(breakdowns: list[Breakdown]) -> list[Row]:
-    """Return the parts of each operator and provider, one for each config; None where a config has none."""
-    tables = [{(part.op, part.provider): part for part in found.ops} for found in breakdowns]
+    """Return the times of each operator and provider in each breakdown; None if it is not in a breakdown."""
+    tables = [{(share.op, share.provider): share for share in found.ops} for found in breakdowns]
     keys = list(dict.fromkeys(key for table in tables for key in table))
     rows: list[Row] = [(key, [table.get(key) for table in tables]) for key in keys]
-    return sorted(rows, key=lambda row: -max(part.ns if part else 0 for part in row[1]))
+    return sorted(rows, key=lambda row: -max(share.ns if share else 0 for share in row[1]))
 
 
-def _sum(parts: list[Part | None]) -> Part:
-    there = [part for part in parts if part]
-    return Part(
+def _sum(shares: list[TimeShare | None]) -> TimeShare:
+    present = [share for share in shares if share]
+    return TimeShare(
         name="",
         op="",
         provider="",
-        ns=sum(part.ns for part in there),
-        share=sum(part.share for part in there),
-        calls=sum(part.calls for part in there),
+        ns=sum(share.ns for share in present),
+        share=sum(share.share for share in present),
+        calls=sum(share.calls for share in present),
     )
 
 
-def _cells(key: Key, parts: list[Part | None], several: bool) -> list[str]:
-    calls = " ".join(dict.fromkeys(_count(part.calls) for part in parts if part))
-    cells = [escape(key[0]), *([key[1]] if several else []), calls.replace(" ", "→")]
-    for part in parts:
-        cells += [duration(part.ns), f"{part.share:.1%}"] if part else ["", ""]
+def _make_cells(key: Key, shares: list[TimeShare | None], with_provider: bool) -> list[str]:
+    calls = "→".join(dict.fromkeys(_format_calls(share.calls) for share in shares if share))
+    cells = [escape(key[0]), *([key[1]] if with_provider else []), calls]
+    for share in shares:
+        cells += [duration(share.ns), f"{share.share:.1%}"] if share else ["", ""]
     return cells
 
 
-def _count(calls: float) -> str:
+def _format_calls(calls: float) -> str:
     return f"{calls:.0f}" if calls == int(calls) else three_digits(calls)
 
 
-def _last(parts: list[Part | None]) -> str:
-    """Return the ratio of two configs, or a bar for the share of one."""
-    first = parts[0]
-    if len(parts) == 1:
+def _make_last_cell(shares: list[TimeShare | None]) -> str:
+    """Return a bar for the share of one config, or the ratio of two."""
+    first = shares[0]
+    if len(shares) == 1:
         return f"[cyan]{'━' * round(BAR_WIDTH * first.share)}[/]" if first else ""
-    second = parts[1]
+    second = shares[1]
     if first is None or second is None or not first.ns or not second.ns:
         return ""
     value = first.ns / second.ns
@@ -138,21 +139,21 @@ def _last(parts: list[Part | None]) -> str:
     return f"[{style}]{ratio(value)}[/]"
 
 
-def nodes_table(breakdown: Breakdown, name: str) -> Table:
-    """Return the nodes that take most time."""
+def make_nodes_table(breakdown: Breakdown, name: str) -> Table:
+    """Return a table of the slowest nodes of one config."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("node", no_wrap=True)
     table.add_column("operator", no_wrap=True)
     table.add_column("calls", justify="right", no_wrap=True)
     table.add_column(name, justify="right", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
-    for part in breakdown.nodes[:MOST_NODES]:
-        short = part.name if len(part.name) <= NAME_WIDTH else f"…{part.name[1 - NAME_WIDTH :]}"
+    for node in breakdown.nodes[:MAX_NODES]:
+        short = node.name if len(node.name) <= NAME_WIDTH else f"…{node.name[1 - NAME_WIDTH :]}"
         table.add_row(
             escape(short) or "[dim]unnamed[/]",
-            escape(part.op),
-            _count(part.calls),
-            duration(part.ns),
-            f"{part.share:.1%}",
+            escape(node.op),
+            _format_calls(node.calls),
+            duration(node.ns),
+            f"{node.share:.1%}",
         )
     return table

@@ -1,4 +1,4 @@
-"""The examination, in order: read the graph, let ONNX Runtime optimise it, make the checks."""
+"""The steps of `ortune doctor`: read the graph, optimize it with ONNX Runtime, run the checks."""
 
 from __future__ import annotations
 
@@ -7,9 +7,17 @@ from pathlib import Path
 
 import msgspec
 
-from ortune.doctor.checks import CHECKS, run_checks, shorten
-from ortune.doctor.optimize import DEFAULT_LEVEL, EXTENDED_LEVEL, Optimized, OptimizeRequest, optimize
-from ortune.doctor.values import Diagnosis, Graphs
+from ortune.doctor.checks import CHECKS, run_checks
+from ortune.doctor.checks.text import shorten
+from ortune.doctor.facts import Missing, ModelFacts
+from ortune.doctor.findings import Diagnosis
+from ortune.doctor.optimized_graph import (
+    DEFAULT_LEVEL,
+    EXTENDED_LEVEL,
+    OptimizedModel,
+    OptimizeRequest,
+    optimize_in_child,
+)
 from ortune.errors import HostError, InputsError, ModelError, UsageError
 from ortune.knobs.config import CPU, alias_of
 from ortune.model import read_model
@@ -19,80 +27,79 @@ from ortune.worker.runtime import read_installed_runtime
 from ortune.workload import Feed, InputOptions, make_feed
 from ortune.workload.inputs import format_shape
 
-NOT_TRIED_UNASKED = frozenset(
+ONLY_IF_NAMED = frozenset(
     {
-        "AzureExecutionProvider",  # for models in a cloud
-        "TensorrtExecutionProvider",  # building an engine takes minutes
+        "AzureExecutionProvider",  # runs models on a remote service
+        "TensorrtExecutionProvider",  # builds an engine, which takes minutes
         "NvTensorRTRTXExecutionProvider",
         "MIGraphXExecutionProvider",
     }
 )
+"""Providers that are checked only if the user names them."""
 
 
 class DoctorRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user wants to be examined.
+    """The options of `ortune doctor`.
 
     Attributes:
         model: Path of the ONNX file.
-        providers: Execution providers that the model is meant for; empty for those that are usable here.
-        inputs: What the user says about inputs.
+        providers: Execution providers that the model is meant for; empty for those that work here.
+        inputs: Shapes and data of the inputs.
     """
 
     model: str
     providers: tuple[str, ...] = ()
     inputs: InputOptions = InputOptions()
 
-    @property
-    def tells_inputs(self) -> bool:
-        """Whether the user said anything about inputs."""
-        return bool(self.inputs.dims or self.inputs.shapes or self.inputs.data)
 
-
-def examine(patient: DoctorRequest) -> Diagnosis:
-    """Make all checks.
+def examine(request: DoctorRequest) -> Diagnosis:
+    """Run all checks on a model.
 
     Raises:
         ModelError: The file is not an ONNX model.
-        InputsError: What the user says about inputs does not fit it.
-        UsageError: There is no provider of that name.
+        InputsError: The inputs that the user asks for do not fit the model.
+        UsageError: onnxruntime has no provider of that name.
         HostError: onnxruntime cannot be imported.
     """
-    original = read_graph(patient.model)
+    original = read_graph(request.model)
     runtime = read_installed_runtime()
     if runtime is None:
         raise HostError("onnxruntime cannot be imported.", "Install it: pip install onnxruntime.")
-    providers = find_providers(patient.providers, runtime)
-    graphs = Graphs(path=patient.model, original=original, providers=providers, named=bool(patient.providers))
-    feed, why = prepare_feed(patient)
-    if feed is None:
-        graphs = msgspec.structs.replace(graphs, missing={"run_ns": why})
-    size_bytes = Path(patient.model).stat().st_size + sum(file.found_bytes or 0 for file in original.data_files)
-    graphs = look_inside(graphs, feed, size_bytes)
-    findings, unchecked = run_checks(CHECKS, graphs)
+    providers = find_providers(request.providers, runtime)
+    facts = ModelFacts(
+        path=request.model, original=original, providers=providers, providers_named=bool(request.providers)
+    )
+    feed = prepare_feed(request.model, request.inputs)
+    if isinstance(feed, Missing):
+        facts = msgspec.structs.replace(facts, missing={"run_ns": feed})
+        feed = None
+    size_bytes = Path(request.model).stat().st_size + sum(file.found_bytes or 0 for file in original.data_files)
+    facts = add_runtime_facts(facts, feed, size_bytes)
+    findings, skipped = run_checks(CHECKS, facts)
     return Diagnosis(
-        model=patient.model,
+        model=request.model,
         size_bytes=size_bytes,
         opset=original.opsets.get("", 0),
         n_nodes=len(original.nodes),
-        n_optimized=len(graphs.optimized.nodes) if graphs.optimized else None,
+        n_optimized=len(facts.optimized.nodes) if facts.optimized else None,
         onnxruntime=runtime.onnxruntime,
         findings=findings,
-        unchecked=unchecked,
+        skipped=skipped,
     )
 
 
 def find_providers(named: tuple[str, ...], runtime: Runtime) -> tuple[str, ...]:
-    """Return the full names of the providers that are meant, the CPU's left out.
+    """Return the full names of the providers to check, without the CPU's.
 
     Args:
-        named: What the user wrote, such as `CUDAExecutionProvider` or `cuda`; empty for those that are usable.
-        runtime: What onnxruntime has.
+        named: Names that the user gave, such as `CUDAExecutionProvider` or `cuda`; empty for those that work here.
+        runtime: The installed onnxruntime.
 
     Raises:
-        UsageError: It has no provider of that name.
+        UsageError: onnxruntime has no provider of that name.
     """
     if not named:
-        return tuple(name for name in runtime.providers if name != CPU and name not in NOT_TRIED_UNASKED)
+        return tuple(name for name in runtime.providers if name != CPU and name not in ONLY_IF_NAMED)
     found = []
     for name in named:
         matches = [
@@ -102,85 +109,93 @@ def find_providers(named: tuple[str, ...], runtime: Runtime) -> tuple[str, ...]:
         ]
         if not matches:
             raise UsageError(
-                f"--provider {name}: this onnxruntime has no such provider; it has {', '.join(runtime.providers)}.",
+                f"{name}: the installed onnxruntime has no such provider; it has {', '.join(runtime.providers)}.",
                 "Other providers come in packages of their own, such as onnxruntime-gpu or onnxruntime-openvino.",
+                option="provider",
             )
         found += [match for match in matches if match != CPU]
     return tuple(dict.fromkeys(found))
 
 
-def prepare_feed(patient: DoctorRequest) -> tuple[Feed | None, str]:
-    """Return inputs to run the model with, or None and why there are none.
+def prepare_feed(model_path: str, inputs: InputOptions) -> Feed | Missing:
+    """Return inputs to run the model with, or why there are none.
 
     Raises:
-        InputsError: What the user says about inputs does not fit the model.
+        InputsError: The inputs that the user asks for do not fit the model.
     """
     try:
-        return make_feed(read_model(patient.model), patient.inputs), ""
+        return make_feed(read_model(model_path), inputs)
     except ModelError as error:
-        return None, error.message
+        return Missing(error.message, error.hint)
     except InputsError as error:
-        if patient.tells_inputs:
+        if inputs.dims or inputs.shapes or inputs.data:
             raise
-        return None, f"{error.message} {error.hint}"
+        return Missing(error.message, error.hint)
 
 
-def look_inside(graphs: Graphs, feed: Feed | None, size_bytes: int) -> Graphs:
-    """Add what ONNX Runtime makes of the model, or why it makes nothing of it."""
+def add_runtime_facts(facts: ModelFacts, feed: Feed | None, size_bytes: int) -> ModelFacts:
+    """Return the facts with those that only ONNX Runtime knows, or why they are missing.
+
+    Args:
+        facts: Facts from the file.
+        feed: Inputs to run the model with, or None to not run it.
+        size_bytes: Size of the model, including external data.
+    """
     if feed is not None:
-        sizes = {name: tensor.array.shape for name, tensor in feed.tensors.items()}
-        graphs = msgspec.structs.replace(graphs, sizes=sizes)
+        shapes = {name: tensor.array.shape for name, tensor in feed.tensors.items()}
+        facts = msgspec.structs.replace(facts, input_shapes=shapes)
     with tempfile.TemporaryDirectory(prefix="ortune-") as folder:
         feed_path = Path(folder) / "feed.npz"
         if feed is not None:
             feed.save(feed_path)
-        optimized = optimize(
+        optimized = optimize_in_child(
             OptimizeRequest(
-                model_path=str(Path(graphs.path).resolve()),
+                model_path=str(Path(facts.path).resolve()),
                 model_bytes=size_bytes,
                 folder=folder,
                 feed_path=str(feed_path) if feed is not None else None,
-                providers=graphs.providers,
+                providers=facts.providers,
             )
         )
         if isinstance(optimized, Failure):
-            why = "ONNX Runtime cannot load the model"
-            missing = dict.fromkeys(("extended", "optimized", "creation_ns", "run_ns", "assigned"), why)
-            return msgspec.structs.replace(graphs, load_error=optimized.message, missing=missing)
+            missing = dict.fromkeys(
+                ("extended", "optimized", "creation_ns", "run_ns", "assigned"),
+                Missing("ONNX Runtime cannot load the model"),
+            )
+            return msgspec.structs.replace(facts, load_error=optimized.message, missing=missing)
         return msgspec.structs.replace(
-            graphs,
-            extended=_read_written(optimized, EXTENDED_LEVEL),
-            optimized=_read_written(optimized, DEFAULT_LEVEL),
+            facts,
+            extended=_read_optimized(optimized, EXTENDED_LEVEL),
+            optimized=_read_optimized(optimized, DEFAULT_LEVEL),
             creation_ns=optimized.creation_ns if len(optimized.creation_ns) > 1 else None,
             run_ns=optimized.run_ns if DEFAULT_LEVEL in optimized.run_ns else None,
             session_providers=optimized.session_providers,
-            # What another provider refuses is a finding of its own, not something that could not be checked.
+            # A provider that does not work is a finding of its own; the check is not skipped.
             provider_error=optimized.missing.get("assigned", ""),
             assigned=optimized.assigned or (),
-            missing=_tell_missing(graphs, optimized),
+            missing=_explain_missing(facts, optimized),
         )
 
 
-def _tell_run(message: str, sizes: dict[str, tuple[int, ...]]) -> dict[str, str]:
-    if not message:
-        return {}
-    fed = ", ".join(f"{name} {format_shape(shape) or 'of one number'}" for name, shape in sizes.items())
-    cause = shorten(message.split("Status Message: ")[-1], 150)
-    return {"run_ns": f"it does not run with {fed} ({cause}); give sizes with --shape or data with --inputs"}
-
-
-def _read_written(optimized: Optimized, level: str) -> Graph | None:
+def _read_optimized(optimized: OptimizedModel, level: str) -> Graph | None:
     path = optimized.graphs.get(level)
     return read_graph(path) if path is not None else None
 
 
-def _tell_missing(graphs: Graphs, optimized: Optimized) -> dict[str, str]:
-    """Return why something is not known, by attribute of `Graphs`."""
-    unwritten = optimized.missing.get("graphs", "")
-    return {
-        **graphs.missing,
-        **_tell_run(optimized.missing.get("run_ns", ""), graphs.sizes),
-        "extended": f"the optimised graph cannot be written: {unwritten}",
-        "optimized": f"the optimised graph cannot be written: {unwritten}",
-        "creation_ns": "the model does not load without optimisation, or not twice",
+def _explain_missing(facts: ModelFacts, optimized: OptimizedModel) -> dict[str, Missing]:
+    """Return why a fact is not known, by attribute of `ModelFacts`."""
+    no_graph = Missing(f"ONNX Runtime cannot write the optimized graph: {optimized.missing.get('graphs', '')}")
+    missing = {
+        **facts.missing,
+        "extended": no_graph,
+        "optimized": no_graph,
+        "creation_ns": Missing("the model does not load without optimization, or not a second time"),
     }
+    if message := optimized.missing.get("run_ns"):
+        shapes = facts.input_shapes.items()
+        inputs = ", ".join(f"{name} {format_shape(shape) or '(one number)'}" for name, shape in shapes)
+        cause = shorten(message.split("Status Message: ")[-1], 150)
+        missing["run_ns"] = Missing(
+            f"the model does not run with {inputs} ({cause})", "Pass sizes with {shape} or data with {inputs}"
+        )
+    return missing

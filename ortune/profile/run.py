@@ -1,4 +1,4 @@
-"""`ortune profile`, in order: read the model and the record, trace each config, break the traces down."""
+"""The steps of `ortune profile`: read the model, trace each config, break the traces down."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from ortune.errors import ModelError, UsageError
 from ortune.knobs import DEFAULT, Config
 from ortune.model import ModelInfo, compute_digest, read_model
-from ortune.profile.profiler import TraceRequest, trace
+from ortune.profile.record_trace import TraceRequest, record_in_child
 from ortune.profile.trace import Breakdown, break_down, read_trace, split_runs
 from ortune.record.files import check_digest
 from ortune.record.schema import Record
@@ -20,29 +20,33 @@ from ortune.worker import Failure
 from ortune.workload import Feed, InputData, InputOptions, make_feed
 from ortune.workload.inputs import explain_failure
 
-USUAL_S = 3.0
+DURATION_S = 3.0
+"""Time to run each config for, if the number of runs is not given."""
 
-MOST_NODE_EVENTS = 200_000
-"""Calls of nodes that a trace may hold: about 100 MB, which viewers still open. ONNX Runtime drops those after a
-million."""
+MAX_NODE_EVENTS = 200_000
+"""Node events in a trace: about 100 MB, which viewers can still open. ONNX Runtime drops events after a million."""
 
-MOST_RUNS = 2000
+MAX_RUNS = 2000
 
-TRACE_NAMES = ("default.json", "tuned.json")
+DEFAULT_NAME, TUNED_NAME = "default", "tuned"
 
-TRACE_HEAD = b'"cat"'
-"""Stands near the beginning of every trace."""
+FEED_FILE = "feed.npz"
+
+TRACE_NAMES = (f"{DEFAULT_NAME}.json", f"{TUNED_NAME}.json")
+
+TRACE_MARK = b'"cat"'
+"""Occurs in the first event of every trace."""
 
 
 class ProfileRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user asks for.
+    """The options of `ortune profile`.
 
     Attributes:
         model: Path of the ONNX file.
-        record: Whose config is set beside the default, or None.
+        record: Record of the config to compare with the default, or None.
         runs: Runs of each config, or None for about three seconds.
-        folder: Where the traces go, or None for a folder named after the model.
-        inputs: What the user says about inputs.
+        folder: Folder for the traces, or None for a folder named after the model.
+        inputs: Shapes and data of the inputs.
     """
 
     model: str
@@ -52,8 +56,8 @@ class ProfileRequest(msgspec.Struct, frozen=True, kw_only=True):
     inputs: InputOptions = InputOptions()
 
 
-class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """One config: its trace, and what it tells; or why there is none."""
+class ConfigProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """The profile of one config: its trace and its breakdown, or why there are none."""
 
     name: str
     config: Config
@@ -63,81 +67,87 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """The default, and the record's config where there is one."""
+    """The profiles of the default and, if there is a record, of its config."""
 
     model: str
     inputs: dict[str, InputData]
-    sides: tuple[Side, ...]
+    configs: tuple[ConfigProfile, ...]
 
 
-def profile(order: ProfileRequest) -> Profile:
-    """Trace the default, and the record's config, one after the other.
+def profile(request: ProfileRequest) -> Profile:
+    """Trace the default, then the record's config.
 
     Raises:
-        OrtuneError: Something that the user gave does not make sense, or the model does not run.
+        UsageError: An option is not valid, or the folder cannot be used.
+        RecordError: The record is for another model.
+        ModelError: The file is not a model that ONNX Runtime can load.
+        InputsError: The model does not run on the inputs.
+        MeasureError: The trace cannot be read.
     """
-    if order.runs is not None and order.runs < 1:
-        raise UsageError(f"--runs {order.runs}: at least one run must be profiled.")
-    model = read_model(order.model)
-    if order.record is not None:
-        check_digest(order.record, model.path, compute_digest(model.files))
-    feed = make_feed(model, choose_inputs(order))
+    if request.runs is not None and request.runs < 1:
+        raise UsageError(f"{request.runs}: must be at least 1.", option="runs")
+    model = read_model(request.model)
+    if request.record is not None:
+        check_digest(request.record, model.path, compute_digest(model.files))
+    feed = make_feed(model, choose_inputs(request.inputs, request.record))
     if feed.n_cases > 1:
+        sizes = "; ".join(f"{name}={','.join(map(str, sizes))}" for name, sizes in request.inputs.dims.items())
         raise UsageError(
-            "--dim with several sizes: a profile is of one size.", "Profile them one by one, each with its own -o."
+            f"{sizes}: a profile covers one size.",
+            "Profile one size at a time, each with its own {output=FOLDER}.",
+            option="dim",
         )
-    folder = order.folder or Path(f"{Path(order.model).stem}.profile")
-    configs = [("default", DEFAULT)]
-    if order.record is not None:
-        configs.append(("tuned", order.record.config))
+    folder = request.folder or Path(f"{Path(request.model).stem}.profile")
+    configs = {DEFAULT_NAME: DEFAULT}
+    if request.record is not None:
+        configs[TUNED_NAME] = request.record.config
+    profiles: list[ConfigProfile] = []
     with prepare_folder(folder) as scratch:
-        feed_path = scratch / "feed.npz"
-        feed.save(feed_path)
-        sides = [make_side(order, model, feed, scratch, name, config) for name, config in configs]
-        for side in sides:
-            if side.trace is not None:
-                Path(side.trace).replace(folder / f"{side.name}.json")
-        for name in {"default", "tuned"} - {side.name for side in sides if side.trace}:
-            (folder / f"{name}.json").unlink(missing_ok=True)  # an earlier profile's
-    kept = (
-        msgspec.structs.replace(side, trace=str(folder / f"{side.name}.json")) if side.trace else side for side in sides
-    )
-    return Profile(model=order.model, inputs=feed.describe(), sides=tuple(kept))
+        feed.save(scratch / FEED_FILE)
+        for name, config in configs.items():
+            profiles.append(profile_config(name, config, model, feed, request.runs, scratch))
+        for index, found in enumerate(profiles):
+            path = folder / f"{found.name}.json"
+            if found.trace is not None:
+                Path(found.trace).replace(path)
+                profiles[index] = msgspec.structs.replace(found, trace=str(path))
+        for name in {DEFAULT_NAME, TUNED_NAME} - {found.name for found in profiles if found.trace}:
+            (folder / f"{name}.json").unlink(missing_ok=True)  # a trace of an earlier profile
+    return Profile(model=request.model, inputs=feed.describe(), configs=tuple(profiles))
 
 
-def choose_inputs(order: ProfileRequest) -> InputOptions:
-    """Return what is said about inputs: by the user, else by the record."""
-    given = order.inputs
-    if order.record is None or given.dims or given.shapes or given.data:
-        return given
-    shapes = {name: data.shapes[0] for name, data in order.record.workload.inputs.items()}
-    return InputOptions(shapes=shapes, seed=order.record.search.seed)
+def choose_inputs(inputs: InputOptions, record: Record | None) -> InputOptions:
+    """Return the inputs that the user asks for, else those of the record."""
+    if record is None or inputs.dims or inputs.shapes or inputs.data:
+        return inputs
+    shapes = {name: data.shapes[0] for name, data in record.workload.inputs.items()}
+    return InputOptions(shapes=shapes, seed=record.search.seed)
 
 
 @contextlib.contextmanager
 def prepare_folder(folder: Path) -> Iterator[Path]:
-    """Make the folder for the traces, and yield a folder inside it that goes away.
+    """Create the folder for the traces, and yield a temporary folder inside it.
 
-    It must be new, empty, or hold nothing but the traces of an earlier profile, which are replaced.
+    The folder must be new, empty, or contain only the traces of an earlier profile, which are replaced.
 
     Raises:
-        UsageError: It holds something else, or cannot be written.
+        UsageError: The folder contains other files, or cannot be written.
     """
-    hint = "Name another folder with -o."
+    hint = "Choose another folder with {output=FOLDER}."
     is_new = not folder.exists()
     try:
         folder.mkdir(exist_ok=True)
         for path in sorted(folder.iterdir()):
             if not _is_trace(path):
                 raise UsageError(
-                    f"{folder} holds {path.name}, which no profile of ortune's wrote.",
-                    "Name a new or an empty folder with -o.",
+                    f"{folder} contains {path.name}, which was not written by ortune profile.",
+                    "Choose a new or an empty folder with {output=FOLDER}.",
                 )
         scratch = tempfile.TemporaryDirectory(dir=folder, prefix=".ortune-")
     except FileNotFoundError:
-        raise UsageError(f"Cannot make {folder}: there is no folder {folder.parent}.", hint) from None
+        raise UsageError(f"Cannot create {folder}: there is no folder {folder.parent}.", hint) from None
     except FileExistsError:
-        raise UsageError(f"Cannot make the folder {folder}: there is a file of that name.", hint) from None
+        raise UsageError(f"Cannot create the folder {folder}: there is a file of that name.", hint) from None
     except OSError as error:
         raise UsageError(f"Cannot write to {folder}: {error.strerror}.", hint) from None
     try:
@@ -145,7 +155,7 @@ def prepare_folder(folder: Path) -> Iterator[Path]:
             yield Path(name)
     except BaseException:
         if is_new:
-            with contextlib.suppress(OSError):  # there may be traces in it by now
+            with contextlib.suppress(OSError):  # it may contain traces by now
                 folder.rmdir()
         raise
 
@@ -155,37 +165,47 @@ def _is_trace(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         head = file.read(200)
-    return head.lstrip().startswith(b"[") and TRACE_HEAD in head
+    return head.lstrip().startswith(b"[") and TRACE_MARK in head
 
 
-def make_side(order: ProfileRequest, model: ModelInfo, feed: Feed, scratch: Path, name: str, config: Config) -> Side:
+def profile_config(
+    name: str, config: Config, model: ModelInfo, feed: Feed, runs: int | None, scratch: Path
+) -> ConfigProfile:
     """Trace one config and break the trace down.
+
+    Args:
+        name: Name of the config.
+        config: The settings.
+        model: The model.
+        feed: The inputs, which `scratch` contains as a file.
+        runs: Runs after the warm-up, or None for about three seconds.
+        scratch: Folder to write the trace to.
 
     Raises:
         ModelError: The default does not load.
         InputsError: The default does not run on these inputs.
-        MeasureError: The trace is of no use.
+        MeasureError: The trace cannot be read.
     """
-    traced = trace(
+    recorded = record_in_child(
         TraceRequest(
             model_path=model.path,
             config=config,
-            feed_path=str(scratch / "feed.npz"),
+            feed_path=str(scratch / FEED_FILE),
             trace_prefix=str(scratch / name),
-            runs=order.runs,
-            duration_s=USUAL_S,
-            most_runs=max(min(MOST_NODE_EVENTS // max(model.traits.n_nodes, 1), MOST_RUNS), 1),
+            n_runs=runs,
+            duration_s=DURATION_S,
+            max_runs=max(min(MAX_NODE_EVENTS // max(model.traits.n_nodes, 1), MAX_RUNS), 1),
         )
     )
-    if isinstance(traced, Failure):
+    if isinstance(recorded, Failure):
         if config is not DEFAULT:
-            return Side(name=name, config=config, failure=traced)
-        if traced.stage == "check" and traced.kind == "exception":
-            raise explain_failure(model, feed, traced.message)
+            return ConfigProfile(name=name, config=config, failure=recorded)
+        if recorded.stage == "check" and recorded.kind == "exception":
+            raise explain_failure(model, feed, recorded.message)
         raise ModelError(
-            f"ONNX Runtime cannot load {model.path} ({traced.kind.replace('_', ' ')}): {traced.message}",
-            f"Find out why: ortune doctor {order.model}.",
+            f"ONNX Runtime cannot load {model.path} ({recorded.kind.replace('_', ' ')}): {recorded.message}",
+            f"Find the cause: ortune doctor {model.path}.",
         )
-    path = Path(traced.trace_path)
-    runs = split_runs(read_trace(path))[traced.n_warm_ups :]
-    return Side(name=name, config=config, trace=str(path), breakdown=break_down(runs))
+    path = Path(recorded.path)
+    runs_after_warm_up = split_runs(read_trace(path))[recorded.n_warm_ups :]
+    return ConfigProfile(name=name, config=config, trace=str(path), breakdown=break_down(runs_after_warm_up))

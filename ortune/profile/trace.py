@@ -1,9 +1,9 @@
-"""Reads a trace of ONNX Runtime's: how much of each run every operator and every node took.
+"""Reads the traces of ONNX Runtime's profiler: the time of each operator and node in a run.
 
-A trace lists what ended, in order. Nodes of a subgraph come before the If or Loop that they belong to, which took as
-long as all of them together; so what is counted for a node is its own time, without that of nodes inside.
+A trace lists events in the order in which they ended. The nodes of a subgraph come before the If or Loop that contains
+them, and its duration includes theirs. A node is therefore counted with its own time, without that of nodes inside it.
 
-ONNX Runtime counts whole microseconds.
+ONNX Runtime reports whole microseconds.
 """
 
 from __future__ import annotations
@@ -22,38 +22,37 @@ NAME_SUFFIX = "_kernel_time"
 EXECUTED = "SequentialExecutor::Execute"
 RUN = "model_run"
 
-US = 1000
-"""Nanoseconds in a microsecond."""
+NS_PER_US = 1000
 
 
-class Arguments(msgspec.Struct, frozen=True):
-    """What a trace says about a node."""
+class EventArguments(msgspec.Struct, frozen=True):
+    """The operator and the execution provider of a node's event."""
 
     op_name: str = ""
     provider: str = ""
 
 
-class Event(msgspec.Struct, frozen=True):
-    """An entry of a trace: its kind, its thread, when it began and how long it took, in µs."""
+class TraceEvent(msgspec.Struct, frozen=True):
+    """An event of a trace: category, name, thread, begin and duration, both in µs. Names are those of the file."""
 
     cat: str
     name: str
     tid: int = 0
     ts: int = 0
     dur: int = 0
-    args: Arguments = Arguments()
+    args: EventArguments = EventArguments()
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """An operator's, or a node's, part in a run.
+class TimeShare(msgspec.Struct, frozen=True, kw_only=True):
+    """The time of an operator or a node in a run.
 
     Attributes:
-        name: The operator's or the node's name.
+        name: Name of the operator or node.
         op: The operator.
         provider: Execution provider that runs it, without "ExecutionProvider".
-        ns: Median of its time in a run, without that of nodes inside it.
-        share: Part of the time of all operators together.
-        calls: Calls in a run, on average.
+        ns: Median time per run, without that of nodes inside it.
+        share: Fraction of the time of all operators.
+        calls: Mean calls per run.
     """
 
     name: str
@@ -65,56 +64,63 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the time of a run goes.
+    """The time of a run, by operator and by node.
 
     Attributes:
-        n_runs: Runs that it rests on, warm-up left out.
+        n_runs: Runs after the warm-up.
         run_ns: Median time of a run, with the profiler on.
-        inside_ns: Median of the time in a run in which some operator was at work.
-        outside_ns: The rest: what ONNX Runtime itself takes.
-        ops: Parts of the operators, the largest first.
-        nodes: Parts of the nodes, the largest first.
+        inside_ns: Median time of a run in which at least one operator runs.
+        outside_ns: The rest: overhead of ONNX Runtime.
+        ops: Operators, the slowest first.
+        nodes: Nodes, the slowest first.
     """
 
     n_runs: int
     run_ns: float
     inside_ns: float
     outside_ns: float
-    ops: tuple[Part, ...]
-    nodes: tuple[Part, ...]
+    ops: tuple[TimeShare, ...]
+    nodes: tuple[TimeShare, ...]
 
 
 class Span(msgspec.Struct):
-    """A node that has ended, as long as it is not known which node it is inside of."""
+    """Begin and duration of a node, in µs, and whether the graph that contains it has ended."""
 
     ts: int
     dur: int
-    wrapped: bool = False
+    graph_ended: bool = False
 
 
 class RunTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """One run, in µs: its time, the time in which some operator was at work, and each node's own time and calls."""
+    """The times of one run.
 
-    total: int
-    inside: int
-    nodes: dict[tuple[str, str, str], int]
+    Attributes:
+        total_us: Time of the run.
+        inside_us: Time in which at least one operator runs.
+        nodes_us: Own time of each node, by operator, provider and name.
+        calls: Calls of each node, by the same key.
+    """
+
+    total_us: int
+    inside_us: int
+    nodes_us: dict[tuple[str, str, str], int]
     calls: Counter[tuple[str, str, str]]
 
 
-def read_trace(path: Path) -> list[Event]:
+def read_trace(path: Path) -> list[TraceEvent]:
     """Read the events of a trace.
 
     Raises:
-        MeasureError: It is not one.
+        MeasureError: The file is not a complete trace.
     """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=list[Event])
+        return msgspec.json.decode(path.read_bytes(), type=list[TraceEvent])
     except (OSError, msgspec.MsgspecError) as error:
-        raise MeasureError(f"{path} is not a trace that ONNX Runtime wrote whole: {error}.") from None
+        raise MeasureError(f"{path} is not a complete trace of ONNX Runtime: {error}.") from None
 
 
-def split_runs(events: Iterable[Event]) -> list[RunTimes]:
-    """Return what each run was made of."""
+def split_runs(events: Iterable[TraceEvent]) -> list[RunTimes]:
+    """Return the times of each run that the trace contains completely."""
     runs: list[RunTimes] = []
     ended: dict[int, list[Span]] = defaultdict(list)
     times: dict[tuple[str, str, str], int] = defaultdict(int)
@@ -122,29 +128,29 @@ def split_runs(events: Iterable[Event]) -> list[RunTimes]:
     for event in events:
         spans = ended[event.tid]
         if event.cat == "Node" and event.args.op_name:
-            inside = [span for span in spans if span.wrapped and span.ts >= event.ts]
+            inside = [span for span in spans if span.graph_ended and span.ts >= event.ts]
             if inside:
-                spans[:] = [span for span in spans if not (span.wrapped and span.ts >= event.ts)]
+                spans[:] = [span for span in spans if not (span.graph_ended and span.ts >= event.ts)]
             key = (event.args.op_name, event.args.provider, event.name.removesuffix(NAME_SUFFIX))
             times[key] += max(event.dur - sum(span.dur for span in inside), 0)
             calls[key] += 1
             spans.append(Span(event.ts, event.dur))
         elif event.name == EXECUTED:
-            # A graph has been executed: if a node follows that began before it, the graph was inside that node.
+            # The end of a graph. If a node ends later but began earlier, the graph is a subgraph of that node.
             for span in reversed(spans):
                 if span.ts < event.ts:
                     break
-                span.wrapped = True
+                span.graph_ended = True
         elif event.name == RUN:
             everything = [span for spans in ended.values() for span in spans]
-            runs.append(RunTimes(total=event.dur, inside=_cover(everything), nodes=dict(times), calls=calls))
+            runs.append(RunTimes(total_us=event.dur, inside_us=_cover(everything), nodes_us=dict(times), calls=calls))
             ended.clear()
             times, calls = defaultdict(int), Counter()
     return runs
 
 
 def _cover(spans: list[Span]) -> int:
-    """Return the time in which at least one of the spans was open; with ORT_PARALLEL they overlap."""
+    """Return the time that at least one span covers, in µs; with ORT_PARALLEL, spans overlap."""
     covered, end = 0, 0
     for span in sorted(spans, key=lambda span: span.ts):
         begin = max(span.ts, end)
@@ -155,50 +161,51 @@ def _cover(spans: list[Span]) -> int:
 
 
 def break_down(runs: list[RunTimes]) -> Breakdown:
-    """Return the medians over runs.
+    """Return the medians over all runs.
 
     Raises:
-        MeasureError: There are none.
+        MeasureError: There are no runs.
     """
     if not runs:
-        raise MeasureError("The trace holds no run after the warm-up.", "Take fewer runs: --runs 3.")
-    run_ns = US * statistics.median(run.total for run in runs)
-    inside_ns = US * statistics.median(run.inside for run in runs)
+        raise MeasureError("The trace contains no complete run after the warm-up.", "Profile fewer runs: {runs=3}.")
+    run_ns = NS_PER_US * statistics.median(run.total_us for run in runs)
+    inside_ns = NS_PER_US * statistics.median(run.inside_us for run in runs)
     ops = _medians(runs, "op")
-    # One total for both: medians of nodes do not add up to those of operators.
-    total = sum(ns for ns, _ in ops.values())
+    # One total for both: the medians of nodes do not add up to those of operators.
+    total_ns = sum(ns for ns, _ in ops.values())
     return Breakdown(
         n_runs=len(runs),
         run_ns=run_ns,
         inside_ns=inside_ns,
         outside_ns=max(run_ns - inside_ns, 0.0),
-        ops=_parts(ops, total),
-        nodes=_parts(_medians(runs, "node"), total),
+        ops=_shares(ops, total_ns),
+        nodes=_shares(_medians(runs, "node"), total_ns),
     )
 
 
 def _medians(runs: list[RunTimes], by: Literal["op", "node"]) -> dict[tuple[str, ...], tuple[float, float]]:
-    """Return each group's median time in a run, in ns, and its calls."""
+    """Return the median time per run, in ns, and the mean calls per run of each operator or node."""
     times: dict[tuple[str, ...], list[int]] = {}
     calls: Counter[tuple[str, ...]] = Counter()
     for number, run in enumerate(runs):
-        for key, time in run.nodes.items():
+        for key, time in run.nodes_us.items():
             group = key[:2] if by == "op" else key
             times.setdefault(group, [0] * len(runs))[number] += time
             calls[group] += run.calls[key]
-    return {group: (US * statistics.median(each), calls[group] / len(runs)) for group, each in times.items()}
+    return {group: (NS_PER_US * statistics.median(each), calls[group] / len(runs)) for group, each in times.items()}
 
 
-def _parts(medians: dict[tuple[str, ...], tuple[float, float]], total: float) -> tuple[Part, ...]:
-    parts = [
-        Part(
+def _shares(medians: dict[tuple[str, ...], tuple[float, float]], total_ns: float) -> tuple[TimeShare, ...]:
+    """Return the time shares, the largest first."""
+    shares = [
+        TimeShare(
             name=group[-1] if len(group) > 2 else group[0],
             op=group[0],
             provider=group[1].removesuffix("ExecutionProvider"),
             ns=ns,
-            share=ns / (total or 1.0),
+            share=ns / (total_ns or 1.0),
             calls=calls,
         )
         for group, (ns, calls) in medians.items()
     ]
-    return tuple(sorted(parts, key=lambda part: (-part.ns, -part.calls, part.name)))
+    return tuple(sorted(shares, key=lambda share: (-share.ns, -share.calls, share.name)))

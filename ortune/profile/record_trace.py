@@ -1,6 +1,6 @@
-"""Runs a config with ONNX Runtime's own profiler, in a child process, and keeps the trace that it writes.
+"""Runs a config with ONNX Runtime's profiler, in a child process, and keeps the trace that the profiler writes.
 
-`python -m ortune.profile.profiler ANSWER` is the child; see `ortune.worker.child_process`.
+`python -m ortune.profile.record_trace ANSWER` is the child; see `ortune.worker.child_process`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from pathlib import Path
 import msgspec
 
 from ortune.knobs.config import Config
+from ortune.worker.calls import make_call
 from ortune.worker.child_process import Enter, answer_parent, ask_child
 from ortune.worker.failure import Failure
+from ortune.worker.session import make_session, set_global_thread_pool
 
 DEADLINE_S = 1800.0
 
@@ -22,62 +24,63 @@ MIN_RUNS = 3
 
 
 class TraceRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run.
+    """What the child is to run.
 
     Attributes:
         model_path: The ONNX file.
-        config: Its settings.
+        config: The settings.
         feed_path: Inputs, as `Feed.save` writes them.
-        trace_prefix: Beginning of the trace's path; ONNX Runtime adds the time.
-        runs: Runs after the warm-up, or None for as many as `duration_s` and `most_runs` allow.
-        duration_s: Time to go on running for.
-        most_runs: Runs that a trace of a handy size can hold.
+        trace_prefix: Beginning of the trace's path; ONNX Runtime appends the time.
+        n_runs: Runs after the warm-up, or None for as many as `duration_s` and `max_runs` allow.
+        duration_s: Time to run for after the warm-up.
+        max_runs: Runs that keep the trace to a manageable size.
     """
 
     model_path: str
     config: Config
     feed_path: str
     trace_prefix: str
-    runs: int | None
+    n_runs: int | None
     duration_s: float
-    most_runs: int
+    max_runs: int
 
 
-class Traced(msgspec.Struct, frozen=True, kw_only=True):
-    """What was written.
+class RecordedTrace(msgspec.Struct, frozen=True, kw_only=True):
+    """A trace that was written.
 
     Attributes:
-        trace_path: The trace.
-        n_warm_ups: Runs at its beginning that do not count.
-        n_runs: Runs after them.
+        path: The trace.
+        n_warm_ups: Runs at its beginning that belong to the warm-up.
+        n_runs: Runs after the warm-up.
         providers: Execution providers of the session.
     """
 
-    trace_path: str
+    path: str
     n_warm_ups: int
     n_runs: int
     providers: tuple[str, ...]
 
 
-def trace(request: TraceRequest) -> Traced | Failure:
-    """Let a child run the config with the profiler on."""
+def record_in_child(request: TraceRequest) -> RecordedTrace | Failure:
+    """Record a trace in a child process."""
     return ask_child(
-        "ortune.profile.profiler",
+        "ortune.profile.record_trace",
         request,
-        Traced,
+        RecordedTrace,
         environment=request.config.environment,
         deadline_s=DEADLINE_S,
     )
 
 
-def work(request: TraceRequest, enter: Enter) -> Traced:
-    """Create the session, run it, and close the trace; in the child.
+# The rest runs in the child.
+
+
+def record_trace(request: TraceRequest, enter: Enter) -> RecordedTrace:
+    """Create the session with the profiler on, run it, and close the trace.
 
     Raises:
-        Exception: Whatever onnxruntime raises.
+        Exception: onnxruntime cannot load or run the model.
     """
-    from ortune.worker.calls import make_call
-    from ortune.worker.session import make_session, set_global_thread_pool
     from ortune.workload.inputs import load_feed
 
     samples, _ = load_feed(Path(request.feed_path))
@@ -101,25 +104,20 @@ def work(request: TraceRequest, enter: Enter) -> Traced:
     enter("measure")
     n_runs = 0
     end = time.perf_counter() + request.duration_s
-    while n_runs < request.runs if request.runs is not None else _goes_on(n_runs, end, request.most_runs):
+    while n_runs < request.n_runs if request.n_runs is not None else _is_wanted(n_runs, end, request.max_runs):
         run(n_runs)
         n_runs += 1
-    return Traced(
-        trace_path=session.end_profiling(),
+    return RecordedTrace(
+        path=session.end_profiling(),
         n_warm_ups=n_warm_ups,
         n_runs=n_runs,
         providers=tuple(session.get_providers()),
     )
 
 
-def _goes_on(n_runs: int, end: float, most_runs: int) -> bool:
-    return n_runs < MIN_RUNS or (time.perf_counter() < end and n_runs < most_runs)
-
-
-def main() -> None:
-    """Answer the parent."""
-    answer_parent(TraceRequest, work)
+def _is_wanted(n_runs: int, end: float, max_runs: int) -> bool:
+    return n_runs < MIN_RUNS or (time.perf_counter() < end and n_runs < max_runs)
 
 
 if __name__ == "__main__":
-    main()
+    answer_parent(TraceRequest, record_trace)

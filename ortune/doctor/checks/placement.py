@@ -1,0 +1,79 @@
+"""Checks of where nodes run: execution providers and CUDA graphs."""
+
+from __future__ import annotations
+
+from ortune.doctor.checks.graph import CONTROL_FLOW, FOLLOWS_SHAPE, SHAPE_OPS
+from ortune.doctor.checks.text import list_ops, plural, shorten
+from ortune.doctor.facts import ModelFacts
+from ortune.doctor.findings import DoctorFinding, advise, ok, warn
+from ortune.model.graph import Node
+
+SHAPE_WORK = SHAPE_OPS | FOLLOWS_SHAPE | {"Constant", "Expand", "Identity", "NonZero", "Reshape", "Tile"}
+"""Operators that ONNX Runtime leaves to the CPU on purpose: the sizes are needed there."""
+
+INSTALL_LIBRARIES = "Install the libraries that the provider needs, in the versions that its documentation names"
+
+
+def check_providers(facts: ModelFacts) -> DoctorFinding:
+    """Find providers that do not work, and nodes that they leave to the CPU."""
+    if not facts.providers:
+        return ok("only the CPU provider", "Check others with {provider}")
+    assert facts.assigned is not None
+    report = warn if facts.providers_named else advise
+    names = ", ".join(name.removesuffix("ExecutionProvider") for name in facts.providers)
+    if facts.provider_error:
+        return report(
+            f"no session can be created with {names}",
+            f"ONNX Runtime reports: {shorten(facts.provider_error)}",
+            INSTALL_LIBRARIES,
+        )
+    if not any(name in facts.session_providers for name in facts.providers):
+        return report(
+            f"{names} does not work here: the session runs without it",
+            "If a provider cannot be loaded, ONNX Runtime only logs it and runs the model on the CPU",
+            INSTALL_LIBRARIES,
+        )
+    cpu = [node for node in facts.assigned if node.provider == "CPUExecutionProvider"]
+    n_nodes = len(facts.assigned)
+    if n_nodes and len(cpu) == n_nodes:
+        return report(
+            f"{names} takes none of {plural(n_nodes, 'node')}: the model runs on the CPU",
+            "The provider has no kernels for these operators and types, or does not expect to gain from running them",
+            "Run the model on the CPU, or export it with types that the provider supports, such as float16 or float32",
+        )
+    work = [Node(op=node.op, domain=node.domain, name=node.name) for node in cpu if node.op not in SHAPE_WORK]
+    if not work:
+        return ok(f"{names} takes {n_nodes - len(cpu)} of {n_nodes} nodes; the CPU computes shapes")
+    return advise(
+        f"{len(cpu)} of {n_nodes} nodes run on the CPU instead of {names}: {list_ops(work)}",
+        "Data is copied from and to the device around each of them",
+        "Find out which nodes they are: with session.disable_cpu_ep_fallback, ONNX Runtime rejects such a model and "
+        "names them",
+        'options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")',
+    )
+
+
+CUDA = frozenset({"CUDAExecutionProvider", "TensorrtExecutionProvider", "NvTensorRTRTXExecutionProvider"})
+
+
+def check_cuda_graphs(facts: ModelFacts) -> DoctorFinding | None:
+    """Find what prevents CUDA graphs from being captured."""
+    if not CUDA & set(facts.providers):
+        return None
+    assert facts.assigned is not None
+    obstacles = []
+    graph = facts.optimized or facts.original
+    if graph.select(*CONTROL_FLOW):
+        obstacles.append("control flow")
+    if any(node.provider == "CPUExecutionProvider" for node in facts.assigned):
+        obstacles.append("nodes on the CPU")
+    if any(not info.dtype for info in facts.original.inputs):
+        obstacles.append("inputs that are not tensors")
+    if obstacles:
+        return advise(
+            f"CUDA graphs cannot be captured: {' and '.join(obstacles)}",
+            "A captured graph is launched as a whole instead of kernel by kernel. This speeds up models with many "
+            "small nodes",
+            "If the model has many small nodes, remove what prevents the capture",
+        )
+    return ok("CUDA graphs can be captured, with IO binding and constant sizes (enable_cuda_graph)")

@@ -1,0 +1,222 @@
+"""Reads what ONNX Runtime makes of a model, in a child process: optimized graphs, node placement, and timings.
+
+`python -m ortune.doctor.optimized_graph ANSWER` is the child; see `ortune.worker.child_process`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ortune.knobs.config import CPU_PROVIDER, DEFAULT, Config
+from ortune.worker.child_process import Enter, answer_parent, ask_child
+from ortune.worker.failure import Failure, make_failure
+from ortune.worker.session import time_session_creation
+
+UNOPTIMIZED_LEVEL = "ORT_DISABLE_ALL"
+EXTENDED_LEVEL = "ORT_ENABLE_EXTENDED"
+DEFAULT_LEVEL = "ORT_ENABLE_ALL"
+
+WRITTEN_LEVELS = (EXTENDED_LEVEL, DEFAULT_LEVEL)
+"""Levels whose optimized graphs are read: without and with layouts for this CPU."""
+
+EXTERNAL_BYTES = "1024"
+"""Weights from this size on are written to a separate file, which is deleted immediately."""
+
+WEIGHTS_FILE = "weights"
+
+REPEAT_BELOW_S = 10.0
+"""A session that takes less than this to create is created twice, and the shorter time counts."""
+
+RUN_S = 0.3
+"""Time to run the model for, in each block."""
+
+DEADLINE_S = 900.0
+
+SPARE_FACTOR = 1.5
+"""Disk space to write an optimized graph, as a multiple of the model's size: layouts pad weights."""
+
+
+class OptimizeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What the child is to do.
+
+    Attributes:
+        model_path: The ONNX file.
+        model_bytes: Its size, including external data.
+        folder: Where to write optimized graphs.
+        feed_path: Inputs for runs, as `Feed.save` writes them; None to not run the model.
+        providers: Execution providers to place the nodes with, besides the CPU's; empty to not place them.
+    """
+
+    model_path: str
+    model_bytes: int
+    folder: str
+    feed_path: str | None = None
+    providers: tuple[str, ...] = ()
+
+
+class AssignedNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A node, and the execution provider that ONNX Runtime assigned it to."""
+
+    provider: str
+    op: str
+    domain: str = ""
+    name: str = ""
+
+
+class OptimizedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """What ONNX Runtime makes of a model.
+
+    Attributes:
+        graphs: Path of the optimized graph of each level, without most of its weights.
+        creation_ns: Time to create a session, by level.
+        run_ns: Median time of a run, by level; empty if the model was not run.
+        session_providers: Providers of the session that was created with `OptimizeRequest.providers`.
+        assigned: Where that session placed each node, or None.
+        missing: Why something is not known, by attribute.
+    """
+
+    graphs: dict[str, str] = {}
+    creation_ns: dict[str, int] = {}
+    run_ns: dict[str, int] = {}
+    session_providers: tuple[str, ...] = ()
+    assigned: tuple[AssignedNode, ...] | None = None
+    missing: dict[str, str] = {}
+
+
+def optimize_in_child(request: OptimizeRequest) -> OptimizedModel | Failure:
+    """Optimize, run and place the model in a child process. A `Failure` says why ONNX Runtime cannot load it."""
+    return ask_child("ortune.doctor.optimized_graph", request, OptimizedModel, deadline_s=DEADLINE_S)
+
+
+# The rest runs in the child.
+
+
+def optimize_model(request: OptimizeRequest, enter: Enter) -> OptimizedModel:
+    """Create sessions of the model, one after another.
+
+    Raises:
+        Exception: onnxruntime cannot load the model.
+    """
+    enter("load")
+    missing: dict[str, str] = {}
+    session, first_ns = time_session_creation(request.model_path, DEFAULT)
+    del session
+    run_ns: dict[str, int] = {}
+    if request.feed_path is not None:
+        enter("check")
+        try:
+            run_ns = _time_runs(request.model_path, Path(request.feed_path))
+        except Exception as error:  # noqa: BLE001  (the model does not run on these inputs, which is reported)
+            missing["run_ns"] = make_failure(error, "check").message
+    enter("load")
+    creation_ns = _time_creation(request.model_path, first_ns)
+    graphs: dict[str, str] = {}
+    for level in WRITTEN_LEVELS:
+        try:
+            graphs[level] = _write_graph(request, level)
+        except Exception as error:  # noqa: BLE001  (not every model can be written, which is reported)
+            missing["graphs"] = make_failure(error, "load").message
+    optimized = OptimizedModel(graphs=graphs, creation_ns=creation_ns, run_ns=run_ns, missing=missing)
+    return _place_nodes(request, optimized) if request.providers else optimized
+
+
+def _at_level(level: str) -> Config:
+    return DEFAULT.with_setting("session_options", "graph_optimization_level", level)
+
+
+def _time_creation(model_path: str, first_ns: int) -> dict[str, int]:
+    """Return the time to create a session, in ns, without and with optimization."""
+    times: dict[str, int] = {}
+    for level in (UNOPTIMIZED_LEVEL, DEFAULT_LEVEL):
+        # Some models contain operators that have no kernel until they are fused.
+        with contextlib.suppress(Exception):
+            times[level] = time_session_creation(model_path, _at_level(level))[1]
+            if first_ns < REPEAT_BELOW_S * 1e9:
+                times[level] = min(times[level], time_session_creation(model_path, _at_level(level))[1])
+    return times
+
+
+def _time_runs(model_path: str, feed_path: Path) -> dict[str, int]:
+    """Return the median time of a run at each level, in ns: the smaller of two blocks; the levels alternate."""
+    times: dict[str, int] = {}
+    for level in (DEFAULT_LEVEL, EXTENDED_LEVEL) * 2:
+        # One session at a time: threads that spin while they wait for work slow down another session.
+        session, _ = time_session_creation(model_path, _at_level(level))
+        run_ns = _time_run(session, feed_path)
+        del session
+        times[level] = min(run_ns, times.get(level, run_ns))
+    return times
+
+
+def _time_run(session: Any, feed_path: Path) -> int:
+    from ortune.workload.inputs import load_feed
+
+    samples, _ = load_feed(feed_path)
+    sample: dict[str, Any] = samples[0]
+    session.run(None, sample)
+    times: list[int] = []
+    end = time.perf_counter_ns() + int(RUN_S * 1e9)
+    while not times or time.perf_counter_ns() < end:
+        start = time.perf_counter_ns()
+        session.run(None, sample)
+        times.append(time.perf_counter_ns() - start)
+    return int(statistics.median(times))
+
+
+def _write_graph(request: OptimizeRequest, level: str) -> str:
+    """Write the optimized graph of a level, without its large weights, and return its path.
+
+    Raises:
+        OSError: There is not enough disk space.
+        Exception: onnxruntime cannot write it.
+    """
+    folder = Path(request.folder)
+    free_bytes = shutil.disk_usage(folder).free
+    if free_bytes < SPARE_FACTOR * request.model_bytes:
+        raise OSError(f"{folder} has only {free_bytes / 1e6:.0f} MB free; set TMPDIR to a folder with more space")
+    path = folder / f"{level}.onnx"
+    config = (
+        _at_level(level)
+        .with_setting("session_options", "optimized_model_filepath", str(path))
+        # Suppresses ONNX Runtime's warning that a graph of the highest level is specific to this CPU.
+        .with_setting("session_options", "log_severity_level", 3)
+        .with_setting("session_config", "session.optimized_model_external_initializers_file_name", WEIGHTS_FILE)
+        .with_setting(
+            "session_config", "session.optimized_model_external_initializers_min_size_in_bytes", EXTERNAL_BYTES
+        )
+    )
+    try:
+        time_session_creation(request.model_path, config)
+    finally:
+        (folder / WEIGHTS_FILE).unlink(missing_ok=True)
+    return str(path)
+
+
+def _place_nodes(request: OptimizeRequest, optimized: OptimizedModel) -> OptimizedModel:
+    """Add where the nodes run with the requested providers."""
+    providers = (*((name, {}) for name in request.providers), CPU_PROVIDER)
+    config = msgspec.structs.replace(DEFAULT, providers=providers)
+    try:
+        session, _ = time_session_creation(request.model_path, config, record_assignment=True)
+        if not hasattr(session, "get_provider_graph_assignment_info"):
+            raise RuntimeError("this version of onnxruntime does not report where it places nodes")
+        assigned = tuple(
+            AssignedNode(provider=part.ep_name, op=node.op_type, domain=node.domain, name=node.name)
+            for part in session.get_provider_graph_assignment_info()
+            for node in part.get_nodes()
+        )
+    except Exception as error:  # noqa: BLE001  (a provider that does not work is a finding)
+        missing = {**optimized.missing, "assigned": make_failure(error, "load").message}
+        return msgspec.structs.replace(optimized, missing=missing)
+    return msgspec.structs.replace(optimized, assigned=assigned, session_providers=tuple(session.get_providers()))
+
+
+if __name__ == "__main__":
+    answer_parent(OptimizeRequest, optimize_model)
