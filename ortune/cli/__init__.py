@@ -21,7 +21,7 @@ from ortune.cli.report import report
 from ortune.cli.safe_stdout import SafeStdout
 from ortune.cli.search import search
 from ortune.cli.space import space
-from ortune.errors import ExitCode, OrtuneError, UsageError
+from ortune.errors import ExitCode, OrtuneError, UsageError, spell_as_flag
 from ortune.interrupts import is_interrupt, raise_interrupts
 
 app = typer.Typer(
@@ -89,11 +89,12 @@ def main() -> None:
 
 
 def show_error(error: OrtuneError) -> None:
-    """Print what went wrong, and the hint."""
+    """Print an error and its hint."""
     from rich.console import Console
     from rich.text import Text
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print(Text.assemble(("error: ", "bold red"), error.message))
-    if error.hint:
-        console.print(Text(error.hint, "dim"))
+    message, hint = error.render(spell_as_flag)
+    console.print(Text.assemble(("error: ", "bold red"), message))
+    if hint:
+        console.print(Text(hint, "dim"))
