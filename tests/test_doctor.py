@@ -21,6 +21,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ortune.doctor import checks
 from ortune.doctor.checks import CHECKS, Check, run_checks
+from ortune.doctor.checks.graph import check_constants, check_layout, check_overhead
+from ortune.doctor.checks.loading import check_creation, check_opset
+from ortune.doctor.checks.placement import check_cuda_graphs, check_providers
 from ortune.doctor.examine import DoctorRequest, add_runtime_facts, examine, find_providers
 from ortune.doctor.facts import Missing, ModelFacts
 from ortune.doctor.findings import DoctorFinding, ok, warn
@@ -152,7 +155,7 @@ def test_onnx_runtime_folds_initializers_among_the_inputs_up_to_ir_version_3(tmp
 def test_old_opsets(opset: int, op: str, severity: str) -> None:
     nodes = (Node(op=op, inputs=("x",), outputs=("h",)), Node(op=op, inputs=("h",), outputs=("y",)))
     graph = Graph(ir_version=8, opsets={"": opset}, nodes=nodes)
-    found = checks.check_opset(ModelFacts(path="m.onnx", original=graph))
+    found = check_opset(ModelFacts(path="m.onnx", original=graph))
     assert found.severity == severity
     assert f"opset {opset}" in found.what
 
@@ -160,7 +163,7 @@ def test_old_opsets(opset: int, op: str, severity: str) -> None:
 def test_the_opset_of_trees_does_not_matter() -> None:
     nodes = (Node(op="TreeEnsembleRegressor", domain="ai.onnx.ml"),)
     graph = Graph(ir_version=8, opsets={"": 6, "ai.onnx.ml": 1}, nodes=nodes)
-    assert checks.check_opset(ModelFacts(path="m.onnx", original=graph)).severity == "ok"
+    assert check_opset(ModelFacts(path="m.onnx", original=graph)).severity == "ok"
 
 
 def test_custom_operators_are_named(tmp_path: Path) -> None:
@@ -257,9 +260,7 @@ def test_reorders_are_reported_if_a_trial_is_faster_without_them(extended_ns: in
     nodes = (Node(op="ReorderInput"), Node(op="Conv"), Node(op="ReorderOutput"))
     graph = Graph(ir_version=8, opsets={"": 17}, nodes=nodes)
     times = {"ORT_ENABLE_ALL": 100, "ORT_ENABLE_EXTENDED": extended_ns}
-    found = checks.check_layout(
-        ModelFacts(path="m.onnx", original=graph, extended=graph, optimized=graph, run_ns=times)
-    )
+    found = check_layout(ModelFacts(path="m.onnx", original=graph, extended=graph, optimized=graph, run_ns=times))
     assert found is not None
     assert found.severity == severity
     assert "2 reorders" in found.what
@@ -447,8 +448,8 @@ def test_large_constants_in_nodes() -> None:
     held = Weight(name="w", dtype="float32", shape=(5_000_000,), n_bytes=20_000_000, in_node=True)
     graph = Graph(ir_version=8, opsets={"": 17}, nodes=(), weights=(held,))
     folded = msgspec.structs.replace(graph, weights=(msgspec.structs.replace(held, in_node=False),))
-    assert checks.check_constants(ModelFacts(path="m", original=graph, extended=folded)).severity == "advice"
-    assert checks.check_constants(ModelFacts(path="m", original=folded, extended=folded)).severity == "ok"
+    assert check_constants(ModelFacts(path="m", original=graph, extended=folded)).severity == "advice"
+    assert check_constants(ModelFacts(path="m", original=folded, extended=folded)).severity == "ok"
 
 
 # Providers.
@@ -492,19 +493,19 @@ def facts_on_cuda(*nodes: tuple[str, str], **more: Any) -> ModelFacts:
     ],
 )
 def test_where_nodes_run(facts: ModelFacts, severity: str, what: str) -> None:
-    found = checks.check_providers(facts)
+    found = check_providers(facts)
     assert found.severity == severity
     assert what in found.what
 
 
 def test_what_prevents_cuda_graphs() -> None:
-    capturable = checks.check_cuda_graphs(facts_on_cuda(("CUDA", "Conv")))
+    capturable = check_cuda_graphs(facts_on_cuda(("CUDA", "Conv")))
     assert capturable is not None
     assert capturable.severity == "ok"
-    blocked = checks.check_cuda_graphs(facts_on_cuda(("CUDA", "If"), ("CPU", "Shape")))
+    blocked = check_cuda_graphs(facts_on_cuda(("CUDA", "If"), ("CPU", "Shape")))
     assert blocked is not None
     assert blocked.what.endswith("control flow and nodes on the CPU")
-    assert checks.check_cuda_graphs(facts_on_cuda(("CPU", "If"), providers=())) is None
+    assert check_cuda_graphs(facts_on_cuda(("CPU", "If"), providers=())) is None
 
 
 def test_providers_are_found_by_short_names() -> None:
@@ -526,7 +527,7 @@ def test_providers_are_found_by_short_names() -> None:
 def test_creation_that_is_mostly_optimization(plain_s: float, total_s: float, severity: str) -> None:
     times = {"ORT_DISABLE_ALL": int(plain_s * 1e9), "ORT_ENABLE_ALL": int(total_s * 1e9)}
     graph = Graph(ir_version=8, opsets={"": 17}, nodes=())
-    found = checks.check_creation(ModelFacts(path="a b.onnx", original=graph, creation_ns=times))
+    found = check_creation(ModelFacts(path="a b.onnx", original=graph, creation_ns=times))
     assert found.severity == severity
     if severity == "advice":
         assert "0.7 s of it" in found.what
@@ -540,7 +541,7 @@ def test_creation_that_is_mostly_optimization(plain_s: float, total_s: float, se
 def test_many_tiny_nodes(n_nodes: int, op: str, run_us: int, severity: str) -> None:
     graph = Graph(ir_version=8, opsets={"": 17}, nodes=(Node(op=op),) * n_nodes)
     times = {"ORT_ENABLE_ALL": run_us * 1000}
-    found = checks.check_overhead(ModelFacts(path="m.onnx", original=graph, optimized=graph, run_ns=times))
+    found = check_overhead(ModelFacts(path="m.onnx", original=graph, optimized=graph, run_ns=times))
     assert found.severity == severity
 
 

@@ -72,9 +72,8 @@ def examine(request: DoctorRequest) -> Diagnosis:
     feed = prepare_feed(request.model, request.inputs)
     if isinstance(feed, Missing):
         facts = msgspec.structs.replace(facts, missing={"run_ns": feed})
-        feed = None
     size_bytes = Path(request.model).stat().st_size + sum(file.found_bytes or 0 for file in original.data_files)
-    facts = add_runtime_facts(facts, feed, size_bytes)
+    facts = add_runtime_facts(facts, feed if isinstance(feed, Feed) else None, size_bytes)
     findings, skipped = run_checks(CHECKS, facts)
     return Diagnosis(
         model=request.model,
