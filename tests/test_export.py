@@ -1,6 +1,6 @@
-"""`ortune apply --to TARGET`: what is written, what is lost, and that it says the same when it is read back.
+"""`ortune apply --to TARGET`: the output, the settings that are not supported, and the output when it is read back.
 
-Consumers that are packages of their own read the same files in `tests/consumers/`.
+In `tests/consumers/`, the systems that the exports are for read them.
 """
 
 from __future__ import annotations
@@ -86,18 +86,18 @@ CONFIGS = {
 
 
 def record_of(config: Config) -> Record:
-    """Return a record that is the same wherever the tests run."""
+    """Return a record that does not depend on the host."""
     record = make_record(TINY_CNN, config, load=make_load(clients=2), here=False)
     return msgspec.structs.replace(record, model=msgspec.structs.replace(record.model, path="models/tiny_cnn.onnx"))
 
 
 @pytest.mark.parametrize("case", CONFIGS)
 @pytest.mark.parametrize("name", TEXTS)
-def test_what_is_written(name: str, case: str, request: pytest.FixtureRequest) -> None:
-    """To write them anew after a change: pytest tests/test_export.py --golden; look at the difference."""
+def test_output(name: str, case: str, request: pytest.FixtureRequest) -> None:
+    """After a change, write the golden files with `pytest tests/test_export.py --golden`, and read the difference."""
     done = render(name, record_of(CONFIGS[case]), "models/tiny_cnn.onnx", "tuned.json")
     path = GOLDEN / f"{case}.{name}.txt"
-    text = done.text + "".join(f"lost: {line}\n" for line in done.lost)
+    text = done.text + "".join(f"unsupported: {line}\n" for line in done.unsupported)
     if request.config.getoption("--golden"):
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
@@ -105,7 +105,7 @@ def test_what_is_written(name: str, case: str, request: pytest.FixtureRequest) -
 
 
 def settable() -> list[Config]:
-    """Return a config with each setting that there is, alone."""
+    """Return one config for each setting of the catalogue."""
     configs = []
     for knob in KNOBS.values():
         if not knob.is_settable or knob.where == "config":
@@ -123,8 +123,8 @@ def settable() -> list[Config]:
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_nothing_is_dropped_in_silence(name: str) -> None:
-    """Each setting of the catalogue changes what is written, or is told to be lost."""
+def test_every_setting_is_written_or_reported(name: str) -> None:
+    """Each setting of the catalogue changes the output, or is reported as not supported."""
     record = record_of(DEFAULT)
     configs = settable()
     assert len(configs) > 150
@@ -132,20 +132,19 @@ def test_nothing_is_dropped_in_silence(name: str) -> None:
         base = msgspec.structs.replace(DEFAULT, providers=tuple((each, {}) for each, _ in config.providers))
         plain = render(name, msgspec.structs.replace(record, config=base), "m.onnx")
         done = render(name, msgspec.structs.replace(record, config=config), "m.onnx")
-        body = done.text.split("Not expressed here")[0] if done.lost else done.text
-        lost = set(done.lost) - set(plain.lost)
-        # What is lost stands in the text too, where the format has comments.
+        unsupported = set(done.unsupported) - set(plain.unsupported)
+        # If the format has comments, the output lists them too.
         if TARGETS[name].comment:
-            assert all(line in done.text for line in done.lost)
+            assert all(line in done.text for line in done.unsupported)
         setting = sorted(set(config.settings) - set(base.settings)) or sorted(config.settings)
-        assert lost or without_notes(done.text) != without_notes(plain.text), (name, setting, body)
+        assert unsupported or without_notes(done.text) != without_notes(plain.text), (name, setting, done.text)
 
 
 def without_notes(text: str) -> str:
-    return "\n".join(line for line in text.splitlines() if not re.match(r"\s*(#|//) ( |Not expressed)", line))
+    return "\n".join(line for line in text.splitlines() if not re.match(r"\s*(#|//) ( |Not supported)", line))
 
 
-# Read back: what a target holds is what the config holds.
+# Read back: the output holds the settings of the config.
 
 LEVELS = {0: "ORT_DISABLE_ALL", 1: "ORT_ENABLE_BASIC", 2: "ORT_ENABLE_EXTENDED", 3: "ORT_ENABLE_LAYOUT"}
 
@@ -155,10 +154,10 @@ def text_of(name: str, config: Config, **kwargs: Any) -> str:
 
 
 def read_python(text: str) -> dict[str, Any]:
-    """Execute it, and read the live session."""
+    """Execute it, and read the options of the live session."""
     names: dict[str, Any] = {"inputs": {}}
     code = text.split("binding = ")[0]
-    exec(code, names)  # what it does is the point
+    exec(code, names)  # the code of the export is under test
     read = names["session"].get_session_options()
     found: dict[str, Any] = {}
     for name in FULL.session_options:
@@ -243,7 +242,7 @@ def read_fastembed(text: str) -> dict[str, Any]:
             self.arguments = arguments
 
     names: dict[str, Any] = {"TextEmbedding": TextEmbedding}
-    exec(text.replace("from fastembed import", "# "), names)  # what it does is the point
+    exec(text.replace("from fastembed import", "# "), names)  # the code of the export is under test
     arguments = names["model"].arguments
     assert arguments["providers"] == ["CPUExecutionProvider"]
     return {
@@ -287,17 +286,17 @@ READERS: dict[str, Callable[[str], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_it_says_the_same_when_it_is_read_back(name: str) -> None:
-    """What is read, and what is told to be lost, are together the whole config."""
+def test_read_back(name: str) -> None:
+    """The settings that are read and those that are reported as not supported are together the whole config."""
     done = render(name, record_of(FULL), str(TINY_CNN))
     found = READERS[name](done.text)
     assert found
     for setting, value in found.items():
         assert value == FULL.settings[setting], setting
-    lost = {line.split("=")[0] for line in done.lost}
+    unsupported = {line.split("=")[0] for line in done.unsupported}
     elsewhere = {"python": {"LD_PRELOAD", "io_binding"}, "javascript": {"LD_PRELOAD"}}.get(name, set())
-    assert set(found) | lost | elsewhere == set(FULL.settings)
-    assert not set(found) & lost
+    assert set(found) | unsupported | elsewhere == set(FULL.settings)
+    assert not set(found) & unsupported
 
 
 NAMES = {
@@ -330,11 +329,11 @@ NAMES = {
         "commit_from_file commit add_config_entry build error_on_failure",
     },
 }
-"""What the code of each language may call: the names of its API, as its documentation has them."""
+"""Names of the API of each language, from its documentation: the code may call only these."""
 
 
 class TestCode:
-    """Code in languages that these tests do not run: every name that it calls is in the table of its API."""
+    """Code that these tests do not run: each name that it calls is a name of the API."""
 
     @pytest.mark.parametrize("case", CONFIGS)
     @pytest.mark.parametrize("name", NAMES)
@@ -348,7 +347,7 @@ class TestCode:
         if name == "aspose":
             called = set(re.findall(r"\.OCR\.(\w+)", code)) | set(re.findall(r"Options\.(\w+) =", code))
         else:
-            # Methods and properties of objects; types and enums begin with a capital after :: or a type's name.
+            # Methods and properties of objects. Types and enums start with a capital letter after :: or a type's name.
             called = set(
                 re.findall(r"(?:^|\s)(?:options|run_options|runOptions|session|cuda|tensorrt|threads)\.(\w+)", code)
             )
@@ -356,22 +355,22 @@ class TestCode:
         assert called <= known, called - known
 
     @pytest.mark.parametrize("case", CONFIGS)
-    def test_brackets_are_closed(self, case: str) -> None:
+    def test_brackets_are_balanced(self, case: str) -> None:
         for name in ("cpp", "csharp", "java", "rust", "javascript"):
             text = re.sub(r'"[^"]*"', '""', text_of(name, CONFIGS[case]))
             for opening, closing in ("()", "{}", "[]"):
                 assert text.count(opening) == text.count(closing), (name, opening)
 
     @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
-    def test_javascript_is_javascript(self, tmp_path: Path) -> None:
+    def test_javascript_parses(self, tmp_path: Path) -> None:
         for case, config in CONFIGS.items():
             path = tmp_path / f"{case}.js"
             path.write_text(text_of("javascript", config))
             subprocess.run(["node", "--check", str(path)], check=True, timeout=60)
 
     @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
-    def test_cpp_is_cpp(self, tmp_path: Path) -> None:
-        """Against declarations of just what it calls, so that its syntax and its argument types are those of C++."""
+    def test_cpp_compiles(self, tmp_path: Path) -> None:
+        """Syntax and argument types are checked against declarations of the functions that the code calls."""
         for case, config in CONFIGS.items():
             code = text_of("cpp", config).replace("#include <onnxruntime_cxx_api.h>", "")
             source = tmp_path / f"{case}.cpp"
@@ -381,8 +380,8 @@ class TestCode:
             subprocess.run(["g++", "-std=c++17", "-fsyntax-only", "-Wall", str(source)], check=True, timeout=120)
 
 
-class TestOddTexts:
-    def test_python_is_python_whatever_the_model_is_called(self) -> None:
+class TestUnusualTexts:
+    def test_python_is_valid_for_any_model_path(self) -> None:
         record = record_of(FULL)
         for path in ('q"t.onnx', "m\\n.onnx", "m.onnx\nimport os; os.abort()\n#", "modèle 😀.onnx"):
             odd = msgspec.structs.replace(record, model=msgspec.structs.replace(record.model, path=path))
@@ -402,20 +401,20 @@ class TestOddTexts:
             {"model": 1},
         ],
     )
-    def test_a_genai_config_that_is_none(self, document: Any, tmp_path: Path) -> None:
+    def test_an_invalid_genai_config(self, document: Any, tmp_path: Path) -> None:
         path = tmp_path / "genai_config.json"
         path.write_text(json.dumps(document))
-        with pytest.raises(UsageError, match="is no object"):
+        with pytest.raises(UsageError, match="is not an object"):
             export("genai", record_of(FULL), str(TINY_CNN), "r.json", path)
         assert json.loads(path.read_text()) == document
 
-    def test_a_genai_config_with_empty_places(self, tmp_path: Path) -> None:
+    def test_a_genai_config_with_null(self, tmp_path: Path) -> None:
         path = tmp_path / "genai_config.json"
         path.write_text('{"model": {"decoder": {"session_options": null}}}')
         export("genai", record_of(FULL), str(TINY_CNN), "r.json", path)
         assert json.loads(path.read_text())["model"]["decoder"]["session_options"]
 
-    def test_memory_is_that_of_the_point_that_was_picked(self) -> None:
+    def test_memory_is_from_the_selected_point(self) -> None:
         record = record_of(FULL)
         small = record.evidence.winner or record.evidence.baseline
         assert small
@@ -426,7 +425,7 @@ class TestOddTexts:
         (amount,) = {int(each) for each in re.findall(r"memory: (\d+)Mi", text)}
         assert amount > 3800
 
-    def test_a_record_of_a_bundle_is_named_by_its_file(self, tmp_path: Path) -> None:
+    def test_a_bundle_is_the_source_of_its_records(self, tmp_path: Path) -> None:
         bundle, _ = merge([Sourced(record=record_of(each), source="") for each in (FULL, DEFAULT)])
         path = tmp_path / "b.json"
         two = msgspec.structs.replace(bundle.records[0], host=ELSEWHERE)
@@ -457,7 +456,7 @@ class TestFiles:
         options = after["model"]["vision"]["session_options"]
         assert (options["log_id"], options["intra_op_num_threads"]) == ("y", 2)
         export("genai", record_of(DEFAULT), "other.onnx", "r.json", path)
-        # What the search did not try is not ortune's to change; the provider is.
+        # Options that the search did not try stay. The provider is replaced.
         assert json.loads(path.read_text())["model"]["decoder"]["session_options"] == {
             "log_id": "x",
             "intra_op_num_threads": 9,
@@ -465,14 +464,14 @@ class TestFiles:
         }
 
     @pytest.mark.parametrize("content", ["{", "[]", '{"model": 3}'])
-    def test_what_is_no_genai_config_is_left_as_it_is(self, content: str, tmp_path: Path) -> None:
+    def test_other_json_is_not_changed(self, content: str, tmp_path: Path) -> None:
         path = tmp_path / "genai_config.json"
         path.write_text(content)
         with pytest.raises(UsageError, match="genai_config"):
             export("genai", record_of(FULL), str(TINY_CNN), "r.json", path)
         assert path.read_text() == content
 
-    def test_settings_in_the_model(self, tmp_path: Path) -> None:
+    def test_embedded(self, tmp_path: Path) -> None:
         output = tmp_path / "tuned.onnx"
         done = export("embedded", record_of(FULL), str(TINY_CNN), "r.json", output)
         code = (
@@ -488,16 +487,16 @@ class TestFiles:
             check=True,
         )
         assert run.stdout.split() == ["2", "3", "ORT_PARALLEL", "ORT_ENABLE_EXTENDED"]
-        assert any("allow_spinning" in line for line in done.lost)
+        assert any("allow_spinning" in line for line in done.unsupported)
         assert "replace all SessionOptions" in done.text
-        # Once more, from the copy: there is one entry, not two.
+        # An export of the copy replaces the entry.
         again = tmp_path / "again.onnx"
         export("embedded", record_of(DEFAULT), str(output), "r.json", again)
         (entry,) = onnx.load(again).metadata_props
         assert json.loads(entry.value) == {"session_options": {}}
         assert onnx.load(again).graph == onnx.load(TINY_CNN).graph
 
-    def test_weights_go_with_the_model(self, tmp_path: Path) -> None:
+    def test_embedded_copies_external_data(self, tmp_path: Path) -> None:
         source = tmp_path / "model.onnx"
         onnx.save_model(
             onnx.load(TINY_CNN), source, save_as_external_data=True, location="weights.bin", size_threshold=0
@@ -506,11 +505,11 @@ class TestFiles:
         (tmp_path / "out").mkdir()
         export("embedded", record, str(source), "r.json", tmp_path / "out" / "model.onnx")
         assert (tmp_path / "out" / "weights.bin").read_bytes() == (tmp_path / "weights.bin").read_bytes()
-        with pytest.raises(UsageError, match=r"weights.bin is there already"):
+        with pytest.raises(UsageError, match=r"weights.bin: this file already exists"):
             export("embedded", record, str(source), "r.json", tmp_path / "out" / "other.onnx")
 
     @pytest.mark.parametrize("suffix", ["onnx", "ort"])
-    def test_the_optimised_model(self, suffix: str, tmp_path: Path) -> None:
+    def test_ort(self, suffix: str, tmp_path: Path) -> None:
         import numpy as np
         import onnxruntime
 
@@ -522,11 +521,11 @@ class TestFiles:
         found = onnxruntime.InferenceSession(str(output), options).run(None, image)
         plain = onnxruntime.InferenceSession(str(TINY_CNN)).run(None, image)
         np.testing.assert_allclose(found[0], plain[0], atol=1e-5)
-        assert "optimised at ORT_ENABLE_EXTENDED" in done.text
-        assert "intra_op_num_threads=2 (a model file does not hold it: set it on the session)" in done.lost
+        assert "optimized at ORT_ENABLE_EXTENDED" in done.text
+        assert "intra_op_num_threads=2 (not part of a model file: set it on the session)" in done.unsupported
         assert list(tmp_path.iterdir()) == [output]
 
-    def test_a_model_that_cannot_be_optimised(self, tmp_path: Path) -> None:
+    def test_a_broken_model(self, tmp_path: Path) -> None:
         broken = tmp_path / "broken.onnx"
         broken.write_bytes(b"nothing")
         with pytest.raises(ModelError, match="cannot save"):
@@ -537,19 +536,19 @@ class TestFiles:
         with pytest.raises(ModelError, match="There is no file"):
             export("embedded", record_of(FULL), str(tmp_path / "none.onnx"), "r.json", tmp_path / "out.onnx")
 
-    def test_what_is_there_is_not_overwritten(self, tmp_path: Path) -> None:
+    def test_an_existing_file_is_not_overwritten(self, tmp_path: Path) -> None:
         path = tmp_path / "config.pbtxt"
         path.write_text("mine")
-        with pytest.raises(UsageError, match="is there already"):
+        with pytest.raises(UsageError, match="already exists"):
             export("triton", record_of(FULL), str(TINY_CNN), "r.json", path)
         assert path.read_text() == "mine"
 
     def test_a_binary_file_needs_a_name(self) -> None:
-        with pytest.raises(UsageError, match="writes a file"):
+        with pytest.raises(UsageError, match="is a file"):
             export("ort", record_of(FULL), str(TINY_CNN), "r.json", None)
 
-    def test_a_target_that_is_not_there(self) -> None:
-        with pytest.raises(UsageError, match="--to tritn") as caught:
+    def test_an_unknown_target(self) -> None:
+        with pytest.raises(UsageError, match="to tritn: there is no such target") as caught:
             find_target("tritn")
         assert "Did you mean triton?" in caught.value.hint
 
@@ -581,10 +580,10 @@ class TestKubernetes:
         assert yaml.safe_load(render("kubernetes", record, "m").text)["resources"]["limits"]["cpu"] == text
 
 
-class TestSheet:
-    def test_all_of_it_is_lost_at_first(self) -> None:
-        sheet = PendingSettings(CONFIGS["cuda"])
-        assert [line.split("=")[0] for line in sheet.lost] == [
+class TestPendingSettings:
+    def test_all_remain_at_first(self) -> None:
+        pending = PendingSettings(CONFIGS["cuda"])
+        assert [line.split("=")[0] for line in pending.remaining] == [
             "providers",
             "intra_op_num_threads",
             "graph_optimization_level",
@@ -594,24 +593,54 @@ class TestSheet:
             "cuda.cudnn_conv_algo_search",
             "cuda.use_tf32",
         ]
-        sheet.take_providers()
-        sheet.take_options()
-        assert sheet.lost == ()
+        pending.take_providers()
+        pending.take_options()
+        assert pending.remaining == ()
 
-    def test_what_is_put_back_is_lost(self) -> None:
-        sheet = PendingSettings(FULL)
-        sheet.take_options()
-        sheet.leave("execution_mode", "ORT_PARALLEL", "no")
-        assert "execution_mode=ORT_PARALLEL (no)" in sheet.lost
+    def test_a_setting_that_is_put_back_remains(self) -> None:
+        pending = PendingSettings(FULL)
+        pending.take_options()
+        pending.put_back("execution_mode", "no")
+        assert "execution_mode=ORT_PARALLEL (no)" in pending.remaining
+
+    def test_a_provider_that_is_put_back_remains_with_its_options(self) -> None:
+        pending = PendingSettings(CONFIGS["openvino"])
+        pending.take_providers()
+        pending.put_back_provider("OpenVINOExecutionProvider", "no")
+        assert pending.remaining == (
+            "providers=openvino (no)",
+            "openvino.device_type=CPU (no)",
+            "openvino.num_streams=2 (no)",
+        )
+
+    def test_only_supported_options_are_taken(self) -> None:
+        pending = PendingSettings(FULL)
+        assert pending.take_options({"execution_mode", "logid"}) == {"execution_mode": "ORT_PARALLEL"}
+        assert "intra_op_num_threads=2" in pending.remaining
+        assert not any(line.startswith("execution_mode") for line in pending.remaining)
+
+    @pytest.mark.parametrize(
+        ("options", "threads", "remaining"),
+        [
+            ({"intra_op_num_threads": 2, "inter_op_num_threads": 2}, 2, ()),
+            ({"intra_op_num_threads": 2}, 2, ()),
+            ({"intra_op_num_threads": 2, "inter_op_num_threads": 3}, 2, ("inter_op_num_threads=3 (no)",)),
+            ({"inter_op_num_threads": 3}, None, ("inter_op_num_threads=3 (no)",)),
+        ],
+    )
+    def test_a_common_thread_count(self, options: dict[str, Any], threads: int | None, remaining: Any) -> None:
+        pending = PendingSettings(Config(session_options=options))
+        assert pending.take_common_thread_count("no") == threads
+        assert pending.remaining == remaining
 
 
 class TestCommand:
-    def test_text_goes_to_stdout_and_losses_to_stderr(self, tmp_path: Path) -> None:
+    def test_text_goes_to_stdout_and_notes_to_stderr(self, tmp_path: Path) -> None:
         path = write(record_of(FULL), tmp_path / "r.json")
         done = run_ortune("apply", path, "--to", "triton", cwd=tmp_path)
         assert done.returncode == 0
         assert "intra_op_thread_count" in done.stdout
-        assert "not expressed  session.intra_op.allow_spinning=0" in done.stderr
+        assert "not supported  session.intra_op.allow_spinning=0" in done.stderr
 
     def test_a_file(self, tmp_path: Path) -> None:
         path = write(record_of(FULL), tmp_path / "r.json")
@@ -620,7 +649,7 @@ class TestCommand:
         assert '"/models/m.onnx"' in (tmp_path / "session.cpp").read_text()
         again = run_ortune("apply", path, "--to", "cpp", "-o", "session.cpp", cwd=tmp_path)
         assert again.returncode == 2
-        assert "is there already" in again.stderr
+        assert "already exists" in again.stderr
 
     def test_targets_are_listed(self, tmp_path: Path) -> None:
         done = run_ortune("apply", "--list", cwd=tmp_path)

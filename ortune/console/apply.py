@@ -87,18 +87,18 @@ def _show_run(console: Console, run: CheckResult) -> None:
 
 
 def show_export(console: Console, export: Export, output: str | None) -> None:
-    """Print what was written and what was lost; the text itself goes to stdout by itself."""
+    """Print the output file, and the settings that the target does not support. The text itself is not printed here."""
     if output is not None:
         if export.binary:
             console.print(Text(export.text.rstrip()))
         else:
             console.print(Text.assemble(("written  ", "green"), output))
-    for line in export.lost:
-        console.print(Text.assemble(("not expressed  ", "bold yellow"), line), soft_wrap=True)
+    for line in export.unsupported:
+        console.print(Text.assemble(("not supported  ", "bold yellow"), line), soft_wrap=True)
 
 
 def show_target_list(console: Console, targets: Iterable[Target]) -> None:
-    """Print the targets, a line each."""
+    """Print the targets, one per line."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="cyan", no_wrap=True)
     table.add_column()

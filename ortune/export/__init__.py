@@ -1,4 +1,4 @@
-"""Writes a config for other systems: one file of this folder for each of them."""
+"""Exports configs to other systems: one module for each target."""
 
 from __future__ import annotations
 
@@ -57,31 +57,31 @@ TARGETS: dict[str, Target] = {
         ort,
     )
 }
-"""All targets by name, in the order in which they are shown."""
+"""All targets by name, in the order in which they are listed."""
 
 
 def find_target(name: str) -> Target:
     """Return the target of this name.
 
     Raises:
-        UsageError: There is none.
+        UsageError: There is no such target.
     """
     if name in TARGETS:
         return TARGETS[name]
     near = difflib.get_close_matches(name, TARGETS, n=1)
-    meant = f"Did you mean {near[0]}? " if near else ""
-    raise UsageError(f"--to {name}: there is no such target.", f"{meant}ortune apply --list shows all.")
+    suggestion = f"Did you mean {near[0]}? " if near else ""
+    raise UsageError(f"{name}: there is no such target.", f"{suggestion}{{list}} lists all targets.", option="to")
 
 
 def render(name: str, record: Record, model: str, source: str = "a record", output: Path | None = None) -> Export:
-    """Return the text of a target, with what it cannot express as a comment at its head.
+    """Return the text of a target. It starts with a comment that lists the settings that the target does not support.
 
     Args:
         name: The target.
         record: What to write.
-        model: Path of the model, as the reader of the output will find it.
+        model: Path of the model, as the program that uses the export will find it.
         source: The file that the record was read from.
-        output: The file that a binary target is to write, and that a merging one starts from.
+        output: The file that a binary target writes, or that a merging target reads first.
 
     Raises:
         UsageError: There is no such target.
@@ -90,36 +90,37 @@ def render(name: str, record: Record, model: str, source: str = "a record", outp
     target = find_target(name)
     job = Job(record, model, source, output)
     text = target.write(job)
-    lost = job.sheet.lost
+    unsupported = job.pending.remaining
     if target.comment:
-        notes = [f"{target.comment} {line}" for line in job.head()]
-        if lost:
-            notes.append(
-                f"{target.comment} Not expressed here{', so that less may be gained' if len(notes) > 1 else ''}:"
-            )
-            notes += [f"{target.comment}   {one_line(line)}" for line in lost]
-        text = "\n".join(notes) + "\n" + text
-    return Export(target=name, text=text.rstrip("\n") + "\n", binary=target.binary, lost=lost)
+        notes = job.header()
+        if unsupported:
+            notes.append(f"Not supported by this target{', so the gain may be smaller' if len(notes) > 1 else ''}:")
+            notes += [f"  {one_line(line)}" for line in unsupported]
+        text = "\n".join([*(f"{target.comment} {line}" for line in notes), text])
+    return Export(target=name, text=text.rstrip("\n") + "\n", binary=target.binary, unsupported=unsupported)
 
 
 def export(name: str, record: Record, model: str, source: str, output: Path | None) -> Export:
-    """Render a target, and write it if there is a file to write.
+    """Render a target, and write the output file if one is given.
 
     Raises:
-        UsageError: There is no such target, or the file cannot be written, or it is there already and cannot be
-            added to.
+        UsageError: There is no such target, or the file cannot be written, or it exists and the target does not merge.
         ModelError: The target needs the model, and it cannot be read.
     """
     from ortune.record.files import check_writable, write_atomically
 
     target = find_target(name)
     if target.binary and output is None:
-        raise UsageError(f"--to {name} writes a file.", f"Name it: ortune apply {source} --to {name} -o FILE.")
+        raise UsageError(
+            f"{name}: the output of this target is a file.", "Name the file with {output=FILE}.", option="to"
+        )
     if output is not None:
         check_writable(output)
         if output.exists() and not target.merges:
-            raise UsageError(f"{output} is there already.", "Name another file with -o, or remove it.")
-    done = render(name, record, model, source, output)
+            raise UsageError(
+                f"{output}: this file already exists.", "Name another file, or remove it.", option="output"
+            )
+    rendered = render(name, record, model, source, output)
     if output is not None and not target.binary:
-        write_atomically(output, done.text.encode())
-    return done
+        write_atomically(output, rendered.text.encode())
+    return rendered

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ortune.export.literals import LOGGING_LEVELS, literal, pairs
+from ortune.export.literals import LAYOUT, LEVEL_NUMBERS, LOGGING_LEVELS, call_lines, join_pairs, literal
 from ortune.export.target import Job, Target
-from ortune.knobs.config import CPU, Provider, alias_of
+from ortune.knobs.config import CPU, Provider
 
 PROPERTIES = {
     "intra_op_num_threads": "IntraOpNumThreads",
@@ -15,6 +15,7 @@ PROPERTIES = {
     "enable_mem_pattern": "EnableMemoryPattern",
     "optimized_model_filepath": "OptimizedModelFilePath",
     "logid": "LogId",
+    "log_severity_level": "LogSeverityLevel",
     "log_verbosity_level": "LogVerbosityLevel",
     "profile_file_prefix": "ProfileOutputPathPrefix",
     "enable_profiling": "EnableProfiling",
@@ -22,13 +23,11 @@ PROPERTIES = {
 
 TYPES = {"execution_mode": "ExecutionMode", "graph_optimization_level": "GraphOptimizationLevel"}
 
-LAYOUT = "ORT_ENABLE_LAYOUT"
-
-# Class of the options, and method that adds them, of the providers whose options can be set in C#.
 STRUCTURES = {
     "CUDAExecutionProvider": ("OrtCUDAProviderOptions", "AppendExecutionProvider_CUDA"),
     "TensorrtExecutionProvider": ("OrtTensorRTProviderOptions", "AppendExecutionProvider_Tensorrt"),
 }
+"""Class of the options, and the method that adds them, for providers that have such a class."""
 
 NAMED = frozenset({"QNN", "SNPE", "XNNPACK", "CoreML", "AZURE"})
 """Providers that AppendExecutionProvider takes by name."""
@@ -36,62 +35,65 @@ NAMED = frozenset({"QNN", "SNPE", "XNNPACK", "CoreML", "AZURE"})
 
 def write(job: Job) -> str:
     """Return the code."""
-    sheet = job.sheet
-    lines = job.environment_lines("//")
-    if any(options for _, options in sheet.config.providers):
-        lines.append("using System.Collections.Generic;")
-    lines += ["using Microsoft.ML.OnnxRuntime;", ""]
-    pool = sheet.take_global_pool()
+    pending = job.pending
+    environment = job.environment_comments("//")
+    usings = ["using Microsoft.ML.OnnxRuntime;"]
+    lines = []
+    pool = pending.take_global_pool()
     if pool:
         lines += [
-            "// once in a process, before anything else of onnxruntime",
+            "// Once per process, before any other call of ONNX Runtime.",
             "var threads = new OrtThreadingOptions {",
             f"    GlobalIntraOpNumThreads = {pool.intra_op_num_threads},",
             f"    GlobalInterOpNumThreads = {pool.inter_op_num_threads},",
             "};",
             "var environment = new EnvironmentCreationOptions { threadOptions = threads };",
             "OrtEnv.CreateInstanceWithOptions(ref environment);",
+            "",
         ]
     lines.append("var options = new SessionOptions();")
     if pool:
         lines.append("options.DisablePerSessionThreads();")
     lines += _option_lines(job)
-    for provider in sheet.take_providers():
+    lines += call_lines("options.AddSessionConfigEntry", pending.take_entries())
+    for provider in pending.take_providers():
         lines += _provider_lines(job, provider)
+    if any("new Dictionary" in line for line in lines):
+        usings.insert(0, "using System.Collections.Generic;")
     lines.append(f"var session = new InferenceSession({literal(job.model)}, options);")
-    lines += job.session_lines("// in the options of session {number}: AddSessionConfigEntry({name}, {value});")
-    for name, value in sheet.take_run_options().items():
-        sheet.leave(name, value, "the C# API has no property for it")
-    if run_entries := sheet.take_run_entries():
+    lines += job.session_comments("// For session {number} only: options.AddSessionConfigEntry({name}, {value});")
+    if run_entries := pending.take_run_entries():
         lines.append("var runOptions = new RunOptions();  // pass it to session.Run")
-        for name, text in run_entries.items():
-            lines.append(f"runOptions.AddRunConfigEntry({literal(name)}, {literal(text)});")
-    if sheet.take_io_binding():
-        lines.append("var binding = session.CreateIoBinding();  // bind inputs and outputs, then RunWithBinding")
-    return "\n".join(lines)
+        lines += call_lines("runOptions.AddRunConfigEntry", run_entries)
+    if pending.take_io_binding():
+        lines.append(
+            "var binding = session.CreateIoBinding();  // bind inputs and outputs, call session.RunWithBinding"
+        )
+    return "\n".join([*environment, *usings, "", *lines])
 
 
 def _option_lines(job: Job) -> list[str]:
-    sheet, lines = job.sheet, []
-    for name, value in sheet.take_options().items():
-        if name == "log_severity_level" and int(value) in range(len(LOGGING_LEVELS)):
-            lines.append(f"options.LogSeverityLevel = OrtLoggingLevel.{LOGGING_LEVELS[int(value)]};")
-        elif name not in PROPERTIES:
-            sheet.leave(name, value, "the C# API has no property for it")
+    lines = []
+    for name, value in job.pending.take_options(PROPERTIES).items():
+        text, note = literal(value), ""
+        if name == "log_severity_level":
+            if value not in LOGGING_LEVELS:
+                job.pending.put_back(name)
+                continue
+            text = f"OrtLoggingLevel.{LOGGING_LEVELS[value]}"
         elif value == LAYOUT:
-            lines.append("options.GraphOptimizationLevel = (GraphOptimizationLevel)3;  // ORT_ENABLE_LAYOUT")
-        else:
-            text = f"{TYPES[name]}.{value}" if name in TYPES else literal(value)
-            lines.append(f"options.{PROPERTIES[name]} = {text};")
-    for name, text in sheet.take_entries().items():
-        lines.append(f"options.AddSessionConfigEntry({literal(name)}, {literal(text)});")
+            # The enum has no member for this level, so write its number.
+            text, note = f"(GraphOptimizationLevel){LEVEL_NUMBERS[LAYOUT]}", f"  // {LAYOUT}"
+        elif name in TYPES:
+            text = f"{TYPES[name]}.{value}"
+        lines.append(f"options.{PROPERTIES[name]} = {text};{note}")
     return lines
 
 
 def _provider_lines(job: Job, provider: Provider) -> list[str]:
     name, options = provider
     short = name.removesuffix("ExecutionProvider")
-    dictionary = f"new Dictionary<string, string> {{ {pairs(options, '[{name}] = {value}')} }}"
+    dictionary = f"new Dictionary<string, string> {{ {join_pairs(options, '[{name}] = {value}')} }}"
     if name == CPU:
         return []
     if name in STRUCTURES:
@@ -102,12 +104,11 @@ def _provider_lines(job: Job, provider: Provider) -> list[str]:
         return [*lines, f"options.{append}({short.lower()});"]
     if short in NAMED:
         return [f'options.AppendExecutionProvider("{short}", {dictionary});']
-    for option, value in options.items():
-        if (short, option) != ("OpenVINO", "device_type"):
-            job.sheet.leave(f"{alias_of(name)}.{option}", value, "the C# API takes no options of this provider")
     if short == "OpenVINO":
+        reason = "the C# API takes only the device type of this provider"
+        job.pending.put_back_provider_options(name, reason, supported={"device_type"})
         return [f"options.AppendExecutionProvider_OpenVINO({literal(options.get('device_type', ''))});"]
-    job.sheet.leave_provider(name, "the C# API has no method for it")
+    job.pending.put_back_provider(name, "the C# API has no method for this provider")
     return []
 
 

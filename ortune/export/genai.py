@@ -1,4 +1,4 @@
-"""genai_config.json of onnxruntime-genai: session and run options of the decoder.
+"""genai_config.json of onnxruntime-genai: session and run options of one part of the model.
 
 Source: src/config.cpp of onnxruntime-genai.
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ortune.errors import UsageError
+from ortune.export.literals import LEVELS_WITHOUT_LAYOUT
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU
 from ortune.record.schema import tried_by
@@ -22,7 +23,6 @@ OPTIONS = (
     "enable_cpu_mem_arena",
     "enable_mem_pattern",
 )
-LEVELS = frozenset({"ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL"})
 
 PROVIDERS = {
     "CUDAExecutionProvider": "cuda",
@@ -37,88 +37,83 @@ PROVIDERS = {
     "XnnpackExecutionProvider": "XNNPACK",
     "AzureExecutionProvider": "AZURE",
 }
-"""Names that onnxruntime-genai knows; at any other it stops."""
+"""Names that onnxruntime-genai knows. Any other name is an error there."""
 
 PARTS = ("decoder", "encoder", "embedding", "vision", "speech")
-"""Parts of a model that have session options of their own."""
+"""Parts of a model that have their own session options."""
 
 
 def write(job: Job) -> str:
-    """Return the document: the existing one with tuned options, or one that holds nothing else.
+    """Return the document: the existing one with the settings added, or a new one that holds only them.
 
-    In an existing document, the options go to the part whose file name is that of the model, else to the decoder.
+    In an existing document, the settings go to the part with the model's file name, otherwise to the decoder.
 
     Raises:
         UsageError: The existing document cannot be read.
     """
-    document = _read(job.output)
-    parts = _object(document, "model", job.output)
-    name = next(
-        (
-            each
-            for each in PARTS
-            if isinstance(parts.get(each), dict) and parts[each].get("filename") == Path(job.model).name
-        ),
-        "decoder",
-    )
-    part = _object(parts, name, job.output)
-    options, run_options = _options(job)
+    document = _read_document(job.output)
+    parts = _open_object(document, "model", job.output)
+    file_name = Path(job.model).name
+    names = [name for name in PARTS if isinstance(parts.get(name), dict) and parts[name].get("filename") == file_name]
+    part = _open_object(parts, names[0] if names else "decoder", job.output)
+    existing = _open_object(part, "session_options", job.output)
+    # The search did not try other options, so they stay.
     tried = tried_by(job.record)
     replaced = {*tried["options"], *tried["entries"], "provider_options"}
-    before = {key: value for key, value in _object(part, "session_options", job.output).items() if key not in replaced}
-    part["session_options"] = {**before, **options}
-    if run_options:
-        part["run_options"] = {**_object(part, "run_options", job.output), **run_options}
+    kept = {key: value for key, value in existing.items() if key not in replaced}
+    part["session_options"] = {**kept, **_take_session_options(job)}
+    if run_entries := job.pending.take_run_entries():
+        part["run_options"] = {**_open_object(part, "run_options", job.output), **run_entries}
     return json.dumps(document, indent=2, ensure_ascii=False)
 
 
-def _object(parent: dict[str, Any], name: str, path: Path | None) -> dict[str, Any]:
-    """Return an object of the document, which is made where there is none.
+def _open_object(parent: dict[str, Any], name: str, path: Path | None) -> dict[str, Any]:
+    """Return an object of the document, and create it if it is not there.
 
     Raises:
-        UsageError: There is something else in its place.
+        UsageError: The value of this name is not an object.
     """
     if parent.get(name) is None:
         parent[name] = {}
     found = parent[name]
     if not isinstance(found, dict):
-        raise UsageError(f"{path}: {name} is no object.", "Name a genai_config.json with -o.")
+        raise UsageError(f"{path}: {name} is not an object.", "Name a genai_config.json.", option="output")
     return found
 
 
-def _options(job: Job) -> tuple[dict[str, Any], dict[str, str]]:
-    sheet = job.sheet
+def _take_session_options(job: Job) -> dict[str, Any]:
+    pending = job.pending
     options: dict[str, Any] = {}
     for name in OPTIONS:
-        if (value := sheet.take_option(name)) is not None:
+        if (value := pending.take_option(name)) is not None:
             options[name] = value
-    level = sheet.take_option("graph_optimization_level")
-    if level in LEVELS:
+    level = pending.take_option("graph_optimization_level")
+    if level in LEVELS_WITHOUT_LAYOUT:
         options["graph_optimization_level"] = level
     elif level is not None:
-        sheet.leave("graph_optimization_level", level, "genai_config.json has no such level")
-    options |= sheet.take_entries()
+        pending.put_back("graph_optimization_level", "onnxruntime-genai does not have this level")
+    options |= pending.take_entries()
     providers = []
-    for name, own in sheet.take_providers():
+    for name, own in pending.take_providers():
         if name in PROVIDERS:
             providers.append({PROVIDERS[name]: own})
         elif name != CPU:
-            sheet.leave_provider(name, "onnxruntime-genai does not have it")
+            pending.put_back_provider(name, "onnxruntime-genai does not have this provider")
     options["provider_options"] = providers
-    for name in sheet.config.settings:
-        sheet.explain(name, "genai_config.json has no key for it")
-    return options, sheet.take_run_entries()
+    return options
 
 
-def _read(path: Path | None) -> dict[str, Any]:
+def _read_document(path: Path | None) -> dict[str, Any]:
     if path is None or not path.exists():
         return {}
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path} is there, and cannot be read as JSON: {error}.", "Name another file.") from None
+        raise UsageError(
+            f"{path}: this file exists, and is not JSON: {error}.", "Name a genai_config.json.", option="output"
+        ) from None
     if not isinstance(document, dict):
-        raise UsageError(f"{path} is there, and is no genai_config.json.", "Name another file.")
+        raise UsageError(f"{path}: this JSON file is not an object.", "Name a genai_config.json.", option="output")
     return document
 
 

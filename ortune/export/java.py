@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ortune.export.literals import LOGGING_LEVELS, literal, pairs
+from ortune.export.literals import LOGGING_LEVELS, call_lines, join_pairs, literal
+from ortune.export.pending_settings import Value
 from ortune.export.target import Job, Target
-from ortune.knobs.config import CPU, Provider, alias_of
+from ortune.knobs.config import CPU, Provider
 
 LEVELS = {
     "ORT_DISABLE_ALL": "NO_OPT",
@@ -25,6 +26,7 @@ SETTERS = {
     "use_deterministic_compute": "setDeterministicCompute",
     "optimized_model_filepath": "setOptimizedModelFilePath",
     "logid": "setLoggerId",
+    "log_severity_level": "setSessionLogLevel",
     "log_verbosity_level": "setSessionLogVerbosityLevel",
 }
 
@@ -34,67 +36,63 @@ WITH_MAP = {
     "CoreMLExecutionProvider": "addCoreML",
     "WebGpuExecutionProvider": "addWebGPU",
 }
-"""Providers whose options are a map."""
+"""Methods that add a provider with its options as a map."""
 
 STRUCTURES = {
     "CUDAExecutionProvider": ("OrtCUDAProviderOptions", "addCUDA"),
     "TensorrtExecutionProvider": ("OrtTensorRTProviderOptions", "addTensorrt"),
 }
+"""Class of the options, and the method that adds them, for providers that have such a class."""
 
 
 def write(job: Job) -> str:
     """Return the code; most of its calls throw OrtException."""
-    sheet = job.sheet
-    lines = job.environment_lines("//")
-    lines += ["import ai.onnxruntime.*;", "import ai.onnxruntime.providers.*;", ""]
-    pool = sheet.take_global_pool()
+    pending = job.pending
+    lines = job.environment_comments("//")
+    lines.append("import ai.onnxruntime.*;")
+    if any(name in STRUCTURES for name, _ in pending.config.providers):
+        lines.append("import ai.onnxruntime.providers.*;")
+    lines.append("")
+    pool = pending.take_global_pool()
     if pool:
         lines += [
-            "// once in a process, before any other environment",
+            "// Once per process, before any other environment is created.",
             "var threads = new OrtEnvironment.ThreadingOptions();",
             f"threads.setGlobalIntraOpNumThreads({pool.intra_op_num_threads});",
             f"threads.setGlobalInterOpNumThreads({pool.inter_op_num_threads});",
             "var environment = OrtEnvironment.getEnvironment(",
             '    OrtLoggingLevel.ORT_LOGGING_LEVEL_WARNING, "app", threads);',
+            "",
         ]
     else:
         lines.append("var environment = OrtEnvironment.getEnvironment();")
     lines.append("var options = new OrtSession.SessionOptions();")
     if pool:
         lines.append("options.disablePerSessionThreads();")
-    lines += _option_lines(job)
-    for provider in sheet.take_providers():
+    for name, value in pending.take_options(SETTERS).items():
+        if name == "log_severity_level" and value not in LOGGING_LEVELS:
+            pending.put_back(name)
+        else:
+            lines.append(f"options.{SETTERS[name]}({_argument(name, value)});")
+    lines += call_lines("options.addConfigEntry", pending.take_entries())
+    for provider in pending.take_providers():
         lines += _provider_lines(job, provider)
     lines.append(f"var session = environment.createSession({literal(job.model)}, options);")
-    lines += job.session_lines("// in the options of session {number}: addConfigEntry({name}, {value});")
-    for name, value in sheet.take_run_options().items():
-        sheet.leave(name, value, "the Java API has no setter for it")
-    if run_entries := sheet.take_run_entries():
+    lines += job.session_comments("// For session {number} only: options.addConfigEntry({name}, {value});")
+    if run_entries := pending.take_run_entries():
         lines.append("var runOptions = new OrtSession.RunOptions();  // pass it to session.run")
-        for name, text in run_entries.items():
-            lines.append(f"runOptions.addRunConfigEntry({literal(name)}, {literal(text)});")
-    sheet.explain("io_binding", "the Java API has none")
+        lines += call_lines("runOptions.addRunConfigEntry", run_entries)
     return "\n".join(lines)
 
 
-def _option_lines(job: Job) -> list[str]:
-    sheet, lines = job.sheet, []
-    for name, value in sheet.take_options().items():
-        if name == "log_severity_level" and int(value) in range(len(LOGGING_LEVELS)):
-            lines.append(f"options.setSessionLogLevel(OrtLoggingLevel.{LOGGING_LEVELS[int(value)]});")
-            continue
-        if name not in SETTERS:
-            sheet.leave(name, value, "the Java API has no setter for it")
-            continue
-        text = literal(value)
-        if name == "execution_mode":
-            text = f"OrtSession.SessionOptions.ExecutionMode.{MODES[str(value)]}"
-        elif name == "graph_optimization_level":
-            text = f"OrtSession.SessionOptions.OptLevel.{LEVELS[str(value)]}"
-        lines.append(f"options.{SETTERS[name]}({text});")
-    for name, text in sheet.take_entries().items():
-        lines.append(f"options.addConfigEntry({literal(name)}, {literal(text)});")
-    return lines
+def _argument(name: str, value: Value) -> str:
+    if name == "execution_mode":
+        return f"OrtSession.SessionOptions.ExecutionMode.{MODES[str(value)]}"
+    if name == "graph_optimization_level":
+        return f"OrtSession.SessionOptions.OptLevel.{LEVELS[str(value)]}"
+    if name == "log_severity_level":
+        return f"OrtLoggingLevel.{LOGGING_LEVELS[value]}"
+    return literal(value)
 
 
 def _provider_lines(job: Job, provider: Provider) -> list[str]:
@@ -105,23 +103,19 @@ def _provider_lines(job: Job, provider: Provider) -> list[str]:
     if name in STRUCTURES:
         kind, add = STRUCTURES[name]
         variable = short.lower()
+        others = {option: value for option, value in options.items() if option != "device_id"}
         return [
             f"var {variable} = new {kind}({options.get('device_id', '0')});",
-            *(
-                f"{variable}.add({literal(option)}, {literal(value)});"
-                for option, value in options.items()
-                if option != "device_id"
-            ),
+            *call_lines(f"{variable}.add", others),
             f"options.{add}({variable});",
         ]
     if name in WITH_MAP:
-        return [f"options.{WITH_MAP[name]}(java.util.Map.of({pairs(options, '{name}, {value}')}));"]
-    for option, value in options.items():
-        if (short, option) != ("OpenVINO", "device_type"):
-            job.sheet.leave(f"{alias_of(name)}.{option}", value, "the Java API takes no options of this provider")
+        return [f"options.{WITH_MAP[name]}(java.util.Map.of({join_pairs(options, '{name}, {value}')}));"]
     if short == "OpenVINO":
+        reason = "the Java API takes only the device type of this provider"
+        job.pending.put_back_provider_options(name, reason, supported={"device_type"})
         return [f"options.addOpenVINO({literal(options.get('device_type', 'CPU'))});"]
-    job.sheet.leave_provider(name, "the Java API has no method for it")
+    job.pending.put_back_provider(name, "the Java API has no method for this provider")
     return []
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from ortune.export.literals import literal
 from ortune.export.target import Job, Target
-from ortune.knobs.config import CPU, alias_of
+from ortune.knobs.config import CPU
 
 KEYS = {
     "intra_op_num_threads": "intraOpNumThreads",
@@ -44,58 +45,49 @@ PROVIDERS = {
 }
 
 
-def session_options(job: Job) -> dict[str, Any]:
-    """Return the options of `InferenceSession.create`, as plain as JSON."""
-    sheet = job.sheet
+def write(job: Job) -> str:
+    """Return the code."""
+    lines = [
+        *job.environment_comments("//"),
+        'const ort = require("onnxruntime-node");',
+        "",
+        f"const options = {json.dumps(_session_options(job), indent=2, ensure_ascii=False)};",
+        "",
+        "async function createSession() {",
+        f"  return ort.InferenceSession.create({literal(job.model)}, options);",
+        "}",
+    ]
+    lines += job.session_comments("// For session {number} only, in options.extra: {name}: {value}")
+    return "\n".join(lines)
+
+
+def _session_options(job: Job) -> dict[str, Any]:
+    """Return the options of `InferenceSession.create`, as JSON values."""
+    pending = job.pending
     options: dict[str, Any] = {}
     for name, key in KEYS.items():
-        value = sheet.take_option(name)
+        value = pending.take_option(name)
         if value is not None:
             options[key] = VALUES.get(value, value) if isinstance(value, str) else value
     providers: list[Any] = []
-    for provider, own in sheet.take_providers():
+    for provider, own in pending.take_providers():
         if provider not in PROVIDERS:
-            sheet.leave_provider(provider, "onnxruntime-node does not have it")
+            pending.put_back_provider(provider, "onnxruntime-node does not have this provider")
             continue
-        entry: dict[str, Any] = {"name": PROVIDERS[provider]}
-        for option, value in own.items():
-            if option == "device_id":
-                entry["deviceId"] = int(value)
-            else:
-                sheet.leave(f"{alias_of(provider)}.{option}", value, "onnxruntime-node takes the device alone")
-        providers.append(entry if len(entry) > 1 else entry["name"])
+        name, reason = PROVIDERS[provider], "onnxruntime-node takes only the device id of this provider"
+        pending.put_back_provider_options(provider, reason, supported={"device_id"})
+        providers.append({"name": name, "deviceId": int(own["device_id"])} if "device_id" in own else name)
     options["executionProviders"] = providers
     extra: dict[str, Any] = {}
-    for name, text in sheet.take_entries().items():
-        place = extra
-        *folders, last = name.split(".")
-        for folder in folders:
-            place = place.setdefault(folder, {})
-        place[last] = text
+    for name, text in pending.take_entries().items():
+        parent = extra
+        *parts, last = name.split(".")
+        for part in parts:
+            parent = parent.setdefault(part, {})
+        parent[last] = text
     if extra:
         options["extra"] = extra
     return options
-
-
-def write(job: Job) -> str:
-    """Return the code."""
-    sheet = job.sheet
-    before = job.environment_lines("//")
-    options = json.dumps(session_options(job), indent=2)
-    for name in sheet.config.settings:
-        sheet.explain(name, "onnxruntime-node cannot set it")
-    lines = [
-        *before,
-        "const ort = require('onnxruntime-node');",
-        "",
-        f"const options = {options};",
-        "",
-        "async function createSession() {",
-        f"  return ort.InferenceSession.create({json.dumps(job.model)}, options);",
-        "}",
-    ]
-    lines += job.session_lines("// in the options of session {number}: extra {name}: {value}")
-    return "\n".join(lines)
 
 
 TARGET = Target(name="javascript", summary="JavaScript code for onnxruntime-node", write=write, comment="//")

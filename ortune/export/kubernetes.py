@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
 
-from ortune.export.environment import describe_cpus, take_variables
+from ortune.export.environment import cpu_comments, take_variables
+from ortune.export.literals import literal
 from ortune.export.target import Job, Target
 
 MEMORY_FACTOR = 1.5
-"""Room above the largest resident memory that was measured: a program holds more than its session."""
+"""Factor on the largest resident memory that was measured: a program holds more than its session."""
 
-MEMORY_STEP = 64 << 20
+MEMORY_STEP_MIB = 64
 
 
 def cpus_needed(job: Job) -> float:
-    """Return for how many CPUs a container has work with this config and load."""
+    """Return how many CPUs the threads and callers of this config and load can use."""
     host, load, config = job.record.host, job.record.workload.load, job.record.config
     if host.cpu_quota:
         return host.cpu_quota
@@ -28,31 +28,33 @@ def cpus_needed(job: Job) -> float:
     return min(host.n_usable, n_pools * (threads - 1) + load.clients)
 
 
+def peak_memory_bytes(job: Job) -> int:
+    """Return the largest resident memory that was measured with this config, or with any if it was not measured."""
+    evidence = job.record.evidence
+    summaries = [evidence.winner, evidence.baseline, *(point.summary for point in evidence.front)]
+    measured = [summary for summary in summaries if summary]
+    measured = [summary for summary in measured if summary.config == job.record.config] or measured
+    return max((summary.peak_bytes or 0 for summary in measured), default=0)
+
+
 def write(job: Job) -> str:
-    """Return what belongs into a container of a pod's spec."""
+    """Return the fields of a container in the spec of a pod."""
     cpus = cpus_needed(job)
     variables = take_variables(job)
-    for name in job.sheet.config.settings:
-        job.sheet.explain(name, "no environment variable sets it")
-    evidence = job.record.evidence
-    sides = [evidence.winner, evidence.baseline, *(point.summary for point in evidence.front)]
-    # Those of other points of a front were measured with other configs.
-    sides = [side for side in sides if side and side.config == job.record.config] or sides
-    peak = max((side.peak_bytes or 0 for side in sides if side), default=0)
     text = f"{cpus:g}" if cpus == int(cpus) else f"{round(cpus * 1000)}m"
     amounts = [f'    cpu: "{text}"']
-    if peak:
-        memory = f"{math.ceil(peak * MEMORY_FACTOR / MEMORY_STEP) * 64}Mi"
-        amounts.append(f"    memory: {memory}  # the session in a bare Python; add what your program takes")
-    lines = [f"# {describe_cpus(job)}"]
+    if peak := peak_memory_bytes(job):
+        memory = f"{math.ceil(peak * MEMORY_FACTOR / (MEMORY_STEP_MIB << 20)) * MEMORY_STEP_MIB}Mi"
+        amounts.append(f"    memory: {memory}  # for the session only; add what the program itself needs")
+    lines = cpu_comments(job)
     if cpus != (job.record.host.cpu_quota or job.record.host.n_usable):
-        lines.append(
-            f"# {text} CPUs are all that its threads and callers can use; in such a container, which is another class"
-        )
-        lines.append("# of host, check that the gain holds: ortune apply CONFIG MODEL --verify.")
+        lines += [
+            f"# The threads and callers of this config can use at most {text} CPUs. A container with this limit is",
+            "# another host class. Check there that the gain holds: ortune apply CONFIG MODEL --verify",
+        ]
     lines += [
-        "# Equal requests and limits make the pod Guaranteed; with whole CPUs and the static CPU manager policy,",
-        "# the container has its CPUs to itself.",
+        "# Equal requests and limits give the pod the QoS class Guaranteed. With whole CPUs and the static CPU",
+        "# manager policy, the container has its CPUs exclusively.",
         "resources:",
         "  requests:",
         *amounts,
@@ -62,7 +64,7 @@ def write(job: Job) -> str:
     if variables:
         lines.append("env:")
         for name, value in variables.items():
-            lines += [f"  - name: {name}", f"    value: {json.dumps(value)}"]
+            lines += [f"  - name: {name}", f"    value: {literal(value)}"]
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""The model as ONNX Runtime optimises it with the tuned options, saved so that sessions need not do it again.
+"""The model as ONNX Runtime optimizes it with the tuned settings, saved so that sessions skip the optimization.
 
 Source: https://onnxruntime.ai/docs/performance/model-optimizations/graph-optimizations.html ("offline mode").
 """
@@ -12,35 +12,34 @@ import msgspec
 from ortune.errors import ModelError
 from ortune.export.save import SaveRequest, save_optimized
 from ortune.export.target import Job, Target
+from ortune.knobs.config import CPU
 from ortune.worker import Failure
 
 GRAPH_ENTRIES = ("optimization.", "session.qdq", "session.disable_quant_qdq", "session.enable_quant_qdq")
-"""Beginnings of the names of entries that shape the graph."""
+"""Beginnings of the names of entries that change the optimized graph."""
 
 
 def write(job: Job) -> str:
-    """Write the file, and return what must be known about it.
+    """Write the file, and return notes on how to use it.
 
     Raises:
-        ModelError: ONNX Runtime cannot optimise or save the model.
+        ModelError: ONNX Runtime cannot optimize or save the model.
     """
     assert job.output
-    sheet = job.sheet
-    level = sheet.take_option("graph_optimization_level") or "ORT_ENABLE_ALL"
-    for name in sheet.config.session_config:
-        if name.startswith(GRAPH_ENTRIES):
-            sheet.take_entry(name)
-    providers = sheet.take_providers()
-    for name in sheet.config.settings:
-        sheet.explain(name, "a model file does not hold it: set it on the session")
+    pending = job.pending
+    level = pending.take_option("graph_optimization_level") or "ORT_ENABLE_ALL"
+    entries = {name: text for name, text in pending.config.session_config.items() if name.startswith(GRAPH_ENTRIES)}
+    for name in entries:
+        pending.take_entry(name)
+    provider = pending.take_providers()[0][0]
+    for name in pending.config.settings:
+        pending.explain(name, "not part of a model file: set it on the session")
     partial = job.output.with_name(f".{job.output.stem}.part{job.output.suffix}")
     config = msgspec.structs.replace(
-        job.record.config,
-        # What is no matter of the graph may keep a session from being created here.
+        pending.config,
+        # Settings that do not change the graph are left out: they could keep a session from being created here.
         session_options={"graph_optimization_level": level},
-        session_config={
-            name: text for name, text in job.record.config.session_config.items() if name.startswith(GRAPH_ENTRIES)
-        },
+        session_config=entries,
         per_session=(),
         global_thread_pool=None,
     )
@@ -51,22 +50,22 @@ def write(job: Job) -> str:
         partial.replace(job.output)
     finally:
         partial.unlink(missing_ok=True)
-    where = "" if providers[0][0].startswith("CPU") else f", with {providers[0][0]}"
+    where = "" if provider == CPU else f" with {provider}"
     lines = [
-        f"{job.output}: {saved.size_bytes / 1e6:.2f} MB, optimised at {level}{where}, "
-        f"by onnxruntime {saved.onnxruntime}.",
-        "Load it with graph_optimization_level=ORT_DISABLE_ALL: everything is done already.",
+        f"{job.output}: {saved.size_bytes / 1e6:.2f} MB, optimized at {level}{where} by onnxruntime "
+        f"{saved.onnxruntime}.",
+        "Load it with graph_optimization_level=ORT_DISABLE_ALL: it is optimized already.",
     ]
     if level in {"ORT_ENABLE_ALL", "ORT_ENABLE_LAYOUT"}:
-        lines.append("Its layouts are for this very kind of CPU: on another, make it anew or it may fail or be slow.")
+        lines.append("It contains data layouts for this type of CPU. On another type it may fail or be slow.")
     if job.output.suffix == ".ort":
-        lines.append("The .ort format is for this version of onnxruntime and later ones of the same format.")
+        lines.append("This onnxruntime and later versions that support the same version of the .ort format load it.")
     return "\n".join(lines)
 
 
 TARGET = Target(
     name="ort",
-    summary="the optimised model, saved offline (.onnx or .ort)",
+    summary="the optimized model, saved offline (.onnx or .ort)",
     write=write,
     comment="",
     binary=True,

@@ -1,4 +1,4 @@
-"""config.yaml of RapidOCR 3: its engine's part for ONNX Runtime.
+"""config.yaml of RapidOCR 3: the part for ONNX Runtime.
 
 Source: python/rapidocr/config.yaml and inference_engine/onnxruntime of https://github.com/RapidAI/RapidOCR.
 """
@@ -10,8 +10,9 @@ from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU
 
 UNSET = -1
-"""What RapidOCR takes as ONNX Runtime's default thread count."""
+"""The value that stands for ONNX Runtime's default thread count."""
 
+CUDA = "CUDAExecutionProvider"
 CUDA_OPTIONS = (
     "device_id",
     "arena_extend_strategy",
@@ -20,40 +21,40 @@ CUDA_OPTIONS = (
     "gpu_mem_limit",
 )
 
+ONE_PROVIDER = "RapidOCR takes one provider: CUDA or the CPU"
+
 
 def write(job: Job) -> str:
-    """Return the part of the file, to be put in place of the same part: RapidOCR wants the file whole."""
-    sheet = job.sheet
-    if sheet.config.session_options.get("graph_optimization_level") == "ORT_ENABLE_ALL":
-        sheet.take_option("graph_optimization_level")  # that is what it always takes
+    """Return the part of the file."""
+    pending = job.pending
+    if pending.config.session_options.get("graph_optimization_level") == "ORT_ENABLE_ALL":
+        pending.take_option("graph_optimization_level")  # RapidOCR always sets this level
     lines = [
-        "# RapidOCR drops thread counts above os.cpu_count(), and optimises at ORT_ENABLE_ALL.",
+        "# Replace this part of RapidOCR's config.yaml: RapidOCR needs the complete file.",
+        "# RapidOCR ignores thread counts above os.cpu_count(), and always uses ORT_ENABLE_ALL.",
         "EngineConfig:",
         "  onnxruntime:",
     ]
     for name in ("intra_op_num_threads", "inter_op_num_threads"):
-        value = sheet.take_option(name)
+        value = pending.take_option(name)
         lines.append(f"    {name}: {UNSET if value is None else value}")
-    # RapidOCR's own default is false.
-    arena = sheet.take_option("enable_cpu_mem_arena")
+    # The default of RapidOCR is false.
+    arena = pending.take_option("enable_cpu_mem_arena")
     lines.append(f"    enable_cpu_mem_arena: {literal(True if arena is None else arena)}")
     lines += ["    cpu_ep_cfg:", '      arena_extend_strategy: "kNextPowerOfTwo"']
-    (name, options), *others = sheet.take_providers()
-    lines.append(f"    use_cuda: {literal(name == 'CUDAExecutionProvider')}")
-    if name == "CUDAExecutionProvider":
+    (name, options), *others = pending.take_providers()
+    lines.append(f"    use_cuda: {literal(name == CUDA)}")
+    if name == CUDA:
         lines.append("    cuda_ep_cfg:")
         for option, value in {"device_id": "0", **options}.items():
             if option in CUDA_OPTIONS:
                 lines.append(f"      {option}: {value if value.isdigit() else literal(value)}")
-            else:
-                sheet.leave(f"cuda.{option}", value, "not among RapidOCR's options of CUDA")
+        pending.put_back_provider_options(name, "RapidOCR does not have this option of CUDA", supported=CUDA_OPTIONS)
     elif name != CPU:
-        sheet.leave_provider(name, "RapidOCR does not have it")
+        pending.put_back_provider(name, ONE_PROVIDER)
     for other, _ in others:
         if other != CPU:
-            sheet.leave_provider(other, "RapidOCR takes one provider")
-    for setting in sheet.config.settings:
-        sheet.explain(setting, "RapidOCR has no key for it")
+            pending.put_back_provider(other, ONE_PROVIDER)
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""Saves a model as ONNX Runtime optimises it, in a child process: `python -m ortune.export.save ANSWER`."""
+"""Saves a model as ONNX Runtime optimizes it, in a child process: `python -m ortune.export.save ANSWER`."""
 
 from __future__ import annotations
 
@@ -9,53 +9,57 @@ import msgspec
 from ortune.knobs.config import Config
 from ortune.worker.child_process import Enter, answer_parent, ask_child
 from ortune.worker.failure import Failure
+from ortune.worker.runtime import read_runtime
+from ortune.worker.session import make_session
 
 DEADLINE_S = 900.0
 
 
 class SaveRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What to save: the model, the settings to optimise it with, and the file, whose suffix says the format."""
+    """A model to optimize and save.
+
+    Attributes:
+        model_path: The model.
+        config: The settings to optimize it with.
+        output: The file to write. Its suffix is the format: `.onnx` or `.ort`.
+    """
 
     model_path: str
     config: Config
     output: str
 
 
-class Saved(msgspec.Struct, frozen=True, kw_only=True):
-    """What was written: its size, and the onnxruntime that wrote it."""
+class SavedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """The size of a saved model, and the version of onnxruntime that optimized it."""
 
     size_bytes: int
     onnxruntime: str
 
 
-def save_optimized(request: SaveRequest) -> Saved | Failure:
-    """Let a child create a session that writes its optimised graph."""
+def save_optimized(request: SaveRequest) -> SavedModel | Failure:
+    """Save an optimized model, in a child process."""
     return ask_child(
-        "ortune.export.save", request, Saved, environment=request.config.environment, deadline_s=DEADLINE_S
+        "ortune.export.save", request, SavedModel, environment=request.config.environment, deadline_s=DEADLINE_S
     )
 
 
-# The rest runs in the child.
+# The rest runs in the child process.
 
 
-def save(request: SaveRequest, enter: Enter) -> Saved:
-    """Create the session.
+def save(request: SaveRequest, enter: Enter) -> SavedModel:
+    """Create a session that writes its optimized graph.
 
     Raises:
-        Exception: Whatever onnxruntime raises.
+        Exception: Any error of onnxruntime.
     """
-    import onnxruntime
-
-    from ortune.worker.session import make_session
-
     enter("load")
     config = request.config.with_setting("session_options", "optimized_model_filepath", request.output)
-    # Without it, ONNX Runtime warns that a graph of the highest level fits this CPU alone, which ortune says itself.
+    # Errors only: otherwise ONNX Runtime warns that the graph is for this type of CPU, which ortune itself reports.
     config = config.with_setting("session_options", "log_severity_level", 3)
     if Path(request.output).suffix == ".ort":
         config = config.with_setting("session_config", "session.save_model_format", "ORT")
     make_session(request.model_path, config)
-    return Saved(size_bytes=Path(request.output).stat().st_size, onnxruntime=onnxruntime.__version__)
+    return SavedModel(size_bytes=Path(request.output).stat().st_size, onnxruntime=read_runtime().onnxruntime)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The provider file of sherpa-onnx, which is named behind a provider: `provider=cpu:/path/to/file`.
+"""The provider file of sherpa-onnx, whose path follows the name of a provider: `provider=cpu:/path/to/file`.
 
 Source: sherpa-onnx/csrc/session.cc.
 """
@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from ortune.export.literals import LEVEL_NUMBERS
 from ortune.export.target import Job, Target
-from ortune.knobs.config import CPU, alias_of
+from ortune.knobs.config import CPU
 
 PROVIDERS = {CPU: "cpu", "CUDAExecutionProvider": "cuda", "TensorrtExecutionProvider": "trt"}
 
-LINES = {
+KEYS = {
     "graph_optimization_level": "GraphOptimizationLevel",
     "log_severity_level": "LogSeverityLevel",
     "enable_mem_pattern": "EnableMemPattern",
@@ -20,30 +20,26 @@ LINES = {
 
 
 def write(job: Job) -> str:
-    """Return the file; how it is named in the program stands at its head."""
-    sheet = job.sheet
-    threads, inter = sheet.take_option("intra_op_num_threads"), sheet.take_option("inter_op_num_threads")
-    if inter is not None and inter != threads:
-        sheet.leave("inter_op_num_threads", inter, "num_threads sets both pools to the same size")
-    (name, options), *others = sheet.take_providers()
-    for other, own in ((name, options), *others):
-        if other not in PROVIDERS:
-            sheet.leave_provider(other, "sherpa-onnx does not have it")
-        for option, text in own.items():
-            sheet.leave(f"{alias_of(other)}.{option}", text, "sherpa-onnx takes no options of providers here")
+    """Return the file. It starts with a comment on how to use it in the program."""
+    pending = job.pending
+    threads = pending.take_common_thread_count("num_threads is the size of both pools")
+    providers = pending.take_providers()
+    for name, _ in providers:
+        if name in PROVIDERS:
+            pending.put_back_provider_options(name, "sherpa-onnx takes no options of this provider here")
+        else:
+            pending.put_back_provider(name, "sherpa-onnx does not have this provider")
+    provider = PROVIDERS.get(providers[0][0], "cpu")
     path = job.output.absolute() if job.output else "/path/to/this/file"
+    # The default of sherpa-onnx is 1, and it rejects 0, ONNX Runtime's default: write the count that 0 stands for.
     lines = [
-        # Its own default is 1, and it refuses 0, which is ONNX Runtime's: so the count that that comes to.
-        f"# In the program: num_threads={threads or job.record.host.n_usable_cores}, "
-        f"provider={PROVIDERS.get(name, 'cpu')}:{path}",
+        f"# In the program: num_threads={threads or job.record.host.n_usable_cores}, provider={provider}:{path}",
     ]
-    for option, key in LINES.items():
-        value = sheet.take_option(option)
+    for option, key in KEYS.items():
+        value = pending.take_option(option)
         if value is not None:
             lines.append(f"{key}={LEVEL_NUMBERS[str(value)] if option == 'graph_optimization_level' else int(value)}")
-    lines += [f"SessionConfig.{entry}={text}" for entry, text in sheet.take_entries().items()]
-    for setting in sheet.config.settings:
-        sheet.explain(setting, "sherpa-onnx has no line for it")
+    lines += [f"SessionConfig.{name}={value}" for name, value in pending.take_entries().items()]
     return "\n".join(lines)
 
 

@@ -1,12 +1,11 @@
-"""config.pbtxt of Triton Inference Server's ONNX Runtime backend: the parts of it that ortune knows.
+"""config.pbtxt of Triton Inference Server's ONNX Runtime backend: the fields that hold settings of ONNX Runtime.
 
 Source: README of triton-inference-server/onnxruntime_backend.
 """
 
 from __future__ import annotations
 
-import json
-
+from ortune.export.literals import literal
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU
 
@@ -22,56 +21,55 @@ ENTRIES = ("session.use_device_allocator_for_initializers",)
 RUN_ENTRIES = ("memory.enable_memory_arena_shrinkage",)
 
 LEVELS = {"ORT_ENABLE_BASIC": -1, "ORT_ENABLE_EXTENDED": 1, "ORT_DISABLE_ALL": 2}
-"""Values of optimization.graph.level; anything else means all."""
+"""Values of optimization.graph.level. Any other value means ORT_ENABLE_ALL."""
 
 ACCELERATORS = {"CUDAExecutionProvider": "cuda", "TensorrtExecutionProvider": "tensorrt"}
 
 
 def write(job: Job) -> str:
     """Return the text, to be added to a model's config.pbtxt."""
-    sheet = job.sheet
+    pending = job.pending
     parameters: dict[str, str] = {}
     for name, key in PARAMETERS.items():
-        value = sheet.take_option(name)
+        value = pending.take_option(name)
         if name == "execution_mode" and value is not None:
-            value = 1 if value == "ORT_PARALLEL" else 0
+            value = value == "ORT_PARALLEL"
         if value is not None:
             parameters[key] = str(int(value))
     for name in ENTRIES:
-        if (text := sheet.take_entry(name)) is not None:
+        if (text := pending.take_entry(name)) is not None:
             parameters[name] = text
     for name in RUN_ENTRIES:
-        if (text := sheet.take_run_entry(name)) is not None:
+        if (text := pending.take_run_entry(name)) is not None:
             parameters[name] = text
-    lines = ['backend: "onnxruntime"']
-    lines += _optimization(job)
+    lines = ["# Add this to the config.pbtxt of the model.", 'backend: "onnxruntime"', *_optimization_lines(job)]
     for key, text in parameters.items():
-        lines.append(f"parameters {{ key: {json.dumps(key)} value: {{ string_value: {json.dumps(text)} }} }}")
-    for name in sheet.config.session_config:
-        sheet.explain(name, "Triton hands no configuration entries on")
-    for name in sheet.config.environment:
-        sheet.explain(name, "set it for tritonserver")
+        lines.append(f"parameters {{ key: {literal(key)} value: {{ string_value: {literal(text)} }} }}")
+    for name in pending.config.session_config:
+        pending.explain(name, "Triton does not pass on session configuration entries")
+    for name in pending.config.environment:
+        pending.explain(name, "set it in the environment of tritonserver")
     return "\n".join(lines)
 
 
-def _optimization(job: Job) -> list[str]:
-    sheet = job.sheet
+def _optimization_lines(job: Job) -> list[str]:
+    pending = job.pending
     inside: list[str] = []
-    level = sheet.take_option("graph_optimization_level")
+    level = pending.take_option("graph_optimization_level")
     if level in LEVELS:
         inside.append(f"  graph {{ level: {LEVELS[str(level)]} }}")
     elif level not in {None, "ORT_ENABLE_ALL"}:
-        sheet.leave("graph_optimization_level", str(level), "Triton has no such level")
+        pending.put_back("graph_optimization_level", "Triton does not have this level")
     accelerators = []
-    for name, options in sheet.take_providers():
+    for name, options in pending.take_providers():
         if name in ACCELERATORS:
-            texts = [
-                f"        parameters {{ key: {json.dumps(option)} value: {json.dumps(value)} }}"
+            parameters = [
+                f"        parameters {{ key: {literal(option)} value: {literal(value)} }}"
                 for option, value in options.items()
             ]
-            accelerators.append("\n".join(["      {", f'        name: "{ACCELERATORS[name]}"', *texts, "      }"]))
+            accelerators.append("\n".join(["      {", f'        name: "{ACCELERATORS[name]}"', *parameters, "      }"]))
         elif name != CPU:
-            sheet.leave_provider(name, "Triton has no such accelerator")
+            pending.put_back_provider(name, "Triton does not have this accelerator")
     if accelerators:
         inside += [
             "  execution_accelerators {",
