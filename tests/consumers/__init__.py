@@ -1,1 +1,4 @@
-"""Packages that consume what ortune writes, and real programs that it tunes: each test needs its own of them."""
+"""Tests with the systems that read exports, and with real programs under `ortune apply`.
+
+Each test needs its own packages: see requirements.txt and fetch.py.
+"""

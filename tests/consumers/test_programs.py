@@ -1,7 +1,7 @@
-"""Programs from PyPI, unmodified, under `ortune apply ... -- PROGRAM`.
+"""Unmodified programs from PyPI under `ortune apply ... -- PROGRAM`.
 
-Each gets its tuned options, gives the answers that it gives without ortune, and is left alone by a record that is for
-another model.
+Each program gets its tuned options and returns the same answers as without ortune. A record for another model does not
+change it.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ TUNED = {
         session_options={"intra_op_num_threads": 2, "execution_mode": "ORT_PARALLEL"}, session_config={SPINNING: "0"}
     ),
 }
-"""Settings that tell the models of one program apart. None of them is its default."""
+"""Settings by the model of a program. They differ between its models, and from the defaults of the program."""
 
 
 def records_of(package: str, folder: Path) -> dict[str, Path]:
-    """Write a record for each of the models that a package of RapidOCR brings along, by the model's file name."""
+    """Write a record for each model in a package of RapidOCR. Return the records by the file name of the model."""
     records = {}
     for path in sorted((need(package) / "models").glob("*.onnx")):
         part = next(part for part in TUNED if f"_{part}_" in path.name)
@@ -61,7 +61,7 @@ def records_of(package: str, folder: Path) -> dict[str, Path]:
 
 @pytest.fixture
 def other(tmp_path: Path) -> Path:
-    """Return a record for a model that none of the programs has."""
+    """Return a record for a model that no program uses."""
     return write(make_record(TINY_ENCODER, TUNED["det"]), tmp_path / "other.json")
 
 
@@ -69,30 +69,30 @@ def read_log(log: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
 
 
-def check_tuned(told: dict[str, Any], config: Config) -> None:
-    """Check that what was read back from a live session is what its config says."""
-    assert told["matched"], told
+def check_tuned(session: dict[str, Any], config: Config) -> None:
+    """Check that the settings that were read back from a session are those of its config."""
+    assert session["matched"], session
     expected = config.settings
-    assert {name: told["read_back"][name] for name in expected} == expected
+    assert {name: session["read_back"][name] for name in expected} == expected
 
 
-def check_left_alone(log: Path) -> None:
+def check_not_tuned(log: Path) -> None:
     sessions = read_log(log)
     assert sessions
-    assert not any(told["matched"] for told in sessions)
-    assert {told["why"] for told in sessions} == {"another model"}
+    assert not any(session["matched"] for session in sessions)
+    assert {session["why"] for session in sessions} == {"another model"}
 
 
 class TestCommand:
-    """A program that runs to its end."""
+    """Programs that run and exit."""
 
     @staticmethod
     def without_times(text: str) -> str:
-        """Return what rapidocr_onnxruntime writes to its log, without the time before each line."""
+        """Return the log of rapidocr_onnxruntime without the time at the start of each line."""
         return re.sub(r"^\d{4}-\d\d-\d\d [\d:,]+ ", "", text, flags=re.MULTILINE)
 
     def read(self, log: str) -> list[Any]:
-        """Return boxes, words and scores: it tells them as a line of its log."""
+        """Return boxes, words and scores from the log."""
         (line,) = [line for line in log.splitlines() if " INFO: " in line]
         return list(ast.literal_eval(line.split(" INFO: ")[1]))
 
@@ -108,18 +108,18 @@ class TestCommand:
         assert [each[:2] for each in after] == [each[:2] for each in before]
         assert [each[2] for each in after] == pytest.approx([each[2] for each in before], abs=1e-4)
         sessions = read_log(log)
-        assert {Path(told["model"]).name for told in sessions} == set(records)
-        for told in sessions:
-            check_tuned(told, TUNED[Path(told["why"]).stem])
-            assert told["why"] == str(records[Path(told["model"]).name])
+        assert {Path(session["model"]).name for session in sessions} == set(records)
+        for session in sessions:
+            check_tuned(session, TUNED[Path(session["why"]).stem])
+            assert session["why"] == str(records[Path(session["model"]).name])
 
         left = run([*apply_command([other], tmp_path / "left"), *command])
         assert (left.returncode, left.stdout) == (0, plain.stdout)
         assert self.without_times(left.stderr) == self.without_times(plain.stderr)
-        check_left_alone(tmp_path / "left")
+        check_not_tuned(tmp_path / "left")
 
     def test_magika(self, tmp_path: Path, other: Path) -> None:
-        """It makes its session without SessionOptions, so that nothing of it could be set from outside."""
+        """Magika creates its session without SessionOptions, and has no parameter for them."""
         model = next((need("magika") / "models").glob("*/model.onnx"))
         record = write(make_record(model, TUNED["det"]), tmp_path / "magika.json")
         text = tmp_path / "unknown"
@@ -133,12 +133,12 @@ class TestCommand:
         assert label == "c"
         assert tuned.stdout.split()[0] == label
         assert float(tuned.stdout.split()[1]) == pytest.approx(float(score), abs=1e-4)
-        (told,) = read_log(tmp_path / "log")
-        check_tuned(told, TUNED["det"])
+        (session,) = read_log(tmp_path / "log")
+        check_tuned(session, TUNED["det"])
 
         left = run([*apply_command([other], tmp_path / "left"), *command])
         assert left.stdout == plain.stdout
-        check_left_alone(tmp_path / "left")
+        check_not_tuned(tmp_path / "left")
 
 
 def free_port() -> int:
@@ -149,7 +149,7 @@ def free_port() -> int:
 
 @contextmanager
 def serving(command: list[str], port: int, output: Path, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Have a server running that answers on a port, and end it with all of its processes."""
+    """Run a server until it accepts connections, and stop all of its processes at the end."""
     with output.open("wb") as file:
         server = subprocess.Popen(
             command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True, env=environment(**variables)
@@ -172,7 +172,7 @@ def serving(command: list[str], port: int, output: Path, **variables: str) -> It
 
 
 def processes_of(server: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    """Return what runs of a server's process group."""
+    """Return the running processes of a server's process group."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, ProcessLookupError):
@@ -181,8 +181,8 @@ def processes_of(server: subprocess.Popen[bytes]) -> list[psutil.Process]:
     return found
 
 
-def end(server: subprocess.Popen[bytes]) -> None:
-    """End a server as a supervisor does, and check that nothing of it is left."""
+def stop(server: subprocess.Popen[bytes]) -> None:
+    """Stop a server as a supervisor does, and check that no process of it is left."""
     assert processes_of(server)
     server.send_signal(signal.SIGTERM)
     server.wait(READY_S)
@@ -193,7 +193,7 @@ def end(server: subprocess.Popen[bytes]) -> None:
 
 
 def ask(port: int, path: str = "/", form: dict[str, str] | None = None) -> Any:
-    """Return a server's answer; it is asked once more where it is not ready yet."""
+    """Return the response of a server. Retry if it is not ready yet."""
     data = urllib.parse.urlencode(form).encode() if form else None
     for attempt in range(3):
         try:
@@ -207,7 +207,7 @@ def ask(port: int, path: str = "/", form: dict[str, str] | None = None) -> Any:
 
 
 class TestRapidocrApi:
-    """A ready server of text recognition: a process that supervises, and two that serve."""
+    """A server for text recognition: one supervising process and two workers."""
 
     def command(self, port: int, workers: int) -> list[str]:
         return [program("rapidocr_api"), "-ip", "127.0.0.1", "-p", str(port), "-workers", str(workers)]
@@ -221,8 +221,8 @@ class TestRapidocrApi:
 
         def tuned_by_process() -> dict[int, set[str]]:
             found: dict[int, set[str]] = {}
-            for told in read_log(log):
-                found.setdefault(told["pid"], set()).add(Path(told["model"]).name)
+            for session in read_log(log):
+                found.setdefault(session["pid"], set()).add(Path(session["model"]).name)
             return found
 
         def all_answered() -> bool:
@@ -230,7 +230,7 @@ class TestRapidocrApi:
 
         command = [*apply_command(list(records.values()), log), *self.command(port, 2)]
         with serving(command, port, tmp_path / "tuned.txt") as server:
-            # A worker makes its sessions when the first request reaches it, and one worker may get many.
+            # A worker creates its sessions at its first request, and one worker may get many requests.
             with ThreadPoolExecutor(4) as pool:
                 deadline = time.monotonic() + READY_S
                 while not all_answered() and time.monotonic() < deadline:
@@ -238,17 +238,17 @@ class TestRapidocrApi:
             found = tuned_by_process()
             assert all_answered(), found
             assert server.pid not in found
-            end(server)
-        for told in read_log(log):
-            check_tuned(told, TUNED[Path(told["why"]).stem])
-            assert told["why"] == str(records[Path(told["model"]).name])
+            stop(server)
+        for session in read_log(log):
+            check_tuned(session, TUNED[Path(session["why"]).stem])
+            assert session["why"] == str(records[Path(session["model"]).name])
 
         plain, left = [
             self.answer_of(before, form, tmp_path / f"plain{number}.txt")
             for number, before in enumerate(([], apply_command([other], tmp_path / "left")))
         ]
         assert left == plain
-        check_left_alone(tmp_path / "left")
+        check_not_tuned(tmp_path / "left")
         assert [each["rec_txt"] for each in plain.values()] == ["HELLO"]
         for answer in answers:
             for number, before in plain.items():
@@ -257,11 +257,11 @@ class TestRapidocrApi:
                 assert answer[number]["score"] == pytest.approx(before["score"], abs=1e-4)
 
     def answer_of(self, before: list[str], form: dict[str, str], output: Path) -> Any:
-        """Return what a server with one process answers."""
+        """Return the response of a server with one worker."""
         port = free_port()
         with serving([*before, *self.command(port, 1)], port, output) as server:
             answer = ask(port, "/ocr", form)
-            end(server)
+            stop(server)
         return answer
 
 
@@ -272,10 +272,10 @@ SERVERS = {
 
 
 class TestServers:
-    """Two workers of one small application: uvicorn starts them anew, gunicorn forks them."""
+    """A small application with two workers, which uvicorn spawns and gunicorn forks."""
 
     def serve(self, name: str, before: list[str], output: Path) -> list[Any]:
-        """Return the answers of a server, at least one of each of its workers."""
+        """Return the responses of a server, at least one of each worker."""
         if name == "gunicorn":
             need("uvicorn_worker")
         port = free_port()
@@ -290,7 +290,7 @@ class TestServers:
             pids = {each["pid"] for each in answers}
             assert len(pids) == 2, output.read_text()
             assert server.pid not in pids
-            end(server)
+            stop(server)
         return answers
 
     @pytest.mark.parametrize("name", SERVERS)
@@ -304,7 +304,8 @@ class TestServers:
         assert {tuple(each["output"]) for each in left} == {tuple(each["output"]) for each in plain}
         for each in tuned:
             assert each["output"] == pytest.approx(plain[0]["output"], abs=1e-5)
-        assert {told["pid"] for told in read_log(log)} >= {each["pid"] for each in tuned}
-        for told in read_log(log):
-            check_tuned(told, TUNED["det"])
-        check_left_alone(tmp_path / "left")
+        sessions = read_log(log)
+        assert {session["pid"] for session in sessions} >= {each["pid"] for each in tuned}
+        for session in sessions:
+            check_tuned(session, TUNED["det"])
+        check_not_tuned(tmp_path / "left")

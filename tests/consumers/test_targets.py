@@ -1,6 +1,6 @@
-"""What `ortune apply --to TARGET` writes, given to the system that it is for, and read back from its live session.
+"""Exports in the systems that they are for: the settings are read back from the live session.
 
-Read back is ONNX Runtime's own log where it can be had, so that a consumer's word is not taken for it.
+They are read from ONNX Runtime's own log if possible, so that the tests do not depend on what a consumer reports.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TUNED = Config(
         "session.use_device_allocator_for_initializers": "1",
     },
 )
-"""Nothing of it is the default of ONNX Runtime or of any consumer; the log severity lets it be read back."""
+"""No setting is a default of ONNX Runtime or of a consumer. The log severity makes them readable from the log."""
 
 LEVELS = ["ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_LAYOUT", "ORT_ENABLE_ALL"]
 
@@ -54,7 +54,7 @@ EVERY_OPTION = Config(
         **TUNED.session_options,
         "logid": "app",
         "log_verbosity_level": 1,
-        "optimized_model_filepath": "optimised.onnx",
+        "optimized_model_filepath": "optimized.onnx",
         "profile_file_prefix": "profile",
         "enable_profiling": True,
     },
@@ -62,7 +62,7 @@ EVERY_OPTION = Config(
     run_config={"memory.enable_memory_arena_shrinkage": "cpu:0"},
     io_binding=True,
 )
-"""All that any language has a setter for, beside what `CONFIGS` holds."""
+"""All options that any language has a setter for, except those in `CONFIGS`."""
 
 CODE = {
     **CONFIGS,
@@ -75,17 +75,17 @@ def of(name: str, config: Config, model: Path = TINY_CNN) -> Export:
     return render(name, make_record(model, config), str(model))
 
 
-def lost(done: Export) -> set[str]:
-    return {line.split("=")[0] for line in done.lost}
+def unsupported(done: Export) -> set[str]:
+    return {line.split("=")[0] for line in done.unsupported}
 
 
 def wanted(config: Config, done: Export) -> dict[str, Any]:
-    """Return what must arrive: all that was not told to be lost."""
-    return {name: value for name, value in config.settings.items() if name not in lost(done)}
+    """Return the settings that the consumer must have: all that the target supports."""
+    return {name: value for name, value in config.settings.items() if name not in unsupported(done)}
 
 
 def check_log(done: subprocess.CompletedProcess[str], expected: dict[str, Any]) -> None:
-    """Check that all sessions of a consumer, and it has some, have the expected options."""
+    """Check that a consumer created sessions, and that all have the expected options."""
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     sessions = read_sessions(done.stdout + done.stderr)
     assert sessions
@@ -103,7 +103,7 @@ class TestTriton:
 
         config = CODE[case]
         done = of("triton", config)
-        # Together with what its owner writes, as the text is only to be added.
+        # The text is added to a file of the user.
         parsed = text_format.Parse('name: "m"\nmax_batch_size: 8\n' + done.text, ModelConfig())
         assert parsed.backend == "onnxruntime"
         parameters = {key: value.string_value for key, value in parsed.parameters.items()}
@@ -133,7 +133,7 @@ class TestTriton:
         for accelerator in parsed.optimization.execution_accelerators.gpu_execution_accelerator:
             found |= {f"{accelerator.name}.{key}": value for key, value in accelerator.parameters.items()}
         expected = wanted(config, done)
-        # All is what Triton does without a level.
+        # Without a level, Triton uses ORT_ENABLE_ALL.
         if expected.get("graph_optimization_level") == "ORT_ENABLE_ALL":
             del expected["graph_optimization_level"]
         expected.pop("providers", None)
@@ -162,7 +162,7 @@ class TestRapidOCR:
         """
 
     def test_live_sessions_have_it(self, tmp_path: Path) -> None:
-        """Thread counts are 1, as RapidOCR drops those above the number of CPUs."""
+        """Thread counts are 1: RapidOCR ignores counts above the number of CPUs."""
         need("rapidocr")
         image = draw_text(tmp_path / "image.png", "HELLO")
         configs = [
@@ -173,7 +173,7 @@ class TestRapidOCR:
         paths = []
         for number, config in enumerate(configs):
             written = of("rapidocr", config)
-            assert not written.lost
+            assert not written.unsupported
             paths.append(tmp_path / f"{number}.yaml")
             paths[-1].write_text(written.text)
         done = run_python(self.PROGRAM, image, *paths)
@@ -225,7 +225,7 @@ class TestFastembed:
         (tmp_path / "config.json").write_text('{"pad_token_id": 0}')
         (tmp_path / "special_tokens_map.json").write_text("{}")
         written = of("fastembed", Config(session_options=options))
-        assert not written.lost
+        assert not written.unsupported
         code = written.text.replace('"MODEL",', f'"local/tiny", specific_model_path={str(tmp_path)!r},')
         (tmp_path / "code.py").write_text(code)
         done = run_python(self.PROGRAM, tmp_path, tmp_path / "code.py")
@@ -248,7 +248,7 @@ class TestSherpaOnnx:
         """
 
     def run(self, config: Config, folder: Path) -> tuple[subprocess.CompletedProcess[str], Export]:
-        """Write the file, and run a program with what the file's head says of it."""
+        """Write the file, and run a program with the arguments in the comment of the file."""
         need("sherpa_onnx")
         model = tiny.make_voice_detector(folder / "model.onnx")
         written = export("sherpa-onnx", make_record(TINY_CNN, config), str(model), "r.json", folder / "provider.txt")
@@ -258,18 +258,18 @@ class TestSherpaOnnx:
 
     def test_the_live_session_has_it(self, tmp_path: Path) -> None:
         done, written = self.run(TUNED, tmp_path)
-        assert lost(written) == {"inter_op_num_threads", "execution_mode", "use_deterministic_compute"}
+        assert unsupported(written) == {"inter_op_num_threads", "execution_mode", "use_deterministic_compute"}
         check_log(done, wanted(TUNED, written))
 
     @pytest.mark.parametrize("level", LEVELS)
     def test_every_level(self, level: str, tmp_path: Path) -> None:
         config = Config(session_options={"graph_optimization_level": level, "log_severity_level": 0})
         done, written = self.run(config, tmp_path)
-        assert not written.lost
+        assert not written.unsupported
         check_log(done, config.session_options)
 
     def test_a_thread_count_that_was_not_tuned(self, tmp_path: Path) -> None:
-        """Voice detection takes any; what recognises and speaks checks it before it begins."""
+        """Voice detection takes any count. Recognition and speech check it at the start."""
         need("sherpa_onnx")
         for name in ("model.onnx", "tokens.txt"):
             (tmp_path / name).write_text("")
@@ -304,7 +304,7 @@ class TestGenai:
         """
 
     def write(self, config: Config, folder: Path) -> Export:
-        """Write a model and its genai_config.json, and add what was tuned to it."""
+        """Write a model and its genai_config.json, and add the tuned settings."""
         need("onnxruntime_genai")
         model = tiny.make_decoder(folder / "model.onnx")
         path = tiny.genai_config(folder / "genai_config.json", model)
@@ -318,7 +318,7 @@ class TestGenai:
 
     def test_the_live_session_has_it(self, tmp_path: Path) -> None:
         written = self.write(TUNED, tmp_path)
-        assert lost(written) == {"execution_mode", "use_deterministic_compute"}
+        assert unsupported(written) == {"execution_mode", "use_deterministic_compute"}
         done = run_python(self.PROGRAM, tmp_path)
         check_log(done, wanted(TUNED, written))
         assert "TOKENS 6" in done.stdout
@@ -326,14 +326,14 @@ class TestGenai:
     @pytest.mark.parametrize("level", [level for level in LEVELS if level != "ORT_ENABLE_LAYOUT"])
     def test_every_level(self, level: str, tmp_path: Path) -> None:
         config = Config(session_options={"graph_optimization_level": level, "log_severity_level": 0})
-        assert not self.write(config, tmp_path).lost
+        assert not self.write(config, tmp_path).unsupported
         check_log(run_python(self.PROGRAM, tmp_path), config.session_options)
 
     def test_run_options_arrive(self, tmp_path: Path) -> None:
-        """One that holds nonsense fails, which one that did not arrive would not."""
+        """An invalid entry fails, which shows that the entry reaches ONNX Runtime."""
         for text, fault in (("cpu:0", ""), ("nonsense:0", "Unsupported device")):
             written = self.write(Config(run_config={"memory.enable_memory_arena_shrinkage": text}), tmp_path)
-            assert not written.lost
+            assert not written.unsupported
             done = run_python(self.PROGRAM, tmp_path)
             assert (done.returncode == 0) == (not fault), done.stderr
             assert fault in done.stderr
@@ -358,12 +358,12 @@ class TestGenai:
         ],
     )
     def test_providers_go_by_its_names(self, provider: str, tmp_path: Path) -> None:
-        """It tells a provider that it was not built with from a name that it does not know."""
+        """The error for a provider that is not in the build differs from that for an unknown name."""
         written = self.write(Config(providers=((provider, {}), ("CPUExecutionProvider", {}))), tmp_path)
         done = run_python(self.PROGRAM, tmp_path)
         assert "Unknown provider name" not in done.stderr
-        if provider != "AzureExecutionProvider":  # which onnxruntime's package for the CPU has
-            assert ("providers" in lost(written)) == (done.returncode == 0)
+        if provider != "AzureExecutionProvider":  # which is in onnxruntime's CPU package
+            assert ("providers" in unsupported(written)) == (done.returncode == 0)
 
 
 class TestOptimum:
@@ -374,7 +374,7 @@ class TestOptimum:
             json.dumps({"model_type": "bert", "architectures": ["BertModel"], "hidden_size": 8, "vocab_size": 32})
         )
         written = of("optimum", TUNED, model)
-        assert not written.lost
+        assert not written.unsupported
         after = """
 import numpy
 ids = numpy.ones((1, 4), dtype=numpy.int64)
@@ -385,7 +385,7 @@ assert model(input_ids=ids, attention_mask=ids, token_type_ids=ids).last_hidden_
 
 class TestJavaScript:
     def run(self, config: Config, folder: Path) -> tuple[subprocess.CompletedProcess[str], Export]:
-        """Run the file with one line more, which calls its function."""
+        """Run the file with an additional line that calls its function."""
         modules = consumers() / "node_modules"
         if not (modules / "onnxruntime-node").is_dir():
             pytest.skip(f"onnxruntime-node is not in {modules}")
@@ -399,7 +399,7 @@ class TestJavaScript:
 
     def test_the_live_session_has_it(self, tmp_path: Path) -> None:
         done, written = self.run(TUNED, tmp_path)
-        assert lost(written) == {"use_deterministic_compute"}
+        assert unsupported(written) == {"use_deterministic_compute"}
         check_log(done, wanted(TUNED, written))
         assert done.stdout == "image\n"
 
@@ -408,8 +408,8 @@ class TestJavaScript:
         config = Config(session_options={"graph_optimization_level": level, "log_severity_level": 0})
         check_log(self.run(config, tmp_path)[0], config.session_options)
 
-    def test_a_wrong_entry_fails(self, tmp_path: Path) -> None:
-        """So it is ONNX Runtime that gets it."""
+    def test_an_invalid_entry_fails(self, tmp_path: Path) -> None:
+        """This shows that the entry reaches ONNX Runtime."""
         config = Config(
             session_options={"intra_op_num_threads": 2},
             session_config={"session.intra_op_thread_affinities": "nonsense"},
@@ -429,7 +429,7 @@ class TestCpp:
         return path
 
     def source(self, configs: dict[str, Config], path: Path) -> Path:
-        # Included once outside of functions, it is nothing inside of them.
+        # With its include guard, the header is empty inside the functions.
         functions = [f"void make_{case}() {{\n{of('cpp', config).text}}}\n" for case, config in configs.items()]
         calls = "".join(f"make_{case}();" for case in configs)
         path.write_text(f"#include <onnxruntime_cxx_api.h>\n{''.join(functions)}int main() {{ {calls} }}\n")
@@ -441,12 +441,12 @@ class TestCpp:
         done = run(["g++", "-std=c++17", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", f"-I{headers}", source])
         assert done.returncode == 0, done.stderr
 
-    @pytest.mark.skipif(sys.platform != "linux", reason="the library is linked by the name that it has on Linux")
+    @pytest.mark.skipif(sys.platform != "linux", reason="the library has its name on Linux")
     def test_the_live_session_has_it(self, tmp_path: Path) -> None:
         headers = self.headers()
         libraries = sorted((need("onnxruntime") / "capi").glob("libonnxruntime.so.*"))
         if not libraries:
-            pytest.skip("this onnxruntime has no library beside it")
+            pytest.skip("this onnxruntime has no shared library")
         library = tmp_path / "libonnxruntime.so.1"
         library.symlink_to(libraries[0])
         source = self.source({"tuned": TUNED}, tmp_path / "tuned.cpp")
@@ -455,7 +455,7 @@ class TestCpp:
         done = run(["g++", source, library, *flags, "-o", program])
         assert done.returncode == 0, done.stderr
         written = of("cpp", TUNED)
-        assert not written.lost
+        assert not written.unsupported
         check_log(run([program]), wanted(TUNED, written))
 
 
@@ -489,7 +489,7 @@ class TestCSharp:
     }
 
     def types(self) -> dict[str, str]:
-        """Return what stands in each public type of the API."""
+        """Return the source of each public type of the API."""
         folder = consumers() / UNITY / "Runtime"
         if not folder.is_dir():
             pytest.skip(f"there are no C# sources in {folder}")
@@ -519,8 +519,8 @@ class TestCSharp:
         assert made - {"Dictionary"} <= set(types)
 
 
-def test_the_folder_is_there_where_it_is_named() -> None:
-    """A folder without its packages would have most of these tests skipped in silence."""
+def test_the_folder_has_the_packages() -> None:
+    """Without the packages, most of these tests would be skipped silently."""
     folder = consumers()
     assert {path.name for path in folder.iterdir()} >= {"node_modules", UNITY}
     assert any((folder / UNITY / "headers").iterdir())

@@ -1,4 +1,4 @@
-"""The smallest models that the consumers of this folder take, so that none of them needs a download."""
+"""Minimal models for the consumers of this folder, so that no test downloads a model."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def make_embedder(path: Path) -> Path:
 
 
 def make_decoder(path: Path) -> Path:
-    """Write a decoder of one layer with its cache of keys and values, for onnxruntime-genai."""
+    """Write a decoder of one layer with a key-value cache, for onnxruntime-genai."""
     table = _table()
     cache: Shape = ["batch", HEADS, "past", WIDTH]
     total: Shape = ["batch", HEADS, "total", WIDTH]
@@ -98,7 +98,7 @@ def make_voice_detector(path: Path) -> Path:
 
 
 def genai_config(path: Path, model: Path) -> Path:
-    """Write the genai_config.json of the decoder, without any options."""
+    """Write the genai_config.json of the decoder, without session options."""
     decoder = {
         "filename": model.name,
         "head_size": WIDTH,

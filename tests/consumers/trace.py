@@ -1,6 +1,6 @@
-"""Reads back what a program really gave ONNX Runtime, in whatever language it is written.
+"""Reads the options that a program passed to ONNX Runtime, whatever its language.
 
-At log severity 0, ONNX Runtime writes the options of every session that is made, on stderr.
+At log severity 0, ONNX Runtime logs the options of each new session to stderr.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LEVELS = {
     "3": "ORT_ENABLE_LAYOUT",
     "4": "ORT_ENABLE_ALL",
 }
-"""The log has numbers of its own, which are not those of the API."""
+"""Optimization levels by their numbers in the log, which are not those of the API."""
 
 MODES = {"0": "ORT_SEQUENTIAL", "1": "ORT_PARALLEL"}
 
@@ -26,7 +26,7 @@ _POOL = re.compile(r"(?P<pool>intra|inter)_op_param:\s*OrtThreadPoolParams \{ th
 
 
 def read_sessions(log: str) -> list[dict[str, Any]]:
-    """Return the options of each session, by the names that a config has for them; entries are strings."""
+    """Return the options of each session, by their names in a config. Entries are strings."""
     return [_read_session(found["options"], found["entries"]) for found in _SESSION.finditer(log)]
 
 
@@ -42,7 +42,7 @@ def _read_session(options: str, entries: str) -> dict[str, Any]:
     read["log_severity_level"] = int(value("session_log_severity_level"))
     for found in _POOL.finditer(options):
         read[f"{found['pool']}_op_num_threads"] = int(found["threads"])
-    # Between entries there are two blanks, and inside of them at most one.
+    # Two spaces separate entries; an entry has at most one.
     for entry in filter(None, re.split(r"\s{2,}", entries.strip())):
         name, _, text = entry.partition(": ")
         read[name] = text
