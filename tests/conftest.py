@@ -10,7 +10,7 @@ import psutil
 import pytest
 from hypothesis import settings
 
-# Hosts are noisy: no test fails because it was slow.
+# No test fails because it was slow: hosts are noisy.
 settings.register_profile("ortune", deadline=None, print_blob=True)
 settings.load_profile("ortune")
 
@@ -24,7 +24,7 @@ FAULTY_WORKER = (sys.executable, "-P", str(Path(__file__).parent / "faulty_worke
 def run_ortune(
     *arguments: object, cwd: Path, timeout: float = 150, columns: int = 100
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command line in a process of its own, as a user does."""
+    """Run the command line in a child process, as a user does."""
     return subprocess.run(
         [sys.executable, "-P", "-m", "ortune", *map(str, arguments)],
         cwd=cwd,
@@ -36,33 +36,45 @@ def run_ortune(
     )
 
 
-# Workers inherit it, so that those of this run can be told from those of another.
+# Workers inherit it, which distinguishes them from the workers of another test run.
 os.environ["ORTUNE_TEST_RUN"] = str(os.getpid())
-# What the user's own searches found is neither read nor added to.
+# Do not read or change the history of the user's searches.
 os.environ["ORTUNE_HISTORY"] = "off"
+
+OPT_IN_MARKERS = ("consumers", "zoo")
+"""Markers of tests that run only if the option `-m` names the marker."""
 
 
 def worker_processes() -> list[psutil.Process]:
-    """Return all workers that this run of the tests started, even if their parent is gone."""
+    """Return all workers that this test run started, even if their parent has ended."""
     found = []
     for process in psutil.process_iter():
         try:
             line, environment = process.cmdline(), process.environ()
         except psutil.Error:
             continue
-        ours = environment.get("ORTUNE_TEST_RUN") == os.environ["ORTUNE_TEST_RUN"]
-        if ours and any("ortune.worker.main" in part or "faulty_worker" in part for part in line):
+        is_of_this_run = environment.get("ORTUNE_TEST_RUN") == os.environ["ORTUNE_TEST_RUN"]
+        if is_of_this_run and any("ortune.worker.main" in part or "faulty_worker" in part for part in line):
             found.append(process)
     return found
 
 
 @pytest.fixture
 def no_workers_left() -> Iterator[None]:
-    """Check that the test leaves no worker behind that was not there before."""
+    """Check that all workers that the test starts have ended when it ends."""
     before = {process.pid for process in worker_processes()}
     yield
     assert [process for process in worker_processes() if process.pid not in before] == []
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--golden", action="store_true", help="Write the golden files of exports anew.")
+    parser.addoption("--golden", action="store_true", help="Write the golden files of the exports.")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the tests with an opt-in marker that the option `-m` does not name."""
+    hidden = [marker for marker in OPT_IN_MARKERS if marker not in config.option.markexpr]
+    deselected = [item for item in items if any(item.get_closest_marker(marker) for marker in hidden)]
+    if deselected:
+        config.hook.pytest_deselected(items=deselected)
+        items[:] = [item for item in items if item not in deselected]

@@ -1,4 +1,4 @@
-"""The command beside the measurements: it runs as long as the search does, and not a moment longer."""
+"""The background load: it runs during the measurements, and ends with them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ortune.worker.background_load import BackgroundLoad
 from ortune.worker.cpu import tree_ns
 from tests.conftest import ROOT
 
-linux = pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted, and /proc is read, on Linux alone")
+linux = pytest.mark.skipif(sys.platform != "linux", reason="adopting orphans and reading /proc need Linux")
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -25,11 +25,11 @@ def wait_until(condition: Callable[[], bool]) -> None:
         if condition():
             return
         time.sleep(0.05)
-    pytest.fail("it never came to that")
+    pytest.fail("the condition did not become true within 20 s")
 
 
 def write_program(folder: Path, code: str) -> tuple[str, Path]:
-    """Return a command that runs the code, and the file to which it then appends its process id."""
+    """Return a command that runs the code, and the file to which it appends its process id at READY."""
     program, pids = folder / "program.py", folder / "pids"
     ready = f"import os, time\nopen({str(pids)!r}, 'a').write(f'{{os.getpid()}}\\n')\n"
     program.write_text(code.replace("READY", ready.rstrip().replace("\n", "; ")))
@@ -37,7 +37,7 @@ def write_program(folder: Path, code: str) -> tuple[str, Path]:
 
 
 def read_pids(path: Path, n: int) -> list[int]:
-    """Wait until so many have said that they run, and return their process ids."""
+    """Wait until `n` processes have written their process ids, and return the ids."""
     wait_until(lambda: path.exists() and path.read_text().count("\n") >= n)
     return [int(line) for line in path.read_text().split()]
 
@@ -48,7 +48,7 @@ def is_alive(pid: int) -> bool:
     return False
 
 
-def test_it_runs_and_is_ended(tmp_path: Path) -> None:
+def test_command_runs_and_is_ended(tmp_path: Path) -> None:
     command, file = write_program(tmp_path, "READY\ntime.sleep(600)")
     with BackgroundLoad(command) as background_load:
         (pid,) = read_pids(file, 1)
@@ -60,7 +60,7 @@ def test_it_runs_and_is_ended(tmp_path: Path) -> None:
 DAEMON = """
 import subprocess, sys
 if len(sys.argv) == 1:
-    # A child that leaves the group and whose parent ends: it would be init's.
+    # A grandchild in a new session, whose parent ends: without a subreaper, it would become a child of init.
     again = [sys.executable, __file__, "x"]
     code = f"import subprocess; subprocess.Popen({again!r}, start_new_session=True)"
     subprocess.Popen([sys.executable, "-c", code])
@@ -70,7 +70,7 @@ time.sleep(600)
 
 
 @linux
-def test_daemons_that_it_starts_are_ended_too(tmp_path: Path) -> None:
+def test_daemons_are_ended(tmp_path: Path) -> None:
     command, file = write_program(tmp_path, DAEMON)
     with BackgroundLoad(command):
         pids = read_pids(file, 2)
@@ -78,7 +78,7 @@ def test_daemons_that_it_starts_are_ended_too(tmp_path: Path) -> None:
     assert not any(is_alive(pid) for pid in pids)
 
 
-def test_what_ignores_the_request_to_end_is_killed(tmp_path: Path) -> None:
+def test_processes_that_ignore_sigterm_are_killed(tmp_path: Path) -> None:
     code = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\nREADY\ntime.sleep(600)"
     command, file = write_program(tmp_path, code)
     with BackgroundLoad(command):
@@ -86,7 +86,7 @@ def test_what_ignores_the_request_to_end_is_killed(tmp_path: Path) -> None:
     assert not is_alive(pid)
 
 
-def test_it_does_not_outlive_a_parent_that_is_killed(tmp_path: Path) -> None:
+def test_command_ends_when_the_parent_is_killed(tmp_path: Path) -> None:
     command, file = write_program(tmp_path, "READY\ntime.sleep(600)")
     code = f"""
 import sys, time
@@ -108,14 +108,14 @@ with BackgroundLoad({command!r}):
         ("", "the command is empty"),
         ("no-such-program --now", "there is no program no-such-program"),
         ("sh -c 'unclosed", "No closing quotation"),
-        ("sh -c 'echo no port >&2; exit 7'", "ended with status 7, having said: no port"),
-        ("true", "ended with status 0"),
+        ("sh -c 'echo no port >&2; exit 7'", "exited with status 7: no port"),
+        ("true", "exited with status 0"),
     ],
 )
-def test_what_does_not_start_is_told(command: str, message: str) -> None:
+def test_error_if_the_command_does_not_run(command: str, message: str) -> None:
     def run() -> None:
         with BackgroundLoad(command) as background_load:
-            # It may have been slow to end; it is told then.
+            # On a busy host, it may end only after SETTLE_S.
             for _ in range(400):
                 background_load.check()
                 time.sleep(0.05)
@@ -124,22 +124,22 @@ def test_what_does_not_start_is_told(command: str, message: str) -> None:
         run()
 
 
-def test_what_ends_later_is_told_each_time(tmp_path: Path) -> None:
+def test_each_check_reports_that_the_command_has_ended(tmp_path: Path) -> None:
     command, file = write_program(
         tmp_path,
-        f"import sys\nREADY\nwhile not os.path.exists({str(tmp_path / 'die')!r}): time.sleep(0.05)\nsys.exit('bye')",
+        f"import sys\nREADY\nwhile not os.path.exists({str(tmp_path / 'stop')!r}): time.sleep(0.05)\nsys.exit('bye')",
     )
     with BackgroundLoad(command) as background_load:
         read_pids(file, 1)
         background_load.check()
-        (tmp_path / "die").touch()
+        (tmp_path / "stop").touch()
         wait_until(lambda: psutil.Process(background_load.pid).status() == psutil.STATUS_ZOMBIE)
         for _ in range(2):
-            with pytest.raises(BackgroundLoadError, match="status 1, having said: bye"):
+            with pytest.raises(BackgroundLoadError, match="status 1: bye"):
                 background_load.check()
 
 
-def test_what_it_writes_does_not_pile_up(tmp_path: Path) -> None:
+def test_only_the_end_of_stderr_is_kept(tmp_path: Path) -> None:
     code = "import sys\nfor number in range(20000): print('x' * 100, file=sys.stderr)\nREADY\nsys.exit('the end')"
     command, _ = write_program(tmp_path, code)
 
@@ -154,12 +154,12 @@ def test_what_it_writes_does_not_pile_up(tmp_path: Path) -> None:
 
 
 @linux
-def test_the_cpu_time_of_the_whole_tree_is_read(tmp_path: Path) -> None:
+def test_cpu_time_of_all_descendants(tmp_path: Path) -> None:
     spend = "import time\nwhile time.process_time() < 0.3: pass"
     command, file = write_program(
         tmp_path, f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {spend!r}])\nREADY\ntime.sleep(600)"
     )
     with BackgroundLoad(command) as background_load:
         read_pids(file, 1)
-        # The one that spent it has ended; its time is kept.
+        # The process that used the CPU has ended. Its parent keeps the time.
         assert tree_ns(background_load.pid) >= 300_000_000

@@ -1,4 +1,4 @@
-"""How calls reach a session: IO binding, several sessions, a shared pool, a preloaded allocator, all for real."""
+"""Calls with IO binding, several sessions, a global thread pool and a preloaded allocator, on real sessions."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def sample(seed: int = 0) -> dict[str, Any]:
     return {"image": rng.normal(size=(1, 3, 32, 32)).astype(np.float32)}
 
 
-def plain(given: dict[str, Any]) -> list[Any]:
+def run_directly(given: dict[str, Any]) -> list[Any]:
     return list(make_session(str(TINY_CNN), DEFAULT).run(None, given))
 
 
-class TestBinding:
-    def test_outputs_are_those_of_run(self) -> None:
+class TestIoBinding:
+    def test_outputs_equal_those_of_run(self) -> None:
         session = make_session(str(TINY_CNN), DEFAULT)
         call = make_call([session], Config(io_binding=True), None)
         for seed in range(3):
             given = sample(seed)
-            np.testing.assert_array_equal(to_arrays(call(given))[0], plain(given)[0])
+            np.testing.assert_array_equal(to_arrays(call(given))[0], run_directly(given)[0])
 
-    def test_outputs_may_change_their_shapes(self, tmp_path: Path) -> None:
+    def test_shapes_of_outputs_may_change(self, tmp_path: Path) -> None:
         x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])
         y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n"])
         graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "g", [x], [y])
@@ -53,8 +53,8 @@ class TestBinding:
         outputs = [to_arrays(call({"x": np.full(n, n, np.float32)}))[0] for n in (3, 5, 2)]
         assert [output.tolist() for output in outputs] == [[6.0] * 3, [10.0] * 5, [4.0] * 2]
 
-    def test_buffers_that_are_kept_are_filled_anew(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The way of a GPU, with buffers in the memory of the CPU."""
+    def test_input_buffers_are_reused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Calls on a GPU reuse buffers; this test does the same in the memory of the CPU."""
         from ortune.worker import calls
 
         session = make_session(str(TINY_CNN), DEFAULT)
@@ -63,18 +63,18 @@ class TestBinding:
         )
         for seed in range(3):
             given = sample(seed)
-            bound._fill(given)
+            bound._copy_inputs(given)
             session.run_with_iobinding(bound._binding)
-            np.testing.assert_array_equal(bound._binding.copy_outputs_to_cpu()[0], plain(given)[0])
+            np.testing.assert_array_equal(bound._binding.copy_outputs_to_cpu()[0], run_directly(given)[0])
         assert len(bound._inputs) == 1
 
-    def test_a_captured_graph_gets_outputs_with_fixed_addresses(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_captured_graph_has_outputs_at_fixed_addresses(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from ortune.worker import calls
 
         monkeypatch.setattr(calls, "CUDA_BASED", frozenset())
         session = make_session(str(TINY_CNN), DEFAULT)
         given = sample()
-        reference = plain(given)
+        reference = run_directly(given)
         config = Config(io_binding=True, providers=(("CUDAExecutionProvider", {"enable_cuda_graph": "1"}), (CPU, {})))
         bound = calls.BoundCall(session, [output.name for output in session.get_outputs()], config, reference)
         addresses = {bound(given)[0].data_ptr() for _ in range(3)}
@@ -82,7 +82,7 @@ class TestBinding:
 
 
 class TestSessions:
-    def test_each_caller_has_one_of_its_own(self) -> None:
+    def test_each_thread_has_its_session(self) -> None:
         used: list[int] = []
 
         class Session:
@@ -103,7 +103,7 @@ class TestSessions:
             thread.join()
         assert used == [0, 0, 1, 1, 0, 0, 1, 1]
 
-    def test_options_say_how_many(self) -> None:
+    def test_number_of_sessions_is_part_of_the_load(self) -> None:
         load = make_load(sessions=3)
         assert (load.sessions, load.clients, load.scenario) == (3, 3, "multi-client")
         assert str(load) == "3 callers on 3 sessions, back to back"
@@ -119,7 +119,7 @@ def executor() -> Any:
         yield made
 
 
-def measured(executor: ProcessExecutor, config: Config) -> Any:
+def measure(executor: ProcessExecutor, config: Config) -> Any:
     (live,) = executor.launch([config], deadline_s=60)
     assert not isinstance(live, Failure), live
     try:
@@ -133,45 +133,45 @@ def measured(executor: ProcessExecutor, config: Config) -> Any:
 
 
 class TestInWorkers:
-    def test_sessions_with_pools_of_their_own(self, executor: ProcessExecutor) -> None:
+    def test_sessions_with_separate_pools(self, executor: ProcessExecutor) -> None:
         config = Config(session_options={"intra_op_num_threads": 3})
-        assert len(measured(executor, config).threads) in {0, 4}
+        assert len(measure(executor, config).threads) in {0, 4}
 
-    def test_sessions_with_one_pool(self, executor: ProcessExecutor) -> None:
+    def test_sessions_with_global_pool(self, executor: ProcessExecutor) -> None:
         pool = ThreadPool(intra_op_num_threads=3, inter_op_num_threads=1)
-        loaded = measured(executor, Config(global_thread_pool=pool))
-        # The workers of one pool, and not of two; the calling threads are those of the program.
-        assert len(loaded.threads) in {0, 2}
+        session_info = measure(executor, Config(global_thread_pool=pool))
+        # Two threads and the caller's make a pool of three. Two pools would have four threads.
+        assert len(session_info.threads) in {0, 2}
 
-    def test_sessions_apart(self, executor: ProcessExecutor) -> None:
+    def test_sessions_pinned_to_different_cpus(self, executor: ProcessExecutor) -> None:
         name = "session.intra_op_thread_affinities"
         config = Config(session_options={"intra_op_num_threads": 2}, per_session=({name: "1"}, {name: "2"}))
-        found = sorted(thread.cpus for thread in measured(executor, config).threads)
+        found = sorted(thread.cpus for thread in measure(executor, config).threads)
         assert found in ([(0,), (1,)], [])
 
     def test_io_binding(self, executor: ProcessExecutor) -> None:
-        measured(executor, Config(io_binding=True))
+        measure(executor, Config(io_binding=True))
 
     def test_run_options(self, executor: ProcessExecutor) -> None:
-        measured(executor, Config(run_options={"only_execute_path_to_fetches": True}))
+        measure(executor, Config(run_options={"only_execute_path_to_fetches": True}))
 
 
 @pytest.mark.parametrize("name", ["mimalloc", "jemalloc", "tcmalloc"])
-def test_an_allocator_is_in_the_process(name: str, executor: ProcessExecutor) -> None:
+def test_preloaded_allocator_is_mapped(name: str, executor: ProcessExecutor) -> None:
     found = find_allocators()
     if name not in found:
         pytest.skip(f"{name} is not installed")
-    assert measured(executor, Config(environment={"LD_PRELOAD": found[name]})).preloaded == (found[name],)
+    assert measure(executor, Config(environment={"LD_PRELOAD": found[name]})).preloaded == (found[name],)
 
 
-def test_a_library_that_cannot_be_preloaded_is_noticed(executor: ProcessExecutor) -> None:
-    (answer,) = executor.launch([Config(environment={"LD_PRELOAD": "/nowhere/lib.so"})], deadline_s=60)
-    assert isinstance(answer, Failure)
-    assert answer.kind == "not_applied"
-    assert "/nowhere/lib.so" in answer.message
+def test_missing_preloaded_library_is_a_failure(executor: ProcessExecutor) -> None:
+    (result,) = executor.launch([Config(environment={"LD_PRELOAD": "/nowhere/lib.so"})], deadline_s=60)
+    assert isinstance(result, Failure)
+    assert result.kind == "not_applied"
+    assert "/nowhere/lib.so" in result.message
 
 
-def test_nodes_are_counted_by_provider() -> None:
+def test_nodes_of_each_provider_are_counted() -> None:
     session = make_session(str(TINY_CNN), DEFAULT, record_assignment=True)
     assert count_nodes(session) == {CPU: 26}
     assert count_nodes(object()) == {}
@@ -189,9 +189,9 @@ def test_nodes_are_counted_by_provider() -> None:
         Config(session_options={"execution_order": "PRIORITY_BASED", "enable_mem_pattern": False}),
     ],
 )
-def test_the_code_that_is_printed_runs(config: Config, tmp_path: Path) -> None:
+def test_exported_python_code_runs(config: Config, tmp_path: Path) -> None:
     code = render("python", make_record(TINY_CNN, config), str(TINY_CNN)).text
-    # In a process of its own: a global pool can be made once only.
+    # A process can set up a global pool only once, so that each config needs its own process.
     lines = "import numpy as np\ninputs = {'image': np.zeros((1, 3, 32, 32), np.float32)}\n"
     after = "" if config.io_binding else "\noutputs = session.run(None, inputs)\n"
     done = subprocess.run([sys.executable, "-c", lines + code + after], capture_output=True, text=True, check=False)

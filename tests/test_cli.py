@@ -334,7 +334,7 @@ def test_a_neighbour_that_dies_ends_the_search_and_loses_nothing(tmp_path: Path)
     (tmp_path / "die").touch()
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 2, output + errors
-    assert "ended with status 5" in errors
+    assert "exited with status 5" in errors
     assert "Traceback" not in errors
     record = read_record(tmp_path / "tuned.json")
     assert record.search.interrupted
@@ -408,7 +408,7 @@ def bad(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["search", TINY_CNN, "--limit", "p99<fast"], "this is not a limit"),
         (["search", TINY_CNN, "--pareto", "p99"], "two or three"),
         (["search", TINY_CNN, "--beside", "no-such-program"], "there is no program no-such-program"),
-        (["search", TINY_CNN, "--beside", "sh -c 'exit 4'"], "ended with status 4"),
+        (["search", TINY_CNN, "--beside", "sh -c 'exit 4'"], "exited with status 4"),
         (["search", TINY_ENCODER, "--dim", "batch=1,"], "--dim batch=1,"),
         (["bench", TINY_CNN, "nothing.json"], "There is no file nothing.json"),
         (["bench", TINY_CNN, "--set", "intra_op_num_thread=1"], "Did you mean intra_op_num_threads"),

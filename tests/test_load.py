@@ -1,4 +1,4 @@
-"""The load generators, on a simulated clock: what they measure is compared with what a queue must do."""
+"""The load generators on a simulated clock, compared with the theory of queues."""
 
 from __future__ import annotations
 
@@ -32,40 +32,42 @@ def plan(
     )
 
 
-def replay(clock: SimulatedClock) -> Callable[[int], None]:
-    """Return a call that takes as long as the sample that it is given says."""
+def make_sleep_call(clock: SimulatedClock) -> Callable[[int], None]:
+    """Return a call whose sample is its duration in nanoseconds."""
     return clock.sleep_ns
 
 
-def reader(clock: SimulatedClock) -> Callable[[bool], int]:
+def make_reader(clock: SimulatedClock) -> Callable[[bool], int]:
     return lambda is_start: clock.now_ns()
 
 
 @pytest.mark.parametrize("arrivals", ["poisson", "periodic"])
 @pytest.mark.parametrize("clients", [1, 2, 3])
 @pytest.mark.parametrize("mean_ms", [5, 18, 30])
-def test_sojourn_times_are_those_of_a_queue(arrivals: str, clients: int, mean_ms: float) -> None:
-    """50 requests a second, with service times that make the queue short, long, or grow without end."""
+def test_sojourn_times_match_a_queue(arrivals: str, clients: int, mean_ms: float) -> None:
+    """50 requests per second, with service times for which the queue stays short, gets long, or grows without bound."""
     load = make_load(clients=clients, rate=50, arrivals=arrivals)
     block = plan(load)
     services = [int(value) for value in np.random.default_rng(1).exponential(mean_ms * MS, 400)]
     clock = SimulatedClock()
-    window = generate_load(replay(clock), services, block, reader(clock), clock)
+    window = generate_load(make_sleep_call(clock), services, block, make_reader(clock), clock)
     due = draw_arrivals(load, block.lead_in_ns, block.lead_in_ns + block.duration_ns, block.seed)
     order = [services[(block.seed + number) % len(services)] for number in range(len(due))]
     expected = sojourn_times(due, np.array(order), clients)
-    # Requests that are still waiting a window after the window's end are given up.
+    # Requests that still wait one window's duration after the end of the window are given up.
     patience = block.lead_in_ns + 2 * block.duration_ns - due
     waits = expected - order
     expected = np.where(waits <= patience, expected, patience)[due >= block.lead_in_ns]
     assert window.latencies_ns.tolist() == pytest.approx(expected.tolist(), abs=2)
 
 
-def test_with_more_than_can_be_served_the_rest_is_given_up_and_counts() -> None:
+def test_requests_that_are_given_up_count() -> None:
     load = make_load(rate=100, arrivals="periodic")
     clock = SimulatedClock()
-    window = generate_load(replay(clock), [40 * MS], plan(load, duration_ms=1000, lead_in_ms=0), reader(clock), clock)
-    # 100 requests arrive, 25 a second are served, for two seconds.
+    window = generate_load(
+        make_sleep_call(clock), [40 * MS], plan(load, duration_ms=1000, lead_in_ms=0), make_reader(clock), clock
+    )
+    # 100 requests arrive. For two seconds, 25 per second are served.
     assert len(window.latencies_ns) == 100
     assert window.service_ns == 40 * MS
     assert window.latencies_ns.max() > 1000 * MS
@@ -73,35 +75,39 @@ def test_with_more_than_can_be_served_the_rest_is_given_up_and_counts() -> None:
     assert clock.now_ns() < 2200 * MS
 
 
-def test_callers_that_are_free_wait_for_the_next_arrival() -> None:
+def test_free_callers_wait_for_the_next_arrival() -> None:
     load = make_load(rate=10, arrivals="periodic")
     clock = SimulatedClock()
-    window = generate_load(replay(clock), [3 * MS], plan(load), reader(clock), clock)
+    window = generate_load(make_sleep_call(clock), [3 * MS], plan(load), make_reader(clock), clock)
     assert set(window.latencies_ns.tolist()) == {3 * MS}
     assert window.wall_ns == 1000 * MS
     assert window.n_calls == pytest.approx(10)
 
 
 @pytest.mark.parametrize("clients", [2, 5])
-def test_a_closed_loop_keeps_all_callers_busy(clients: int) -> None:
+def test_closed_loop_keeps_all_callers_busy(clients: int) -> None:
     clock = SimulatedClock()
-    window = generate_load(replay(clock), [7 * MS], plan(make_load(clients=clients)), reader(clock), clock)
+    window = generate_load(
+        make_sleep_call(clock), [7 * MS], plan(make_load(clients=clients)), make_reader(clock), clock
+    )
     assert window.wall_ns == 1000 * MS
     assert window.n_calls == pytest.approx(clients * 1000 / 7)
     assert set(window.latencies_ns.tolist()) == {7 * MS}
     assert window.after - window.before == window.wall_ns
 
 
-def test_a_closed_loop_waits_for_slow_callers() -> None:
+def test_closed_loop_waits_for_slow_callers() -> None:
     clock = SimulatedClock()
-    window = generate_load(replay(clock), [5000 * MS], plan(make_load(clients=2), min_calls=2), reader(clock), clock)
+    window = generate_load(
+        make_sleep_call(clock), [5000 * MS], plan(make_load(clients=2), min_calls=2), make_reader(clock), clock
+    )
     assert len(window.latencies_ns) >= 4
     assert window.n_calls / window.wall_ns == pytest.approx(2 / (5000 * MS))
 
 
 def test_back_to_back() -> None:
     clock = SimulatedClock()
-    window = generate_load(replay(clock), [30 * MS], plan(Load()), reader(clock), clock)
+    window = generate_load(make_sleep_call(clock), [30 * MS], plan(Load()), make_reader(clock), clock)
     assert window.lead_in_ns == 120 * MS
     assert window.wall_ns == 1020 * MS
     assert window.latencies_ns.tolist() == [30 * MS] * 34
@@ -109,17 +115,17 @@ def test_back_to_back() -> None:
 
 
 @pytest.mark.parametrize("load", [Load(), make_load(clients=3), make_load(clients=2, rate=40)])
-def test_each_latency_knows_its_sample(load: Load) -> None:
+def test_positions_are_those_of_the_samples(load: Load) -> None:
     clock = SimulatedClock()
     services = [2 * MS, 3 * MS, 5 * MS, 7 * MS]
-    window = generate_load(replay(clock), services, plan(load), reader(clock), clock)
+    window = generate_load(make_sleep_call(clock), services, plan(load), make_reader(clock), clock)
     assert len(set(window.positions.tolist())) == 4
     if load.scenario != "server":
         assert [services[position] for position in window.positions] == window.latencies_ns.tolist()
 
 
 @pytest.mark.parametrize("load", [Load(), make_load(clients=3), make_load(clients=2, rate=40)])
-def test_what_a_call_raises_is_raised(load: Load) -> None:
+def test_exception_of_a_call_is_raised(load: Load) -> None:
     clock = SimulatedClock()
     n_calls = 0
 
@@ -131,11 +137,11 @@ def test_what_a_call_raises_is_raised(load: Load) -> None:
             raise ValueError("no more")
 
     with pytest.raises(ValueError, match="no more"):
-        generate_load(call, [0], plan(load), reader(clock), clock)
+        generate_load(call, [0], plan(load), make_reader(clock), clock)
 
 
 def test_the_real_clock() -> None:
-    """On threads that really sleep: nothing is said about times, only that all calls are there."""
+    """With threads that really sleep. Times depend on the host, so that only the calls are counted."""
     import time
 
     calls: list[float] = []
@@ -154,7 +160,7 @@ def test_the_real_clock() -> None:
 @given(
     rate=st.floats(0.5, 2000), start=st.integers(0, 10**9), length=st.integers(1, 10**9), seed=st.integers(0, 2**31 - 1)
 )
-def test_arrivals(rate: float, start: int, length: int, seed: int) -> None:
+def test_arrivals_are_sorted_and_reproducible(rate: float, start: int, length: int, seed: int) -> None:
     for arrivals in ("poisson", "periodic"):
         load = make_load(rate=f"{rate:.6f}", arrivals=arrivals)
         due = draw_arrivals(load, start, start + length, seed)
@@ -163,21 +169,21 @@ def test_arrivals(rate: float, start: int, length: int, seed: int) -> None:
         assert (due == draw_arrivals(load, start, start + length, seed)).all()
 
 
-def test_poisson_arrivals_have_exponential_gaps_and_the_right_rate() -> None:
+def test_poisson_arrivals_have_exponential_gaps_and_the_given_rate() -> None:
     due = draw_arrivals(make_load(rate=100), 0, 200 * 10**9, 3)
     gaps = np.diff(due)
     assert len(due) / 200 == pytest.approx(100, rel=0.03)
     assert gaps.std() / gaps.mean() == pytest.approx(1, rel=0.05)
 
 
-def test_work_within_counts_parts() -> None:
+def test_work_within_counts_parts_of_calls() -> None:
     starts, ends = np.array([0, 10, 20]), np.array([10, 20, 30])
     assert work_within(starts, ends, 5, 25) == pytest.approx(2.0)
     assert work_within(starts, ends, 100, 200) == 0
 
 
 def test_cpu_between_calls() -> None:
-    # Two calls that overlap, a gap in which 30 is spent, and a last call.
+    # Two overlapping calls, a gap with 30 ns of CPU time, and one more call.
     marks = [(0, 10, 0, 8), (5, 20, 4, 15), (100, 110, 45, 50)]
     assert cpu_between(marks) == pytest.approx(30 / 3)
     assert cpu_between(marks[:1]) == 0

@@ -24,13 +24,13 @@ from ortune.record.files import read_record
 from ortune.tuning.request import choose_providers
 from ortune.worker import Failure, SessionInfo
 from ortune.worker.executor import ProcessExecutor, launch_reference
-from ortune.worker.gpu import GpuReader, physical_number
-from ortune.worker.readback import find_unapplied, is_same
+from ortune.worker.gpu import GpuReader, find_physical_number
+from ortune.worker.readback import find_unapplied, is_same_value
 from ortune.worker.runtime import (
     PROBE_MODEL,
     explain_provider_fault,
+    find_installed_version,
     find_provider_fault,
-    installed_version,
     read_installed_runtime,
 )
 from ortune.workload import Feed, InputOptions, Tolerance, make_feed
@@ -172,8 +172,8 @@ class TestDetection:
         assert find_provider_fault(CPU) == ""
 
     def test_the_version_is_told_without_importing(self) -> None:
-        assert RUNTIME and installed_version() == RUNTIME.onnxruntime
-        code = "import ortune.worker.runtime as r, sys; r.installed_version(); print('onnxruntime' in sys.modules)"
+        assert RUNTIME and find_installed_version() == RUNTIME.onnxruntime
+        code = "import ortune.worker.runtime as r, sys; r.find_installed_version(); print('onnxruntime' in sys.modules)"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == "False"
 
@@ -210,14 +210,14 @@ class TestDetection:
                 "[E:onnxruntime] CUDA failure 100: no CUDA-capable device is detected",
                 "no CUDA-capable device is detected",
             ),
-            ("", "ONNX Runtime left it out without a word"),
+            ("", "ONNX Runtime created the session without it"),
         ],
     )
     def test_the_cause_is_found_in_the_log(self, log: str, why: str) -> None:
         assert why in explain_provider_fault(log, 3)
 
     def test_an_ended_process_is_told(self) -> None:
-        assert explain_provider_fault("", -11) == "the process ended with status -11"
+        assert explain_provider_fault("", -11) == "the process exited with status -11"
 
 
 class TestReadBack:
@@ -227,7 +227,7 @@ class TestReadBack:
     def test_a_provider_without_nodes_was_not_applied(self) -> None:
         config = Config(providers=chain_of(CUDA))
         assert find_unapplied(config, self.loaded(nodes={CUDA: 3, CPU: 2})) == ""
-        assert "took none of the nodes: 5 on CPUExecutionProvider" in find_unapplied(
+        assert "runs none of the nodes: 5 on CPUExecutionProvider" in find_unapplied(
             config, self.loaded(nodes={CPU: 5})
         )
 
@@ -238,13 +238,15 @@ class TestReadBack:
     def test_an_option_that_did_not_take_is_told(self) -> None:
         config = Config(providers=((CUDA, {"prefer_nhwc": "1"}), (CPU, {})))
         assert find_unapplied(config, self.loaded(settings={"cuda.prefer_nhwc": "1"})) == ""
-        assert "cuda.prefer_nhwc is '0'" in find_unapplied(config, self.loaded(settings={"cuda.prefer_nhwc": "0"}))
+        assert "cuda.prefer_nhwc was set to '1', but is '0'" in find_unapplied(
+            config, self.loaded(settings={"cuda.prefer_nhwc": "0"})
+        )
 
     def test_booleans_are_the_same_in_any_spelling(self) -> None:
-        assert is_same("1", "True")
-        assert is_same("false", "0")
-        assert not is_same("1", "0")
-        assert not is_same(4, 2)
+        assert is_same_value("1", "True")
+        assert is_same_value("false", "0")
+        assert not is_same_value("1", "0")
+        assert not is_same_value(4, 2)
 
 
 class TestBuilds:
@@ -266,12 +268,12 @@ class TestBuilds:
             config = self.config("3")
             (first,) = executor.launch([config], deadline_s=60)
             assert not isinstance(first, Failure), first
-            built_s = executor.build_s(config)
+            built_s = executor.find_build_s(config)
             assert built_s is not None
             (second,) = executor.launch([config], deadline_s=60)
             assert not isinstance(second, Failure)
-            assert executor.build_s(config) == built_s
-            assert executor.build_s(DEFAULT) is None
+            assert executor.find_build_s(config) == built_s
+            assert executor.find_build_s(DEFAULT) is None
             assert second.session_info.build_s == built_s
             # Both find the same cache, and what is written to the record knows nothing of it.
             folders = {live.session_info.settings["tensorrt.trt_engine_cache_path"] for live in (first, second)}
@@ -325,7 +327,7 @@ class TestGpuReader:
 
     def test_the_number_is_the_one_that_the_provider_means(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
-        assert [physical_number(number) for number in (0, 1, 2)] == [3, 1, 2]
+        assert [find_physical_number(number) for number in (0, 1, 2)] == [3, 1, 2]
 
 
 @needs_gpu_wheel

@@ -1,4 +1,4 @@
-"""Workers: real processes that are measured, suspended, and that fail in every way."""
+"""Worker processes: measuring, suspending, checks, and all kinds of failures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 from ortune.errors import InputsError
 from ortune.knobs import DEFAULT, Config
 from ortune.model import read_model
-from ortune.record.schema import SCHEMA
+from ortune.record.schema import SCHEMA, Record
 from ortune.tuning.request import SearchRequest, prepare, search
 from ortune.worker import Block, BlockPlan, Failure, LiveCandidate, cpu, readback
 from ortune.worker.cpu import busy_ns, foreign_share, read_memory, tick_ns
@@ -59,6 +59,16 @@ def make_executor(command: tuple[str, ...] | None = None, memory_limit_bytes: in
     return executor
 
 
+def launch(executor: ProcessExecutor, config: Config, deadline_s: float = 60) -> LiveCandidate | Failure:
+    (result,) = executor.launch([config], deadline_s=deadline_s)
+    return result
+
+
+def require_worker(result: LiveCandidate | Failure) -> WorkerProcess:
+    assert isinstance(result, WorkerProcess), result
+    return result
+
+
 @pytest.fixture(scope="module")
 def executor() -> Iterator[ProcessExecutor]:
     with make_executor() as made:
@@ -66,23 +76,19 @@ def executor() -> Iterator[ProcessExecutor]:
 
 
 @pytest.fixture(scope="module")
-def faulty() -> Iterator[ProcessExecutor]:
+def faulty_executor() -> Iterator[ProcessExecutor]:
     with make_executor(FAULTY_WORKER, memory_limit_bytes=1_500_000_000) as made:
         yield made
 
 
-def launch(executor: ProcessExecutor, config: Config, deadline_s: float = 60) -> LiveCandidate | Failure:
-    (answer,) = executor.launch([config], deadline_s=deadline_s)
-    return answer
-
-
-def must_live(answer: LiveCandidate | Failure) -> WorkerProcess:
-    assert isinstance(answer, WorkerProcess), answer
-    return answer
+@pytest.fixture(scope="module")
+def worker(executor: ProcessExecutor) -> WorkerProcess:
+    """A worker with the default config, which the tests of this module share."""
+    return require_worker(launch(executor, DEFAULT))
 
 
 def wait_for_status(pid: int, wanted: set[str]) -> None:
-    """Wait until the process has one of these states: a signal is delivered when it is delivered."""
+    """Wait until a process has one of these states. Signals are delivered with a delay."""
     status = ""
     for _ in range(200):
         try:
@@ -92,27 +98,25 @@ def wait_for_status(pid: int, wanted: set[str]) -> None:
         if status in wanted:
             return
         time.sleep(0.05)
-    pytest.fail(f"the worker is {status}, and should be {wanted}")
+    pytest.fail(f"the status of the worker is {status}, not one of {wanted}")
 
 
-def test_a_block_holds_every_call(executor: ProcessExecutor) -> None:
-    worker = must_live(launch(executor, DEFAULT))
+def test_block_contains_all_calls(worker: WorkerProcess) -> None:
     block = worker.measure(PLAN)
-    worker.close()
     assert isinstance(block, Block)
+    assert block.samples_ns.dtype == np.int64
     assert len(block.samples_ns) >= PLAN.min_calls
     assert block.samples_ns.sum() == block.wall_ns
     assert block.wall_ns >= PLAN.duration_ns
     assert block.lead_in_ns >= PLAN.lead_in_ns
     assert block.cpu_ns > 0
     assert block.foreign_share is not None
+    assert 10_000_000 < block.memory.steady_bytes <= block.memory.peak_bytes < 1_000_000_000
 
 
 @pytest.mark.parametrize("load", [make_load(clients=3), make_load(rate=200), make_load(rate=200, clients=2)])
-def test_a_block_under_any_load(executor: ProcessExecutor, load: Load) -> None:
-    worker = must_live(launch(executor, DEFAULT))
+def test_block_under_each_load(worker: WorkerProcess, load: Load) -> None:
     block = worker.measure(msgspec.structs.replace(PLAN, load=load, duration_ns=100_000_000))
-    worker.close()
     assert isinstance(block, Block)
     assert len(block.samples_ns) > 0
     assert block.n_calls > 0
@@ -121,32 +125,30 @@ def test_a_block_under_any_load(executor: ProcessExecutor, load: Load) -> None:
     assert (block.cpu_between_ns is None) == (load.scenario != "server")
 
 
-def test_the_same_seed_is_the_same_traffic(executor: ProcessExecutor) -> None:
-    worker = must_live(launch(executor, DEFAULT))
+def test_same_seed_gives_same_traffic(worker: WorkerProcess) -> None:
     plan = msgspec.structs.replace(PLAN, load=make_load(rate=300), duration_ns=100_000_000)
     counts = []
     for seed in (1, 1, 2, 3, 4):
         block = worker.measure(msgspec.structs.replace(plan, seed=seed))
         assert isinstance(block, Block)
         counts.append(len(block.samples_ns))
-    worker.close()
     assert counts[0] == counts[1]
     assert len(set(counts)) > 1
 
 
-def test_creating_sessions_is_measured(executor: ProcessExecutor) -> None:
-    worker = must_live(launch(executor, DEFAULT))
+def test_session_creation_is_measured(executor: ProcessExecutor) -> None:
+    worker = require_worker(launch(executor, DEFAULT))
     blocks = [worker.measure(msgspec.structs.replace(PLAN, creations_ns=20_000_000)) for _ in range(2)]
     worker.close()
     for block in blocks:
         assert isinstance(block, Block)
         assert block.creations_ns is not None
         assert len(block.creations_ns) >= 2
-    # Further sessions are not counted as memory of the first.
+    # The extra sessions do not count as memory of the candidate.
     assert blocks[0].memory == blocks[1].memory  # type: ignore[union-attr]
 
 
-def test_samples_of_several_cases_are_told_apart() -> None:
+def test_each_call_has_its_case() -> None:
     model = read_model(TINY_ENCODER)
     feed = make_feed(model, InputOptions(dims={"batch": (1, 8), "sequence": (16,)}))
     assert feed.n_cases == 2
@@ -159,8 +161,8 @@ def test_samples_of_several_cases_are_told_apart() -> None:
     assert len(block.cases) == len(block.samples_ns)
 
 
-def test_workers_are_suspended_while_they_are_not_measured(executor: ProcessExecutor) -> None:
-    workers = [must_live(answer) for answer in executor.launch([DEFAULT, DEFAULT], deadline_s=60)]
+def test_workers_are_suspended_between_blocks(executor: ProcessExecutor) -> None:
+    workers = [require_worker(result) for result in executor.launch([DEFAULT, DEFAULT], deadline_s=60)]
     try:
         processes = [psutil.Process(worker.pid) for worker in workers]
         workers[0].measure(PLAN)
@@ -181,7 +183,7 @@ def test_settings_are_read_back(executor: ProcessExecutor) -> None:
         session_options={"intra_op_num_threads": 2, "execution_mode": "ORT_PARALLEL", "inter_op_num_threads": 3},
         session_config={"session.intra_op.allow_spinning": "0"},
     )
-    worker = must_live(launch(executor, config))
+    worker = require_worker(launch(executor, config))
     worker.close()
     assert worker.session_info.settings == config.settings
     assert worker.session_info.providers == ("CPUExecutionProvider",)
@@ -190,7 +192,7 @@ def test_settings_are_read_back(executor: ProcessExecutor) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads are read from /proc")
-def test_pool_threads_are_read_back(executor: ProcessExecutor) -> None:
+def test_cpus_of_pool_threads_are_read_back(executor: ProcessExecutor) -> None:
     if len(USABLE) < 2:
         pytest.skip("one usable CPU")
     for number in USABLE[:2]:
@@ -198,46 +200,37 @@ def test_pool_threads_are_read_back(executor: ProcessExecutor) -> None:
             session_options={"intra_op_num_threads": 2},
             session_config={"session.intra_op_thread_affinities": str(number + 1)},
         )
-        worker = must_live(launch(executor, config))
+        worker = require_worker(launch(executor, config))
         worker.close()
         assert [thread.cpus for thread in worker.session_info.threads] == [(number,)]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads are read from /proc")
-def test_pinning_that_does_not_take_effect_is_a_failure(executor: ProcessExecutor) -> None:
-    """A CPU that the machine does not have: onnxruntime only logs it, and the thread runs anywhere."""
+def test_ineffective_pinning_is_a_failure(executor: ProcessExecutor) -> None:
+    """With a CPU that does not exist, onnxruntime only logs an error, and the thread may run anywhere."""
     config = Config(
         session_options={"intra_op_num_threads": 2}, session_config={"session.intra_op_thread_affinities": "999"}
     )
-    answer = launch(executor, config)
-    assert isinstance(answer, Failure)
-    assert answer.kind == "not_applied"
-    assert "999" not in answer.message or "998" in answer.message
+    result = launch(executor, config)
+    assert isinstance(result, Failure)
+    assert result.kind == "not_applied"
+    assert "999" not in result.message or "998" in result.message
 
 
-def test_an_option_that_onnxruntime_refuses_is_a_failure(executor: ProcessExecutor) -> None:
-    answer = launch(executor, block_base("abc"))
-    assert isinstance(answer, Failure)
-    assert answer.kind == "exception"
-    answer = launch(executor, Config(session_options={"no_such_option": 1}))
-    assert isinstance(answer, Failure)
-    assert "no_such_option" in answer.message
+def test_rejected_option_is_a_failure(executor: ProcessExecutor) -> None:
+    result = launch(executor, block_base("abc"))
+    assert isinstance(result, Failure)
+    assert result.kind == "exception"
+    result = launch(executor, Config(session_options={"no_such_option": 1}))
+    assert isinstance(result, Failure)
+    assert "no_such_option" in result.message
 
 
-def test_environment_reaches_the_worker(executor: ProcessExecutor) -> None:
-    """Junk in ORT_INTRA_OP_NUM_THREADS makes onnxruntime raise, which shows that it got there."""
-    answer = launch(executor, Config(environment={"ORT_INTRA_OP_NUM_THREADS": "junk"}))
-    assert isinstance(answer, Failure)
-    assert "ORT_INTRA_OP_NUM_THREADS" in answer.message
-
-
-def test_memory_is_told(executor: ProcessExecutor) -> None:
-    worker = must_live(launch(executor, DEFAULT))
-    block = worker.measure(PLAN)
-    worker.close()
-    assert isinstance(block, Block)
-    memory = block.memory
-    assert 10_000_000 < memory.steady_bytes <= memory.peak_bytes < 1_000_000_000
+def test_environment_is_passed_to_the_worker(executor: ProcessExecutor) -> None:
+    """An invalid value of ORT_INTRA_OP_NUM_THREADS makes onnxruntime raise an exception."""
+    result = launch(executor, Config(environment={"ORT_INTRA_OP_NUM_THREADS": "junk"}))
+    assert isinstance(result, Failure)
+    assert "ORT_INTRA_OP_NUM_THREADS" in result.message
 
 
 @pytest.mark.parametrize(
@@ -251,39 +244,39 @@ def test_memory_is_told(executor: ProcessExecutor) -> None:
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )
-def test_every_way_to_fail_is_a_value(faulty: ProcessExecutor, config: Config, kind: str) -> None:
-    answer = launch(faulty, config, deadline_s=4 if kind == "timeout" else 60)
-    assert isinstance(answer, Failure)
-    assert answer.kind == kind
-    assert answer.message
+def test_each_kind_of_failure_is_a_value(faulty_executor: ProcessExecutor, config: Config, kind: str) -> None:
+    result = launch(faulty_executor, config, deadline_s=1 if kind == "timeout" else 60)
+    assert isinstance(result, Failure)
+    assert result.kind == kind
+    assert result.message
 
 
-def test_garbage_on_stdout_does_not_matter(faulty: ProcessExecutor) -> None:
-    worker = must_live(launch(faulty, block_base("2")))
+def test_output_on_stdout_is_ignored(faulty_executor: ProcessExecutor) -> None:
+    worker = require_worker(launch(faulty_executor, block_base("2")))
     assert isinstance(worker.measure(PLAN), Block)
     worker.close()
 
 
-def test_dying_while_measured_is_a_value(faulty: ProcessExecutor) -> None:
-    worker = must_live(launch(faulty, block_base("8")))
-    answer = worker.measure(PLAN)
-    assert isinstance(answer, Failure)
-    assert (answer.kind, answer.stage) == ("exit", "measure")
-    assert worker.measure(PLAN) == answer
+def test_exit_during_a_block_is_a_value(faulty_executor: ProcessExecutor) -> None:
+    worker = require_worker(launch(faulty_executor, block_base("8")))
+    result = worker.measure(PLAN)
+    assert isinstance(result, Failure)
+    assert (result.kind, result.stage) == ("exit", "measure")
+    assert worker.measure(PLAN) == result
     worker.close()
 
 
-def test_being_killed_from_outside_is_a_value(executor: ProcessExecutor) -> None:
-    worker = must_live(launch(executor, DEFAULT))
+def test_kill_by_another_process_is_a_value(executor: ProcessExecutor) -> None:
+    worker = require_worker(launch(executor, DEFAULT))
     os.kill(worker.pid, signal.SIGKILL)
-    answer = worker.measure(PLAN)
-    assert isinstance(answer, Failure)
-    assert answer.kind == "out_of_memory"
-    assert "SIGKILL" in answer.message
+    result = worker.measure(PLAN)
+    assert isinstance(result, Failure)
+    assert result.kind == "out_of_memory"
+    assert "SIGKILL" in result.message
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends children with their parent")
-def test_workers_die_with_a_parent_that_is_killed() -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
+def test_workers_end_when_their_parent_is_killed() -> None:
     code = f"""
 import os, sys, time
 sys.path.insert(0, {str(ROOT)!r})
@@ -301,39 +294,47 @@ time.sleep(600)
             wait_for_status(pid, {psutil.STATUS_STOPPED})
         finally:
             parent.kill()
-    # It is init's child now, so that it cannot be waited for.
+    # It is not a child of this process, which therefore cannot wait for it.
     wait_for_status(pid, {"gone", psutil.STATUS_ZOMBIE})
 
 
-def test_a_search_survives_all_of_it_and_names_it(tmp_path: Path) -> None:
+def search_with_faulty_worker(folder: Path, knob: str, budget_s: float) -> tuple[Record, dict[object, str]]:
+    """Return the record of a search over the values of one knob, and the kind of failure of each value."""
     request = SearchRequest(
         model=str(TINY_CNN),
-        output=tmp_path / "c.json",
-        budget_s=40,
-        n_trials=14,
-        only=("graph_optimization_level", "session.dynamic_block_base"),
+        output=folder / "c.json",
+        budget_s=budget_s,
+        n_trials=8,
+        only=(knob,),
         worker_command=FAULTY_WORKER,
         memory_limit_bytes=1_500_000_000,
     )
     record = search(prepare(request)).record
-    failures = {
-        next(iter(trial.config.settings.values())): trial.failure.kind
-        for trial in record.search.trials
-        if trial.failure and len(trial.config.settings) == 1
+    failed = [trial for trial in record.search.trials if trial.failure]
+    return record, {trial.config.settings[knob]: trial.failure.kind for trial in failed if trial.failure}
+
+
+@pytest.mark.slow
+def test_search_continues_after_failures_to_load(tmp_path: Path) -> None:
+    _, failures = search_with_faulty_worker(tmp_path, "graph_optimization_level", budget_s=10)
+    assert failures == {
+        "ORT_DISABLE_ALL": "crash",
+        "ORT_ENABLE_BASIC": "timeout",
+        "ORT_ENABLE_EXTENDED": "exit",
+        "ORT_ENABLE_LAYOUT": "out_of_memory",
     }
-    assert failures["ORT_DISABLE_ALL"] == "crash"
-    assert failures["ORT_ENABLE_BASIC"] == "timeout"
-    assert failures["ORT_ENABLE_EXTENDED"] == "exit"
-    assert failures["ORT_ENABLE_LAYOUT"] == "out_of_memory"
-    assert failures["4"] == "wrong_output"
-    assert failures["8"] == "exit"
-    assert "2" not in failures
-    assert record.evidence.output_check.rejected >= 1
-    assert record.evidence.speedup is not None
     assert json.loads((tmp_path / "c.json").read_text())["schema"] == SCHEMA
 
 
-def test_inputs_that_do_not_run_are_explained() -> None:
+@pytest.mark.slow
+def test_search_continues_after_failures_to_check_and_measure(tmp_path: Path) -> None:
+    record, failures = search_with_faulty_worker(tmp_path, "session.dynamic_block_base", budget_s=8)
+    assert failures == {"4": "wrong_output", "8": "exit"}
+    assert record.evidence.output_check.rejected == 1
+    assert record.evidence.speedup is not None
+
+
+def test_error_describes_inputs_that_do_not_run() -> None:
     model = read_model(TINY_ENCODER)
     feed = make_feed(model, InputOptions(shapes={"attention_mask": (1, 5)}))
     with (
@@ -346,7 +347,7 @@ def test_inputs_that_do_not_run_are_explained() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc/stat")
-def test_busy_time_of_cpus_is_read() -> None:
+def test_busy_time_of_cpus() -> None:
     cpus = frozenset(USABLE)
     before = busy_ns(cpus)
     end = time.process_time_ns() + 100_000_000
@@ -366,26 +367,18 @@ def test_foreign_share() -> None:
     assert not contended
 
 
-def test_own_memory() -> None:
+def test_memory_of_this_process() -> None:
     assert read_memory().steady_bytes > 1_000_000
 
 
-def test_samples_are_a_numpy_array(executor: ProcessExecutor) -> None:
-    worker = must_live(launch(executor, DEFAULT))
-    block = worker.measure(PLAN)
-    worker.close()
-    assert isinstance(block, Block)
-    assert block.samples_ns.dtype == np.int64
-
-
-def test_threads_that_pin_themselves_late_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    late = iter([(0, 1), (0, 1), (1,)])
-    monkeypatch.setattr(cpu, "read_threads", lambda ids: (PoolThread(cpus=next(late)),))
+def test_threads_may_pin_themselves_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    masks = iter([(0, 1), (0, 1), (1,)])
+    monkeypatch.setattr(cpu, "read_threads", lambda ids: (PoolThread(cpus=next(masks)),))
     config = Config(session_config={"session.intra_op_thread_affinities": "2"})
     assert read_pool(frozenset({7}), config, 1) == (PoolThread(cpus=(1,)),)
 
 
-def test_threads_that_never_pin_themselves_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unpinned_threads_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readback, "PINNING_S", 0.02)
     monkeypatch.setattr(cpu, "read_threads", lambda ids: (PoolThread(cpus=(0, 1)),))
     config = Config(session_config={"session.intra_op_thread_affinities": "2"})

@@ -23,7 +23,7 @@ from ortune.tuning.outcome import Budget, Observe, Outcome, StrategyName
 from ortune.tuning.study import check_study
 from ortune.worker import Runtime
 from ortune.worker.executor import BUILD_DEADLINE_S, WORKER_COMMAND, launch_reference
-from ortune.worker.runtime import NOT_FOR_SEARCHES, find_provider_fault, installed_version, read_installed_runtime
+from ortune.worker.runtime import NOT_FOR_SEARCHES, find_installed_version, find_provider_fault, read_installed_runtime
 from ortune.workload import Feed, Goal, InputOptions, Tolerance, make_feed
 
 MOST_REMEMBERED = 2
@@ -204,7 +204,7 @@ def make_wish(request: SearchRequest, providers: tuple[str, ...], *, n_cases: in
         only=request.only,
         approximate=request.approximate,
         allocators=find_allocators(),
-        onnxruntime=installed_version(),
+        onnxruntime=find_installed_version(),
     )
 
 

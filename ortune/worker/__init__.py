@@ -1,4 +1,4 @@
-"""Measuring: a worker process for each candidate, blocks of timed calls, and the statistics of their ratios."""
+"""Measuring: one worker process per candidate, which runs blocks of timed calls."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Runs a command beside the measurements, as the production background_load, and ends it with all that it started.
+"""Runs a command as background load during measurements, and ends it together with all processes that it started.
 
-The command runs under a supervisor, a small process of ours: `python -m ortune.worker.background_load COMMAND ...`. The
-supervisor's stdin is a pipe from the parent. When that is closed, be it that the parent closed it, crashed or was
-killed, the supervisor ends the command's whole tree, daemons included, and itself.
+The command runs under a supervisor process: `python -m ortune.worker.background_load COMMAND ...`. The supervisor's
+stdin is a pipe from the parent. When it is closed, because the parent closed it, crashed or was killed, the supervisor
+ends all descendants of the command, including daemons, and then itself.
 """
 
 from __future__ import annotations
@@ -20,43 +20,46 @@ from types import TracebackType
 from typing import IO, Self
 
 from ortune.errors import BackgroundLoadError
-from ortune.worker.prctl import PR_SET_CHILD_SUBREAPER, prctl
+from ortune.worker.prctl import adopt_orphans
 
 SETTLE_S = 0.5
-"""Time that the command is given to fail at once, or to get going."""
+"""Time to wait after the start: for the command to fail immediately, or to start up."""
 
-TIME_TO_END_S = 2.0
-"""Time between asking the command to end and killing it."""
+TERMINATE_TIMEOUT_S = 2.0
+"""Time between terminating the command and killing it."""
 
 STARTED = b"started\n"
 
 LOG_TAIL = 400
-"""Bytes of what the command wrote last that are kept for the message when it ends."""
+"""Number of bytes of the end of the command's stderr that are kept, for an error message."""
 
 
 class BackgroundLoad:
-    """A command that runs while this is entered.
+    """A command that runs until this context manager exits.
 
     Args:
-        command: Program and arguments as in a shell, without a shell's operators.
+        command: Program and arguments, quoted as in a shell. Operators of a shell are not supported.
 
     Raises:
-        BackgroundLoadError: There is no such program, or it ends at once.
+        BackgroundLoadError: The command is not valid, the program does not exist, or it ends immediately.
     """
 
     def __init__(self, command: str) -> None:
         self.command = command
-        self._said = b""
+        self._stderr_tail = b""
         try:
             words = shlex.split(command)
         except ValueError as error:
-            raise BackgroundLoadError(f"--beside {command!r}: {error}.") from None
+            raise BackgroundLoadError(f"{command!r} is not a valid command: {error}.", option="beside") from None
         if not words:
-            raise BackgroundLoadError("--beside: the command is empty.", "Such as --beside 'python app.py'.")
+            raise BackgroundLoadError(
+                f"{command!r}: the command is empty.", "For example: 'python app.py'.", option="beside"
+            )
         if shutil.which(words[0]) is None:
             raise BackgroundLoadError(
-                f"--beside {command!r}: there is no program {words[0]}.",
-                "Name a program on the PATH; for a shell's operators, wrap it: --beside \"sh -c '...'\".",
+                f"{command!r}: there is no program {words[0]}.",
+                "Give a program on the PATH. To use operators of a shell, run one: sh -c '...'.",
+                option="beside",
             )
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "ortune.worker.background_load", *words],
@@ -67,7 +70,7 @@ class BackgroundLoad:
 
     def __enter__(self) -> Self:
         try:
-            # The supervisor says when it has started the command; the interpreter takes its time on a busy host.
+            # The supervisor reports when it has started the command. On a busy host that may take a while.
             assert self._process.stdout
             self._process.stdout.read(len(STARTED))
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -85,33 +88,32 @@ class BackgroundLoad:
 
     @property
     def pid(self) -> int:
-        """Process id of the supervisor: the command and all that it starts are below it."""
+        """Process id of the supervisor, which is the ancestor of the command and of all processes that it starts."""
         return self._process.pid
 
     def check(self) -> None:
-        """Raise if the command has ended.
+        """Check that the command is running.
 
         Raises:
-            BackgroundLoadError: It has.
+            BackgroundLoadError: The command has ended.
         """
         status = self._process.poll()
         if status is None:
             return
         assert self._process.stdout
-        self._said += self._process.stdout.read()
-        said = self._said.decode("utf-8", "replace").strip()
+        self._stderr_tail += self._process.stdout.read()
+        tail = self._stderr_tail.decode("utf-8", "replace").strip()
         raise BackgroundLoadError(
-            f"The command beside the trials, {self.command!r}, ended with status {status}"
-            + (f", having said: {said}" if said else "."),
-            "It must run as long as the search does: wrap it in a loop if it ends by itself.",
+            f"The background load {self.command!r} exited with status {status}" + (f": {tail}" if tail else "."),
+            "It must run until the measurements are done. If it ends by itself, run it in a loop.",
         )
 
     def close(self) -> None:
-        """End the command and all that it started; may be called more than once."""
+        """End the command and all processes that it started. It may be called more than once."""
         if self._process.stdin and not self._process.stdin.closed:
             self._process.stdin.close()
         try:
-            self._process.wait(TIME_TO_END_S + 5)
+            self._process.wait(TERMINATE_TIMEOUT_S + 5)
         except subprocess.TimeoutExpired:  # pragma: no cover  (the supervisor itself hangs)
             self._process.kill()
             self._process.wait()
@@ -119,46 +121,40 @@ class BackgroundLoad:
             self._process.stdout.close()
 
 
-def adopt_orphans() -> None:
-    """Make processes whose parent ends children of this one, so that daemons can be ended too."""
-    prctl(PR_SET_CHILD_SUBREAPER, 1)
-
-
 def end_children() -> None:
-    """Ask all processes below this one to end, and kill those that do not."""
+    """Terminate all descendants of this process, and kill those that do not end in time."""
     import psutil
 
-    end_s = time.monotonic() + TIME_TO_END_S
-    asked: set[int] = set()
-    # What is being ended may start something else meanwhile.
+    end_s = time.monotonic() + TERMINATE_TIMEOUT_S
+    terminated: set[int] = set()
+    # A process that is being terminated may start others.
     while children := psutil.Process().children(recursive=True):
         for child in children:
             with contextlib.suppress(psutil.Error):
                 if time.monotonic() > end_s:
                     child.kill()
-                elif child.pid not in asked:
+                elif child.pid not in terminated:
                     child.terminate()
-                    asked.add(child.pid)
+                    terminated.add(child.pid)
         psutil.wait_procs(children, timeout=0.1)
-        if time.monotonic() > end_s + TIME_TO_END_S:
+        if time.monotonic() > end_s + TERMINATE_TIMEOUT_S:
             break
 
 
 def keep_tail(stream: IO[bytes], tail: bytearray) -> None:
-    """Read a stream to its end, and keep its last bytes: a command may write for hours."""
+    """Read a stream to its end, and keep only its last bytes in `tail`: a command may write for hours."""
     while chunk := stream.read1(65536):  # type: ignore[attr-defined]
         tail += chunk
         del tail[:-LOG_TAIL]
 
 
 def main() -> None:
-    """Run the command of the arguments until stdin is closed or it ends; exit with its status.
+    """Run the command of the arguments until it ends or stdin is closed, then exit with its status.
 
-    On stdout goes a word when the command has started, and when it has ended the last of what it wrote to stderr.
+    Write `STARTED` to stdout when the command has started, and the end of its stderr when it has ended.
     """
     adopt_orphans()
-    # Ctrl-C is the parent's affair.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     try:
         process = subprocess.Popen(
             sys.argv[1:], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
@@ -180,7 +176,7 @@ def main() -> None:
     threading.Thread(target=wait_for_parent, daemon=True).start()
     status = process.wait()
     end_children()
-    reader.join(TIME_TO_END_S)
+    reader.join(TERMINATE_TIMEOUT_S)
     os.write(1, bytes(tail))
     os._exit(status if status >= 0 else 128 - status)
 

@@ -1,4 +1,4 @@
-"""What measuring takes and gives: blocks, failures, and what a session looks like once it is there."""
+"""One block of timed calls: how it is to be measured, and what was measured."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 class BlockPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How one block is to be measured.
+    """How to measure one block.
 
     Attributes:
         load: How calls arrive.
-        duration_ns: Time to go on calling for, at least.
-        lead_in_ns: Time of unmeasured calls before it, at least; there is always at least one call.
-        min_calls: Calls that each caller makes, at least, where calls follow each other.
-        seed: Decides when requests arrive, and which sample comes first: two blocks with the same seed see the same
-            traffic.
-        creations_ns: Time to spend on creating further sessions, after the calls; 0 for none.
+        duration_ns: Minimum time of measured calls.
+        lead_in_ns: Minimum time of unmeasured calls before them. There is always at least one unmeasured call.
+        min_calls: Minimum number of measured calls of each caller. It has no effect where requests arrive at a rate.
+        seed: Random seed of the arrival times, and the position of the first sample. Two blocks with the same seed get
+            the same traffic.
+        creations_ns: Time to spend on creating more sessions after the calls; 0 for none.
         deadline_s: Time after which the candidate counts as hanging.
     """
 
@@ -36,24 +36,48 @@ class BlockPlan(msgspec.Struct, frozen=True, kw_only=True):
     deadline_s: float
 
 
+class Memory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Resident memory of a worker: the current size and the peak."""
+
+    steady_bytes: int
+    peak_bytes: int
+
+
+class GpuState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A GPU at one moment.
+
+    Attributes:
+        used_bytes: GPU memory in use by this process; None if unknown.
+        utilization: Fraction of the last sampling period in which the GPU computed, 0 to 1.
+        clock_mhz: Clock frequency of the streaming multiprocessors.
+        slowdowns: Why the GPU runs below its full clock frequency; empty if it does not.
+    """
+
+    used_bytes: int | None
+    utilization: float
+    clock_mhz: int
+    slowdowns: tuple[str, ...] = ()
+
+
 class Block(msgspec.Struct, frozen=True, kw_only=True):
     """Consecutive calls of one candidate.
 
     Attributes:
-        samples_ns: Latency of each call: its duration, or where calls arrive at a rate the time from its arrival.
-        cases: The case that each call belongs to; None where there is one case only.
-        n_calls: Calls' worth of work in `wall_ns`; with several callers, calls that overlap its ends count in part.
-        wall_ns: Duration of all of them.
-        lead_in_ns: Time of the unmeasured calls before.
-        service_ns: Mean duration of a call from its start, without waiting for a free caller.
-        cpu_ns: CPU time that the worker's process spent in `wall_ns`, all threads together.
-        cpu_between_ns: Where calls arrive at a rate: CPU time for each call spent while no call was under way.
-        creations_ns: Durations of the session creations after the calls, if any were asked for.
+        samples_ns: Latency of each call: its duration, or the time since its arrival where requests arrive at a rate.
+        cases: Case that each call belongs to; None if there is only one case.
+        n_calls: Amount of work done in `wall_ns`, in calls. Where calls overlap the ends of the window, they count
+            in part.
+        wall_ns: Duration of the window.
+        lead_in_ns: Duration of the unmeasured calls before it.
+        service_ns: Mean duration of a call from its start, without the wait for a free caller.
+        cpu_ns: CPU time of the worker process in `wall_ns`, summed over all threads.
+        cpu_between_ns: CPU time spent while no call was running, per call; None unless requests arrive at a rate.
+        creations_ns: Durations of the session creations after the calls; None if the plan has none.
         memory: Memory after the calls.
-        foreign_share: Share of the usable CPUs' time that others used meanwhile (steal included), about 0 to 1;
-            one block's may be off by a tick of the kernel's clock either way. None where the system does not tell.
-        contended: Whether others used enough of it to spoil the block.
-        gpu: How the GPU was at the block's end, for providers that use one; None where it is not told.
+        foreign_share: Fraction of the usable CPUs' time that other processes used, steal time included. About 0 to 1:
+            in one block it may be off by one tick of the kernel's clock in either direction. None if unknown.
+        contended: Whether other processes used enough CPU time to spoil the block.
+        gpu: State of the GPU at the end of the block; None if the provider uses none, or if it is unknown.
     """
 
     samples_ns: NDArray[np.int64]
@@ -69,26 +93,3 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     foreign_share: float | None
     contended: bool
     gpu: GpuState | None = None
-
-
-class GpuState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A GPU at one moment.
-
-    Attributes:
-        used_bytes: Memory on it that this process takes, or None where that is not told.
-        utilization: Share of the last moments in which it computed, 0 to 1.
-        clock_mhz: Clock of its processors.
-        slowdowns: Why it runs slower than it might; empty if it does not.
-    """
-
-    used_bytes: int | None
-    utilization: float
-    clock_mhz: int
-    slowdowns: tuple[str, ...] = ()
-
-
-class Memory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Resident memory of a worker: now, and at its peak."""
-
-    steady_bytes: int
-    peak_bytes: int

@@ -1,4 +1,4 @@
-"""How calls reach a session: by plain `run`, through IO binding, and spread over several sessions."""
+"""Ways to call a session: with `run`, with IO binding, and distributed over several sessions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Sample = dict[str, Any]
 Call = Callable[[Sample], list[Any]]
 
 GRAPH_OPTIONS = frozenset({"enable_cuda_graph", "trt_cuda_graph_enable"})
-"""Provider options that replay a captured graph: inputs and outputs must then stay at their addresses."""
+"""Provider options that capture and replay a CUDA graph. Inputs and outputs must then stay at their addresses."""
 
 
 def make_call(
@@ -27,48 +27,61 @@ def make_call(
 ) -> Call:
     """Return a function that makes one call with one sample and returns its outputs.
 
-    Of several sessions, each thread that calls gets one of its own, in turn.
+    If there are several sessions, they are assigned in turn to the threads that call.
 
     Args:
-        sessions: All with the same model.
-        config: How they are called.
-        reference: Outputs of an earlier run, for their shapes, or None while there are none.
+        sessions: Sessions of the same model.
+        config: The config of the sessions.
+        reference: Outputs of an earlier run, for their shapes; None if there was none.
     """
     names = [output.name for output in sessions[0].get_outputs()]
     if config.io_binding:
-        return _each_thread(lambda number: BoundCall(sessions[number], names, config, reference), len(sessions))
+        return _make_call_per_thread(
+            lambda number: BoundCall(sessions[number], names, config, reference), len(sessions)
+        )
     options = make_run_options(config)
 
-    def plain(session: onnxruntime.InferenceSession) -> Call:
+    def make_plain_call(session: onnxruntime.InferenceSession) -> Call:
         run = session.run
         return lambda sample: list(run(names, sample, options))
 
     if len(sessions) == 1:
-        return plain(sessions[0])
-    return _each_thread(lambda number: plain(sessions[number]), len(sessions))
+        return make_plain_call(sessions[0])
+    return _make_call_per_thread(lambda number: make_plain_call(sessions[number]), len(sessions))
 
 
-def _each_thread(make: Callable[[int], Call], n_sessions: int) -> Call:
-    """Return a call that each thread makes in its own way."""
+def _make_call_per_thread(make: Callable[[int], Call], n_sessions: int) -> Call:
+    """Return a call that has its own instance in each thread.
+
+    Args:
+        make: Makes an instance for the session with this number.
+        n_sessions: Number of sessions.
+    """
     local = threading.local()
     numbers = itertools.count()
 
     def call(sample: Sample) -> list[Any]:
-        own = getattr(local, "call", None)
-        if own is None:
-            own = local.call = make(next(numbers) % n_sessions)
-        outputs: list[Any] = own(sample)
+        call_of_thread = getattr(local, "call", None)
+        if call_of_thread is None:
+            call_of_thread = local.call = make(next(numbers) % n_sessions)
+        outputs: list[Any] = call_of_thread(sample)
         return outputs
 
     return call
 
 
 class BoundCall:
-    """Calls a session through IO binding.
+    """A call with IO binding.
 
-    On the CPU, inputs are used where they lie, and outputs are left where ONNX Runtime put them. On a GPU, each call
-    copies its inputs to buffers that are kept there, and its outputs back, as a caller must whose data come from
-    elsewhere; so what is saved are the allocations. Under a captured graph the outputs have fixed buffers as well.
+    On the CPU, inputs are used in place, and outputs stay in the buffers that ONNX Runtime allocated. On a GPU, each
+    call copies its inputs to buffers that are reused, and its outputs back to the host, as a caller with data on the
+    host must. IO binding then saves only the allocations. With a captured CUDA graph, outputs have fixed buffers too.
+
+    Args:
+        session: The session to call.
+        names: Names of its outputs.
+        config: The config of the session.
+        reference: Outputs of an earlier run, for their shapes; None if there was none.
     """
 
     def __init__(
@@ -83,7 +96,7 @@ class BoundCall:
         self._options = make_run_options(config)
         self._device = "cuda" if config.provider in CUDA_BASED else "cpu"
         self._inputs: dict[str, Any] = {}
-        self._changing: list[str] = []
+        self._rebound: list[str] = []
         captured = any(GRAPH_OPTIONS & options.keys() for _, options in config.providers)
         if captured and reference is not None:
             import onnxruntime
@@ -92,28 +105,28 @@ class BoundCall:
                 fixed = onnxruntime.OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype, self._device)
                 self._binding.bind_ortvalue_output(name, fixed)
         else:
-            # ONNX Runtime fills the buffers of the last call again, and fails where the shape is another.
-            fixed_shapes = all(isinstance(size, int) for output in session.get_outputs() for size in output.shape)
-            if not fixed_shapes:
-                self._changing = list(names)
+            # ONNX Runtime reuses the output buffers of the previous call, and fails if the shape differs.
+            has_fixed_shapes = all(isinstance(size, int) for output in session.get_outputs() for size in output.shape)
+            if not has_fixed_shapes:
+                self._rebound = list(names)
             for name in names:
                 self._binding.bind_output(name, self._device)
 
     def __call__(self, sample: Mapping[str, NDArray[np.generic]]) -> list[Any]:
-        """Make one call."""
+        """Make one call with one sample, and return its outputs."""
         binding = self._binding
-        for name in self._changing:
+        for name in self._rebound:
             binding.bind_output(name, self._device)
         if self._device == "cpu":
             for name, array in sample.items():
                 binding.bind_cpu_input(name, array)
             self._session.run_with_iobinding(binding, self._options)
             return list(binding.get_outputs())
-        self._fill(sample)
+        self._copy_inputs(sample)
         self._session.run_with_iobinding(binding, self._options)
         return list(binding.copy_outputs_to_cpu())
 
-    def _fill(self, sample: Mapping[str, NDArray[np.generic]]) -> None:
+    def _copy_inputs(self, sample: Mapping[str, NDArray[np.generic]]) -> None:
         import onnxruntime
 
         for name, array in sample.items():
@@ -126,6 +139,6 @@ class BoundCall:
 
 
 def to_arrays(outputs: Sequence[Any]) -> list[Any]:
-    """Return the outputs of a call as plain `run` returns them."""
-    # A copy: the next call may fill the same buffer.
+    """Return the outputs of a call as `run` returns them."""
+    # Copy them, because the next call may write to the same buffer.
     return [output.numpy().copy() if hasattr(output, "numpy") else output for output in outputs]

@@ -1,4 +1,4 @@
-"""The sessions of one candidate in its worker: created, checked against the reference, measured in blocks."""
+"""The sessions of one candidate, inside its worker: create them, check their outputs, and measure blocks."""
 
 from __future__ import annotations
 
@@ -17,33 +17,47 @@ from ortune.worker.session import CUDA_BASED
 from ortune.worker.session_info import SessionInfo
 
 MOST_CHECKED = 8
-"""Samples whose outputs are compared, beside the first of each case."""
+"""Number of samples whose outputs are compared, in addition to the first sample of each case."""
 
 
 class CpuTimes(NamedTuple):
-    """CPU times so far: of the usable CPUs (None where it is not told), of this process, of the background_load."""
+    """CPU times so far.
+
+    Attributes:
+        busy_ns: Time that the usable CPUs were busy; None if unknown.
+        process_ns: CPU time of this process.
+        background_load_ns: CPU time of the background load; 0 if there is none.
+    """
 
     busy_ns: int | None
     process_ns: int
-    neighbour_ns: int
+    background_load_ns: int
 
 
 class CandidateSession:
-    """The session of one candidate, and what is fed to it."""
+    """The sessions of one candidate, and the samples that calls are made with.
+
+    Args:
+        request: What to load.
+
+    Attributes:
+        call: Makes one call with one sample and returns the outputs. Set by `load`.
+    """
+
+    call: Callable[[dict[str, Any]], list[Any]]
 
     def __init__(self, request: protocol.LoadRequest) -> None:
         self.request = request
         self.usable = frozenset(request.usable)
-        self.call: Callable[[dict[str, Any]], list[Any]]
         self.pool: frozenset[int] = frozenset()
         self.memory: Memory | None = None
         self.gpu = open_gpu(request.config)
 
     def load(self) -> SessionInfo:
-        """Create the session and run it.
+        """Create the sessions, without running them.
 
         Raises:
-            Exception: Whatever onnxruntime raises.
+            Exception: Any exception that onnxruntime raises.
         """
         from ortune.worker.calls import make_call
         from ortune.worker.outputs import load_outputs
@@ -52,7 +66,7 @@ class CandidateSession:
 
         request, config = self.request, self.request.config
         self.samples, self.cases = load_feed(Path(request.feed_path))
-        import onnxruntime  # noqa: F401  (so that importing it does not count as creating the session)
+        import onnxruntime  # noqa: F401  (so that the time of the import does not count as creating the session)
 
         before = cpu.thread_ids()
         start = time.perf_counter_ns()
@@ -79,60 +93,71 @@ class CandidateSession:
             preloaded=read_preloaded(config),
         )
 
-    def check(self, loaded: SessionInfo) -> SessionInfo | Failure:
-        """Compare the outputs with the default's, or write them down as the reference."""
+    def check(self, session_info: SessionInfo) -> SessionInfo | Failure:
+        """Run the session, and compare its outputs with the reference, or write them as the reference."""
         import msgspec
 
-        from ortune.worker.calls import to_arrays
         from ortune.worker.outputs import compare_outputs, describe_outputs, load_outputs, save_outputs
 
-        fault = find_unapplied(self.request.config, loaded, self.request.n_sessions)
+        request = self.request
+        fault = find_unapplied(request.config, session_info, request.n_sessions)
         if fault:
             return Failure(kind="not_applied", stage="load", message=fault)
-        samples = [self.samples[position] for position in choose_checked(self.cases)]
-        outputs = [to_arrays(self.call(sample)) for sample in samples]
-        # Threads of the default pin themselves when they first run, which nobody waits for: now they have run.
-        loaded = msgspec.structs.replace(loaded, threads=cpu.read_threads(self.pool))
-        path = Path(self.request.reference_path)
-        if self.request.is_reference:
+        outputs = self.run_checked_samples()
+        # The default's threads pin themselves when they first run, so that their CPUs are only known now.
+        session_info = msgspec.structs.replace(session_info, threads=cpu.read_threads(self.pool))
+        path = Path(request.reference_path)
+        if request.is_reference:
             save_outputs(path, outputs)
-            reference, outputs = outputs, [to_arrays(self.call(sample)) for sample in samples]
+            reference, outputs = outputs, self.run_checked_samples()
         else:
             reference = load_outputs(path)
-        described = describe_outputs(self.names, outputs[0])
-        worst, deterministic = 0.0, True
         if len(reference[0]) != len(self.names):
-            message = f"it gives {len(self.names)} outputs instead of {len(reference[0])}"
+            message = f"the session has {len(self.names)} outputs instead of {len(reference[0])}"
             return Failure(kind="wrong_output", stage="check", message=message)
+        differences = []
         for expected, actual in zip(reference, outputs, strict=True):
             wanted, found = describe_outputs(self.names, expected), describe_outputs(self.names, actual)
             if found != wanted:
                 name = next(name for name in wanted if found[name] != wanted[name])
                 message = f"output {name} is {found[name]} instead of {wanted[name]}"
                 return Failure(kind="wrong_output", stage="check", message=message)
-            if not self.request.compare_values:
-                continue
-            difference = compare_outputs(self.names, expected, actual, self.request.tolerance, self.request.quanta)
-            if difference.fault and not self.request.is_reference:
-                return Failure(kind="wrong_output", stage="check", message=difference.fault)
-            worst = max(worst, difference.max_error)
-            deterministic = deterministic and not difference.fault
-        if not self.request.compare_values:
-            return msgspec.structs.replace(loaded, outputs=described)
-        return msgspec.structs.replace(loaded, outputs=described, max_error=worst, deterministic=deterministic)
+            if request.compare_values:
+                difference = compare_outputs(self.names, expected, actual, request.tolerance, request.quanta)
+                if difference.fault and not request.is_reference:
+                    return Failure(kind="wrong_output", stage="check", message=difference.fault)
+                differences.append(difference)
+        session_info = msgspec.structs.replace(session_info, outputs=describe_outputs(self.names, outputs[0]))
+        if not request.compare_values:
+            return session_info
+        return msgspec.structs.replace(
+            session_info,
+            max_error=max(difference.max_error for difference in differences),
+            deterministic=not any(difference.fault for difference in differences),
+        )
 
-    def read(self, is_start: bool) -> CpuTimes:
-        """Return the CPU times so far; reading itself takes some, which lies outside of the window."""
+    def run_checked_samples(self) -> list[list[Any]]:
+        """Return the outputs of each sample whose outputs are compared."""
+        from ortune.worker.calls import to_arrays
+
+        return [to_arrays(self.call(self.samples[position])) for position in choose_checked(self.cases)]
+
+    def read_cpu_times(self, is_start: bool) -> CpuTimes:
+        """Return the CPU times at the start or end of a window.
+
+        Reading takes time itself. The order puts the process's own time next to the window, so that the time of the
+        other readings lies outside of it.
+        """
         if is_start:
-            neighbour_ns = self.read_neighbour()
+            background_load_ns = self.read_background_load_ns()
             busy_ns = cpu.busy_ns(self.usable)
-            return CpuTimes(busy_ns, time.process_time_ns(), neighbour_ns)
+            return CpuTimes(busy_ns, time.process_time_ns(), background_load_ns)
         process_ns = time.process_time_ns()
         busy_ns = cpu.busy_ns(self.usable)
-        return CpuTimes(busy_ns, process_ns, self.read_neighbour())
+        return CpuTimes(busy_ns, process_ns, self.read_background_load_ns())
 
-    def read_neighbour(self) -> int:
-        """Return the background_load's CPU time so far, 0 without one."""
+    def read_background_load_ns(self) -> int:
+        """Return the CPU time of the background load so far; 0 if there is none."""
         background_load = self.request.background_load
         return cpu.tree_ns(background_load) if background_load is not None else 0
 
@@ -140,29 +165,30 @@ class CandidateSession:
         """Measure one block, after its lead-in.
 
         Raises:
-            Exception: Whatever onnxruntime raises.
+            Exception: Any exception that onnxruntime raises.
         """
         import numpy as np
 
         from ortune.worker.load_generator import generate_load
 
-        window = generate_load(self.call, self.samples, plan, self.read)
+        window = generate_load(self.call, self.samples, plan, self.read_cpu_times)
         before, after = window.before, window.after
         cpu_ns = after.process_ns - before.process_ns
         share, contended = None, False
         if before.busy_ns is not None and after.busy_ns is not None:
-            foreign_ns = after.busy_ns - before.busy_ns - cpu_ns - (after.neighbour_ns - before.neighbour_ns)
+            background_load_ns = after.background_load_ns - before.background_load_ns
+            foreign_ns = after.busy_ns - before.busy_ns - cpu_ns - background_load_ns
             share, contended = cpu.foreign_share(foreign_ns, window.wall_ns, len(self.usable))
         memory = self.memory or cpu.read_memory()
         creations = None
         if plan.creations_ns:
-            # A second session beside the first would count as memory of the candidate in all later blocks.
+            # The memory of these extra sessions must not count as the candidate's in later blocks.
             self.memory = memory
-            creations = np.asarray(self.create_again(plan.creations_ns), dtype="<i8").tobytes()
-        one_case = len(set(self.cases)) == 1
+            creations = np.asarray(self.time_creations(plan.creations_ns), dtype="<i8").tobytes()
+        has_one_case = len(set(self.cases)) == 1
         return protocol.BlockReply(
             samples=window.latencies_ns.astype("<i8").tobytes(),
-            cases=None if one_case else np.asarray(self.cases, dtype="<i8")[window.positions].tobytes(),
+            cases=None if has_one_case else np.asarray(self.cases, dtype="<i8")[window.positions].tobytes(),
             n_calls=window.n_calls,
             wall_ns=window.wall_ns,
             lead_in_ns=window.lead_in_ns,
@@ -176,29 +202,32 @@ class CandidateSession:
             gpu=self.gpu.read() if self.gpu else None,
         )
 
-    def create_again(self, duration_ns: int) -> list[int]:
-        """Create sessions for that long, at least two, and return how long each took."""
-        from ortune.worker.session import make_session
+    def time_creations(self, duration_ns: int) -> list[int]:
+        """Create sessions for this time, at least two, and return how long each took."""
+        from ortune.worker.session import time_session_creation
 
         durations: list[int] = []
         begin = time.perf_counter_ns()
         while len(durations) < 2 or time.perf_counter_ns() - begin < duration_ns:
-            start = time.perf_counter_ns()
-            session = make_session(self.request.model_path, self.request.config)
-            durations.append(time.perf_counter_ns() - start)
-            del session
+            durations.append(time_session_creation(self.request.model_path, self.request.config)[1])
         return durations
 
 
 def open_gpu(config: Config) -> GpuReader | None:
-    """Return what reads the GPU that a config uses, or None where it uses none."""
+    """Return a reader of the GPU that a config uses; None if it uses none."""
     if config.provider not in CUDA_BASED:
         return None
     return GpuReader(int(dict(config.providers)[config.provider].get("device_id", "0")))
 
 
 def choose_checked(cases: list[int]) -> list[int]:
-    """Return the positions of the samples whose outputs are compared: the first of each case, and some in between."""
+    """Return the positions of the samples whose outputs are compared.
+
+    These are the first sample of each case, and samples at regular distances in between.
+
+    Args:
+        cases: The case of each sample.
+    """
     firsts = {cases.index(case) for case in set(cases)}
     step = -(-len(cases) // MOST_CHECKED)
     return sorted(firsts | set(range(0, len(cases), step)))

@@ -1,6 +1,6 @@
-"""Runs a module as a child process that answers one request: `python -m MODULE ANSWER`.
+"""Runs a module as a child process that answers one request: `python -m MODULE FILE`.
 
-The child reads the request from stdin and writes its answer to the file ANSWER: ONNX Runtime prints to stdout.
+The child reads the request from stdin and writes its reply to FILE. stdout is not used: ONNX Runtime prints to it.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from ortune.worker.failure import Failure, make_failure
 from ortune.worker.prctl import die_with_parent
 
 APPLY_OFF = {"ORTUNE_APPLY": "off"}
-"""Environment of every child that makes sessions: what is measured must not be tuned behind its back, where ortune
-itself runs in an environment in which records are applied (`ortune.apply.inside.hook`)."""
+"""Environment of every child process that creates sessions. It turns off `ortune.apply.inside.hook`: where ortune runs
+in an environment in which records are applied, they must not change the sessions that it measures."""
 
 Enter = Callable[[str], None]
-"""Is told which stage begins, so that a failure can tell it."""
+"""Enters a stage. A failure then names the stage that was entered last."""
 
 Reply = TypeVar("Reply", bound=msgspec.Struct)
 Request = TypeVar("Request", bound=msgspec.Struct)
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What is in the file that a child writes: a reply, or why there is none."""
+    """Content of the file that a child writes: a reply, or why there is none."""
 
     reply: msgspec.Raw = msgspec.Raw(b"null")
     failure: Failure | None = None
@@ -46,20 +46,20 @@ def ask_child(
     environment: Mapping[str, str] | None = None,
     deadline_s: float,
 ) -> Reply | Failure:
-    """Run a module as a child process that answers one request, and return its reply.
+    """Run a module as a child process, send it a request, and return its reply.
 
     Args:
-        module: Its name; its `main` calls `answer_parent`.
-        request: What it reads from stdin.
-        reply: Type of what it answers.
-        environment: Variables to set for it.
-        deadline_s: Time after which it counts as hanging.
+        module: Name of the module. Its `main` calls `answer_parent`.
+        request: The request.
+        reply: Type of the reply.
+        environment: Environment variables to set, in addition to those of this process.
+        deadline_s: Time after which the child is killed.
     """
     with tempfile.TemporaryDirectory(prefix="ortune-") as folder:
         path, log_path = Path(folder) / "answer.json", Path(folder) / "log"
         with log_path.open("wb") as log:
             try:
-                done = subprocess.run(
+                child = subprocess.run(
                     [sys.executable, "-P", "-m", module, str(path)],
                     input=msgspec.json.encode(request),
                     stdout=log,
@@ -69,28 +69,32 @@ def ask_child(
                     check=False,
                 )
             except subprocess.TimeoutExpired:
-                return Failure(kind="timeout", stage="load", message=f"no answer within {deadline_s:.0f} s")
+                return Failure(kind="timeout", stage="load", message=f"no reply within {deadline_s:.0f} s")
         try:
             answer = msgspec.json.decode(path.read_bytes(), type=Answer)
         except (OSError, msgspec.MsgspecError):
-            return explain_exit(done.returncode, " ".join(read_log(log_path)[-2:]), "load")
+            return explain_exit(child.returncode, " ".join(read_log(log_path)[-2:]), "load")
         if answer.failure is not None:
             return answer.failure
         return msgspec.json.decode(answer.reply, type=reply)
 
 
 def answer_parent(request: type[Request], work: Callable[[Request, Enter], msgspec.Struct]) -> None:
-    """Answer the parent's request, whatever happens; then end without a session's destructors, which may hang."""
+    """Answer the parent's request with a reply or a failure, then exit.
+
+    Args:
+        request: Type of the request.
+        work: Returns the reply. Whatever it raises is sent as a failure.
+    """
     die_with_parent()
-    # Ctrl-C is the parent's affair, which then ends this process.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C, and then ends this process
     stages = ["start"]
     try:
-        done = work(msgspec.json.decode(sys.stdin.buffer.read(), type=request), stages.append)
-        answer = Answer(reply=msgspec.Raw(msgspec.json.encode(done)))
-    except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever it is, the parent wants to know)
+        reply = work(msgspec.json.decode(sys.stdin.buffer.read(), type=request), stages.append)
+        answer = Answer(reply=msgspec.Raw(msgspec.json.encode(reply)))
+    except (Exception, SystemExit) as error:  # noqa: BLE001  (any error is reported to the parent)
         answer = Answer(failure=make_failure(error, stages[-1]))
     Path(sys.argv[-1]).write_bytes(msgspec.json.encode(answer))
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(0)  # destructors of a broken session may hang

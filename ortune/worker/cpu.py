@@ -1,4 +1,4 @@
-"""Reads what CPUs, threads and memory did, from procfs; elsewhere it tells less, but never raises."""
+"""Reads CPU time, threads and memory from procfs. Other systems report less, but these functions never raise."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from ortune.worker.block import Memory
 from ortune.worker.session_info import PoolThread
 
 QUIET_SHARE = 0.05
-"""Foreign use above this share of the usable CPUs spoils a block: below it, two halves of an A/A comparison
-differ with a standard deviation of 0.03 instead of 0.11."""
+"""Maximum fraction of the usable CPUs that other processes may use without spoiling a block. Below it, two halves of
+an A/A comparison differ with a standard deviation of 0.03 instead of 0.11."""
 
 LINUX = sys.platform == "linux"
 
 
 def tick_ns() -> int:
-    """Return the resolution of /proc/stat."""
+    """Return the resolution of /proc/stat in nanoseconds."""
     return 1_000_000_000 // os.sysconf("SC_CLK_TCK") if LINUX else 0
 
 
 def busy_ns(cpus: frozenset[int]) -> int | None:
-    """Return the time that these CPUs have been busy since boot, steal included, or None where it is not told.
+    """Return the time that these CPUs were busy since boot, including steal time; None if unknown.
 
-    Source: proc(5). Guest time is part of user time already.
+    Source: proc(5). User time already includes guest time.
     """
     if not LINUX:
         return None
@@ -47,20 +47,25 @@ def busy_ns(cpus: frozenset[int]) -> int | None:
 
 
 def foreign_share(foreign_ns: float, wall_ns: int, n_cpus: int) -> tuple[float, bool]:
-    """Return the share of the CPUs' time that others used, and whether it spoils the block.
+    """Return the fraction of the CPUs' time that other processes used, and whether it spoils the block.
 
-    /proc/stat counts in ticks, and each CPU's count may be off by one: that much is no sign of contention.
+    /proc/stat counts in ticks. A difference of one tick is within its resolution and does not spoil a block.
+
+    Args:
+        foreign_ns: CPU time of other processes.
+        wall_ns: Duration of the block.
+        n_cpus: Number of usable CPUs.
     """
     capacity_ns = max(wall_ns * n_cpus, 1)
     contended = foreign_ns > QUIET_SHARE * capacity_ns + tick_ns()
-    # Not cut off at 0: the error of one block is as often below as above, and cancels in the mean of many.
+    # Negative values are kept: errors of single blocks have both signs, and cancel in the mean of many blocks.
     return foreign_ns / capacity_ns, contended
 
 
 def tree_ns(root: int) -> int:
-    """Return the CPU time of a process and all below it since they began, those that have ended included.
+    """Return the CPU time of a process and its descendants, including those that have ended; 0 if unknown.
 
-    Source: proc(5): cutime and cstime hold the time of children that were waited for. Returns 0 where it is not told.
+    Source: proc(5): cutime and cstime contain the time of children that were waited for.
     """
     if not LINUX:
         return 0
@@ -70,7 +75,7 @@ def tree_ns(root: int) -> int:
         if not path.name.isdigit():
             continue
         try:
-            # The name, in parentheses, may hold anything.
+            # The name of the process, in parentheses, may contain spaces and parentheses.
             fields = (path / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
@@ -88,7 +93,7 @@ def tree_ns(root: int) -> int:
 
 
 def thread_ids() -> frozenset[int]:
-    """Return the ids of this process's threads, or nothing where they are not told."""
+    """Return the ids of this process's threads, or nothing if the system does not report them."""
     try:
         return frozenset(int(path.name) for path in Path("/proc/self/task").iterdir())
     except (OSError, ValueError):
@@ -96,7 +101,7 @@ def thread_ids() -> frozenset[int]:
 
 
 def read_threads(ids: frozenset[int]) -> tuple[PoolThread, ...]:
-    """Return the CPUs that each of these threads is allowed on, in order of creation."""
+    """Return the CPUs that each of these threads may run on, in order of creation."""
     from ortune.host.linux import parse_cpu_list
 
     threads = []
@@ -114,11 +119,11 @@ def read_threads(ids: frozenset[int]) -> tuple[PoolThread, ...]:
 def read_memory() -> Memory:
     """Return this process's resident memory."""
     if LINUX:
-        # Not getrusage: its peak survives exec, so that a small worker shows its parent's size.
+        # The peak of getrusage survives exec, so that a small worker would report the size of its parent.
         status = Path("/proc/self/status").read_text()
         sizes = dict(re.findall(r"^(VmHWM|VmRSS):\s*(\d+) kB", status, re.MULTILINE))
         steady = int(sizes.get("VmRSS", 0)) * 1024
-        # Some sandboxes do not tell the peak.
+        # Some sandboxes do not report the peak.
         return Memory(steady_bytes=steady, peak_bytes=max(int(sizes.get("VmHWM", 0)) * 1024, steady))
     import psutil
 

@@ -1,4 +1,4 @@
-"""Runs candidates as processes: one worker each, suspended while it is not measured."""
+"""Launches candidates as processes: one worker per candidate, suspended except while it is measured."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import msgspec
 
@@ -26,24 +26,21 @@ from ortune.worker.session_info import Runtime
 from ortune.workload import Feed, Tolerance
 from ortune.workload.inputs import explain_failure
 
-if TYPE_CHECKING:
-    pass
-
 WORKER_COMMAND = (sys.executable, "-P", "-m", "ortune.worker.main")
 
 FIRST_LOAD_DEADLINE_S = 900.0
-"""Time that the default may take to load and run once: nothing is known of the model yet."""
+"""Maximum time for the baseline to load and run once. Nothing is known about the model at that point."""
 
 BUILD_DEADLINE_S = 600.0
-"""Time that a provider which compiles models may take for one."""
+"""Maximum time for a provider to compile the model, if it compiles models."""
 
 
 class ReferenceOutputs(msgspec.Struct, frozen=True, kw_only=True):
-    """Outputs to compare with.
+    """The outputs that all candidates' outputs are compared with.
 
     Attributes:
-        path: The file that holds them.
-        compare_values: Whether they are the same from run to run; if not, only types and shapes are compared.
+        path: The file that contains them.
+        compare_values: Whether two runs of the reference agreed. If not, only types and shapes are compared.
     """
 
     path: Path
@@ -51,23 +48,23 @@ class ReferenceOutputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessExecutor:
-    """Launches workers, and ends all of them when it is left.
+    """Launches workers. As a context manager, it ends all of them on exit.
 
     Args:
-        model: What to run.
-        feed: What is fed in each call.
-        tolerance: How far outputs may lie from the default's.
-        usable: CPUs on which foreign use is watched.
-        background_load: Process id of the program that runs beside the trials, or None.
-        memory_limit_bytes: Private memory that one worker may take, or None.
-        n_sessions: Sessions of the model that each worker makes.
-        build_deadline_s: Time that a provider may take to compile the model, once for each candidate.
+        model: The model to run.
+        feed: The samples that calls are made with.
+        tolerance: Tolerance for differences between a candidate's outputs and the baseline's.
+        usable: CPUs on which the use by other processes is monitored.
+        background_load: Process id of the background load, or None.
+        memory_limit_bytes: Maximum private memory of one worker; None for no limit.
+        n_sessions: Number of sessions in each worker.
+        build_deadline_s: Maximum time for a provider to compile the model, once per candidate.
         command: Program and arguments that start a worker.
-        environment: Variables that workers have beside those of this process.
-        reference: Outputs to compare with, of another executor; None for those of the first launch.
+        environment: Environment variables of the workers, in addition to those of this process.
+        reference: Reference outputs from another executor; None to use those of the first launch.
 
     Attributes:
-        runtime: What the workers run, known after the first successful launch.
+        runtime: Versions of the software that the workers run. Set by the first successful launch.
     """
 
     runtime: Runtime
@@ -89,9 +86,9 @@ class ProcessExecutor:
     ) -> None:
         self._n_sessions = n_sessions
         self._build_deadline_s = build_deadline_s
-        self._built: dict[str, Failure | float] = {}
-        self._caches: dict[str, str] = {}
-        self._compiling_s = 0.0
+        self._builds: dict[str, Failure | float] = {}
+        self._cache_names: dict[str, str] = {}
+        self._build_time_s = 0.0
         self._folder = tempfile.TemporaryDirectory(prefix="ortune-")
         self._model = model
         self._feed_path = Path(self._folder.name) / "feed.npz"
@@ -99,7 +96,7 @@ class ProcessExecutor:
         self._reference_path = reference.path if reference else Path(self._folder.name) / "reference.pickle"
         self._tolerance = tolerance
         self._usable = usable
-        self._neighbour = background_load
+        self._background_load = background_load
         self._memory_limit_bytes = memory_limit_bytes
         self._command = command
         self._environment = dict(environment or {})
@@ -124,15 +121,15 @@ class ProcessExecutor:
             self._folder.cleanup()
 
     def now_s(self) -> float:
-        """Return the time on the monotonic clock, in seconds; it stands still while a provider compiles the model.
+        """Return the time of a monotonic clock, in seconds. It stops while a provider compiles the model.
 
-        So compiling is not charged to the budget: it is done once, and a cache keeps it.
+        Compiling is therefore not charged to the budget: each config is compiled once and then read from a cache.
         """
-        return time.monotonic() - self._compiling_s
+        return time.monotonic() - self._build_time_s
 
     def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[LiveCandidate | Failure]:
-        """Start a worker for each config, all at once, and suspend each as soon as it has loaded and run."""
-        answers: list[LiveCandidate | Failure] = []
+        """Start one worker per config, all at the same time, and suspend each as soon as it is loaded and checked."""
+        results: list[LiveCandidate | Failure] = []
         started: list[WorkerProcess | Failure] = []
         is_reference = self._n_launched == 0 and not self._has_reference
         for config in configs:
@@ -142,30 +139,30 @@ class ProcessExecutor:
         end_s = time.monotonic() + deadline_s
         for worker in started:
             if isinstance(worker, Failure):
-                answers.append(worker)
+                results.append(worker)
                 continue
-            failure = worker.finish_loading(max(end_s - time.monotonic(), 0.1), self.build_s(worker.config))
-            answers.append(failure or worker)
+            failure = worker.finish_loading(max(end_s - time.monotonic(), 0.1), self.find_build_s(worker.config))
+            results.append(failure or worker)
             if failure is None:
                 self.runtime = worker.runtime
                 self._compare_values = self._compare_values and worker.session_info.deterministic
-        return answers
+        return results
 
     @property
     def reference(self) -> ReferenceOutputs:
-        """The outputs of the first launch, for another executor to compare its own with."""
+        """The reference outputs, for use by another executor."""
         return ReferenceOutputs(path=self._reference_path, compare_values=self._compare_values)
 
-    def build_s(self, config: Config) -> float | None:
-        """Return how long a provider took to compile the model with this config; None where it does not compile."""
-        built = self._built.get(config.key)
-        return built if isinstance(built, float) else None
+    def find_build_s(self, config: Config) -> float | None:
+        """Return the time that compiling the model with this config took; None if its provider does not compile."""
+        build = self._builds.get(config.key)
+        return build if isinstance(build, float) else None
 
     def _build(self, config: Config, *, is_reference: bool) -> Failure | None:
-        """Let a provider that compiles models do so once, by itself; later launches find it in the cache."""
+        """Let a provider that compiles models do so in a launch of its own. Later launches read its cache."""
         if not find_provider(config.provider).builds:
             return None
-        if config.key not in self._built:
+        if config.key not in self._builds:
             start_s = time.monotonic()
             worker = self._start(config, is_reference=is_reference)
             failure = worker if isinstance(worker, Failure) else worker.finish_loading(self._build_deadline_s)
@@ -174,19 +171,19 @@ class ProcessExecutor:
             if failure and failure.kind == "timeout":
                 message = f"{config.provider} did not compile the model within {self._build_deadline_s:.0f} s"
                 failure = msgspec.structs.replace(failure, stage="build", message=message)
-            took_s = time.monotonic() - start_s
-            self._compiling_s += took_s
-            self._built[config.key] = failure or took_s
-        built = self._built[config.key]
-        return built if isinstance(built, Failure) else None
+            build_s = time.monotonic() - start_s
+            self._build_time_s += build_s
+            self._builds[config.key] = failure or build_s
+        build = self._builds[config.key]
+        return build if isinstance(build, Failure) else None
 
     def _with_cache(self, config: Config) -> Config:
-        """Return the config with a folder of its own for what its provider compiles."""
+        """Return the config with its own cache folder for the models that its provider compiles."""
         provider = find_provider(config.provider)
         if not provider.builds:
             return config
-        number = len(self._caches)
-        folder = Path(self._folder.name) / "cache" / self._caches.setdefault(config.key, f"{number:05}")
+        number = len(self._cache_names)
+        folder = Path(self._folder.name) / "cache" / self._cache_names.setdefault(config.key, f"{number:05}")
         folder.mkdir(parents=True, exist_ok=True)
         for name, value in provider.caches(str(folder)).items():
             config = config.with_setting("provider_options", name, value, provider.name)
@@ -206,11 +203,11 @@ class ProcessExecutor:
             compare_values=self._compare_values,
             memory_limit_bytes=self._memory_limit_bytes,
             usable=self._usable,
-            background_load=self._neighbour,
+            background_load=self._background_load,
         )
         log_path = Path(self._folder.name) / f"worker-{self._n_launched:05}.log"
         try:
-            with uninterrupted():  # a process that nobody knows of would not be ended
+            with uninterrupted():  # otherwise a process could start that is not in the set, and would never be ended
                 worker = WorkerProcess(
                     config, self._command, log_path, environment=self._environment, on_close=self._live.discard
                 )
@@ -228,28 +225,29 @@ def launch_reference(
     base: Config = DEFAULT,
     deadline_s: float = FIRST_LOAD_DEADLINE_S,
 ) -> LiveCandidate:
-    """Make the default, or what takes its place, live: the first proof that the model loads and runs on these inputs.
+    """Launch the baseline. This is the first proof that the model loads and runs on these inputs.
 
     Raises:
         ModelError: ONNX Runtime cannot load the model.
         InputsError: The model does not run on these inputs.
-        UsageError: What takes the place of the default does not work.
+        UsageError: The settings that the user fixed for all candidates do not work.
     """
     (first,) = executor.launch([base], deadline_s=deadline_s)
     if not isinstance(first, Failure):
         return first
+    kind = first.kind.replace("_", " ")
     if not base.is_default:
         raise UsageError(
-            f"{describe(base)}, which every candidate is to have, does not work here "
-            f"({first.kind.replace('_', ' ')}): {first.message}",
-            "Give compiling more time with --build-timeout."
+            f"The settings that are fixed for all candidates, {describe(base)}, do not work on this host ({kind}): "
+            f"{first.message}",
+            "Increase the time limit with {build_timeout=20m}."
             if first.stage == "build"
-            else "Change --fix or --provider.",
+            else "Change {fix} or {provider}.",
         )
     if first.stage == "check" and first.kind == "exception":
         raise explain_failure(model, feed, first.message)
     raise ModelError(
-        f"ONNX Runtime cannot {'run' if first.stage == 'check' else 'load'} {model.path}"
-        f" ({first.kind.replace('_', ' ')}): {first.message}",
-        "Check that it loads by itself: python -c 'import onnxruntime; onnxruntime.InferenceSession(PATH)'.",
+        f"ONNX Runtime cannot {'run' if first.stage == 'check' else 'load'} {model.path} ({kind}): {first.message}",
+        "Check whether ONNX Runtime loads it without ortune: "
+        "python -c 'import onnxruntime; onnxruntime.InferenceSession(PATH)'.",
     )

@@ -1,4 +1,4 @@
-"""What a child process that ended leaves behind: its status and its log, and what they say of the cause."""
+"""Explains why a child process ended, from its exit status and the end of its log."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from ortune.worker.failure import Failure
 
 LOG_TAIL_BYTES = 4096
 LOG_TAIL_LINES = 8
+LONGEST_LINE = 400
+"""Characters of a line of the log that are kept."""
 
 
 def explain_exit(status: int, tail: str, stage: str) -> Failure:
-    """Return why a child ended before it answered.
+    """Return why a child process ended before it replied.
 
     Args:
-        status: Its exit status, negative for a signal.
-        tail: The end of its log, in a line.
+        status: Its exit status; negative for a signal.
+        tail: The end of its log, in one line.
         stage: What it was doing.
     """
+    suffix = f": {tail}" if tail else ""
     if status >= 0:
-        message = f"the process ended by itself with status {status}"
-        return Failure(kind="exit", stage=stage, message=f"{message}: {tail}" if tail else message)
+        return Failure(kind="exit", stage=stage, message=f"the process exited with status {status}{suffix}")
     name = signal.Signals(-status).name
     if "bad_alloc" in tail or name == "SIGKILL":
-        message = f"ended by {name}, most likely for lack of memory"
-        return Failure(kind="out_of_memory", stage=stage, message=message)
-    return Failure(kind="crash", stage=stage, message=f"ended by {name}" + (f": {tail}" if tail else ""))
+        return Failure(kind="out_of_memory", stage=stage, message=f"killed by {name}, probably out of memory")
+    return Failure(kind="crash", stage=stage, message=f"killed by {name}{suffix}")
 
 
 def read_log(path: Path) -> tuple[str, ...]:
-    """Return the last lines that a child printed, without repetitions and colour codes."""
+    """Return the last lines of a child's log, without repeated lines and color codes."""
     try:
         with path.open("rb") as log:
             log.seek(0, os.SEEK_END)
@@ -41,4 +42,4 @@ def read_log(path: Path) -> tuple[str, ...]:
     except OSError:
         return ()
     lines = (re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in text.splitlines())
-    return tuple(dict.fromkeys(line[:400] for line in lines if line))[-LOG_TAIL_LINES:]
+    return tuple(dict.fromkeys(line[:LONGEST_LINE] for line in lines if line))[-LOG_TAIL_LINES:]

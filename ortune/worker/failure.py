@@ -11,16 +11,21 @@ from ortune.errors import OrtuneError
 
 FailureKind = Literal["exception", "crash", "exit", "timeout", "out_of_memory", "wrong_output", "not_applied"]
 
+OUT_OF_MEMORY = re.compile(
+    r"bad_alloc|bad allocation|out of memory|failed to allocate|cannot allocate memory|EAGAIN", re.IGNORECASE
+)
+"""What libraries write in the message of an exception when memory runs out."""
+
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Why a candidate cannot be had. It is a value: the search goes on without the candidate.
+    """Why a candidate cannot be measured. It is a value: the search goes on without the candidate.
 
     Attributes:
-        kind: "exception" (ONNX Runtime refused), "crash" (a signal), "exit" (the process ended by itself),
-            "timeout", "out_of_memory", "wrong_output" (outputs differ from the default's), or "not_applied"
+        kind: "exception" (ONNX Runtime raised one), "crash" (a signal ended the process), "exit" (the process exited),
+            "timeout", "out_of_memory", "wrong_output" (the outputs differ from the baseline's), or "not_applied"
             (ONNX Runtime accepted a setting that did not take effect).
-        stage: What was being done: "start", "load", "check" or "measure".
-        message: The cause, for people.
+        stage: What the worker was doing: "start", "build", "load", "check" or "measure".
+        message: Human-readable cause.
     """
 
     kind: FailureKind
@@ -29,14 +34,10 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def make_failure(error: BaseException, stage: str) -> Failure:
-    """Return an exception as a value."""
-    # Of ortune's own errors, the hint is for the user of a command, who did not choose this candidate.
-    message = error.message if isinstance(error, OrtuneError) else f"{error}".strip() or type(error).__name__
-    starved = isinstance(error, MemoryError) or re.search(
-        r"bad_alloc|bad allocation|out of memory|failed to allocate|cannot allocate memory|EAGAIN",
-        message,
-        re.IGNORECASE,
-    )
+    """Return an exception as a failure of this stage."""
     if isinstance(error, SystemExit):
-        return Failure(kind="exit", stage=stage, message=f"the process wanted to exit with status {error.code}")
-    return Failure(kind="out_of_memory" if starved else "exception", stage=stage, message=message)
+        return Failure(kind="exit", stage=stage, message=f"the process called exit with status {error.code}")
+    # The hint of an OrtuneError is advice on a command. The user did not choose this candidate.
+    message = error.message if isinstance(error, OrtuneError) else f"{error}".strip() or type(error).__name__
+    is_out_of_memory = isinstance(error, MemoryError) or OUT_OF_MEMORY.search(message)
+    return Failure(kind="out_of_memory" if is_out_of_memory else "exception", stage=stage, message=message)

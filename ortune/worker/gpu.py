@@ -1,6 +1,6 @@
-"""Reads the GPU through NVML, where its Python package (nvidia-ml-py) and the driver are there.
+"""Reads the state of a GPU through NVML, if the driver and the package nvidia-ml-py are installed.
 
-Source: NVIDIA, "NVML API Reference Guide", device queries; its reasons for lower clocks are bits.
+Source: NVIDIA, "NVML API Reference Guide", device queries; the reasons for lower clocks are bits.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ SLOWDOWNS = {
     0x40: "hardware thermal slowdown",
     0x80: "power brake",
 }
-"""Bits of the reasons for lower clocks that spoil a measurement; an idle GPU clocks down too, which does not."""
+"""Reasons for lower clocks that spoil a measurement, by bit. That the GPU is idle is not among them."""
 
 
 class GpuReader:
-    """Reads one GPU; None is all that it reads where NVML is missing.
+    """Reads the state of one GPU.
 
     Args:
-        number: Number of the GPU, as the provider counts.
+        number: Device id of the GPU, as the provider counts.
     """
 
     def __init__(self, number: int = 0) -> None:
@@ -33,13 +33,13 @@ class GpuReader:
             import pynvml
 
             pynvml.nvmlInit()
-            self._device = pynvml.nvmlDeviceGetHandleByIndex(physical_number(number))
+            self._device = pynvml.nvmlDeviceGetHandleByIndex(find_physical_number(number))
             self._nvml = pynvml
-        except Exception:  # noqa: BLE001  (of any kind: without it there is nothing to read)
+        except Exception:  # noqa: BLE001  (NVML is missing or does not work: there is nothing to read)
             self._nvml = None
 
     def read(self) -> GpuState | None:
-        """Return how the GPU is now."""
+        """Return the current state of the GPU, or None if NVML does not work."""
         nvml = self._nvml
         if nvml is None:
             return None
@@ -50,17 +50,17 @@ class GpuReader:
             }
             reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(device)
             return GpuState(
-                # In a container, NVML counts processes by other numbers, and ours cannot be told from others.
+                # In a container, NVML reports process ids of the host, so that this process is not found.
                 used_bytes=used.get(os.getpid()),
                 utilization=nvml.nvmlDeviceGetUtilizationRates(device).gpu / 100,
                 clock_mhz=nvml.nvmlDeviceGetClockInfo(device, nvml.NVML_CLOCK_SM),
                 slowdowns=tuple(name for bit, name in SLOWDOWNS.items() if reasons & bit),
             )
-        except Exception:  # noqa: BLE001  (NVML raises by kind of GPU and rights; a reading is not worth a candidate)
+        except Exception:  # noqa: BLE001  (some GPUs and users lack a query; that must not fail the candidate)
             return None
 
 
-def physical_number(number: int) -> int:
-    """Return NVML's number of a GPU: NVML does not heed CUDA_VISIBLE_DEVICES, providers do."""
+def find_physical_number(number: int) -> int:
+    """Return NVML's number of a GPU. Unlike providers, NVML ignores CUDA_VISIBLE_DEVICES."""
     visible = [part.strip() for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     return int(visible[number]) if number < len(visible) and visible[number].isdigit() else number

@@ -1,4 +1,8 @@
-"""What the search needs of measuring: an executor that launches candidates, and candidates that measure blocks."""
+"""The interfaces between measuring and searching.
+
+Search code depends on these protocols only. `ortune.worker.executor` implements them with processes; tests and
+benchmarks implement them with simulations and recordings.
+"""
 
 from __future__ import annotations
 
@@ -12,31 +16,31 @@ from ortune.worker.session_info import SessionInfo
 
 
 class LiveCandidate(Protocol):
-    """A candidate with a session that can be measured; it does not run while it is not measured."""
+    """A candidate whose session exists and can be measured. It uses no CPU time between blocks."""
 
     @property
     def config(self) -> Config:
-        """The candidate's config."""
+        """The config of the candidate."""
 
     @property
     def session_info(self) -> SessionInfo:
-        """What the session turned out to be."""
+        """Facts about the session."""
 
     def measure(self, plan: BlockPlan) -> Block | Failure:
-        """Measure one block. After a Failure the candidate is gone."""
+        """Measure one block. After a failure the candidate is closed."""
 
     def close(self) -> None:
-        """End it; may be called more than once."""
+        """Close the candidate. It may be called more than once."""
 
 
 class Executor(Protocol):
-    """Makes candidates live. Search code cannot tell whether they are processes or recordings."""
+    """Launches candidates."""
 
     def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[LiveCandidate | Failure]:
-        """Make all of them live, side by side; one answer for each config, in the same order.
+        """Launch all candidates at the same time, and return one result per config, in the same order.
 
-        The first config ever launched must be the default: its outputs are the reference.
+        The first config that is ever launched must be the baseline: its outputs are the reference.
         """
 
     def now_s(self) -> float:
-        """Return the time on a clock that only goes forward, in seconds."""
+        """Return the time of a monotonic clock, in seconds."""

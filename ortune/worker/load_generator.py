@@ -1,8 +1,8 @@
-"""Makes calls arrive as the load wants it: back to back, from several callers, or at a rate.
+"""Generates the load of a block: calls back to back, from several callers, or at a rate.
 
-Each of the three generators calls without a measured lead-in first, then through a window whose CPU time is read at
-both ends, and returns what happened in the window. Their own work between calls is a reading of the clock and an
-append; `run()` releases the interpreter lock, so callers do not wait for each other in Python.
+Each of the three generators first makes unmeasured calls, the lead-in. Then comes the window, whose CPU time is read at
+both ends. The generators return what happened in the window. Between two calls they only read the clock and append to a
+list. `run()` releases the interpreter lock, so that callers do not wait for each other in Python.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.worker.block import BlockPlan
-from ortune.worker.prctl import PR_SET_TIMERSLACK, prctl
+from ortune.worker.prctl import minimize_timer_slack
 from ortune.workload import Load
 
 S = TypeVar("S")
 R = TypeVar("R")
 
 EARLY_NS = 2_000_000
-"""Time before the first arrival in which all callers get ready."""
+"""Time between the start of the callers and the first arrival."""
 
 
 class Clock(Protocol):
-    """The time. Tests put a simulated one in its place."""
+    """A clock and its threads. Tests use a simulated one."""
 
     def now_ns(self) -> int:
-        """Return the time on a clock that only goes forward."""
+        """Return the time of a monotonic clock."""
 
     def sleep_ns(self, duration_ns: int) -> None:
-        """Return after that time."""
+        """Sleep for this time."""
 
     def cpu_ns(self) -> int:
-        """Return the CPU time of this process."""
+        """Return the CPU time of this process so far."""
 
     def start(self, target: Callable[[], None]) -> Callable[[], None]:
-        """Run a function in a thread of its own, and return a function that waits for its end."""
+        """Start a thread that runs a function, and return a function that waits for its end."""
 
 
 class RealClock:
@@ -51,14 +51,14 @@ class RealClock:
     cpu_ns = staticmethod(time.process_time_ns)
 
     def sleep_ns(self, duration_ns: int) -> None:
-        """Return after that time."""
+        """Sleep for this time."""
         time.sleep(duration_ns / 1e9)
 
     def start(self, target: Callable[[], None]) -> Callable[[], None]:
-        """Run a function in a thread of its own."""
+        """Start a thread that runs a function, and return a function that waits for its end."""
 
         def run() -> None:
-            wake_on_time()
+            minimize_timer_slack()
             target()
 
         thread = threading.Thread(target=run, daemon=True)
@@ -66,25 +66,20 @@ class RealClock:
         return thread.join
 
 
-def wake_on_time() -> None:
-    """Ask the kernel not to delay this thread's wake-ups: it may by 50 µs otherwise."""
-    prctl(PR_SET_TIMERSLACK, 1)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Window(Generic[R]):
     """What happened in the window of a block.
 
     Attributes:
-        latencies_ns: Of each call that counts: from its start, or from its arrival where calls arrive at a rate.
-        positions: Which sample each of them was fed with.
-        service_ns: Mean duration of these calls from start to end.
-        n_calls: Calls' worth of work done in the window; those that overlap its ends count in part.
-        wall_ns: Its length.
-        lead_in_ns: Time before it.
-        before: What `read` returned at its start.
-        after: What `read` returned at its end.
-        cpu_between_ns: CPU time spent while no call was under way; None where calls follow each other at once.
+        latencies_ns: Latency of each call, from its start, or from its arrival where requests arrive at a rate.
+        positions: Position of the sample of each call.
+        service_ns: Mean duration of the calls from start to end.
+        n_calls: Amount of work done in the window, in calls. Calls that overlap its ends count in part.
+        wall_ns: Duration of the window.
+        lead_in_ns: Duration of the lead-in.
+        before: Result of `read` at the start.
+        after: Result of `read` at the end.
+        cpu_between_ns: CPU time spent while no call was running, per call; None unless requests arrive at a rate.
     """
 
     latencies_ns: NDArray[np.int64]
@@ -105,17 +100,17 @@ def generate_load(
     read: Callable[[bool], R],
     clock: Clock | None = None,
 ) -> Window[R]:
-    """Put the load of a plan on a session.
+    """Generate the load of a plan, and return what happened in the window.
 
     Args:
         call: Makes one call with one sample.
-        samples: What calls are fed with, in turn; where the turn begins is drawn from the plan's seed.
-        plan: How long, and with which load.
-        read: Reads whatever is to be known at the window's start (given True) and at its end (given False).
-        clock: The time.
+        samples: Samples of the calls, used in turn. The plan's seed determines the first one.
+        plan: The load, and for how long.
+        read: Called with True at the start of the window, and with False at its end.
+        clock: The clock; None for the real one.
 
     Raises:
-        Exception: Whatever a call raises.
+        Exception: Any exception that a call raises.
     """
     clock = clock or RealClock()
     if plan.load.scenario == "single-stream":
@@ -125,8 +120,8 @@ def generate_load(
     return open_loop(call, samples, plan, read, clock)
 
 
-def turn(samples: Sequence[S], first: int) -> Iterator[S]:
-    """Return an endless iterator over the samples that begins at one of them."""
+def cycle_from(samples: Sequence[S], first: int) -> Iterator[S]:
+    """Return an endless iterator over the samples that starts at this position."""
     first %= len(samples)
     return itertools.cycle([*samples[first:], *samples[:first]])
 
@@ -134,9 +129,9 @@ def turn(samples: Sequence[S], first: int) -> Iterator[S]:
 def back_to_back(
     call: Callable[[S], Any], samples: Sequence[S], plan: BlockPlan, read: Callable[[bool], R], clock: Clock
 ) -> Window[R]:
-    """Call one after the other. The window ends with the first call that ends after its planned length."""
+    """Make calls one after the other. The window ends with the first call that ends after its planned duration."""
     now = clock.now_ns
-    sample = turn(samples, plan.seed).__next__
+    sample = cycle_from(samples, plan.seed).__next__
     lead_in = now()
     call(sample())
     n_before = 1
@@ -144,7 +139,7 @@ def back_to_back(
         call(sample())
         n_before += 1
     before = read(True)
-    # One reading of the clock between calls serves as the end of one and the start of the next.
+    # One reading of the clock is both the end of a call and the start of the next.
     start = now()
     stamps = [start]
     append = stamps.append
@@ -171,7 +166,7 @@ def back_to_back(
 
 
 class Callers:
-    """Threads that call. What one of them raises is raised where they are waited for."""
+    """Threads that make calls. `join` raises the first exception of any of them."""
 
     def __init__(self, clock: Clock, targets: Sequence[Callable[[], None]]) -> None:
         self.error: BaseException | None = None
@@ -181,16 +176,16 @@ class Callers:
         def run() -> None:
             try:
                 target()
-            except BaseException as error:  # noqa: BLE001  (it is raised again by the main thread)
+            except BaseException as error:  # noqa: BLE001  (`join` raises it again)
                 self.error = self.error or error
 
         return run
 
     def join(self) -> None:
-        """Wait for all of them.
+        """Wait for all threads to end.
 
         Raises:
-            BaseException: What the first that failed has raised.
+            BaseException: The first exception that a thread raised.
         """
         for join in self._joins:
             join()
@@ -201,7 +196,7 @@ class Callers:
 def closed_loop(
     call: Callable[[S], Any], samples: Sequence[S], plan: BlockPlan, read: Callable[[bool], R], clock: Clock
 ) -> Window[R]:
-    """Let several callers call back to back; the window is cut out of the middle, while all of them are busy."""
+    """Let several callers make calls back to back. The window lies in the middle, while all of them are busy."""
     n_clients = plan.load.clients
     now = clock.now_ns
     stopping = False
@@ -209,7 +204,7 @@ def closed_loop(
     firsts = [plan.seed + number * len(samples) // n_clients for number in range(n_clients)]
 
     def caller(number: int) -> Callable[[], None]:
-        sample = turn(samples, firsts[number]).__next__
+        sample = cycle_from(samples, firsts[number]).__next__
         append = stamps[number].append
 
         def run() -> None:
@@ -224,7 +219,7 @@ def closed_loop(
     callers = Callers(clock, [caller(number) for number in range(n_clients)])
 
     def wait(duration_ns: int, n_calls: Callable[[int], int]) -> None:
-        """Sleep, and on until each caller has made so many calls."""
+        """Sleep for this time, and then until each caller has made `n_calls(number)` calls."""
         clock.sleep_ns(duration_ns)
         while not callers.error and any(len(each) < n_calls(number) for number, each in enumerate(stamps)):
             clock.sleep_ns(max(duration_ns // 10, 1_000_000))
@@ -243,11 +238,11 @@ def closed_loop(
     positions = np.concatenate(
         [(first + np.arange(len(each) - 1)) % len(samples) for first, each in zip(firsts, stamps, strict=True)]
     )
-    counts = (ends > start) & (ends <= end)
-    latencies = (ends - starts)[counts]
+    is_inside = (ends > start) & (ends <= end)
+    latencies = (ends - starts)[is_inside]
     return Window(
         latencies_ns=latencies,
-        positions=positions[counts],
+        positions=positions[is_inside],
         service_ns=float(latencies.mean()),
         n_calls=work_within(starts, ends, start, end),
         wall_ns=end - start,
@@ -258,23 +253,24 @@ def closed_loop(
 
 
 def work_within(starts: NDArray[np.int64], ends: NDArray[np.int64], start: int, end: int) -> float:
-    """Return how many calls' worth of work lies in a window; a call that is half inside counts as a half.
+    """Return the amount of work inside a window, in calls. A call that is half inside counts as one half.
 
-    A count of whole calls would jump by one with the phase of the window, which in a short block is several percent.
+    A count of whole calls would depend on the phase of the window by one call, which is several percent of a short
+    block.
     """
     inside = np.clip(np.minimum(ends, end) - np.maximum(starts, start), 0, None)
     return float((inside / np.maximum(ends - starts, 1)).sum())
 
 
 def draw_arrivals(load: Load, window_start_ns: int, window_end_ns: int, seed: int) -> NDArray[np.int64]:
-    """Return when requests arrive, in ns from 0 to the window's end, with at least one in the window.
+    """Return the arrival times of requests, from 0 to the end of the window, with at least one inside the window.
 
-    The gaps of a Poisson process are exponential. The same seed gives the same arrivals, so that two candidates can
-    be measured under the very same traffic.
+    The times between arrivals of a Poisson process are exponentially distributed. The same seed gives the same
+    arrivals, so that two candidates can be measured under the same traffic.
     """
     assert load.rate_per_s is not None
     gap_ns = 1e9 / load.rate_per_s
-    # A window in which nothing arrives tells nothing; it is as rare as a block is well planned.
+    # Without an arrival in the window there would be nothing to measure. Blocks are planned long enough to avoid that.
     window_end_ns = max(window_end_ns, window_start_ns + int(gap_ns) + 1)
     if load.arrivals == "periodic":
         return np.arange(0.0, window_end_ns, gap_ns).astype(np.int64)
@@ -292,11 +288,12 @@ def draw_arrivals(load: Load, window_start_ns: int, window_end_ns: int, seed: in
 def open_loop(
     call: Callable[[S], Any], samples: Sequence[S], plan: BlockPlan, read: Callable[[bool], R], clock: Clock
 ) -> Window[R]:
-    """Let requests arrive on schedule, whether or not earlier ones are done; callers take them in that order.
+    """Let requests arrive on schedule, whether or not earlier ones are done. Callers serve them in order of arrival.
 
-    Latency counts from the intended arrival, so that a request that waits for a free caller, or whose caller wakes
-    late, is charged for it. Requests that are still waiting a whole window after the window's end are given up, with
-    the time that they have waited so far: that only happens when more arrives than can be served.
+    Latency counts from the scheduled arrival. It therefore includes the wait for a free caller, and the delay of a
+    caller that wakes up late. Requests that still wait one window's duration after the end of the window are given up;
+    their latency is the time that they have waited so far. That happens only if more requests arrive than can be
+    served.
     """
     window_start, window_end = plan.lead_in_ns, plan.lead_in_ns + plan.duration_ns
     due = draw_arrivals(plan.load, window_start, window_end, plan.seed)
@@ -305,13 +302,13 @@ def open_loop(
     now, cpu = clock.now_ns, clock.cpu_ns
     base = now() + EARLY_NS
     give_up = base + window_end + plan.duration_ns
-    # Per request: start, end, and the process's CPU time at both.
+    # For each request: its start and end, and the process's CPU time at both.
     marks: list[tuple[int, int, int, int] | None] = [None] * n
-    take = itertools.count().__next__
+    take_number = itertools.count().__next__
     arrivals: list[int] = (due + base).tolist()
 
     def caller() -> None:
-        while (number := take()) < n:
+        while (number := take_number()) < n:
             arrival = arrivals[number]
             while (early := arrival - now()) > 0:
                 clock.sleep_ns(early)
@@ -337,7 +334,7 @@ def open_loop(
         latencies_ns=latencies,
         positions=(plan.seed + numbers) % len(samples),
         service_ns=float((ends - starts).mean()),
-        # One request that is served at the window's very end would leave nothing to divide by.
+        # Avoids a division by zero if the only request is served at the very end of the window.
         n_calls=max(work_within(starts, ends, start, end), 0.5),
         wall_ns=end - start,
         lead_in_ns=start - base,
@@ -348,10 +345,10 @@ def open_loop(
 
 
 def cpu_between(marks: Sequence[tuple[int, int, int, int]]) -> float:
-    """Return the CPU time spent while no call was under way, in all gaps together, for each call.
+    """Return the CPU time spent while no call was running, divided by the number of calls.
 
     Args:
-        marks: Of each call: start and end, and the process's CPU time at both.
+        marks: For each call: its start and end, and the process's CPU time at both.
     """
     spent = 0
     ordered = sorted(marks)

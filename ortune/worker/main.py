@@ -1,7 +1,7 @@
-"""The worker: a process of its own for one candidate. It creates the session, checks it, and measures blocks.
+"""The worker: a process that creates the sessions of one candidate, checks their outputs, and measures blocks.
 
-Started by the parent as `python -m ortune.worker.main HANDLE`. It answers one request at a time, and ends when
-the pipe is closed. Between requests the parent suspends it.
+The parent starts it as `python -m ortune.worker.main HANDLE`, where HANDLE is the worker's end of a pipe. The worker
+answers one request at a time and ends when the pipe is closed. The parent suspends it between requests.
 """
 
 from __future__ import annotations
@@ -21,15 +21,22 @@ from ortune.worker.runtime import read_runtime
 
 
 def limit_memory(limit_bytes: int) -> None:
-    """Make allocations beyond the limit fail, so that a candidate that eats memory fails instead of the host."""
+    """Make allocations beyond the limit fail, so that a candidate that needs too much memory does not harm the host."""
     if sys.platform == "win32":  # pragma: no cover
         return
     import resource
 
-    # RLIMIT_DATA counts private writable memory; RLIMIT_AS would count reserved addresses too.
+    # RLIMIT_DATA counts private writable memory. RLIMIT_AS would count reserved addresses too.
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     limit = limit_bytes if hard == resource.RLIM_INFINITY else min(limit_bytes, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+
+
+def disable_garbage_collection() -> None:
+    """Prevent collections during blocks. They would run at random times and be measured."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
 
 
 def serve(connection: Any, make: Callable[[protocol.LoadRequest], CandidateSession] = CandidateSession) -> None:
@@ -48,39 +55,34 @@ def serve(connection: Any, make: Callable[[protocol.LoadRequest], CandidateSessi
                 if request.memory_limit_bytes is not None:
                     limit_memory(request.memory_limit_bytes)
                 candidate = make(request)
-                loaded = candidate.load()
+                session_info = candidate.load()
                 stage = "check"
-                answer = candidate.check(loaded)
-                if isinstance(answer, Failure):
-                    reply = protocol.FailureReply(answer)
+                checked = candidate.check(session_info)
+                if isinstance(checked, Failure):
+                    reply = protocol.FailureReply(checked)
                 else:
-                    reply = protocol.LoadedReply(answer, read_runtime())
-                    # Collections at odd moments would be measured; what is alive now stays alive.
-                    gc.collect()
-                    gc.freeze()
-                    gc.disable()
+                    reply = protocol.LoadedReply(checked, read_runtime())
+                    disable_garbage_collection()
             else:
                 if candidate is None:
-                    raise RuntimeError("nothing is loaded")
+                    raise RuntimeError("a block was requested before the session was loaded")
                 reply = candidate.measure(request.plan)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever it is, it is the candidate's failure)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (any error is a failure of the candidate)
             reply = protocol.FailureReply(make_failure(error, stage))
         connection.send_bytes(protocol.encode(reply))
 
 
 def main(make: Callable[[protocol.LoadRequest], CandidateSession] = CandidateSession) -> None:
-    """Serve the parent whose pipe the last argument names."""
+    """Serve the parent. The last command-line argument is the handle of the pipe."""
     die_with_parent()
-    # Ctrl-C is the parent's affair.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     try:
         serve(protocol.connect(sys.argv[-1]), make)
     except (BrokenPipeError, ConnectionResetError):
         pass
     finally:
         sys.stdout.flush()
-        # Without the interpreter's own way out: destructors of a broken session must not hang.
-        os._exit(0)
+        os._exit(0)  # destructors of a broken session may hang
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Compares a candidate's outputs with the default's: tensors, strings, and lists of dicts."""
+"""Compares the outputs of a candidate with the reference: tensors, strings, and lists of dicts."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ortune.workload import Tolerance
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """How far outputs lie apart.
+    """The difference between two sets of outputs.
 
     Attributes:
-        max_error: Largest absolute difference as a share of the output's largest value, over all outputs.
-        fault: Why the outputs do not agree, for people; empty when they do.
+        max_error: Largest absolute difference, as a fraction of the output's largest value, over all outputs.
+        fault: Human-readable reason why the outputs do not match; empty if they match.
     """
 
     max_error: float = 0.0
@@ -26,10 +26,13 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Pickler(pickle.Pickler):
-    """Writes arrays so that every NumPy reads them: by itself, NumPy 2 names modules that NumPy 1 does not have."""
+    """Writes arrays so that every version of NumPy can read them.
+
+    NumPy 2's own pickles contain names of modules that NumPy 1 does not have.
+    """
 
     def reducer_override(self, value: Any) -> Any:
-        """Return what makes an array anew, for arrays of numbers and of objects (strings)."""
+        """Return a function and its arguments that rebuild an array of numbers or of objects (strings)."""
         if isinstance(value, np.ndarray) and type(value) is np.ndarray and value.dtype.kind != "V":
             if value.dtype == object:
                 return _make_objects, (value.shape, value.ravel().tolist())
@@ -54,19 +57,19 @@ def _make_scalar(dtype: str, data: bytes) -> Any:
 
 
 def save_outputs(path: Path, outputs: Sequence[Any]) -> None:
-    """Write outputs for other workers, whose NumPy may be another one, to compare theirs with."""
+    """Write outputs to a file that other workers can read, even with another version of NumPy."""
     with path.open("wb") as file:
         _Pickler(file, protocol=5).dump(list(outputs))
 
 
 def load_outputs(path: Path) -> list[Any]:
-    """Read what `save_outputs` wrote. The file is in a folder that only this user can write to."""
+    """Read the file of `save_outputs`. It must be in a folder that only this user can write to."""
     with path.open("rb") as file:
         return list(pickle.load(file))  # noqa: S301
 
 
 def describe_outputs(names: Sequence[str], outputs: Sequence[Any]) -> dict[str, str]:
-    """Return each output's type and shape, such as `float32[1,1000]`."""
+    """Return the type and shape of each output, such as `float32[1,1000]`."""
     return {name: _describe(value) for name, value in zip(names, outputs, strict=True)}
 
 
@@ -90,16 +93,16 @@ def compare_outputs(
 ) -> Difference:
     """Compare all outputs with the reference.
 
-    NaN equals NaN, and an infinity equals the same infinity. Floats must lie within the tolerance, or within one step
-    where they come out of a dequantization; 8-bit integers may differ by one, which is a rounding the other way; all
-    else must be equal.
+    NaN equals NaN, and an infinity equals the same infinity. Floats must be within the tolerance, or within one step
+    if they are dequantized. 8-bit integers may differ by one, which is a difference in rounding. Everything else must
+    be equal.
 
     Args:
         names: Names of the outputs.
-        reference: The default's outputs.
-        outputs: The candidate's.
-        tolerance: How far floats may lie apart.
-        quanta: By output, the step between neighbouring values of dequantized ones.
+        reference: The reference outputs.
+        outputs: The outputs of the candidate.
+        tolerance: Tolerance for floats.
+        quanta: For each output that is dequantized at the end: the step between two adjacent values.
     """
     worst = 0.0
     for name, expected, actual in zip(names, reference, outputs, strict=True):
@@ -118,7 +121,7 @@ def _compare(expected: Any, actual: Any, tolerance: Tolerance) -> Difference:
     if isinstance(expected, np.ndarray) and isinstance(actual, np.ndarray):
         return _compare_arrays(expected, actual, tolerance)
     if type(expected) is not type(actual):
-        return Difference(fault=f"a {type(actual).__name__} instead of a {type(expected).__name__}")
+        return Difference(fault=f"type {type(actual).__name__} instead of {type(expected).__name__}")
     if isinstance(expected, Mapping):
         return _compare_mappings(expected, actual, tolerance)
     if isinstance(expected, list | tuple):
@@ -132,9 +135,9 @@ def _compare(expected: Any, actual: Any, tolerance: Tolerance) -> Difference:
 
 def _compare_mappings(expected: Mapping[Any, Any], actual: Mapping[Any, Any], tolerance: Tolerance) -> Difference:
     if expected.keys() != actual.keys():
-        return Difference(fault="other keys")
+        return Difference(fault="different keys")
     if expected and all(isinstance(value, float) for value in expected.values()):
-        # One array, so that a tolerance that is a share of the largest value sees all of them.
+        # Compare them as one array: the tolerance is relative to the largest value of all.
         keys = list(expected)
         left, right = ([mapping[key] for key in keys] for mapping in (expected, actual))
         return _compare_arrays(np.asarray(left), np.asarray(right), tolerance)
@@ -173,7 +176,7 @@ def _compare_floats(expected: np.ndarray, actual: np.ndarray, tolerance: Toleran
     if unlike:
         return Difference(
             max_error=float("inf"),
-            fault=f"{unlike} of {expected.size} values are NaN or infinite on one side",
+            fault=f"{unlike} of {expected.size} values are NaN or infinite in only one of the two",
         )
     scale = float(np.abs(expected[finite]).max(initial=0.0))
     error = np.abs(actual[finite] - expected[finite])
@@ -184,6 +187,6 @@ def _compare_floats(expected: np.ndarray, actual: np.ndarray, tolerance: Toleran
     if outside:
         return Difference(
             max_error=share,
-            fault=f"{outside} of {expected.size} values differ too much, by up to {share:.2g} of the largest",
+            fault=f"{outside} of {expected.size} values differ too much, by up to {share:.2g} of the largest value",
         )
     return Difference(max_error=share)

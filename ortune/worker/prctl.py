@@ -1,4 +1,4 @@
-"""Asks the Linux kernel for what a process or thread may have of it (prctl(2)); elsewhere nothing happens."""
+"""Per-process and per-thread options of the Linux kernel, prctl(2). On other systems these functions do nothing."""
 
 from __future__ import annotations
 
@@ -18,6 +18,16 @@ def prctl(option: int, value: int) -> None:
 
 
 def die_with_parent() -> None:
-    """Ask the kernel to end this process when its parent ends, even while it is suspended."""
-    if sys.platform == "linux":  # there is no SIGKILL on Windows
+    """Make the kernel kill this process when its parent ends, even while this process is suspended."""
+    if sys.platform == "linux":  # Windows has no SIGKILL
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of all descendants whose own parent ends, so that it can end daemons too."""
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def minimize_timer_slack() -> None:
+    """Make sleeps of this thread end on time. By default, the kernel may extend each by 50 µs."""
+    prctl(PR_SET_TIMERSLACK, 1)

@@ -1,4 +1,4 @@
-"""A worker process, seen from the parent."""
+"""The parent's side of a worker process: start it, exchange messages with it, suspend and resume it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,29 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-
-TIME_TO_DIE_S = 10.0
+EXIT_TIMEOUT_S = 10.0
+"""Time to wait for the end of a process that has closed its pipe."""
 
 
 class WorkerProcess:
-    """A candidate in a process of its own."""
+    """A candidate in its worker process.
 
-    loaded: SessionInfo
+    Args:
+        config: The config of the candidate.
+        command: Program and arguments that start a worker.
+        log_path: File for its stdout and stderr.
+        environment: Environment variables to set, in addition to those of this process and of the config.
+        on_close: Called with this object when the process has ended.
+
+    Attributes:
+        session_info: Facts about its session. Set by `finish_loading`, as is `runtime`.
+        runtime: Versions of the software that it runs.
+
+    Raises:
+        OSError: The process cannot be started.
+    """
+
+    session_info: SessionInfo
     runtime: Runtime
 
     def __init__(
@@ -55,27 +70,32 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """The process id."""
+        """The id of the process."""
         return self._process.pid
 
     def send(self, request: protocol.Request) -> None:
-        """Send a request; a worker that is gone already is noticed when its reply is read."""
+        """Send a request. If the worker has ended, reading the reply will report it."""
         with contextlib.suppress(OSError):
             self._pipe.send_bytes(protocol.encode(request))
 
     def finish_loading(self, deadline_s: float, build_s: float | None = None) -> Failure | None:
-        """Wait until the session is there, and suspend the worker; `build_s` is what compiling took before."""
+        """Wait until the session is loaded and checked, then suspend the worker.
+
+        Args:
+            deadline_s: Maximum time to wait.
+            build_s: Time that compiling the model took in an earlier launch, for `session_info`.
+        """
         reply = self._receive(deadline_s, "load")
         if isinstance(reply, Failure):
             return reply
         assert isinstance(reply, protocol.LoadedReply)
-        self.session_info = msgspec.structs.replace(reply.loaded, log=read_log(self._log_path), build_s=build_s)
+        self.session_info = msgspec.structs.replace(reply.session_info, log=read_log(self._log_path), build_s=build_s)
         self.runtime = reply.runtime
         self._suspend()
         return None
 
     def measure(self, plan: BlockPlan) -> Block | Failure:
-        """Resume, measure one block, and suspend. This process sleeps on the pipe meanwhile."""
+        """Resume the worker, measure one block, and suspend it. This process sleeps in the meantime."""
         reply = self._ask(protocol.MeasureRequest(plan=plan), plan.deadline_s)
         if isinstance(reply, Failure):
             return reply
@@ -97,7 +117,7 @@ class WorkerProcess:
         )
 
     def close(self) -> None:
-        """Kill the worker, suspended or not, and wait for its end."""
+        """Kill the worker, even if it is suspended, and wait for its end. It may be called more than once."""
         self._process.kill()
         self._process.wait()
         self._pipe.close()
@@ -109,7 +129,7 @@ class WorkerProcess:
         try:
             self._control.resume()
         except psutil.Error:
-            return self._fail(self._cause_of_death("measure"))
+            return self._fail(self._explain_end("measure"))
         self.send(request)
         reply = self._receive(deadline_s, "measure")
         if not isinstance(reply, Failure):
@@ -117,17 +137,17 @@ class WorkerProcess:
         return reply
 
     def _receive(self, deadline_s: float, stage: str) -> protocol.Reply | Failure:
-        """Sleep until the reply is there, for at most `deadline_s`."""
+        """Sleep until the reply arrives, for at most `deadline_s`."""
         try:
             if not self._pipe.poll(deadline_s):
-                message = f"no answer within {deadline_s:.0f} s"
+                message = f"no reply within {deadline_s:.0f} s"
                 return self._fail(Failure(kind="timeout", stage=stage, message=message))
             reply: protocol.Reply = protocol.decode_reply(self._pipe.recv_bytes())
         except (EOFError, OSError):
-            return self._fail(self._cause_of_death(stage))
+            return self._fail(self._explain_end(stage))
         except msgspec.MsgspecError as error:
             return self._fail(
-                Failure(kind="exception", stage=stage, message=f"the worker's answer is garbled: {error}")
+                Failure(kind="exception", stage=stage, message=f"the worker sent an invalid message: {error}")
             )
         if isinstance(reply, protocol.FailureReply):
             return self._fail(reply.failure)
@@ -138,15 +158,15 @@ class WorkerProcess:
         self.close()
         return failure
 
-    def _cause_of_death(self, stage: str) -> Failure:
+    def _explain_end(self, stage: str) -> Failure:
         try:
-            status = self._process.wait(TIME_TO_DIE_S)
+            status = self._process.wait(EXIT_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            return Failure(kind="exit", stage=stage, message="the worker closed its pipe and went on running")
+            return Failure(kind="exit", stage=stage, message="the worker closed its pipe but did not exit")
         return explain_exit(status, " ".join(read_log(self._log_path)[-2:]), stage)
 
     def _suspend(self) -> None:
-        with contextlib.suppress(psutil.Error):  # it died; the next request tells how
+        with contextlib.suppress(psutil.Error):  # it has ended; the next request reports why
             self._control.suspend()
 
 

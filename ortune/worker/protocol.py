@@ -1,6 +1,6 @@
 """The messages between the parent and a worker, and the pipe that carries them.
 
-ONNX Runtime and custom operators print to stdout, so the messages go through a pipe of their own.
+The pipe is separate from stdout, because ONNX Runtime and custom operators print to stdout.
 """
 
 from __future__ import annotations
@@ -22,16 +22,21 @@ from ortune.workload import Tolerance
 
 
 class LoadRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Create the session, run it once, and compare its outputs with the reference.
+    """A request to create the sessions, run them once, and compare the outputs with the reference.
 
     Attributes:
-        reference_path: File with the default's outputs; the worker writes it if `is_reference`.
-        n_sessions: Sessions of the model that run side by side.
-        quanta: By output: the step between neighbouring values of outputs that are dequantized at the end.
-        compare_values: Whether values are compared; else types and shapes alone.
-        memory_limit_bytes: Private memory that the worker may take, or None.
-        usable: CPUs on which foreign use is watched.
-        background_load: Process id of the background load, or None. Its CPU use is part of the load, not noise.
+        model_path: Path of the ONNX file.
+        config: Settings of the sessions.
+        feed_path: File with the samples; see `ortune.workload.inputs.load_feed`.
+        reference_path: File with the reference outputs. The worker writes it if `is_reference` is set.
+        is_reference: Whether this candidate is the baseline that the others are compared with.
+        n_sessions: Number of sessions in the worker, all of the same model.
+        tolerance: Tolerance for differences in outputs.
+        quanta: For each output that is dequantized at the end: the step between two adjacent values.
+        compare_values: Whether to compare values. If not, only types and shapes are compared.
+        memory_limit_bytes: Maximum private memory of the worker; None for no limit.
+        usable: CPUs on which the use by other processes is monitored.
+        background_load: Process id of the background load, or None. Its CPU use is not counted as noise.
     """
 
     model_path: str
@@ -49,7 +54,7 @@ class LoadRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class MeasureRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Measure one block."""
+    """A request to measure one block."""
 
     plan: BlockPlan
 
@@ -58,14 +63,14 @@ Request = LoadRequest | MeasureRequest
 
 
 class LoadedReply(msgspec.Struct, frozen=True, tag=True):
-    """The session is there."""
+    """The sessions exist, and their outputs were checked."""
 
-    loaded: SessionInfo
+    session_info: SessionInfo
     runtime: Runtime
 
 
 class BlockReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A block was measured. The arrays are little-endian 64-bit integers; see `Block` for what they mean."""
+    """A block was measured. The fields are those of `Block`, with arrays as little-endian 64-bit integers."""
 
     samples: bytes
     cases: bytes | None
@@ -83,7 +88,7 @@ class BlockReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class FailureReply(msgspec.Struct, frozen=True, tag=True):
-    """It did not work."""
+    """The request failed."""
 
     failure: Failure
 
@@ -98,12 +103,12 @@ decode_reply = msgspec.msgpack.Decoder(Reply).decode
 def spawn(
     command: Sequence[str], *, environment: Mapping[str, str], log: IO[bytes]
 ) -> tuple[subprocess.Popen[bytes], Connection]:
-    """Start a worker and return it with the parent's end of its pipe.
+    """Start a worker, and return its process and the parent's end of its pipe.
 
     Args:
-        command: Program and arguments; the worker's end of the pipe is appended as a last argument.
-        environment: Its whole environment.
-        log: Where its stdout and stderr go.
+        command: Program and arguments. The handle of the worker's end of the pipe is appended as the last argument.
+        environment: The complete environment of the worker.
+        log: File for the worker's stdout and stderr.
     """
     here, there = Pipe(duplex=True)
     inherited: dict[str, Any]
@@ -114,7 +119,7 @@ def spawn(
             "creationflags": subprocess.CREATE_NEW_PROCESS_GROUP,
         }
     else:
-        # A process group of its own: Ctrl-C reaches the parent alone, which ends its workers in order.
+        # With a separate process group, Ctrl-C reaches only the parent, which then ends its workers in order.
         inherited = {"pass_fds": [there.fileno()], "process_group": 0}
     try:
         process = subprocess.Popen(
@@ -134,7 +139,7 @@ def spawn(
 
 
 def connect(handle: str) -> Connection:
-    """Return the worker's end of the pipe, given the last argument of its command line."""
+    """Return the worker's end of the pipe, given the last argument of the worker's command line."""
     if sys.platform == "win32":  # pragma: no cover
         from multiprocessing.connection import PipeConnection
 

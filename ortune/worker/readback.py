@@ -1,4 +1,4 @@
-"""Reads back what a session is, and finds settings that did not take effect."""
+"""Reads back the settings of a session, and finds those that did not take effect."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from ortune.worker.session_info import PoolThread, SessionInfo
 
 LD_PRELOAD = "LD_PRELOAD"
 
-
 PINNING_S = 1.0
-"""Time that the threads of a pool have to pin themselves."""
+"""Maximum time for the threads of a pool to pin themselves."""
 
 
 def read_settings(session: Any, config: Config) -> dict[str, int | bool | str]:
-    """Return a config's settings as the session has them, by the id of their knob; enums by name."""
+    """Return the values that a session has for the settings of its config, by knob id. Enums are given by name."""
     options = session.get_session_options()
     settings: dict[str, int | bool | str] = {}
     for name in config.session_options:
@@ -31,27 +30,33 @@ def read_settings(session: Any, config: Config) -> dict[str, int | bool | str]:
         settings[name] = options.get_session_config_entry(name)
     found = session.get_provider_options()
     for provider, wanted in config.providers:
-        # A provider may keep an option to itself; what it shows is compared.
-        shown = {name: str(value) for name, value in found.get(provider, {}).items()}
-        settings |= {f"{alias_of(provider)}.{name}": shown[name] for name in wanted if name in shown}
+        # Some providers do not report all of their options.
+        reported = {name: str(value) for name, value in found.get(provider, {}).items()}
+        settings |= {f"{alias_of(provider)}.{name}": reported[name] for name in wanted if name in reported}
     return settings
 
 
 def read_preloaded(config: Config) -> tuple[str, ...]:
-    """Return which of the libraries that the config preloads are mapped into this process."""
+    """Return the libraries of the config's LD_PRELOAD that are mapped into this process."""
     wanted = [Path(path) for path in re.split("[ :]+", config.environment.get(LD_PRELOAD, "")) if path]
     try:
         mapped = Path("/proc/self/maps").read_text()
     except OSError:
         return ()
-    # A link is mapped by what it leads to.
+    # The kernel lists the target of a symbolic link.
     return tuple(str(path) for path in wanted if str(path.resolve()) in mapped)
 
 
 def read_pool(ids: frozenset[int], config: Config, n_sessions: int) -> tuple[PoolThread, ...]:
-    """Return where the threads of a session may run.
+    """Return the CPUs that the threads of the pools may run on.
 
-    Each pins itself when it first runs, which may be after the session is there: they are waited for.
+    Threads pin themselves when they first run, which may be after the session was created. Wait for them for at most
+    `PINNING_S`.
+
+    Args:
+        ids: Ids of the threads.
+        config: Config of the sessions.
+        n_sessions: Number of sessions in this process.
     """
     end_s = time.monotonic() + PINNING_S
     threads = cpu.read_threads(ids)
@@ -62,9 +67,10 @@ def read_pool(ids: frozenset[int], config: Config, n_sessions: int) -> tuple[Poo
 
 
 def find_unpinned(config: Config, threads: tuple[PoolThread, ...], n_sessions: int) -> str:
-    """Return which groups of CPUs have no thread pinned to them, for people; empty when all have, or none can be told.
+    """Return a human-readable fault if no thread is pinned to one of the config's groups of CPUs, else "".
 
-    A pinning that the kernel refuses is only logged, and the thread runs anywhere.
+    If the kernel refuses to pin a thread, ONNX Runtime only logs an error, and the thread may run anywhere. Where the
+    operating system does not report threads, no fault is found.
     """
     sessions = [config.of_session(number).session_config for number in range(n_sessions)]
     affinities = [entries[AFFINITIES] for entries in sessions if entries.get(AFFINITIES)]
@@ -74,28 +80,28 @@ def find_unpinned(config: Config, threads: tuple[PoolThread, ...], n_sessions: i
     found = sorted(thread.cpus for thread in threads)
     if all(group in found for group in groups):
         return ""
-    return f"workers were to be pinned to CPUs {groups}, counted from 0, but may run on {found}"
+    return f"threads should be pinned to CPUs {groups}, counted from 0, but may run on {found}"
 
 
-def find_unapplied(config: Config, loaded: SessionInfo, n_sessions: int = 1) -> str:
-    """Return what did not take effect, for people; empty when all did, as far as can be told."""
+def find_unapplied(config: Config, session_info: SessionInfo, n_sessions: int = 1) -> str:
+    """Return the first setting that did not take effect, as a human-readable fault, or "" if none is found."""
     wanted = config.settings
-    for name, value in loaded.settings.items():
-        if not is_same(value, wanted[name]):
-            return f"{name} is {value!r} after {wanted[name]!r} was set"
-    missing = [name for name, _ in config.providers if name not in loaded.providers]
+    for name, value in session_info.settings.items():
+        if not is_same_value(value, wanted[name]):
+            return f"{name} was set to {wanted[name]!r}, but is {value!r}"
+    missing = [name for name, _ in config.providers if name not in session_info.providers]
     if missing:
         return f"the session runs without {', '.join(missing)}"
-    if loaded.nodes and not loaded.nodes.get(config.provider):
-        others = ", ".join(f"{count} on {name}" for name, count in loaded.nodes.items())
-        return f"{config.provider} took none of the nodes: {others}"
-    if config.environment.get(LD_PRELOAD) and sys.platform == "linux" and not loaded.preloaded:
-        return f"{config.environment[LD_PRELOAD]} is not in the process, though {LD_PRELOAD} names it"
-    return find_unpinned(config, loaded.threads, n_sessions)
+    if session_info.nodes and not session_info.nodes.get(config.provider):
+        others = ", ".join(f"{count} on {name}" for name, count in session_info.nodes.items())
+        return f"{config.provider} runs none of the nodes: {others}"
+    if config.environment.get(LD_PRELOAD) and sys.platform == "linux" and not session_info.preloaded:
+        return f"{LD_PRELOAD} is {config.environment[LD_PRELOAD]}, but the library is not loaded"
+    return find_unpinned(config, session_info.threads, n_sessions)
 
 
-def is_same(found: int | bool | str, wanted: int | bool | str) -> bool:
-    """Return whether a value that was read back is the one that was set; providers spell booleans in their own way."""
+def is_same_value(found: int | bool | str, wanted: int | bool | str) -> bool:
+    """Return whether two values of a setting are the same. Providers spell booleans differently."""
     booleans = {"true": "1", "false": "0"}
     one, other = (booleans.get(str(value).lower(), str(value).lower()) for value in (found, wanted))
     return one == other

@@ -1,6 +1,7 @@
-"""Asks the installed onnxruntime what it is and which of its providers work, in child processes.
+"""Examines the installed onnxruntime: its version, and which of its providers work.
 
-This process imports none of it: libraries of providers stay loaded, start threads, and may take it down.
+The parent imports neither onnxruntime nor the libraries of its providers: they start threads, cannot be unloaded, and
+may crash the process. It asks child processes instead.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ import msgspec
 
 from ortune.worker.session_info import Runtime
 
-CODE = """
+READ_RUNTIME = """
 import sys, msgspec
-from ortune.worker.main import read_runtime
+from ortune.worker.runtime import read_runtime
 sys.stdout.write("\\n" + msgspec.json.encode(read_runtime()).decode())
 """
-TIMEOUT_S = 60.0
+READ_RUNTIME_TIMEOUT_S = 60.0
 
 PROBE = """
 import sys
@@ -33,73 +34,19 @@ session = make_session(sys.argv[1], Config(providers=chain_of(sys.argv[2])))
 sys.exit(0 if session.get_providers()[0] == sys.argv[2] else 3)
 """
 PROBE_TIMEOUT_S = 120.0
-"""TensorRT takes a while to start, and builds an engine."""
+"""TensorRT needs long to start, and builds an engine."""
 
 PROBE_MODEL = "CAg6PwoOCgF4CgF4EgF5IgNBZGQSAXBaFAoBeBIPCg0IARIJCgIIBAoDCOgHYhQKAXkSDwoNCAESCQoCCAQKAwjoB0IECgAQEg=="
-"""An Add, as an ONNX file: `tests/test_providers.py` makes it."""
+"""An ONNX file with one Add node, in Base64. `tests/test_providers.py` generates it."""
 
 NOT_FOR_SEARCHES = frozenset({"AzureExecutionProvider"})
-"""Calls a service elsewhere."""
+"""Providers that a search ignores: this one calls a remote service."""
 
 DISTRIBUTION = re.compile(r"onnxruntime(-gpu|-openvino|-directml|-qnn|-rocm|-migraphx|-training|-silicon)?")
 
 
-def read_installed_runtime() -> Runtime | None:
-    """Return the installed onnxruntime's version and providers, or None where it cannot be imported."""
-    try:
-        done = subprocess.run([sys.executable, "-P", "-c", CODE], capture_output=True, timeout=TIMEOUT_S, check=True)
-        return msgspec.json.decode(done.stdout.splitlines()[-1], type=Runtime)
-    except (OSError, subprocess.SubprocessError, msgspec.DecodeError, IndexError):
-        return None
-
-
-def installed_version() -> str:
-    """Return the version of the installed onnxruntime without importing it; empty where it is not told."""
-    for distribution in importlib.metadata.distributions():
-        if DISTRIBUTION.fullmatch(str(distribution.metadata["Name"]).lower().replace("_", "-")):
-            return distribution.version
-    return ""
-
-
-def find_provider_fault(provider: str) -> str:
-    """Return why a provider of the installed onnxruntime does not run here, for people; empty if it does."""
-    try:
-        with tempfile.TemporaryDirectory(prefix="ortune-") as folder:
-            path = Path(folder) / "probe.onnx"
-            path.write_bytes(base64.b64decode(PROBE_MODEL))
-            done = subprocess.run(
-                [sys.executable, "-P", "-c", PROBE, str(path), provider],
-                capture_output=True,
-                text=True,
-                timeout=PROBE_TIMEOUT_S,
-                check=False,
-            )
-    except subprocess.TimeoutExpired:
-        return f"it did not run a graph of one node within {PROBE_TIMEOUT_S:.0f} s"
-    except OSError as error:
-        return f"cannot start a process: {error.strerror}"
-    if done.returncode == 0:
-        return ""
-    return explain_provider_fault(done.stdout + done.stderr, done.returncode)
-
-
-def explain_provider_fault(log: str, status: int) -> str:
-    """Return the cause that onnxruntime has logged, in a line."""
-    text = re.sub(r"\x1b\[[0-9;]*m", "", log)
-    library = re.search(r"(\S+\.(?:so|dll)[\w.]*): cannot open shared object file", text) or re.search(
-        r'which depends on "([^"]+)" which is missing', text
-    )
-    if library:
-        return f"the library {library[1]} is missing"
-    errors = [line for line in text.splitlines() if re.search(r"\[E:|Error|error|FAIL", line)]
-    if errors:
-        line = re.sub(r".*\[ONNXRuntimeError\] : \d+ : |^.*?\] ", "", errors[-1]).strip()
-        return line[:200]
-    return f"the process ended with status {status}" if status != 3 else "ONNX Runtime left it out without a word"
-
-
 def read_runtime() -> Runtime:
-    """Return the versions of what this worker runs."""
+    """Return the versions of the software in this process. It imports onnxruntime: call it in a child process."""
     import platform
 
     import onnxruntime
@@ -112,3 +59,68 @@ def read_runtime() -> Runtime:
         python=platform.python_version(),
         ortune=__version__,
     )
+
+
+def read_installed_runtime() -> Runtime | None:
+    """Return the result of `read_runtime` in a child process, or None if onnxruntime cannot be imported."""
+    command = [sys.executable, "-P", "-c", READ_RUNTIME]
+    try:
+        child = subprocess.run(command, capture_output=True, timeout=READ_RUNTIME_TIMEOUT_S, check=True)
+        return msgspec.json.decode(child.stdout.splitlines()[-1], type=Runtime)
+    except (OSError, subprocess.SubprocessError, msgspec.DecodeError, IndexError):
+        return None
+
+
+def find_installed_version() -> str:
+    """Return the version of the installed onnxruntime from its metadata, without importing it; "" if unknown."""
+    for distribution in importlib.metadata.distributions():
+        if DISTRIBUTION.fullmatch(str(distribution.metadata["Name"]).lower().replace("_", "-")):
+            return distribution.version
+    return ""
+
+
+def find_provider_fault(provider: str) -> str:
+    """Return a human-readable reason why a provider does not work on this host, or "" if it works.
+
+    A child process creates a session with the provider, on a graph of one node.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix="ortune-") as folder:
+            path = Path(folder) / "probe.onnx"
+            path.write_bytes(base64.b64decode(PROBE_MODEL))
+            child = subprocess.run(
+                [sys.executable, "-P", "-c", PROBE, str(path), provider],
+                capture_output=True,
+                text=True,
+                timeout=PROBE_TIMEOUT_S,
+                check=False,
+            )
+    except subprocess.TimeoutExpired:
+        return f"it did not load a graph of one node within {PROBE_TIMEOUT_S:.0f} s"
+    except OSError as error:
+        return f"cannot start a process: {error.strerror}"
+    if child.returncode == 0:
+        return ""
+    return explain_provider_fault(child.stdout + child.stderr, child.returncode)
+
+
+def explain_provider_fault(log: str, status: int) -> str:
+    """Return, in one line, why a provider does not work.
+
+    Args:
+        log: Output of the child process.
+        status: Its exit status.
+    """
+    text = re.sub(r"\x1b\[[0-9;]*m", "", log)
+    library = re.search(r"(\S+\.(?:so|dll)[\w.]*): cannot open shared object file", text) or re.search(
+        r'which depends on "([^"]+)" which is missing', text
+    )
+    if library:
+        return f"the library {library[1]} is missing"
+    errors = [line for line in text.splitlines() if re.search(r"\[E:|Error|error|FAIL", line)]
+    if errors:
+        line = re.sub(r".*\[ONNXRuntimeError\] : \d+ : |^.*?\] ", "", errors[-1]).strip()
+        return line[:200]
+    if status == 3:
+        return "ONNX Runtime created the session without it"
+    return f"the process exited with status {status}"

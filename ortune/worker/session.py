@@ -1,9 +1,13 @@
-"""Makes ONNX Runtime sessions out of configs. onnxruntime is imported when the first one is made."""
+"""Makes ONNX Runtime sessions and their options from configs.
+
+onnxruntime is imported by the functions, so that importing this module is cheap.
+"""
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ortune.errors import UsageError
@@ -17,112 +21,114 @@ ENUMS = {
     "execution_mode": "ExecutionMode",
     "execution_order": "ExecutionOrder",
 }
-"""Attributes of SessionOptions that are enums, and their types; configs name their members."""
+"""Attributes of SessionOptions that are enums, and their types. Configs contain the names of the members."""
 
 ASSIGNMENT_ENTRY = "session.record_ep_graph_assignment_info"
 
 CUDA_BASED = frozenset({"CUDAExecutionProvider", "TensorrtExecutionProvider", "NvTensorRTRTXExecutionProvider"})
-"""Providers whose libraries may lie in wheels of NVIDIA's, from where onnxruntime must load them by itself."""
+"""Providers that need NVIDIA libraries. If these come from NVIDIA's wheels, onnxruntime must load them explicitly."""
 
 
-def make_session_options(config: Config) -> onnxruntime.SessionOptions:
-    """Return SessionOptions with all settings of a config.
+def make_session(
+    model_path: str | os.PathLike[str],
+    config: Config,
+    *,
+    attributes: Mapping[str, int | bool | str] | None = None,
+    entries: Mapping[str, str] | None = None,
+    record_assignment: bool = False,
+) -> onnxruntime.InferenceSession:
+    """Create a session with the options and providers of a config.
+
+    Unlike onnxruntime by default, it never falls back silently to another provider.
+
+    Args:
+        model_path: Path of the ONNX file.
+        config: The config. A global thread pool must be set up before, by `set_global_thread_pool`.
+        attributes: Attributes of SessionOptions to set in addition, such as `{"enable_profiling": True}`.
+        entries: Configuration entries of SessionOptions to set in addition.
+        record_assignment: Whether the session records which nodes each provider runs, for `count_nodes`.
 
     Raises:
-        UsageError: This onnxruntime has no attribute or enum member of that name.
+        UsageError: This onnxruntime does not have an option or a provider.
+        Exception: Any exception that onnxruntime raises for a model that it cannot load.
+    """
+    import onnxruntime
+
+    known = onnxruntime.get_available_providers()
+    for name, _ in config.providers:
+        # onnxruntime itself only warns, and creates the session without the provider.
+        if name not in known:
+            raise UsageError(
+                f"This onnxruntime ({onnxruntime.__version__}) does not have {name}. It has {', '.join(known)}.",
+            )
+    if config.provider in CUDA_BASED and hasattr(onnxruntime, "preload_dlls"):
+        onnxruntime.preload_dlls()
+    if record_assignment:
+        entries = {**(entries or {}), ASSIGNMENT_ENTRY: "1"}
+    return onnxruntime.InferenceSession(
+        os.fspath(model_path),
+        sess_options=make_session_options(config, attributes=attributes, entries=entries),
+        providers=[name for name, _ in config.providers],
+        provider_options=[options for _, options in config.providers],
+        # With the fallback, onnxruntime replaces a provider that fails by the CPU, which would be another config.
+        enable_fallback=0,
+    )
+
+
+def time_session_creation(
+    model_path: str | os.PathLike[str],
+    config: Config,
+    *,
+    attributes: Mapping[str, int | bool | str] | None = None,
+    entries: Mapping[str, str] | None = None,
+    record_assignment: bool = False,
+) -> tuple[onnxruntime.InferenceSession, int]:
+    """Create a session, and return it with the time that creating it took, in nanoseconds.
+
+    The time does not include the import of onnxruntime. Arguments and exceptions are those of `make_session`.
+    """
+    import onnxruntime  # noqa: F401
+
+    start = time.perf_counter_ns()
+    session = make_session(
+        model_path, config, attributes=attributes, entries=entries, record_assignment=record_assignment
+    )
+    return session, time.perf_counter_ns() - start
+
+
+def make_session_options(
+    config: Config,
+    *,
+    attributes: Mapping[str, int | bool | str] | None = None,
+    entries: Mapping[str, str] | None = None,
+) -> onnxruntime.SessionOptions:
+    """Return SessionOptions with all settings of a config.
+
+    Args:
+        config: The config.
+        attributes: Attributes to set in addition, such as `{"optimized_model_filepath": "optimized.onnx"}`.
+        entries: Configuration entries to set in addition.
+
+    Raises:
+        UsageError: This onnxruntime does not have an attribute or an enum member.
     """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    for name, value in config.session_options.items():
+    for name, value in {**config.session_options, **(attributes or {})}.items():
         _set_attribute(options, "SessionOptions", name, value)
-    for name, text in config.session_config.items():
+    for name, text in {**config.session_config, **(entries or {})}.items():
         options.add_session_config_entry(name, text)
     if config.global_thread_pool:
         options.use_per_session_threads = False
     return options
 
 
-_shared: list[ThreadPool] = []
-
-
-def set_global_thread_pool(config: Config) -> None:
-    """Size the pool that all sessions of this process share, if the config has one; before its first session.
-
-    It can be done once: the same pool again is no fault.
-
-    Raises:
-        UsageError: This onnxruntime cannot, or the process has a pool of other sizes.
-    """
-    if not config.global_thread_pool or config.global_thread_pool in _shared:
-        return
-    if _shared:
-        raise UsageError(
-            f"This process has a global pool of {_shared[0].intra_op_num_threads} threads already.",
-            "It can be made once: use one config with a global pool in a process.",
-        )
-    import onnxruntime
-
-    if not hasattr(onnxruntime, "set_global_thread_pool_sizes"):
-        raise UsageError(f"onnxruntime {onnxruntime.__version__} has no set_global_thread_pool_sizes.")
-    pool = config.global_thread_pool
-    onnxruntime.set_global_thread_pool_sizes(pool.intra_op_num_threads, pool.inter_op_num_threads)
-    _shared.append(pool)
-
-
-def make_session(model_path: str, config: Config, *, record_assignment: bool = False) -> onnxruntime.InferenceSession:
-    """Create a session with a config's options and providers, and without ONNX Runtime's silent fallback.
-
-    Args:
-        model_path: Path of the ONNX file.
-        config: Its settings.
-        record_assignment: Whether the session is to keep which provider got which nodes.
-
-    Raises:
-        UsageError: This onnxruntime does not know an option or a provider.
-        Exception: Whatever onnxruntime raises for a model that it cannot load.
-    """
-    import onnxruntime
-
-    known = onnxruntime.get_available_providers()
-    for name, _ in config.providers:
-        # onnxruntime only warns, and goes on without it.
-        if name not in known:
-            raise UsageError(f"onnxruntime {onnxruntime.__version__} here has no {name}; it has {', '.join(known)}.")
-    if config.provider in CUDA_BASED and hasattr(onnxruntime, "preload_dlls"):
-        onnxruntime.preload_dlls()
-    options = make_session_options(config)
-    if record_assignment:
-        options.add_session_config_entry(ASSIGNMENT_ENTRY, "1")
-    return onnxruntime.InferenceSession(
-        os.fspath(model_path),
-        sess_options=options,
-        providers=[name for name, _ in config.providers],
-        provider_options=[options for _, options in config.providers],
-        # With the fallback on, a provider that fails is replaced by the CPU, and the config measures something else.
-        enable_fallback=0,
-    )
-
-
-def time_session_creation(
-    model_path: str, config: Config, *, record_assignment: bool = False
-) -> tuple[onnxruntime.InferenceSession, int]:
-    """Create a session, and return it with the time that this takes, in ns; the import of onnxruntime does not count.
-
-    Takes the arguments of `make_session`, and raises what it raises.
-    """
-    import onnxruntime  # noqa: F401
-
-    start = time.perf_counter_ns()
-    session = make_session(model_path, config, record_assignment=record_assignment)
-    return session, time.perf_counter_ns() - start
-
-
 def make_run_options(config: Config) -> onnxruntime.RunOptions | None:
-    """Return RunOptions with a config's run settings, or None where it has none.
+    """Return RunOptions with the run settings of a config, or None if it has none.
 
     Raises:
-        UsageError: This onnxruntime has no attribute of that name.
+        UsageError: This onnxruntime does not have an attribute.
     """
     if not config.run_config and not config.run_options:
         return None
@@ -136,10 +142,58 @@ def make_run_options(config: Config) -> onnxruntime.RunOptions | None:
     return options
 
 
-def count_nodes(session: Any) -> dict[str, int]:
-    """Return how many nodes each provider got; empty where this onnxruntime does not tell.
+def _set_attribute(options: Any, kind: str, name: str, value: int | bool | str) -> None:
+    import onnxruntime
 
-    Nodes are those of the graph as it was when it was split among providers; a provider may fuse its own later.
+    version = onnxruntime.__version__
+    hint = "Use the onnxruntime version that the config was made with."
+    if not hasattr(options, name):
+        raise UsageError(f"This onnxruntime ({version}) does not have {kind}.{name}.", hint)
+    if name in ENUMS:
+        members = getattr(onnxruntime, ENUMS[name]).__members__
+        if value not in members:
+            raise UsageError(
+                f"This onnxruntime ({version}) does not have the {name} {value!r}. It has {', '.join(members)}.", hint
+            )
+        value = members[value]
+    setattr(options, name, value)
+
+
+_global_pools: list[ThreadPool] = []
+"""The global thread pool of this process, once it is set up."""
+
+
+def set_global_thread_pool(config: Config) -> None:
+    """Set up the thread pool that all sessions of this process share, if the config has one.
+
+    Call it before the first session is created. ONNX Runtime can set up the pool only once per process. Calling this
+    function again with the same pool has no effect.
+
+    Raises:
+        UsageError: This onnxruntime does not support it, or the process has a global pool of another size.
+    """
+    pool = config.global_thread_pool
+    if not pool or pool in _global_pools:
+        return
+    if _global_pools:
+        raise UsageError(
+            f"This process already has a global thread pool with {_global_pools[0].intra_op_num_threads} threads.",
+            "ONNX Runtime can set it up only once: use one config with a global thread pool per process.",
+        )
+    import onnxruntime
+
+    if not hasattr(onnxruntime, "set_global_thread_pool_sizes"):
+        raise UsageError(
+            f"This onnxruntime ({onnxruntime.__version__}) does not have set_global_thread_pool_sizes.",
+        )
+    onnxruntime.set_global_thread_pool_sizes(pool.intra_op_num_threads, pool.inter_op_num_threads)
+    _global_pools.append(pool)
+
+
+def count_nodes(session: Any) -> dict[str, int]:
+    """Return the number of nodes that each provider runs, or nothing if this onnxruntime does not report it.
+
+    Nodes are counted in the graph as it was when it was divided among providers. A provider may fuse its nodes later.
     """
     read = getattr(session, "get_provider_graph_assignment_info", None)
     if read is None:
@@ -148,21 +202,3 @@ def count_nodes(session: Any) -> dict[str, int]:
     for part in read():
         counts[part.ep_name] = counts.get(part.ep_name, 0) + len(part.get_nodes())
     return dict(sorted(counts.items(), key=lambda item: item[0] == CPU))
-
-
-def _set_attribute(options: Any, kind: str, name: str, value: int | bool | str) -> None:
-    import onnxruntime
-
-    if not hasattr(options, name):
-        raise UsageError(
-            f"onnxruntime {onnxruntime.__version__} has no {kind}.{name}.",
-            "Use the onnxruntime version that the config was made with.",
-        )
-    if name in ENUMS:
-        members = getattr(onnxruntime, ENUMS[name]).__members__
-        if value not in members:
-            raise UsageError(
-                f"onnxruntime {onnxruntime.__version__} has no {name} {value!r}; it has {', '.join(members)}."
-            )
-        value = members[value]
-    setattr(options, name, value)

@@ -6,30 +6,30 @@ import msgspec
 
 
 class PoolThread(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A thread that appeared while the session was created, and the CPUs that it is allowed on."""
+    """A thread that started while the session was created, and the CPUs that it may run on."""
 
     cpus: tuple[int, ...]
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a session turned out to be, read back after it was created and run once.
+    """Facts about a session, read back after it was created and run once.
 
     Attributes:
         load_ns: Time that creating the session took.
-        providers: Execution providers that the session has.
-        nodes: How many nodes each provider got, the CPU last; empty for the CPU alone, or where onnxruntime is too old.
-        threads: Pool threads with the CPUs that they are allowed on; empty where the system does not tell.
-        settings: SessionOptions, their entries and options of providers as the session has them, for those of the
-            config.
-        outputs: Each output's type and shape.
-        max_error: Largest difference of an output from the default's, as a share of the output's largest value;
-            for the first default, from its own second run.
-        deterministic: Whether the default's second run agreed with its first. Where it did not, only types and
-            shapes of outputs are compared.
-        build_s: Time that the provider took to compile the model, before and apart from this session; None where it
-            does not compile.
-        preloaded: Libraries of the config's LD_PRELOAD that are in the process.
-        log: What the worker printed while loading: ONNX Runtime's warnings and errors.
+        providers: Execution providers of the session.
+        nodes: Number of nodes that each provider runs, the CPU provider last. Empty if the session runs on the CPU
+            alone, or if this onnxruntime does not report it.
+        threads: Threads of the session's pools; empty if the operating system does not report them.
+        settings: Values that the session has for the settings of the config: attributes and entries of SessionOptions,
+            and options of providers.
+        outputs: Type and shape of each output.
+        max_error: Largest difference between an output and the baseline's, as a fraction of the output's largest value.
+            The first baseline is compared with a second run of itself. None if values are not compared.
+        deterministic: Whether two runs of the baseline agreed. If not, only types and shapes of outputs are compared.
+        build_s: Time that the provider took to compile the model, in a launch before this one; None if it does not
+            compile models.
+        preloaded: Libraries of the config's LD_PRELOAD that are mapped into the process.
+        log: Warnings and errors that ONNX Runtime printed while the session was loaded.
     """
 
     load_ns: int
@@ -46,7 +46,7 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Runtime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The software that a worker runs."""
+    """Versions of the software that a worker runs, and the available execution providers."""
 
     onnxruntime: str
     providers: tuple[str, ...]
