@@ -471,6 +471,13 @@ class TestFiles:
             export("genai", record_of(FULL), str(TINY_CNN), "r.json", path)
         assert path.read_text() == content
 
+    def test_a_record_is_not_changed(self, tmp_path: Path) -> None:
+        path = write(record_of(FULL), tmp_path / "r.json")
+        content = path.read_bytes()
+        with pytest.raises(UsageError, match="not a genai_config"):
+            export("genai", record_of(FULL), str(TINY_CNN), "r.json", path)
+        assert path.read_bytes() == content
+
     def test_embedded(self, tmp_path: Path) -> None:
         output = tmp_path / "tuned.onnx"
         done = export("embedded", record_of(FULL), str(TINY_CNN), "r.json", output)
@@ -522,7 +529,8 @@ class TestFiles:
         plain = onnxruntime.InferenceSession(str(TINY_CNN)).run(None, image)
         np.testing.assert_allclose(found[0], plain[0], atol=1e-5)
         assert "optimized at ORT_ENABLE_EXTENDED" in done.text
-        assert "intra_op_num_threads=2 (not part of a model file: set it on the session)" in done.unsupported
+        assert "intra_op_num_threads=2" in done.unsupported
+        assert "set them in the program" in done.text
         assert list(tmp_path.iterdir()) == [output]
 
     def test_a_broken_model(self, tmp_path: Path) -> None:
@@ -533,8 +541,9 @@ class TestFiles:
         assert not (tmp_path / "out.onnx").exists()
         with pytest.raises(ModelError, match="Cannot read"):
             export("embedded", record_of(FULL), str(broken), "r.json", tmp_path / "out.onnx")
-        with pytest.raises(ModelError, match="There is no file"):
-            export("embedded", record_of(FULL), str(tmp_path / "none.onnx"), "r.json", tmp_path / "out.onnx")
+        for target in ("ort", "embedded"):
+            with pytest.raises(ModelError, match="There is no file"):
+                export(target, record_of(FULL), str(tmp_path / "none.onnx"), "r.json", tmp_path / "out.onnx")
 
     def test_an_existing_file_is_not_overwritten(self, tmp_path: Path) -> None:
         path = tmp_path / "config.pbtxt"

@@ -6,7 +6,7 @@ import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortune.errors import UsageError
+from ortune.errors import ModelError, UsageError
 from ortune.export import (
     aspose,
     cpp,
@@ -114,6 +114,8 @@ def export(name: str, record: Record, model: str, source: str, output: Path | No
         raise UsageError(
             f"{name}: the output of this target is a file.", "Name the file with {output=FILE}.", option="to"
         )
+    if target.binary and not Path(model).is_file():
+        raise ModelError(f"There is no file {model}.", "Name the model after the record.")
     if output is not None:
         check_writable(output)
         if output.exists() and not target.merges:

@@ -49,8 +49,6 @@ def write(job: Job) -> str:
             settings[name] = int(LEVEL_NUMBERS.get(str(value), MODES.get(str(value), value)))
     try:
         model = onnx.load(source, load_external_data=False)
-    except FileNotFoundError:
-        raise ModelError(f"There is no file {source}.", "Name the model after the record.") from None
     except (OSError, DecodeError) as error:
         raise ModelError(f"Cannot read {source}: {error}.") from None
     kept = [entry for entry in model.metadata_props if entry.key != KEY]

@@ -13,6 +13,7 @@ from ortune.errors import UsageError
 from ortune.export.literals import LEVELS_WITHOUT_LAYOUT
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU
+from ortune.record.files import is_record
 from ortune.record.schema import tried_by
 
 OPTIONS = (
@@ -107,13 +108,14 @@ def _read_document(path: Path | None) -> dict[str, Any]:
     if path is None or not path.exists():
         return {}
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        content = path.read_bytes()
+        document = json.loads(content)
     except (OSError, ValueError) as error:
         raise UsageError(
             f"{path}: this file exists, and is not JSON: {error}.", "Name a genai_config.json.", option="output"
         ) from None
-    if not isinstance(document, dict):
-        raise UsageError(f"{path}: this JSON file is not an object.", "Name a genai_config.json.", option="output")
+    if not isinstance(document, dict) or is_record(content):
+        raise UsageError(f"{path}: this is not a genai_config.json.", "Name another file.", option="output")
     return document
 
 

@@ -32,8 +32,6 @@ def write(job: Job) -> str:
     for name in entries:
         pending.take_entry(name)
     provider = pending.take_providers()[0][0]
-    for name in pending.config.settings:
-        pending.explain(name, "not part of a model file: set it on the session")
     partial = job.output.with_name(f".{job.output.stem}.part{job.output.suffix}")
     config = msgspec.structs.replace(
         pending.config,
@@ -56,6 +54,8 @@ def write(job: Job) -> str:
         f"{saved.onnxruntime}.",
         "Load it with graph_optimization_level=ORT_DISABLE_ALL: it is optimized already.",
     ]
+    if pending.remaining:
+        lines.append("A model file does not store other settings: set them in the program.")
     if level in {"ORT_ENABLE_ALL", "ORT_ENABLE_LAYOUT"}:
         lines.append("It contains data layouts for this type of CPU. On another type it may fail or be slow.")
     if job.output.suffix == ".ort":
