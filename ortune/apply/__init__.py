@@ -1,1 +1,1 @@
-"""Puts a record to use: from Python, or in a program that knows nothing of it."""
+"""Use of records: from Python, in unmodified programs, and checks of a record on this host."""

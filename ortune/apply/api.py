@@ -1,4 +1,4 @@
-"""The Python interface to a record: options and sessions as the search found them best."""
+"""`ortune.create_session`, `ortune.session_options` and `ortune.run_options`."""
 
 from __future__ import annotations
 
@@ -17,70 +17,7 @@ from ortune.record.select import Sourced, choose, read_sourced
 from ortune.worker.session import make_run_options, make_session, make_session_options, set_global_thread_pool
 
 if TYPE_CHECKING:
-    import onnxruntime
-
-
-def session_options(
-    config: str | Path | Record,
-    *,
-    model: str | Path | None = None,
-    pick: int | None = None,
-    session: int = 0,
-    any_host: bool = False,
-    clients: int | None = None,
-    rate: str | float | None = None,
-    sessions: int | None = None,
-) -> onnxruntime.SessionOptions:
-    """Return SessionOptions with the settings of a record.
-
-    Where the config has a global pool, it is made, once in a process. Where the record is for another class of host,
-    they are ONNX Runtime's default, with a warning.
-
-    Args:
-        config: A record, or the path of one or of a bundle.
-        model: Path of the ONNX file, which a bundle for several models needs.
-        pick: Which point of its front, counted from 1; None for what it recommends.
-        session: Which of several sessions side by side they are for, counted from 0.
-        any_host: Whether a record for another class of host is used.
-        clients: Concurrent callers that there will be; this and the next two pick among the records of a bundle.
-        rate: Requests that will arrive a second.
-        sessions: Sessions of the model side by side.
-
-    Raises:
-        RecordError: The file holds no record for this model, or those of several, or has no such point.
-        UsageError: This onnxruntime does not know one of the settings.
-    """
-    chosen = _choose(config, pick, model, any_host=any_host, load=(clients, rate, sessions))
-    set_global_thread_pool(chosen)
-    return make_session_options(chosen.of_session(session))
-
-
-def run_options(
-    config: str | Path | Record,
-    *,
-    model: str | Path | None = None,
-    pick: int | None = None,
-    any_host: bool = False,
-    clients: int | None = None,
-    rate: str | float | None = None,
-    sessions: int | None = None,
-) -> onnxruntime.RunOptions | None:
-    """Return RunOptions with the settings of a record, to be passed to `run`, or None where it has none.
-
-    Args:
-        config: A record, or the path of one or of a bundle.
-        model: Path of the ONNX file, which a bundle for several models needs.
-        pick: Which point of its front, counted from 1; None for what it recommends.
-        any_host: Whether a record for another class of host is used.
-        clients: Concurrent callers that there will be; this and the next two pick among the records of a bundle.
-        rate: Requests that will arrive a second.
-        sessions: Sessions of the model side by side.
-
-    Raises:
-        RecordError: The file holds no record for this model, or those of several, or has no such point.
-        UsageError: This onnxruntime does not know one of the settings.
-    """
-    return make_run_options(_choose(config, pick, model, any_host=any_host, load=(clients, rate, sessions)))
+    from ortune.worker.session import InferenceSession, RunOptions, SessionOptions
 
 
 def create_session(
@@ -94,37 +31,143 @@ def create_session(
     clients: int | None = None,
     rate: str | float | None = None,
     sessions: int | None = None,
-) -> onnxruntime.InferenceSession:
+) -> InferenceSession:
     """Create a session for a model with the settings of a record.
 
-    Where the record is for another class of host, the session has ONNX Runtime's default, with a warning.
+    If the record is for another class of host, the session has ONNX Runtime's default settings, with a warning. A
+    warning also names what must be done outside the session: environment variables, IO binding and run options.
+
+    If the config has a global thread pool, the pool is created with the first session. A process can have only one.
 
     Args:
         model: Path of the ONNX file.
-        config: A record, or the path of one or of a bundle.
-        pick: Which point of its front, counted from 1; None for what it recommends.
-        any_model: Whether to skip the check that the record is for this model, which reads all of its files.
-        any_host: Whether a record for another class of host is used.
-        session: Which of several sessions side by side it is, counted from 0.
-        clients: Concurrent callers that there will be; this and the next two pick among the records of a bundle.
-        rate: Requests that will arrive a second.
-        sessions: Sessions of the model side by side.
+        config: A record, or the path of a record or bundle.
+        pick: Point of the record's Pareto front, counted from 1; None for the recommended point.
+        any_model: Whether to skip the check that the record is for this model, which reads all files of the model.
+        any_host: Whether to use a record for another class of host.
+        session: Index of the session, counted from 0, if the config is for several sessions in one process.
+        clients: Number of concurrent callers that the session will have. With `rate` and `sessions`, selects among the
+            records of a bundle.
+        rate: Requests that will arrive per second, as a number or as `50/s`.
+        sessions: Number of sessions of the model in one process.
+
+    Returns:
+        The session, an `onnxruntime.InferenceSession`.
 
     Raises:
-        RecordError: The file holds no record for this model, or has no such point.
-        UsageError: This onnxruntime does not know one of the settings.
+        RecordError: The file is not a record, has no record for this model, or has no such point.
+        UsageError: The installed onnxruntime does not support one of the settings, or the process has another global
+            thread pool.
         Exception: Whatever onnxruntime raises for a model that it cannot load.
+
+    Example:
+        >>> import ortune
+        >>> session = ortune.create_session("model.onnx", "tuned.json")
+        >>> session.get_providers()
+        ['CPUExecutionProvider']
     """
     load = (clients, rate, sessions)
     chosen = _choose(config, pick, None if any_model else model, any_host=any_host, load=load)
     if missing := missing_variables(chosen.environment):
         warnings.warn(missing, stacklevel=2)
     if chosen.io_binding:
-        warnings.warn("this config gains by IO binding: call run_with_iobinding instead of run", stacklevel=2)
+        warnings.warn("this config needs IO binding: call run_with_iobinding instead of run", stacklevel=2)
     if chosen.run_options or chosen.run_config:
         warnings.warn("this config has run options: pass ortune.run_options(config) to run", stacklevel=2)
     set_global_thread_pool(chosen)
     return make_session(os.fspath(model), chosen.of_session(session))
+
+
+def session_options(
+    config: str | Path | Record,
+    *,
+    model: str | Path | None = None,
+    pick: int | None = None,
+    session: int = 0,
+    any_host: bool = False,
+    clients: int | None = None,
+    rate: str | float | None = None,
+    sessions: int | None = None,
+) -> SessionOptions:
+    """Return SessionOptions with the settings of a record, for a session that you create yourself.
+
+    The process is not changed. If the config has a global thread pool (`record.config.global_thread_pool`), create the
+    pool yourself, once, before the first session: call `onnxruntime.set_global_thread_pool_sizes` with its two sizes.
+    `ortune.create_session` does that for you.
+
+    SessionOptions do not include execution providers, run options, IO binding and environment variables. If the record
+    is for another class of host, the options are ONNX Runtime's defaults, with a warning.
+
+    Args:
+        config: A record, or the path of a record or bundle.
+        model: Path of the ONNX file, required for a bundle for several models.
+        pick: Point of the record's Pareto front, counted from 1; None for the recommended point.
+        session: Index of the session, counted from 0, if the config is for several sessions in one process.
+        any_host: Whether to use a record for another class of host.
+        clients: Number of concurrent callers that the session will have. With `rate` and `sessions`, selects among the
+            records of a bundle.
+        rate: Requests that will arrive per second, as a number or as `50/s`.
+        sessions: Number of sessions of the model in one process.
+
+    Returns:
+        The options, an `onnxruntime.SessionOptions`.
+
+    Raises:
+        RecordError: The file is not a record, has no record for this model, or has no such point.
+        UsageError: The installed onnxruntime does not support one of the settings.
+
+    Example:
+        >>> import onnxruntime
+        >>> import ortune
+        >>> options = ortune.session_options("tuned.json")
+        >>> session = onnxruntime.InferenceSession("model.onnx", options)
+    """
+    chosen = _choose(config, pick, model, any_host=any_host, load=(clients, rate, sessions))
+    return make_session_options(chosen.of_session(session))
+
+
+def run_options(
+    config: str | Path | Record,
+    *,
+    model: str | Path | None = None,
+    pick: int | None = None,
+    any_host: bool = False,
+    clients: int | None = None,
+    rate: str | float | None = None,
+    sessions: int | None = None,
+) -> RunOptions | None:
+    """Return RunOptions with the settings of a record, or None if it has none. Pass them to each call of `run`.
+
+    If the record is for another class of host, the result is None, with a warning.
+
+    Args:
+        config: A record, or the path of a record or bundle.
+        model: Path of the ONNX file, required for a bundle for several models.
+        pick: Point of the record's Pareto front, counted from 1; None for the recommended point.
+        any_host: Whether to use a record for another class of host.
+        clients: Number of concurrent callers that the session will have. With `rate` and `sessions`, selects among the
+            records of a bundle.
+        rate: Requests that will arrive per second, as a number or as `50/s`.
+        sessions: Number of sessions of the model in one process.
+
+    Returns:
+        The options, an `onnxruntime.RunOptions`, or None.
+
+    Raises:
+        RecordError: The file is not a record, has no record for this model, or has no such point.
+        UsageError: The installed onnxruntime does not support one of the settings.
+
+    Example:
+        >>> import numpy
+        >>> import ortune
+        >>> session = ortune.create_session("model.onnx", "tuned.json")
+        >>> options = ortune.run_options("tuned.json")
+        >>> image = numpy.zeros((1, 3, 32, 32), numpy.float32)
+        >>> (probabilities,) = session.run(None, {"image": image}, options)
+        >>> probabilities.shape
+        (1, 10)
+    """
+    return make_run_options(_choose(config, pick, model, any_host=any_host, load=(clients, rate, sessions)))
 
 
 def _choose(

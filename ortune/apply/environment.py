@@ -1,6 +1,6 @@
-"""ORTUNE_CONFIG: tuned options in every Python program of an environment that has ortune, with no change to any.
+"""ORTUNE_CONFIG: tuned options for every Python program of an environment in which ortune is installed.
 
-The installed file `ortune.pth` calls `start_with_variable` when Python starts and the variable is there.
+The installed file `ortune.pth` calls `start` when Python starts and the variable is set.
 """
 
 from __future__ import annotations
@@ -9,27 +9,30 @@ import os
 import sys
 from typing import Any
 
-from ortune.apply.inside.finder import PLAN_VARIABLE, activate, start
+from ortune.apply.inside import finder
 
 CONFIG_VARIABLE = "ORTUNE_CONFIG"
-"""Paths of records, separated as those of PATH are."""
+"""Environment variable that holds paths of records, separated as in PATH."""
 
 
-def paths_in_variable() -> list[str]:
-    """Return the paths that the variable holds."""
+def read_config_variable() -> list[str]:
+    """Return the paths that ORTUNE_CONFIG holds; empty if it is not set."""
     return [path for path in os.environ.get(CONFIG_VARIABLE, "").split(os.pathsep) if path]
 
 
-def start_with_variable() -> None:
-    """Follow the plan of `ortune apply`, or else what ORTUNE_CONFIG names, as soon as onnxruntime is imported."""
-    if os.environ.get(PLAN_VARIABLE):
-        start()
-    elif paths_in_variable():
-        activate(_get_plan, environment=True)
+def start() -> None:
+    """Activate the plan of `ortune apply`, or otherwise the records that ORTUNE_CONFIG names."""
+    if os.environ.get(finder.PLAN_VARIABLE):
+        finder.start()
+    elif read_config_variable():
+        finder.activate(_make_plan, environment=True)
 
 
-def _get_plan() -> dict[str, Any]:
+def _make_plan() -> dict[str, Any]:
     from ortune.apply.install import plan_of
-    from ortune.apply.plan import Wish
+    from ortune.apply.plan import ApplyOptions
 
-    return plan_of(paths_in_variable(), Wish(), lambda text: print(f"ortune: {text}", file=sys.stderr))  # noqa: T201
+    def warn(text: str) -> None:
+        print(f"ortune: {text}", file=sys.stderr)  # noqa: T201
+
+    return plan_of(read_config_variable(), ApplyOptions(), warn)

@@ -1,4 +1,4 @@
-"""Turns this process into a program in which a plan is in force: its environment, and exec."""
+"""Replace this process with a program, and set up the environment in which the program gets tuned options."""
 
 from __future__ import annotations
 
@@ -13,30 +13,32 @@ from ortune.apply.inside.finder import PLAN_VARIABLE
 from ortune.errors import UsageError
 
 STARTUP = Path(__file__).parent / "inside" / "startup"
-"""Goes into PYTHONPATH, where every Python looks for a `sitecustomize` when it starts."""
+"""Folder for PYTHONPATH. It holds the `sitecustomize` that every Python imports when it starts."""
 
 SEPARATED_BY_SPACE = frozenset({"LD_PRELOAD"})
-"""Variables that hold lists: what is there already stays, behind what is added."""
+"""Variables that hold lists. New values are put before those that are set already."""
 
 
 def find_program(command: Sequence[str]) -> str:
     """Return the path of a command's program.
 
     Raises:
-        UsageError: There is no command, or no such program.
+        UsageError: The command is empty, or there is no such program.
     """
     import shutil
 
     if not command:
-        raise UsageError("There is no command after --.", "Write it there: ortune apply tuned.json -- python app.py.")
+        raise UsageError("There is no command after --.", "Write: ortune apply tuned.json -- python app.py.")
     program = shutil.which(command[0])
     if program is None:
         path = Path(command[0])
         if path.suffix == ".py" and path.is_file():
-            raise UsageError(f"{path} is not a program by itself.", f"Write: -- python {' '.join(command)}.")
+            raise UsageError(f"{path} is not an executable file.", f"Write: -- python {' '.join(command)}.")
         if path.is_file():
-            raise UsageError(f"{path} cannot be executed.", "Write the program that runs it in front.")
-        raise UsageError(f"There is no command {command[0]}.", "Check its name, and that its folder is in PATH.")
+            raise UsageError(f"{path} is not an executable file.", "Put the program that runs it first.")
+        raise UsageError(
+            f"There is no command {command[0]}.", "Check the name, and whether the command's folder is in PATH."
+        )
     return program
 
 
@@ -44,9 +46,9 @@ def make_environment(plan: str, settings: Mapping[str, str], inherited: Mapping[
     """Return the environment of the program.
 
     Args:
-        plan: What the hook is to do.
+        plan: What the hook does, as JSON.
         settings: Environment variables that the configs need.
-        inherited: The environment here.
+        inherited: Environment of this process.
     """
     environment = dict(inherited)
     for name, value in settings.items():
@@ -59,10 +61,10 @@ def make_environment(plan: str, settings: Mapping[str, str], inherited: Mapping[
 
 
 def replace_process(program: str, command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
-    """Become the program: its process id, signals, streams and exit code are its own.
+    """Become the program. It keeps this process id, and has its own signals, streams and exit code.
 
     Raises:
-        UsageError: The system refuses to start it.
+        UsageError: The system cannot start it.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -70,11 +72,11 @@ def replace_process(program: str, command: Sequence[str], environment: Mapping[s
         if os.name == "nt":
             import subprocess
 
-            # There, exec would return to the shell at once.
+            # On Windows, exec returns to the shell immediately.
             sys.exit(subprocess.call([program, *command[1:]], env=dict(environment)))
-        # Python ignores them, and a program would inherit that.
+        # Python ignores these signals, and the program would inherit that.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-        os.execve(program, list(command), dict(environment))  # noqa: S606  (what the user asks for)
+        os.execve(program, list(command), dict(environment))  # noqa: S606  (the user asks for it)
     except OSError as error:
         raise UsageError(f"Cannot run {program}: {error.strerror}.") from None

@@ -1,4 +1,4 @@
-"""`ortune.install`: tuned options for all sessions of this program, from inside."""
+"""`ortune.install`: tuned options for all sessions of the calling program."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ortune.apply.environment import CONFIG_VARIABLE, paths_in_variable
+from ortune.apply.environment import CONFIG_VARIABLE, read_config_variable
 from ortune.apply.inside import finder
-from ortune.apply.inside.finder import activate
-from ortune.apply.messages import describe_mismatch, load_of, missing_variables
-from ortune.apply.plan import Wish, choose_records, environment_of, make_plan
+from ortune.apply.messages import describe_mismatch, missing_variables
+from ortune.apply.plan import ApplyOptions, choose_records, environment_of, make_plan
 from ortune.errors import UsageError
 
 
@@ -27,69 +26,79 @@ def install(
     rate: str | float | None = None,
     sessions: int | None = None,
 ) -> None:
-    """Give every session of this process that loads a tuned model the options of its record, from now on.
+    """Give tuned options to all sessions that this process creates from now on for the models of some records.
 
-    Call it before the program makes sessions, best before it imports onnxruntime: entries of SessionOptions that were
-    made earlier cannot be read, and stay. Records for another class of host are left out with a warning.
+    Call it once, before the program creates sessions and, if possible, before it imports onnxruntime. Tuned options
+    replace those that the program sets; a setting that the search did not try keeps the program's value. SessionOptions
+    that were created before the call cannot be copied, so they are changed in place. Records for another class of host
+    are not used, with a warning.
 
     Args:
-        config: Records or bundles; None for those that ORTUNE_CONFIG names.
-        pick: Which point of the record's front, counted from 1; None for what it recommends.
-        any_model: Whether every session gets the settings, whatever its model.
+        config: Path of a record or bundle, or several paths; None for those that ORTUNE_CONFIG names.
+        pick: Point of the record's Pareto front, counted from 1; None for the recommended point.
+        any_model: Whether sessions of all models get the tuned options.
         any_host: Whether a record for another class of host is used.
-        keep_explicit: Whether options that the program sets by itself win over tuned ones.
-        explain: Whether each session is told of on stderr.
-        clients: Concurrent callers that there will be; this and the next two pick among records for several loads.
-        rate: Requests that will arrive a second.
-        sessions: Sessions of the model side by side.
+        keep_explicit: Whether options that the program sets take precedence over tuned ones.
+        explain: Whether to report the options of each session on stderr.
+        clients: Number of concurrent callers that the program will have. With `rate` and `sessions`, selects among
+            records for several loads.
+        rate: Requests that will arrive per second, as a number or as `50/s`.
+        sessions: Number of sessions of the model in one process.
 
     Raises:
-        RecordError: A file holds no records.
-        UsageError: There is nothing to install, or something was installed before.
+        RecordError: A file is not a record.
+        UsageError: No record is given, or records are already installed in this process.
+
+    Example:
+        >>> import ortune
+        >>> ortune.install("tuned.json")
+        >>> import onnxruntime
+        >>> session = onnxruntime.InferenceSession("model.onnx")  # has the options of tuned.json
     """
     if config is None:
-        config = paths_in_variable()
+        config = read_config_variable()
         if not config:
-            raise UsageError("There is no record to install.", f"Pass one, or name it in {CONFIG_VARIABLE}.")
+            raise UsageError("There is no record to install.", f"Pass a path, or set {CONFIG_VARIABLE}.")
     paths = [config] if isinstance(config, (str, Path)) else list(config)
     if not paths:
-        raise UsageError("There is no record to install.", "Pass the path of one.")
-    wish = Wish(
-        load=load_of(clients, rate, sessions),
+        raise UsageError("There is no record to install.", "Pass at least one path.")
+    options = ApplyOptions(
         pick=pick,
         any_model=any_model,
         any_host=any_host,
         keep_explicit=keep_explicit,
         explain=explain,
+        clients=clients,
+        rate=rate,
+        sessions=sessions,
     )
-    plan = plan_of(paths, wish, lambda text: warnings.warn(text, stacklevel=4))
-    if activate(lambda: plan):
+    plan = plan_of(paths, options, lambda text: warnings.warn(text, stacklevel=4))
+    if finder.activate(lambda: plan):
         return
-    if finder.from_environment:
-        # A program that installs records runs under `ortune apply` too.
-        if paths != paths_in_variable():
-            warnings.warn("records are in force from outside already; these are not installed", stacklevel=2)
-    else:
+    if not finder.from_environment:
         raise UsageError(
-            "Records are installed in this process already.", "Call ortune.install once, with all records."
+            "Records are already installed in this process.", "Call ortune.install once, with all records."
         )
+    # A program that installs records can also run under `ortune apply` or ORTUNE_CONFIG.
+    if paths != read_config_variable():
+        warnings.warn("this process already uses the records of its environment; these are not installed", stacklevel=2)
 
 
-def plan_of(paths: Sequence[str | Path], wish: Wish, warn: Callable[[str], None]) -> dict[str, Any]:
-    """Return the plan for some records in a process that has started already.
+def plan_of(paths: Sequence[str | Path], options: ApplyOptions, warn: Callable[[str], None]) -> dict[str, Any]:
+    """Return the plan for a process that is already running.
 
     Args:
         paths: Records or bundles.
-        wish: How they are to be used.
-        warn: Is told what cannot be done.
+        options: How they are used.
+        warn: Called with each warning.
 
     Raises:
-        OrtuneError: They cannot be read, or contradict each other.
+        OrtuneError: The records cannot be read, or contradict each other.
     """
-    choices = choose_records(paths, wish)
+    choices = choose_records(paths, options)
     for choice in choices:
         if not choice.applies:
             warn(describe_mismatch(choice))
     if missing := missing_variables(environment_of(choices)):
         warn(missing)
-    return make_plan(choices, wish, "ortune.install(..., explain=True) says why")
+    return make_plan(choices, options, "ortune.install(..., explain=True) shows why")

@@ -1,48 +1,54 @@
-"""What several ways of applying a record share: the load that is told, and what is told when a record does not fit."""
+"""Messages and checks that all uses of a record share."""
 
 from __future__ import annotations
 
 import os
 
 from ortune.apply.exec import SEPARATED_BY_SPACE
+from ortune.errors import Spelling, spell_in_python, spell_options
 from ortune.record.select import Choice
-from ortune.workload.values import Load, make_load
+from ortune.workload import Load, make_load
 
 
 def load_of(
     clients: int | None, rate: str | float | None, sessions: int | None, arrivals: str | None = None
 ) -> Load | None:
-    """Return the load that is told, or None if none is.
+    """Return the load that options describe, or None if none of them is given.
 
     Raises:
-        UsageError: It makes no sense.
+        UsageError: The options contradict each other.
     """
-    told = any(each is not None for each in (clients, rate, sessions, arrivals))
-    return make_load(clients, rate, arrivals, sessions) if told else None
+    is_given = any(each is not None for each in (clients, rate, sessions, arrivals))
+    return make_load(clients, rate, arrivals, sessions) if is_given else None
 
 
-def describe_mismatch(choice: Choice) -> str:
-    """Return that a record is not used, and why."""
+def describe_mismatch(choice: Choice, spell: Spelling = spell_in_python) -> str:
+    """Return a warning that a record is not used.
+
+    Args:
+        choice: The record.
+        spell: Spells options as the caller's interface does.
+    """
+    kept = f"Sessions of {choice.record.model.path} keep the program's own options."
     if choice.fits:
-        return (
-            f"{choice.source} is not used: its search proved nothing. Sessions of {choice.record.model.path} keep the "
-            "program's own options."
-        )
-    return (
-        f"{choice.source} is not used: {choice.why}. Sessions of {choice.record.model.path} keep the program's own "
-        "options. Search here, or use it all the same with any_host (--any-host)."
-    )
+        return f"{choice.source} is not used: its search proved no gain. {kept}"
+    hint = spell_options("Search on this host, or use the record anyway with {any_host}.", spell)
+    return f"{choice.source} is not used: {choice.why}. {kept} {hint}"
 
 
 def missing_variables(wanted: dict[str, str]) -> str:
-    """Return which variables should have been set before this process started; empty if none."""
-    missing = {name: value for name, value in wanted.items() if not _is_in_force(name, value)}
+    """Return a warning that names the environment variables that this process lacks; empty if there are none.
+
+    Args:
+        wanted: Environment variables that configs need.
+    """
+    missing = {name: value for name, value in wanted.items() if not _is_set(name, value)}
     settings = " ".join(f"{name}={value}" for name, value in missing.items())
     if not missing:
         return ""
-    return f"this config needs environment variables that only work when a process starts with them: {settings}"
+    return f"this config needs environment variables that must be set before the process starts: {settings}"
 
 
-def _is_in_force(name: str, value: str) -> bool:
+def _is_set(name: str, value: str) -> bool:
     here = os.environ.get(name, "")
     return here == value or (name in SEPARATED_BY_SPACE and set(value.split()) <= set(here.split()))

@@ -16,6 +16,11 @@ from ortune.knobs.config import CPU, Config, ThreadPool
 if TYPE_CHECKING:
     import onnxruntime
 
+    # For annotations in modules that do not import onnxruntime.
+    from onnxruntime import InferenceSession as InferenceSession
+    from onnxruntime import RunOptions as RunOptions
+    from onnxruntime import SessionOptions as SessionOptions
+
 ENUMS = {
     "graph_optimization_level": "GraphOptimizationLevel",
     "execution_mode": "ExecutionMode",

@@ -80,7 +80,7 @@ def check_not_tuned(log: Path) -> None:
     sessions = read_log(log)
     assert sessions
     assert not any(session["matched"] for session in sessions)
-    assert {session["why"] for session in sessions} == {"another model"}
+    assert {session["reason"] for session in sessions} == {"no record is for this model"}
 
 
 class TestCommand:
@@ -110,8 +110,8 @@ class TestCommand:
         sessions = read_log(log)
         assert {Path(session["model"]).name for session in sessions} == set(records)
         for session in sessions:
-            check_tuned(session, TUNED[Path(session["why"]).stem])
-            assert session["why"] == str(records[Path(session["model"]).name])
+            check_tuned(session, TUNED[Path(session["record"]).stem])
+            assert session["record"] == str(records[Path(session["model"]).name])
 
         left = run([*apply_command([other], tmp_path / "left"), *command])
         assert (left.returncode, left.stdout) == (0, plain.stdout)
@@ -240,8 +240,8 @@ class TestRapidocrApi:
             assert server.pid not in found
             stop(server)
         for session in read_log(log):
-            check_tuned(session, TUNED[Path(session["why"]).stem])
-            assert session["why"] == str(records[Path(session["model"]).name])
+            check_tuned(session, TUNED[Path(session["record"]).stem])
+            assert session["record"] == str(records[Path(session["model"]).name])
 
         plain, left = [
             self.answer_of(before, form, tmp_path / f"plain{number}.txt")

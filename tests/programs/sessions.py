@@ -1,6 +1,6 @@
-"""A program that knows nothing of ortune: creates sessions in the ways that programs do, and prints what they have.
+"""A program that does not use ortune. It creates sessions in various ways and prints the options that they have.
 
-Its arguments are ways; each prints a line of JSON.
+Its arguments are a model and names of functions below, each of which prints a line of JSON.
 """
 
 import json
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 
-def told(session):
+def describe(session):
     import numpy as np
 
     read = session.get_session_options()
@@ -48,19 +48,19 @@ def own_options(**attributes):
 def by_path(model):
     import onnxruntime
 
-    return told(onnxruntime.InferenceSession(model))
+    return describe(onnxruntime.InferenceSession(model))
 
 
 def by_bytes(model):
     from onnxruntime import InferenceSession
 
-    return told(InferenceSession(Path(model).read_bytes(), providers=["CPUExecutionProvider"]))
+    return describe(InferenceSession(Path(model).read_bytes(), providers=["CPUExecutionProvider"]))
 
 
 def by_pathlike(model):
     import onnxruntime
 
-    return told(onnxruntime.InferenceSession(path_or_bytes=Path(model), sess_options=None))
+    return describe(onnxruntime.InferenceSession(path_or_bytes=Path(model), sess_options=None))
 
 
 def explicit(model):
@@ -69,10 +69,10 @@ def explicit(model):
     options = own_options(intra_op_num_threads=2, log_severity_level=3)
     options.add_session_config_entry("session.intra_op_thread_affinities", "1")
     options.add_session_config_entry("session.intra_op.allow_spinning", "1")
-    answer = told(onnxruntime.InferenceSession(model, options, ["CPUExecutionProvider"]))
-    # The program's own object is the program's.
+    description = describe(onnxruntime.InferenceSession(model, options, ["CPUExecutionProvider"]))
+    # The program's own object must not change.
     return {
-        **answer,
+        **description,
         "own": [options.intra_op_num_threads, options.get_session_config_entry("session.intra_op_thread_affinities")],
     }
 
@@ -86,16 +86,16 @@ def subclass(model):
 
     session = Model(model)
     assert isinstance(session, onnxruntime.InferenceSession)
-    return told(session)
+    return describe(session)
 
 
 def shared(model):
-    """Options that two models share: the one must not see what the other is given."""
+    """Options that two models share. Tuned options of one model must not reach the other."""
     import onnxruntime
 
     options = own_options(intra_op_num_threads=2)
     onnxruntime.InferenceSession(model, options)
-    return told(onnxruntime.InferenceSession(os.environ["OTHER_MODEL"], options))
+    return describe(onnxruntime.InferenceSession(os.environ["OTHER_MODEL"], options))
 
 
 def broken(model):
@@ -116,9 +116,9 @@ def _in_child(method, model):
     queue = context.Queue()
     child = context.Process(target=_child, args=(model, queue))
     child.start()
-    answer = queue.get(timeout=60)
+    description = queue.get(timeout=60)
     child.join()
-    return answer
+    return description
 
 
 def spawned(model):

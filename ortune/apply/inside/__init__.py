@@ -1,1 +1,1 @@
-"""What runs inside of other people's programs; standard library only."""
+"""Code that runs inside other people's programs. It imports only the standard library and onnxruntime."""

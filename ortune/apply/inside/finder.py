@@ -1,6 +1,7 @@
-"""Waits until the program imports onnxruntime, and hooks into it then: until then, nothing is loaded.
+"""Wait until the program imports onnxruntime, then install the hook.
 
-It runs inside programs, as `ortune.apply.inside.hook` does. It imports little, and only from the standard library.
+This module runs inside programs, on Python 3.10 or later, with or without ortune installed there. Every start of Python
+waits for it, so it imports little, and only from the standard library.
 """
 
 from __future__ import annotations
@@ -14,28 +15,31 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 MODULE = "onnxruntime.capi.onnxruntime_inference_collection"
-"""Where InferenceSession is defined; `onnxruntime` itself only hands it on."""
+"""The module that defines InferenceSession; `onnxruntime` only re-exports it."""
 
 PLAN_VARIABLE = "ORTUNE_APPLY"
-"""Holds the plan, as JSON, for a program and its child processes."""
+"""Environment variable that holds the plan, as JSON, for a program and its child processes."""
 
 OFF = "off"
-"""Stands there in place of a plan where sessions are to be left alone: in the workers of ortune's own measurements."""
+"""Value of that variable, instead of a plan, in the workers of ortune's own measurements: sessions are not changed."""
+
+PARTS = ("options_log", "settings", "explain", "hook")
+"""Modules of this folder that make up the hook. Each imports only modules that come before it."""
 
 Plan = dict[str, Any]
-"""What to do: {"rules": [{"source", "path", "files", "config", "tried", "onnxruntime", "reason"}], "any_model",
-"keep_explicit", "explain", "explain_json", "quiet", "hint"}. A rule without a config names a model that is left
-alone."""
+"""What to do in a program: {"rules": [{"source", "path", "files", "config", "tried", "onnxruntime", "reason"}],
+"any_model", "keep_explicit", "explain", "explain_json", "quiet", "hint"}. A rule whose config is None names a model
+whose sessions are not changed."""
 
 _active: list[Callable[[], Plan]] = []
 _patched: list[ModuleType] = []
 
 from_environment = False
-"""Whether the plan that is in force came from the environment, and not from the program itself."""
+"""Whether the active plan came from the environment, not from the program itself."""
 
 
 def start() -> None:
-    """Follow the plan that the environment holds, if there is one."""
+    """Activate the plan that the environment holds, if there is one."""
     text = os.environ.get(PLAN_VARIABLE)
     if text and text != OFF:
         import json
@@ -44,14 +48,14 @@ def start() -> None:
 
 
 def activate(get_plan: Callable[[], Plan], *, environment: bool = False) -> bool:
-    """Hook into onnxruntime: now if the program has imported it, else as soon as it does.
+    """Hook into onnxruntime: now if the program has imported it, otherwise as soon as it does.
 
     Args:
-        get_plan: Is called once, when onnxruntime is there.
-        environment: Whether it comes from the environment.
+        get_plan: Returns the plan. Called once, when onnxruntime is imported.
+        environment: Whether the plan comes from the environment.
 
     Returns:
-        Whether it was done; False where an earlier plan is in force.
+        Whether the plan is active; False if another plan was activated before.
     """
     global from_environment
     if _active:
@@ -69,15 +73,28 @@ def patch(module: ModuleType) -> None:
     """Hook into onnxruntime's module."""
     if module not in _patched:
         _patched.append(module)
-        load("ortune.apply.inside.hook", "hook.py").Hook(_active[0]).patch(module)
+        load_hook().Hook(_active[0]).patch(module)
 
 
-def load(name: str, file: str) -> Any:
-    """Return a module of this folder: by its path, as the program's Python may not have ortune."""
+def load_hook() -> Any:
+    """Return the module `hook` of this folder.
+
+    The program's Python may have no ortune, or another version of it. All modules are therefore loaded by path, and
+    each is registered under its full name before the next one is loaded: then the import statements between them find
+    it there, and Python does not import the package `ortune`.
+    """
+    for part in PARTS:
+        module = load(part)
+    return module
+
+
+def load(part: str) -> Any:
+    """Return a module of this folder, loaded by path."""
     from importlib.util import module_from_spec, spec_from_file_location
 
+    name = f"ortune.apply.inside.{part}"
     if name not in sys.modules:
-        spec = spec_from_file_location(name, os.path.join(os.path.dirname(__file__), file))
+        spec = spec_from_file_location(name, os.path.join(os.path.dirname(__file__), f"{part}.py"))
         assert spec and spec.loader
         module = sys.modules[name] = module_from_spec(spec)
         spec.loader.exec_module(module)
@@ -85,13 +102,13 @@ def load(name: str, file: str) -> Any:
 
 
 class Finder:
-    """Finds onnxruntime's module as the others do, and has it patched once it is loaded."""
+    """Import finder that lets the other finders find onnxruntime's module, and patches it once it is loaded."""
 
     def __init__(self) -> None:
         self._busy = False
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
-        """Return the module's spec, with a loader that patches it; None for any other module."""
+        """Return the module's spec with a loader that patches it; None for any other module."""
         if fullname != MODULE or self._busy:
             return None
         self._busy = True
@@ -109,17 +126,17 @@ class Finder:
 
 
 class Loader:
-    """Loads a module as its own loader does, and patches it."""
+    """Import loader that patches a module after the original loader has executed it."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
 
     def create_module(self, spec: Any) -> Any:
-        """Return what the own loader makes."""
+        """Return what the original loader creates."""
         return self._loader.create_module(spec)
 
     def exec_module(self, module: Any) -> None:
-        """Execute the module, and patch it."""
+        """Execute the module, then patch it."""
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
         patch(module)

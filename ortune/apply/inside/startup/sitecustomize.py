@@ -1,6 +1,6 @@
-"""Python imports a module of this name when it starts: so ortune gets into a program that it does not own.
+"""Python imports a module of this name when it starts. This one activates ortune's plan in a program.
 
-`ortune apply ... -- PROGRAM` puts this folder, which holds nothing else, in PYTHONPATH.
+`ortune apply ... -- PROGRAM` adds this folder to PYTHONPATH. The folder must hold no other module.
 """
 
 import os
@@ -12,7 +12,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 def _start() -> None:
     from importlib.util import module_from_spec, spec_from_file_location
 
-    # Under its own name, so that there is one of it where the program's Python has ortune too.
+    # Under its full name, so that a program whose Python has ortune does not load it a second time.
     name = "ortune.apply.inside.finder"
     if name not in sys.modules:
         spec = spec_from_file_location(name, os.path.join(os.path.dirname(HERE), "finder.py"))
@@ -20,12 +20,12 @@ def _start() -> None:
             sys.modules[name] = module_from_spec(spec)
             spec.loader.exec_module(sys.modules[name])
     sys.modules[name].start()
-    # The program is not to see this folder; its child processes find it in PYTHONPATH.
+    # Hide this folder from the program. Its child processes find it in PYTHONPATH.
     sys.path[:] = [path for path in sys.path if os.path.abspath(path) != HERE]
 
 
-def _go_on() -> None:
-    """Import the module that this one hides, if there is one."""
+def _import_hidden() -> None:
+    """Import the `sitecustomize` that this one hides, if there is one."""
     own = sys.modules.pop("sitecustomize")
     try:
         import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
@@ -37,4 +37,4 @@ def _go_on() -> None:
 
 
 _start()
-_go_on()
+_import_hidden()

@@ -1,0 +1,104 @@
+"""Describe what a session was created with, for people and as JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from ortune.apply.inside.settings import THREADS, TunedSession, show_value
+
+PINNING_S = 0.02
+"""Time after which the threads of a new pool run on the CPUs that they are pinned to."""
+
+
+def describe(model: str, tuned: TunedSession | None, reason: str, session: Any, before: set[int]) -> dict[str, Any]:
+    """Return what is known of a session, for JSON.
+
+    Args:
+        model: Name of its model.
+        tuned: What it was created with, or None if it has the program's own options.
+        reason: Why it has the program's own options.
+        session: The session.
+        before: Ids of the threads that there were before it was created.
+    """
+    description: dict[str, Any] = {"pid": os.getpid(), "model": model, "matched": tuned is not None}
+    if tuned is None:
+        return {**description, "reason": reason}
+    read = session.get_session_options()
+    names = dict.fromkeys((THREADS, *tuned.set, *tuned.replaced))
+    description |= {
+        "record": tuned.rule["source"],
+        "set": tuned.set,
+        "replaced": tuned.replaced,
+        "not_set": tuned.not_set,
+        "read_back": {
+            name: show_value(getattr(read, name)) if hasattr(read, name) else read_entry(read, name) or "unset"
+            for name in names
+        },
+        "run_options": {**tuned.config["run_options"], **tuned.config["run_config"]},
+        "providers": list(session.get_providers()),
+    }
+    if before:
+        time.sleep(PINNING_S)
+        description["threads"] = [_read_cpus(thread) for thread in sorted(list_threads() - before)]
+    return description
+
+
+def render(description: dict[str, Any]) -> str:
+    """Return a description as text for people."""
+    head = f"ortune: [{description['pid']}] {description['model']}:"
+    if not description["matched"]:
+        return f"{head} keeps the program's own options: {description['reason']}\n"
+    settings = {**description["set"], **description["run_options"]}
+    rows = {
+        "set": _list_settings(settings) or "nothing",
+        "replaced": _list_settings(description["replaced"]),
+        "not set": "; ".join(description["not_set"]),
+        "read back": _list_settings({**description["read_back"], "providers": ",".join(description["providers"])}),
+    }
+    if "threads" in description:
+        n_threads = len(description["threads"])
+        cpus = f", allowed on CPUs {'; '.join(description['threads'])}" if n_threads else ""
+        rows["threads"] = f"{n_threads} new thread{'' if n_threads == 1 else 's'}{cpus}"
+    lines = [f"{head} uses the tuned options of {description['record']}"]
+    lines += [f"ortune:   {name:<10} {text}" for name, text in rows.items() if text]
+    return "\n".join(lines) + "\n"
+
+
+def write_stderr(text: str) -> None:
+    """Write to stderr if the program has one: daemons close it."""
+    with contextlib.suppress(AttributeError, ValueError, OSError):
+        sys.stderr.write(text)
+
+
+def read_entry(options: Any, name: str) -> str:
+    """Return a configuration entry of SessionOptions; empty if it is not set."""
+    try:
+        return str(options.get_session_config_entry(name))
+    except (AttributeError, RuntimeError):
+        return ""
+
+
+def list_threads() -> set[int]:
+    """Return the ids of this process's threads; empty where the system does not list them."""
+    try:
+        return {int(path.name) for path in Path("/proc/self/task").iterdir()}
+    except OSError:
+        return set()
+
+
+def _read_cpus(thread: int) -> str:
+    """Return the CPUs that a thread may run on, as a list of ranges; empty if it has ended."""
+    try:
+        lines = Path(f"/proc/self/task/{thread}/status").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return ""
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("Cpus_allowed_list:")), "")
+
+
+def _list_settings(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in settings.items())

@@ -1,0 +1,225 @@
+"""Combine the tuned settings with those that the program sets itself, for one session and for its calls."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from ortune.apply.inside.options_log import OptionsLog
+
+AFFINITY = "session.intra_op_thread_affinities"
+THREADS = "intra_op_num_threads"
+
+CUDA_BASED = ("CUDAExecutionProvider", "TensorrtExecutionProvider", "NvTensorRTRTXExecutionProvider")
+"""Providers whose libraries onnxruntime may have to load from NVIDIA's wheels."""
+
+ENUMS = {
+    "graph_optimization_level": "GraphOptimizationLevel",
+    "execution_mode": "ExecutionMode",
+    "execution_order": "ExecutionOrder",
+}
+"""Attributes of SessionOptions that are enums, and their types. Configs name the members."""
+
+
+class Skip(Exception):  # noqa: N818  (not an error)
+    """A session keeps the program's own options; the message says why."""
+
+
+class TunedSession:
+    """Arguments with which a session is created, and what became of each setting.
+
+    Args:
+        rule: Rule of the plan that the session follows.
+        model: The model, as the program passes it.
+        extra: Further arguments of InferenceSession.
+
+    Attributes:
+        options: SessionOptions.
+        providers: Names of the execution providers, most important first.
+        provider_options: Options of each provider.
+        set: Tuned settings that the session has.
+        replaced: Settings of the program that the session does not have.
+        not_set: Tuned settings that the session does not have, each with the reason.
+    """
+
+    def __init__(self, rule: dict[str, Any], model: Any, extra: dict[str, Any]) -> None:
+        self.rule = rule
+        self.config: dict[str, Any] = rule["config"]
+        self.model = model
+        self.extra = extra
+        self.options: Any = None
+        self.providers: list[str] = []
+        self.provider_options: list[dict[str, str]] = []
+        self.set: dict[str, Any] = {}
+        self.replaced: dict[str, Any] = {}
+        self.not_set: list[str] = []
+
+    def set_providers(self, arguments: dict[str, Any], *, keep: bool) -> None:
+        """Choose the execution providers.
+
+        Args:
+            arguments: Arguments that the program passes to InferenceSession.
+            keep: Whether the program's own settings take precedence.
+
+        Raises:
+            Skip: The program uses providers that the record is not for.
+        """
+        options, own, own_options = (arguments[name] for name in ("sess_options", "providers", "provider_options"))
+        if hasattr(options, "has_providers") and options.has_providers():
+            raise Skip("the program selects execution providers by device")
+        wanted = self.config["providers"]
+        if keep and own:
+            names = [each if isinstance(each, str) else each[0] for each in own]
+            if names[0] != wanted[0][0]:
+                raise Skip(f"the program requests {names[0]}, but the record is for {wanted[0][0]}")
+            theirs = list(own_options or [{} if isinstance(each, str) else each[1] for each in own])
+            ours = dict(wanted)
+            self.providers = names
+            self.provider_options = [{**ours.get(each, {}), **theirs[index]} for index, each in enumerate(names)]
+        else:
+            self.providers = [name for name, _ in wanted]
+            self.provider_options = [options for _, options in wanted]
+        # With the fallback on, onnxruntime prints to stdout when a session fails and creates it again on the CPU.
+        # Instead, the hook creates the session again as the program asks.
+        self.extra["enable_fallback"] = 0
+
+    def set_options(self, own: Any, wanted_entries: dict[str, str], log: OptionsLog, *, keep: bool) -> None:
+        """Build SessionOptions with the tuned settings, and the program's own settings for everything else.
+
+        Args:
+            own: SessionOptions of the program, or None.
+            wanted_entries: Tuned configuration entries.
+            log: Log of SessionOptions.
+            keep: Whether the program's own settings take precedence.
+        """
+        default = log.kind()
+        values = {} if own is None else {name: getattr(own, name) for name in log.properties}
+        # An attribute that the program sets to the default value counts as set.
+        own_options = {
+            name: value
+            for name, value in values.items()
+            if value != getattr(default, name) or name in log.attributes_of(own)
+        }
+        own_entries = {} if own is None else log.entries_of(own)
+        wanted = {name: _to_attribute(name, value) for name, value in self.config["session_options"].items()}
+        if self.config["global_thread_pool"]:
+            wanted["use_per_session_threads"] = False
+        tried = self.rule["tried"]
+        options = combine(own_options, wanted, tried["options"], keep=keep)
+        entries = combine(own_entries, wanted_entries, tried["entries"], keep=keep)
+        # An affinity string is written for a certain number of threads and is only valid with it.
+        for theirs, side in ((wanted_entries, wanted), (own_entries, own_options)):
+            if entries.get(AFFINITY) == theirs.get(AFFINITY) and options.get(THREADS) != side.get(THREADS):
+                entries.pop(AFFINITY, None)
+        self._note(options, wanted, own_options)
+        self._note(entries, wanted_entries, own_entries)
+        if own is None:
+            self.options = log.kind()
+        elif log.is_complete(own):
+            self.options = log.copy(own)
+        else:
+            # Created before the log began: its entries are unknown, so it cannot be copied.
+            self.options = own
+            options = {**{name: getattr(default, name) for name in own_options}, **options}
+        for name, value in options.items():
+            setattr(self.options, name, value)
+        for name, text in entries.items():
+            log.add_entry(self.options, name, text)
+
+    def _note(self, final: dict[str, Any], ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+        """Note what became of the settings of both sides."""
+        for name, value in ours.items():
+            if name in final and final[name] == value:
+                self.set[name] = show_value(value)
+            else:
+                kept = show_value(final[name]) if name in final else "thread count"
+                self.not_set.append(f"{name}={show_value(value)} (the program's {kept} is kept)")
+        self.replaced.update(
+            {name: show_value(value) for name, value in theirs.items() if name not in final or final[name] != value}
+        )
+
+
+class RunSettings:
+    """Run options for the calls of one session.
+
+    Args:
+        config: The config that has them.
+        log: Log of RunOptions.
+        keep: Whether the program's own settings take precedence.
+    """
+
+    def __init__(self, config: dict[str, Any], log: OptionsLog, *, keep: bool) -> None:
+        self._config = config
+        self._log = log
+        self._keep = keep
+        # The program's objects are copied, because it may use them for sessions of other models too. Each copy comes
+        # with the entries that were added to it.
+        self._copies: Any = weakref.WeakKeyDictionary()
+        self._alone = self._add_tuned(log.kind(), set(), {}, {})
+
+    def merge(self, own: Any) -> Any:
+        """Return RunOptions with the tuned settings, and the program's own settings for everything else.
+
+        Args:
+            own: RunOptions of the program, or None.
+        """
+        if own is None:
+            return self._alone
+        if not self._log.is_complete(own):
+            return own  # created before the log began: it cannot be copied
+        known = self._copies.get(own)
+        if known is None:
+            known = self._copies[own] = (self._log.copy(own), {})
+        copy, added = known
+        for name in self._log.properties:
+            value = getattr(own, name)
+            if getattr(copy, name) != value:
+                setattr(copy, name, value)
+        return self._add_tuned(copy, self._log.attributes_of(own), self._log.entries_of(own), added)
+
+    def _add_tuned(
+        self, options: Any, own_options: set[str], own_entries: dict[str, str], added: dict[str, str]
+    ) -> Any:
+        for name, value in self._config["run_options"].items():
+            if not self._keep or name not in own_options:
+                setattr(options, name, value)
+        for name, text in combine(own_entries, self._config["run_config"], [], keep=self._keep).items():
+            if added.get(name) != text:  # ONNX Runtime warns if an entry is added again
+                self._log.add_entry(options, name, text)
+                added[name] = text
+        return options
+
+
+def combine(theirs: dict[str, Any], ours: dict[str, Any], tried: list[str], *, keep: bool) -> dict[str, Any]:
+    """Return the settings of a session.
+
+    A setting that the search tried gets its tuned value. If that is ONNX Runtime's default, the setting is left out:
+    the default is what was measured. A setting that the search did not try keeps the program's value.
+
+    Args:
+        theirs: Settings of the program.
+        ours: Tuned settings.
+        tried: Names of the settings that the search tried.
+        keep: Whether the program's own settings take precedence.
+    """
+    if keep:
+        return {**ours, **theirs}
+    return {**{name: value for name, value in theirs.items() if name not in tried}, **ours}
+
+
+def has_run_settings(config: dict[str, Any] | None) -> bool:
+    """Return whether a config has run options."""
+    return config is not None and bool(config["run_options"] or config["run_config"])
+
+
+def show_value(value: Any) -> Any:
+    """Return a value of an attribute as it is displayed: enums by name."""
+    return value.name if hasattr(value, "name") else value
+
+
+def _to_attribute(name: str, value: Any) -> Any:
+    if name not in ENUMS:
+        return value
+    import onnxruntime
+
+    return getattr(onnxruntime, ENUMS[name]).__members__[value]

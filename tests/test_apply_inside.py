@@ -1,0 +1,124 @@
+"""Code that runs inside other people's programs, and what prepares it."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from ortune.apply.command import make_parser
+from ortune.apply.exec import STARTUP, make_environment
+from ortune.apply.inside import hook, settings
+from ortune.apply.inside.finder import OFF, PARTS, PLAN_VARIABLE
+from ortune.apply.inside.settings import combine
+from ortune.apply.messages import load_of
+from ortune.apply.plan import encode_plan, environment_of
+from ortune.errors import RecordError, UsageError
+from ortune.knobs import Config
+from ortune.record.files import read_record
+from ortune.record.schema import tried_by
+from ortune.record.select import Choice
+from ortune.workload import Load
+from tests.conftest import TINY_CNN, run_ortune
+from tests.records import EXAMPLE, make_record
+
+INSIDE = Path(hook.__file__).parent
+MODULES = sorted(INSIDE.rglob("*.py"))
+
+
+def imports_of(path: Path) -> set[str]:
+    """Return the modules that a file imports, wherever the import statement is."""
+    found: set[str] = set()
+    # Programs may run on Python 3.10.
+    for node in ast.walk(ast.parse(path.read_text(), feature_version=(3, 10))):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0
+            assert node.module
+            found.add(node.module)
+    return found
+
+
+class TestImports:
+    @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+    def test_only_the_standard_library_and_onnxruntime(self, path: Path) -> None:
+        others = {
+            name
+            for name in imports_of(path)
+            if name.split(".")[0] not in {*sys.stdlib_module_names, "onnxruntime", "sitecustomize"}
+        }
+        assert all(name.startswith("ortune.apply.inside.") for name in others), others
+
+    def test_the_hook_loads_all_that_it_imports_in_order(self) -> None:
+        """Parts are loaded by path, one after another: an import of a later one would import the package `ortune`."""
+        parts = [INSIDE / f"{part}.py" for part in PARTS]
+        assert {*parts, INSIDE / "finder.py"} == {path for path in INSIDE.glob("*.py") if path.name != "__init__.py"}
+        for index, path in enumerate(parts):
+            loaded = {f"ortune.apply.inside.{part}" for part in PARTS[:index]}
+            assert {name for name in imports_of(path) if name.startswith("ortune")} <= loaded
+        for path in (INSIDE / "finder.py", *INSIDE.glob("startup/*.py")):
+            assert not any(name.startswith("ortune") for name in imports_of(path))
+
+    def test_the_startup_folder_holds_no_other_module(self) -> None:
+        assert [path.name for path in STARTUP.iterdir() if path.name != "__pycache__"] == ["sitecustomize.py"]
+
+
+class TestPieces:
+    def test_combining_settings(self) -> None:
+        theirs, ours = {"a": 1, "b": 1, "c": 1}, {"a": 2}
+        assert combine(theirs, ours, ["a", "b"], keep=False) == {"a": 2, "c": 1}
+        assert combine(theirs, ours, ["a", "b"], keep=True) == {"a": 1, "b": 1, "c": 1}
+
+    def test_what_a_search_tried(self) -> None:
+        assert tried_by(read_record(EXAMPLE))["options"]
+
+    def choice(self, **environment: str) -> Choice:
+        record = make_record(TINY_CNN, Config(environment=environment))
+        return Choice(record=record, source="r.json", fits=True, why="")
+
+    def test_contradicting_environments(self) -> None:
+        with pytest.raises(UsageError, match="LD_PRELOAD=b"):
+            environment_of([self.choice(LD_PRELOAD="a"), self.choice(LD_PRELOAD="b")])
+        assert environment_of([self.choice(A="1"), self.choice(B="2")]) == {"A": "1", "B": "2"}
+
+    def test_a_preloaded_library_comes_before_others(self) -> None:
+        made = make_environment("{}", {"LD_PRELOAD": "/a.so", "X": "1"}, {"LD_PRELOAD": "/b.so", "PYTHONPATH": "/p"})
+        assert made["LD_PRELOAD"] == "/a.so /b.so"
+        assert made["PYTHONPATH"] == f"{STARTUP}{os.pathsep}/p"
+        assert make_environment("{}", {}, {})["PYTHONPATH"] == str(STARTUP)
+
+    def test_a_plan_that_is_too_long(self) -> None:
+        with pytest.raises(RecordError, match="too many records"):
+            encode_plan({"rules": ["x" * 200_000]})
+
+    def test_loads(self) -> None:
+        assert load_of(None, None, None) is None
+        assert load_of(4, None, None) == Load(scenario="multi-client", clients=4)
+
+    def test_the_options_of_both_parsers_are_the_same(self) -> None:
+        """`--help` comes from typer, which does not run when there is a command."""
+        help_text = run_ortune("apply", "--help", cwd=Path.cwd()).stdout
+        for action in make_parser()._actions:
+            for option in action.option_strings:
+                assert option in help_text, option
+        section = help_text.split("With a command")[1].split("╰")[0]
+        known = {option for action in make_parser()._actions for option in action.option_strings}
+        assert {word for word in section.split() if word.startswith("--")} <= known
+
+    def test_workers_ignore_plans(self) -> None:
+        from ortune.worker.child_process import APPLY_OFF
+
+        assert APPLY_OFF == {PLAN_VARIABLE: OFF}
+
+    def test_copies_in_the_hook_are_the_same(self) -> None:
+        """The hook runs where ortune is not installed, and so has its own copies."""
+        from ortune.model import hash_file
+        from ortune.worker import session
+
+        assert settings.ENUMS == session.ENUMS
+        assert set(settings.CUDA_BASED) == session.CUDA_BASED
+        assert hook.hash_file(TINY_CNN) == hash_file(TINY_CNN.parent, TINY_CNN.name).sha256

@@ -1,0 +1,151 @@
+"""ORTUNE_CONFIG, `ortune.install`, and sessions created from Python."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from ortune.knobs import Config, ThreadPool
+from tests.applying import PROGRAM, TUNED, outputs, run, sessions, write_tuned
+from tests.conftest import TINY_CNN
+from tests.records import make_record, write
+
+
+@pytest.fixture
+def tuned(tmp_path: Path) -> Path:
+    return write_tuned(tmp_path)
+
+
+class TestEnvironment:
+    """ORTUNE_CONFIG and ortune.install."""
+
+    def test_the_variable(self, tuned: Path) -> None:
+        found, spawned = sessions("by_path", "spawned", environment={"ORTUNE_CONFIG": str(tuned)})
+        assert found["intra"] == spawned["intra"] == 1
+
+    def test_a_missing_file_is_reported(self, tmp_path: Path) -> None:
+        done = run(
+            sys.executable, PROGRAM, TINY_CNN, "by_path", environment={"ORTUNE_CONFIG": str(tmp_path / "nothing.json")}
+        )
+        assert outputs(done)[0]["intra"] == 0
+        assert "There is no file" in done.stderr
+        assert "Traceback" not in done.stderr
+
+    def test_another_class_of_host_is_reported(self, tmp_path: Path) -> None:
+        record = write(make_record(TINY_CNN, TUNED, here=False), tmp_path / "r.json")
+        done = run(sys.executable, PROGRAM, TINY_CNN, "by_path", environment={"ORTUNE_CONFIG": str(record)})
+        assert outputs(done)[0]["intra"] == 0
+        assert "is not used: tuned on another class of host" in done.stderr
+
+    @pytest.mark.slow
+    def test_measurements_are_not_affected(self, tuned: Path, tmp_path: Path) -> None:
+        """What ortune measures as the default is the default, wherever it runs."""
+        command = [sys.executable, "-P", "-m", "ortune", "bench", str(TINY_CNN), "--json", "-q"]
+        for done in (run(*command, environment={"ORTUNE_CONFIG": str(tuned)}), run(*command, record=tuned)):
+            assert done.returncode == 0, done.stderr
+            (row,) = json.loads(done.stdout)["rows"]
+            assert row["summary"]["session"]["settings"].get("intra_op_num_threads") != 1
+
+    def install(self, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return run(sys.executable, "-P", "-c", textwrap.dedent(code), TINY_CNN, environment=environment)
+
+    def test_install(self, tuned: Path) -> None:
+        done = self.install(
+            """
+            import os, sys, ortune
+            ortune.install(os.environ["RECORD"])
+            import onnxruntime
+            print(onnxruntime.InferenceSession(sys.argv[1]).get_session_options().intra_op_num_threads)
+            try:
+                ortune.install(os.environ["RECORD"])
+            except ortune.UsageError as error:
+                print("already installed in this process" in str(error))
+            """,
+            RECORD=str(tuned),
+        )
+        assert done.stdout.split() == ["1", "True"], done.stderr
+
+    def test_install_after_onnxruntime_was_imported(self, tuned: Path) -> None:
+        done = self.install(
+            """
+            import sys, onnxruntime, os
+            from onnxruntime import InferenceSession, SessionOptions
+            early = SessionOptions()
+            early.add_session_config_entry("session.disable_prepacking", "1")
+            early.intra_op_num_threads = 2
+            import ortune
+            ortune.install([os.environ["RECORD"]])
+            for options in (None, early, SessionOptions()):
+                read = InferenceSession(sys.argv[1], options).get_session_options()
+                print(read.intra_op_num_threads, read.get_session_config_entry("session.intra_op.allow_spinning"))
+            print(read is not None and early.get_session_config_entry("session.disable_prepacking"))
+            """,
+            RECORD=str(tuned),
+        )
+        assert done.stdout.split() == ["1", "0"] * 3 + ["1"], done.stderr
+
+    def test_install_without_a_record(self, tuned: Path) -> None:
+        done = self.install("import ortune; ortune.install()", ORTUNE_CONFIG="")
+        assert "There is no record to install" in done.stderr
+
+    def test_install_under_apply(self, tuned: Path) -> None:
+        """A program that installs records also works where the environment names them."""
+        code = """
+        import os, sys, ortune
+        ortune.install(os.environ["RECORD"])
+        ortune.install()
+        import onnxruntime
+        print(onnxruntime.InferenceSession(sys.argv[1]).get_session_options().intra_op_num_threads)
+        """
+        done = self.install(code, RECORD=str(tuned), ORTUNE_CONFIG=str(tuned))
+        assert done.stdout == "1\n", done.stderr
+
+    def test_install_warns_of_another_host(self, tmp_path: Path) -> None:
+        record = write(make_record(TINY_CNN, Config(environment={"A_VARIABLE": "1"}), here=False), tmp_path / "r.json")
+        code = """
+        import os, warnings, ortune
+        warnings.simplefilter("always")
+        ortune.install(os.environ["RECORD"], any_host=bool(os.environ.get("ANY")))
+        """
+        assert "tuned on another class of host" in self.install(code, RECORD=str(record)).stderr
+        done = self.install(code, RECORD=str(record), ANY="1")
+        assert "A_VARIABLE=1" in done.stderr
+        assert "another class" not in done.stderr
+
+
+class TestSessions:
+    """Options and sessions from Python."""
+
+    def python(self, code: str, record: Path) -> list[str]:
+        done = run(sys.executable, "-P", "-c", textwrap.dedent(code), TINY_CNN, environment={"RECORD": str(record)})
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split()
+
+    def test_session_options_do_not_change_the_process(self, tmp_path: Path) -> None:
+        """A process can create the global thread pool once."""
+        config = Config(global_thread_pool=ThreadPool(intra_op_num_threads=1, inter_op_num_threads=1))
+        code = """
+        import os, sys, onnxruntime, ortune
+        options = ortune.session_options(os.environ["RECORD"])
+        print(options.use_per_session_threads)
+        onnxruntime.set_global_thread_pool_sizes(1, 1)
+        print(onnxruntime.InferenceSession(sys.argv[1], options).get_session_options().use_per_session_threads)
+        """
+        assert self.python(code, write(make_record(TINY_CNN, config), tmp_path / "r.json")) == ["False", "False"]
+
+    def test_create_session_creates_the_global_pool_once(self, tmp_path: Path) -> None:
+        config = Config(global_thread_pool=ThreadPool(intra_op_num_threads=1, inter_op_num_threads=1))
+        code = """
+        import os, sys, onnxruntime, ortune
+        for _ in range(2):
+            session = ortune.create_session(sys.argv[1], os.environ["RECORD"])
+            print(session.get_session_options().use_per_session_threads)
+        options = ortune.session_options(os.environ["RECORD"])
+        print(onnxruntime.InferenceSession(sys.argv[1], options).get_session_options().use_per_session_threads)
+        """
+        assert self.python(code, write(make_record(TINY_CNN, config), tmp_path / "r.json")) == ["False"] * 3
