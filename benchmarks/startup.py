@@ -1,10 +1,10 @@
-"""What `ortune apply ... -- PROGRAM` adds to the start of a program, and to each of its inferences.
+"""Measure what `ortune apply ... -- PROGRAM` adds to the start of a program and to each of its inferences.
 
     python -m benchmarks.startup [--runs 40] [--json FILE]
 
-Each program is started in turn without and with ortune, in random order, and the difference of the two is told: for a
-program that does nothing, one that imports onnxruntime, and one that creates a session of the model that is tuned.
-Calls of a tuned session are compared with those of one that was made with the same options by hand.
+Three programs are started with and without ortune, in random order: one that does nothing, one that imports
+onnxruntime, and one that creates a session of the tuned model. The benchmark reports the difference. It also compares
+calls of a tuned session with calls of a session that the program creates with the same options.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def difference(ortune: list[str], program: list[str]) -> float:
-    """Return by how much longer one start takes with ortune than without, in seconds."""
+    """Return how much longer a start takes with ortune than without, in seconds."""
     sides = {"with": [*ortune, *program], "without": program}
     times = {}
     for side in random.sample(sorted(sides), 2):
