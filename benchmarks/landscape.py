@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from ortune.host import HostClass
-from ortune.knobs import SearchSpace
+from ortune.knobs import KNOBS, SearchSpace
 from ortune.model import Traits
 from ortune.worker.failure import Failure
 from ortune.worker.session_info import Runtime
@@ -26,7 +26,7 @@ from ortune.workload import Goal
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-SCHEMA = 2
+SCHEMA = 3
 
 N_QUANTILES = 16
 """Latencies that are kept of each block, evenly by rank."""
@@ -136,7 +136,7 @@ class Recording:
     def save(self, path: Path) -> None:
         """Write it to a compressed NumPy file (.npz)."""
         buffer = io.BytesIO()
-        text = msgspec.json.encode(self.about, order="deterministic")
+        text = _encode(self.about)
         columns: dict[str, Any] = {name: getattr(self, name) for name in self.COLUMNS}
         np.savez_compressed(buffer, about=np.frombuffer(text, dtype=np.uint8), **columns)
         path.write_bytes(buffer.getvalue())
@@ -149,11 +149,28 @@ class Recording:
             ValueError: It is of another schema.
         """
         with np.load(path) as file:
-            text = file["about"].tobytes()
-            schema = json.loads(text).get("schema")
+            about = json.loads(file["about"].tobytes())
+            schema = about.get("schema")
             if schema != SCHEMA:
                 raise ValueError(f"{path}: schema {schema}, where {SCHEMA} is read: record it anew")
-            return cls(msgspec.json.decode(text, type=About), **{name: file[name] for name in cls.COLUMNS})
+            return cls(_decode(about), **{name: file[name] for name in cls.COLUMNS})
+
+
+def _encode(about: About) -> bytes:
+    """Return a description as JSON. Knobs are stored by their id: the catalogue has the rest."""
+    data = msgspec.to_builtins(about, order="deterministic")
+    for field, entries in (("dimensions", about.space.dimensions), ("skipped", about.space.skipped)):
+        for stored, entry in zip(data["space"].get(field, ()), entries, strict=True):
+            stored["knob"] = entry.knob.id
+    return msgspec.json.encode(data)
+
+
+def _decode(data: dict[str, Any]) -> About:
+    """Return a description from JSON."""
+    for field in ("dimensions", "skipped"):
+        for stored in data["space"].get(field, ()):
+            stored["knob"] = KNOBS[stored["knob"]]
+    return msgspec.convert(data, About, str_keys=True)
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,9 +25,8 @@ import numpy as np
 
 from benchmarks.landscape import N_QUANTILES, Landscape, Pool
 from ortune.host import Core, Host, HostLimits, NumaNode, Topology
-from ortune.knobs import Candidate, Config, SearchSpace, build_space, catalogue
+from ortune.knobs import KNOBS, Candidate, Config, SearchSpace, build_space, ids
 from ortune.knobs.dimension import DEFAULT_CHOICE, Choice, Dimension
-from ortune.knobs.knob import Knob
 from ortune.model import ModelFile, ModelInfo, OutputInfo, Traits
 from ortune.workload import Goal
 
@@ -72,10 +71,10 @@ MACHINES = {
 }
 
 EXTRA = (
-    ("enable_cpu_mem_arena", "session_options", (0,)),
-    ("enable_mem_pattern", "session_options", (0,)),
-    ("session.disable_prepacking", "session_config", ("1",)),
-    ("session.use_device_allocator_for_initializers", "session_config", ("1",)),
+    ("enable_cpu_mem_arena", (0,)),
+    ("enable_mem_pattern", (0,)),
+    ("session.disable_prepacking", ("1",)),
+    ("session.use_device_allocator_for_initializers", ("1",)),
 )
 """Further dimensions of the largest spaces. Their effects are as made up as all the others."""
 
@@ -128,10 +127,10 @@ def widen(space: SearchSpace, n_extra: int) -> SearchSpace:
     """Return the space with so many of the further dimensions, and without those that are tried one at a time."""
     more = tuple(
         Dimension(
-            knob=Knob(name=name, where=where, kind="text", default="", summary="", source=""),  # type: ignore[arg-type]
+            knob=KNOBS[name],
             choices=(DEFAULT_CHOICE, *(Choice(label=str(value), value=value, why="") for value in values)),
         )
-        for name, where, values in EXTRA[:n_extra]
+        for name, values in EXTRA[:n_extra]
     )
     kept = tuple(each for each in space.dimensions if not each.alone)
     return msgspec.structs.replace(space, dimensions=kept + more)
@@ -174,17 +173,17 @@ class Formula:
             return self._rugged(candidate)
         extra = sum(
             self.effects[(name, candidate.labels[name])] / 4
-            for name, _, _ in EXTRA
+            for name, _ in EXTRA
             if (name, candidate.labels.get(name, "")) in self.effects
         )
         return math.log(self._work(candidate)) + extra
 
     def _work(self, candidate: Candidate) -> float:
         machine, settings = self.machine, candidate.config.settings
-        n = int(settings.get(catalogue.INTRA_OP_NUM_THREADS.name, 0)) or self.space.n_default_threads
-        place = candidate.labels.get(catalogue.INTRA_OP_THREAD_AFFINITIES.name, "default")
-        parallel = settings.get(catalogue.EXECUTION_MODE.name) == "ORT_PARALLEL"
-        inter = int(settings.get(catalogue.INTER_OP_NUM_THREADS.name, 0)) or machine.n_cores
+        n = int(settings.get(ids.INTRA_OP_NUM_THREADS, 0)) or self.space.n_default_threads
+        place = candidate.labels.get(ids.INTRA_OP_THREAD_AFFINITIES, "default")
+        parallel = settings.get(ids.EXECUTION_MODE) == "ORT_PARALLEL"
+        inter = int(settings.get(ids.INTER_OP_NUM_THREADS, 0)) or machine.n_cores
         inter = min(inter, 16) if parallel else 1
         fewest = math.ceil(n / machine.cores)
         nodes = {"scattered": min(n, machine.n_nodes), "node": 1}.get(place, fewest)
@@ -198,17 +197,17 @@ class Formula:
         transfer = self.memory / min(speed, self.bandwidth * nodes)
         sync = self.barrier * math.log2(n + 1) * (1 + self.per_node * (nodes - 1) / machine.n_nodes)
         bases = {"2": 0.8, "4": 0.5, "8": 0.6, "16": 0.8}
-        base = settings.get(catalogue.DYNAMIC_BLOCK_BASE.name)
+        base = settings.get(ids.DYNAMIC_BLOCK_BASE)
         uneven = self.imbalance / n * math.log2(n + 1) * (bases[str(base)] if base else 1.0)
         blocks = self.barrier * 0.5 * math.log2(n + 1) if base else 0.0
-        asleep = settings.get(catalogue.INTRA_OP_ALLOW_SPINNING.name) == "0"
+        asleep = settings.get(ids.INTRA_OP_ALLOW_SPINNING) == "0"
         wake = self.wake * math.log2(n + 1) if asleep and n > 1 else 0.0
         work = self.serial + (1 - self.serial) * (compute + transfer + uneven) + sync + blocks + wake
         if parallel:
             gain = 1 - self.side_by_side * (1 - 1 / inter)
             crowding = max(in_all / machine.n_cpus, 1.0) ** 0.5
             work = work * gain * crowding + self.barrier * inter
-        level = str(settings.get(catalogue.GRAPH_OPTIMIZATION_LEVEL.name, ""))
+        level = str(settings.get(ids.GRAPH_OPTIMIZATION_LEVEL, ""))
         work *= math.exp(self.levels.get(level, 0.0) * (0.5 + 1 / math.sqrt(n)))
         if self.kind == "cliffs":
             work *= 1.25 if n > machine.n_cores else 1.0
@@ -220,11 +219,11 @@ class Formula:
         settings = candidate.config.settings
         if not settings:
             return 0.0
-        place = candidate.labels.get(catalogue.INTRA_OP_THREAD_AFFINITIES.name, "default")
+        place = candidate.labels.get(ids.INTRA_OP_THREAD_AFFINITIES, "default")
         group = (
-            settings.get(catalogue.INTRA_OP_NUM_THREADS.name, 0),
+            settings.get(ids.INTRA_OP_NUM_THREADS, 0),
             place,
-            settings.get(catalogue.EXECUTION_MODE.name, ""),
+            settings.get(ids.EXECUTION_MODE, ""),
         )
         return self._draw(str(group), 0.15) + self._draw(text_of(candidate.config), 0.05)
 

@@ -39,8 +39,8 @@ from ortune.compare.calibrate import calibrate
 from ortune.compare.open import open_executor
 from ortune.compare.paired_run import PairedRun, PairedStats
 from ortune.compare.results import Speedup
-from ortune.knobs import DEFAULT, Config, catalogue
-from ortune.knobs.space import canonical
+from ortune.knobs import DEFAULT, Config, ids
+from ortune.knobs.canonical import canonical
 from ortune.tuning.request import PreparedSearch, SearchRequest, prepare
 from ortune.tuning.request import search as run_search
 from ortune.worker.executor import launch_reference
@@ -61,10 +61,10 @@ OLIVE = (
 )
 
 KNOBS = (
-    catalogue.EXECUTION_MODE,
-    catalogue.GRAPH_OPTIMIZATION_LEVEL,
-    catalogue.INTRA_OP_NUM_THREADS,
-    catalogue.INTER_OP_NUM_THREADS,
+    ids.EXECUTION_MODE,
+    ids.GRAPH_OPTIMIZATION_LEVEL,
+    ids.INTRA_OP_NUM_THREADS,
+    ids.INTER_OP_NUM_THREADS,
 )
 
 LEVELS = {0: "ORT_DISABLE_ALL", 1: "ORT_ENABLE_BASIC", 2: "ORT_ENABLE_EXTENDED", 3: "ORT_ENABLE_LAYOUT"}
@@ -203,7 +203,7 @@ def config_of(options: dict[str, Any]) -> Config:
 
 def run_ortune(setting: PreparedSearch, budget_s: float, seed: int) -> tuple[Config, float, Speedup | None, str]:
     """Let ortune search the same knobs; return its answer, the seconds that it took, and its claim."""
-    dimensions = tuple(each for each in setting.space.dimensions if each.knob in KNOBS)
+    dimensions = tuple(each for each in setting.space.dimensions if each.name in KNOBS)
     names = {each.name for each in dimensions}
     rules = tuple(rule for rule in setting.space.rules if names.issuperset(rule.labels))
     space = msgspec.structs.replace(setting.space, dimensions=dimensions, rules=rules)

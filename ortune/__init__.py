@@ -89,8 +89,8 @@ def search(
     history: bool = True,
     sessions: int | None = None,
     providers: Sequence[str] | None = None,
-    tune: Mapping[str, Sequence[str]] | None = None,
-    fix: Mapping[str, str] | None = None,
+    tune: Mapping[str, int | bool | str | Sequence[int | bool | str]] | None = None,
+    fix: Mapping[str, int | bool | str] | None = None,
     only: Sequence[str] = (),
     approximate: bool = False,
 ) -> Record:
@@ -117,8 +117,8 @@ def search(
         history: Whether to begin with what earlier searches of similar models found on this host, and to add to it.
         sessions: Sessions of the model side by side; one by default.
         providers: Execution providers to choose from, such as "cpu" and "cuda"; None for what works here.
-        tune: Values to try, as texts, by knob.
-        fix: Values that every candidate has, the default too, as texts, by knob.
+        tune: Values to try, typed or as text, by the name of the knob.
+        fix: Values that all candidates have, including the baseline, by the name of the knob.
         only: The knobs to try, or none for all.
         approximate: Whether to try what changes outputs beyond rounding.
 
@@ -128,7 +128,7 @@ def search(
     Raises:
         OrtuneError: Something that was given does not make sense, or the model does not run.
     """
-    from ortune.knobs.ask import BETWEEN, parse_fix, parse_only, parse_tune
+    from ortune.knobs.parse_knobs import check_fix, check_only, check_tune
     from ortune.tuning.hints import history_path
     from ortune.tuning.outcome import parse_strategy
     from ortune.tuning.request import SearchRequest, prepare
@@ -147,12 +147,9 @@ def search(
         strategy=parse_strategy(strategy),
         history=history_path() if history else None,
         providers=None if providers is None else tuple(providers),
-        # A bar behind the last value keeps commas inside of values.
-        tune=parse_tune(
-            [f"{knob}={BETWEEN.join((*values, ''))}" for knob, values in (tune or {}).items()], approximate=approximate
-        ),
-        fix=parse_fix([f"{knob}={value}" for knob, value in (fix or {}).items()], approximate=approximate),
-        only=parse_only(only),
+        tune=check_tune(tune or {}, approximate=approximate),
+        fix=check_fix(fix or {}, approximate=approximate),
+        only=check_only(only),
         approximate=approximate,
         inputs=InputOptions(dims=sizes, shapes=shapes or {}, data=None if inputs is None else str(inputs), seed=seed),
     )

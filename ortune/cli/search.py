@@ -93,7 +93,7 @@ def search(
 ) -> None:
     """Find the settings that are best for MODEL, a load and this host, prove them, and write them as JSON."""
     from ortune.console.search import SearchProgress, make_console, show_setting, show_verdict
-    from ortune.knobs.ask import parse_fix, parse_only, parse_tune
+    from ortune.knobs.parse_knobs import parse_fix, parse_only, parse_tune
     from ortune.record.files import encode_record
     from ortune.tuning.hints import history_path
     from ortune.tuning.outcome import parse_strategy

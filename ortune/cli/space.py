@@ -26,9 +26,9 @@ def space(
     """Show what a search of MODEL would try on this host, and why."""
     from ortune.host import read_host
     from ortune.knobs import build_space
-    from ortune.knobs.ask import parse_fix, parse_only, parse_tune
+    from ortune.knobs.parse_knobs import parse_fix, parse_only, parse_tune
     from ortune.model import read_model
-    from ortune.tuning.request import SearchRequest, choose_providers, make_wish
+    from ortune.tuning.request import SearchRequest, choose_providers, make_space_options
     from ortune.workload import make_goal, make_load
 
     request = SearchRequest(
@@ -41,7 +41,7 @@ def space(
     )
     info = read_model(model)
     providers, faults = choose_providers(options.parse_providers(provider))
-    found = build_space(read_host(), info, make_wish(request, providers))
+    found = build_space(read_host(), info, make_space_options(request, providers))
     if json:
         data = {
             "dimensions": found.dimensions,

@@ -18,9 +18,8 @@ from ortune.compare.paired_run import DEFAULT_POSITION, PairedRun, PairedStats
 from ortune.compare.results import LimitCheck, Noise, Speedup, Summary
 from ortune.errors import UsageError
 from ortune.host import HostClass
-from ortune.knobs import CPU, DEFAULT, Config, find_knob
+from ortune.knobs import CPU, DEFAULT, Config, find_knob, ids
 from ortune.knobs.knob import PLACES
-from ortune.knobs.own import PROVIDERS
 from ortune.knobs.providers import chain_of, find_provider
 from ortune.model.identity import ModelIdentity
 from ortune.record.files import read_record
@@ -124,7 +123,7 @@ def set_knob(config: Config, name: str, value: str) -> Config:
         UsageError: There is no such knob, or no such value of it.
     """
     knob = find_knob(name)
-    if knob is PROVIDERS:
+    if knob.id == ids.PROVIDERS:
         return with_provider(config, find_provider(value).name)
     if not knob.is_settable:
         raise UsageError(f"{knob.id}: ortune cannot set it ({PLACES[knob.where]}).")

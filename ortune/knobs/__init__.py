@@ -1,6 +1,6 @@
-"""The knobs: every setting that ortune knows, configs made of them, and the space of what to try.
+"""The knobs: every setting that ortune knows, configs made of them, and the search space.
 
-Names are imported when they are first asked for: a worker needs configs alone, and each launch waits for its imports.
+Names are imported on first use: a worker needs only configs, and every launch waits for its imports.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ortune.knobs.build import build_space
     from ortune.knobs.catalogue import KNOBS, find_knob
     from ortune.knobs.config import CPU, DEFAULT, Config, ThreadPool
     from ortune.knobs.dimension import Choice, Dimension, Rule, Skipped
     from ortune.knobs.knob import Knob
-    from ortune.knobs.space import Candidate, SearchSpace, build_space, describe
-    from ortune.knobs.wish import Wish
+    from ortune.knobs.space import Candidate, SearchSpace, describe
+    from ortune.knobs.space_options import SpaceOptions
 
 __all__ = [
     "CPU",
@@ -28,26 +29,27 @@ __all__ = [
     "Rule",
     "SearchSpace",
     "Skipped",
+    "SpaceOptions",
     "ThreadPool",
-    "Wish",
     "build_space",
     "describe",
     "find_knob",
 ]
 
-_HOMES = {
+_MODULES = {
+    "build": ("build_space",),
     "catalogue": ("KNOBS", "find_knob"),
     "config": ("CPU", "DEFAULT", "Config", "ThreadPool"),
     "dimension": ("Choice", "Dimension", "Rule", "Skipped"),
     "knob": ("Knob",),
-    "space": ("Candidate", "SearchSpace", "build_space", "describe"),
-    "wish": ("Wish",),
+    "space": ("Candidate", "SearchSpace", "describe"),
+    "space_options": ("SpaceOptions",),
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name when it is first asked for (PEP 562)."""
-    for module, names in _HOMES.items():
+    """Import a name on first use (PEP 562)."""
+    for module, names in _MODULES.items():
         if name in names:
             return getattr(importlib.import_module(f"ortune.knobs.{module}"), name)
     raise AttributeError(f"module 'ortune.knobs' has no attribute {name!r}")

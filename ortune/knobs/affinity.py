@@ -1,26 +1,27 @@
-"""ONNX Runtime's affinity strings: the grammar, and the ways to place workers on a host's CPUs.
+"""ONNX Runtime's affinity strings: the grammar, and the policies for placing workers on a host's CPUs.
 
-A string has one group for each worker, that is one less than the threads: the caller's own thread is not pinned.
-Ids count from 1. A group is either one range, `1-4`, or a list, `1,3,5`, never both.
-Source: `onnxruntime_session_options_config_keys.h`, and the parser's behaviour in onnxruntime 1.31.
+A string has one group per worker, which is one fewer than threads: the calling thread is not pinned. Ids start at 1. A
+group is either one range, `1-4`, or a list, `1,3,5`, never both.
+
+Source: `onnxruntime_session_options_config_keys.h`, and the behavior of the parser in onnxruntime 1.31.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from ortune.host import Cpus, Host
-
-AFFINITIES = "session.intra_op_thread_affinities"
-"""The session config entry that holds one."""
+if TYPE_CHECKING:
+    # A worker imports this module and must start fast.
+    from ortune.host import Cpus, Host
 
 MAX_LENGTH = 8192
-"""The longest value that a session config entry may have, in characters."""
+"""Maximum length of a session config entry's value, in characters."""
 
 
 def format_group(cpus: Iterable[int]) -> str:
-    """Write one worker's CPUs, numbered from 0, in ONNX Runtime's grammar."""
+    """Return the CPUs of one worker, numbered from 0, in ONNX Runtime's grammar."""
     ids = sorted(cpu + 1 for cpu in set(cpus))
     if len(ids) > 1 and ids[-1] - ids[0] == len(ids) - 1:
         return f"{ids[0]}-{ids[-1]}"
@@ -28,15 +29,15 @@ def format_group(cpus: Iterable[int]) -> str:
 
 
 def format_affinity(groups: Sequence[Cpus]) -> str:
-    """Write the CPUs, numbered from 0, of each worker in turn."""
+    """Return the affinity string for the CPUs of each worker, numbered from 0."""
     return ";".join(format_group(group) for group in groups)
 
 
 def parse_affinity(text: str) -> tuple[Cpus, ...]:
-    """Return the CPUs, numbered from 0, of each worker in turn.
+    """Return the CPUs of each worker, numbered from 0.
 
     Raises:
-        ValueError: The text is not in ONNX Runtime's grammar, read strictly.
+        ValueError: The text does not follow ONNX Runtime's grammar, read strictly.
     """
     groups = []
     for group in text.split(";"):
@@ -54,7 +55,7 @@ def parse_affinity(text: str) -> tuple[Cpus, ...]:
 
 
 class Placement:
-    """The ways to place the workers of a pool of any size on a host, all inside the usable CPUs."""
+    """Policies for placing the workers of a thread pool on the usable CPUs of a host."""
 
     def __init__(self, host: Host) -> None:
         usable = set(host.limits.usable)
@@ -63,7 +64,7 @@ class Placement:
         l3_of = {cpu: number for number, domain in enumerate(topology.l3_domains) for cpu in domain}
         kind_of = {cpu: number for number, kind in enumerate(topology.kinds) for cpu in kind}
         package_of = {cpu: number for number, package in enumerate(topology.packages) for cpu in package}
-        # The fastest kind first: the first workers are the ones that every pool size has.
+        # The fastest kind first: a pool of any size has the first workers.
         self.cores = sorted(
             host.usable_cores,
             key=lambda core: (
@@ -81,11 +82,14 @@ class Placement:
         self._domains = self.l3_domains if len(self.l3_domains) > 1 else self.nodes
 
     def place(self, policy: str, n_threads: int) -> str | None:
-        """Return the affinity string for a pool of `n_threads` under `policy`, or None where it has no meaning.
+        """Return the affinity string for a pool, or None if the policy does not apply.
 
-        Policies: `compact` (a core each, neighbours first), `scattered` (a core each, domains in turn),
-        `siblings` (both hardware threads of a core each), `threads` (a hardware thread each, cores filled up),
-        `l3`, `node`, `fast` (all workers free within one L3 domain, NUMA node, or the fastest kind of core).
+        Args:
+            policy: `compact` (one core per worker, adjacent cores first), `scattered` (one core per worker, from each
+                domain in turn), `siblings` (both hardware threads of a core per worker), `threads` (one hardware
+                thread per worker, one core after the other), `l3`, `node` or `fast` (all workers within one L3 domain,
+                one NUMA node, or the fastest kind of core).
+            n_threads: Number of threads, including the calling thread.
         """
         n_workers = n_threads - 1
         if n_workers < 1:
@@ -136,6 +140,6 @@ class Placement:
 
 
 def _largest_first(usable: set[int], domains: list[Cpus]) -> list[Cpus]:
-    """Return the usable part of each domain that has one, the one with most CPUs first."""
+    """Return the usable CPUs of each domain that has some, the largest domain first."""
     parts = [tuple(cpu for cpu in domain if cpu in usable) for domain in domains]
     return sorted((part for part in parts if part), key=lambda part: (-len(part), part[0]))

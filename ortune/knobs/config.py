@@ -20,19 +20,19 @@ ALIASES: Mapping[str, str] = {
     "NvTensorRTRTXExecutionProvider": "nv_tensorrt_rtx",
     "OpenVINOExecutionProvider": "openvino",
 }
-"""Short names of execution providers, as they are written on the command line and before their options."""
+"""Short names of execution providers, for the command line and as a prefix of their options."""
 
 
 def alias_of(provider: str) -> str:
-    """Return the short name of an execution provider; one that ortune does not know keeps most of its name."""
+    """Return the short name of an execution provider, derived from its name if ortune does not know it."""
     return ALIASES.get(provider, provider.removesuffix("ExecutionProvider").lower())
 
 
 OF_BOTH = frozenset({"logid", "log_severity_level", "log_verbosity_level"})
-"""Attributes that SessionOptions and RunOptions both have; those of RunOptions have "run." before their id."""
+"""Attributes of both SessionOptions and RunOptions. The ids of those of RunOptions have the prefix "run."."""
 
 BETWEEN_SESSIONS = " | "
-"""Separates the values of an entry that differs from session to session, in the order of their creation."""
+"""Separates the values of an entry that differs between sessions, in the order in which they are created."""
 
 
 class ThreadPool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,10 +51,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         run_options: Attributes of RunOptions.
         run_config: Entries for `RunOptions.add_run_config_entry`.
         providers: Execution providers in order of priority, each with its options.
-        environment: Environment variables to be set before the process starts.
-        io_binding: Whether calls go through `run_with_iobinding`, with inputs and outputs that stay where they are.
-        global_thread_pool: The pool that all sessions share, or None where each has its own.
-        per_session: Where several sessions run side by side: what `session_config` holds for each of them alone.
+        environment: Environment variables to set before the process starts.
+        io_binding: Whether calls use `run_with_iobinding`, with inputs and outputs that stay on their device.
+        global_thread_pool: The pool that all sessions share, or None if each session has its own.
+        per_session: Entries of `session_config` that differ between sessions, for each session in turn.
     """
 
     session_options: dict[str, int | bool | str] = {}
@@ -68,21 +68,21 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     per_session: tuple[dict[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what no process can be given."""
+        """Reject an empty chain of providers and illegal environment variables."""
         if not self.providers:
             raise ValueError("there are no providers")
         for name, value in self.environment.items():
             if not name or "=" in name or "\0" in name or "\0" in value:
-                raise ValueError(f"{name!r}={value!r} is no environment variable")
+                raise ValueError(f"{name!r}={value!r} is not a legal environment variable")
 
     @property
     def key(self) -> str:
-        """A text that is equal for equal configs, whatever the order of their entries."""
+        """A text that is the same for equal configs, independent of the order of entries."""
         return msgspec.json.encode(self, order="deterministic").decode()
 
     @property
     def settings(self) -> dict[str, int | bool | str]:
-        """All settings by the id of their knob; options of providers as in `cuda.device_id`."""
+        """All settings by the id of the knob, such as `cuda.device_id` for an option of a provider."""
         own: dict[str, int | bool | str] = {}
         if self.providers != (CPU_PROVIDER,):
             own["providers"] = ",".join(alias_of(name) for name, _ in self.providers)
@@ -102,7 +102,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return own
 
     def of_session(self, number: int) -> Config:
-        """Return the config of one of several sessions, counted from 0."""
+        """Return the config of one of several sessions, numbered from 0."""
         if not self.per_session:
             return self
         entries = {**self.session_config, **self.per_session[number % len(self.per_session)]}
@@ -119,14 +119,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return self == DEFAULT
 
     def with_setting(self, where: str, name: str, value: Any, provider: str = "") -> Config:
-        """Return a copy with one more setting.
+        """Return a copy with an additional setting.
 
         Args:
-            where: The field that it goes to; "provider_options" for an option of an execution provider, "config" for
-                a whole field.
-            name: Its name there.
+            where: The field that holds it; "provider_options" for an option of an execution provider, "config" for a
+                whole field.
+            name: Its name in that field.
             value: Its value.
-            provider: For an option: the provider's name. Where the config does not have it, nothing changes.
+            provider: For a provider option, the provider's name. If the config does not have it, nothing changes.
         """
         if where == "config":
             return msgspec.structs.replace(self, **{name: value})

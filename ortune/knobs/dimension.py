@@ -1,4 +1,4 @@
-"""What a search may choose from: a knob with its choices, and when the choice makes a difference."""
+"""A dimension of the search space: a knob, its choices, and when they have an effect."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from ortune.knobs.catalogue import KNOBS
 from ortune.knobs.config import Provider, ThreadPool
 from ortune.knobs.knob import Knob
 
@@ -17,10 +18,10 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """One value of a dimension.
 
     Attributes:
-        label: Its name within the dimension; "default" is always the first choice.
-        why: Why it is worth trying, a sentence.
-        value: The setting's value; None leaves the setting alone.
-        value_by: Where the value depends on what was chosen for `intra_op_num_threads`: by that label.
+        label: Its name within the dimension. The first choice is always "default".
+        why: Why it is worth trying, a clause.
+        value: The knob's value; None leaves the knob at its default.
+        value_by: If the value depends on `intra_op_num_threads`: values by the label chosen for that dimension.
     """
 
     label: str
@@ -33,19 +34,19 @@ DEFAULT_CHOICE = Choice(label=DEFAULT_LABEL, why="ONNX Runtime's default")
 
 
 class Dimension(msgspec.Struct, frozen=True, kw_only=True):
-    """A knob, and the choices for it.
+    """A knob and the choices for it.
 
     Attributes:
-        knob: The setting.
-        choices: ONNX Runtime's default first.
-        inert: By the name of an earlier dimension: the labels of it under which this one makes no difference.
-        alone: Whether it is tried without others of its kind: a candidate leaves the default in one of them at most,
-            as what matters little would otherwise multiply the candidates.
+        knob: The knob.
+        choices: The choices, the default first.
+        no_effect_when: Labels of earlier dimensions under which this one has no effect, by name of the dimension.
+        alone: Whether it is tried one at a time: a candidate has a value other than the default in at most one of
+            these dimensions. They matter little, and their combinations would multiply the number of candidates.
     """
 
     knob: Knob
     choices: tuple[Choice, ...]
-    inert: Mapping[str, frozenset[str]] = {}
+    no_effect_when: Mapping[str, frozenset[str]] = {}
     alone: bool = False
 
     @property
@@ -53,15 +54,19 @@ class Dimension(msgspec.Struct, frozen=True, kw_only=True):
         """The knob's id."""
         return self.knob.id
 
-    def is_inert(self, labels: Mapping[str, str]) -> bool:
-        """Return whether it makes no difference under these choices of earlier dimensions."""
-        for name, inert in self.inert.items():  # noqa: SIM110  (a generator takes a tenth of the time of a space)
-            if labels.get(name, DEFAULT_LABEL) in inert:
+    def has_no_effect(self, labels: Mapping[str, str]) -> bool:
+        """Return whether the dimension has no effect, given the choices in earlier dimensions."""
+        for name, without_effect in self.no_effect_when.items():  # noqa: SIM110  (a generator is much slower)
+            if labels.get(name, DEFAULT_LABEL) in without_effect:
                 return True
         return False
 
     def choice(self, label: str) -> Choice:
-        """Return the choice of that label."""
+        """Return the choice with a label.
+
+        Raises:
+            KeyError: There is none.
+        """
         for choice in self.choices:
             if choice.label == label:
                 return choice
@@ -69,25 +74,31 @@ class Dimension(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Skipped(msgspec.Struct, frozen=True, kw_only=True):
-    """A knob that is not tried, and why."""
+    """A knob that a search does not try, and why."""
 
     knob: Knob
     why: str
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """What the documentation advises: tried first.
+    """A choice that documentation recommends. A search tries it first.
 
     Attributes:
-        labels: The choices that it makes, by dimension; all others stay at their default.
-        why: Why it may help here, a sentence.
+        labels: Labels by dimension; all other dimensions stay at their default.
+        why: Why it may help here, a clause.
     """
 
     labels: Mapping[str, str]
     why: str
 
 
-def choose(knob: Knob, *choices: tuple[int | bool | str, str], **given: Any) -> Dimension:
-    """Return a dimension of these values beside the default, each with the reason to try it."""
-    made = (Choice(label=str(value), value=value, why=why) for value, why in choices)
-    return Dimension(knob=knob, choices=(DEFAULT_CHOICE, *made), **given)
+def make_dimension(knob: str, *values: tuple[int | bool | str, str], **fields: Any) -> Dimension:
+    """Return a dimension of the default and these values.
+
+    Args:
+        knob: Id of the knob.
+        values: Values, each with the reason to try it.
+        fields: Other fields of the dimension.
+    """
+    choices = (Choice(label=str(value), value=value, why=why) for value, why in values)
+    return Dimension(knob=KNOBS[knob], choices=(DEFAULT_CHOICE, *choices), **fields)

@@ -12,7 +12,7 @@ from ortune.compare.open import describe_model, describe_workload, open_executor
 from ortune.errors import UsageError
 from ortune.host import Host, HostClass, read_host
 from ortune.host.allocators import find_allocators
-from ortune.knobs import CPU, KNOBS, Config, SearchSpace, Wish, build_space
+from ortune.knobs import CPU, KNOBS, Config, SearchSpace, SpaceOptions, build_space
 from ortune.knobs.knob import Value
 from ortune.knobs.providers import find_provider
 from ortune.model import ModelInfo, read_model
@@ -129,7 +129,7 @@ def prepare(request: SearchRequest) -> PreparedSearch:
     host = read_host()
     feed = make_feed(model, request.inputs)
     providers, faults = choose_providers(request.providers)
-    space = build_space(host, model, make_wish(request, providers, n_cases=feed.n_cases))
+    space = build_space(host, model, make_space_options(request, providers, n_cases=feed.n_cases))
     hints: tuple[Config, ...] = ()
     if request.history is not None and request.strategy == "adaptive":
         known = recall(request.history, HostClass.of(host), model.traits, request.goal)
@@ -178,11 +178,11 @@ def choose_providers(wanted: Sequence[str] | None) -> tuple[tuple[str, ...], dic
     return working, faults
 
 
-def make_wish(request: SearchRequest, providers: tuple[str, ...], *, n_cases: int = 1) -> Wish:
-    """Return what the space is wanted for; `n_cases` is the number of different shapes that are fed.
+def make_space_options(request: SearchRequest, providers: tuple[str, ...], *, n_cases: int = 1) -> SpaceOptions:
+    """Return what the search space is for; `n_cases` is the number of different input shapes.
 
     Raises:
-        UsageError: An option of a provider is named that is not among them.
+        UsageError: A knob belongs to a provider that is not among them.
     """
     for name in (*request.tune, *request.fix, *request.only):
         knob = KNOBS[name]
@@ -191,13 +191,13 @@ def make_wish(request: SearchRequest, providers: tuple[str, ...], *, n_cases: in
                 f"{name}: {knob.provider} is not among the providers of this search.", f"Add --provider {knob.alias}."
             )
     goal = request.goal
-    return Wish(
+    return SpaceOptions(
         figures=goal.figures,
         clients=goal.load.clients,
         sessions=goal.load.sessions,
         n_cases=n_cases,
         has_rate=goal.load.rate_per_s is not None,
-        has_neighbour=request.beside is not None,
+        has_background_load=request.beside is not None,
         providers=providers,
         tune=request.tune,
         fix=request.fix,

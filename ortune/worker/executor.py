@@ -185,7 +185,7 @@ class ProcessExecutor:
         number = len(self._cache_names)
         folder = Path(self._folder.name) / "cache" / self._cache_names.setdefault(config.key, f"{number:05}")
         folder.mkdir(parents=True, exist_ok=True)
-        for name, value in provider.caches(str(folder)).items():
+        for name, value in provider.cache_options(str(folder)).items():
             config = config.with_setting("provider_options", name, value, provider.name)
         return config
 

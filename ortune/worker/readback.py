@@ -8,8 +8,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ortune.knobs.affinity import AFFINITIES, parse_affinity
+from ortune.knobs.affinity import parse_affinity
 from ortune.knobs.config import Config, alias_of
+from ortune.knobs.ids import INTRA_OP_THREAD_AFFINITIES
 from ortune.worker import cpu
 from ortune.worker.session_info import PoolThread, SessionInfo
 
@@ -73,7 +74,7 @@ def find_unpinned(config: Config, threads: tuple[PoolThread, ...], n_sessions: i
     operating system does not report threads, no fault is found.
     """
     sessions = [config.of_session(number).session_config for number in range(n_sessions)]
-    affinities = [entries[AFFINITIES] for entries in sessions if entries.get(AFFINITIES)]
+    affinities = [text for entries in sessions if (text := entries.get(INTRA_OP_THREAD_AFFINITIES))]
     if not affinities or not threads:
         return ""
     groups = sorted(group for affinity in affinities for group in parse_affinity(affinity))

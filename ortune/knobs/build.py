@@ -1,0 +1,119 @@
+"""Builds the search space for a model on a host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from ortune.host import Host
+from ortune.knobs import ids
+from ortune.knobs.catalogue import KNOBS
+from ortune.knobs.config import CPU, DEFAULT, Config, Provider
+from ortune.knobs.default_dimensions import level_dimension, minor_dimensions, provider_dimensions
+from ortune.knobs.dimension import DEFAULT_CHOICE, Choice, Dimension, Skipped
+from ortune.knobs.providers import chain_of, find_provider
+from ortune.knobs.requested import apply_request, only_under
+from ortune.knobs.rules import make_rules
+from ortune.knobs.space import SearchSpace
+from ortune.knobs.space_options import SpaceOptions
+from ortune.knobs.thread_dimensions import execution_dimensions, pool_dimension, thread_dimensions
+from ortune.model import ModelInfo
+
+
+def build_space(host: Host, model: ModelInfo, options: SpaceOptions = SpaceOptions()) -> SearchSpace:  # noqa: B008
+    """Return what is worth trying for `model` on `host`.
+
+    Args:
+        host: The host.
+        model: The model.
+        options: What the space is for, and what the user says about knobs.
+
+    Raises:
+        UsageError: A request of the user cannot be met.
+    """
+    found: list[Dimension | Skipped] = []
+    on_cpu = CPU in options.providers
+    if len(options.providers) > 1:
+        found.append(_provider_dimension(options))
+    if on_cpu:
+        found += _cpu_dimensions(host, model, options)
+    else:
+        why = "the CPU is not among the providers"
+        found += [Skipped(knob=KNOBS[name], why=why) for name in (ids.INTRA_OP_NUM_THREADS, ids.EXECUTION_MODE)]
+    found.append(level_dimension())
+    found += minor_dimensions(host, model, options)
+    for name in options.providers:
+        for each in provider_dimensions(find_provider(name), host, model, options):
+            found.append(only_under(each, name, options) if isinstance(each, Dimension) else each)
+    found = apply_request(_merge(found), options)
+    dimensions = [each for each in found if isinstance(each, Dimension)]
+    return SearchSpace(
+        dimensions=tuple(dimensions),
+        n_default_threads=host.n_default_threads,
+        skipped=tuple(each for each in found if isinstance(each, Skipped)),
+        rules=tuple(make_rules(host, model, dimensions)) if on_cpu else (),
+        base=_base(options),
+    )
+
+
+def _cpu_dimensions(host: Host, model: ModelInfo, options: SpaceOptions) -> list[Dimension | Skipped]:
+    """Return the thread pools of the CPU provider, skipped knobs last."""
+    pool = pool_dimension(host, options) if options.sessions > 1 else None
+    found = [
+        *([pool] if pool else []),
+        *execution_dimensions(host, model),
+        *thread_dimensions(host, options, pool),
+    ]
+    return [
+        *(only_under(each, CPU, options) for each in found if isinstance(each, Dimension)),
+        *(each for each in found if isinstance(each, Skipped)),
+    ]
+
+
+def _base(options: SpaceOptions) -> Config:
+    """Return what all candidates have in common."""
+    config = msgspec.structs.replace(DEFAULT, providers=_chain(options.providers[0], options))
+    for name, value in options.fix.items():
+        knob = KNOBS[name]
+        if not knob.provider:
+            config = config.with_setting(knob.where, knob.name, value)
+    return config
+
+
+def _chain(provider: str, options: SpaceOptions) -> tuple[Provider, ...]:
+    """Return a provider and its fallbacks, each with the options that the user fixed."""
+    fixed = {KNOBS[name]: str(value) for name, value in options.fix.items()}
+    return tuple(
+        (name, {**defaults, **{knob.name: value for knob, value in fixed.items() if knob.provider == name}})
+        for name, defaults in chain_of(provider)
+    )
+
+
+def _provider_dimension(options: SpaceOptions) -> Dimension:
+    """Return the choice of a provider. The first provider is the default."""
+    choices = [
+        Choice(
+            label=find_provider(name).alias, value=_chain(name, options), why=f"{name} runs the nodes that it supports"
+        )
+        for name in options.providers[1:]
+    ]
+    return Dimension(knob=KNOBS[ids.PROVIDERS], choices=(DEFAULT_CHOICE, *choices))
+
+
+def _merge(found: Sequence[Dimension | Skipped]) -> list[Dimension | Skipped]:
+    """Return the dimensions with those that several providers have merged into one.
+
+    The choice of a provider and IO binding come first, because others depend on them. Skipped knobs come last.
+    """
+    merged: dict[str, Dimension] = {}
+    for each in found:
+        if isinstance(each, Dimension) and (known := merged.get(each.name)):
+            name = ids.PROVIDERS
+            both = known.no_effect_when.get(name, frozenset()) & each.no_effect_when.get(name, frozenset())
+            merged[each.name] = msgspec.structs.replace(known, no_effect_when={**known.no_effect_when, name: both})
+        elif isinstance(each, Dimension):
+            merged[each.name] = each
+    first = [merged[name] for name in (ids.PROVIDERS, ids.IO_BINDING) if name in merged]
+    others = [each for each in merged.values() if each.name not in {ids.PROVIDERS, ids.IO_BINDING}]
+    return [*first, *others, *(each for each in found if isinstance(each, Skipped))]

@@ -1,0 +1,196 @@
+"""Dimensions that a search tries by default in addition to threads: graph optimization, memory, providers, ..."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from ortune.host import Host
+from ortune.knobs import ids
+from ortune.knobs.catalogue import KNOBS
+from ortune.knobs.config import CPU
+from ortune.knobs.data_files import CapturedGraph, ExecutionProvider
+from ortune.knobs.dimension import DEFAULT_CHOICE, DEFAULT_LABEL, Choice, Dimension, Skipped, make_dimension
+from ortune.knobs.space_options import SpaceOptions
+from ortune.knobs.thread_dimensions import PARALLEL, SPINNING_OFF, one_thread
+from ortune.model import ModelInfo
+
+LEVELS = {
+    "ORT_DISABLE_ALL": "no optimizations: sometimes faster for quantized graphs",
+    "ORT_ENABLE_BASIC": "only constant folding and removal of redundant nodes",
+    "ORT_ENABLE_EXTENDED": "fusions, but no layout changes",
+    "ORT_ENABLE_LAYOUT": "layout changes, but not the last, hardware-specific optimizations",
+}
+"""Reason to try each optimization level."""
+
+MAX_STREAMS = 8
+
+
+def level_dimension() -> Dimension:
+    """Return the choice of an optimization level."""
+    return make_dimension(ids.GRAPH_OPTIMIZATION_LEVEL, *LEVELS.items())
+
+
+def minor_dimensions(host: Host, model: ModelInfo, options: SpaceOptions) -> Iterator[Dimension | Skipped]:
+    """Yield dimensions that matter only in some cases. They are tried one at a time, with all other dimensions."""
+    ops = set(model.traits.ops)
+    parallel = {ids.EXECUTION_MODE: frozenset({PARALLEL})}
+    made: list[Dimension] = []
+    if CPU in options.providers and _workers_wait(host, options):
+        made += _spinning_dimensions(host, model)
+    if options.memory_matters:
+        made += [
+            make_dimension(ids.ENABLE_CPU_MEM_ARENA, (False, "no arena: memory is returned as soon as it is free")),
+            make_dimension(
+                ids.ENABLE_MEM_PATTERN, (False, "no memory planning before a call"), no_effect_when=parallel
+            ),
+            make_dimension(ids.ENABLE_MEM_REUSE, (False, "no buffer is used twice in a call")),
+            make_dimension(ids.DISABLE_PREPACKING, ("1", "weights keep their layout: no second copy of them")),
+            make_dimension(ids.USE_DEVICE_ALLOCATOR_FOR_INITIALIZERS, ("1", "weights do not enlarge the arena")),
+            make_dimension(ids.LOOP_LEVEL, ("0", "the graph is optimized in one pass")),
+            make_dimension(ids.ARENA_SHRINKAGE, ("cpu:0", "the arena returns memory after each call")),
+        ]
+    if {"QuantizeLinear", "DequantizeLinear"} & ops:
+        made += [
+            make_dimension(
+                ids.DISABLE_QUANT_QDQ, ("1", "operators between QuantizeLinear and DequantizeLinear stay in float")
+            ),
+            make_dimension(
+                ids.DISABLE_DOUBLE_QDQ_REMOVER, ("1", "pairs of QuantizeLinear and DequantizeLinear are not merged")
+            ),
+            make_dimension(
+                ids.DISABLE_QDQ_CONSTANT_FOLDING, ("1", "quantized weights are not dequantized in advance")
+            ),
+        ]
+    if model.traits.width > 1:
+        made.append(
+            make_dimension(
+                ids.EXECUTION_ORDER, ("PRIORITY_BASED", "nodes run in another order"), no_effect_when=parallel
+            )
+        )
+    if host.system == "Linux" and options.allocators:
+        made.append(_allocator_dimension(options))
+    if options.approximate:
+        made += _approximate_dimensions(ops)
+    for dimension in made:
+        if is_newer(dimension.knob.since, options.onnxruntime):
+            yield Skipped(knob=dimension.knob, why=f"it requires onnxruntime {dimension.knob.since}")
+        else:
+            yield msgspec.structs.replace(dimension, alone=True)
+
+
+def provider_dimensions(
+    provider: ExecutionProvider, host: Host, model: ModelInfo, options: SpaceOptions
+) -> Iterator[Dimension | Skipped]:
+    """Yield the dimensions of an execution provider other than the CPU."""
+    prefix = provider.alias
+    if provider.io_binding:
+        why = "buffers stay on the device between calls; the program must call run_with_iobinding"
+        yield Dimension(
+            knob=KNOBS[ids.IO_BINDING], choices=(DEFAULT_CHOICE, Choice(label="on", value=True, why=why))
+        )
+    if provider.captured_graph:
+        yield _captured_graph_dimension(prefix, provider.captured_graph, model, options)
+    for each in provider.suggestions:
+        knob = f"{prefix}.{each.option}"
+        if (
+            (not each.if_operators or each.if_operators & set(model.traits.ops))
+            and (options.memory_matters or not each.if_memory)
+            and (options.approximate or not KNOBS[knob].numerics)
+        ):
+            yield make_dimension(knob, *each.values.items(), alone=each.alone)
+    n_cores = len(host.usable_cores)
+    if provider.threads:
+        counts = sorted({1, max(1, n_cores // 2), n_cores})
+        yield make_dimension(
+            f"{prefix}.{provider.threads}",
+            *((str(n), f"{n} of the provider's own thread{'' if n == 1 else 's'}") for n in counts),
+        )
+    if provider.streams and not options.has_one_caller:
+        streams = sorted({min(options.clients, MAX_STREAMS), min(max(2, n_cores), MAX_STREAMS)})
+        yield make_dimension(f"{prefix}.{provider.streams}", *((str(n), f"{n} calls in parallel") for n in streams))
+
+
+def is_newer(since: str, installed: str) -> bool:
+    """Return whether a setting requires a newer onnxruntime than the installed one, if both are known."""
+
+    def parts(version: str) -> list[int]:
+        return [int(part) for part in version.split(".")[:2] if part.isdigit()]
+
+    return bool(since and installed) and parts(since) > parts(installed)
+
+
+def _captured_graph_dimension(
+    prefix: str, graph: CapturedGraph, model: ModelInfo, options: SpaceOptions
+) -> Dimension | Skipped:
+    """Return the choice of a captured graph, if its requirements are met."""
+    knob = f"{prefix}.{graph.option}"
+    obstacle = ""
+    if model.traits.control_flow:
+        obstacle = "the graph has an If, Loop or Scan"
+    elif not options.has_one_caller:
+        obstacle = "several callers would share its buffers"
+    elif options.n_cases > 1:
+        obstacle = "the shapes of the inputs change"
+    if obstacle:
+        return Skipped(knob=KNOBS[knob], why=f"calls cannot be captured: {obstacle}")
+    why = "launches the whole graph at once instead of kernel by kernel"
+    # Replay uses fixed buffers, which only IO binding provides.
+    return make_dimension(
+        knob, (graph.value, why), no_effect_when={ids.IO_BINDING: frozenset({DEFAULT_LABEL})}
+    )
+
+
+def _workers_wait(host: Host, options: SpaceOptions) -> bool:
+    """Return whether the time between calls matters: workers spin in it, or others need the CPUs."""
+    return bool(
+        options.has_rate
+        or options.clients > 1
+        or options.has_background_load
+        or host.limits.quota
+        or "cpu" in options.figures
+    )
+
+
+def _spinning_dimensions(host: Host, model: ModelInfo) -> Iterator[Dimension]:
+    """Yield how long workers spin, if they do."""
+    intra = {
+        ids.INTRA_OP_NUM_THREADS: one_thread(host),
+        ids.INTRA_OP_ALLOW_SPINNING: frozenset({SPINNING_OFF.label}),
+    }
+    why = "workers stop spinning as soon as no call is running"
+    yield make_dimension(ids.FORCE_SPINNING_STOP, ("1", why), no_effect_when=intra)
+    pools = [(ids.INTRA_OP_SPIN_DURATION, ids.INTRA_OP_SPIN_BACKOFF, intra)]
+    if model.traits.width > 1:
+        inter = {
+            ids.EXECUTION_MODE: frozenset({DEFAULT_LABEL}),
+            ids.INTER_OP_ALLOW_SPINNING: frozenset({SPINNING_OFF.label}),
+        }
+        pools.append((ids.INTER_OP_SPIN_DURATION, ids.INTER_OP_SPIN_BACKOFF, inter))
+    for duration, backoff, no_effect_when in pools:
+        times = (("100", "workers spin for 100 µs, then sleep"), ("1000", "workers spin for 1 ms, then sleep"))
+        yield make_dimension(duration, *times, no_effect_when=no_effect_when)
+        yield make_dimension(backoff, ("8", "workers check for work less and less often"), no_effect_when=no_effect_when)
+
+
+def _allocator_dimension(options: SpaceOptions) -> Dimension:
+    choices = [
+        Choice(label=name, value=path, why=f"{name} instead of the C library's malloc")
+        for name, path in options.allocators.items()
+    ]
+    return Dimension(knob=KNOBS[ids.LD_PRELOAD], choices=(DEFAULT_CHOICE, *choices))
+
+
+def _approximate_dimensions(ops: set[str]) -> Iterator[Dimension]:
+    """Yield what may change outputs beyond rounding, if the graph has the operators that it applies to."""
+    if {"Erf", "Gelu", "BiasGelu"} & ops:
+        yield make_dimension(ids.ENABLE_GELU_APPROXIMATION, ("1", "GELU by a faster approximation"))
+    if "Cast" in ops:
+        yield make_dimension(ids.ENABLE_CAST_CHAIN_ELIMINATION, ("1", "consecutive casts are merged"))
+    if "QuantizeLinear" in ops:
+        why = "remaining pairs of QuantizeLinear and DequantizeLinear are removed"
+        yield make_dimension(ids.ENABLE_QUANT_QDQ_CLEANUP, ("1", why))
+    if "MatMulNBits" in ops:
+        yield make_dimension(ids.USE_LUT_GEMM, ("1", "low-bit products from lookup tables"))
+    yield make_dimension(ids.SET_DENORMAL_AS_ZERO, ("1", "denormal numbers count as zero"))

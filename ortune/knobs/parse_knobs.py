@@ -1,0 +1,123 @@
+"""Reads what the user says about knobs: values to try, fixed values, and the only knobs to try.
+
+`check_tune`, `check_fix` and `check_only` check values of Python callers, typed or as text. `parse_tune`, `parse_fix` and
+`parse_only` do the same for texts of the command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from ortune.errors import UsageError
+from ortune.knobs.catalogue import find_knob
+from ortune.knobs.knob import PLACES, Knob, Value
+
+SEPARATOR = "|"
+"""Separates values that contain commas, such as affinity strings."""
+
+
+def parse_tune(texts: Sequence[str], *, approximate: bool = False) -> dict[str, tuple[Value, ...]]:
+    """Return the values to try from texts such as `knob=value,value` or `knob=value|value`; see `check_tune`."""
+    values: dict[str, list[Value]] = {}
+    for text in texts:
+        name, given = _split(text, "tune", example="intra_op_num_threads=1,2")
+        parts = given.split(SEPARATOR) if SEPARATOR in given else given.split(",")
+        values.setdefault(name, []).extend(part for part in parts if part.strip())
+    return check_tune(values, approximate=approximate)
+
+
+def parse_fix(texts: Sequence[str], *, approximate: bool = False) -> dict[str, Value]:
+    """Return the fixed values from texts such as `knob=value`; see `check_fix`."""
+    pairs = (_split(text, "fix", example="intra_op_num_threads=1") for text in texts)
+    return check_fix(dict(pairs), approximate=approximate)
+
+
+def parse_only(texts: Sequence[str]) -> tuple[str, ...]:
+    """Return the ids of the only knobs to try from texts such as `knob,knob`; see `check_only`."""
+    return check_only(name for text in texts for name in text.split(",") if name.strip())
+
+
+def check_tune(
+    values: Mapping[str, Value | Sequence[Value]], *, approximate: bool = False
+) -> dict[str, tuple[Value, ...]]:
+    """Return the values to try, by the id of the knob.
+
+    Args:
+        values: Values or a single value, by the name of the knob. Texts are read as on the command line.
+        approximate: Whether knobs that may change outputs beyond rounding are allowed.
+
+    Raises:
+        UsageError: A knob is unknown or cannot be tuned, or a value is not legal.
+    """
+    checked: dict[str, tuple[Value, ...]] = {}
+    for name, given in values.items():
+        knob = _find(name, "tune")
+        if knob.not_tunable or knob.where == "dynamic_options":
+            why = knob.not_tunable or "it is set while a session runs"
+            raise UsageError(
+                f"{knob.id}: a search cannot try this knob: {why}.", f"See `ortune knobs {knob.id}`.", option="tune"
+            )
+        _check_numerics(knob, "tune", approximate=approximate)
+        several = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+        if not several:
+            raise UsageError(f"{knob.id}: there are no values to try.", "Give at least one value.", option="tune")
+        read = tuple(_read(knob, value, "tune") for value in several)
+        checked[knob.id] = (*checked.get(knob.id, ()), *read)
+    return checked
+
+
+def check_fix(values: Mapping[str, Value], *, approximate: bool = False) -> dict[str, Value]:
+    """Return the fixed values, by the id of the knob; arguments as for `check_tune`.
+
+    Raises:
+        UsageError: A knob is unknown or cannot be fixed, or a value is not legal.
+    """
+    checked: dict[str, Value] = {}
+    for name, value in values.items():
+        knob = _find(name, "fix")
+        if not knob.is_settable:
+            raise UsageError(f"{knob.id}: ortune cannot set this knob ({PLACES[knob.where]}).", option="fix")
+        _check_numerics(knob, "fix", approximate=approximate)
+        checked[knob.id] = _read(knob, value, "fix")
+    return checked
+
+
+def check_only(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the ids of the only knobs to try, without duplicates.
+
+    Raises:
+        UsageError: A knob is unknown.
+    """
+    return tuple(dict.fromkeys(_find(name, "only").id for name in names))
+
+
+def _split(text: str, option: str, *, example: str) -> tuple[str, str]:
+    name, equals, given = text.partition("=")
+    if not equals or not name.strip() or not given.strip():
+        raise UsageError(f"{text}: not a knob and a value.", f"Example: {{{option}={example}}}", option=option)
+    return name.strip(), given
+
+
+def _check_numerics(knob: Knob, option: str, *, approximate: bool) -> None:
+    if knob.numerics and not approximate:
+        raise UsageError(
+            f"{knob.id}: this knob may change outputs beyond rounding.",
+            "To allow that, add {allow_approximate}. The error of the outputs is reported.",
+            option=option,
+        )
+
+
+def _find(name: str, option: str) -> Knob:
+    try:
+        return find_knob(name)
+    except UsageError as error:
+        raise UsageError(
+            error.message, f"{error.hint} ONNX Runtime silently accepts unknown names.", option=option
+        ) from None
+
+
+def _read(knob: Knob, value: Value, option: str) -> Value:
+    try:
+        return knob.read(value)
+    except UsageError as error:
+        raise UsageError(error.message, error.hint, option=option) from None

@@ -1,0 +1,45 @@
+"""The execution providers that ortune supports, and how to find one by name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+
+from ortune.errors import UsageError
+from ortune.knobs.config import CPU, CPU_PROVIDER, Provider, alias_of
+from ortune.knobs.data_files import PROVIDER_FILES, ExecutionProvider, read_file
+
+PROVIDERS: Mapping[str, ExecutionProvider] = {
+    provider.name: provider for name in PROVIDER_FILES if (provider := read_file(f"providers/{name}").provider)
+}
+"""Supported providers by name. Others can be used, but their options are not checked."""
+
+SUFFIX = "ExecutionProvider"
+
+
+def find_provider(text: str) -> ExecutionProvider:
+    """Return the provider of that name or short name. An unknown provider has no options that are checked.
+
+    Raises:
+        UsageError: The text is not the name of a known provider and does not have the form of one.
+    """
+    for each in PROVIDERS.values():
+        if text.lower() in {each.name.lower(), each.alias}:
+            return each
+    if text.endswith(SUFFIX) and text != SUFFIX:
+        return ExecutionProvider(name=text, alias=alias_of(text), package="an onnxruntime build that contains it")
+    names = [each.alias for each in PROVIDERS.values()]
+    near = difflib.get_close_matches(text.lower(), names, n=1)
+    raise UsageError(
+        f"{text}: there is no such execution provider.",
+        f"Did you mean {near[0]}?"
+        if near
+        else f"Known providers: {', '.join(names)}. Give others by their full name, such as DnnlExecutionProvider.",
+    )
+
+
+def chain_of(name: str) -> tuple[Provider, ...]:
+    """Return the providers of a config for this provider: the provider itself, its fallbacks, and the CPU."""
+    if name == CPU:
+        return (CPU_PROVIDER,)
+    return (name, {}), *((each, {}) for each in find_provider(name).fallback), CPU_PROVIDER

@@ -1,0 +1,97 @@
+"""What documentation recommends for a model on a host: a search tries it first.
+
+Source: the pages "Thread management" and "Performance tuning" of onnxruntime.ai, and the advice of Optimum and Triton for
+servers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from ortune.host import Host
+from ortune.knobs import ids
+from ortune.knobs.affinity import Placement
+from ortune.knobs.dimension import Dimension, Rule
+from ortune.knobs.thread_dimensions import PARALLEL
+from ortune.model import ModelInfo
+
+HEAVY = frozenset(
+    {
+        "Attention",
+        "Conv",
+        "ConvInteger",
+        "ConvTranspose",
+        "DynamicQuantizeLSTM",
+        "Einsum",
+        "FusedConv",
+        "FusedMatMul",
+        "GRU",
+        "Gemm",
+        "LSTM",
+        "MatMul",
+        "MatMulInteger",
+        "MatMulNBits",
+        "MultiHeadAttention",
+        "QGemm",
+        "QLinearConv",
+        "QLinearMatMul",
+        "RNN",
+        "TreeEnsembleClassifier",
+        "TreeEnsembleRegressor",
+    }
+)
+"""Operators with enough work to share among threads."""
+
+_NAMES = {
+    "threads": ids.INTRA_OP_NUM_THREADS,
+    "affinity": ids.INTRA_OP_THREAD_AFFINITIES,
+    "spinning": ids.INTRA_OP_ALLOW_SPINNING,
+    "blocks": ids.DYNAMIC_BLOCK_BASE,
+    "level": ids.GRAPH_OPTIMIZATION_LEVEL,
+}
+
+
+def make_rules(host: Host, model: ModelInfo, dimensions: Sequence[Dimension]) -> Iterator[Rule]:
+    """Yield the rules that can be followed in these dimensions."""
+    known = {(dimension.name, choice.label): choice for dimension in dimensions for choice in dimension.choices}
+
+    def rule(why: str, **chosen: str) -> Iterator[Rule]:
+        labels = {_NAMES[name]: label for name, label in chosen.items()}
+        affinity = known.get((ids.INTRA_OP_THREAD_AFFINITIES, chosen.get("affinity", "")))
+        if all(item in known for item in labels.items()) and (not affinity or chosen["threads"] in affinity.value_by):
+            yield Rule(labels=labels, why=why)
+
+    for dimension in dimensions:
+        if dimension.name == ids.PROVIDERS:
+            for choice in dimension.choices[1:]:
+                yield Rule(labels={dimension.name: choice.label}, why=choice.why)
+    cores = len(host.usable_cores)
+    heavy = HEAVY & set(model.traits.ops)
+    why = "no thread waits for another" if heavy else "no operator of this graph has much work to share"
+    yield from rule(f"one thread: {why}", threads="1")
+    yield from rule("workers that sleep leave the CPUs to others", spinning="off")
+    if host.limits.quota:
+        fitting = str(max(1, math.floor(host.limits.quota.cpus)))
+        yield from rule("a pool that fits the CPU quota is not throttled", threads=fitting)
+        why = "a pool that fits the CPU quota and does not use it up by spinning"
+        yield from rule(why, threads=fitting, spinning="off")
+    yield from rule("one thread per physical core, each pinned to its core", threads=str(cores), affinity="compact")
+    yield from rule("one thread per physical core, free to move", threads=str(cores))
+    nodes = Placement(host).nodes
+    if len(nodes) > 1:
+        n_node = sum(1 for core in host.usable_cores if set(nodes[0]) & set(core))
+        # If a node is one L3 domain, only one of the two policies is a choice.
+        for policy in ("node", "l3"):
+            yield from rule("one NUMA node: all memory is local", threads=str(n_node), affinity=policy)
+    yield from rule("blocks of decreasing size, base 4: recommended against late threads", blocks="4")
+    # The subgraphs of If, Loop and Scan run sequentially in any mode.
+    if (ids.EXECUTION_MODE, PARALLEL) in known and not model.traits.control_flow:
+        why = f"the graph has up to {model.traits.width} parallel branches"
+        parallel = {ids.EXECUTION_MODE: PARALLEL}
+        yield Rule(labels=parallel, why=why)
+        yield Rule(labels={**parallel, ids.INTRA_OP_NUM_THREADS: "1"}, why=f"{why}: one thread for each")
+    if model.traits.quantized:
+        for level in ("ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED"):
+            why = "a quantized graph: fused operators are not always faster than its quantized operators"
+            yield from rule(why, level=level)

@@ -1,0 +1,54 @@
+"""What a search space is for: the load, the objectives, the providers, and what the user says about knobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from ortune.knobs.config import CPU
+from ortune.knobs.knob import Value
+
+
+class SpaceOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a search space is for.
+
+    Attributes:
+        figures: Objectives, and figures with a limit.
+        clients: Number of concurrent callers, of all sessions together.
+        sessions: Number of sessions of the model that run in parallel.
+        n_cases: Number of different input shapes.
+        has_rate: Whether calls arrive at a rate.
+        has_background_load: Whether a background load runs during measurements.
+        providers: Execution providers to choose from. The baseline uses the first.
+        tune: Values to try, by the id of a knob.
+        fix: Values that all candidates have, including the baseline, by the id of a knob.
+        only: Ids of the knobs to try; empty for all.
+        approximate: Whether to try knobs that may change outputs beyond rounding.
+        allocators: Paths of libraries that can replace malloc, by name.
+        onnxruntime: Installed version; empty if unknown.
+    """
+
+    figures: tuple[str, ...] = ("p50",)
+    clients: int = 1
+    sessions: int = 1
+    n_cases: int = 1
+    has_rate: bool = False
+    has_background_load: bool = False
+    providers: tuple[str, ...] = (CPU,)
+    tune: Mapping[str, tuple[Value, ...]] = {}
+    fix: Mapping[str, Value] = {}
+    only: tuple[str, ...] = ()
+    approximate: bool = False
+    allocators: Mapping[str, str] = {}
+    onnxruntime: str = ""
+
+    @property
+    def memory_matters(self) -> bool:
+        """Whether memory or session creation is an objective or has a limit."""
+        return bool({"memory", "load-time"} & set(self.figures))
+
+    @property
+    def has_one_caller(self) -> bool:
+        """Whether at most one call runs at a time."""
+        return self.clients == 1 and self.sessions == 1
