@@ -1,4 +1,4 @@
-"""The catalogue of knobs, held against the installed onnxruntime."""
+"""The catalogue of knobs, compared with the installed onnxruntime."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import pytest
 from onnx import TensorProto, helper, save
 
 from ortune.cli.knobs import knobs as knobs_command
-from ortune.errors import UsageError
-from ortune.knobs import catalogue
+from ortune.errors import UsageError, spell_options
+from ortune.knobs import ids
 from ortune.knobs.catalogue import KNOBS, find_knob, search_knobs
+from ortune.knobs.data_files import FILES, FOLDER, PROVIDER_FILES, parse_file, read_file
 from ortune.knobs.knob import PLACES, Knob, Value
-from ortune.knobs.providers import cpu, cuda, nv_tensorrt_rtx, openvino, tensorrt
 from tests.conftest import TINY_CNN
 
 INSTALLED = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
@@ -181,7 +181,7 @@ def on_cpu(*places: str) -> list[Knob]:
 
 @pytest.fixture(scope="module")
 def quantized(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model with a quantised activation, and a MatMul with weights of four bits."""
+    """A model with a quantized activation, and a MatMul with weights of four bits."""
     weights = helper.make_tensor("w", TensorProto.INT4, [64, 32], [(i % 15) - 7 for i in range(64 * 32)])
     constants = [
         weights,
@@ -247,8 +247,12 @@ class TestCompleteness:
         assert {KNOBS[key].where for key in DYNAMIC_KEYS} == {"dynamic_options"}
 
     def test_no_two_have_the_same_id(self) -> None:
-        assert len(KNOBS) == len(catalogue._ALL)
+        names = [*FILES, *(f"providers/{name}" for name in PROVIDER_FILES)]
+        assert len(KNOBS) == sum(len(read_file(name).knobs) for name in names)
         assert all(knob.id == key for key, knob in KNOBS.items())
+
+    def test_ids_in_the_code_are_knobs(self) -> None:
+        assert {value for name, value in vars(ids).items() if name.isupper()} <= set(KNOBS)
 
     def test_session_options_are_those_of_onnxruntime(self) -> None:
         expected = {knob.name: knob.default for knob in on_cpu("session_options") if is_known_here(knob)}
@@ -309,15 +313,12 @@ class TestEntries:
         assert knob.summary.endswith(".")
         assert not knob.note or knob.note.endswith(".")
         assert not knob.tuned.endswith(".")
-        assert not knob.untunable.endswith(".")
-        assert knob.where == "config" or not (knob.tuned and knob.untunable)
+        assert not knob.not_tunable.endswith(".")
+        assert knob.where == "config" or not (knob.tuned and knob.not_tunable)
         assert knob.source
         assert knob.describe_values()
         assert (knob.kind == "choice") == bool(knob.values)
         assert knob.kind == "integer" or (knob.low is None and knob.high is None)
-        if knob.default != "":
-            knob.check(knob.default)
-            assert knob.parse(str(knob.default)) == knob.default
 
     @pytest.mark.parametrize("knob", KNOBS.values(), ids=lambda knob: knob.id)
     def test_what_is_parsed_is_legal(self, knob: Knob) -> None:
@@ -325,11 +326,14 @@ class TestEntries:
             knob.check(value)
             assert knob.parse(str(value)) == value
 
-    @pytest.mark.parametrize("module", [cpu, cuda, tensorrt, nv_tensorrt_rtx, openvino])
-    def test_options_belong_to_their_provider(self, module: Any) -> None:
-        for knob in module.OPTIONS:
-            assert (knob.where, knob.provider, knob.alias) == ("provider_options", module.NAME, module.ALIAS)
-            assert knob.id == f"{module.ALIAS}.{knob.name}"
+    @pytest.mark.parametrize("alias", PROVIDER_FILES)
+    def test_options_belong_to_their_provider(self, alias: str) -> None:
+        data = read_file(f"providers/{alias}")
+        assert data.provider
+        assert data.provider.alias == alias
+        for knob in data.knobs:
+            assert (knob.where, knob.provider, knob.alias) == ("provider_options", data.provider.name, alias)
+            assert knob.id == f"{alias}.{knob.name}"
 
     def test_booleans_of_tensorrt_are_words(self) -> None:
         assert KNOBS["tensorrt.trt_fp16_enable"].values == ("False", "True")
@@ -342,9 +346,9 @@ class TestEntries:
             ("session.force_spinning_stop", "1 or 0"),
             ("execution_mode", "ORT_SEQUENTIAL, ORT_PARALLEL"),
             ("session.load_model_format", '"", ONNX, ORT'),
-            ("session.intra_op.spin_backoff_max", "a whole number from 1 to 64"),
-            ("gpu_graph_id", "a whole number of at least -1"),
-            ("optimization.disable_specified_optimizers", r"text like /\w+(;\w+)*/"),
+            ("session.intra_op.spin_backoff_max", "an integer from 1 to 64"),
+            ("gpu_graph_id", "an integer, at least -1"),
+            ("optimization.disable_specified_optimizers", r"text that matches /\w+(;\w+)*/"),
             ("logid", "text"),
         ],
     )
@@ -354,6 +358,57 @@ class TestEntries:
     def test_defaults_that_documents_give_otherwise(self) -> None:
         assert KNOBS["run.log_severity_level"].default == -1
         assert KNOBS["session.intra_op.spin_duration_us"].default == ""
+
+
+class TestDataFiles:
+    """The data is read strictly, so that a typo in it fails a test."""
+
+    KNOB = 'name = "x"\nkind = "integer"\ndefault = 0\nsummary = "It is x."\n'
+
+    def parse(self, text: str) -> Knob:
+        (knob,) = parse_file(f'where = "session_options"\nsource = "page"\n{text}').knobs
+        return knob
+
+    def test_every_file_is_read(self) -> None:
+        found = {path.relative_to(FOLDER).with_suffix("").as_posix() for path in FOLDER.rglob("*.toml")}
+        assert found == {*FILES, *(f"providers/{name}" for name in PROVIDER_FILES)}
+
+    def test_shared_values_are_filled_in(self) -> None:
+        knob = self.parse(f'[shared]\ntext = "It is shared."\n[[knob]]\n{self.KNOB}note = "$text"')
+        assert (knob.note, knob.source) == ("It is shared.", "page")
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("[[knob]]\n{knob}sumary = 'x'", "sumary"),
+            ("[[knob]]\n{knob}low = '1'", "int"),
+            ("[[knob]]\n{knob}numerics = 1", "bool"),
+            ("[[knob]]\nname = 'x'", "missing required field"),
+            ("[[knob]]\n{knob}note = '$text'", "not in"),
+            ("[[knobs]]\n{knob}", "knobs"),
+            ("[provider]\nname = 'x'\nalias = 'x'\npackage = 'x'\nneed = 'y'", "need"),
+            ("[provider]\nname = 'x'\nalias = 'x'\npackage = 'x'\n[[suggestion]]\noption = 'y'", "values"),
+        ],
+    )
+    def test_a_typo_is_an_error(self, text: str, message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            self.parse(text.replace("{knob}", self.KNOB))
+
+    @pytest.mark.parametrize("knob", KNOBS.values(), ids=lambda knob: knob.id)
+    def test_every_default_is_legal(self, knob: Knob) -> None:
+        if knob.default == "":
+            assert knob.kind != "boolean" or not knob.is_attribute
+            return
+        knob.check(knob.default)
+        assert knob.parse(str(knob.default)) == knob.default
+
+    @pytest.mark.parametrize("knob", KNOBS.values(), ids=lambda knob: knob.id)
+    def test_options_of_ortune_exist(self, knob: Knob) -> None:
+        flags = {"tune", "provider", "sessions", "allow_approximate"}
+        for text in (knob.summary, knob.note, knob.tuned, knob.not_tunable):
+            spelled: list[str] = []
+            spell_options(text, lambda name, value, spelled=spelled: spelled.append(name) or "")  # type: ignore[misc]
+            assert set(spelled) <= flags
 
 
 class TestLegalValues:
@@ -471,7 +526,7 @@ class TestIllegalValues:
         ],
     )
     def test_they_are_refused(self, name: str, text: str) -> None:
-        with pytest.raises(UsageError, match="not one of its values"):
+        with pytest.raises(UsageError, match="not a legal value"):
             KNOBS[name].parse(text)
 
     @pytest.mark.parametrize(
@@ -494,7 +549,7 @@ class TestIllegalValues:
     def test_the_message_says_why(self) -> None:
         with pytest.raises(UsageError) as refused:
             KNOBS["session.intra_op.allow_spinning"].parse("true")
-        assert 'anything but "1" as off' in refused.value.hint
+        assert 'every value except "1" as off' in refused.value.hint
         assert "1 or 0" in refused.value.hint
 
 
@@ -529,17 +584,17 @@ class TestFinding:
         ],
     )
     def test_near_misses(self, text: str, near: str) -> None:
-        with pytest.raises(UsageError, match=f"There is no knob {text}") as refused:
+        with pytest.raises(UsageError, match=f"{text}: there is no such knob") as refused:
             find_knob(text)
         assert "Did you mean" in refused.value.hint
         assert near in refused.value.hint
-        assert "ortune knobs lists all." in refused.value.hint
+        assert "`ortune knobs` lists all knobs." in refused.value.hint
 
     @pytest.mark.parametrize("text", ["", "xyzzy", "."])
     def test_nothing_near(self, text: str) -> None:
         with pytest.raises(UsageError) as refused:
             find_knob(text)
-        assert refused.value.hint == "ortune knobs lists all."
+        assert refused.value.hint == "`ortune knobs` lists all knobs."
 
     def test_several(self) -> None:
         with pytest.raises(UsageError, match="several knobs") as refused:
@@ -574,8 +629,8 @@ class TestCommand:
         out = capsys.readouterr().out
         assert out.startswith(knob.id)
         # Options of their own say how a program uses a session.
-        assert (f"--fix {knob.id}=" in out) == (knob.where != "config" or not knob.untunable)
-        assert ("--tune" in out) == (not knob.untunable)
+        assert (f"--fix {knob.id}=" in out) == (knob.where != "config" or not knob.not_tunable)
+        assert ("--tune" in out) == (not knob.not_tunable)
 
     @pytest.mark.parametrize(
         ("name", "line"),
@@ -602,7 +657,7 @@ class TestCommand:
         assert "3 knobs; all about one: ortune knobs NAME" in out
 
     def test_nothing(self) -> None:
-        with pytest.raises(UsageError, match="There is no knob xyzzy"):
+        with pytest.raises(UsageError, match="xyzzy: there is no such knob"):
             knobs_command(["xyzzy"])
 
     def test_json(self, capfdbinary: pytest.CaptureFixture[bytes]) -> None:

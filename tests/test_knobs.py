@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from ortune.host import Core, Host, HostLimits, NumaNode, Quota, Topology, read_host
 from ortune.knobs import DEFAULT, KNOBS, Config, SearchSpace, build_space, describe
 from ortune.knobs.affinity import format_affinity, parse_affinity
-from ortune.knobs.space import canonical, thread_counts
+from ortune.knobs.canonical import canonical
+from ortune.knobs.thread_dimensions import thread_counts
 from ortune.worker.session import ENUMS, make_session_options
 from tests.conftest import TINY_CNN
 from tests.simulation import make_host, make_model
@@ -210,7 +211,7 @@ def test_rules_are_candidates_of_the_space_each_with_a_reason() -> None:
     assert all(space.select(rule.labels).config.key in keys and rule.why for rule in space.rules)
     assert "one thread" in found["intra threads=1"]
     assert any("one NUMA node" in why for why in found.values())
-    assert any("branches into 4" in why for why in found.values())
+    assert any("4 parallel branches" in why for why in found.values())
     assert not any("quantized" in why for why in found.values())
 
 
@@ -223,5 +224,5 @@ def test_rules_follow_the_quota_and_the_graph() -> None:
     whys = [rule.why for rule in space.rules]
     assert any("fits the CPU quota" in why for why in whys)
     assert any("quantized" in why for why in whys)
-    assert not any("branches" in why for why in whys)
+    assert not any("parallel branches" in why for why in whys)
     assert all(rule.labels.get("intra_op_num_threads") != "3" for rule in space.rules)

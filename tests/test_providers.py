@@ -17,7 +17,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from ortune.errors import UsageError
-from ortune.knobs import CPU, DEFAULT, KNOBS, Config, SearchSpace, Wish, build_space
+from ortune.knobs import CPU, DEFAULT, KNOBS, Config, SearchSpace, SpaceOptions, build_space
+from ortune.knobs.config import alias_of
 from ortune.knobs.providers import PROVIDERS, chain_of, find_provider
 from ortune.model import read_model
 from ortune.record.files import read_record
@@ -61,7 +62,7 @@ class TestNames:
 
     def test_one_that_ortune_does_not_know_is_taken_by_its_full_name(self) -> None:
         other = find_provider("DnnlExecutionProvider")
-        assert (other.name, other.alias, other.options) == ("DnnlExecutionProvider", "dnnl", ())
+        assert (other.name, other.alias) == ("DnnlExecutionProvider", "dnnl")
 
     def test_a_typo_gets_what_was_meant(self) -> None:
         with pytest.raises(UsageError) as caught:
@@ -75,12 +76,26 @@ class TestNames:
     def test_each_has_a_package_and_options_of_its_own(self) -> None:
         for name, provider in PROVIDERS.items():
             assert provider.package
-            assert all(knob.provider == name and knob.alias == provider.alias for knob in provider.options)
+            assert alias_of(name) == provider.alias
+            knobs = [knob for knob in KNOBS.values() if knob.provider == name or knob.alias == provider.alias]
+            assert all(knob.provider == name and knob.alias == provider.alias for knob in knobs)
+            assert bool(knobs) == (name != CPU)
+
+    def test_what_is_said_of_options_is_true_of_options(self) -> None:
+        for provider in PROVIDERS.values():
+            graph = provider.captured_graph
+            values = [(name, value) for each in provider.suggestions for value in each.values for name in [each.option]]
+            values += [(graph.option, graph.value)] if graph else []
+            values += [(name, value) for name, value in provider.cache_options("/tmp").items()]
+            values += [(name, "1") for name in (provider.threads, provider.streams) if name]
+            for name, value in values:
+                KNOBS[f"{provider.alias}.{name}"].check(value)
+            assert all(name in PROVIDERS for name in provider.fallback)
 
 
 class TestSpace:
-    def space(self, *providers: str, **wish: Any) -> SearchSpace:
-        return build_space(make_host(4), make_model(), Wish(providers=providers, **wish))
+    def space(self, *providers: str, **options: Any) -> SearchSpace:
+        return build_space(make_host(4), make_model(), SpaceOptions(providers=providers, **options))
 
     def test_each_provider_has_its_own_dimensions(self) -> None:
         space = self.space(CPU, CUDA, OPENVINO)
@@ -123,10 +138,10 @@ class TestSpace:
     def test_io_binding_is_one_choice_for_all_providers_that_gain_from_it(self) -> None:
         space = self.space(CPU, CUDA, TENSORRT)
         (binding,) = [each for each in space.dimensions if each.name == "io_binding"]
-        assert binding.inert["providers"] == frozenset({"default"})
+        assert binding.no_effect_when["providers"] == frozenset({"default"})
 
     @pytest.mark.parametrize(
-        ("wish", "flow", "why"),
+        ("options", "flow", "why"),
         [
             ({}, True, "If, Loop or Scan"),
             ({"clients": 2}, False, "callers"),
@@ -135,12 +150,12 @@ class TestSpace:
         ],
     )
     def test_a_captured_graph_is_tried_only_where_it_is_possible(
-        self, wish: dict[str, Any], flow: bool, why: str
+        self, options: dict[str, Any], flow: bool, why: str
     ) -> None:
         model = make_model()
         model = msgspec.structs.replace(model, traits=msgspec.structs.replace(model.traits, control_flow=flow))
         assert "cuda.enable_cuda_graph" in names(self.space(CUDA))
-        space = build_space(make_host(4), model, Wish(providers=(CUDA,), **wish))
+        space = build_space(make_host(4), model, SpaceOptions(providers=(CUDA,), **options))
         assert "cuda.enable_cuda_graph" not in names(space)
         assert any(why in skipped.why for skipped in space.skipped if skipped.knob.id == "cuda.enable_cuda_graph")
 

@@ -59,9 +59,7 @@ def minor_dimensions(host: Host, model: ModelInfo, options: SpaceOptions) -> Ite
             make_dimension(
                 ids.DISABLE_DOUBLE_QDQ_REMOVER, ("1", "pairs of QuantizeLinear and DequantizeLinear are not merged")
             ),
-            make_dimension(
-                ids.DISABLE_QDQ_CONSTANT_FOLDING, ("1", "quantized weights are not dequantized in advance")
-            ),
+            make_dimension(ids.DISABLE_QDQ_CONSTANT_FOLDING, ("1", "quantized weights are not dequantized in advance")),
         ]
     if model.traits.width > 1:
         made.append(
@@ -87,9 +85,7 @@ def provider_dimensions(
     prefix = provider.alias
     if provider.io_binding:
         why = "buffers stay on the device between calls; the program must call run_with_iobinding"
-        yield Dimension(
-            knob=KNOBS[ids.IO_BINDING], choices=(DEFAULT_CHOICE, Choice(label="on", value=True, why=why))
-        )
+        yield Dimension(knob=KNOBS[ids.IO_BINDING], choices=(DEFAULT_CHOICE, Choice(label="on", value=True, why=why)))
     if provider.captured_graph:
         yield _captured_graph_dimension(prefix, provider.captured_graph, model, options)
     for each in provider.suggestions:
@@ -137,9 +133,7 @@ def _captured_graph_dimension(
         return Skipped(knob=KNOBS[knob], why=f"calls cannot be captured: {obstacle}")
     why = "launches the whole graph at once instead of kernel by kernel"
     # Replay uses fixed buffers, which only IO binding provides.
-    return make_dimension(
-        knob, (graph.value, why), no_effect_when={ids.IO_BINDING: frozenset({DEFAULT_LABEL})}
-    )
+    return make_dimension(knob, (graph.value, why), no_effect_when={ids.IO_BINDING: frozenset({DEFAULT_LABEL})})
 
 
 def _workers_wait(host: Host, options: SpaceOptions) -> bool:
@@ -171,7 +165,9 @@ def _spinning_dimensions(host: Host, model: ModelInfo) -> Iterator[Dimension]:
     for duration, backoff, no_effect_when in pools:
         times = (("100", "workers spin for 100 µs, then sleep"), ("1000", "workers spin for 1 ms, then sleep"))
         yield make_dimension(duration, *times, no_effect_when=no_effect_when)
-        yield make_dimension(backoff, ("8", "workers check for work less and less often"), no_effect_when=no_effect_when)
+        yield make_dimension(
+            backoff, ("8", "workers check for work less and less often"), no_effect_when=no_effect_when
+        )
 
 
 def _allocator_dimension(options: SpaceOptions) -> Dimension:

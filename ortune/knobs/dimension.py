@@ -56,7 +56,8 @@ class Dimension(msgspec.Struct, frozen=True, kw_only=True):
 
     def has_no_effect(self, labels: Mapping[str, str]) -> bool:
         """Return whether the dimension has no effect, given the choices in earlier dimensions."""
-        for name, without_effect in self.no_effect_when.items():  # noqa: SIM110  (a generator is much slower)
+        # A loop, because a generator would add a tenth to the time of building a space.
+        for name, without_effect in self.no_effect_when.items():
             if labels.get(name, DEFAULT_LABEL) in without_effect:
                 return True
         return False

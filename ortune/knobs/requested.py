@@ -142,7 +142,7 @@ def _fitting(dimension: Dimension, counts: frozenset[str], *, requested: bool) -
         elif requested:
             needed = next(iter(choice.value_by))
             raise UsageError(
-                f"{dimension.name}={choice.label}: this affinity is for {needed} threads, and no candidate has as many.",
+                f"{dimension.name}={choice.label}: this affinity is for {needed} threads; no candidate has as many.",
                 "An affinity has one group per worker, which is one fewer than threads. "
                 f"Add {{tune={ids.INTRA_OP_NUM_THREADS}={needed}}}.",
                 option="tune",

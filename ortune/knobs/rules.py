@@ -1,7 +1,7 @@
 """What documentation recommends for a model on a host: a search tries it first.
 
-Source: the pages "Thread management" and "Performance tuning" of onnxruntime.ai, and the advice of Optimum and Triton for
-servers.
+Source: the pages "Thread management" and "Performance tuning" of onnxruntime.ai, and the advice of Optimum and Triton
+for servers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the user says of knobs: --tune, --fix, --only, --allow-approximate, and what a space makes of it."""
+"""What the user says about knobs: --tune, --fix, --only, --allow-approximate, and the space that results."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from ortune.errors import UsageError
 from ortune.host import Quota
 from ortune.host.allocators import find_allocators
-from ortune.knobs import CPU, KNOBS, Candidate, SearchSpace, Wish, build_space
-from ortune.knobs.ask import parse_fix, parse_only, parse_tune
+from ortune.knobs import CPU, KNOBS, Candidate, SearchSpace, SpaceOptions, build_space
+from ortune.knobs.parse_knobs import check_fix, check_only, check_tune, parse_fix, parse_only, parse_tune
 from ortune.knobs.providers import PROVIDERS
 from ortune.knobs.space import MAX_CANDIDATES
 from ortune.record.files import read_record
@@ -26,8 +26,8 @@ BACKOFF = "session.intra_op.spin_backoff_max"
 AFFINITY = "session.intra_op_thread_affinities"
 
 
-def space_of(n_cores: int = 4, model: Any = None, **wish: Any) -> SearchSpace:
-    return build_space(make_host(n_cores), model or make_model(), Wish(**wish))
+def space_of(n_cores: int = 4, model: Any = None, **options: Any) -> SearchSpace:
+    return build_space(make_host(n_cores), model or make_model(), SpaceOptions(**options))
 
 
 def names(space: SearchSpace) -> set[str]:
@@ -70,7 +70,7 @@ class TestTune:
         assert placed == {"1,2;3,4": 3, "1;2": 3}
 
     def test_a_placement_for_other_numbers_of_threads_is_refused(self) -> None:
-        with pytest.raises(UsageError, match="it is for 6 threads"):
+        with pytest.raises(UsageError, match="this affinity is for 6 threads"):
             space_of(tune=parse_tune([f"{AFFINITY}=1;2;3;4;5|"]))
         assert AFFINITY in names(space_of(tune=parse_tune([f"{AFFINITY}=1;2;3;4;5|", "intra_op_num_threads=6"])))
 
@@ -89,26 +89,55 @@ class TestTune:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("session.intra_op.spin_durations_us=1", "no knob"),
+            ("session.intra_op.spin_durations_us=1", "no such knob"),
             ("intra_op_num_threads", "not a knob and a value"),
             ("intra_op_num_threads=", "not a knob and a value"),
             ("intra_op_num_threads=two", "intra_op_num_threads=two"),
-            ("session.intra_op.allow_spinning=true", 'anything but "1" as off'),
+            ("session.intra_op.allow_spinning=true", 'every value except "1" as off'),
             ("session.intra_op.spin_duration_us=99999", "from 0 to 10000"),
-            ("enable_profiling=1", "no search can try it"),
-            ("ep.dynamic.workload_type=Efficient", "no search can try it"),
-            ("optimization.enable_gelu_approximation=1", "--allow-approximate"),
-            ("providers=cuda", "--provider"),
+            ("enable_profiling=1", "a search cannot try this knob"),
+            ("ep.dynamic.workload_type=Efficient", "a search cannot try this knob"),
+            ("optimization.enable_gelu_approximation=1", "allow_approximate"),
+            ("providers=cuda", "provider"),
         ],
     )
     def test_what_cannot_be_tried_is_refused(self, text: str, message: str) -> None:
         with pytest.raises(UsageError) as caught:
             parse_tune([text])
         assert message in str(caught.value)
-        assert text.split("=")[0] in caught.value.message
+        assert caught.value.message.startswith(text.split("=")[0])
+        assert caught.value.option == "tune"
 
     def test_approximations_are_tried_when_they_are_allowed(self) -> None:
         assert parse_tune(["optimization.enable_gelu_approximation=1"], approximate=True)
+
+    def test_values_of_python_callers_are_typed_or_text(self) -> None:
+        given = {"intra_op_num_threads": [1, "2"], "enable_mem_pattern": False, "dynamic_block_base": (2, "4")}
+        assert check_tune(given) == {
+            "intra_op_num_threads": (1, 2),
+            "enable_mem_pattern": (False,),
+            "session.dynamic_block_base": ("2", "4"),
+        }
+        assert check_tune({"session.force_spinning_stop": [True]}) == {"session.force_spinning_stop": ("1",)}
+        assert check_tune({AFFINITY: "1,2;3,4"}) == {AFFINITY: ("1,2;3,4",)}
+
+    @pytest.mark.parametrize(
+        ("name", "values"),
+        [
+            ("intra_op_num_threads", [True]),
+            ("intra_op_num_threads", [2.5]),
+            ("intra_op_num_threads", None),
+            ("intra_op_num_threads", []),
+            ("session.force_spinning_stop", ["true"]),
+            ("session.force_spinning_stop", [2]),
+            ("execution_mode", ["parallel"]),
+        ],
+    )
+    def test_illegal_values_of_python_callers_are_rejected(self, name: str, values: Any) -> None:
+        with pytest.raises(UsageError) as caught:
+            check_tune({name: values})
+        assert caught.value.option == "tune"
+        assert caught.value.message.startswith(name)
 
     def test_variables_of_the_environment_can_be_tried(self) -> None:
         space = space_of(tune=parse_tune(["ORT_INTRA_OP_NUM_THREADS=1", "OMP_NUM_THREADS=2,4"]))
@@ -134,6 +163,14 @@ class TestFix:
             parse_fix(["optimization.enable_gelu_approximation=1"])
         assert parse_fix(["optimization.enable_gelu_approximation=1"], approximate=True)
 
+    def test_values_of_python_callers_are_typed_or_text(self) -> None:
+        given = {"intra_op_num_threads": 2, "enable_mem_pattern": "off", "force_spinning_stop": True}
+        assert check_fix(given) == {
+            "intra_op_num_threads": 2,
+            "enable_mem_pattern": False,
+            "session.force_spinning_stop": "1",
+        }
+
     def test_what_it_leaves_without_effect_is_not_tried(self) -> None:
         space = space_of(fix=parse_fix(["intra_op_num_threads=1"]))
         assert not {AFFINITY, "session.dynamic_block_base"} & names(space)
@@ -141,8 +178,9 @@ class TestFix:
 
     @pytest.mark.parametrize("text", ["providers=cuda", "ep.dynamic.workload_type=Default", "nonsense=1", "x"])
     def test_what_cannot_be_set_is_refused(self, text: str) -> None:
-        with pytest.raises(UsageError, match="--fix"):
+        with pytest.raises(UsageError) as caught:
             parse_fix([text])
+        assert caught.value.option == "fix"
 
 
 class TestOnly:
@@ -151,10 +189,16 @@ class TestOnly:
         assert names(space) == {"intra_op_num_threads", "graph_optimization_level"}
 
     def test_a_knob_without_values_here_is_refused_with_the_reason(self) -> None:
-        with pytest.raises(UsageError, match="side by side"):
+        with pytest.raises(UsageError, match="in parallel"):
             space_of(model=make_model(width=1), only=parse_only(["execution_mode"]))
-        with pytest.raises(UsageError, match="--tune"):
+        with pytest.raises(UsageError, match="tune="):
             space_of(only=parse_only([SPIN]))
+
+    def test_names_of_python_callers_are_checked(self) -> None:
+        assert check_only(["dynamic_block_base", "session.dynamic_block_base"]) == ("session.dynamic_block_base",)
+        with pytest.raises(UsageError, match="no such knob") as caught:
+            check_only(["nonsense"])
+        assert caught.value.option == "only"
 
     def test_with_values_it_can_be_tried_alone(self) -> None:
         space = space_of(only=(SPIN,), tune=parse_tune([f"{SPIN}=50"]))
@@ -166,11 +210,11 @@ class TestByDefault:
     """What a search tries without being asked, beyond threads and levels, where it can matter."""
 
     @pytest.mark.parametrize(
-        "wish", [{"clients": 4}, {"has_rate": True}, {"figures": ("cpu",)}, {"has_neighbour": True}]
+        "options", [{"clients": 4}, {"has_rate": True}, {"figures": ("cpu",)}, {"has_background_load": True}]
     )
-    def test_ways_of_spinning(self, wish: dict[str, Any]) -> None:
+    def test_ways_of_spinning(self, options: dict[str, Any]) -> None:
         spinning = {SPIN, BACKOFF, "session.force_spinning_stop"}
-        assert spinning <= names(space_of(**wish))
+        assert spinning <= names(space_of(**options))
         assert not spinning & names(space_of())
 
     def test_ways_of_spinning_under_a_quota(self) -> None:
@@ -213,19 +257,19 @@ class TestByDefault:
         assert SPIN in names(space_of(clients=4, onnxruntime="1.31.1"))
 
     def test_what_it_is_too_old_for_is_refused_when_asked_for(self) -> None:
-        with pytest.raises(UsageError, match=r"1\.22\.0 does not know it"):
+        with pytest.raises(UsageError, match=r"1\.22\.0 does not support this knob"):
             space_of(tune={SPIN: ("50",)}, onnxruntime="1.22.0")
 
     def test_every_value_is_legal(self) -> None:
-        wish = {"clients": 4, "sessions": 2, "figures": ("memory",), "approximate": True}
-        for dimension in space_of(8, **wish).dimensions:
+        options = {"clients": 4, "sessions": 2, "figures": ("memory",), "approximate": True}
+        for dimension in space_of(8, **options).dimensions:
             for choice in dimension.choices[1:]:
                 if dimension.knob.where != "config" and choice.value is not None:
                     dimension.knob.check(choice.value)
 
     def test_a_space_that_is_too_large_keeps_what_is_near_the_default(self) -> None:
         tune = {name: tuple(str(n) for n in range(1, 9)) for name in (SPIN, BACKOFF)}
-        space = build_space(make_host(64, smt=2, n_nodes=2), make_model(8), Wish(tune=tune))
+        space = build_space(make_host(64, smt=2, n_nodes=2), make_model(8), SpaceOptions(tune=tune))
         assert len(space.candidates) == MAX_CANDIDATES
         far = [sum(label != "default" for label in c.labels.values()) for c in space.candidates]
         assert far == sorted(far)
@@ -326,7 +370,7 @@ class TestCommand:
 
 
 def test_the_providers_of_a_plain_search_are_known() -> None:
-    assert Wish().providers == (CPU,)
+    assert SpaceOptions().providers == (CPU,)
     assert {"providers", "io_binding", "global_thread_pool"} <= set(KNOBS)
 
 
@@ -336,11 +380,17 @@ def test_the_catalogue_says_truly_what_a_search_tries() -> None:
     model = msgspec.structs.replace(model, traits=msgspec.structs.replace(model.traits, ops=ops, quantized=True))
     tried = {
         dimension.name
-        for wish in (
-            Wish(clients=4, sessions=2, figures=("memory",), approximate=True, allocators={"mimalloc": "/lib/m.so"}),
-            *(Wish(providers=(CPU, name), figures=("memory",), approximate=True) for name in PROVIDERS if name != CPU),
-            Wish(providers=("OpenVINOExecutionProvider",), clients=4),
+        for options in (
+            SpaceOptions(
+                clients=4, sessions=2, figures=("memory",), approximate=True, allocators={"mimalloc": "/lib/m.so"}
+            ),
+            *(
+                SpaceOptions(providers=(CPU, name), figures=("memory",), approximate=True)
+                for name in PROVIDERS
+                if name != CPU
+            ),
+            SpaceOptions(providers=("OpenVINOExecutionProvider",), clients=4),
         )
-        for dimension in build_space(make_host(8), model, wish).dimensions
+        for dimension in build_space(make_host(8), model, options).dimensions
     }
     assert tried == {name for name, knob in KNOBS.items() if knob.tuned}
