@@ -159,16 +159,17 @@ class Recording:
 def _encode(about: About) -> bytes:
     """Return a description as JSON. Knobs are stored by their id: the catalogue has the rest."""
     data = msgspec.to_builtins(about, order="deterministic")
-    for field, entries in (("dimensions", about.space.dimensions), ("skipped", about.space.skipped)):
-        for stored, entry in zip(data["space"].get(field, ()), entries, strict=True):
-            stored["knob"] = entry.knob.id
+    for stored, dimension in zip(data["space"]["dimensions"], about.space.dimensions, strict=True):
+        stored["knob"] = dimension.knob.id
+    for stored, skipped in zip(data["space"]["skipped"], about.space.skipped, strict=True):
+        stored["knob"] = skipped.knob.id
     return msgspec.json.encode(data)
 
 
 def _decode(data: dict[str, Any]) -> About:
     """Return a description from JSON."""
     for field in ("dimensions", "skipped"):
-        for stored in data["space"].get(field, ()):
+        for stored in data["space"][field]:
             stored["knob"] = KNOBS[stored["knob"]]
     return msgspec.convert(data, About, str_keys=True)
 

@@ -621,15 +621,14 @@ class TestCommand:
             assert any(line.startswith(PLACES[place][:1].upper() + PLACES[place][1:]) for line in lines)
         assert max(map(len, lines)) <= 100
         assert any(line.startswith("intra_op_num_threads") and line.endswith("tuned always") for line in lines)
-        assert any(line.startswith("logid") and line.endswith("not by a search") for line in lines)
+        assert any(line.startswith("logid") and line.endswith("not tunable") for line in lines)
 
     @pytest.mark.parametrize("knob", KNOBS.values(), ids=lambda knob: knob.id)
     def test_a_card_for_each(self, knob: Knob, capsys: pytest.CaptureFixture[str]) -> None:
         knobs_command([knob.id])
         out = capsys.readouterr().out
         assert out.startswith(knob.id)
-        # Options of their own say how a program uses a session.
-        assert (f"--fix {knob.id}=" in out) == (knob.where != "config" or not knob.not_tunable)
+        assert (f"--fix {knob.id}=" in out) == knob.is_settable
         assert ("--tune" in out) == (not knob.not_tunable)
 
     @pytest.mark.parametrize(
@@ -654,7 +653,7 @@ class TestCommand:
         knobs_command(["intra", "spin"])
         out = capsys.readouterr().out
         assert "session.intra_op.spin_duration_us" in out
-        assert "3 knobs; all about one: ortune knobs NAME" in out
+        assert "3 knobs. For details: ortune knobs NAME" in out
 
     def test_nothing(self) -> None:
         with pytest.raises(UsageError, match="xyzzy: there is no such knob"):

@@ -112,7 +112,11 @@ class TestTune:
         assert parse_tune(["optimization.enable_gelu_approximation=1"], approximate=True)
 
     def test_values_of_python_callers_are_typed_or_text(self) -> None:
-        given = {"intra_op_num_threads": [1, "2"], "enable_mem_pattern": False, "dynamic_block_base": (2, "4")}
+        given: dict[str, Any] = {
+            "intra_op_num_threads": [1, "2"],
+            "enable_mem_pattern": False,
+            "dynamic_block_base": (2, "4"),
+        }
         assert check_tune(given) == {
             "intra_op_num_threads": (1, 2),
             "enable_mem_pattern": (False,),
@@ -164,7 +168,7 @@ class TestFix:
         assert parse_fix(["optimization.enable_gelu_approximation=1"], approximate=True)
 
     def test_values_of_python_callers_are_typed_or_text(self) -> None:
-        given = {"intra_op_num_threads": 2, "enable_mem_pattern": "off", "force_spinning_stop": True}
+        given: dict[str, Any] = {"intra_op_num_threads": 2, "enable_mem_pattern": "off", "force_spinning_stop": True}
         assert check_fix(given) == {
             "intra_op_num_threads": 2,
             "enable_mem_pattern": False,

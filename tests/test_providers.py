@@ -193,7 +193,7 @@ class TestDetection:
         assert done.stdout.strip() == "False"
 
     def test_no_library_of_a_provider_comes_into_this_process(self) -> None:
-        code = "import ortune.tune as t, sys; t.choose_providers(None); print('onnxruntime' in sys.modules)"
+        code = "import ortune.tuning.request as t, sys; t.choose_providers(None); print('onnxruntime' in sys.modules)"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == "False"
 

@@ -1,4 +1,4 @@
-"""`ortune knobs`: show every setting of ONNX Runtime that ortune knows, or all about one."""
+"""`ortune knobs`: show all settings of ONNX Runtime that ortune knows, or one of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ortune.cli import options
-from ortune.errors import UsageError
+from ortune.errors import UsageError, spell_as_flag, spell_options
 
 if TYPE_CHECKING:
     from ortune.knobs.knob import Knob
@@ -16,16 +16,18 @@ if TYPE_CHECKING:
 def knobs(
     name: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME", help="A knob, or words to look for.", show_default=False),
+        typer.Argument(metavar="NAME", help="A knob, or words to search for.", show_default=False),
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """List all settings of ONNX Runtime, or show what one does, what it takes, and what goes wrong with it."""
+    """List the settings of ONNX Runtime, or show one: what it does, its legal values, its pitfalls."""
     found, exact = _find(" ".join(name or []))
     if json:
         import msgspec
 
         data = [{"id": knob.id, **msgspec.structs.asdict(knob)} for knob in found]
+        for entry in data:
+            entry |= {field: spell_options(entry[field], spell_as_flag) for field in ("tuned", "not_tunable")}
         options.print_json(data)
         return
     from ortune.console.knobs import show_knob, show_knobs
@@ -38,10 +40,10 @@ def knobs(
 
 
 def _find(text: str) -> tuple[list[Knob], bool]:
-    """Return the knobs that a text asks for, and whether it is the name of one.
+    """Return the knobs that a text names or matches, and whether it is the name of one.
 
     Raises:
-        UsageError: It is no knob's name, and its words occur in none.
+        UsageError: The text neither names nor matches a knob.
     """
     from ortune.knobs.catalogue import find_knob, search_knobs
 

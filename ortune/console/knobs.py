@@ -1,4 +1,4 @@
-"""What `ortune knobs` shows: the catalogue as a list, and all about one knob."""
+"""Prints the catalogue as a list, or everything about one knob, for `ortune knobs`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ortune.console.text import plural
+from ortune.errors import spell_as_flag, spell_options
 from ortune.knobs.knob import PLACES, Knob, Value
 
 ID_WIDTH, DEFAULT_WIDTH = 44, 16
@@ -21,38 +22,43 @@ OWN_PROGRAMS = {
     "io_binding": "session.run_with_iobinding(binding)",
     "global_thread_pool": "onnxruntime.set_global_thread_pool_sizes(4, 1); options.use_per_session_threads = False",
 }
-"""Lines of programs for what is no setting of ONNX Runtime's."""
+"""Lines of programs for knobs that are not settings of ONNX Runtime, by id."""
 
 
 def show_knobs(console: Console, knobs: Sequence[Knob]) -> None:
-    """Print knobs, grouped by where they are set."""
+    """Print knobs, grouped by how they are set."""
     places = list(PLACES)
     for place, group in itertools.groupby(sorted(knobs, key=lambda knob: places.index(knob.where)), _place):
         console.print(Text(place, "bold"))
         for knob in group:
             _show_line(console, knob)
         console.print()
-    console.print(Text(f"{plural(len(knobs), 'knob')}; all about one: ortune knobs NAME", "dim"))
+    console.print(Text(f"{plural(len(knobs), 'knob')}. For details: ortune knobs NAME", "dim"))
 
 
 def show_knob(console: Console, knob: Knob) -> None:
-    """Print all about one knob, with how to set, tune and fix it."""
+    """Print everything about one knob, including how to set, tune and fix it."""
     console.print(Text(knob.id, "bold cyan"))
-    console.print(Padding(Text(knob.summary), (0, 0, 1, INDENT)))
+    console.print(Padding(Text(_spell(knob.summary)), (0, 0, 1, INDENT), expand=False))
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True, style="dim", min_width=10)
     grid.add_column(overflow="fold")
     for name, text in _facts(knob):
         grid.add_row(name, Text(text))
     console.print(grid)
+    _show_whole(console, "source", knob.source)
     console.print()
     for name, text in _uses(knob):
-        # Not folded, so that it can be copied.
-        console.print(Text.assemble((f"{name:<12}", "dim"), text), soft_wrap=True)
+        _show_whole(console, name, text)
+
+
+def _show_whole(console: Console, name: str, text: str) -> None:
+    """Print a text on one line, whatever its length, so that it can be copied."""
+    console.print(Text.assemble((f"{name:<12}", "dim"), text), soft_wrap=True)
 
 
 def show_default(knob: Knob) -> str:
-    """Return a knob's default, for people."""
+    """Return a knob's default in words."""
     return "not set" if knob.default == "" else str(knob.default)
 
 
@@ -61,36 +67,44 @@ def _place(knob: Knob) -> str:
     return f"{place}: {knob.provider}" if knob.provider else place
 
 
+def _spell(text: str) -> str:
+    """Return a text of the catalogue with options of ortune as flags."""
+    return spell_options(text, spell_as_flag)
+
+
 def _when(knob: Knob) -> str:
     """Return when a search tries a knob."""
     if knob.tuned:
-        return f"tuned {knob.tuned}"
-    return "not by a search" if knob.untunable else "on request"
+        return f"tuned {_spell(knob.tuned)}"
+    return "not tunable" if knob.not_tunable else "with --tune"
 
 
 def _show_line(console: Console, knob: Knob) -> None:
     when = _when(knob)
     style = "green" if knob.tuned else "dim"
-    line = Text.assemble((knob.id.ljust(ID_WIDTH), "cyan"), " ", show_default(knob).ljust(DEFAULT_WIDTH), " ")
-    below = Text(knob.summary)
+    head = Text(knob.id.ljust(ID_WIDTH), "cyan")
+    if head.cell_len > ID_WIDTH:
+        console.print(head, soft_wrap=True)
+        head = Text(" " * ID_WIDTH)
+    line = Text.assemble(head, " ", show_default(knob).ljust(DEFAULT_WIDTH), " ")
+    below = Text(_spell(knob.summary))
     if knob.tuned and line.cell_len + len(when) > console.width:
         when = "tuned"
-        below.append(f" Tuned {knob.tuned}.", style)
+        below.append(f" Tuned {_spell(knob.tuned)}.", style)
     line.append(when, style)
     console.print(line, soft_wrap=True)
-    console.print(Padding(below, (0, 0, 0, INDENT)))
+    console.print(Padding(below, (0, 0, 0, INDENT), expand=False))
 
 
 def _facts(knob: Knob) -> list[tuple[str, str]]:
     place = PLACES[knob.where] + (f" of {knob.provider}" if knob.provider else "")
     rows = [("where", place), ("values", knob.describe_values()), ("default", show_default(knob))]
-    rows.append(("since", f"onnxruntime {knob.since}" if knob.since else "all versions that ortune supports"))
-    rows.append(("outputs", "may change beyond rounding" if knob.numerics else "stay, up to rounding"))
-    tuned = knob.tuned or ("never" if knob.untunable else "on request")
-    rows.append(("tuned", f"{tuned}: {knob.untunable}" if knob.untunable else tuned))
+    rows.append(("since", f"onnxruntime {knob.since}" if knob.since else "all supported versions"))
+    rows.append(("outputs", "may change beyond rounding" if knob.numerics else "equal, up to rounding"))
+    tuned = _spell(knob.tuned) or ("never" if knob.not_tunable else "only with --tune")
+    rows.append(("tuned", f"{tuned}: {_spell(knob.not_tunable)}" if knob.not_tunable else tuned))
     if knob.note:
-        rows.append(("note", knob.note))
-    rows.append(("source", knob.source))
+        rows.append(("note", _spell(knob.note)))
     return rows
 
 
@@ -98,17 +112,15 @@ def _uses(knob: Knob) -> list[tuple[str, str]]:
     examples = _examples(knob)
     where = "in a shell" if knob.where == "environment" else "in Python"
     rows = [(where, _write_program(knob, examples[0]))]
-    # How a program uses a session is wished for with options of its own.
-    if knob.where == "config" and knob.untunable:
-        return rows
-    if not knob.untunable:
+    if not knob.not_tunable:
         rows.append(("to tune it", f"--tune {knob.id}={','.join(map(str, examples))}"))
-    rows.append(("to fix it", f"--fix {knob.id}={examples[0]}"))
+    if knob.is_settable:
+        rows.append(("to fix it", f"--fix {knob.id}={examples[0]}"))
     return rows
 
 
 def _examples(knob: Knob) -> list[Value]:
-    """Return one or two values that are not the default, or a word that stands for one."""
+    """Return one or two values other than the default, or a placeholder."""
     candidates: list[Value] = []
     if knob.kind == "boolean":
         candidates = [True, False] if knob.is_attribute else ["1", "0"]
@@ -125,7 +137,7 @@ def _examples(knob: Knob) -> list[Value]:
 
 
 def _write_program(knob: Knob, value: Value) -> str:
-    """Return the line of a program, or of a shell, that sets a knob."""
+    """Return a line of Python, or of a shell, that sets a knob."""
     entry = f'"{knob.name}", "{value}"'
     pair = f'{{"{knob.name}": "{value}"}}'
     if knob.where == "session_config":

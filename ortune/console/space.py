@@ -1,43 +1,56 @@
-"""What `ortune space` shows: every choice, and why it is tried."""
+"""Prints the search space and why each value is tried, for `ortune space`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from rich.console import Console
-from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
 from ortune.console.text import plural
+from ortune.errors import spell_as_flag, spell_options
 from ortune.knobs import SearchSpace, describe
+
+INDENT = 2
+MIN_LABEL_WIDTH = 20
 
 
 def show_space(console: Console, space: SearchSpace, faults: Mapping[str, str]) -> None:
-    """Print the dimensions, the knobs that are left out, and the providers that do not work."""
+    """Print a search space.
+
+    Args:
+        console: Where to print.
+        space: The search space.
+        faults: Why execution providers do not work here, by name.
+    """
     if not space.base.is_default:
-        console.print(f"[bold]in every candidate[/]  [cyan]{escape(describe(space.base))}[/]\n")
+        console.print(Text.assemble(("in every candidate  ", "bold"), (describe(space.base), "cyan")))
+        console.print()
     for dimension in space.dimensions:
         if len(dimension.choices) < 2:
             continue
-        console.print(f"[bold]{dimension.name}[/]  [dim]{escape(dimension.knob.summary)}[/]")
+        console.print(Text(dimension.name, "bold"))
+        _show_indented(console, spell_options(dimension.knob.summary, spell_as_flag), "dim")
         table = Table.grid(padding=(0, 2))
-        table.add_column(no_wrap=True, style="cyan", min_width=22)
+        table.add_column(no_wrap=True, style="cyan", min_width=MIN_LABEL_WIDTH)
         table.add_column(overflow="fold")
         for choice in dimension.choices[1:]:
-            table.add_row(f"  {escape(choice.label)}", escape(choice.why))
-        console.print(table)
-    if space.rules:
-        console.print("[bold]tried first[/]")
-        table = Table.grid(padding=(0, 2))
-        table.add_column(style="cyan", min_width=22)
-        table.add_column(overflow="fold")
-        for rule in space.rules:
-            table.add_row(f"  {escape(space.select(rule.labels).label)}", escape(rule.why))
-        console.print(table)
+            table.add_row(Text(choice.label), Text(choice.why))
+        console.print(Padding(table, (0, 0, 0, INDENT), expand=False))
     console.print()
-    for skipped in space.skipped:
-        console.print(f"[dim]not tried[/]  {skipped.knob.id}: {escape(skipped.why)}")
-    for name, fault in faults.items():
-        console.print(f"[dim]not tried[/]  {name}: {escape(fault)}")
-    n_candidates = len(space.candidates)
-    console.print(f"[bold]{plural(n_candidates, 'distinct candidate')}[/], the default among them")
+    if space.rules:
+        console.print(Text("tried first", "bold"))
+        for rule in space.rules:
+            _show_indented(console, space.select(rule.labels).label, "cyan")
+            _show_indented(console, rule.why, indent=2 * INDENT)
+        console.print()
+    for name, why in [*((each.knob.id, each.why) for each in space.skipped), *faults.items()]:
+        console.print(Text.assemble(("not tried  ", "dim"), f"{name}: {why}"))
+    n_candidates = plural(len(space.candidates), "distinct candidate")
+    console.print(Text.assemble((n_candidates, "bold"), ", including the baseline"))
+
+
+def _show_indented(console: Console, text: str, style: str = "", indent: int = INDENT) -> None:
+    console.print(Padding(Text(text, style), (0, 0, 0, indent), expand=False))

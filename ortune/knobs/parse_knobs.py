@@ -102,7 +102,7 @@ def _check_numerics(knob: Knob, option: str, *, approximate: bool) -> None:
     if knob.numerics and not approximate:
         raise UsageError(
             f"{knob.id}: this knob may change outputs beyond rounding.",
-            "To allow that, add {allow_approximate}. The error of the outputs is reported.",
+            "To allow that, add {allow_approximate}. The search reports how much they differ.",
             option=option,
         )
 

@@ -88,7 +88,7 @@ def _drop_ineffective(
         if dimension.name == ids.INTRA_OP_THREAD_AFFINITIES:
             dimension = _fitting(dimension, counts, requested=dimension.name in options.tune)
         if len(dimension.choices) < 2:
-            skipped.append(Skipped(knob=dimension.knob, why="it has no value to try except the default"))
+            skipped.append(Skipped(knob=dimension.knob, why="no value to try except the default"))
             names.discard(dimension.name)
             continue
         obstacles = [

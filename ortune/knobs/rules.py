@@ -87,7 +87,7 @@ def make_rules(host: Host, model: ModelInfo, dimensions: Sequence[Dimension]) ->
     yield from rule("blocks of decreasing size, base 4: recommended against late threads", blocks="4")
     # The subgraphs of If, Loop and Scan run sequentially in any mode.
     if (ids.EXECUTION_MODE, PARALLEL) in known and not model.traits.control_flow:
-        why = f"the graph has up to {model.traits.width} parallel branches"
+        why = f"up to {model.traits.width} operators of this graph can run in parallel"
         parallel = {ids.EXECUTION_MODE: PARALLEL}
         yield Rule(labels=parallel, why=why)
         yield Rule(labels={**parallel, ids.INTRA_OP_NUM_THREADS: "1"}, why=f"{why}: one thread for each")
