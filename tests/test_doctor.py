@@ -32,7 +32,7 @@ from ortune.errors import InputsError, ModelError, UsageError, spell_as_flag
 from ortune.model.graph import Graph, GraphInput, Node, Weight, read_graph
 from ortune.worker import Runtime
 from ortune.workload import InputOptions
-from tests.conftest import TINY_CNN, run_ortune
+from tests.conftest import ROOT, TINY_CNN, run_ortune
 
 FLOAT = TensorProto.FLOAT
 MAKE = helper.make_node
@@ -589,6 +589,15 @@ def test_a_new_check_is_a_function_and_a_line() -> None:
     )
     assert [(finding.check, finding.severity) for finding in findings] == [("two", "problem"), ("one", "ok")]
     assert [(each.check, each.why) for each in skipped] == [("four", "no time")]
+
+
+def test_the_documentation_lists_all_checks() -> None:
+    """The docstrings of checks begin with what they find, such as `Find casts.`"""
+    finds = [(check.name, (check.run.__doc__ or "").splitlines()[0]) for check in CHECKS]
+    rows = [f"| {name} | {text.removeprefix('Find ').removesuffix('.')} |" for name, text in finds]
+    page = (ROOT / "docs" / "doctor.md").read_text()
+    table = page.split("<!-- checks -->")[1].split("<!-- end -->")[0]
+    assert table.strip().splitlines() == ["| check | finds |", "|---|---|", *rows]
 
 
 def test_every_tool_that_is_recommended_is_installed() -> None:

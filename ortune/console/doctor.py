@@ -23,16 +23,17 @@ def show_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
     for finding in diagnosis.findings:
         if finding.severity != "ok":
             _show_finding(console, finding)
-    table = _make_grid()
+    table = Table.grid(padding=(0, 2))
+    table.add_column(width=INDENT - 2)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for finding in diagnosis.findings:
         if finding.severity == "ok":
             text = f"{finding.what}. {finding.fix}." if finding.fix else finding.what
             table.add_row(Text("ok", STYLES["ok"]), finding.check, Text(text, "dim"))
-    for skipped in diagnosis.skipped:
-        text = f"{skipped.why}. {skipped.fix}" if skipped.fix else skipped.why
-        table.add_row(Text("skipped", "yellow"), skipped.check, Text(text, "dim"))
     console.print(table)
     console.print()
+    _show_skipped(console, diagnosis)
     console.print(summarize(diagnosis))
 
 
@@ -45,19 +46,8 @@ def _show_model(console: Console, diagnosis: Diagnosis) -> None:
     console.print(Text.assemble((Path(diagnosis.model).name, "bold"), "  ", (facts, "dim")))
 
 
-def _make_grid() -> Table:
-    """Return a table of severity, check and text."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(width=INDENT - 2)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    return table
-
-
 def _show_finding(console: Console, finding: DoctorFinding) -> None:
-    grid = Table.grid()
-    grid.add_column(width=INDENT)
-    grid.add_column(overflow="fold")
+    grid = _make_grid()
     grid.add_row(
         Text(finding.severity, STYLES[finding.severity]), Text.assemble((f"{finding.check}: ", "bold"), finding.what)
     )
@@ -68,6 +58,28 @@ def _show_finding(console: Console, finding: DoctorFinding) -> None:
         # Never wrapped, so that it can be copied.
         console.print(Text(f"{'':{INDENT}}{finding.command}", "cyan"), soft_wrap=True)
     console.print()
+
+
+def _show_skipped(console: Console, diagnosis: Diagnosis) -> None:
+    """Print the checks that could not be made, those with the same cause together."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for skipped in diagnosis.skipped:
+        names.setdefault((skipped.why, skipped.fix), []).append(skipped.check)
+    for (why, fix), checks in names.items():
+        grid = _make_grid()
+        grid.add_row(Text("skipped", "yellow"), Text.assemble((f"{', '.join(checks)}: ", "bold"), _end_sentence(why)))
+        if fix:
+            grid.add_row("", Text(_end_sentence(fix)))
+        console.print(grid)
+        console.print()
+
+
+def _make_grid() -> Table:
+    """Return a table of two columns: the severity, and wrapped text."""
+    grid = Table.grid()
+    grid.add_column(width=INDENT)
+    grid.add_column(overflow="fold")
+    return grid
 
 
 def _end_sentence(text: str) -> str:

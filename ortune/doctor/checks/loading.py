@@ -58,9 +58,9 @@ def check_external_data(facts: ModelFacts) -> DoctorFinding:
     first = bad[0]
     needed = f"at least {format_bytes(first.needed_bytes)}" if first.needed_bytes else ""
     if first.found_bytes is None:
-        state = f"external data file {first.name} {f'({needed}) ' if needed else ''}is missing"
+        state = f"{first.name} {f'({needed}) ' if needed else ''}is missing"
     else:
-        state = f"external data file {first.name} has only {format_bytes(first.found_bytes)} instead of {needed}"
+        state = f"{first.name} has only {format_bytes(first.found_bytes)} instead of {needed}"
     others = f", and {plural(len(bad) - 1, 'other file')}" if len(bad) > 1 else ""
     return warn(
         state + others,

@@ -33,7 +33,7 @@ def format_bytes(n_bytes: int) -> str:
 
 def shorten(message: str, most: int = 400) -> str:
     """Return ONNX Runtime's message without its error code and source locations."""
-    message = re.sub(r"/\S+\.(cc|h):\d+ .*?\) (?=[A-Z])", "", message)
+    message = re.sub(r"/\S+\.(cc|h):\d+ .*?\) (const )?", "", message)
     message = re.sub(r"^\[ONNXRuntimeError\] : \d+ : ", "", message).strip()
     return message if len(message) <= most else message[: most - 1] + "…"
 
