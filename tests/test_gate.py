@@ -22,16 +22,17 @@ from rich.console import Console
 from benchmarks.gate_power import SLOW_WORKER, gate_by_replay, landscapes
 from ortune.compare.block_runner import BlockRunner
 from ortune.compare.interval import Interval
-from ortune.console.gate import draw_finding, draw_interval, show_history
+from ortune.console.gate import draw_finding, draw_interval
+from ortune.console.report import show_history
 from ortune.errors import InputsError, MeasureError, ModelError, RecordError, UsageError
 from ortune.gate.decision import find, holm, is_biased, overall, p_value, strict_confidence
 from ortune.gate.file import KEYS, read_gates
-from ortune.gate.reporters.github import annotate
+from ortune.gate.reporters.github import render_annotations
 from ortune.gate.reporters.history import append_history, read_history
-from ortune.gate.reporters.junit import junit
-from ortune.gate.reporters.markdown import markdown
+from ortune.gate.reporters.junit import render_junit
+from ortune.gate.reporters.markdown import render_markdown
 from ortune.gate.reporters.messages import describe_finding, describe_interval, percent
-from ortune.gate.reporters.plot import choose_entries, draw
+from ortune.gate.reporters.plot import choose_entries, draw_history
 from ortune.gate.results import Decision, Finding, GateError, GateRequest, GateResult, InterimResult, Observe, Side
 from ortune.gate.run import Wish, exit_decision, judge_together, make_request, parse_slowdowns, run_gate
 from ortune.gate.sequential_test import HEAD, SequentialResult, SequentialTest, decide, pairs_for, play
@@ -613,14 +614,14 @@ class TestTold:
     def test_junit(self) -> None:
         from xml.etree import ElementTree
 
-        (suite,) = ElementTree.fromstring(junit(self.RESULTS, inconclusive_fails=False))
+        (suite,) = ElementTree.fromstring(render_junit(self.RESULTS, inconclusive_fails=False))
         assert [suite.get(each) for each in ("tests", "failures", "errors", "skipped")] == ["4", "1", "1", "1"]
-        (suite,) = ElementTree.fromstring(junit(self.RESULTS, inconclusive_fails=True))
+        (suite,) = ElementTree.fromstring(render_junit(self.RESULTS, inconclusive_fails=True))
         assert [suite.get(each) for each in ("tests", "failures", "errors", "skipped")] == ["4", "2", "1", "0"]
         assert all(case.get("classname") == "ortune.gate" for case in suite)
 
     def test_markdown(self) -> None:
-        page = markdown(self.RESULTS)
+        page = render_markdown(self.RESULTS)
         rows = [line for line in page.splitlines() if line.startswith("|")]
         assert len(rows) == 2 + 4
         # A bar in a name breaks no table.
@@ -630,15 +631,15 @@ class TestTold:
 
     def test_a_gate_without_a_single_look(self) -> None:
         bare = msgspec.structs.replace(RESULT, findings=(), self_check=None, decision="inconclusive", reason="why")
-        assert "why" in markdown([bare])
-        assert "why" in annotate([bare])
-        assert b"why" in junit([bare], inconclusive_fails=False)
+        assert "why" in render_markdown([bare])
+        assert "why" in render_annotations([bare])
+        assert b"why" in render_junit([bare], inconclusive_fails=False)
 
     def test_characters_that_xml_does_not_have(self) -> None:
         from xml.etree import ElementTree
 
         odd = msgspec.structs.replace(RESULT, name="a\x01b", reason="c\x00", decision="fail")
-        (suite,) = ElementTree.fromstring(junit([odd], inconclusive_fails=False))
+        (suite,) = ElementTree.fromstring(render_junit([odd], inconclusive_fails=False))
         assert suite[0].get("name") == "ab"
 
     def test_throughput_is_told_as_its_cost(self) -> None:
@@ -654,7 +655,7 @@ class TestTold:
         assert len(draw_finding(wide).plain) <= 80
 
     def test_annotations(self) -> None:
-        lines = annotate(self.RESULTS).splitlines()
+        lines = render_annotations(self.RESULTS).splitlines()
         assert [line.split(" ")[0] for line in lines] == ["::notice", "::error", "::warning", "::error"]
         assert lines[0].startswith("::notice title=ortune gate%3A a::p50 +0.0%25 [-1.0%25, +1.0%25], allowed +3%25.")
 
@@ -687,7 +688,7 @@ class TestTold:
         assert broken == (3,)
         done = run_ortune("report", path, cwd=tmp_path)
         assert done.returncode == 0
-        assert "line 3 is left out" in done.stderr
+        assert "line 3 is not an entry" in done.stderr
 
     def test_a_history_on_a_narrow_terminal(self, tmp_path: Path) -> None:
         path = tmp_path / "h.jsonl"
@@ -702,7 +703,7 @@ class TestTold:
     def test_entries_that_are_none(self, entry: str, tmp_path: Path) -> None:
         path = tmp_path / "h.jsonl"
         path.write_text(entry)
-        with pytest.raises(RecordError, match=r"No line of .*h.jsonl is one"):
+        with pytest.raises(RecordError, match=r"h.jsonl is not a history of gates"):
             read_history(path)
 
     @pytest.mark.parametrize("content", [b"", b"{}\n", b"nonsense\n"])
@@ -715,10 +716,10 @@ class TestTold:
     def test_a_history_is_drawn(self, tmp_path: Path) -> None:
         append_history(tmp_path / "h.jsonl", self.RESULTS)
         entries, _ = read_history(tmp_path / "h.jsonl")
-        with pytest.raises(UsageError, match="none of"):
-            draw(entries, tmp_path / "x.txt")
+        with pytest.raises(UsageError, match="must be one of"):
+            draw_history(entries, tmp_path / "x.txt")
         pytest.importorskip("matplotlib")
-        draw(entries, tmp_path / "x.svg")
+        draw_history(entries, tmp_path / "x.svg")
         assert (tmp_path / "x.svg").read_text().startswith("<?xml")
 
     def test_intervals_are_drawn(self) -> None:

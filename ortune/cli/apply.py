@@ -175,7 +175,7 @@ def try_out(record: Record, model: str | None, inputs: str | None, *, any_host: 
         options.print_json(answer)
     elif not quiet:
         from ortune.console.apply import show_apply
-        from ortune.console.search import make_console
+        from ortune.console.widgets import make_console
 
         show_apply(make_console(), record, run, snippet)
     if not (run.works if any_host else run.fits):
@@ -185,7 +185,7 @@ def try_out(record: Record, model: str | None, inputs: str | None, *, any_host: 
 def export(record: Record, source: str, model: str | None, target: str, output: str | None) -> None:
     """Write the config for another system, and tell what that cannot express."""
     from ortune.console.apply import show_export
-    from ortune.console.search import make_console
+    from ortune.console.widgets import make_console
     from ortune.export import export as write
 
     done = write(target, record, model or record.model.path, source, None if output is None else Path(output))
@@ -207,15 +207,15 @@ def verify_here(
 ) -> None:
     """Fight the duel with the default here, and tell whether the recorded gain holds."""
     from ortune.apply.verify import prepare, verify
-    from ortune.console.bench import BenchProgress
-    from ortune.console.search import make_console
+    from ortune.console.progress import ComparisonProgress
     from ortune.console.verify import show_plan, show_verification
+    from ortune.console.widgets import make_console
 
     console = make_console(stderr=json)
     setting = prepare(record, model or record.model.path, inputs=inputs, beside=beside, time_s=time_s, seed=seed)
     if not quiet:
         show_plan(console, record, setting)
-    with BenchProgress(console, quiet=quiet) as progress:
+    with ComparisonProgress(console, quiet=quiet) as progress:
         verification = verify(record, setting, progress)
     if json:
         options.print_json(verification)
@@ -235,6 +235,6 @@ def show_targets(*, json: bool) -> None:
         options.print_json(targets)
         return
     from ortune.console.apply import show_target_list
-    from ortune.console.search import make_console
+    from ortune.console.widgets import make_console
 
     show_target_list(make_console(), TARGETS.values())

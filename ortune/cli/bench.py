@@ -54,8 +54,9 @@ def bench(
     """Compare ONNX Runtime's default with records and settings, interleaved, under any load."""
     from ortune.compare.bench import bench as run
     from ortune.compare.bench import read_entrants
-    from ortune.console.bench import BenchProgress, show_bench, show_comparison
-    from ortune.console.search import make_console
+    from ortune.console.bench import show_bench, show_comparison
+    from ortune.console.progress import ComparisonProgress
+    from ortune.console.widgets import make_console
     from ortune.tuning.request import SearchRequest, prepare
     from ortune.workload import make_goal, make_load
 
@@ -75,7 +76,7 @@ def bench(
     console = make_console(stderr=json)
     if not quiet:
         show_bench(console, setting, entrants)
-    with BenchProgress(console, quiet=quiet) as progress:
+    with ComparisonProgress(console, quiet=quiet) as progress:
         comparison = run(setting, entrants, progress)
     if json:
         options.print_json(comparison)

@@ -39,7 +39,7 @@ def doctor(
         options.print_json(diagnosis)
     else:
         from ortune.console.doctor import show_diagnosis
-        from ortune.console.search import make_console
+        from ortune.console.widgets import make_console
 
         show_diagnosis(make_console(), diagnosis)
     if diagnosis.has_problem:

@@ -321,7 +321,7 @@ def run(
         OrtuneError: The only one of them could not be measured.
     """
     from ortune.console.gate import GateScreen
-    from ortune.console.search import make_console
+    from ortune.console.widgets import make_console
     from ortune.gate.run import make_request, read_gate, run_gate, run_gates
 
     screen = GateScreen(make_console(stderr=to_stderr), quiet=quiet)
@@ -356,9 +356,9 @@ def tell(
     from ortune.record.files import write_atomically
 
     if junit_path is not None:
-        from ortune.gate.reporters.junit import junit
+        from ortune.gate.reporters.junit import render_junit
 
-        write_atomically(Path(junit_path), junit(results, inconclusive_fails=inconclusive == "fail"))
+        write_atomically(Path(junit_path), render_junit(results, inconclusive_fails=inconclusive == "fail"))
     if json_path is not None:
         if json_path == "-":
             options.print_json(results)
@@ -366,9 +366,9 @@ def tell(
             write_atomically(Path(json_path), options.encode_json(results))
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if markdown_path is not None or summary:
-        from ortune.gate.reporters.markdown import markdown
+        from ortune.gate.reporters.markdown import render_markdown
 
-        page = markdown(results)
+        page = render_markdown(results)
         if markdown_path is not None:
             write_atomically(Path(markdown_path), page.encode())
         if summary:
@@ -378,9 +378,9 @@ def tell(
             except OSError as error:
                 sys.stderr.write(f"ortune: cannot write $GITHUB_STEP_SUMMARY ({summary}): {error.strerror}\n")
     if os.environ.get("GITHUB_ACTIONS") == "true" and json_path != "-":
-        from ortune.gate.reporters.github import annotate
+        from ortune.gate.reporters.github import render_annotations
 
-        sys.stdout.write(annotate(results))
+        sys.stdout.write(render_annotations(results))
     if history_path is not None:
         from ortune.gate.reporters.history import append_history
 

@@ -27,6 +27,6 @@ def host(json: options.Json = False) -> None:
         options.print_json(answer)
         return
     from ortune.console.host import show_host
-    from ortune.console.search import make_console
+    from ortune.console.widgets import make_console
 
     show_host(make_console(), found, pool, runtime, conditions)

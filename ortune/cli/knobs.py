@@ -31,7 +31,7 @@ def knobs(
         options.print_json(data)
         return
     from ortune.console.knobs import show_knob, show_knobs
-    from ortune.console.search import make_console
+    from ortune.console.widgets import make_console
 
     if exact:
         show_knob(make_console(), found[0])

@@ -31,7 +31,7 @@ def merge(
     bundle, dropped = run(records)
     write_atomically(path, encode_record(bundle))
     if not quiet:
-        from ortune.console.apply import show_bundle
-        from ortune.console.search import make_console
+        from ortune.console.merge import show_bundle
+        from ortune.console.widgets import make_console
 
         show_bundle(make_console(), bundle, dropped, path)

@@ -57,7 +57,7 @@ def profile(
         options.print_json(found)
     else:
         from ortune.console.profile import show_profile
-        from ortune.console.search import make_console
+        from ortune.console.widgets import make_console
 
         show_profile(make_console(), found)
     if any(each.failure for each in found.configs):

@@ -24,17 +24,17 @@ def report(
     quiet: options.Quiet = False,
 ) -> None:
     """Show how the gates of a history went, and draw their slowdowns over time."""
+    from ortune.console.report import show_history
+    from ortune.console.warnings import warn_broken_line
+    from ortune.console.widgets import make_console, show_warning
     from ortune.gate.reporters.history import read_history
-    from ortune.gate.reporters.plot import choose_entries, draw
+    from ortune.gate.reporters.plot import choose_entries, draw_history
 
     found, broken = read_history(Path(history))
     for number in broken:
-        typer.echo(f"{history}, line {number} is left out: it is no entry of a history.", err=True)
+        show_warning(make_console(stderr=True), warn_broken_line(history, number))
     entries = choose_entries(found, name or [])
     if output is not None:
-        draw(entries, Path(output))
+        draw_history(entries, Path(output))
     if not quiet:
-        from ortune.console.gate import show_history
-        from ortune.console.search import make_console
-
         show_history(make_console(), entries, output)

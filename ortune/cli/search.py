@@ -92,7 +92,10 @@ def search(
     quiet: options.Quiet = False,
 ) -> None:
     """Find the settings that are best for MODEL, a load and this host, prove them, and write them as JSON."""
-    from ortune.console.search import SearchProgress, make_console, show_setting, show_verdict
+    from ortune.console.progress import SearchProgress
+    from ortune.console.search import show_search
+    from ortune.console.verdict import show_verdict
+    from ortune.console.widgets import make_console
     from ortune.knobs.parse_knobs import parse_fix, parse_only, parse_tune
     from ortune.record.files import encode_record
     from ortune.tuning.hints import history_path
@@ -127,7 +130,7 @@ def search(
     setting = prepare(request)
     console = make_console(stderr=json)
     if not quiet:
-        show_setting(console, setting)
+        show_search(console, setting)
     with SearchProgress(console, quiet=quiet) as progress:
         result = run(setting, progress)
     if not quiet:

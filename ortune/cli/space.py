@@ -52,7 +52,7 @@ def space(
         }
         options.print_json(data, enc_hook=sorted)
         return
-    from ortune.console.search import make_console
     from ortune.console.space import show_space
+    from ortune.console.widgets import make_console
 
     show_space(make_console(), found, faults)

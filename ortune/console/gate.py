@@ -1,4 +1,4 @@
-"""What `ortune gate` and `ortune report` show: how a gate stands, how it ended, and how gates went over time."""
+"""What `ortune gate` prints: what is compared, how a gate stands while it runs, and how it ended."""
 
 from __future__ import annotations
 
@@ -14,39 +14,50 @@ from rich.table import Table
 from rich.text import Text
 
 from ortune.compare.interval import Interval
-from ortune.console.search import KEPT, add_inputs, add_load, figure, figure_of_summary, make_grid, show_guesses
-from ortune.console.text import duration, plural, size, three_digits
-from ortune.gate.reporters.history import Entry
-from ortune.gate.reporters.messages import (
-    cost_of,
-    decision_of,
-    describe_allowed,
-    describe_finding,
-    describe_interval,
-    reason_of,
+from ortune.console.header import add_inputs, add_load, show_guesses
+from ortune.console.text import plural
+from ortune.console.widgets import (
+    LIMIT_STATES,
+    find_figure,
+    format_figure,
+    make_grid,
+    make_table,
 )
+from ortune.errors import spell_as_flag, spell_options
+from ortune.gate.reporters.messages import describe_allowed, describe_cost, describe_finding, describe_interval
 from ortune.gate.results import Finding, GateError, GateRequest, GateResult, InterimResult, Observe
 from ortune.knobs import describe
 from ortune.workload import Feed
 
-COLOURS = {"pass": "green", "fail": "red", "inconclusive": "yellow", "error": "red"}
+STYLES = {"pass": "green", "fail": "red", "inconclusive": "yellow", "error": "red"}
+"""Color of each decision."""
 
-WIDTH = 21
-"""Characters of the line on which an interval is drawn; odd, so that no difference has a place of its own."""
+DRAWN_WIDTH = 21
+"""Characters of a drawn interval; odd, so that no difference is in the middle."""
 
-WIDE = 100
-"""Columns from which on a history tells how head was named."""
+DRAWN_SPAN = 3.0
+"""Largest slowdown that is drawn, as a multiple of the allowed one."""
 
-SPAN = 3.0
-"""What the line shows: from no difference to this multiple of what is allowed, on both sides."""
+WIDE = 78
+"""Columns of the console from which on intervals are drawn, and base and head are rows of the table."""
+
+FIGURES_SHOWN = {
+    "p50": "p50",
+    "p99": "p99",
+    "throughput": "throughput",
+    "CPU": "cpu",
+    "memory": "memory",
+    "creation": "load-time",
+}
+"""Figures of the table, by its titles."""
 
 
 class GateScreen:
-    """Shows gates while they run; nothing is drawn while a block is measured.
+    """Shows gates while they run and when they end. Nothing is drawn while a block is measured.
 
     Args:
-        console: Where.
-        quiet: Whether to show nothing.
+        console: Where to print.
+        quiet: Whether to print nothing.
     """
 
     def __init__(self, console: Console, *, quiet: bool = False) -> None:
@@ -69,41 +80,34 @@ class GateScreen:
 
     @contextlib.contextmanager
     def watch(self, request: GateRequest, feed: Feed) -> Iterator[Observe]:
-        """Show what is compared and what is fed, and yield what shows how it stands."""
+        """Print what is compared, and yield a function that shows interim results.
+
+        If the gate is interrupted, the last interim result stays on the screen.
+        """
         if not self._quiet:
-            grid = make_grid()
-            for name, side in (("base", request.base), ("head", request.head)):
-                notes = [describe(side.config)] if not side.config.is_default else []
-                notes += [side.python] if side.python else []
-                grid.add_row(name, f"{escape(side.text)}  [dim]{escape(', '.join(notes))}[/]")
-            add_inputs(grid, feed)
-            add_load(grid, request.goal.load, feed)
-            allowed = ", ".join(f"{name} {100 * share:+.3g}%" for name, share in request.slowdowns.items())
-            grid.add_row("allowed", f"{allowed}  [dim]at most {duration(request.max_time_s * 1e9)}[/]")
-            self._console.print(grid)
+            self._console.print(make_header(request, feed))
             show_guesses(self._console, feed)
             self._console.print()
-        show, looks = self.observer(request.name), list[InterimResult]()
+        show, results = self.observer(request.name), list[InterimResult]()
 
         def observe(interim: InterimResult) -> None:
-            looks.append(interim)
+            results.append(interim)
             show(interim)
 
         try:
             with self:
                 yield observe
         except BaseException:
-            # Whatever ended it, an interrupt perhaps: what was measured before is told.
-            if looks and not self._quiet:
-                self._console.print(draw_look(request.name, looks[-1]))
+            if results and not self._quiet:
+                self._console.print(self._draw(request.name, results[-1]))
             raise
 
     def observer(self, name: str) -> Observe:
-        """Return what shows how a gate stands."""
+        """Return a function that shows the interim results of a gate."""
 
         def observe(interim: InterimResult) -> None:
             if self._live:
-                self._live.update(draw_look(name, interim), refresh=True)
+                self._live.update(self._draw(name, interim), refresh=True)
 
         return observe
 
@@ -111,82 +115,113 @@ class GateScreen:
         """Show how one of several gates ended."""
         if self._quiet:
             return
-        decision = decision_of(result)
-        text = Text.assemble((f"{decision:>12}", f"bold {COLOURS[decision]}"), f"  {result.name}  ")
         findings = result.findings if isinstance(result, GateResult) else ()
-        told = "; ".join(map(describe_finding, findings))
-        # Where the intervals do not say by themselves why it ended like this, the reason does.
-        if decision not in {finding.decision for finding in findings}:
-            told = "; ".join(filter(None, (told, reason_of(result))))
-        text.append(told)
-        self._console.print(text, soft_wrap=True)
+        parts = [describe_finding(finding) for finding in findings]
+        # Without a finding of the same decision, the intervals do not explain it.
+        if result.decision not in {finding.decision for finding in findings}:
+            parts.append(result.reason)
+        decision = (f"{result.decision:>12}", f"bold {STYLES[result.decision]}")
+        self._console.print(Text.assemble(decision, f"  {result.name}  {'; '.join(parts)}"), soft_wrap=True)
 
     def show(self, result: GateResult) -> None:
         """Show how a single gate ended."""
         if self._quiet:
             return
         if result.base.summary:
-            self._console.print(figures_table(result))
+            self._console.print(make_figures_table(result, transposed=self._console.width < WIDE))
             self._console.print()
+        drawn = self._console.width >= WIDE
         for finding in result.findings:
-            self._console.print(draw_finding(finding))
-        itself = f"; base against itself {describe_interval(result.self_check)}" if result.self_check else ""
-        self._console.print(
-            Text(
-                f"{plural(result.pairs, 'pair')} of blocks, {plural(result.launches, 'launch', 'launches')} of each, "
-                f"{result.wall_s:.0f} s{itself}",
-                "dim",
-            )
-        )
-        if result.max_error is not None:
-            self._console.print(Text(f"outputs agree: they differ by {result.max_error:.2g} at most", "dim"))
+            self._console.print(draw_finding(finding, drawn=drawn))
+        for line in describe_measurement(result):
+            self._console.print(Text(line, "dim"))
         for check in result.limits:
-            self._console.print(Text.assemble(("limit ", "dim"), check.limit, "  ", Text.from_markup(KEPT[check.kept])))
-        self._console.print(Text.assemble((result.decision, f"bold {COLOURS[result.decision]}"), f"  {result.reason}"))
+            state = Text.from_markup(LIMIT_STATES[check.kept])
+            self._console.print(Text.assemble(("limit ", "dim"), check.limit, "  ", state))
+        decision = (result.decision, f"bold {STYLES[result.decision]}")
+        self._console.print(Text.assemble(decision, f"  {spell_options(result.reason, spell_as_flag)}"))
 
     def show_all(self, results: Sequence[GateResult | GateError]) -> None:
-        """Show what several gates come to, where that is not what they came to by themselves."""
+        """Show how many of several gates passed, failed, and so on."""
         if self._quiet:
             return
-        counts = {name: sum(decision_of(each) == name for each in results) for name in COLOURS}
-        told = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-        self._console.print(Text(f"{plural(len(results), 'gate')}: {told} (Holm's correction for {len(results)})"))
+        counts = {name: sum(each.decision == name for each in results) for name in STYLES}
+        parts = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+        correction = f"; Holm's correction for {len(results)} gates" if len(results) > 1 else ""
+        self._console.print(Text(f"{plural(len(results), 'gate')}: {parts}{correction}"))
+
+    def _draw(self, name: str, interim: InterimResult) -> Group:
+        return draw_interim(name, interim, drawn=self._console.width >= WIDE)
 
 
-def draw_look(name: str, interim: InterimResult) -> Group:
-    """Return how a gate stands: the interval closing in on what is allowed."""
-    lines: list[Text | Table] = [draw_finding(finding) for finding in interim.findings]
-    noise = "  others use the CPUs" if interim.contended else ""
+def make_header(request: GateRequest, feed: Feed) -> Table:
+    """Return what is compared, with which inputs and under which load."""
+    grid = make_grid()
+    for name, side in (("base", request.base), ("head", request.head)):
+        notes = [describe(side.config)] if not side.config.is_default else []
+        notes += [side.python] if side.python else []
+        grid.add_row(name, f"{escape(side.text)}  [dim]{escape(', '.join(notes))}[/]")
+    add_inputs(grid, feed)
+    add_load(grid, request.goal.load, feed)
+    allowed = ", ".join(f"{name} {100 * share:+.3g}%" for name, share in request.slowdowns.items())
+    grid.add_row("allowed", f"{allowed}  [dim]budget {request.max_time_s:g} s[/]")
+    return grid
+
+
+def describe_measurement(result: GateResult) -> list[str]:
+    """Return how much was measured, and whether the outputs match."""
+    self_check = f", base vs. itself {describe_interval(result.self_check)}" if result.self_check else ""
+    launches = plural(result.launches, "launch", "launches")
+    lines = [f"{plural(result.pairs, 'paired block')} in {launches} of each side, {result.wall_s:.0f} s{self_check}"]
+    if result.max_error is not None:
+        difference = f"; the largest difference is {result.max_error:.2g} of the largest value"
+        lines.append("outputs are identical" if result.max_error == 0 else f"outputs match{difference}")
+    return lines
+
+
+def draw_interim(name: str, interim: InterimResult, *, drawn: bool = True) -> Group:
+    """Return how a gate stands.
+
+    Args:
+        name: Name of the gate.
+        interim: Its interim result.
+        drawn: Whether there is room to draw intervals.
+    """
+    lines: list[Text] = [draw_finding(finding, drawn=drawn) for finding in interim.findings]
+    launches = plural(interim.launches, "launch", "launches")
+    noise = "; other processes use the CPUs" if interim.contended else ""
     lines.append(
         Text(
-            f"{name}: {plural(interim.pairs, 'pair')}, {plural(interim.launches, 'launch', 'launches')}, "
-            f"{interim.spent_s:.0f} of at most {interim.max_time_s:.0f} s; base against itself "
-            f"{describe_interval(interim.self_check)}{noise}",
+            f"{name}: {plural(interim.pairs, 'paired block')} in {launches} of each side, "
+            f"{interim.spent_s:.0f} of {interim.max_time_s:.0f} s, "
+            f"base vs. itself {describe_interval(interim.self_check)}{noise}",
             "dim",
         )
     )
     return Group(*lines)
 
 
-def draw_finding(finding: Finding) -> Text:
-    """Return a finding as a line: the interval, no difference, and what is allowed."""
-    text = Text(f"{cost_of(finding.objective):>12}  ")
-    text.append_text(draw_interval(finding.slowdown, finding.allowed))
-    text.append(f"  {describe_interval(finding.slowdown)}", COLOURS[finding.decision])
+def draw_finding(finding: Finding, *, drawn: bool = True) -> Text:
+    """Return a finding as a line: the interval, drawn and in figures, and the allowed slowdown."""
+    text = Text(f"{describe_cost(finding.objective):>{12 if drawn else 0}}  ")
+    if drawn:
+        text.append_text(draw_interval(finding.slowdown, finding.allowed))
+        text.append("  ")
+    text.append(describe_interval(finding.slowdown), STYLES[finding.decision])
     text.append(f"  allowed {describe_allowed(finding.allowed)}", "dim")
     return text
 
 
 def draw_interval(interval: Interval, allowed: float) -> Text:
-    """Return an interval on a line, with `|` at no difference and `¦` at what is allowed."""
-    span = SPAN * abs(allowed - 1)
-    middle = WIDTH // 2
+    """Return an interval on a line, with `|` at no difference and `¦` at the allowed slowdown."""
+    span = DRAWN_SPAN * abs(allowed - 1)
+    middle = DRAWN_WIDTH // 2
 
     def place(ratio: float) -> int:
         offset = (ratio - 1) / span if span else 0.0
-        return min(max(round(middle + offset * middle), 0), WIDTH - 1)
+        return min(max(round(middle + offset * middle), 0), DRAWN_WIDTH - 1)
 
-    marks = [" "] * WIDTH
+    marks = [" "] * DRAWN_WIDTH
     low, high = place(interval.low), place(interval.high)
     for position in range(low, high + 1):
         marks[position] = "━"
@@ -203,48 +238,25 @@ def draw_interval(interval: Interval, allowed: float) -> Text:
     return text
 
 
-def figures_table(result: GateResult) -> Table:
-    """Return the figures of both sides."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("", no_wrap=True, style="cyan", justify="right")
-    for name in ("p50", "p99", "calls/s", "CPU", "memory", "creation"):
-        table.add_column(name, justify="right", no_wrap=True)
-    versions = {side.runtime.onnxruntime for side in (result.base, result.head)}
-    if len(versions) > 1:
-        table.add_column("onnxruntime", no_wrap=True)
-    for name, side in (("base", result.base), ("head", result.head)):
-        summary = side.summary
-        if summary is None:
-            continue
-        table.add_row(
-            name,
-            *(figure(each, figure_of_summary(summary, each)) for each in ("p50", "p99")),
-            three_digits(summary.calls_per_s),
-            duration(summary.cpu_ns_per_call),
-            size(summary.peak_bytes or 0),
-            duration(summary.load_ns),
-            *([side.runtime.onnxruntime] if len(versions) > 1 else []),
-        )
+def make_figures_table(result: GateResult, *, transposed: bool = False) -> Table:
+    """Return the figures of both sides.
+
+    Args:
+        result: The gate.
+        transposed: Whether base and head are columns, for narrow consoles, instead of rows.
+    """
+    sides = (("base", result.base), ("head", result.head))
+    columns = [("", *(name for name, side in sides if side.summary))]
+    summaries = [side.summary for _, side in sides if side.summary]
+    for name, figure in FIGURES_SHOWN.items():
+        columns.append((name, *(format_figure(figure, find_figure(summary, figure)) for summary in summaries)))
+    versions = [side.runtime.onnxruntime for _, side in sides if side.summary]
+    if len(set(versions)) > 1:
+        columns.append(("onnxruntime", *versions))
+    head, *rows = columns if transposed else list(zip(*columns, strict=True))
+    table = make_table()
+    for position, title in enumerate(head):
+        table.add_column(title, justify="right", overflow="fold", style="" if position else "cyan")
+    for row in rows:
+        table.add_row(*map(escape, row))
     return table
-
-
-def show_history(console: Console, entries: Sequence[Entry], output: str | None) -> None:
-    """Print how the gates of a history went."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    columns = ["time", "gate", "decision", "head against base"]
-    # Where there is room for it.
-    columns += ["head"] if console.width >= WIDE else []
-    for column in columns:
-        table.add_column(column, no_wrap=column in {"time", "decision"}, overflow="fold")
-    for entry in entries:
-        slowdowns = "\n".join(f"{cost_of(name)} {describe_interval(each)}" for name, each in entry.slowdowns.items())
-        table.add_row(
-            entry.time[:16].replace("T", " "),
-            escape(entry.name),
-            f"[{COLOURS.get(entry.decision, 'red')}]{escape(entry.decision)}[/]",
-            escape(slowdowns or entry.reason),
-            *([escape(entry.head)] if console.width >= WIDE else []),
-        )
-    console.print(table)
-    if output is not None:
-        console.print(Text.assemble(("drawn  ", "green"), output))

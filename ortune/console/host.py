@@ -9,8 +9,8 @@ from rich.markup import escape
 from rich.text import Text
 from rich.tree import Tree
 
-from ortune.console.search import make_grid
 from ortune.console.text import plural, size
+from ortune.console.widgets import make_grid
 from ortune.host import Core, Cpus, Host
 from ortune.host.conditions import Conditions
 from ortune.host.default_pool import DefaultPool

@@ -1,4 +1,4 @@
-"""What `ortune apply --verify` shows: what is measured, and whether the recorded gain holds."""
+"""What `ortune apply --verify` prints: what is measured, and whether the recorded gain holds on this host."""
 
 from __future__ import annotations
 
@@ -6,36 +6,38 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from ortune.apply.verify import Verification, recorded_speedup
-from ortune.compare.results import Speedup
+from ortune.apply.verify import Answer, Verification, recorded_speedup
 from ortune.console.bench import show_comparison
-from ortune.console.search import add_subject, make_grid, show_caveats
-from ortune.console.text import interval, ratio
+from ortune.console.header import add_subject, show_header
+from ortune.console.warnings import warn_mismatch, warn_no_background_load, warn_other_data
+from ortune.console.widgets import format_reason, format_speedup, make_grid, show_note, show_warning
 from ortune.record.schema import Record
 from ortune.tuning.request import PreparedSearch
 
-COLOURS = {"holds": "green", "does_not_hold": "red", "inconclusive": "yellow"}
+HEADLINES: dict[Answer, tuple[str, str]] = {
+    "holds": ("The recorded gain holds on this host", "bold green"),
+    "does_not_hold": ("The recorded gain does not hold on this host", "bold red"),
+    "inconclusive": ("Inconclusive", "bold yellow"),
+}
+"""Text and style of each answer."""
 
 
-def show_plan(console: Console, record: Record, setting: PreparedSearch) -> None:
+def show_plan(console: Console, record: Record, prepared: PreparedSearch) -> None:
     """Print what is measured, and what the record claims."""
     grid = make_grid()
-    add_subject(grid, setting)
-    claim = _claim(recorded_speedup(record)) or record.evidence.verdict.replace("_", " ")
+    add_subject(grid, prepared)
+    speedup = recorded_speedup(record)
+    claim = format_speedup(speedup) if speedup else record.evidence.verdict.replace("_", " ")
     grid.add_row("recorded", escape(f"{claim}  {record.evidence.objective}, {record.search.started[:10]}"))
-    console.print(grid)
+    show_header(console, grid, prepared)
     given = sorted({each.origin for each in record.workload.inputs.values() if each.origin.startswith("from ")})
-    if given and setting.request.inputs.data is None:
-        console.print(
-            Text(f"The record was made with data {', '.join(given)}; pass it with --inputs for the same.", "yellow")
-        )
-    if record.workload.background_load and setting.request.beside is None:
-        console.print(
-            Text(
-                f"The record was made beside `{record.workload.background_load}`; --beside runs it here, too.", "yellow"
-            )
-        )
-    show_caveats(console, setting)
+    warnings = []
+    if given and prepared.request.inputs.data is None:
+        warnings.append(warn_other_data(given))
+    if record.workload.background_load and prepared.request.beside is None:
+        warnings.append(warn_no_background_load(record.workload.background_load))
+    for warning in warnings:
+        show_warning(console, warning)
 
 
 def show_verification(console: Console, verification: Verification) -> None:
@@ -43,19 +45,13 @@ def show_verification(console: Console, verification: Verification) -> None:
     if verification.comparison:
         show_comparison(console, verification.comparison)
     for mismatch in verification.mismatches:
-        console.print(
-            Text.assemble(
-                ("differs  ", "bold yellow"),
-                f"{mismatch.what}: {mismatch.recorded} in the record, {mismatch.here} here.",
-            )
-        )
-    answer = verification.answer.replace("_", " ")
-    here = f" {_claim(verification.here)} here," if verification.here else ""
-    recorded = f" {_claim(verification.recorded)} recorded:" if verification.recorded else ""
-    console.print(
-        Text.assemble((answer, f"bold {COLOURS[verification.answer]}"), f" {here}{recorded} {verification.reason}.")
-    )
-
-
-def _claim(speedup: Speedup | None) -> str:
-    return f"{ratio(speedup.estimate)} {interval(speedup.low, speedup.high)}" if speedup else ""
+        show_note(console, "mismatch", warn_mismatch(mismatch.what, mismatch.recorded, mismatch.here))
+    text, style = HEADLINES[verification.answer]
+    console.print()
+    console.print(Text(text, style))
+    console.print(Text(format_reason(verification.reason), "dim"))
+    grid = make_grid()
+    for name, speedup in (("recorded", verification.recorded), ("here", verification.here)):
+        if speedup:
+            grid.add_row(name, escape(format_speedup(speedup)))
+    console.print(grid)

@@ -204,14 +204,24 @@ class GateError(msgspec.Struct, frozen=True, kw_only=True):
     """A gate that could not be measured, among several.
 
     Attributes:
-        name: The gate's name.
+        name: Name of the gate.
         message: What failed.
-        hint: What to do.
+        hint: What to do about it; may be empty.
     """
 
     name: str
     message: str
     hint: str = ""
+
+    @property
+    def decision(self) -> Literal["error"]:
+        """The decision, as in `GateResult`."""
+        return "error"
+
+    @property
+    def reason(self) -> str:
+        """Message and hint."""
+        return f"{self.message} {self.hint}".strip()
 
 
 Observe = Callable[[InterimResult], None]

@@ -41,14 +41,14 @@ def test_junit(inconclusive_fails: bool, tmp_path: Path) -> None:
     need("xmlschema")
     import xmlschema
 
-    from ortune.gate.reporters.junit import junit
+    from ortune.gate.reporters.junit import render_junit
 
     path = consumers() / "junit-10.xsd"
     if not path.is_file():
         pytest.skip(f"there is no {path}")
     schema = xmlschema.XMLSchema(str(path))
     written = tmp_path / "junit.xml"
-    written.write_bytes(junit(TestTold.RESULTS, inconclusive_fails=inconclusive_fails))
+    written.write_bytes(render_junit(TestTold.RESULTS, inconclusive_fails=inconclusive_fails))
     schema.validate(str(written))
     written.write_bytes(
         written.read_bytes().replace(b"<testcase ", b"<testcse ", 1).replace(b"</testcase>", b"</testcse>", 1)

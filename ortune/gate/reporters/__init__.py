@@ -1,1 +1,1 @@
-"""What a gate tells to other programs: JUnit, Markdown, annotations of GitHub, a history."""
+"""Results of gates in the formats that CI services and people read."""

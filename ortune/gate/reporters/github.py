@@ -7,27 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ortune.gate.reporters.messages import decision_of, describe_finding, reason_of
+from ortune.gate.reporters.messages import describe_finding
 from ortune.gate.results import GateError, GateResult
 
-KINDS = {"fail": "error", "error": "error", "inconclusive": "warning", "pass": "notice"}
+LEVELS = {"fail": "error", "error": "error", "inconclusive": "warning", "pass": "notice"}
+"""Level of the annotation for each decision."""
 
 
-def annotate(results: Sequence[GateResult | GateError]) -> str:
-    """Return a line for each gate."""
+def render_annotations(results: Sequence[GateResult | GateError]) -> str:
+    """Return one line per gate."""
     lines = []
     for result in results:
-        text = reason_of(result)
-        if isinstance(result, GateResult):
-            text = ". ".join(filter(None, ("; ".join(map(describe_finding, result.findings)), text)))
-        kind = KINDS[decision_of(result)]
-        lines.append(f"::{kind} title={_property(f'ortune gate: {result.name}')}::{_data(text)}")
+        parts = [result.reason]
+        if isinstance(result, GateResult) and result.findings:
+            parts.insert(0, "; ".join(map(describe_finding, result.findings)))
+        title = _escape_property(f"ortune gate: {result.name}")
+        lines.append(f"::{LEVELS[result.decision]} title={title}::{_escape_data('. '.join(parts))}")
     return "\n".join(lines) + "\n"
 
 
-def _data(text: str) -> str:
+def _escape_data(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
+def _escape_property(text: str) -> str:
+    return _escape_data(text).replace(":", "%3A").replace(",", "%2C")

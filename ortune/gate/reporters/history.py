@@ -1,4 +1,4 @@
-"""A history of gates: a line of JSON for each run, which `ortune report` draws."""
+"""A history of gates: a file with one line of JSON per gate and run, which `ortune report` reads."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ import msgspec
 
 from ortune.compare.interval import Interval
 from ortune.errors import RecordError, UsageError
-from ortune.gate.reporters.messages import decision_of, reason_of
 from ortune.gate.results import GateError, GateResult
 
+HINT = "Such files are written by ortune gate with {history=FILE}."
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+
+class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One gate of one run.
 
     Attributes:
         time: When it ended, in ISO 8601 with the time zone.
-        name: The gate's name.
+        name: Name of the gate.
         decision: "pass", "fail", "inconclusive" or "error".
         reason: Why.
-        slowdowns: By objective, how many times as costly head was.
-        allowed: By objective, how many times as costly it might be.
-        head: Head as it was named.
+        slowdowns: Cost of head relative to base, by objective.
+        allowed: Largest relative cost that passes, by objective.
+        head: Head as the user named it.
         onnxruntime: Version that ran head.
-        host: Id of the class of host.
-        wall_s: Time that it took.
+        host: Id of the host class.
+        wall_s: Duration.
     """
 
     time: str
@@ -42,9 +43,14 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     wall_s: float = 0.0
 
 
-def make_entry(result: GateResult | GateError, time: str) -> Entry:
-    """Return the line of one gate."""
-    entry = Entry(time=time, name=result.name, decision=decision_of(result), reason=reason_of(result))
+def make_entry(result: GateResult | GateError, time: str) -> HistoryEntry:
+    """Return the entry of one gate.
+
+    Args:
+        result: The gate.
+        time: When it ended, in ISO 8601 with the time zone.
+    """
+    entry = HistoryEntry(time=time, name=result.name, decision=result.decision, reason=result.reason)
     if isinstance(result, GateError):
         return entry
     return msgspec.structs.replace(
@@ -59,7 +65,7 @@ def make_entry(result: GateResult | GateError, time: str) -> Entry:
 
 
 def append_history(path: Path, results: Sequence[GateResult | GateError]) -> None:
-    """Add a line for each gate.
+    """Add one line per gate.
 
     Raises:
         UsageError: The file cannot be written.
@@ -68,7 +74,7 @@ def append_history(path: Path, results: Sequence[GateResult | GateError]) -> Non
     text = b"".join(msgspec.json.encode(make_entry(result, now)) + b"\n" for result in results)
     try:
         with path.open("a+b") as file:
-            # Whatever ended the run before in the middle of a line, this one begins a line of its own.
+            # An earlier run may have been killed in the middle of a line: start a new one.
             file.seek(max(file.seek(0, 2) - 1, 0))
             file.write(b"\n" * (file.read(1) not in {b"", b"\n"}) + text)
     except OSError as error:
@@ -76,32 +82,32 @@ def append_history(path: Path, results: Sequence[GateResult | GateError]) -> Non
 
 
 def is_history(content: bytes) -> bool:
-    """Return whether a file's content looks like a history: each line is an entry, but for some that were cut off."""
+    """Return whether at least one line of a file is an entry of a history."""
     return any(_read_entry(line) for line in content.splitlines())
 
 
-def _read_entry(line: bytes) -> Entry | None:
+def _read_entry(line: bytes) -> HistoryEntry | None:
     try:
-        entry = msgspec.json.decode(line, type=Entry)
+        entry = msgspec.json.decode(line, type=HistoryEntry)
         datetime.datetime.fromisoformat(entry.time)
     except (msgspec.MsgspecError, ValueError):
         return None
     return entry if entry.slowdowns.keys() <= entry.allowed.keys() else None
 
 
-def read_history(path: Path) -> tuple[tuple[Entry, ...], tuple[int, ...]]:
-    """Read all lines.
+def read_history(path: Path) -> tuple[tuple[HistoryEntry, ...], tuple[int, ...]]:
+    """Read a history.
 
     Returns:
-        The entries, and the numbers of lines that are none: a run that was killed may have written half of one.
+        The entries, and the numbers of lines that are not entries: a run that was killed may leave half a line.
 
     Raises:
-        RecordError: There is no such file, or no line is an entry.
+        RecordError: The file cannot be read, or has no entry.
     """
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
-        raise RecordError(f"Cannot read {path}: {error.strerror}.", "ortune gate --history FILE writes one.") from None
+        raise RecordError(f"Cannot read {path}: {error.strerror}.", HINT) from None
     entries, broken = [], []
     for number, line in enumerate(lines, 1):
         entry = _read_entry(line)
@@ -110,6 +116,6 @@ def read_history(path: Path) -> tuple[tuple[Entry, ...], tuple[int, ...]]:
         elif line.strip():
             broken.append(number)
     if not entries:
-        what = f"no line of {path} is one of a gate's history" if broken else f"{path} is empty"
-        raise RecordError(f"{what[0].upper()}{what[1:]}.", "ortune gate --history FILE writes one.")
+        fault = f"{path} is not a history of gates." if broken else f"{path} is empty."
+        raise RecordError(fault, HINT)
     return tuple(entries), tuple(broken)

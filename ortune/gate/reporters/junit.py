@@ -1,21 +1,19 @@
-"""Results as JUnit's XML, which CI servers show: a test case for each gate."""
+"""Results as JUnit XML, which CI services display: one test case per gate."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ortune.gate.reporters.messages import describe_finding, describe_sides, reason_of
+from ortune.gate.reporters.messages import describe_finding, describe_sides
 from ortune.gate.results import GateError, GateResult
 
 
-def junit(results: Sequence[GateResult | GateError], *, inconclusive_fails: bool) -> bytes:
+def render_junit(results: Sequence[GateResult | GateError], *, inconclusive_fails: bool) -> bytes:
     """Return the document.
-
-    A gate that is inconclusive is skipped, or failed where that is asked for.
 
     Args:
         results: The gates.
-        inconclusive_fails: Whether an inconclusive gate is a failure.
+        inconclusive_fails: Whether an inconclusive gate is a failure; otherwise it is skipped.
     """
     from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
@@ -23,7 +21,7 @@ def junit(results: Sequence[GateResult | GateError], *, inconclusive_fails: bool
     for result in results:
         case = TestCase(_clean(result.name), "ortune.gate")
         if isinstance(result, GateError):
-            case.result = [Error(_clean(reason_of(result)), "error")]
+            case.result = [Error(_clean(result.reason), "error")]
         else:
             case.time = round(result.wall_s, 3)
             case.system_out = _clean("\n".join((*describe_sides(result), *map(describe_finding, result.findings))))
@@ -33,12 +31,12 @@ def junit(results: Sequence[GateResult | GateError], *, inconclusive_fails: bool
                 case.result = [Skipped(_clean(result.reason), "inconclusive")]
         suite.add_testcase(case)
     suite.update_statistics()
-    # Without counts of its own: the schema knows no skipped ones here.
+    # The document has no counts of its own: the schema does not allow `skipped` there.
     document = JUnitXml("ortune")
     document.add_testsuite(suite)
     return bytes(document.tostring())
 
 
 def _clean(text: str) -> str:
-    """Return text without characters that XML 1.0 does not have."""
+    """Return text without the characters that XML 1.0 does not allow."""
     return "".join(each for each in text if each in "\t\n\r" or each.isprintable())

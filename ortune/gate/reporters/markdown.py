@@ -6,57 +6,66 @@ from collections.abc import Sequence
 
 from ortune.gate.reporters.messages import (
     SIGNS,
-    cost_of,
-    decision_of,
+    describe_cost,
     describe_interval,
     describe_sides,
     percent,
-    reason_of,
 )
 from ortune.gate.results import GateError, GateResult
 
 TITLE = "### ortune gate"
 
 
-def markdown(results: Sequence[GateResult | GateError]) -> str:
-    """Return the page: a table with a row for each objective of each gate, and what to know about them."""
+def render_markdown(results: Sequence[GateResult | GateError]) -> str:
+    """Return a page with a table, one row per objective of each gate, and notes."""
     lines = [
         TITLE,
         "",
-        "| gate | | head against base | 99 % interval | allowed | pairs |",
+        "| gate | | head vs. base | 99% interval | allowed | paired blocks |",
         "|---|---|---|---|---|---|",
+        *(row for result in results for row in _make_rows(result)),
+        "",
+        *(f"- {note}" for note in _make_notes(results)),
+        "",
     ]
+    return "\n".join(lines)
+
+
+def _make_rows(result: GateResult | GateError) -> list[str]:
+    head = (_escape(result.name), f"{SIGNS[result.decision]} {result.decision}")
+    if isinstance(result, GateError) or not result.findings:
+        return [f"| {' | '.join(head)} | | | | |"]
+    rows = []
+    for number, finding in enumerate(result.findings):
+        estimate, _, interval = describe_interval(finding.slowdown).partition(" ")
+        figures = (f"{describe_cost(finding.objective)} {estimate}", interval, percent(finding.allowed))
+        rows.append(f"| {' | '.join((*(('', '') if number else head), *figures, str(result.pairs)))} |")
+    return rows
+
+
+def _make_notes(results: Sequence[GateResult | GateError]) -> list[str]:
     notes = []
     for result in results:
-        decision = decision_of(result)
-        sign = f"{SIGNS[decision]} {decision}"
-        findings = result.findings if isinstance(result, GateResult) else ()
-        if not findings:
-            lines.append(f"| {_cell(result.name)} | {sign} | | | | |")
+        name = _escape(result.name)
         if isinstance(result, GateResult):
-            for number, finding in enumerate(findings):
-                estimate, _, interval = describe_interval(finding.slowdown).partition(" ")
-                first = (_cell(result.name), sign) if not number else ("", "")
-                figures = (f"{cost_of(finding.objective)} {estimate}", interval, percent(finding.allowed))
-                lines.append(f"| {' | '.join((*first, *figures, str(result.pairs)))} |")
             base, head = describe_sides(result)
-            notes.append(f"**{_cell(result.name)}**: base {_cell(base)}; head {_cell(head)}.")
-        notes.append(f"{SIGNS[decision]} {_cell(result.name)}: {_cell(reason_of(result))}")
+            notes.append(f"**{name}**: base {_escape(base)}; head {_escape(head)}.")
+        notes.append(f"{SIGNS[result.decision]} {name}: {_escape(result.reason)}")
     measured = [each for each in results if isinstance(each, GateResult)]
     if measured:
         host = measured[0].host
         notes.append(
-            "Costs of head over costs of base, above 0 % is worse; measured side by side on "
-            f"{_cell(host.cpu_model)}, {host.n_usable} CPUs."
+            "Percentages are the cost of head relative to base; above 0% is worse. Both sides were measured "
+            f"interleaved on {_escape(host.cpu_model)}, {host.n_usable} CPUs."
         )
     notes.extend(
-        f"{_cell(each.name)}: base against itself {describe_interval(each.self_check)}."
+        f"{_escape(each.name)}: base vs. a second copy of itself {describe_interval(each.self_check)}."
         for each in measured
         if each.self_check
     )
-    return "\n".join([*lines, "", *(f"- {note}" for note in notes), ""])
+    return notes
 
 
-def _cell(text: str) -> str:
-    """Return text that breaks no table."""
+def _escape(text: str) -> str:
+    """Return text that does not break a table."""
     return text.replace("|", "\\|").replace("\n", " ")

@@ -1,82 +1,95 @@
-"""`ortune report`: draws a history of gates."""
+"""A plot of a history of gates: slowdowns over time."""
 
 from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ortune.errors import UsageError
-from ortune.gate.reporters.history import Entry
-from ortune.gate.reporters.messages import cost_of
+from ortune.gate.reporters.history import HistoryEntry
+from ortune.gate.reporters.messages import describe_cost
 
 SUFFIXES = (".svg", ".png", ".pdf")
 
-HALF_A_DAY = datetime.timedelta(hours=12)
+COLORS = {"pass": "tab:green", "fail": "tab:red", "inconclusive": "tab:orange"}
+"""Color of each decision."""
 
-COLOURS = {"pass": "tab:green", "fail": "tab:red", "inconclusive": "tab:orange"}
+MARGIN = datetime.timedelta(hours=12)
+"""Time around a single point; matplotlib would show years."""
 
 
-def choose_entries(entries: Sequence[Entry], names: Sequence[str]) -> tuple[Entry, ...]:
-    """Return the entries of some gates, or all if none is named.
+def choose_entries(entries: Sequence[HistoryEntry], names: Sequence[str]) -> tuple[HistoryEntry, ...]:
+    """Return the entries of the named gates, or all entries if no gate is named.
 
     Raises:
-        UsageError: There are none of a name.
+        UsageError: A named gate has no entry.
     """
     known = list(dict.fromkeys(entry.name for entry in entries))
     for name in names:
         if name not in known:
-            raise UsageError(f"--only {name}: the history has no such gate; it has {', '.join(known)}.")
+            raise UsageError(f"{name}: the history has no such gate. It has {', '.join(known)}.", option="only")
     return tuple(entry for entry in entries if not names or entry.name in names)
 
 
-def draw(entries: Sequence[Entry], path: Path) -> None:
-    """Draw slowdowns with their intervals over time: a panel for each gate and objective.
+def draw_history(entries: Sequence[HistoryEntry], path: Path) -> None:
+    """Draw slowdowns with their intervals over time, one panel per gate and objective.
 
     Raises:
-        UsageError: The file's kind is not known, it cannot be written, or matplotlib is missing.
+        UsageError: The file's suffix is not supported, it cannot be written, or matplotlib is missing.
     """
     if path.suffix.lower() not in SUFFIXES:
-        raise UsageError(f"-o {path}: this is none of {', '.join(SUFFIXES)}.", "Name such a file.")
+        raise UsageError(f"{path}: the suffix must be one of {', '.join(SUFFIXES)}.", option="output")
     if not path.parent.is_dir():
-        raise UsageError(f"Cannot write {path}: there is no folder {path.parent}.")
+        raise UsageError(f"{path}: there is no folder {path.parent}.", option="output")
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise UsageError(
-            "Drawing needs matplotlib, which is not installed.", "pip install 'ortune[report]', or leave -o out."
+            "Plots need matplotlib, which is not installed.",
+            "Install it with pip install 'ortune[report]', or leave out {output}.",
         ) from None
     panels = list(dict.fromkeys((entry.name, objective) for entry in entries for objective in entry.slowdowns))
     if not panels:
-        raise UsageError("There is nothing to draw: no gate of the history was measured.")
+        raise UsageError("There is nothing to draw: the history has no measured gate.")
     figure = Figure(figsize=(8, 0.6 + 2.2 * len(panels)), layout="constrained")
     axes = figure.subplots(len(panels), squeeze=False)[:, 0]
     for axis, (name, objective) in zip(axes, panels, strict=True):
         shown = [entry for entry in entries if entry.name == name and objective in entry.slowdowns]
-        for entry in shown:
-            interval = entry.slowdowns[objective]
-            time = datetime.datetime.fromisoformat(entry.time)
-            low, middle, high = (100 * (each - 1) for each in (interval.low, interval.estimate, interval.high))
-            colour = COLOURS.get(entry.decision, "gray")
-            axis.errorbar([time], [middle], yerr=[[middle - low], [high - middle]], fmt="o", color=colour, capsize=3)
-        allowed = 100 * (shown[-1].allowed[objective] - 1)
-        axis.axhline(allowed, color="gray", linestyle="--", linewidth=1)
-        axis.annotate(
-            f"allowed {allowed:+.3g} %",
-            (0.005, allowed),
-            xycoords=("axes fraction", "data"),
-            xytext=(0, 3),
-            textcoords="offset points",
-            fontsize=8,
-        )
-        times = [datetime.datetime.fromisoformat(entry.time) for entry in shown]
-        if len(set(times)) == 1:
-            # Around a single point in time, matplotlib shows years.
-            axis.set_xlim(times[0] - HALF_A_DAY, times[0] + HALF_A_DAY)
-        axis.axhline(0, color="black", linewidth=0.5)
-        axis.set_title(f"{name}: {cost_of(objective)}", fontsize=10, loc="left")
-        axis.set_ylabel("head against base, %")
+        draw_panel(axis, shown, objective)
+        axis.set_title(f"{name}: {describe_cost(objective)}", fontsize=10, loc="left")
     try:
         figure.savefig(path)
     except OSError as error:
         raise UsageError(f"Cannot write {path}: {error.strerror}.") from None
+
+
+def draw_panel(axis: Any, entries: Sequence[HistoryEntry], objective: str) -> None:
+    """Draw one objective of one gate.
+
+    Args:
+        axis: matplotlib's axes.
+        entries: Entries of the gate that have the objective; at least one.
+        objective: Name of the objective.
+    """
+    times = [datetime.datetime.fromisoformat(entry.time) for entry in entries]
+    for time, entry in zip(times, entries, strict=True):
+        interval = entry.slowdowns[objective]
+        low, middle, high = (100 * (each - 1) for each in (interval.low, interval.estimate, interval.high))
+        color = COLORS.get(entry.decision, "gray")
+        axis.errorbar([time], [middle], yerr=[[middle - low], [high - middle]], fmt="o", color=color, capsize=3)
+    allowed = 100 * (entries[-1].allowed[objective] - 1)
+    axis.axhline(allowed, color="gray", linestyle="--", linewidth=1)
+    axis.annotate(
+        f"allowed {allowed:+.3g}%",
+        (0.005, allowed),
+        xycoords=("axes fraction", "data"),
+        xytext=(0, 3),
+        textcoords="offset points",
+        fontsize=8,
+    )
+    if len(set(times)) == 1:
+        axis.set_xlim(times[0] - MARGIN, times[0] + MARGIN)
+    axis.axhline(0, color="black", linewidth=0.5)
+    axis.set_ylabel("head vs. base, %")

@@ -1,4 +1,4 @@
-"""What the screen says that a user must do, or know, beyond setting options."""
+"""What the console prints for a record."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from ortune.console.search import show_verdict
+from ortune.console.verdict import show_verdict
 from ortune.knobs import CPU, Config, ThreadPool
 from ortune.record.files import read_record
 from ortune.record.schema import Record
@@ -46,28 +46,31 @@ def print_verdict(record: Record) -> str:
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        ({"io_binding": True}, "must call run_with_iobinding"),
-        ({"global_thread_pool": ThreadPool(intra_op_num_threads=2, inter_op_num_threads=1)}, "needs a global pool"),
-        ({"session_config": {"optimization.enable_gelu_approximation": "1"}}, "largest error seen is 0.012"),
+        ({"io_binding": True}, "call session.run_with_iobinding()"),
+        (
+            {"global_thread_pool": ThreadPool(intra_op_num_threads=2, inter_op_num_threads=1)},
+            "needs a global thread pool",
+        ),
+        ({"session_config": {"optimization.enable_gelu_approximation": "1"}}, "largest difference seen is 0.012"),
         ({"providers": ((CUDA, {}), (CPU, {}))}, "3 of 73 nodes do not run on CUDAExecutionProvider"),
         ({"per_session": ({"session.intra_op_thread_affinities": "1"},)}, "create_session(..., session=0)"),
         ({"run_config": {"memory.enable_memory_arena_shrinkage": "cpu:0"}}, "ortune.run_options"),
         ({"environment": {"LD_PRELOAD": "/lib/m.so"}}, "LD_PRELOAD=/lib/m.so"),
-        ({}, "The GPU ran slower than it might"),
-        ({}, "compiled once in - 61.0 s"),
+        ({}, "The GPU ran below its normal clock"),
+        ({}, "first compilation - 61.0 s"),
     ],
 )
-def test_it_is_said(config: dict[str, Any], text: str) -> None:
+def test_warnings(config: dict[str, Any], text: str) -> None:
     assert text in shown(**config)
 
 
-def test_it_is_not_said_without_need() -> None:
+def test_no_warning_without_need() -> None:
     text = shown()
-    for words in ("run_with_iobinding", "global pool", "approximate", "nodes do not run"):
+    for words in ("run_with_iobinding", "global thread pool", "approximate", "nodes do not run"):
         assert words not in text
 
 
-def test_what_was_compared_with_is_named() -> None:
+def test_the_baseline_is_named() -> None:
     assert "ONNX Runtime's default" in shown()
     record = read_record(ROOT / "tests" / "data" / "server.ortune.json")
     fixed = Config(session_options={"intra_op_num_threads": 4})

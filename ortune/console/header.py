@@ -1,0 +1,100 @@
+"""What is printed before measuring starts: the model, its inputs, the host and the load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ortune.console.text import plural, size
+from ortune.console.warnings import warn_default_pool, warn_guessed_dimensions, warn_provider
+from ortune.console.widgets import show_warning
+from ortune.host import HostClass
+from ortune.host.default_pool import default_pool
+from ortune.knobs import describe
+from ortune.model import ModelInfo
+from ortune.tuning.request import PreparedSearch
+from ortune.workload import Feed, Load
+
+MAX_SHAPES = 4
+"""Number of shapes of an input that are listed."""
+
+
+def add_subject(grid: Table, prepared: PreparedSearch) -> None:
+    """Add what is measured: the model, its inputs, the host and the load."""
+    add_model(grid, prepared.model)
+    add_inputs(grid, prepared.feed)
+    add_host(grid, HostClass.of(prepared.host))
+    add_load(grid, prepared.request.goal.load, prepared.feed)
+    if prepared.request.beside:
+        grid.add_row("background", escape(prepared.request.beside))
+    base = prepared.space.base
+    if not base.is_default:
+        grid.add_row("fixed", f"{escape(describe(base))}  [dim]in every candidate and in the baseline[/]")
+
+
+def add_model(grid: Table, model: ModelInfo) -> None:
+    """Add the model with its size and traits."""
+    traits = model.traits
+    facts = [
+        size(sum(file.size_bytes for file in model.files)),
+        f"opset {traits.opset}",
+        plural(traits.n_nodes, "node"),
+    ]
+    if traits.width > 1:
+        facts.append(f"up to {traits.width} in parallel")
+    if traits.quantized:
+        facts.append("quantized")
+    if traits.control_flow:
+        facts.append("control flow")
+    grid.add_row("model", f"{escape(Path(model.path).name)}  [dim]{', '.join(facts)}[/]")
+
+
+def add_inputs(grid: Table, feed: Feed) -> None:
+    """Add each input with its shapes and where its values come from."""
+    for name in feed.tensors:
+        data = feed.describe_input(name)
+        shown = str(data) if len(data.shapes) <= MAX_SHAPES else f"{data.dtype}, {len(data.shapes)} samples"
+        grid.add_row("input", f"{escape(name)}  {escape(shown)}  [dim]{escape(data.origin)}[/]")
+
+
+def add_host(grid: Table, host: HostClass) -> None:
+    """Add the host with the CPUs that may be used."""
+    facts = [plural(host.n_usable_cores, "core")]
+    if host.n_usable != host.n_usable_cores:
+        facts.append(plural(host.n_usable, "hardware thread"))
+    if host.n_numa_nodes > 1:
+        facts.append(f"{host.n_numa_nodes} NUMA nodes")
+    if host.n_usable < host.n_logical:
+        facts.append(f"of {host.n_logical} CPUs on the host")
+    facts.append(f"quota {host.cpu_quota:g} CPUs" if host.cpu_quota else "no quota")
+    grid.add_row("host", f"{escape(host.cpu_model or host.machine)}  [dim]{', '.join(facts)}[/]")
+
+
+def add_load(grid: Table, load: Load, feed: Feed) -> None:
+    """Add how calls arrive."""
+    facts: list[str] = [load.scenario]
+    n_samples = len(feed.samples)
+    if n_samples > 1:
+        facts.append(f"{n_samples} {'samples' if feed.n_cases == 1 else 'shapes'} in turn")
+    grid.add_row("load", f"{load}  [dim]{', '.join(facts)}[/]")
+
+
+def show_header(console: Console, grid: Table, prepared: PreparedSearch) -> None:
+    """Print the grid, then warnings about the host, the execution providers and the inputs."""
+    console.print(grid)
+    for name, fault in prepared.faults.items():
+        show_warning(console, warn_provider(name, fault))
+    for fault in default_pool(prepared.host).faults:
+        show_warning(console, warn_default_pool(fault))
+    show_guesses(console, prepared.feed)
+    console.print()
+
+
+def show_guesses(console: Console, feed: Feed) -> None:
+    """Warn of dimensions that were guessed."""
+    guessed = [f"{name}: {text}" for name, tensor in feed.tensors.items() for text in tensor.guessed]
+    if guessed:
+        show_warning(console, warn_guessed_dimensions(guessed))

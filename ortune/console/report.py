@@ -1,0 +1,37 @@
+"""What `ortune report` prints: the gates of a history over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.markup import escape
+
+from ortune.console.gate import STYLES
+from ortune.console.widgets import make_table, show_note
+from ortune.gate.reporters.history import HistoryEntry
+from ortune.gate.reporters.messages import describe_cost, describe_interval
+
+WIDE = 100
+"""Columns from which on the table has a column for the name of head."""
+
+
+def show_history(console: Console, entries: Sequence[HistoryEntry], output: str | None) -> None:
+    """Print the gates of a history, and where their plot was written."""
+    table = make_table()
+    columns = ["time", "gate", "decision", "head vs. base"]
+    columns += ["head"] if console.width >= WIDE else []
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for entry in entries:
+        lines = [f"{describe_cost(name)} {describe_interval(each)}" for name, each in entry.slowdowns.items()]
+        table.add_row(
+            entry.time[:16].replace("T", " "),
+            escape(entry.name),
+            f"[{STYLES.get(entry.decision, 'red')}]{escape(entry.decision)}[/]",
+            escape("\n".join(lines) or entry.reason),
+            *([escape(entry.head)] if console.width >= WIDE else []),
+        )
+    console.print(table)
+    if output is not None:
+        show_note(console, "written", output, "green", fold=False)

@@ -1,0 +1,261 @@
+"""The result of a search: the verdict, the figures that it rests on, warnings, and the next command."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from ortune.compare.limits import is_overloaded
+from ortune.compare.results import LimitCheck, Speedup, Summary
+from ortune.console.front import show_front
+from ortune.console.text import duration, per_second, plural, ratio, size
+from ortune.console.warnings import (
+    NOTABLE_DRIFT,
+    NOTABLE_SHARE,
+    warn_approximate,
+    warn_busy_host,
+    warn_contended_blocks,
+    warn_disagreement,
+    warn_failures,
+    warn_other_nodes,
+    warn_requirements,
+    warn_slow_gpu,
+    warn_unstable_outputs,
+)
+from ortune.console.widgets import (
+    LIMIT_STATES,
+    format_figure,
+    format_reason,
+    format_speedup,
+    make_grid,
+    make_settings_table,
+    make_table,
+    show_warning,
+)
+from ortune.knobs import DEFAULT, KNOBS, Config, describe
+from ortune.record.schema import Record
+
+
+def show_verdict(console: Console, record: Record, output: Path | None, kept: Path | None = None) -> None:
+    """Print the verdict, the figures that it rests on, and what to do next.
+
+    Args:
+        console: Where to print.
+        record: The result of the search.
+        output: Where it was written, or None.
+        kept: Where the previous record is, if it proves more than this one.
+    """
+    evidence = record.evidence
+    console.print()
+    console.print(format_headline(record))
+    if needs_reason(record):
+        console.print(Text(format_reason(evidence.reason), "dim"))
+    if evidence.best_so_far:
+        best = evidence.best_so_far
+        console.print(Text(f"Best so far, not proven: {ratio(best.speedup)}  {describe(best.config)}"))
+    if evidence.speedup:
+        tried = evidence.winner and not is_recommended(record)
+        subject = f"{describe(evidence.winner.config)}: " if tried and evidence.winner else ""
+        console.print(Text(f"{subject}{format_evidence(evidence.speedup)}"))
+    console.print()
+    if evidence.front:
+        show_front(console, record)
+    elif evidence.winner and evidence.baseline:
+        show_figures(console, record, evidence.baseline, evidence.winner)
+    if evidence.closest:
+        console.print(Text(f"Closest to the limits: {describe(evidence.closest.config)}"))
+    warnings = find_warnings(record)
+    for warning in warnings:
+        show_warning(console, warning)
+    if warnings:
+        console.print()
+    if output is not None:
+        show_output(console, record, output, kept)
+
+
+def show_figures(console: Console, record: Record, baseline: Summary, winner: Summary) -> None:
+    """Print the settings, if they are recommended, and the figures and limits of both sides."""
+    evidence, recommended = record.evidence, is_recommended(record)
+    if recommended:
+        console.print(make_settings_table(record.config))
+        console.print()
+    console.print(make_figures_table(baseline, winner, recommended=recommended))
+    console.print()
+    if evidence.limits:
+        console.print(make_limits_table(evidence.baseline_limits, evidence.limits, recommended=recommended))
+        console.print()
+
+
+def show_output(console: Console, record: Record, output: Path, kept: Path | None) -> None:
+    """Print where the record is, and what to do next."""
+    grid = make_grid()
+    grid.add_row("written", escape(str(output)))
+    if kept is not None:
+        grid.add_row("kept", f"{escape(str(kept))}  [dim]the previous record, which proves more[/]")
+    if not record.config.is_default:
+        command = f"ortune apply {shlex.quote(str(output))} {shlex.quote(record.model.path)}"
+        grid.add_row("next", f"[bold]{escape(command)}[/]")
+    console.print(grid)
+
+
+def format_headline(record: Record) -> str:
+    """Return the verdict in a line, as markup."""
+    evidence = record.evidence
+    base = format_baseline(record)
+    match evidence.verdict:
+        case "faster":
+            estimate = evidence.speedup.estimate if evidence.speedup else 1.0
+            return f"[bold green]{format_gain(record.workload.objectives[0], estimate)}[/] {base}"
+        case "default_is_best":
+            return f"[bold green]{base[0].upper()}{base[1:]} is best[/] on this host: keep it"
+        case "within_limits":
+            return f"[bold green]Within the limits[/], unlike {base}"
+        case "infeasible":
+            return "[bold red]No candidate meets the limits[/]: keep the default"
+        case "overload":
+            return "[bold red]Overload[/]: no candidate can serve requests at this rate"
+        case "trade_off":
+            return f"[bold green]Pareto front of {plural(len(evidence.front), 'config')}[/]"
+        case "inconclusive":
+            state = "Interrupted" if record.search.interrupted else "Inconclusive"
+            return f"[bold yellow]{state}[/]: nothing is proven, keep the default"
+
+
+def needs_reason(record: Record) -> bool:
+    """Return whether the headline does not say why the verdict is what it is."""
+    evidence = record.evidence
+    if evidence.verdict in {"faster", "trade_off"}:
+        return evidence.baseline is not None and is_overloaded(evidence.baseline)
+    return not (evidence.verdict == "inconclusive" and record.search.interrupted)
+
+
+def format_baseline(record: Record) -> str:
+    """Return the name of what the candidates were compared with."""
+    base = base_of(record)
+    return "ONNX Runtime's default" if base.is_default else f"the default with {escape(describe(base))}"
+
+
+def base_of(record: Record) -> Config:
+    """Return what the candidates were compared with."""
+    if record.evidence.baseline:
+        return record.evidence.baseline.config
+    return DEFAULT if is_recommended(record) else record.config
+
+
+def is_recommended(record: Record) -> bool:
+    """Return whether the winner of the search is recommended, and not the baseline."""
+    return record.evidence.verdict in {"faster", "within_limits"}
+
+
+def format_gain(objective: str, estimate: float) -> str:
+    """Return what a ratio means for an objective, as the start of a sentence that ends with the baseline's name."""
+    return {
+        "throughput": f"{ratio(estimate)} the throughput of",
+        "cpu": f"{ratio(estimate)} less CPU time per call than",
+        "memory": f"{ratio(estimate)} less memory than",
+        "load-time": f"{ratio(estimate)} faster to create than",
+    }.get(objective, f"{ratio(estimate)} faster{'' if objective == 'p50' else f' ({objective})'} than")
+
+
+def format_evidence(speedup: Speedup) -> str:
+    """Return a speedup with what it rests on."""
+    launches = plural(speedup.restarts, "launch", "launches")
+    return (
+        f"{format_speedup(speedup)} with {speedup.confidence:.0%} confidence, "
+        f"from {plural(speedup.pairs, 'paired block')} in {launches} of each config"
+    )
+
+
+def make_figures_table(baseline: Summary, winner: Summary, *, recommended: bool) -> Table:
+    """Return the figures of both sides of confirmation."""
+    table = make_table()
+    table.add_column("", min_width=16)
+    table.add_column("default", justify="right", style="dim", min_width=9)
+    table.add_column(_winner_title(recommended), justify="right", style="bold" if recommended else "")
+    sides = (baseline, winner)
+    for name, field in (("p50", "p50_ns"), ("p90", "p90_ns"), ("p99", "p99_ns"), ("mean", "mean_ns")):
+        table.add_row(name, *(duration(getattr(side, field)) for side in sides))
+    table.add_row("throughput", *(per_second(side.calls_per_s) for side in sides))
+    table.add_row("CPU time per call", *(duration(side.cpu_ns_per_call) for side in sides))
+    if all(side.cpu_ns_between_calls is not None for side in sides):
+        table.add_row("  between calls", *(duration(side.cpu_ns_between_calls or 0) for side in sides))
+    if all(side.utilization is not None for side in sides):
+        table.add_row("utilization", *(f"{side.utilization or 0:.0%}" for side in sides))
+    if all(side.peak_bytes is not None for side in sides):
+        table.add_row("peak memory", *(size(side.peak_bytes or 0) for side in sides))
+    if any(side.gpu_bytes is not None for side in sides):
+        table.add_row("GPU memory", *("-" if side.gpu_bytes is None else size(side.gpu_bytes) for side in sides))
+    table.add_row("session creation", *(duration(side.load_ns) for side in sides))
+    builds = [side.session.build_s for side in sides]
+    if any(build_s is not None for build_s in builds):
+        table.add_row("first compilation", *("-" if build_s is None else duration(1e9 * build_s) for build_s in builds))
+    return table
+
+
+def make_limits_table(baseline: Sequence[LimitCheck], winner: Sequence[LimitCheck], *, recommended: bool) -> Table:
+    """Return whether both sides meet the limits."""
+    table = make_table()
+    table.add_column("limit", min_width=16)
+    table.add_column("default", style="dim")
+    table.add_column(_winner_title(recommended))
+    for left, right in zip(baseline, winner, strict=True):
+        sides = (
+            f"{ratio(each.value) if each.relative else format_figure(each.figure, each.value)} "
+            f"{LIMIT_STATES[each.kept]}"
+            for each in (left, right)
+        )
+        table.add_row(escape(left.limit), *sides)
+    return table
+
+
+def _winner_title(recommended: bool) -> str:
+    return "tuned" if recommended else "candidate"
+
+
+def find_warnings(record: Record) -> list[str]:
+    """Return what to know about the result: the state of the host, requirements of the config, failures."""
+    evidence = record.evidence
+    noise = evidence.noise
+    warnings = []
+    if noise.regime == "contended":
+        warnings.append(warn_busy_host("confirmation"))
+    elif noise.contended > NOTABLE_SHARE * noise.blocks:
+        excluded = bool(evidence.winner or evidence.front)
+        warnings.append(warn_contended_blocks(noise.contended, noise.blocks, excluded=excluded))
+    if noise.slowed > NOTABLE_SHARE * noise.blocks:
+        warnings.append(warn_slow_gpu(noise.slowed, noise.blocks))
+    warnings += find_config_warnings(record)
+    if evidence.output_check.compared == "shapes":
+        warnings.append(warn_unstable_outputs())
+    if noise.drift is not None and not 1 / NOTABLE_DRIFT < noise.drift < NOTABLE_DRIFT:
+        warnings.append(warn_disagreement(noise.drift))
+    failures = [trial.failure for trial in record.search.trials if trial.failure]
+    if failures:
+        kinds = (failure.kind for failure in failures)
+        warnings.append(warn_failures(len(failures), len(record.search.trials) - 1, kinds))
+    return warnings
+
+
+def find_config_warnings(record: Record) -> list[str]:
+    """Return what the recommended config requires of the program, and what it changes."""
+    config, winner, recommended = record.config, record.evidence.winner, is_recommended(record)
+    warnings = [*warn_requirements(config)]
+    if winner and recommended:
+        nodes = winner.session.nodes
+        if any(name != config.provider for name in nodes):
+            warnings.append(warn_other_nodes(config.provider, nodes))
+    if any(is_approximate(name) for name in config.settings):
+        known = recommended and not any(is_approximate(name) for name in base_of(record).settings)
+        warnings.append(warn_approximate(record.evidence.output_check.max_error if known else None))
+    return warnings
+
+
+def is_approximate(name: str) -> bool:
+    """Return whether a setting may change outputs beyond rounding."""
+    return name in KNOBS and KNOBS[name].numerics

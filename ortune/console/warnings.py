@@ -1,0 +1,166 @@
+"""Warnings of all commands: each function takes values and returns the text, a sentence or two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ortune.console.text import plural
+from ortune.errors import spell_as_flag
+from ortune.knobs import Config
+
+NOTABLE_SHARE = 0.1
+"""Share of disturbed blocks from which on a warning is given."""
+
+NOTABLE_DRIFT = 1.25
+"""Ratio of two stages' speedups that noise and the selection of the best candidate do not explain."""
+
+
+def warn_guessed_dimensions(guessed: Iterable[str]) -> str:
+    """Return that the model leaves dimensions open, given texts such as `ids: batch=1`."""
+    flags = f"{spell_as_flag('dim')}, {spell_as_flag('shape')} or {spell_as_flag('inputs')}"
+    return f"The model does not fix all dimensions. Assumed {'; '.join(guessed)}. Set them with {flags}."
+
+
+def warn_default_pool(fault: str) -> str:
+    """Return that ONNX Runtime's default thread pool does not suit the host."""
+    return f"ONNX Runtime's default thread pool does not suit this host: {fault}."
+
+
+def warn_provider(name: str, fault: str) -> str:
+    """Return that an execution provider is not available."""
+    return f"{name} is not used: {fault}."
+
+
+def warn_busy_host(stage: str = "the measurement") -> str:
+    """Return that most blocks were measured while other processes used the CPUs."""
+    return (
+        f"Other processes used the CPUs during most of {stage}, so the result holds for a busy host. "
+        "If the model will run on a quiet host, measure on one."
+    )
+
+
+def warn_contended_blocks(n_contended: int, n_blocks: int, *, excluded: bool) -> str:
+    """Return that some blocks were measured while other processes used the CPUs.
+
+    Args:
+        n_contended: Number of such blocks.
+        n_blocks: Number of all blocks.
+        excluded: Whether the result leaves them out.
+    """
+    effect = " They do not count towards the result." if excluded else ""
+    return f"Other processes used the CPUs during {n_contended} of {n_blocks} blocks.{effect}"
+
+
+def warn_slow_gpu(n_slowed: int, n_blocks: int) -> str:
+    """Return that the GPU throttled."""
+    return f"The GPU ran below its normal clock, due to heat or power, in {n_slowed} of {n_blocks} blocks."
+
+
+def warn_disagreement(drift: float) -> str:
+    """Return that racing and confirmation found different speedups.
+
+    Args:
+        drift: Speedup in racing divided by speedup in confirmation.
+    """
+    return (
+        f"The speedup measured in racing was {drift:.1f} times the speedup measured in confirmation. Conditions on "
+        "this host change over time; the result describes the time of the confirmation only."
+    )
+
+
+def warn_few_calls(objective: str, n_needed: int, n_calls: int) -> str:
+    """Return that a percentile rests on too few calls."""
+    return (
+        f"{objective} needs {n_needed} calls of each config, but only {n_calls} were measured. "
+        f"Increase {spell_as_flag('budget')} or choose a lower percentile."
+    )
+
+
+def warn_overload(name: str, capacity_per_s: float, rate_per_s: float) -> str:
+    """Return that a config cannot serve the requests that arrive."""
+    return (
+        f"{name} is overloaded: it can serve {capacity_per_s:.3g} of {rate_per_s:g} requests per second. "
+        "Its latency grows for as long as the load lasts."
+    )
+
+
+def warn_unstable_outputs() -> str:
+    """Return that the values of outputs could not be compared."""
+    return "The model's outputs differ from run to run, so only their types and shapes were compared."
+
+
+def warn_failures(n_failed: int, n_tried: int, kinds: Iterable[str]) -> str:
+    """Return that candidates failed.
+
+    Args:
+        n_failed: Number of candidates that failed.
+        n_tried: Number of all candidates, without the baseline.
+        kinds: Kinds of their failures, as in `Failure.kind`.
+    """
+    named = ", ".join(sorted({kind.replace("_", " ") for kind in kinds}))
+    return f"{n_failed} of {plural(n_tried, 'candidate')} failed ({named})."
+
+
+def warn_other_data(origins: Sequence[str]) -> str:
+    """Return that a record was made with data of the user's."""
+    return f"The record was made with data {', '.join(origins)}. To use the same data, pass {spell_as_flag('inputs')}."
+
+
+def warn_no_background_load(command: str) -> str:
+    """Return that a record was made with a background load that does not run now."""
+    return f"The record was made with the background load `{command}`. To run it here, pass {spell_as_flag('beside')}."
+
+
+def warn_mismatch(what: str, recorded: str, here: str) -> str:
+    """Return that this host or runtime differs from where a record was made.
+
+    Args:
+        what: What differs, such as `physical cores`.
+        recorded: Its value in the record.
+        here: Its value on this host.
+    """
+    return f"{what}: {recorded} in the record, {here} on this host."
+
+
+def warn_broken_line(path: str, number: int) -> str:
+    """Return that a line of a history cannot be read."""
+    return f"{path}, line {number} is not an entry of a history and is skipped."
+
+
+def warn_requirements(config: Config) -> tuple[str, ...]:
+    """Return what a program must do, beyond setting session options, to get the effect of a config."""
+    texts = []
+    if config.io_binding:
+        texts.append("This config needs I/O binding: call session.run_with_iobinding() instead of session.run().")
+    if config.global_thread_pool:
+        texts.append("This config needs a global thread pool: see the code that ortune apply prints.")
+    if config.per_session:
+        texts.append("This config has options for each session: call ortune.create_session(..., session=0), 1, ...")
+    if config.run_config or config.run_options:
+        texts.append("This config needs run options: pass ortune.run_options(RECORD) to each session.run().")
+    if config.environment:
+        settings = " ".join(f"{name}={value}" for name, value in config.environment.items())
+        texts.append(f"This config needs environment variables when the program starts: {settings}")
+    return tuple(texts)
+
+
+def warn_other_nodes(provider: str, nodes: dict[str, int]) -> str:
+    """Return that nodes run on another execution provider than the config's.
+
+    Args:
+        provider: Name of the config's execution provider.
+        nodes: Number of nodes by execution provider.
+    """
+    n_others = sum(count for name, count in nodes.items() if name != provider)
+    where = ", ".join(f"{count} on {name}" for name, count in nodes.items())
+    return f"{n_others} of {sum(nodes.values())} nodes do not run on {provider}: {where}."
+
+
+def warn_approximate(max_error: float | None) -> str:
+    """Return that a config changes outputs.
+
+    Args:
+        max_error: Largest difference seen, as a share of the output's largest value; None if not known.
+    """
+    seen = f" The largest difference seen is {max_error:.2g} of the largest value." if max_error is not None else ""
+    return f"Outputs are approximate.{seen} Check the accuracy of your model with this config."

@@ -1,0 +1,115 @@
+"""Pieces that the output of several commands is made of: consoles, grids, tables, figures with their units."""
+
+from __future__ import annotations
+
+import os
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from ortune.compare.interval import Interval
+from ortune.compare.results import Summary
+from ortune.console.text import duration, interval, per_second, ratio, size
+from ortune.errors import spell_as_flag, spell_options
+from ortune.knobs import KNOBS, Config
+from ortune.workload import FIGURES
+
+LOG_WIDTH = 200
+"""Width of output that does not go to a terminal."""
+
+MAX_WIDTH = 100
+"""Width that lines do not exceed, however wide the terminal is."""
+
+LIMIT_STATES = {"yes": "[green]met[/]", "no": "[red]not met[/]", "unsure": "[yellow]uncertain[/]"}
+"""Markup for each value of `LimitCheck.kept`."""
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """Return a console of at most `MAX_WIDTH` columns on a terminal, and `LOG_WIDTH` elsewhere."""
+    console = Console(stderr=stderr, highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        return Console(stderr=stderr, highlight=False, width=LOG_WIDTH)
+    if console.width > MAX_WIDTH:
+        return Console(stderr=stderr, highlight=False, width=MAX_WIDTH)
+    return console
+
+
+def make_grid() -> Table:
+    """Return a grid of names and values."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="cyan", justify="right", no_wrap=True, min_width=8)
+    grid.add_column(overflow="fold")
+    return grid
+
+
+def make_table() -> Table:
+    """Return a table without lines."""
+    return Table(box=None, pad_edge=False, header_style="dim")
+
+
+def make_settings_table(config: Config) -> Table:
+    """Return the settings that differ from ONNX Runtime's default."""
+    table = make_table()
+    table.add_column("setting", overflow="fold")
+    table.add_column("default", style="dim", overflow="fold")
+    table.add_column("tuned", style="bold", overflow="fold")
+    for name, value in config.settings.items():
+        knob = KNOBS.get(name)
+        table.add_row(name, str(knob.default) if knob and knob.default != "" else "not set", escape(str(value)))
+    return table
+
+
+def show_warning(console: Console, text: str) -> None:
+    """Print a warning."""
+    show_note(console, "warning", text)
+
+
+def show_note(console: Console, label: str, text: str, style: str = "bold yellow", *, fold: bool = True) -> None:
+    """Print a text after a label, such as `written: tuned.json`.
+
+    Args:
+        console: Where to print.
+        label: What kind of text it is.
+        text: The text.
+        style: Style of the label.
+        fold: Whether to break lines at the edge of the console; not for texts that users copy.
+    """
+    console.print(Text.assemble((f"{label}: ", style), text), soft_wrap=not fold)
+
+
+def format_reason(reason: str) -> str:
+    """Return a reason as a sentence, with options spelled as flags."""
+    text = spell_options(reason, spell_as_flag).rstrip(".")
+    # Names of figures, such as p50, stay as they are.
+    first = text.partition(" ")[0]
+    return f"{text}." if first in FIGURES else f"{text[:1].upper()}{text[1:]}."
+
+
+def format_speedup(speedup: Interval) -> str:
+    """Return a speedup with its interval, such as `1.27x [1.19, 1.36]`."""
+    return f"{ratio(speedup.estimate)} {interval(speedup.low, speedup.high)}"
+
+
+def format_figure(name: str, value: float) -> str:
+    """Return a figure with its unit.
+
+    Args:
+        name: Name of the figure, as in `FIGURES`.
+        value: Its value, in ns, bytes or calls per second.
+    """
+    unit = FIGURES[name].unit
+    return duration(value) if unit == "ns" else size(value) if unit == "bytes" else per_second(value)
+
+
+def find_figure(summary: Summary, name: str) -> float:
+    """Return a figure of a summary, given its name as in `FIGURES`; 0 where it is not known."""
+    fields = {
+        "mean": "mean_ns",
+        "throughput": "calls_per_s",
+        "cpu": "cpu_ns_per_call",
+        "memory": "peak_bytes",
+        "load-time": "load_ns",
+    }
+    return float(getattr(summary, fields.get(name, f"{name}_ns")) or 0)
