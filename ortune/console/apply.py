@@ -17,7 +17,7 @@ from ortune.console.widgets import format_reason, format_speedup, make_grid, mak
 from ortune.errors import spell_as_flag
 from ortune.export.target import Export, Target
 from ortune.record.schema import Record
-from ortune.worker import Failure, Loaded
+from ortune.worker import Failure, SessionInfo
 
 MAX_THREADS = 8
 """Number of worker threads whose CPUs are listed."""
@@ -62,22 +62,22 @@ def show_config(console: Console, record: Record) -> None:
     console.print(make_settings_table(record.config))
 
 
-def make_session_grid(loaded: Loaded) -> Table:
+def make_session_grid(session: SessionInfo) -> Table:
     """Return what took effect in a session."""
     grid = make_grid()
-    grid.add_row("session", f"created in {duration(loaded.load_ns)} on {', '.join(loaded.providers)}")
-    if loaded.nodes:
-        grid.add_row("nodes", ", ".join(f"{count} on {name}" for name, count in loaded.nodes.items()))
-    if loaded.preloaded:
-        grid.add_row("preloaded", escape(", ".join(loaded.preloaded)))
-    if loaded.settings:
-        grid.add_row("in effect", escape(", ".join(f"{name}={value}" for name, value in loaded.settings.items())))
-    if loaded.threads:
-        cpus = "; ".join(",".join(map(str, thread.cpus)) for thread in loaded.threads[:MAX_THREADS])
-        more = "; ..." if len(loaded.threads) > MAX_THREADS else ""
-        threads = plural(len(loaded.threads), "thread")
+    grid.add_row("session", f"created in {duration(session.load_ns)} on {', '.join(session.providers)}")
+    if session.nodes:
+        grid.add_row("nodes", ", ".join(f"{count} on {name}" for name, count in session.nodes.items()))
+    if session.preloaded:
+        grid.add_row("preloaded", escape(", ".join(session.preloaded)))
+    if session.settings:
+        grid.add_row("in effect", escape(", ".join(f"{name}={value}" for name, value in session.settings.items())))
+    if session.threads:
+        cpus = "; ".join(",".join(map(str, thread.cpus)) for thread in session.threads[:MAX_THREADS])
+        more = "; ..." if len(session.threads) > MAX_THREADS else ""
+        threads = plural(len(session.threads), "thread")
         grid.add_row("workers", f"{threads} on CPUs {cpus}{more}  [dim]numbered from 0[/]")
-    error = loaded.max_error
+    error = session.max_error
     difference = "" if error is None else f"; the largest difference is {error:.2g} of the largest value"
     grid.add_row("outputs", "identical to the default's" if error == 0 else f"match the default's{difference}")
     return grid
