@@ -649,7 +649,7 @@ class TestCommand:
         done = run_ortune("apply", path, "--to", "triton", cwd=tmp_path)
         assert done.returncode == 0
         assert "intra_op_thread_count" in done.stdout
-        assert "not supported  session.intra_op.allow_spinning=0" in done.stderr
+        assert "not supported: session.intra_op.allow_spinning=0" in done.stderr
 
     def test_a_file(self, tmp_path: Path) -> None:
         path = write(record_of(FULL), tmp_path / "r.json")
