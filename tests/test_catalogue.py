@@ -30,7 +30,7 @@ def words(text: str) -> list[str]:
     return text.split()
 
 
-# What seed 001 lists, word for word.
+# Names in ONNX Runtime's headers and documentation.
 SESSION_PROPERTIES = words("""
 enable_cpu_mem_arena enable_mem_pattern enable_mem_reuse enable_profiling execution_mode execution_order
 graph_optimization_level inter_op_num_threads intra_op_num_threads log_severity_level log_verbosity_level logid
@@ -70,8 +70,8 @@ qnn.htp_perf_mode_post_run qnn.rpc_control_latency qnn.lora_config gpu_graph_id
 """)
 DYNAMIC_KEYS = ["ep.dynamic.workload_type", "ep.dynamic.qnn_htp_performance_mode"]
 
-OTHER_PROVIDER = "only the libraries of other providers read it"
-INLINED = "the compiler has broken the text up into numbers"
+OTHER_PROVIDER = "only other providers read it"
+INLINED = "the compiler replaced the text by numbers"
 NOT_IN_THE_BINARY = {
     "optimization.memory_optimizer_config": "training only",
     "optimization.enable_memory_probe_recompute_config": "training only",
@@ -96,9 +96,9 @@ NOT_IN_THE_BINARY = {
     "qnn.lora_config": OTHER_PROVIDER,
 }
 
-REFUSED: dict[tuple[str, Value], str] = {
-    ("execution_order", "MEMORY_EFFICIENT"): "only onnxruntime-training has it",
-    ("use_per_session_threads", False): "it needs a thread pool of the process",
+REJECTED: dict[tuple[str, Value], str] = {
+    ("execution_order", "MEMORY_EFFICIENT"): "only onnxruntime-training supports it",
+    ("use_per_session_threads", False): "it requires a global thread pool",
     ("session.disable_cpu_ep_fallback", "1"): "the CPU provider is listed",
     ("session.compile_only", "1"): "the session is not meant to run",
     ("session.load_model_format", "ORT"): "the model is in ONNX format",
@@ -106,7 +106,7 @@ REFUSED: dict[tuple[str, Value], str] = {
     ("terminate", True): "it ends the call",
     ("session.max_shape_override", "no_such_input:[1]"): "the model has no such input",
 }
-"""Legal values that this test's session cannot have."""
+"""Legal values that the sessions of these tests cannot have, and why."""
 
 WRITES = {
     "enable_profiling",
@@ -131,9 +131,9 @@ TEXTS: dict[str, list[str]] = {
     "run.logid": ["name"],
     "memory.enable_memory_arena_shrinkage": ["cpu", "cpu:0"],
 }
-"""Legal values of texts; those that are not here name files."""
+"""Legal values of text knobs; the others name files."""
 
-UNUSABLE = {"training_mode": "this wheel does not have it"}
+UNUSABLE = {"training_mode": "this wheel does not support it"}
 
 ENUMS = {
     "graph_optimization_level": "GraphOptimizationLevel",
@@ -147,7 +147,7 @@ def is_known_here(knob: Knob) -> bool:
 
 
 def properties_of(options: Any) -> dict[str, Any]:
-    """Return the attributes of options that are no methods, enums by name."""
+    """Return the attributes of options that are not methods, enums by name."""
     values = {name: getattr(options, name) for name in dir(type(options)) if not name.startswith("_")}
     return {name: getattr(value, "name", value) for name, value in values.items() if not callable(value)}
 
@@ -159,7 +159,7 @@ def read_binary() -> bytes:
 
 
 def samples(knob: Knob) -> list[Value]:
-    """Return legal values of a knob: all of a few, ends and middle of a range."""
+    """Return legal values of a knob: all values of a choice, ends and middle of a range."""
     texts: list[str] = []
     if knob.kind == "boolean":
         texts = ["0", "1"]
@@ -167,7 +167,7 @@ def samples(knob: Knob) -> list[Value]:
         texts = list(knob.values)
     elif knob.kind == "integer":
         low = 0 if knob.low is None else knob.low
-        # The highest number of threads is more than a host bears.
+        # The maximum number of threads is too much for a host.
         high = low + 3 if knob.high in {None, 9999} else int(knob.high or 0)
         texts = [str(low), str((low + high) // 2), str(high)]
     else:
@@ -181,7 +181,7 @@ def on_cpu(*places: str) -> list[Knob]:
 
 @pytest.fixture(scope="module")
 def quantized(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model with a quantized activation, and a MatMul with weights of four bits."""
+    """A model with a quantized activation, and a MatMul with 4-bit weights."""
     weights = helper.make_tensor("w", TensorProto.INT4, [64, 32], [(i % 15) - 7 for i in range(64 * 32)])
     constants = [
         weights,
@@ -238,7 +238,7 @@ def run(session: onnxruntime.InferenceSession, options: Any = None) -> Any:
 
 
 class TestCompleteness:
-    def test_all_of_the_seed_is_there(self) -> None:
+    def test_all_documented_names_are_there(self) -> None:
         assert len(SESSION_KEYS) == 61
         assert {KNOBS[name].where for name in SESSION_PROPERTIES} == {"session_options"}
         assert {knob.name for knob in on_cpu("run_options")} == set(RUN_PROPERTIES)
@@ -246,7 +246,7 @@ class TestCompleteness:
         assert {KNOBS[key].where for key in RUN_KEYS} == {"run_config"}
         assert {KNOBS[key].where for key in DYNAMIC_KEYS} == {"dynamic_options"}
 
-    def test_no_two_have_the_same_id(self) -> None:
+    def test_ids_are_unique(self) -> None:
         names = [*FILES, *(f"providers/{name}" for name in PROVIDER_FILES)]
         assert len(KNOBS) == sum(len(read_file(name).knobs) for name in names)
         assert all(knob.id == key for key, knob in KNOBS.items())
@@ -262,10 +262,10 @@ class TestCompleteness:
         expected = {knob.name: knob.default for knob in on_cpu("run_options")}
         del expected["training_mode"]
         found = properties_of(onnxruntime.RunOptions())
-        # Wheels that were built for training have it.
+        # Wheels for training have it.
         found.pop("training_mode", None)
         if found["log_severity_level"] == 2:
-            # Before it was left to the session.
+            # Older versions had their own default.
             found["log_severity_level"] = -1
         assert found == expected
 
@@ -280,7 +280,7 @@ class TestCompleteness:
 
     def test_exceptions_are_knobs(self) -> None:
         assert set(NOT_IN_THE_BINARY) <= set(KNOBS)
-        assert {name for name, _ in REFUSED} | WRITES | set(TEXTS) | set(UNUSABLE) <= set(KNOBS)
+        assert {name for name, _ in REJECTED} | WRITES | set(TEXTS) | set(UNUSABLE) <= set(KNOBS)
 
     def test_numerics(self) -> None:
         found = {knob.id for knob in KNOBS.values() if knob.numerics and not knob.provider}
@@ -298,7 +298,7 @@ class TestCompleteness:
             "ORT_MLAS_QKGEMM_S8_APPROX_VNNI",
         }
 
-    def test_the_module_is_light(self) -> None:
+    def test_the_import_is_light(self) -> None:
         code = (
             "import ortune.knobs.catalogue, sys; "
             "print([name for name in ('onnxruntime', 'onnx', 'numpy', 'scipy', 'optuna') if name in sys.modules])"
@@ -309,7 +309,7 @@ class TestCompleteness:
 
 class TestEntries:
     @pytest.mark.parametrize("knob", KNOBS.values(), ids=lambda knob: knob.id)
-    def test_each_is_whole(self, knob: Knob) -> None:
+    def test_entries_are_complete(self, knob: Knob) -> None:
         assert knob.summary.endswith(".")
         assert not knob.note or knob.note.endswith(".")
         assert not knob.tuned.endswith(".")
@@ -321,7 +321,7 @@ class TestEntries:
         assert knob.kind == "integer" or (knob.low is None and knob.high is None)
 
     @pytest.mark.parametrize("knob", KNOBS.values(), ids=lambda knob: knob.id)
-    def test_what_is_parsed_is_legal(self, knob: Knob) -> None:
+    def test_parsed_values_are_legal(self, knob: Knob) -> None:
         for value in samples(knob):
             knob.check(value)
             assert knob.parse(str(value)) == value
@@ -355,7 +355,7 @@ class TestEntries:
     def test_values_in_words(self, name: str, text: str) -> None:
         assert KNOBS[name].describe_values() == text
 
-    def test_defaults_that_documents_give_otherwise(self) -> None:
+    def test_defaults_that_differ_from_the_documentation(self) -> None:
         assert KNOBS["run.log_severity_level"].default == -1
         assert KNOBS["session.intra_op.spin_duration_us"].default == ""
 
@@ -413,11 +413,11 @@ class TestDataFiles:
 
 class TestLegalValues:
     @pytest.mark.parametrize("knob", on_cpu("session_options", "session_config"), ids=lambda knob: knob.id)
-    def test_they_make_sessions(self, knob: Knob, quantized: Path) -> None:
+    def test_sessions_accept_them(self, knob: Knob, quantized: Path) -> None:
         if knob.id in WRITES or knob.id == "session.set_denormal_as_zero" or not is_known_here(knob):
             return
         for value in samples(knob):
-            if (knob.id, value) in REFUSED:
+            if (knob.id, value) in REJECTED:
                 continue
             if knob.name in ENUMS and value not in getattr(onnxruntime, ENUMS[knob.name]).__members__:
                 continue
@@ -426,15 +426,15 @@ class TestLegalValues:
                 assert run(make_session(quantized, knob, value))[0].shape == (4, 32)
 
     @pytest.mark.parametrize(
-        ("name", "value"), [key for key in REFUSED if KNOBS[key[0]].where.startswith("session")], ids=str
+        ("name", "value"), [key for key in REJECTED if KNOBS[key[0]].where.startswith("session")], ids=str
     )
-    def test_what_is_refused_here_is(self, name: str, value: Value) -> None:
+    def test_exceptions_are_rejected_here(self, name: str, value: Value) -> None:
         if not is_known_here(KNOBS[name]):
             return
         with pytest.raises(Exception, match=r"."):
             run(make_session(TINY_CNN, KNOBS[name], value))
 
-    def test_denormals_in_a_process_of_their_own(self) -> None:
+    def test_denormals_in_a_separate_process(self) -> None:
         code = (
             "import onnxruntime as o; s = o.SessionOptions(); s.intra_op_num_threads = 2; "
             "s.add_session_config_entry('session.set_denormal_as_zero', '1'); "
@@ -445,10 +445,10 @@ class TestLegalValues:
         assert done.stdout.strip() == "made"
 
     @pytest.mark.parametrize("knob", on_cpu("run_options", "run_config"), ids=lambda knob: knob.id)
-    def test_they_make_calls(self, knob: Knob) -> None:
+    def test_calls_accept_them(self, knob: Knob) -> None:
         session = make_session(TINY_CNN, KNOBS["log_severity_level"], 4)
         for value in samples(knob):
-            if (knob.id, value) in REFUSED or knob.id in UNUSABLE:
+            if (knob.id, value) in REJECTED or knob.id in UNUSABLE:
                 continue
             options = onnxruntime.RunOptions()
             if knob.where == "run_config":
@@ -460,7 +460,7 @@ class TestLegalValues:
     @pytest.fixture(autouse=True)
     def _end_threads(self) -> Iterator[None]:
         yield
-        # A session that is left over goes on spinning.
+        # The workers of a session that still exists keep spinning.
         gc.collect()
 
 
@@ -525,7 +525,7 @@ class TestIllegalValues:
             ("openvino.num_streams", "9"),
         ],
     )
-    def test_they_are_refused(self, name: str, text: str) -> None:
+    def test_they_are_rejected(self, name: str, text: str) -> None:
         with pytest.raises(UsageError, match="not a legal value"):
             KNOBS[name].parse(text)
 
@@ -546,11 +546,11 @@ class TestIllegalValues:
         with pytest.raises(UsageError):
             KNOBS[name].check(value)
 
-    def test_the_message_says_why(self) -> None:
-        with pytest.raises(UsageError) as refused:
+    def test_the_message_states_the_reason(self) -> None:
+        with pytest.raises(UsageError) as caught:
             KNOBS["session.intra_op.allow_spinning"].parse("true")
-        assert 'every value except "1" as off' in refused.value.hint
-        assert "1 or 0" in refused.value.hint
+        assert 'every value except "1" as off' in caught.value.hint
+        assert "1 or 0" in caught.value.hint
 
 
 class TestFinding:
@@ -584,22 +584,22 @@ class TestFinding:
         ],
     )
     def test_near_misses(self, text: str, near: str) -> None:
-        with pytest.raises(UsageError, match=f"{text}: there is no such knob") as refused:
+        with pytest.raises(UsageError, match=f"{text}: there is no such knob") as caught:
             find_knob(text)
-        assert "Did you mean" in refused.value.hint
-        assert near in refused.value.hint
-        assert "`ortune knobs` lists all knobs." in refused.value.hint
+        assert "Did you mean" in caught.value.hint
+        assert near in caught.value.hint
+        assert "`ortune knobs` lists all knobs." in caught.value.hint
 
     @pytest.mark.parametrize("text", ["", "xyzzy", "."])
     def test_nothing_near(self, text: str) -> None:
-        with pytest.raises(UsageError) as refused:
+        with pytest.raises(UsageError) as caught:
             find_knob(text)
-        assert refused.value.hint == "`ortune knobs` lists all knobs."
+        assert caught.value.hint == "`ortune knobs` lists all knobs."
 
     def test_several(self) -> None:
-        with pytest.raises(UsageError, match="several knobs") as refused:
+        with pytest.raises(UsageError, match="several knobs") as caught:
             find_knob("device_id")
-        assert "cuda.device_id" in refused.value.hint
+        assert "cuda.device_id" in caught.value.hint
 
     def test_by_words(self) -> None:
         assert search_knobs("") == list(KNOBS.values())
@@ -624,7 +624,7 @@ class TestCommand:
         assert any(line.startswith("logid") and line.endswith("not tunable") for line in lines)
 
     @pytest.mark.parametrize("knob", KNOBS.values(), ids=lambda knob: knob.id)
-    def test_a_card_for_each(self, knob: Knob, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_details_of_each(self, knob: Knob, capsys: pytest.CaptureFixture[str]) -> None:
         knobs_command([knob.id])
         out = capsys.readouterr().out
         assert out.startswith(knob.id)

@@ -26,21 +26,21 @@ cpu_groups = st.lists(st.frozensets(st.integers(0, 600), min_size=1, max_size=9)
 
 
 @given(cpu_groups)
-def test_affinity_strings_come_back(groups: list[frozenset[int]]) -> None:
+def test_affinity_strings_round_trip(groups: list[frozenset[int]]) -> None:
     text = format_affinity([tuple(group) for group in groups])
     assert parse_affinity(text) == tuple(tuple(sorted(group)) for group in groups)
     assert " " not in text
 
 
 @pytest.mark.parametrize("text", ["", "0", "1-2,3", "2-1", "1;", ";1", "1, 2", "a", "1--2", "1-2-3", "01"])
-def test_affinity_strings_that_onnxruntime_refuses_or_misreads(text: str) -> None:
+def test_illegal_affinity_strings_are_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"neither|backwards"):
         parse_affinity(text)
 
 
 @st.composite
 def groupings(draw: st.DrawFn, cpus: list[int]) -> tuple[tuple[int, ...], ...]:
-    """Put each CPU in one of a few groups, in no order that any machine must have."""
+    """Assign each CPU to one of a few groups, in arbitrary order."""
     labels = draw(st.lists(st.integers(0, 3), min_size=len(cpus), max_size=len(cpus)))
     groups: dict[int, list[int]] = {}
     for cpu, label in zip(cpus, labels, strict=True):
@@ -115,19 +115,19 @@ def test_one_factor_selections_are_in_the_space(drawn: tuple[SearchSpace, set[in
         assert drawn_candidate.config.key in keys
 
 
-def test_all_five_levels_are_tried() -> None:
+def test_all_optimization_levels_are_tried() -> None:
     space = build_space(make_host(2), make_model())
     levels = {candidate.config.session_options.get("graph_optimization_level") for candidate in space.candidates}
     assert levels == {None, "ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_LAYOUT"}
 
 
-def test_a_chain_is_not_run_in_parallel() -> None:
+def test_execution_mode_is_skipped_for_a_graph_without_branches() -> None:
     space = build_space(make_host(4), make_model(width=1))
     assert all("execution_mode" not in candidate.config.session_options for candidate in space.candidates)
     assert "execution_mode" in {skipped.knob.name for skipped in space.skipped}
 
 
-def test_a_host_of_512_cpus_has_a_space_of_a_few_thousand() -> None:
+def test_a_host_with_512_cpus_has_a_few_thousand_candidates() -> None:
     for width in (1, 3, 8):
         space = build_space(make_host(256, smt=2, n_nodes=8), make_model(width))
         assert 1000 < len(space.candidates) < 5000
@@ -160,8 +160,8 @@ def test_knobs_exist_in_the_installed_onnxruntime() -> None:
         assert KNOBS[name].default in getattr(onnxruntime, kind).__members__
 
 
-def test_every_candidate_of_this_host_makes_a_session_without_an_error_line() -> None:
-    """In a process of its own, so that what onnxruntime prints can be read."""
+def test_candidates_of_this_host_create_sessions_without_errors() -> None:
+    """Run in a separate process, to read what onnxruntime prints."""
     code = f"""
 import onnxruntime
 from ortune.host import read_host
@@ -203,7 +203,7 @@ def test_this_host_has_a_space() -> None:
     assert len(build_space(read_host(), make_model()).candidates) > 5
 
 
-def test_rules_are_candidates_of_the_space_each_with_a_reason() -> None:
+def test_rules_are_candidates_and_have_reasons() -> None:
     host = make_host(16, smt=2, n_nodes=2)
     space = build_space(host, make_model(width=4))
     keys = {candidate.config.key for candidate in space.candidates}
@@ -215,7 +215,7 @@ def test_rules_are_candidates_of_the_space_each_with_a_reason() -> None:
     assert not any("quantized" in why for why in found.values())
 
 
-def test_rules_follow_the_quota_and_the_graph() -> None:
+def test_rules_depend_on_the_quota_and_the_graph() -> None:
     host = make_host(8)
     host = msgspec.structs.replace(host, limits=msgspec.structs.replace(host.limits, quota=Quota(cpus=2.5, where="/")))
     model = make_model(width=1)

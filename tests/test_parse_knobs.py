@@ -38,17 +38,17 @@ def values(space: SearchSpace, name: str) -> set[Any]:
     return {candidate.config.settings.get(name) for candidate in space.candidates}
 
 
-def of_alone(space: SearchSpace, candidate: Candidate) -> set[str]:
+def minor_knobs(space: SearchSpace, candidate: Candidate) -> set[str]:
     alone = {dimension.name for dimension in space.dimensions if dimension.alone}
     return {name for name, label in candidate.labels.items() if name in alone and label != "default"}
 
 
 class TestTune:
-    def test_values_are_tried_beside_the_default(self) -> None:
+    def test_values_are_tried_in_addition_to_the_default(self) -> None:
         space = space_of(tune=parse_tune([f"{SPIN}=50,5000"]))
         assert values(space, SPIN) == {None, "50", "5000"}
 
-    def test_they_take_the_place_of_the_usual_ones(self) -> None:
+    def test_values_replace_those_that_are_tried_by_default(self) -> None:
         space = space_of(tune=parse_tune(["intra_op_num_threads=3"]))
         assert values(space, "intra_op_num_threads") == {None, 3}
 
@@ -60,29 +60,29 @@ class TestTune:
                 assert settings.get("intra_op_num_threads") != 1
 
     def test_values_with_commas_are_separated_by_bars(self) -> None:
-        asked = parse_tune([f"{AFFINITY}=1,2;3,4|1;2"])
-        assert asked == {AFFINITY: ("1,2;3,4", "1;2")}
+        requested = parse_tune([f"{AFFINITY}=1,2;3,4|1;2"])
+        assert requested == {AFFINITY: ("1,2;3,4", "1;2")}
         placed = {
             c.config.settings[AFFINITY]: c.config.settings["intra_op_num_threads"]
-            for c in space_of(tune=asked).candidates
+            for c in space_of(tune=requested).candidates
             if AFFINITY in c.config.settings
         }
         assert placed == {"1,2;3,4": 3, "1;2": 3}
 
-    def test_a_placement_for_other_numbers_of_threads_is_refused(self) -> None:
+    def test_an_affinity_for_other_thread_counts_is_rejected(self) -> None:
         with pytest.raises(UsageError, match="this affinity is for 6 threads"):
             space_of(tune=parse_tune([f"{AFFINITY}=1;2;3;4;5|"]))
         assert AFFINITY in names(space_of(tune=parse_tune([f"{AFFINITY}=1;2;3;4;5|", "intra_op_num_threads=6"])))
 
-    def test_the_default_alone_is_nothing_to_try(self) -> None:
+    def test_a_knob_with_only_the_default_is_skipped(self) -> None:
         space = space_of(tune=parse_tune(["session.dynamic_block_base=0"]))
         assert "session.dynamic_block_base" not in names(space)
         assert any(skipped.knob.id == "session.dynamic_block_base" for skipped in space.skipped)
 
-    def test_the_same_knob_twice_adds_up(self) -> None:
+    def test_values_of_a_repeated_knob_are_combined(self) -> None:
         assert parse_tune([f"{SPIN}=50", f"{SPIN}=60"]) == {SPIN: ("50", "60")}
 
-    def test_what_is_asked_for_is_combined_with_everything(self) -> None:
+    def test_requested_values_are_combined_with_each_other(self) -> None:
         space = space_of(clients=4, tune=parse_tune([f"{SPIN}=50", f"{BACKOFF}=4"]))
         assert any({SPIN, BACKOFF} <= set(candidate.config.settings) for candidate in space.candidates)
 
@@ -101,14 +101,14 @@ class TestTune:
             ("providers=cuda", "provider"),
         ],
     )
-    def test_what_cannot_be_tried_is_refused(self, text: str, message: str) -> None:
+    def test_illegal_requests_are_rejected(self, text: str, message: str) -> None:
         with pytest.raises(UsageError) as caught:
             parse_tune([text])
         assert message in str(caught.value)
         assert caught.value.message.startswith(text.split("=")[0])
         assert caught.value.option == "tune"
 
-    def test_approximations_are_tried_when_they_are_allowed(self) -> None:
+    def test_approximations_must_be_allowed(self) -> None:
         assert parse_tune(["optimization.enable_gelu_approximation=1"], approximate=True)
 
     def test_values_of_python_callers_are_typed_or_text(self) -> None:
@@ -143,14 +143,14 @@ class TestTune:
         assert caught.value.option == "tune"
         assert caught.value.message.startswith(name)
 
-    def test_variables_of_the_environment_can_be_tried(self) -> None:
+    def test_environment_variables_can_be_tried(self) -> None:
         space = space_of(tune=parse_tune(["ORT_INTRA_OP_NUM_THREADS=1", "OMP_NUM_THREADS=2,4"]))
         environments = [candidate.config.environment for candidate in space.candidates]
         assert {"ORT_INTRA_OP_NUM_THREADS": "1", "OMP_NUM_THREADS": "4"} in environments
 
 
 class TestFix:
-    def test_every_candidate_has_it_the_default_too(self) -> None:
+    def test_all_candidates_have_it_including_the_baseline(self) -> None:
         space = space_of(fix=parse_fix(["intra_op_num_threads=2", "session.intra_op.allow_spinning=0"]))
         assert space.base.settings == {"intra_op_num_threads": 2, "session.intra_op.allow_spinning": "0"}
         assert space.candidates[0].config == space.base
@@ -158,11 +158,11 @@ class TestFix:
             assert candidate.config.settings["intra_op_num_threads"] == 2
         assert {"intra_op_num_threads", "session.intra_op.allow_spinning"} <= {s.knob.id for s in space.skipped}
 
-    def test_workers_of_a_fixed_number_are_still_placed(self) -> None:
+    def test_a_fixed_thread_count_still_gets_affinities(self) -> None:
         space = space_of(fix=parse_fix(["intra_op_num_threads=2"]))
         assert len(values(space, AFFINITY)) > 1
 
-    def test_numerics_are_fixed_only_when_that_is_allowed(self) -> None:
+    def test_approximations_must_be_allowed(self) -> None:
         with pytest.raises(UsageError, match="beyond rounding"):
             parse_fix(["optimization.enable_gelu_approximation=1"])
         assert parse_fix(["optimization.enable_gelu_approximation=1"], approximate=True)
@@ -175,13 +175,13 @@ class TestFix:
             "session.force_spinning_stop": "1",
         }
 
-    def test_what_it_leaves_without_effect_is_not_tried(self) -> None:
+    def test_knobs_without_effect_are_not_tried(self) -> None:
         space = space_of(fix=parse_fix(["intra_op_num_threads=1"]))
         assert not {AFFINITY, "session.dynamic_block_base"} & names(space)
         assert any("without effect" in skipped.why for skipped in space.skipped)
 
     @pytest.mark.parametrize("text", ["providers=cuda", "ep.dynamic.workload_type=Default", "nonsense=1", "x"])
-    def test_what_cannot_be_set_is_refused(self, text: str) -> None:
+    def test_illegal_requests_are_rejected(self, text: str) -> None:
         with pytest.raises(UsageError) as caught:
             parse_fix([text])
         assert caught.value.option == "fix"
@@ -192,7 +192,7 @@ class TestOnly:
         space = space_of(only=parse_only(["intra_op_num_threads,graph_optimization_level"]))
         assert names(space) == {"intra_op_num_threads", "graph_optimization_level"}
 
-    def test_a_knob_without_values_here_is_refused_with_the_reason(self) -> None:
+    def test_a_knob_without_values_to_try_is_rejected_with_the_reason(self) -> None:
         with pytest.raises(UsageError, match="in parallel"):
             space_of(model=make_model(width=1), only=parse_only(["execution_mode"]))
         with pytest.raises(UsageError, match="tune="):
@@ -204,31 +204,31 @@ class TestOnly:
             check_only(["nonsense"])
         assert caught.value.option == "only"
 
-    def test_with_values_it_can_be_tried_alone(self) -> None:
+    def test_a_knob_with_requested_values_can_be_the_only_one(self) -> None:
         space = space_of(only=(SPIN,), tune=parse_tune([f"{SPIN}=50"]))
         assert names(space) == {SPIN}
         assert len(space.candidates) == 2
 
 
 class TestByDefault:
-    """What a search tries without being asked, beyond threads and levels, where it can matter."""
+    """What a search tries by default in addition to threads and optimization levels."""
 
     @pytest.mark.parametrize(
         "options", [{"clients": 4}, {"has_rate": True}, {"figures": ("cpu",)}, {"has_background_load": True}]
     )
-    def test_ways_of_spinning(self, options: dict[str, Any]) -> None:
+    def test_spinning_knobs(self, options: dict[str, Any]) -> None:
         spinning = {SPIN, BACKOFF, "session.force_spinning_stop"}
         assert spinning <= names(space_of(**options))
         assert not spinning & names(space_of())
 
-    def test_ways_of_spinning_under_a_quota(self) -> None:
+    def test_spinning_knobs_under_a_quota(self) -> None:
         host = make_host(4)
         quota = Quota(cpus=1.5, where="/")
         host = msgspec.structs.replace(host, limits=msgspec.structs.replace(host.limits, quota=quota))
         assert SPIN in names(build_space(host, make_model()))
 
     @pytest.mark.parametrize("figure", ["memory", "load-time"])
-    def test_ways_of_keeping_memory(self, figure: str) -> None:
+    def test_memory_knobs(self, figure: str) -> None:
         memory = {
             "enable_cpu_mem_arena",
             "enable_mem_pattern",
@@ -246,21 +246,21 @@ class TestByDefault:
         assert "session.disable_quant_qdq" in names(space_of(model=model))
         assert "session.disable_quant_qdq" not in names(space_of())
 
-    def test_execution_order_of_graphs_that_branch(self) -> None:
+    def test_execution_order_for_parallel_branches(self) -> None:
         assert "execution_order" in names(space_of())
         assert "execution_order" not in names(space_of(model=make_model(width=1)))
 
-    def test_what_matters_little_is_tried_one_at_a_time(self) -> None:
+    def test_minor_knobs_are_tried_one_at_a_time(self) -> None:
         space = space_of(clients=4, figures=("memory",))
-        assert max(len(of_alone(space, candidate)) for candidate in space.candidates) == 1
+        assert max(len(minor_knobs(space, candidate)) for candidate in space.candidates) == 1
 
-    def test_what_onnxruntime_is_too_old_for_is_left_out(self) -> None:
+    def test_knobs_of_newer_versions_are_skipped(self) -> None:
         space = space_of(clients=4, onnxruntime="1.22.0")
         assert SPIN not in names(space)
         assert any(skipped.knob.id == SPIN and "1.26" in skipped.why for skipped in space.skipped)
         assert SPIN in names(space_of(clients=4, onnxruntime="1.31.1"))
 
-    def test_what_it_is_too_old_for_is_refused_when_asked_for(self) -> None:
+    def test_requested_knobs_of_newer_versions_are_rejected(self) -> None:
         with pytest.raises(UsageError, match=r"1\.22\.0 does not support this knob"):
             space_of(tune={SPIN: ("50",)}, onnxruntime="1.22.0")
 
@@ -271,7 +271,7 @@ class TestByDefault:
                 if dimension.knob.where != "config" and choice.value is not None:
                     dimension.knob.check(choice.value)
 
-    def test_a_space_that_is_too_large_keeps_what_is_near_the_default(self) -> None:
+    def test_a_large_space_keeps_the_candidates_nearest_to_the_default(self) -> None:
         tune = {name: tuple(str(n) for n in range(1, 9)) for name in (SPIN, BACKOFF)}
         space = build_space(make_host(64, smt=2, n_nodes=2), make_model(8), SpaceOptions(tune=tune))
         assert len(space.candidates) == MAX_CANDIDATES
@@ -283,7 +283,7 @@ class TestByDefault:
 
 
 class TestSessions:
-    def test_one_pool_for_all_is_tried_against_one_each(self) -> None:
+    def test_a_global_pool_is_tried(self) -> None:
         space = space_of(8, clients=2, sessions=2)
         pools = {c.config.global_thread_pool for c in space.candidates}
         assert None in pools
@@ -292,7 +292,7 @@ class TestSessions:
             if candidate.config.global_thread_pool:
                 assert "intra_op_num_threads" not in candidate.config.session_options
 
-    def test_sessions_get_cores_of_their_own(self) -> None:
+    def test_sessions_get_separate_cores(self) -> None:
         apart = [c.config for c in space_of(8, clients=2, sessions=2).candidates if c.config.per_session]
         assert apart
         for config in apart:
@@ -303,7 +303,7 @@ class TestSessions:
 
 
 class TestAllocators:
-    def test_they_are_found_where_distributions_put_them(self, tmp_path: Path) -> None:
+    def test_they_are_found_in_the_folders_of_distributions(self, tmp_path: Path) -> None:
         assert find_allocators(tmp_path) == {}
         folder = tmp_path / "usr/lib64"
         folder.mkdir(parents=True)
@@ -314,7 +314,7 @@ class TestAllocators:
             "tcmalloc": str(folder / "libtcmalloc_minimal.so.4"),
         }
 
-    def test_they_go_to_the_environment(self) -> None:
+    def test_they_are_set_in_the_environment(self) -> None:
         space = space_of(allocators={"mimalloc": "/lib/libmimalloc.so.2"})
         candidate = space.select({"LD_PRELOAD": "mimalloc"})
         assert candidate.config.environment == {"LD_PRELOAD": "/lib/libmimalloc.so.2"}
@@ -335,14 +335,14 @@ class TestCommand:
             (["--sessions", "0"], "between 1 and"),
         ],
     )
-    def test_bad_input_gets_a_message(self, arguments: list[str], message: str, tmp_path: Path) -> None:
+    def test_illegal_input_gets_a_message(self, arguments: list[str], message: str, tmp_path: Path) -> None:
         done = run_ortune("search", TINY_CNN, *arguments, cwd=tmp_path)
         assert done.returncode == 2, done.stdout
         assert "Traceback" not in done.stderr
         if message not in {"Write", "knob"}:
             assert message in " ".join(done.stderr.split())
 
-    def test_the_space_is_shown_with_it(self, tmp_path: Path) -> None:
+    def test_the_space_contains_requests(self, tmp_path: Path) -> None:
         done = run_ortune(
             "space", TINY_CNN, "--tune", f"{SPIN}=50", "--fix", "intra_op_num_threads=2", "--json", cwd=tmp_path
         )
@@ -351,7 +351,7 @@ class TestCommand:
         assert SPIN in {each["knob"]["name"] for each in shown["dimensions"]}
         assert all(each["config"]["session_options"]["intra_op_num_threads"] == 2 for each in shown["candidates"])
 
-    def test_a_search_tries_what_is_asked_for_and_nothing_else(self, tmp_path: Path) -> None:
+    def test_a_search_tries_only_what_is_requested(self, tmp_path: Path) -> None:
         done = run_ortune(
             "search", TINY_CNN, "--allow-approximate", "--fix", "intra_op_num_threads=1", "--tune",
             "enable_mem_pattern=False", "--only", "session.set_denormal_as_zero,enable_mem_pattern", "--budget", "15s",
@@ -373,12 +373,12 @@ class TestCommand:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_providers_of_a_plain_search_are_known() -> None:
+def test_default_options() -> None:
     assert SpaceOptions().providers == (CPU,)
     assert {"providers", "io_binding", "global_thread_pool"} <= set(KNOBS)
 
 
-def test_the_catalogue_says_truly_what_a_search_tries() -> None:
+def test_the_catalogue_states_what_a_search_tries() -> None:
     model = make_model(4)
     ops = dict.fromkeys(("Conv", "Attention", "QuantizeLinear", "DequantizeLinear", "Erf", "Cast", "MatMulNBits"), 1)
     model = msgspec.structs.replace(model, traits=msgspec.structs.replace(model.traits, ops=ops, quantized=True))

@@ -31,7 +31,7 @@ def canonical(config: Config, n_default_threads: int) -> Config:
       has no effect if they do not spin.
     - ORT_PARALLEL does not pin the default pool: 0 threads are the same as the number that 0 stands for. It has no
       memory pattern.
-    - With a global pool, a session has no threads of its own.
+    - With a global pool, the thread settings of a session have no effect.
 
     Args:
         config: The config.

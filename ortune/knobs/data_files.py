@@ -60,7 +60,7 @@ class ExecutionProvider(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         builds: Whether session creation compiles the model, which may take minutes.
         io_binding: Whether a search tries IO binding.
         captured_graph: The option for captured graphs, or None.
-        threads: Name of the option for the size of its own thread pool, or empty.
+        threads: Name of the option for the size of the provider's thread pool, or empty.
         streams: Name of the option for the number of parallel calls, or empty.
         cache: Options that keep the compiled model, by name; `{folder}` in a value stands for the folder.
         suggestions: What a search tries, in this order.

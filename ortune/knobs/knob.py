@@ -103,7 +103,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def is_settable(self) -> bool:
-        """Whether a value can set it in a config; providers and thread pools have options of their own."""
+        """Whether a value can set it in a config. Providers and thread pools have separate options."""
         return self.where != "dynamic_options" and not (self.where == "config" and self.kind == "text")
 
     def describe_values(self) -> str:
