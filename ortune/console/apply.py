@@ -11,9 +11,16 @@ from rich.table import Table
 from rich.text import Text
 
 from ortune.apply.check import CheckResult
-from ortune.console.text import duration, plural
 from ortune.console.warnings import warn_mismatch
-from ortune.console.widgets import format_reason, format_speedup, make_grid, make_settings_table, show_note
+from ortune.console.widgets import (
+    format_count,
+    format_duration,
+    format_reason,
+    format_speedup,
+    make_grid,
+    make_settings_table,
+    show_note,
+)
 from ortune.errors import spell_as_flag
 from ortune.export.target import Export, Target
 from ortune.record.schema import Record
@@ -56,7 +63,7 @@ def show_config(console: Console, record: Record) -> None:
         objectives = record.workload.objectives
         named = "" if objectives == ("p50",) else f" ({', '.join(objectives)})"
         claim = f": {format_speedup(evidence.speedup)}{named} when the record was made"
-    n_settings = plural(len(record.config.settings), "setting")
+    n_settings = format_count(len(record.config.settings), "setting")
     console.print(f"[bold]{n_settings}[/] for {escape(record.model.path)}{escape(claim)}")
     console.print()
     console.print(make_settings_table(record.config))
@@ -65,7 +72,7 @@ def show_config(console: Console, record: Record) -> None:
 def make_session_grid(session: SessionInfo) -> Table:
     """Return what took effect in a session."""
     grid = make_grid()
-    grid.add_row("session", f"created in {duration(session.load_ns)} on {', '.join(session.providers)}")
+    grid.add_row("session", f"created in {format_duration(session.load_ns)} on {', '.join(session.providers)}")
     if session.nodes:
         grid.add_row("nodes", ", ".join(f"{count} on {name}" for name, count in session.nodes.items()))
     if session.preloaded:
@@ -75,7 +82,7 @@ def make_session_grid(session: SessionInfo) -> Table:
     if session.threads:
         cpus = "; ".join(",".join(map(str, thread.cpus)) for thread in session.threads[:MAX_THREADS])
         more = "; ..." if len(session.threads) > MAX_THREADS else ""
-        threads = plural(len(session.threads), "thread")
+        threads = format_count(len(session.threads), "thread")
         grid.add_row("workers", f"{threads} on CPUs {cpus}{more}  [dim]numbered from 0[/]")
     error = session.max_error
     difference = "" if error is None else f"; the largest difference is {error:.2g} of the largest value"

@@ -13,11 +13,14 @@ from rich.text import Text
 from ortune.compare.bench import Comparison, Entrant, Row
 from ortune.compare.limits import capacity, is_overloaded
 from ortune.console.header import add_subject, show_header
-from ortune.console.text import duration, plural, size, three_digits
 from ortune.console.warnings import warn_busy_host, warn_few_calls, warn_overload
 from ortune.console.widgets import (
     find_figure,
+    format_bytes,
+    format_count,
+    format_duration,
     format_figure,
+    format_number,
     format_speedup,
     make_grid,
     make_table,
@@ -55,12 +58,12 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
             show_note(console, "failed", f"{row.name}: {failure}", "bold red")
     first = next((row.speedup for row in comparison.rows if row.speedup), None)
     if first:
-        launches = plural(first.restarts, "launch", "launches")
+        pairs = format_count(first.pairs, "paired block")
+        launches = format_count(first.restarts, "launch", "launches")
         console.print(
             Text(
                 f"Ratios of {FIGURES[objective].title}: above 1 is better than the default. "
-                f"{first.confidence:.0%} confidence intervals from {plural(first.pairs, 'paired block')} in {launches} "
-                "of each config.",
+                f"{first.confidence:.0%} confidence intervals from {pairs} in {launches} of each config.",
                 "dim",
             )
         )
@@ -130,9 +133,9 @@ def _format_figures(row: Row, names: Sequence[str]) -> list[str]:
         return [""] * (len(names) + 3)
     return [
         *(format_figure(name, find_figure(summary, name)) for name in names),
-        three_digits(summary.calls_per_s),
-        duration(summary.cpu_ns_per_call),
-        size(summary.peak_bytes or 0),
+        format_number(summary.calls_per_s),
+        format_duration(summary.cpu_ns_per_call),
+        format_bytes(summary.peak_bytes or 0),
     ]
 
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ortune.console.text import plural, size
+from ortune.console.widgets import format_bytes, format_count
 from ortune.doctor.findings import Diagnosis, DoctorFinding
 
 STYLES = {"problem": "bold red", "advice": "bold yellow", "ok": "green"}
@@ -38,11 +38,11 @@ def show_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
 
 
 def _show_model(console: Console, diagnosis: Diagnosis) -> None:
-    nodes = plural(diagnosis.n_nodes, "node")
+    nodes = format_count(diagnosis.n_nodes, "node")
     if diagnosis.n_optimized is not None:
         nodes += f" ({diagnosis.n_optimized} optimized)"
     opset = [f"opset {diagnosis.opset}"] if diagnosis.opset else []
-    facts = ", ".join([size(diagnosis.size_bytes), *opset, nodes, f"onnxruntime {diagnosis.onnxruntime}"])
+    facts = ", ".join([format_bytes(diagnosis.size_bytes), *opset, nodes, f"onnxruntime {diagnosis.onnxruntime}"])
     console.print(Text.assemble((Path(diagnosis.model).name, "bold"), "  ", (facts, "dim")))
 
 
@@ -91,9 +91,9 @@ def summarize(diagnosis: Diagnosis) -> str:
     counts = {name: sum(finding.severity == name for finding in diagnosis.findings) for name in STYLES}
     parts = []
     if counts["problem"]:
-        parts.append(f"[bold red]{plural(counts['problem'], 'problem')}[/]")
+        parts.append(f"[bold red]{format_count(counts['problem'], 'problem')}[/]")
     if counts["advice"]:
-        parts.append(f"[bold yellow]{plural(counts['advice'], 'piece of advice', 'pieces of advice')}[/]")
+        parts.append(f"[bold yellow]{format_count(counts['advice'], 'piece of advice', 'pieces of advice')}[/]")
     parts.append(f"{counts['ok']} ok")
     if diagnosis.skipped:
         parts.append(f"{len(diagnosis.skipped)} skipped")

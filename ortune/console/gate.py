@@ -15,14 +15,7 @@ from rich.text import Text
 
 from ortune.compare.interval import Interval
 from ortune.console.header import add_inputs, add_load, show_guesses
-from ortune.console.text import plural
-from ortune.console.widgets import (
-    LIMIT_STATES,
-    find_figure,
-    format_figure,
-    make_grid,
-    make_table,
-)
+from ortune.console.widgets import LIMIT_STATES, find_figure, format_count, format_figure, make_grid, make_table
 from ortune.errors import spell_as_flag, spell_options
 from ortune.gate.reporters.messages import describe_allowed, describe_cost, describe_finding, describe_interval
 from ortune.gate.results import Finding, GateError, GateRequest, GateResult, InterimResult, Observe
@@ -148,7 +141,7 @@ class GateScreen:
         counts = {name: sum(each.decision == name for each in results) for name in STYLES}
         parts = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
         correction = f"; Holm's correction for {len(results)} gates" if len(results) > 1 else ""
-        self._console.print(Text(f"{plural(len(results), 'gate')}: {parts}{correction}"))
+        self._console.print(Text(f"{format_count(len(results), 'gate')}: {parts}{correction}"))
 
     def _draw(self, name: str, interim: InterimResult) -> Group:
         return draw_interim(name, interim, drawn=self._console.width >= WIDE)
@@ -171,8 +164,10 @@ def make_header(request: GateRequest, feed: Feed) -> Table:
 def describe_measurement(result: GateResult) -> list[str]:
     """Return how much was measured, and whether the outputs match."""
     self_check = f", base vs. itself {describe_interval(result.self_check)}" if result.self_check else ""
-    launches = plural(result.launches, "launch", "launches")
-    lines = [f"{plural(result.pairs, 'paired block')} in {launches} of each side, {result.wall_s:.0f} s{self_check}"]
+    launches = format_count(result.launches, "launch", "launches")
+    lines = [
+        f"{format_count(result.pairs, 'paired block')} in {launches} of each side, {result.wall_s:.0f} s{self_check}"
+    ]
     if result.max_error is not None:
         difference = f"; the largest difference is {result.max_error:.2g} of the largest value"
         lines.append("outputs are identical" if result.max_error == 0 else f"outputs match{difference}")
@@ -188,11 +183,11 @@ def draw_interim(name: str, interim: InterimResult, *, drawn: bool = True) -> Gr
         drawn: Whether there is room to draw intervals.
     """
     lines: list[Text] = [draw_finding(finding, drawn=drawn) for finding in interim.findings]
-    launches = plural(interim.launches, "launch", "launches")
+    launches = format_count(interim.launches, "launch", "launches")
     noise = "; other processes use the CPUs" if interim.contended else ""
     lines.append(
         Text(
-            f"{name}: {plural(interim.pairs, 'paired block')} in {launches} of each side, "
+            f"{name}: {format_count(interim.pairs, 'paired block')} in {launches} of each side, "
             f"{interim.spent_s:.0f} of {interim.max_time_s:.0f} s, "
             f"base vs. itself {describe_interval(interim.self_check)}{noise}",
             "dim",

@@ -8,9 +8,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ortune.console.text import plural, size
 from ortune.console.warnings import warn_default_pool, warn_guessed_dimensions, warn_provider
-from ortune.console.widgets import show_warning
+from ortune.console.widgets import format_bytes, format_count, show_warning
 from ortune.host import HostClass
 from ortune.host.default_pool import default_pool
 from ortune.knobs import describe
@@ -39,9 +38,9 @@ def add_model(grid: Table, model: ModelInfo) -> None:
     """Add the model with its size and traits."""
     traits = model.traits
     facts = [
-        size(sum(file.size_bytes for file in model.files)),
+        format_bytes(sum(file.size_bytes for file in model.files)),
         f"opset {traits.opset}",
-        plural(traits.n_nodes, "node"),
+        format_count(traits.n_nodes, "node"),
     ]
     if traits.width > 1:
         facts.append(f"up to {traits.width} in parallel")
@@ -62,9 +61,9 @@ def add_inputs(grid: Table, feed: Feed) -> None:
 
 def add_host(grid: Table, host: HostClass) -> None:
     """Add the host with the CPUs that may be used."""
-    facts = [plural(host.n_usable_cores, "core")]
+    facts = [format_count(host.n_usable_cores, "core")]
     if host.n_usable != host.n_usable_cores:
-        facts.append(plural(host.n_usable, "hardware thread"))
+        facts.append(format_count(host.n_usable, "hardware thread"))
     if host.n_numa_nodes > 1:
         facts.append(f"{host.n_numa_nodes} NUMA nodes")
     if host.n_usable < host.n_logical:

@@ -9,8 +9,7 @@ from rich.markup import escape
 from rich.text import Text
 from rich.tree import Tree
 
-from ortune.console.text import plural, size
-from ortune.console.widgets import make_grid
+from ortune.console.widgets import format_bytes, format_count, make_grid
 from ortune.host import Core, Cpus, Host
 from ortune.host.conditions import Conditions
 from ortune.host.default_pool import DefaultPool
@@ -51,14 +50,16 @@ def draw_machine(host: Host) -> Tree:
     topology = host.topology
     usable = set(host.limits.usable)
     n_cores = len(topology.cores)
-    counts = [plural(n_cores, "core")]
+    counts = [format_count(n_cores, "core")]
     if len(topology.online) != n_cores:
-        counts.append(plural(len(topology.online), "hardware thread"))
+        counts.append(format_count(len(topology.online), "hardware thread"))
     tree = Tree(f"[bold]{escape(host.cpu_model or host.machine)}[/]  [dim]{', '.join(counts)}[/]", guide_style="dim")
     if topology.source != "sysfs":
         for number, kind in enumerate(topology.kinds):
             n_kind = sum(1 for core in topology.cores if core.kind == number)
-            tree.add(f"{plural(n_kind, 'core')}, {plural(len(kind), 'thread')} of performance level {number}")
+            tree.add(
+                f"{format_count(n_kind, 'core')}, {format_count(len(kind), 'thread')} of performance level {number}"
+            )
         tree.add(f"[dim]{host.system} tells only the counts: sockets, nodes and caches are unknown[/]")
         return tree
     domains = topology.l3_domains or (topology.online,)
@@ -86,7 +87,7 @@ def draw_cores(cores: list[Core], usable: set[int], n_kinds: int) -> Text:
     """Return one cell for each core, such as `[0 64]`, or ranges where there are many."""
     if len(cores) > CORES_DRAWN:
         cpus = {cpu for core in cores for cpu in core.cpus}
-        text = Text(f"{plural(len(cores), 'core')}, CPUs {cpu_ranges(cpus & usable)}", "green")
+        text = Text(f"{format_count(len(cores), 'core')}, CPUs {cpu_ranges(cpus & usable)}", "green")
         if cpus - usable:
             text.append(f"  not usable: {cpu_ranges(cpus - usable)}", "dim")
         return text
@@ -106,18 +107,18 @@ def draw_cores(cores: list[Core], usable: set[int], n_kinds: int) -> Text:
 def _limits(host: Host) -> list[tuple[str, str]]:
     limits = host.limits
     n_usable, n_cores = len(limits.usable), len(host.usable_cores)
-    rows = [("may use", f"{_cpus(limits.usable)} on {plural(n_cores, 'core')}")]
+    rows = [("may use", f"{_cpus(limits.usable)} on {format_count(n_cores, 'core')}")]
     if n_usable < len(host.topology.online):
         rows[0] = ("may use", f"[yellow]{rows[0][1]}[/], of {len(host.topology.online)} online")
     quota = limits.quota
     rows.append(("quota", f"[yellow]{quota.cpus:g} CPUs[/]  [dim]set in {escape(quota.where)}[/]" if quota else "none"))
     if limits.memory_bytes is not None:
-        rows.append(("memory", f"{size(limits.memory_bytes)} free to use"))
+        rows.append(("memory", f"{format_bytes(limits.memory_bytes)} free to use"))
     return rows
 
 
 def _cpus(cpus: Cpus) -> str:
-    return f"{plural(len(cpus), 'CPU')} ({cpu_ranges(cpus)})"
+    return f"{format_count(len(cpus), 'CPU')} ({cpu_ranges(cpus)})"
 
 
 def _default(pool: DefaultPool, runtime: Runtime | None) -> list[tuple[str, str]]:
@@ -127,7 +128,7 @@ def _default(pool: DefaultPool, runtime: Runtime | None) -> list[tuple[str, str]
     elif pool.pinned:
         cpus = {cpu for group in pool.pinned for cpu in group}
         what = (
-            f"{pool.n_threads} threads: the caller's, and {plural(workers, 'worker')} pinned "
+            f"{pool.n_threads} threads: the caller's, and {format_count(workers, 'worker')} pinned "
             f"to {'CPU' if len(cpus) == 1 else 'CPUs'} {cpu_ranges(cpus)}"
         )
     else:

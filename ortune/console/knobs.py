@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ortune.console.text import plural
+from ortune.console.widgets import format_count
 from ortune.errors import spell_as_flag, spell_options
 from ortune.knobs.knob import PLACES, Knob, Value
 
@@ -33,7 +33,7 @@ def show_knobs(console: Console, knobs: Sequence[Knob]) -> None:
         for knob in group:
             _show_line(console, knob)
         console.print()
-    console.print(Text(f"{plural(len(knobs), 'knob')}. For details: ortune knobs NAME", "dim"))
+    console.print(Text(f"{format_count(len(knobs), 'knob')}. For details: ortune knobs NAME", "dim"))
 
 
 def show_knob(console: Console, knob: Knob) -> None:

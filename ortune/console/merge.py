@@ -8,8 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from ortune.console.text import plural
-from ortune.console.widgets import make_table, show_note
+from ortune.console.widgets import format_count, make_table, show_note
 from ortune.knobs import describe
 from ortune.record.schema import Bundle
 from ortune.record.select import Sourced
@@ -45,4 +44,4 @@ def show_bundle(console: Console, bundle: Bundle, dropped: Sequence[Sourced], pa
             else "a later record has the same model, host class, load and objective"
         )
         show_note(console, "skipped", f"{each.source}: {why}")
-    show_note(console, "written", f"{path}, {plural(len(bundle.records), 'record')}", "green")
+    show_note(console, "written", f"{path}, {format_count(len(bundle.records), 'record')}", "green")

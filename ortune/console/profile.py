@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from ortune.console.text import duration, plural, ratio, three_digits
+from ortune.console.widgets import format_count, format_duration, format_number, format_ratio
 from ortune.knobs import describe
 from ortune.profile.run import ConfigProfile, Profile
 from ortune.profile.trace import Breakdown, TimeShare
@@ -60,8 +60,9 @@ def _show_config(console: Console, found: ConfigProfile) -> None:
     assert found.breakdown is not None
     times = found.breakdown
     console.print(
-        f"  [cyan]{found.name:<8}[/]{duration(times.run_ns)} per run: {duration(times.inside_ns)} in operators, "
-        f"{duration(times.outside_ns)} outside  [dim]{plural(times.n_runs, 'run')}[/]"
+        f"  [cyan]{found.name:<8}[/]{format_duration(times.run_ns)} per run: "
+        f"{format_duration(times.inside_ns)} in operators, {format_duration(times.outside_ns)} outside  "
+        f"[dim]{format_count(times.n_runs, 'run')}[/]"
     )
     if settings:
         console.print(f"  {'':8}{settings}")
@@ -118,12 +119,12 @@ def _make_cells(key: Key, shares: list[TimeShare | None], with_provider: bool) -
     calls = "→".join(dict.fromkeys(_format_calls(share.calls) for share in shares if share))
     cells = [escape(key[0]), *([key[1]] if with_provider else []), calls]
     for share in shares:
-        cells += [duration(share.ns), f"{share.share:.1%}"] if share else ["", ""]
+        cells += [format_duration(share.ns), f"{share.share:.1%}"] if share else ["", ""]
     return cells
 
 
 def _format_calls(calls: float) -> str:
-    return f"{calls:.0f}" if calls == int(calls) else three_digits(calls)
+    return f"{calls:.0f}" if calls == int(calls) else format_number(calls)
 
 
 def _make_last_cell(shares: list[TimeShare | None]) -> str:
@@ -136,7 +137,7 @@ def _make_last_cell(shares: list[TimeShare | None]) -> str:
         return ""
     value = first.ns / second.ns
     style = "green" if value > 1.05 else "yellow" if value < 0.95 else "dim"
-    return f"[{style}]{ratio(value)}[/]"
+    return f"[{style}]{format_ratio(value)}[/]"
 
 
 def make_nodes_table(breakdown: Breakdown, name: str) -> Table:
@@ -153,7 +154,7 @@ def make_nodes_table(breakdown: Breakdown, name: str) -> Table:
             escape(short) or "[dim]unnamed[/]",
             escape(node.op),
             _format_calls(node.calls),
-            duration(node.ns),
+            format_duration(node.ns),
             f"{node.share:.1%}",
         )
     return table

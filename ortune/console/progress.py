@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColum
 from rich.table import Column
 from rich.text import Text
 
-from ortune.console.text import interval, ratio
+from ortune.console.widgets import format_interval, format_ratio
 from ortune.tuning.outcome import Progress as SearchReport
 
 PLAIN_INTERVAL_S = 5.0
@@ -135,8 +135,8 @@ def format_best(report: SearchReport) -> str:
         return "no result yet"
     bounds = ""
     if math.isfinite(report.speedup.low) and math.isfinite(report.speedup.high):
-        bounds = f" {interval(report.speedup.low, report.speedup.high)}"
-    return f"{ratio(report.speedup.estimate)}{bounds}  {report.best.label}"
+        bounds = f" {format_interval(report.speedup.low, report.speedup.high)}"
+    return f"{format_ratio(report.speedup.estimate)}{bounds}  {report.best.label}"
 
 
 class ComparisonProgress(LiveBar):

@@ -6,8 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ortune.console.header import add_subject, show_header
-from ortune.console.text import plural
-from ortune.console.widgets import make_grid
+from ortune.console.widgets import format_count, make_grid
 from ortune.tuning.request import PreparedSearch
 from ortune.workload import FIGURES
 
@@ -18,8 +17,8 @@ def show_search(console: Console, prepared: PreparedSearch) -> None:
     add_subject(grid, prepared)
     n_candidates = len(prepared.space.candidates)
     names = ", ".join(dimension.knob.title for dimension in prepared.space.dimensions if len(dimension.choices) > 1)
-    known = f"; {plural(len(prepared.hints), 'hint')} from earlier searches" if prepared.hints else ""
-    grid.add_row("space", f"{plural(n_candidates, 'candidate')}  [dim]{names}{known}[/]")
+    known = f"; {format_count(len(prepared.hints), 'hint')} from earlier searches" if prepared.hints else ""
+    grid.add_row("space", f"{format_count(n_candidates, 'candidate')}  [dim]{names}{known}[/]")
     goal = prepared.request.goal
     parts = [" and ".join(FIGURES[name].title for name in goal.objectives)]
     if goal.limits:

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ortune.console.text import plural
+from ortune.console.widgets import format_count
 from ortune.errors import spell_as_flag, spell_options
 from ortune.knobs import SearchSpace, describe
 
@@ -48,7 +48,7 @@ def show_space(console: Console, space: SearchSpace, faults: Mapping[str, str]) 
         console.print()
     for name, why in [*((each.knob.id, each.why) for each in space.skipped), *faults.items()]:
         console.print(Text.assemble(("not tried  ", "dim"), f"{name}: {why}"))
-    n_candidates = plural(len(space.candidates), "distinct candidate")
+    n_candidates = format_count(len(space.candidates), "distinct candidate")
     console.print(Text.assemble((n_candidates, "bold"), ", including the baseline"))
 
 

@@ -14,7 +14,6 @@ from rich.text import Text
 from ortune.compare.limits import is_overloaded
 from ortune.compare.results import LimitCheck, Speedup, Summary
 from ortune.console.front import show_front
-from ortune.console.text import duration, per_second, plural, ratio, size
 from ortune.console.warnings import (
     NOTABLE_DRIFT,
     NOTABLE_SHARE,
@@ -30,7 +29,12 @@ from ortune.console.warnings import (
 )
 from ortune.console.widgets import (
     LIMIT_STATES,
+    format_bytes,
+    format_count,
+    format_duration,
     format_figure,
+    format_rate,
+    format_ratio,
     format_reason,
     format_speedup,
     make_grid,
@@ -58,7 +62,7 @@ def show_verdict(console: Console, record: Record, output: Path | None, kept: Pa
         console.print(Text(format_reason(evidence.reason), "dim"))
     if evidence.best_so_far:
         best = evidence.best_so_far
-        console.print(Text(f"Best so far, not proven: {ratio(best.speedup)}  {describe(best.config)}"))
+        console.print(Text(f"Best so far, not proven: {format_ratio(best.speedup)}  {describe(best.config)}"))
     if evidence.speedup:
         tried = evidence.winner and not is_recommended(record)
         subject = f"{describe(evidence.winner.config)}: " if tried and evidence.winner else ""
@@ -121,7 +125,7 @@ def format_headline(record: Record) -> str:
         case "overload":
             return "[bold red]Overload[/]: no candidate can serve requests at this rate"
         case "trade_off":
-            return f"[bold green]Pareto front of {plural(len(evidence.front), 'config')}[/]"
+            return f"[bold green]Pareto front of {format_count(len(evidence.front), 'config')}[/]"
         case "inconclusive":
             state = "Interrupted" if record.search.interrupted else "Inconclusive"
             return f"[bold yellow]{state}[/]: nothing is proven, keep the default"
@@ -156,19 +160,19 @@ def is_recommended(record: Record) -> bool:
 def format_gain(objective: str, estimate: float) -> str:
     """Return what a ratio means for an objective, as the start of a sentence that ends with the baseline's name."""
     return {
-        "throughput": f"{ratio(estimate)} the throughput of",
-        "cpu": f"{ratio(estimate)} less CPU time per call than",
-        "memory": f"{ratio(estimate)} less memory than",
-        "load-time": f"{ratio(estimate)} faster to create than",
-    }.get(objective, f"{ratio(estimate)} faster{'' if objective == 'p50' else f' ({objective})'} than")
+        "throughput": f"{format_ratio(estimate)} the throughput of",
+        "cpu": f"{format_ratio(estimate)} less CPU time per call than",
+        "memory": f"{format_ratio(estimate)} less memory than",
+        "load-time": f"{format_ratio(estimate)} faster to create than",
+    }.get(objective, f"{format_ratio(estimate)} faster{'' if objective == 'p50' else f' ({objective})'} than")
 
 
 def format_evidence(speedup: Speedup) -> str:
     """Return a speedup with what it rests on."""
-    launches = plural(speedup.restarts, "launch", "launches")
+    launches = format_count(speedup.restarts, "launch", "launches")
     return (
         f"{format_speedup(speedup)} with {speedup.confidence:.0%} confidence, "
-        f"from {plural(speedup.pairs, 'paired block')} in {launches} of each config"
+        f"from {format_count(speedup.pairs, 'paired block')} in {launches} of each config"
     )
 
 
@@ -180,21 +184,25 @@ def make_figures_table(baseline: Summary, winner: Summary, *, recommended: bool)
     table.add_column(_winner_title(recommended), justify="right", style="bold" if recommended else "")
     sides = (baseline, winner)
     for name, field in (("p50", "p50_ns"), ("p90", "p90_ns"), ("p99", "p99_ns"), ("mean", "mean_ns")):
-        table.add_row(name, *(duration(getattr(side, field)) for side in sides))
-    table.add_row("throughput", *(per_second(side.calls_per_s) for side in sides))
-    table.add_row("CPU time per call", *(duration(side.cpu_ns_per_call) for side in sides))
+        table.add_row(name, *(format_duration(getattr(side, field)) for side in sides))
+    table.add_row("throughput", *(format_rate(side.calls_per_s) for side in sides))
+    table.add_row("CPU time per call", *(format_duration(side.cpu_ns_per_call) for side in sides))
     if all(side.cpu_ns_between_calls is not None for side in sides):
-        table.add_row("  between calls", *(duration(side.cpu_ns_between_calls or 0) for side in sides))
+        table.add_row("  between calls", *(format_duration(side.cpu_ns_between_calls or 0) for side in sides))
     if all(side.utilization is not None for side in sides):
         table.add_row("utilization", *(f"{side.utilization or 0:.0%}" for side in sides))
     if all(side.peak_bytes is not None for side in sides):
-        table.add_row("peak memory", *(size(side.peak_bytes or 0) for side in sides))
+        table.add_row("peak memory", *(format_bytes(side.peak_bytes or 0) for side in sides))
     if any(side.gpu_bytes is not None for side in sides):
-        table.add_row("GPU memory", *("-" if side.gpu_bytes is None else size(side.gpu_bytes) for side in sides))
-    table.add_row("session creation", *(duration(side.load_ns) for side in sides))
+        table.add_row(
+            "GPU memory", *("-" if side.gpu_bytes is None else format_bytes(side.gpu_bytes) for side in sides)
+        )
+    table.add_row("session creation", *(format_duration(side.load_ns) for side in sides))
     builds = [side.session.build_s for side in sides]
     if any(build_s is not None for build_s in builds):
-        table.add_row("first compilation", *("-" if build_s is None else duration(1e9 * build_s) for build_s in builds))
+        table.add_row(
+            "first compilation", *("-" if build_s is None else format_duration(1e9 * build_s) for build_s in builds)
+        )
     return table
 
 
@@ -206,7 +214,7 @@ def make_limits_table(baseline: Sequence[LimitCheck], winner: Sequence[LimitChec
     table.add_column(_winner_title(recommended))
     for left, right in zip(baseline, winner, strict=True):
         sides = (
-            f"{ratio(each.value) if each.relative else format_figure(each.figure, each.value)} "
+            f"{format_ratio(each.value) if each.relative else format_figure(each.figure, each.value)} "
             f"{LIMIT_STATES[each.kept]}"
             for each in (left, right)
         )

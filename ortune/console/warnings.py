@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ortune.console.text import plural
+from ortune.console.widgets import format_count
 from ortune.errors import spell_as_flag
 from ortune.knobs import Config
 
@@ -98,7 +98,7 @@ def warn_failures(n_failed: int, n_tried: int, kinds: Iterable[str]) -> str:
         kinds: Kinds of their failures, as in `Failure.kind`.
     """
     named = ", ".join(sorted({kind.replace("_", " ") for kind in kinds}))
-    return f"{n_failed} of {plural(n_tried, 'candidate')} failed ({named})."
+    return f"{n_failed} of {format_count(n_tried, 'candidate')} failed ({named})."
 
 
 def warn_other_data(origins: Sequence[str]) -> str:

@@ -11,7 +11,6 @@ from rich.text import Text
 
 from ortune.compare.interval import Interval
 from ortune.compare.results import Summary
-from ortune.console.text import duration, interval, per_second, ratio, size
 from ortune.errors import spell_as_flag, spell_options
 from ortune.knobs import KNOBS, Config
 from ortune.workload import FIGURES
@@ -89,7 +88,7 @@ def format_reason(reason: str) -> str:
 
 def format_speedup(speedup: Interval) -> str:
     """Return a speedup with its interval, such as `1.27x [1.19, 1.36]`."""
-    return f"{ratio(speedup.estimate)} {interval(speedup.low, speedup.high)}"
+    return f"{format_ratio(speedup.estimate)} {format_interval(speedup.low, speedup.high)}"
 
 
 def format_figure(name: str, value: float) -> str:
@@ -100,7 +99,7 @@ def format_figure(name: str, value: float) -> str:
         value: Its value, in ns, bytes or calls per second.
     """
     unit = FIGURES[name].unit
-    return duration(value) if unit == "ns" else size(value) if unit == "bytes" else per_second(value)
+    return format_duration(value) if unit == "ns" else format_bytes(value) if unit == "bytes" else format_rate(value)
 
 
 def find_figure(summary: Summary, name: str) -> float:
@@ -113,3 +112,52 @@ def find_figure(summary: Summary, name: str) -> float:
         "load-time": "load_ns",
     }
     return float(getattr(summary, fields.get(name, f"{name}_ns")) or 0)
+
+
+def format_duration(ns: float) -> str:
+    """Return a duration with three digits, such as `12.3 ms`."""
+    for unit, factor in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if ns >= factor:
+            return f"{format_number(ns / factor)} {unit}"
+    return f"{ns:.0f} ns"
+
+
+def format_bytes(n_bytes: float) -> str:
+    """Return a number of bytes with three digits, such as `67.9 MB`."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if n_bytes >= factor:
+            return f"{format_number(n_bytes / factor)} {unit}"
+    return f"{n_bytes:.0f} B"
+
+
+def format_rate(per_s: float) -> str:
+    """Return a rate with three digits, such as `12.3/s`."""
+    return f"{format_number(per_s)}/s"
+
+
+def format_number(value: float) -> str:
+    """Return a number with three digits."""
+    if value < 1:
+        return f"{value:.3g}"
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+def format_ratio(value: float) -> str:
+    """Return a ratio, such as `1.27x`, or `1.008x` near 1, where the third digit matters."""
+    return f"{_format_ratio_number(value)}x"
+
+
+def format_interval(low: float, high: float) -> str:
+    """Return an interval of ratios, such as `[1.19, 1.36]`."""
+    return f"[{_format_ratio_number(low)}, {_format_ratio_number(high)}]"
+
+
+def _format_ratio_number(value: float) -> str:
+    if abs(value - 1) < 0.05:
+        return f"{value:.3f}"
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}"
+
+
+def format_count(count: int, noun: str, many: str = "") -> str:
+    """Return a count with its noun, such as `1 core` or `2 cores`."""
+    return f"{count} {noun if count == 1 else many or noun + 's'}"
