@@ -543,7 +543,7 @@ def result(name: str = "a", decision: Decision = "pass", p: float = 1.0, **chang
 
 
 def make_result() -> GateResult:
-    from ortune.compare.results import Noise
+    from ortune.compare.comparison import Noise
     from ortune.gate.results import Blocks, SideResult
     from ortune.host import HostClass, read_host
     from tests.records import installed

@@ -15,6 +15,7 @@ import msgspec
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from ortune.tuning.request import choose_providers
 
 from ortune.errors import UsageError
 from ortune.knobs import CPU, DEFAULT, KNOBS, Config, SearchSpace, SpaceOptions, build_space
@@ -22,7 +23,6 @@ from ortune.knobs.config import alias_of
 from ortune.knobs.providers import PROVIDERS, chain_of, find_provider
 from ortune.model import read_model
 from ortune.record.files import read_record
-from ortune.tuning.request import choose_providers
 from ortune.worker import Failure, SessionInfo
 from ortune.worker.executor import ProcessExecutor, launch_reference
 from ortune.worker.gpu import GpuReader, find_physical_number

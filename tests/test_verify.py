@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from ortune.apply.verify import judge, prepare, recorded_inputs, recorded_speedup, verify
-from ortune.compare.results import LimitCheck, Speedup
+from ortune.compare.comparison import LimitCheck, Speedup
 from ortune.knobs import DEFAULT, Config
 from ortune.model import read_model
 from ortune.record.schema import Record

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from ortune.compare.results import Stage
+from ortune.compare.comparison import Stage
 from ortune.knobs.config import Config
 from ortune.model.identity import ModelIdentity
 from ortune.worker import Failure
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 import datetime
 
-from ortune.compare.results import LimitCheck, Noise, Speedup, StageTime, Summary
+from ortune.compare.comparison import LimitCheck, Noise, Speedup, StageTime, Summary
 from ortune.errors import RecordError
 from ortune.host import HostClass
 from ortune.knobs.config import DEFAULT
