@@ -41,7 +41,7 @@ BARE_LOOP = """
 import sys, time
 import numpy as np
 import onnxruntime
-from ortune.workload.inputs import load_feed
+from ortune.workload.feed import load_feed
 from pathlib import Path
 (feed, *_), _ = load_feed(Path(sys.argv[2]))
 session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])

@@ -14,7 +14,8 @@ from onnx import numpy_helper
 from ortune.errors import InputsError
 from ortune.model import InputInfo, read_model
 from ortune.workload import InputOptions, make_feed
-from ortune.workload.inputs import Feed, explain_failure, load_feed
+from ortune.workload.feed import Feed, load_feed
+from ortune.workload.inputs import explain_failure
 from tests.conftest import TINY_ENCODER
 from tests.simulation import make_model
 

@@ -17,7 +17,7 @@ from ortune.knobs.parse_knobs import check_fix, check_only, check_tune, parse_fi
 from ortune.knobs.providers import PROVIDERS
 from ortune.knobs.space import MAX_CANDIDATES
 from ortune.record.files import read_record
-from ortune.workload.values import APPROXIMATE_TOLERANCE
+from ortune.workload import APPROXIMATE_TOLERANCE
 from tests.conftest import TINY_CNN, run_ortune
 from tests.simulation import make_host, make_model
 

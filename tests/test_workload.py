@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from ortune.errors import UsageError
-from ortune.workload import Load, make_goal, make_load
-from ortune.workload.values import parse_limit
+from ortune.workload import Load, make_goal, make_load, parse_limit
 
 
 @pytest.mark.parametrize(

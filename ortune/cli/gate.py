@@ -231,7 +231,7 @@ def make_wish(name: str, values: dict[str, Any]) -> Wish:
     """
     from ortune.gate.prepare import Wish
     from ortune.workload import Load
-    from ortune.workload.values import FIGURES, make_goal
+    from ortune.workload import FIGURES, make_goal
 
     # What is wrong with them is told now, and not when their gate's turn comes.
     seed = int(values.get("seed") or 0)

@@ -28,7 +28,7 @@ from ortune.worker.executor import (
     launch_reference,
 )
 from ortune.workload import Feed, Goal, InputOptions, Tolerance, Workload, make_feed
-from ortune.workload.values import APPROXIMATE_TOLERANCE, QUANTIZED_TOLERANCE
+from ortune.workload import APPROXIMATE_TOLERANCE, QUANTIZED_TOLERANCE
 
 MEMORY_SHARE = 0.8
 """Share of the free memory that one worker, or all sides together, may take."""

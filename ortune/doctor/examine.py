@@ -25,7 +25,7 @@ from ortune.model.graph import Graph, read_graph
 from ortune.worker import Failure, Runtime
 from ortune.worker.runtime import read_installed_runtime
 from ortune.workload import Feed, InputOptions, make_feed
-from ortune.workload.inputs import format_shape
+from ortune.workload.data import format_shape
 
 ONLY_IF_NAMED = frozenset(
     {

@@ -156,7 +156,7 @@ def _time_runs(model_path: str, feed_path: Path) -> dict[str, int]:
 
 
 def _time_run(session: Any, feed_path: Path) -> int:
-    from ortune.workload.inputs import load_feed
+    from ortune.workload.feed import load_feed
 
     samples, _ = load_feed(feed_path)
     sample: dict[str, Any] = samples[0]

@@ -81,7 +81,7 @@ def record_trace(request: TraceRequest, enter: Enter) -> RecordedTrace:
     Raises:
         Exception: onnxruntime cannot load or run the model.
     """
-    from ortune.workload.inputs import load_feed
+    from ortune.workload.feed import load_feed
 
     samples, _ = load_feed(Path(request.feed_path))
     enter("load")

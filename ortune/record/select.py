@@ -14,7 +14,7 @@ from ortune.host import HostClass
 from ortune.host.host_class import describe_difference
 from ortune.record.files import proves_nothing, read_records
 from ortune.record.schema import SCHEMA, Bundle, Record
-from ortune.workload.values import Load
+from ortune.workload import Load
 
 
 class Sourced(msgspec.Struct, frozen=True, kw_only=True):

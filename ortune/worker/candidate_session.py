@@ -62,7 +62,7 @@ class CandidateSession:
         from ortune.worker.calls import make_call
         from ortune.worker.outputs import load_outputs
         from ortune.worker.session import count_nodes, make_session, set_global_thread_pool
-        from ortune.workload.inputs import load_feed
+        from ortune.workload.feed import load_feed
 
         request, config = self.request, self.request.config
         self.samples, self.cases = load_feed(Path(request.feed_path))

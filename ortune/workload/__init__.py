@@ -1,6 +1,6 @@
-"""The workload: what is fed to the model, how calls arrive, and what is to be made small.
+"""The workload: how calls arrive, what is fed to the model, what is optimized, and within which limits.
 
-What makes inputs is imported when it is first asked for: a program that starts under `ortune apply` waits for imports.
+The module that makes inputs is imported on first use: programs that start under `ortune apply` wait for imports.
 """
 
 from __future__ import annotations
@@ -8,24 +8,25 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from ortune.workload.values import (
-    FIGURES,
-    Goal,
+from ortune.workload.goal import Goal, Limit, make_goal, parse_limit
+from ortune.workload.load import Load, make_load, parse_rate
+from ortune.workload.objectives import FIGURES, Objective, parse_objective
+from ortune.workload.workload import (
+    APPROXIMATE_TOLERANCE,
+    QUANTIZED_TOLERANCE,
     InputData,
-    Limit,
-    Load,
-    Objective,
     Tolerance,
     Workload,
-    make_goal,
-    make_load,
 )
 
 if TYPE_CHECKING:
-    from ortune.workload.inputs import Feed, InputOptions, Tensor, make_feed
+    from ortune.workload.feed import Feed, InputOptions, Tensor
+    from ortune.workload.inputs import make_feed
 
 __all__ = [
+    "APPROXIMATE_TOLERANCE",
     "FIGURES",
+    "QUANTIZED_TOLERANCE",
     "Feed",
     "Goal",
     "InputData",
@@ -39,11 +40,15 @@ __all__ = [
     "make_feed",
     "make_goal",
     "make_load",
+    "parse_limit",
+    "parse_objective",
+    "parse_rate",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name when it is first asked for (PEP 562)."""
-    if name in {"Feed", "InputOptions", "Tensor", "make_feed"}:
-        return getattr(importlib.import_module("ortune.workload.inputs"), name)
+    """Import a name on first use (PEP 562)."""
+    homes = {"Feed": "feed", "InputOptions": "feed", "Tensor": "feed", "make_feed": "inputs"}
+    if name in homes:
+        return getattr(importlib.import_module(f"ortune.workload.{homes[name]}"), name)
     raise AttributeError(f"module 'ortune.workload' has no attribute {name!r}")

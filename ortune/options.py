@@ -1,0 +1,311 @@
+"""How options are declared, and how values from the command line, a file or Python become a request.
+
+An option is a field of a request in `ortune.requests`, annotated with an `Option`. Everything else is derived from that
+declaration: the flag, the key in `ortune.toml`, the Python parameter, the help text and the reference documentation.
+
+Only the standard library is imported here: every start of a program under `ortune apply` waits for this module.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import re
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+from ortune.errors import OrtuneError, UsageError
+
+Interface = Literal["cli", "toml", "python"]
+EVERYWHERE: frozenset[Interface] = frozenset({"cli", "toml", "python"})
+CLI_ONLY: frozenset[Interface] = frozenset({"cli"})
+CLI_AND_PYTHON: frozenset[Interface] = frozenset({"cli", "python"})
+
+Request = TypeVar("Request")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Option:
+    """How a field of a request is given by a user.
+
+    Attributes:
+        help: What it does, in a sentence or two. `{budget}` refers to another option.
+        metavar: Placeholder of the value on the command line; empty for a switch.
+        parse: Turns any value that an interface can give into the value of the field. It raises a `UsageError`
+            whose message begins with the value.
+        accepts: Type of the Python parameter, as it is written in a stub.
+        default: What happens without it, for help texts; empty when the help says it.
+        flags: Further spellings on the command line, such as `-o`.
+        positional: Whether it is an argument and has no flag.
+        repeatable: Whether it may be given several times.
+        negatable: Whether there is a `--no-...` switch.
+        interfaces: Where it can be given.
+        panel: Heading in the help of its command.
+    """
+
+    help: str
+    metavar: str = ""
+    parse: Callable[[Any], Any] = lambda value: value
+    accepts: str = "str"
+    default: str = ""
+    flags: tuple[str, ...] = ()
+    positional: bool = False
+    repeatable: bool = False
+    negatable: bool = False
+    interfaces: frozenset[Interface] = EVERYWHERE
+    panel: str = "Options"
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether it takes no value."""
+        return not self.metavar
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeclaredOption:
+    """An option of one command.
+
+    Attributes:
+        name: Name of the field, which is the Python parameter.
+        option: Its declaration.
+        required: Whether the field has no default.
+    """
+
+    name: str
+    option: Option
+    required: bool
+
+    @property
+    def flag(self) -> str:
+        """Spelling on the command line; the placeholder of a positional argument."""
+        return self.option.metavar if self.option.positional else f"--{self.key}"
+
+    @property
+    def key(self) -> str:
+        """Key in `ortune.toml`."""
+        return self.name.replace("_", "-")
+
+
+def options_of(request_type: type) -> dict[str, DeclaredOption]:
+    """Return the options of a request by name, in the order of its fields. Fields without an `Option` are left out."""
+    hints = typing.get_type_hints(request_type, include_extras=True)
+    found = {}
+    for field in dataclasses.fields(request_type):
+        declared = [each for each in getattr(hints[field.name], "__metadata__", ()) if isinstance(each, Option)]
+        if declared:
+            required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+            found[field.name] = DeclaredOption(name=field.name, option=declared[0], required=required)
+    return found
+
+
+def make_request(request_type: type[Request], values: Mapping[str, Any], interface: Interface = "python") -> Request:
+    """Return a request made of the values that a user gave.
+
+    Args:
+        request_type: A dataclass of `ortune.requests`.
+        values: By name of the option. A value of None counts as not given.
+        interface: Where they were given.
+
+    Raises:
+        UsageError: An option is unknown or missing, or a value is not valid. The error names the option.
+    """
+    declared = {name: each for name, each in options_of(request_type).items() if interface in each.option.interfaces}
+    parsed = {}
+    for name, value in values.items():
+        if name not in declared:
+            near = difflib.get_close_matches(name, declared, n=1)
+            known = f"Did you mean {{{near[0]}}}?" if near else f"Known are {', '.join(declared)}."
+            raise UsageError("is not an option.", known, option=name)
+        if value is not None:
+            parsed[name] = parse_value(declared[name], value)
+    for name, each in declared.items():
+        if each.required and name not in parsed:
+            raise UsageError("is missing.", each.option.help, option=name)
+    return request_type(**parsed)
+
+
+def parse_value(declared: DeclaredOption, value: Any) -> Any:
+    """Return the value of an option's field.
+
+    Raises:
+        OrtuneError: The value is not valid. The error names the option.
+    """
+    try:
+        if declared.option.is_switch:
+            return parse_switch(value)
+        return declared.option.parse(value)
+    except OrtuneError as error:
+        error.option = error.option or declared.name
+        raise
+
+
+def parse_switch(value: Any) -> bool:
+    """Return True or False.
+
+    Raises:
+        UsageError: It is neither.
+    """
+    if isinstance(value, bool):
+        return value
+    raise UsageError(f"{show(value)}: must be true or false.")
+
+
+def parse_text(value: Any) -> str:
+    """Return a text, also of a path.
+
+    Raises:
+        UsageError: It is neither.
+    """
+    if isinstance(value, str) or hasattr(value, "__fspath__"):
+        return str(value)
+    raise UsageError(f"{show(value)}: must be a text.")
+
+
+def parse_duration_s(value: Any) -> float:
+    """Parse `90`, `"90s"`, `"1.5m"`, `"1m30s"` or `"1h"`.
+
+    Returns:
+        Seconds, above 0.
+
+    Raises:
+        UsageError: The value is not a duration, or not above 0.
+    """
+    hint = "Write a duration such as 90s, 2m or 1m30s."
+    text = _number_as_text(value)
+    parts = re.findall(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|min|s|m|h|)", text)
+    if not parts or "".join(number + unit for number, unit in parts) != text.replace(" ", ""):
+        raise UsageError(f"{show(value)}: is not a duration.", hint)
+    units_s = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "": 1.0}
+    seconds = sum(float(number) * units_s[unit] for number, unit in parts)
+    if not 0 < seconds < math.inf:
+        raise UsageError(f"{show(value)}: must be positive.", hint)
+    return seconds
+
+
+def parse_count(low: int, high: int | None = None) -> Callable[[Any], int]:
+    """Return a parser of whole numbers from `low` to `high`."""
+
+    def parse(value: Any) -> int:
+        text = str(value).strip()
+        if isinstance(value, bool) or not isinstance(value, (int, str)) or not re.fullmatch(r"[+-]?\d{1,18}", text):
+            raise UsageError(f"{show(value)}: is not a whole number.")
+        if int(text) < low or (high is not None and int(text) > high):
+            wanted = f"at least {low}" if high is None else f"from {low} to {high}"
+            raise UsageError(f"{show(value)}: must be {wanted}.")
+        return int(text)
+
+    return parse
+
+
+def parse_number(value: Any) -> float:
+    """Return a number that is at least 0.
+
+    Raises:
+        UsageError: It is not one.
+    """
+    try:
+        number = float(_number_as_text(value))
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise UsageError(f"{show(value)}: must be a number of at least 0.")
+    return number
+
+
+def parse_choice(*choices: str) -> Callable[[Any], str]:
+    """Return a parser of one of some words."""
+
+    def parse(value: Any) -> str:
+        if value not in choices:
+            raise UsageError(f"{show(value)}: is not one of the choices.", f"Choose one of {', '.join(choices)}.")
+        return str(value)
+
+    return parse
+
+
+def parse_texts(value: Any) -> tuple[str, ...]:
+    """Return several texts; a single one is a tuple of one.
+
+    Raises:
+        UsageError: The value is neither a text nor several.
+    """
+    if isinstance(value, str) or hasattr(value, "__fspath__"):
+        return (str(value),)
+    if isinstance(value, Iterable) and not isinstance(value, (bytes, Mapping)):
+        return tuple(parse_text(each) for each in value)
+    raise UsageError(f"{show(value)}: must be a text or a list of texts.")
+
+
+def parse_names(value: Any) -> tuple[str, ...]:
+    """Return names that are given as texts, each of which may hold several, separated by commas."""
+    names = [part.strip() for text in parse_texts(value) for part in text.split(",")]
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
+def parse_dims(value: Any) -> dict[str, tuple[int, ...]]:
+    """Parse `{"batch": 4}`, `{"batch": [1, 8]}`, `"batch=4"` or `["batch=1,8", ...]`.
+
+    Returns:
+        Sizes, all positive, by name of the dimension.
+
+    Raises:
+        UsageError: A text or a size is malformed.
+    """
+    pairs = _pairs(value, "is not a name and a size.", "Write {dim=batch=4} or {dim=batch=1,8}.")
+    sizes = {}
+    for name, given in pairs:
+        parts = given.split(",") if isinstance(given, str) else given if isinstance(given, Sequence) else [given]
+        texts = [str(part).strip() for part in parts]
+        if not texts or any(not re.fullmatch(r"\d{1,9}", text) or int(text) < 1 for text in texts):
+            raise UsageError(f"{name}={show(given)}: a size is a positive whole number.", "Write {dim=batch=4}.")
+        sizes[name] = tuple(map(int, texts))
+    return sizes
+
+
+def parse_shapes(value: Any) -> dict[str, tuple[int, ...]]:
+    """Parse `{"data": (1, 3, 224, 224)}`, `"data=1x3x224x224"` or several of these texts.
+
+    Returns:
+        Shapes by name of the input. An empty shape is a scalar.
+
+    Raises:
+        UsageError: A text or a shape is malformed.
+    """
+    hint = "Write {shape=data=1x3x224x224}."
+    shapes = {}
+    for name, given in _pairs(value, "is not an input and a shape.", hint):
+        text = given.strip() if isinstance(given, str) else "x".join(map(str, given)) if _is_list(given) else "?"
+        if not re.fullmatch(r"(\d{1,9}([x,]\d{1,9})*)?", text):
+            raise UsageError(f"{name}={show(given)}: is not a shape.", hint)
+        shapes[name] = tuple(int(size) for size in re.split("[x,]", text) if size)
+    return shapes
+
+
+def _pairs(value: Any, fault: str, hint: str) -> list[tuple[str, Any]]:
+    """Return names with what is given for them: of a mapping, or of texts with an equals sign."""
+    if isinstance(value, Mapping):
+        return [(parse_text(name), given) for name, given in value.items()]
+    pairs: list[tuple[str, Any]] = []
+    for text in parse_texts(value):
+        name, equals, given = text.rpartition("=")
+        if not equals or not name:
+            raise UsageError(f"{text}: {fault}", hint)
+        pairs.append((name, given))
+    return pairs
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+
+
+def _number_as_text(value: Any) -> str:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return repr(value) if is_number else value.strip().lower() if isinstance(value, str) else ""
+
+
+def show(value: Any) -> str:
+    """Return a value for a message, at most 200 characters of it."""
+    text = value if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= 200 else f"{text[:199]}…"

@@ -1,0 +1,1086 @@
+"""Every option of every command, declared once.
+
+A request is what one command takes. Its fields are its options: the command line, `ortune.toml` and the Python API are
+made from these declarations, and so are the help texts and docs/options.md. To add an option, add a field here and use
+it where the request is used; CONTRIBUTING.md shows an example.
+
+Options that several commands share stand in a group of their own (`LoadOptions`, `InputsOptions`, ...) or have an alias
+(`Budget`, `Seed`, ...). Fields hold parsed values: seconds, counts, names. Properties put several of them together, as
+in `SearchRequest.goal`. Only the standard library is imported at module level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from ortune.errors import UsageError
+from ortune.options import (
+    CLI_AND_PYTHON,
+    CLI_ONLY,
+    Option,
+    parse_choice,
+    parse_count,
+    parse_dims,
+    parse_duration_s,
+    parse_names,
+    parse_number,
+    parse_shapes,
+    parse_text,
+    parse_texts,
+)
+
+if TYPE_CHECKING:
+    from ortune.knobs.knob import Value
+    from ortune.workload import Goal, InputOptions, Limit, Load, Objective, Tolerance
+else:
+    # `options_of` evaluates annotations, which must not import these modules.
+    Value = Goal = InputOptions = Limit = Load = Objective = Tolerance = Any
+
+WORKLOAD = "Workload"
+INPUTS = "Inputs"
+SPACE = "Search space"
+OUTPUTS = "Output check"
+MEASURING = "Measuring"
+WRITING = "Output"
+PROGRAM = "With a command after --"
+EXPORT = "With --to"
+SEVERAL = "Several gates"
+CI = "Reports for CI"
+
+PATH = "str | PathLike[str]"
+MOST_CLIENTS = 1024
+MOST_SESSIONS = 64
+
+
+def parse_rate_per_s(value: Any) -> float:
+    """Parse a rate of requests; see `ortune.workload`."""
+    from ortune.workload import parse_rate
+
+    return parse_rate(value)
+
+
+def parse_objective_name(value: Any) -> Objective:
+    """Parse the name of a figure; see `ortune.workload`."""
+    from ortune.workload import parse_objective
+
+    return parse_objective(parse_text(value))
+
+
+def parse_objectives(value: Any) -> tuple[Objective, ...]:
+    """Parse names of figures."""
+    return tuple(parse_objective_name(name) for name in parse_names(value))
+
+
+def parse_limits(value: Any) -> tuple[Limit, ...]:
+    """Parse limits, or take those that are `Limit` objects already."""
+    from ortune.workload import Limit, parse_limit
+
+    given = [value] if isinstance(value, (str, Limit)) else list(value)
+    return tuple(each if isinstance(each, Limit) else parse_limit(parse_text(each)) for each in given)
+
+
+def parse_path(value: Any) -> Path:
+    """Return a path."""
+    return Path(parse_text(value))
+
+
+def parse_providers(value: Any) -> tuple[str, ...] | None:
+    """Return names of execution providers, or None for `auto`."""
+    names = parse_names(value)
+    if names == ("auto",):
+        return None
+    if not names or "auto" in names:
+        raise UsageError(f"{','.join(names)}: is not a list of execution providers.", "Write {provider=cpu,cuda}.")
+    return names
+
+
+def split_knob_values(value: Any) -> Mapping[str, Any]:
+    """Return values to try by knob, unchecked; see `ortune.knobs.parse_knobs`."""
+    from ortune.knobs.parse_knobs import split_tune
+
+    return value if isinstance(value, Mapping) else split_tune(parse_texts(value))
+
+
+def split_fixed_values(value: Any) -> Mapping[str, Any]:
+    """Return a value by knob, unchecked; see `ortune.knobs.parse_knobs`."""
+    from ortune.knobs.parse_knobs import split_fix
+
+    return value if isinstance(value, Mapping) else split_fix(parse_texts(value))
+
+
+Model = Annotated[
+    str,
+    Option(
+        help="Path of the ONNX file.",
+        metavar="MODEL",
+        positional=True,
+        parse=parse_text,
+        accepts=PATH,
+        interfaces=CLI_AND_PYTHON,
+    ),
+]
+Config = Annotated[
+    Any,
+    Option(
+        help="A record or bundle that `ortune search` or `ortune merge` wrote.",
+        metavar="CONFIG",
+        positional=True,
+        accepts=f"{PATH} | Record",
+        interfaces=CLI_AND_PYTHON,
+    ),
+]
+Budget = Annotated[
+    float | None,
+    Option(
+        help="Time to spend, such as 60s or 5m.",
+        metavar="TIME",
+        parse=parse_duration_s,
+        accepts="str | float | None",
+        default="what the model and the load need",
+        panel=MEASURING,
+    ),
+]
+ObjectiveName = Annotated[
+    "Objective | None",
+    Option(
+        help="What to optimize: p50, p90, p95, p99, mean, throughput, cpu, memory or load-time.",
+        metavar="NAME",
+        parse=parse_objective_name,
+        accepts="Objective | None",
+        default="p50; throughput with several clients; p99 with a rate",
+        panel=WORKLOAD,
+    ),
+]
+Limits = Annotated[
+    "tuple[Limit, ...]",
+    Option(
+        help="A limit that the result must meet, such as 'p99<20ms', 'memory<500MB', 'throughput>100/s' or "
+        "'p99<1.3x' of the default's.",
+        metavar="FIGURE<BOUND",
+        parse=parse_limits,
+        accepts="str | Limit | Sequence[str | Limit]",
+        repeatable=True,
+        panel=WORKLOAD,
+    ),
+]
+Beside = Annotated[
+    str | None,
+    Option(
+        help="A command to run during measurements, to simulate co-located load. It is always stopped at the end.",
+        metavar="COMMAND",
+        parse=parse_text,
+        accepts="str | None",
+        panel=WORKLOAD,
+    ),
+]
+Data = Annotated[
+    str | None,
+    Option(
+        help="Real input data, one sample or many: an .npz file, or a folder of .npz or input_*.pb files.",
+        metavar="PATH",
+        parse=parse_text,
+        accepts=f"{PATH} | None",
+        default="synthesized",
+        panel=INPUTS,
+    ),
+]
+Provider = Annotated[
+    tuple[str, ...] | None,
+    Option(
+        help="Execution providers to choose from: cpu, cuda, tensorrt, openvino, others. auto takes those that work "
+        "here.",
+        metavar="NAME,...",
+        parse=parse_providers,
+        accepts="str | Sequence[str] | None",
+        default="auto",
+        panel=SPACE,
+    ),
+]
+AllowApproximate = Annotated[
+    bool,
+    Option(
+        help="Also try settings that change outputs beyond rounding. The error is reported.",
+        accepts="bool",
+        panel=SPACE,
+    ),
+]
+RelativeTolerance = Annotated[
+    float | None,
+    Option(
+        help="Allowed difference of outputs, relative to each value.",
+        metavar="X",
+        parse=parse_number,
+        accepts="float | None",
+        default="what suits the model",
+        panel=OUTPUTS,
+    ),
+]
+AbsoluteTolerance = Annotated[
+    float | None,
+    Option(
+        help="Allowed difference of outputs, relative to the largest value of the output.",
+        metavar="X",
+        parse=parse_number,
+        accepts="float | None",
+        default="what suits the model",
+        panel=OUTPUTS,
+    ),
+]
+Seed = Annotated[
+    int,
+    Option(help="Random seed.", metavar="N", parse=parse_count(0), accepts="int", default="0", panel=MEASURING),
+]
+Pick = Annotated[
+    int | None,
+    Option(
+        help="Use point N of the record's Pareto front.",
+        metavar="N",
+        parse=parse_count(1),
+        accepts="int | None",
+        default="the recommended point",
+        interfaces=CLI_AND_PYTHON,
+    ),
+]
+AnyHost = Annotated[
+    bool,
+    Option(help="Use a record also if it is for another class of host.", accepts="bool", interfaces=CLI_AND_PYTHON),
+]
+Json = Annotated[
+    bool,
+    Option(
+        help="Print JSON to stdout; human-readable output goes to stderr.",
+        accepts="bool",
+        interfaces=CLI_ONLY,
+        panel=WRITING,
+    ),
+]
+Quiet = Annotated[
+    bool,
+    Option(help="Print nothing but errors.", accepts="bool", flags=("-q",), interfaces=CLI_ONLY, panel=WRITING),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """How calls arrive."""
+
+    clients: Annotated[
+        int | None,
+        Option(
+            help="Concurrent callers.",
+            metavar="N",
+            parse=parse_count(1, MOST_CLIENTS),
+            accepts="int | None",
+            default="1",
+            panel=WORKLOAD,
+        ),
+    ] = None
+    sessions: Annotated[
+        int | None,
+        Option(
+            help="Sessions of the model in one process. Clients are spread over them.",
+            metavar="N",
+            parse=parse_count(1, MOST_SESSIONS),
+            accepts="int | None",
+            default="1",
+            panel=WORKLOAD,
+        ),
+    ] = None
+    rate: Annotated[
+        float | None,
+        Option(
+            help="Requests that arrive, such as 50/s or 30/min. Latency counts from the arrival.",
+            metavar="RATE",
+            parse=parse_rate_per_s,
+            accepts="str | float | None",
+            default="clients call back to back",
+            panel=WORKLOAD,
+        ),
+    ] = None
+
+    @property
+    def arrival_process(self) -> str | None:
+        """How requests arrive at a rate, or None for the default."""
+        return getattr(self, "arrivals", None)
+
+    @property
+    def load(self) -> Load:
+        """The load.
+
+        Raises:
+            UsageError: The options contradict each other.
+        """
+        from ortune.workload import make_load
+
+        return make_load(self.clients, self.rate, self.arrival_process, self.sessions)
+
+    @property
+    def given_load(self) -> Load | None:
+        """The load, or None if no option describes one."""
+        given = (self.clients, self.sessions, self.rate, self.arrival_process)
+        return None if all(each is None for each in given) else self.load
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadOptions(LoadOptions):
+    """How calls arrive, and what is optimized."""
+
+    arrivals: Annotated[
+        str | None,
+        Option(
+            help="Whether requests arrive at random (poisson) or at equal intervals (periodic).",
+            metavar="poisson|periodic",
+            parse=parse_choice("poisson", "periodic"),
+            accepts='Literal["poisson", "periodic"] | None',
+            default="poisson",
+            panel=WORKLOAD,
+        ),
+    ] = None
+    objective: ObjectiveName = None
+
+    @property
+    def goal(self) -> Goal:
+        """Load, objectives and limits.
+
+        Raises:
+            UsageError: The options contradict each other.
+        """
+        from ortune.workload import make_goal
+
+        return make_goal(self.load, self.objective, getattr(self, "pareto", ()) or (), getattr(self, "limit", ()) or ())
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputsOptions:
+    """What is fed to the model."""
+
+    dim: Annotated[
+        Mapping[str, tuple[int, ...]],
+        Option(
+            help="Size of a symbolic dimension, or several sizes as in batch=1,8.",
+            metavar="NAME=N",
+            parse=parse_dims,
+            accepts="Mapping[str, int | Sequence[int]] | Sequence[str]",
+            repeatable=True,
+            panel=INPUTS,
+        ),
+    ] = field(default_factory=dict)
+    shape: Annotated[
+        Mapping[str, tuple[int, ...]],
+        Option(
+            help="Shape of an input, such as data=1x3x224x224.",
+            metavar="INPUT=SHAPE",
+            parse=parse_shapes,
+            accepts="Mapping[str, Sequence[int]] | Sequence[str]",
+            repeatable=True,
+            panel=INPUTS,
+        ),
+    ] = field(default_factory=dict)
+    inputs: Data = None
+
+    @property
+    def input_options(self) -> InputOptions:
+        """What the user said about inputs."""
+        from ortune.workload import InputOptions
+
+        return InputOptions(dims=self.dim, shapes=self.shape, data=self.inputs, seed=getattr(self, "seed", 0))
+
+    @property
+    def given_inputs(self) -> InputOptions | None:
+        """What the user said about inputs, or None if nothing."""
+        return self.input_options if self.dim or self.shape or self.inputs is not None else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnobOptions:
+    """Which settings may be tried."""
+
+    provider: Provider = None
+    tune: Annotated[
+        Mapping[str, tuple[Value, ...]],
+        Option(
+            help="Values of a knob to try beside its default. `ortune knobs` lists all knobs.",
+            metavar="KNOB=V1,V2",
+            parse=split_knob_values,
+            accepts="Mapping[str, Value | Sequence[Value]] | Sequence[str]",
+            repeatable=True,
+            panel=SPACE,
+        ),
+    ] = field(default_factory=dict)
+    fix: Annotated[
+        Mapping[str, Value],
+        Option(
+            help="A setting that every candidate has, the default too.",
+            metavar="KNOB=VALUE",
+            parse=split_fixed_values,
+            accepts="Mapping[str, Value] | Sequence[str]",
+            repeatable=True,
+            panel=SPACE,
+        ),
+    ] = field(default_factory=dict)
+    only: Annotated[
+        tuple[str, ...],
+        Option(
+            help="Try these knobs and no others.",
+            metavar="KNOB,...",
+            parse=parse_names,
+            accepts="str | Sequence[str]",
+            repeatable=True,
+            panel=SPACE,
+        ),
+    ] = ()
+    allow_approximate: AllowApproximate = False
+
+    def __post_init__(self) -> None:
+        """Check the knobs, which depends on whether approximations are allowed."""
+        if self.tune or self.fix or self.only:
+            from ortune.knobs.parse_knobs import check_fix, check_only, check_tune
+
+            approximate = self.allow_approximate
+            object.__setattr__(self, "tune", check_tune(self.tune, approximate=approximate))
+            object.__setattr__(self, "fix", check_fix(self.fix, approximate=approximate))
+            object.__setattr__(self, "only", check_only(self.only))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToleranceOptions:
+    """How far outputs may differ."""
+
+    rtol: RelativeTolerance = None
+    atol: AbsoluteTolerance = None
+
+    @property
+    def tolerance(self) -> Tolerance | None:
+        """The tolerance, or None if the user gave none."""
+        from ortune.workload import Tolerance
+
+        if self.rtol is None and self.atol is None:
+            return None
+        default = Tolerance()
+        return Tolerance(
+            relative=default.relative if self.rtol is None else self.rtol,
+            absolute=default.absolute if self.atol is None else self.atol,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsoleOptions:
+    """What a command prints."""
+
+    json: Json = False
+    quiet: Quiet = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class JsonOptions:
+    """What a command prints."""
+
+    json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuietOptions:
+    """What a command prints."""
+
+    quiet: Quiet = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpaceRequest(WorkloadOptions, KnobOptions):
+    """Options of `ortune space`."""
+
+    model: Model
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchRequest(WorkloadOptions, KnobOptions, InputsOptions, ToleranceOptions):
+    """Options of `ortune search`.
+
+    Attributes:
+        worker_command: Program and arguments that start a worker; None for ortune's own.
+        memory_limit_bytes: Private memory that one worker may take; None for a share of what is free.
+    """
+
+    model: Model
+    output: Annotated[
+        Path | None,
+        Option(
+            help="Where to write the record; - for stdout.",
+            metavar="FILE",
+            parse=parse_path,
+            accepts=f"{PATH} | None",
+            default="MODEL.ortune.json on the command line, nowhere in Python",
+            flags=("-o",),
+            interfaces=CLI_AND_PYTHON,
+            panel=WRITING,
+        ),
+    ] = None
+    limit: Limits = ()
+    pareto: Annotated[
+        tuple[Objective, ...],
+        Option(
+            help="Find the Pareto front of two or three objectives, such as p99,cpu, instead of one winner.",
+            metavar="NAME,...",
+            parse=parse_objectives,
+            accepts="str | Sequence[str]",
+            panel=WORKLOAD,
+        ),
+    ] = ()
+    beside: Beside = None
+    budget: Annotated[
+        float | None,
+        Option(
+            help="Time to spend, such as 60s or 5m.",
+            metavar="TIME",
+            parse=parse_duration_s,
+            accepts="str | float | None",
+            default="a minute; more for slow models and high percentiles",
+            panel=MEASURING,
+        ),
+    ] = None
+    trials: Annotated[
+        int | None,
+        Option(
+            help="Number of candidates to screen at most.",
+            metavar="N",
+            parse=parse_count(1),
+            accepts="int | None",
+            panel=MEASURING,
+        ),
+    ] = None
+    build_timeout: Annotated[
+        float,
+        Option(
+            help="Time that an execution provider may take to compile the model, for each candidate.",
+            metavar="TIME",
+            parse=parse_duration_s,
+            accepts="str | float",
+            default="10m",
+            panel=MEASURING,
+        ),
+    ] = 600.0
+    strategy: Annotated[
+        str,
+        Option(
+            help="Order in which candidates are screened: adaptive, tpe, random or exhaustive.",
+            metavar="NAME",
+            parse=parse_choice("adaptive", "tpe", "random", "exhaustive"),
+            accepts='Literal["adaptive", "tpe", "random", "exhaustive"]',
+            default="adaptive",
+            panel=MEASURING,
+        ),
+    ] = "adaptive"
+    history: Annotated[
+        bool,
+        Option(
+            help="Start from what earlier searches of similar models found on this host, and add to it.",
+            accepts="bool",
+            negatable=True,
+            default="history",
+            panel=MEASURING,
+        ),
+    ] = True
+    study: Annotated[
+        Path | None,
+        Option(
+            help="Keep Optuna's study in this file: .db (SQLite) or .journal.",
+            metavar="FILE",
+            parse=parse_path,
+            accepts=f"{PATH} | None",
+            interfaces=CLI_AND_PYTHON,
+            panel=WRITING,
+        ),
+    ] = None
+    seed: Seed = 0
+    worker_command: tuple[str, ...] | None = None
+    memory_limit_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check that the options go together."""
+        super().__post_init__()
+        _ = self.goal
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchRequest(WorkloadOptions, InputsOptions):
+    """Options of `ortune bench`."""
+
+    model: Model
+    configs: Annotated[
+        tuple[Any, ...],
+        Option(
+            help="Records that searches wrote; the word default stands for ONNX Runtime's default.",
+            metavar="CONFIG...",
+            positional=True,
+            repeatable=True,
+            parse=lambda value: tuple(value) if isinstance(value, (list, tuple)) else (value,),
+            accepts=f"{PATH} | Record | Config | Sequence[{PATH} | Record | Config]",
+            interfaces=CLI_AND_PYTHON,
+        ),
+    ] = ()
+    set: Annotated[
+        tuple[Any, ...],
+        Option(
+            help="A config made of these settings. Repeat it to compare several configs.",
+            metavar="KNOB=VALUE,...",
+            parse=lambda value: tuple(value) if isinstance(value, (list, tuple)) else (value,),
+            accepts="str | Mapping[str, Value] | Sequence[str | Mapping[str, Value]]",
+            repeatable=True,
+            interfaces=CLI_AND_PYTHON,
+        ),
+    ] = ()
+    beside: Beside = None
+    allow_approximate: AllowApproximate = False
+    budget: Annotated[
+        float | None,
+        Option(
+            help="Time to spend, such as 60s.",
+            metavar="TIME",
+            parse=parse_duration_s,
+            accepts="str | float | None",
+            default="20 s; more for many configs, slow models and high percentiles",
+            panel=MEASURING,
+        ),
+    ] = None
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        """Check that the options go together."""
+        _ = self.goal
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyRequest(LoadOptions):
+    """Options of `ortune apply --verify`. The workload is the record's; the load picks among several records."""
+
+    config: Config
+    model: Annotated[
+        str | None,
+        Option(
+            help="Path of the ONNX file.",
+            metavar="MODEL",
+            positional=True,
+            parse=parse_text,
+            accepts=f"{PATH} | None",
+            default="the record's",
+            interfaces=CLI_AND_PYTHON,
+        ),
+    ] = None
+    pick: Pick = None
+    any_host: AnyHost = False
+    inputs: Data = None
+    beside: Beside = None
+    budget: Budget = None
+    seed: Seed = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateRequest(WorkloadOptions, InputsOptions, ToleranceOptions):
+    """Options of one gate, on the command line, in `ortune.toml` and in Python.
+
+    Attributes:
+        name: Name of the gate, as it is reported.
+    """
+
+    base: Annotated[
+        str,
+        Option(
+            help="What HEAD is compared with: MODEL.onnx, CONFIG.json or MODEL.onnx@CONFIG.json. A single CONFIG.json "
+            "gates its gain over the default.",
+            metavar="BASE",
+            positional=True,
+            parse=parse_text,
+            accepts=PATH,
+        ),
+    ]
+    head: Annotated[
+        str | None,
+        Option(
+            help="What must not be slower than BASE.",
+            metavar="HEAD",
+            positional=True,
+            parse=parse_text,
+            accepts=f"{PATH} | None",
+        ),
+    ] = None
+    name: str = "gate"
+    max_slowdown: Annotated[
+        tuple[str, ...],
+        Option(
+            help="How much slower HEAD may be: 3%, or memory=5% for one objective.",
+            metavar="SHARE",
+            parse=parse_texts,
+            accepts="str | Sequence[str]",
+            repeatable=True,
+            default="3%",
+        ),
+    ] = ()
+    also: Annotated[
+        tuple[Objective, ...],
+        Option(
+            help="Further objectives to gate, such as memory,load-time.",
+            metavar="NAME,...",
+            parse=parse_objectives,
+            accepts="str | Sequence[str]",
+            repeatable=True,
+        ),
+    ] = ()
+    limit: Limits = ()
+    base_python: Annotated[
+        str | None,
+        Option(
+            help="Python interpreter that runs BASE, to compare versions of onnxruntime.",
+            metavar="PATH",
+            parse=parse_text,
+            accepts=f"{PATH} | None",
+        ),
+    ] = None
+    head_python: Annotated[
+        str | None,
+        Option(help="Python interpreter that runs HEAD.", metavar="PATH", parse=parse_text, accepts=f"{PATH} | None"),
+    ] = None
+    ignore_outputs: Annotated[
+        bool,
+        Option(help="Do not compare outputs: those of HEAD are expected to differ.", accepts="bool", panel=OUTPUTS),
+    ] = False
+    beside: Beside = None
+    budget: Annotated[
+        float,
+        Option(
+            help="Time after which a gate ends, decided or not.",
+            metavar="TIME",
+            parse=parse_duration_s,
+            accepts="str | float",
+            default="3m",
+            panel=MEASURING,
+        ),
+    ] = 180.0
+    busy: Annotated[bool, Option(help="Decide even on a busy host.", accepts="bool", panel=MEASURING)] = False
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        """Check that the options go together."""
+        _ = self.goal
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateFileOptions:
+    """Which gates of a file `ortune gate` runs."""
+
+    all: Annotated[
+        bool,
+        Option(
+            help="Run all gates of ortune.toml or pyproject.toml.", accepts="bool", interfaces=CLI_ONLY, panel=SEVERAL
+        ),
+    ] = False
+    only: Annotated[
+        tuple[str, ...],
+        Option(
+            help="Run this gate of the file.",
+            metavar="NAME",
+            parse=parse_texts,
+            repeatable=True,
+            interfaces=CLI_ONLY,
+            panel=SEVERAL,
+        ),
+    ] = ()
+    file: Annotated[
+        str | None,
+        Option(
+            help="File with the gates; - for stdin.",
+            metavar="FILE",
+            parse=parse_text,
+            default="ortune.toml or pyproject.toml",
+            interfaces=CLI_ONLY,
+            panel=SEVERAL,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateReportOptions(ConsoleOptions):
+    """What `ortune gate` writes."""
+
+    inconclusive: Annotated[
+        str,
+        Option(
+            help="Exit code of an inconclusive gate: that of a pass, that of a failure, or 3.",
+            metavar="pass|fail|3",
+            parse=parse_choice("pass", "fail", "3"),
+            default="3",
+            interfaces=CLI_ONLY,
+            panel=CI,
+        ),
+    ] = "3"
+    junit: Annotated[
+        str | None,
+        Option(
+            help="Write JUnit XML; - for stdout.",
+            metavar="FILE",
+            parse=parse_text,
+            interfaces=CLI_ONLY,
+            panel=CI,
+        ),
+    ] = None
+    markdown: Annotated[
+        str | None,
+        Option(
+            help="Write a summary in Markdown; - for stdout. On GitHub, the job summary gets one without this option.",
+            metavar="FILE",
+            parse=parse_text,
+            interfaces=CLI_ONLY,
+            panel=CI,
+        ),
+    ] = None
+    history: Annotated[
+        str | None,
+        Option(
+            help="Append a line of JSON for each gate. `ortune report` plots the file.",
+            metavar="FILE",
+            parse=parse_text,
+            interfaces=CLI_ONLY,
+            panel=CI,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramRequest(LoadOptions, QuietOptions):
+    """Options of `ortune apply CONFIG... -- COMMAND`."""
+
+    files: Annotated[
+        tuple[str, ...],
+        Option(
+            help="Records or bundles; then the model, by default the record's.",
+            metavar="CONFIG... [MODEL]",
+            positional=True,
+            repeatable=True,
+            parse=parse_texts,
+            interfaces=CLI_ONLY,
+        ),
+    ] = ()
+    pick: Pick = None
+    any_host: AnyHost = False
+    any_model: Annotated[
+        bool, Option(help="Use the config for sessions of every model.", accepts="bool", panel=PROGRAM)
+    ] = False
+    keep_explicit: Annotated[
+        bool,
+        Option(help="Options that the program sets take precedence over tuned ones.", accepts="bool", panel=PROGRAM),
+    ] = False
+    explain: Annotated[
+        bool, Option(help="Report the settings of each session on stderr.", accepts="bool", panel=PROGRAM)
+    ] = False
+    explain_json: Annotated[
+        Path | None,
+        Option(help="Append a line of JSON for each session.", metavar="FILE", parse=parse_path, panel=PROGRAM),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApplyRequest(ProgramRequest, JsonOptions):
+    """Options of `ortune apply`."""
+
+    to: Annotated[
+        str | None,
+        Option(
+            help="Write the config for another system. --list shows the targets.",
+            metavar="TARGET",
+            parse=parse_text,
+            interfaces=CLI_ONLY,
+        ),
+    ] = None
+    output: Annotated[
+        str | None,
+        Option(
+            help="Where to write it; - for stdout.",
+            metavar="FILE",
+            parse=parse_text,
+            flags=("-o",),
+            default="stdout",
+            interfaces=CLI_ONLY,
+            panel=EXPORT,
+        ),
+    ] = None
+    list: Annotated[
+        bool, Option(help="List the targets of --to.", accepts="bool", interfaces=CLI_ONLY, panel=EXPORT)
+    ] = False
+    verify: Annotated[
+        bool,
+        Option(
+            help="Measure whether the recorded gain holds on this host. Exit code 0 if it does, 1 if not, 3 if it is "
+            "uncertain.",
+            accepts="bool",
+            interfaces=CLI_ONLY,
+        ),
+    ] = False
+    inputs: Data = None
+    beside: Beside = None
+    budget: Budget = None
+    seed: Seed = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergeRequest(QuietOptions):
+    """Options of `ortune merge`."""
+
+    configs: Annotated[
+        tuple[str, ...],
+        Option(
+            help="Records or bundles.",
+            metavar="CONFIG...",
+            positional=True,
+            repeatable=True,
+            parse=parse_texts,
+            interfaces=CLI_ONLY,
+        ),
+    ]
+    output: Annotated[
+        str,
+        Option(
+            help="Where to write the bundle; - for stdout.",
+            metavar="FILE",
+            parse=parse_text,
+            flags=("-o",),
+            interfaces=CLI_ONLY,
+            panel=WRITING,
+        ),
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportRequest(QuietOptions):
+    """Options of `ortune report`."""
+
+    history: Annotated[
+        str,
+        Option(
+            help="A file that `ortune gate --history` wrote; - for stdin.",
+            metavar="HISTORY",
+            positional=True,
+            parse=parse_text,
+            interfaces=CLI_ONLY,
+        ),
+    ]
+    output: Annotated[
+        str | None,
+        Option(
+            help="Plot the history as .svg, .png or .pdf. Needs the extra ortune[report].",
+            metavar="FILE",
+            parse=parse_text,
+            flags=("-o",),
+            interfaces=CLI_ONLY,
+            panel=WRITING,
+        ),
+    ] = None
+    only: Annotated[
+        tuple[str, ...],
+        Option(
+            help="Show this gate only.",
+            metavar="NAME",
+            parse=parse_texts,
+            repeatable=True,
+            interfaces=CLI_ONLY,
+        ),
+    ] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorOptions(InputsOptions):
+    """Options of `ortune doctor`."""
+
+    model: Model
+    provider: Annotated[
+        tuple[str, ...],
+        Option(
+            help="Execution providers that the model is meant for, such as cuda.",
+            metavar="NAME,...",
+            parse=parse_names,
+            accepts="str | Sequence[str]",
+            default="those that work here",
+            repeatable=True,
+            interfaces=CLI_ONLY,
+        ),
+    ] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileOptions(InputsOptions):
+    """Options of `ortune profile`."""
+
+    model: Model
+    config: Annotated[
+        str | None,
+        Option(
+            help="A record to compare with the default.",
+            metavar="[CONFIG]",
+            positional=True,
+            parse=parse_text,
+            interfaces=CLI_ONLY,
+        ),
+    ] = None
+    runs: Annotated[
+        int | None,
+        Option(
+            help="Number of runs of each config.",
+            metavar="N",
+            parse=parse_count(1),
+            default="as many as take about 3 s",
+            interfaces=CLI_ONLY,
+            panel=MEASURING,
+        ),
+    ] = None
+    output: Annotated[
+        Path | None,
+        Option(
+            help="Folder for the traces. It must be new, empty, or hold an earlier profile, which is replaced.",
+            metavar="FOLDER",
+            parse=parse_path,
+            flags=("-o",),
+            default="MODEL.profile",
+            interfaces=CLI_ONLY,
+            panel=WRITING,
+        ),
+    ] = None
+    seed: Seed = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostRequest:
+    """Options of `ortune host`: none but those on output."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnobsRequest:
+    """Options of `ortune knobs`."""
+
+    name: Annotated[
+        tuple[str, ...],
+        Option(
+            help="A knob, or words to search for.",
+            metavar="NAME...",
+            positional=True,
+            repeatable=True,
+            parse=parse_texts,
+            interfaces=CLI_ONLY,
+        ),
+    ] = ()
+
+
+COMMANDS: Mapping[str, tuple[type, ...]] = {
+    "search": (SearchRequest, ConsoleOptions),
+    "apply": (ApplyRequest,),
+    "merge": (MergeRequest,),
+    "gate": (GateRequest, GateFileOptions, GateReportOptions),
+    "report": (ReportRequest,),
+    "bench": (BenchRequest, ConsoleOptions),
+    "space": (SpaceRequest, JsonOptions),
+    "knobs": (KnobsRequest, JsonOptions),
+    "profile": (ProfileOptions, JsonOptions),
+    "doctor": (DoctorOptions, JsonOptions),
+    "host": (HostRequest, JsonOptions),
+}
+"""What each command takes: the request first, then what concerns the command line alone."""

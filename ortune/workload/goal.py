@@ -1,0 +1,135 @@
+"""What a search optimizes, and within which limits."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import msgspec
+
+from ortune.errors import UsageError
+from ortune.workload.load import Load
+from ortune.workload.objectives import FIGURES, Objective, Unit, parse_objective
+
+
+class Limit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A bound that a config must meet.
+
+    Attributes:
+        figure: What is bounded: throughput from below, all others from above.
+        bound: In ns, bytes or calls per second; or a multiple of the default's figure.
+        relative: Whether it is such a multiple.
+        text: The limit as the user wrote it.
+    """
+
+    figure: Objective
+    bound: float
+    relative: bool = False
+    text: str
+
+    def excess(self, value: float) -> float:
+        """Return by how much a value exceeds the limit, as a log-ratio: above 0 if the limit is not met."""
+        if value <= 0 or math.isinf(value):
+            return math.inf if (value > 0) != FIGURES[self.figure].larger_is_better else -math.inf
+        excess = math.log(value / self.bound)
+        return -excess if FIGURES[self.figure].larger_is_better else excess
+
+
+RELATIVE_UNIT = "x"
+UNITS: dict[Unit, dict[str, float]] = {
+    "ns": {"ns": 1, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9},
+    "bytes": {"b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": 2**10, "mib": 2**20, "gib": 2**30},
+    "per_s": {"/s": 1, "/min": 1 / 60, "": 1},
+}
+EXAMPLES: dict[Unit, str] = {"ns": "20ms", "bytes": "500MB", "per_s": "100/s"}
+
+
+def parse_limit(text: str) -> Limit:
+    """Parse `p99<20ms`, `memory<500MB`, `cpu<5ms`, `throughput>100/s`, or `p99<1.3x`, a multiple of the default's.
+
+    Raises:
+        UsageError: The text is not a limit.
+    """
+    found = re.fullmatch(r"\s*([\w-]+)\s*([<>])=?\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-zµ/]*)\s*", text.lower())
+    if not found:
+        raise UsageError(f"{text}: is not a limit.", "Write 'p99<20ms', 'memory<500MB' or 'throughput>100/s'.")
+    name, sign, number, unit = found.groups()
+    figure = FIGURES[parse_objective(name)]
+    wanted = ">" if figure.larger_is_better else "<"
+    if sign != wanted:
+        raise UsageError(f"{text}: the limit of {figure.title} is written with {wanted}.")
+    units = {**UNITS[figure.unit], RELATIVE_UNIT: 1}
+    if unit not in units or not float(number) > 0:
+        raise UsageError(
+            f"{text}: {number}{unit} is not a bound for {figure.title}.",
+            f"Write '{name}{wanted}{EXAMPLES[figure.unit]}', or '{name}{wanted}1.3x' of the default's.",
+        )
+    return Limit(
+        figure=figure.name,
+        bound=float(number) * units[unit],
+        relative=unit == RELATIVE_UNIT,
+        text=text.replace(" ", ""),
+    )
+
+
+class Goal(msgspec.Struct, frozen=True, kw_only=True):
+    """What a search optimizes.
+
+    Attributes:
+        load: How calls arrive.
+        objectives: What is optimized; several ask for a Pareto front.
+        limits: What the result must meet.
+    """
+
+    load: Load = Load()
+    objectives: tuple[Objective, ...] = ("p50",)
+    limits: tuple[Limit, ...] = ()
+
+    @property
+    def objective(self) -> Objective:
+        """The first objective."""
+        return self.objectives[0]
+
+    @property
+    def figures(self) -> tuple[Objective, ...]:
+        """All figures that must be known: the objectives, and what is limited."""
+        return tuple(dict.fromkeys((*self.objectives, *(limit.figure for limit in self.limits))))
+
+
+def make_goal(
+    load: Load,
+    objective: Objective | None = None,
+    pareto: tuple[Objective, ...] = (),
+    limits: tuple[Limit, ...] = (),
+) -> Goal:
+    """Return the goal that options describe.
+
+    Args:
+        load: How calls arrive.
+        objective: The objective, or None for the default of the load.
+        pareto: Two or three objectives for a Pareto front, or none.
+        limits: What the result must meet.
+
+    Raises:
+        UsageError: The options contradict each other.
+    """
+    if objective is not None and pareto:
+        raise UsageError(
+            f"{','.join(pareto)}: cannot be combined with {{objective={objective}}}.",
+            "Use {pareto} alone, and choose a point of the front with `ortune apply --pick N`.",
+            option="pareto",
+        )
+    if pareto and not 2 <= len(set(pareto)) == len(pareto) <= 3:
+        raise UsageError(
+            f"{','.join(pareto)}: a Pareto front has two or three different objectives.",
+            "Write {pareto=p99,cpu}.",
+            option="pareto",
+        )
+    names = pareto or (objective or load.default_objective,)
+    if load.scenario == "server" and "throughput" in names:
+        raise UsageError(
+            "throughput: the rate of requests determines the throughput.",
+            "Leave {rate} out to measure how much the session can serve, or optimize p99, mean or cpu.",
+            option="pareto" if pareto else "objective",
+        )
+    return Goal(load=load, objectives=names, limits=limits)

@@ -1,0 +1,132 @@
+"""How calls arrive at the model."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from ortune.errors import UsageError
+from ortune.workload.objectives import Objective
+
+Scenario = Literal["single-stream", "multi-client", "server"]
+"""MLPerf's names where it has one: "single-stream" is one client that calls back to back; "multi-client" is several
+clients (a closed loop); "server" is requests that arrive whether or not earlier ones are done (an open loop)."""
+
+Arrivals = Literal["poisson", "periodic"]
+
+LOWEST_RATE_PER_S = 0.2
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How calls arrive at the session.
+
+    Attributes:
+        scenario: The kind of load.
+        clients: Concurrent callers, each of which makes one call at a time.
+        rate_per_s: For a server: mean number of requests that arrive per second. Latency counts from the arrival.
+        arrivals: For a server: at random ("poisson") or at equal intervals ("periodic").
+        sessions: Sessions of the model in one process; clients are spread over them.
+    """
+
+    scenario: Scenario = "single-stream"
+    clients: int = 1
+    rate_per_s: float | None = None
+    arrivals: Arrivals | None = None
+    sessions: int = 1
+
+    def __post_init__(self) -> None:
+        """Reject values that describe no load."""
+        if self.clients < 1 or self.sessions < 1:
+            raise ValueError(f"{self.clients} clients and {self.sessions} sessions: both must be at least 1")
+        if (self.scenario == "server") != (self.rate_per_s is not None):
+            raise ValueError(f"the scenario {self.scenario} does not go with a rate of {self.rate_per_s}")
+        if self.rate_per_s is not None and not 0 < self.rate_per_s < math.inf:
+            raise ValueError(f"{self.rate_per_s} requests per second: must be positive")
+
+    @property
+    def default_objective(self) -> Objective:
+        """The objective where the user names none."""
+        defaults: dict[Scenario, Objective] = {
+            "single-stream": "p50",
+            "multi-client": "throughput",
+            "server": "p99",
+        }
+        return defaults[self.scenario]
+
+    def utilization(self, service_ns: float) -> float:
+        """Return the share of the clients' time that calls of this duration take; only where there is a rate."""
+        assert self.rate_per_s is not None
+        return self.rate_per_s * service_ns / 1e9 / self.clients
+
+    def __str__(self) -> str:
+        clients = "one client" if self.clients == 1 else f"{self.clients} clients"
+        if self.sessions > 1:
+            clients += f" on {self.sessions} sessions"
+        if self.rate_per_s is None:
+            return f"{clients}, back to back"
+        how = "at random" if self.arrivals == "poisson" else "at equal intervals"
+        return f"{self.rate_per_s:g} requests/s {how}, {clients}"
+
+
+def make_load(
+    clients: int | None = None,
+    rate_per_s: float | None = None,
+    arrivals: str | None = None,
+    sessions: int | None = None,
+) -> Load:
+    """Return the load that options describe.
+
+    Args:
+        clients: Concurrent callers; None for one per session.
+        rate_per_s: Requests that arrive per second; None for clients that call back to back.
+        arrivals: "poisson" (the default with a rate) or "periodic".
+        sessions: Sessions in one process; None for one. Each has the same number of clients.
+
+    Raises:
+        UsageError: The options contradict each other.
+    """
+    n_sessions = sessions or 1
+    if clients is not None and clients % n_sessions:
+        raise UsageError(
+            f"{clients}: must be a multiple of {{sessions={sessions}}}, as each session gets the same number of "
+            "clients.",
+            option="clients",
+        )
+    if arrivals is not None and arrivals not in get_args(Arrivals):
+        raise UsageError(f"{arrivals}: must be poisson or periodic.", option="arrivals")
+    n = clients or n_sessions
+    if rate_per_s is None:
+        if arrivals is not None:
+            raise UsageError(f"{arrivals}: needs a rate of requests.", "Add {rate=50/s}.", option="arrivals")
+        return Load(scenario="single-stream" if n == 1 else "multi-client", clients=n, sessions=n_sessions)
+    return Load(
+        scenario="server",
+        clients=n,
+        rate_per_s=rate_per_s,
+        arrivals="periodic" if arrivals == "periodic" else "poisson",
+        sessions=n_sessions,
+    )
+
+
+def parse_rate(value: Any) -> float:
+    """Parse `50`, `"50/s"` or `"30/min"`.
+
+    Returns:
+        Requests per second.
+
+    Raises:
+        UsageError: The value is not a rate, or too low to be measured.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(?:/\s*(s|sec|min|m|h))?\s*", str(value))
+    per_s = float(found[1]) / {"min": 60, "m": 60, "h": 3600}.get(found[2] or "", 1) if found else 0.0
+    if not 0 < per_s <= 1e6:
+        raise UsageError(f"{value}: is not a rate of requests.", "Write 50/s or 30/min.")
+    if per_s < LOWEST_RATE_PER_S:
+        raise UsageError(
+            f"{value}: too few requests to measure within a reasonable time.",
+            "Use {rate=12/min}: a session that is idle for longer behaves the same.",
+        )
+    return per_s

@@ -1,0 +1,73 @@
+"""What is measured, as it is written to a record: load, objectives, limits, inputs and tolerance."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ortune.workload.goal import Limit
+from ortune.workload.load import Load
+from ortune.workload.objectives import Objective
+
+
+class Tolerance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How far outputs may differ from the default's: `|a - b| <= absolute + relative * |b|`.
+
+    Attributes:
+        relative: Share of the default's value.
+        absolute: Share of the largest value of the output, so that it means the same for all models.
+    """
+
+    relative: float = 1e-3
+    absolute: float = 1e-4
+
+
+QUANTIZED_TOLERANCE = Tolerance(relative=1e-3, absolute=1 / 127)
+"""For int8 models: a value may be rounded the other way, which is one of the 127 steps of the output's range."""
+
+
+APPROXIMATE_TOLERANCE = Tolerance(relative=0.05, absolute=0.05)
+"""Where the user allows approximations: a larger error means that the config is broken."""
+
+
+class InputData(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Data of one input.
+
+    Attributes:
+        dtype: NumPy's name of the type, "string" for strings.
+        shapes: Shape in each sample; a single one if all samples have the same.
+        origin: Source of the values.
+    """
+
+    dtype: str
+    shapes: tuple[tuple[int, ...], ...]
+    origin: str
+
+    def __post_init__(self) -> None:
+        """Reject an input without shapes."""
+        if not self.shapes:
+            raise ValueError("there are no shapes")
+
+    def __str__(self) -> str:
+        return self.dtype + " ".join(f"[{','.join(map(str, shape))}]" for shape in self.shapes)
+
+
+class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is measured.
+
+    Attributes:
+        load: How calls arrive.
+        objectives: What is optimized; several for a Pareto front.
+        limits: What the result must meet.
+        n_samples: Number of samples of input data, which are used in turn.
+        inputs: Data of each input.
+        tolerance: How far a candidate's outputs may differ from the default's.
+        background_load: Command that ran during measurements, or None.
+    """
+
+    load: Load = Load()
+    objectives: tuple[Objective, ...] = ("p50",)
+    limits: tuple[Limit, ...] = ()
+    n_samples: int = 1
+    inputs: dict[str, InputData]
+    tolerance: Tolerance
+    background_load: str | None = None
