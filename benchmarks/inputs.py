@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from models.build import options
 from ortune.cli.options import parse_inputs
+
+from models.build import options
 from ortune.workload import InputOptions
 
 

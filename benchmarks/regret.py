@@ -44,9 +44,9 @@ from benchmarks.synthetic import all_landscapes
 from benchmarks.tpe import ChoiceTpe
 from ortune.compare.block_plan import Pace, plan_block
 from ortune.compare.figures import compute_block_figure, to_cost
+from ortune.requests import StrategyName
 from ortune.tuning.screening import STALE_ASKS
 from ortune.tuning.stages import SearchSettings, run_search
-from ortune.tuning.strategy import StrategyName
 from ortune.worker import Failure
 
 Row = dict[str, Any]

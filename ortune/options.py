@@ -3,18 +3,17 @@
 An option is a field of a request in `ortune.requests`, annotated with an `Option`. Everything else is derived from that
 declaration: the flag, the key in `ortune.toml`, the Python parameter, the help text and the reference documentation.
 
-Only the standard library is imported here: every start of a program under `ortune apply` waits for this module.
+Every start of a program under `ortune apply` waits for this module. So it imports little, and requests are plain classes:
+creating twenty dataclasses takes longer than all else.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import math
 import re
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, Self, TypeVar, dataclass_transform
 
 from ortune.errors import OrtuneError, UsageError
 
@@ -23,11 +22,22 @@ EVERYWHERE: frozenset[Interface] = frozenset({"cli", "toml", "python"})
 CLI_ONLY: frozenset[Interface] = frozenset({"cli"})
 CLI_AND_PYTHON: frozenset[Interface] = frozenset({"cli", "python"})
 
-Request = TypeVar("Request")
+OPTIONS = "Options"
+WORKLOAD = "Workload"
+INPUTS = "Inputs"
+SPACE = "Search space"
+MEASURING = "Measuring"
+OUTPUTS = "Output check"
+WRITING = "Output"
+PROGRAM = "With a command after --"
+EXPORT = "With --to"
+SEVERAL = "Several gates"
+CI = "Reports for CI"
+PANELS = (OPTIONS, PROGRAM, EXPORT, WORKLOAD, INPUTS, SPACE, MEASURING, OUTPUTS, SEVERAL, WRITING, CI)
+"""Headings under which a command's help lists its options, in this order."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Option:
+class Option(NamedTuple):
     """How a field of a request is given by a user.
 
     Attributes:
@@ -55,7 +65,7 @@ class Option:
     repeatable: bool = False
     negatable: bool = False
     interfaces: frozenset[Interface] = EVERYWHERE
-    panel: str = "Options"
+    panel: str = OPTIONS
 
     @property
     def is_switch(self) -> bool:
@@ -63,8 +73,7 @@ class Option:
         return not self.metavar
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DeclaredOption:
+class DeclaredOption(NamedTuple):
     """An option of one command.
 
     Attributes:
@@ -88,23 +97,88 @@ class DeclaredOption:
         return self.name.replace("_", "-")
 
 
-def options_of(request_type: type) -> dict[str, DeclaredOption]:
-    """Return the options of a request by name, in the order of its fields. Fields without an `Option` are left out."""
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+class Request:
+    """Base of requests: their annotated class attributes are fields, as in a frozen dataclass with keywords only."""
+
+    def __init__(self, **values: Any) -> None:
+        names = field_names(type(self))
+        for name in values:
+            if name not in names:
+                raise TypeError(f"{type(self).__name__} has no field {name!r}")
+        for name in names:
+            if name not in values and not hasattr(type(self), name):
+                raise TypeError(f"{type(self).__name__} needs {name!r}")
+        self.__dict__.update({name: values.get(name, getattr(type(self), name, None)) for name in names})
+        self.check()
+
+    def check(self) -> None:
+        """Check that the values go together.
+
+        Raises:
+            UsageError: They do not.
+        """
+
+    def replace(self, **values: Any) -> Self:
+        """Return a copy with other values."""
+        return type(self)(**{**self.__dict__, **values})
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{type(self).__name__} is immutable")
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.__dict__ == other.__dict__
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value!r}" for name, value in self.__dict__.items())
+        return f"{type(self).__name__}({values})"
+
+
+AnyRequest = TypeVar("AnyRequest", bound=Request)
+
+
+def field_names(request_type: type[Request]) -> tuple[str, ...]:
+    """Return the names of all fields, those of bases first."""
+    names: dict[str, None] = {}
+    for base in reversed(request_type.__mro__):
+        names |= dict.fromkeys(base.__dict__.get("__annotations__", ()))
+    return tuple(names)
+
+
+def options_of(request_type: type[Request]) -> dict[str, DeclaredOption]:
+    """Return the options of a request by name: arguments first, then by panel, then in the order of its fields.
+
+    Fields without an `Option` are left out.
+    """
     hints = typing.get_type_hints(request_type, include_extras=True)
     found = {}
-    for field in dataclasses.fields(request_type):
-        declared = [each for each in getattr(hints[field.name], "__metadata__", ()) if isinstance(each, Option)]
+    for name in field_names(request_type):
+        declared = [each for each in getattr(hints[name], "__metadata__", ()) if isinstance(each, Option)]
         if declared:
-            required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-            found[field.name] = DeclaredOption(name=field.name, option=declared[0], required=required)
-    return found
+            required = not hasattr(request_type, name)
+            found[name] = DeclaredOption(name=name, option=declared[0], required=required)
+    return sort_options(found)
 
 
-def make_request(request_type: type[Request], values: Mapping[str, Any], interface: Interface = "python") -> Request:
+def sort_options(declared: Mapping[str, DeclaredOption]) -> dict[str, DeclaredOption]:
+    """Return options with arguments first, then by panel, else in the order in which they are."""
+
+    def place(item: tuple[str, DeclaredOption]) -> tuple[bool, int]:
+        option = item[1].option
+        return not option.positional, PANELS.index(option.panel)
+
+    return dict(sorted(declared.items(), key=place))
+
+
+def make_request(
+    request_type: type[AnyRequest], values: Mapping[str, Any], interface: Interface = "python"
+) -> AnyRequest:
     """Return a request made of the values that a user gave.
 
     Args:
-        request_type: A dataclass of `ortune.requests`.
+        request_type: A class of `ortune.requests`.
         values: By name of the option. A value of None counts as not given.
         interface: Where they were given.
 
@@ -115,6 +189,8 @@ def make_request(request_type: type[Request], values: Mapping[str, Any], interfa
     parsed = {}
     for name, value in values.items():
         if name not in declared:
+            import difflib
+
             near = difflib.get_close_matches(name, declared, n=1)
             known = f"Did you mean {{{near[0]}}}?" if near else f"Known are {', '.join(declared)}."
             raise UsageError("is not an option.", known, option=name)

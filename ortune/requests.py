@@ -12,15 +12,25 @@ in `SearchRequest.goal`. Only the standard library is imported at module level.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from ortune.errors import UsageError
 from ortune.options import (
+    CI,
     CLI_AND_PYTHON,
     CLI_ONLY,
+    EXPORT,
+    INPUTS,
+    MEASURING,
+    OUTPUTS,
+    PROGRAM,
+    SEVERAL,
+    SPACE,
+    WORKLOAD,
+    WRITING,
     Option,
+    Request,
     parse_choice,
     parse_count,
     parse_dims,
@@ -39,16 +49,14 @@ else:
     # `options_of` evaluates annotations, which must not import these modules.
     Value = Goal = InputOptions = Limit = Load = Objective = Tolerance = Any
 
-WORKLOAD = "Workload"
-INPUTS = "Inputs"
-SPACE = "Search space"
-OUTPUTS = "Output check"
-MEASURING = "Measuring"
-WRITING = "Output"
-PROGRAM = "With a command after --"
-EXPORT = "With --to"
-SEVERAL = "Several gates"
-CI = "Reports for CI"
+StrategyName = Literal["adaptive", "tpe", "random", "exhaustive"]
+"""The order in which candidates are screened.
+
+- "adaptive": the most promising first, going by similar models, the documentation and the measurements so far.
+- "tpe": Optuna's tree-structured Parzen estimator.
+- "random": at random.
+- "exhaustive": all of them, in the order of the space.
+"""
 
 PATH = "str | PathLike[str]"
 MOST_CLIENTS = 1024
@@ -263,8 +271,7 @@ Quiet = Annotated[
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoadOptions:
+class LoadOptions(Request):
     """How calls arrive."""
 
     clients: Annotated[
@@ -324,7 +331,6 @@ class LoadOptions:
         return None if all(each is None for each in given) else self.load
 
 
-@dataclass(frozen=True, kw_only=True)
 class WorkloadOptions(LoadOptions):
     """How calls arrive, and what is optimized."""
 
@@ -353,8 +359,7 @@ class WorkloadOptions(LoadOptions):
         return make_goal(self.load, self.objective, getattr(self, "pareto", ()) or (), getattr(self, "limit", ()) or ())
 
 
-@dataclass(frozen=True, kw_only=True)
-class InputsOptions:
+class InputsOptions(Request):
     """What is fed to the model."""
 
     dim: Annotated[
@@ -367,7 +372,7 @@ class InputsOptions:
             repeatable=True,
             panel=INPUTS,
         ),
-    ] = field(default_factory=dict)
+    ] = {}
     shape: Annotated[
         Mapping[str, tuple[int, ...]],
         Option(
@@ -378,7 +383,7 @@ class InputsOptions:
             repeatable=True,
             panel=INPUTS,
         ),
-    ] = field(default_factory=dict)
+    ] = {}
     inputs: Data = None
 
     @property
@@ -394,8 +399,7 @@ class InputsOptions:
         return self.input_options if self.dim or self.shape or self.inputs is not None else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class KnobOptions:
+class KnobOptions(Request):
     """Which settings may be tried."""
 
     provider: Provider = None
@@ -409,7 +413,7 @@ class KnobOptions:
             repeatable=True,
             panel=SPACE,
         ),
-    ] = field(default_factory=dict)
+    ] = {}
     fix: Annotated[
         Mapping[str, Value],
         Option(
@@ -420,7 +424,7 @@ class KnobOptions:
             repeatable=True,
             panel=SPACE,
         ),
-    ] = field(default_factory=dict)
+    ] = {}
     only: Annotated[
         tuple[str, ...],
         Option(
@@ -434,19 +438,18 @@ class KnobOptions:
     ] = ()
     allow_approximate: AllowApproximate = False
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         """Check the knobs, which depends on whether approximations are allowed."""
         if self.tune or self.fix or self.only:
             from ortune.knobs.parse_knobs import check_fix, check_only, check_tune
 
             approximate = self.allow_approximate
-            object.__setattr__(self, "tune", check_tune(self.tune, approximate=approximate))
-            object.__setattr__(self, "fix", check_fix(self.fix, approximate=approximate))
-            object.__setattr__(self, "only", check_only(self.only))
+            self.__dict__["tune"] = check_tune(self.tune, approximate=approximate)
+            self.__dict__["fix"] = check_fix(self.fix, approximate=approximate)
+            self.__dict__["only"] = check_only(self.only)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ToleranceOptions:
+class ToleranceOptions(Request):
     """How far outputs may differ."""
 
     rtol: RelativeTolerance = None
@@ -466,36 +469,31 @@ class ToleranceOptions:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConsoleOptions:
+class ConsoleOptions(Request):
     """What a command prints."""
 
     json: Json = False
     quiet: Quiet = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class JsonOptions:
+class JsonOptions(Request):
     """What a command prints."""
 
     json: Json = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class QuietOptions:
+class QuietOptions(Request):
     """What a command prints."""
 
     quiet: Quiet = False
 
 
-@dataclass(frozen=True, kw_only=True)
 class SpaceRequest(WorkloadOptions, KnobOptions):
     """Options of `ortune space`."""
 
     model: Model
 
 
-@dataclass(frozen=True, kw_only=True)
 class SearchRequest(WorkloadOptions, KnobOptions, InputsOptions, ToleranceOptions):
     """Options of `ortune search`.
 
@@ -512,7 +510,7 @@ class SearchRequest(WorkloadOptions, KnobOptions, InputsOptions, ToleranceOption
             metavar="FILE",
             parse=parse_path,
             accepts=f"{PATH} | None",
-            default="MODEL.ortune.json on the command line, nowhere in Python",
+            default="MODEL.ortune.json; in Python, none",
             flags=("-o",),
             interfaces=CLI_AND_PYTHON,
             panel=WRITING,
@@ -563,11 +561,11 @@ class SearchRequest(WorkloadOptions, KnobOptions, InputsOptions, ToleranceOption
         ),
     ] = 600.0
     strategy: Annotated[
-        str,
+        StrategyName,
         Option(
             help="Order in which candidates are screened: adaptive, tpe, random or exhaustive.",
             metavar="NAME",
-            parse=parse_choice("adaptive", "tpe", "random", "exhaustive"),
+            parse=parse_choice(*get_args(StrategyName)),
             accepts='Literal["adaptive", "tpe", "random", "exhaustive"]',
             default="adaptive",
             panel=MEASURING,
@@ -579,7 +577,6 @@ class SearchRequest(WorkloadOptions, KnobOptions, InputsOptions, ToleranceOption
             help="Start from what earlier searches of similar models found on this host, and add to it.",
             accepts="bool",
             negatable=True,
-            default="history",
             panel=MEASURING,
         ),
     ] = True
@@ -598,13 +595,12 @@ class SearchRequest(WorkloadOptions, KnobOptions, InputsOptions, ToleranceOption
     worker_command: tuple[str, ...] | None = None
     memory_limit_bytes: int | None = None
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         """Check that the options go together."""
-        super().__post_init__()
+        super().check()
         _ = self.goal
 
 
-@dataclass(frozen=True, kw_only=True)
 class BenchRequest(WorkloadOptions, InputsOptions):
     """Options of `ortune bench`."""
 
@@ -613,7 +609,7 @@ class BenchRequest(WorkloadOptions, InputsOptions):
         tuple[Any, ...],
         Option(
             help="Records that searches wrote; the word default stands for ONNX Runtime's default.",
-            metavar="CONFIG...",
+            metavar="CONFIG",
             positional=True,
             repeatable=True,
             parse=lambda value: tuple(value) if isinstance(value, (list, tuple)) else (value,),
@@ -647,12 +643,11 @@ class BenchRequest(WorkloadOptions, InputsOptions):
     ] = None
     seed: Seed = 0
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         """Check that the options go together."""
         _ = self.goal
 
 
-@dataclass(frozen=True, kw_only=True)
 class VerifyRequest(LoadOptions):
     """Options of `ortune apply --verify`. The workload is the record's; the load picks among several records."""
 
@@ -677,7 +672,6 @@ class VerifyRequest(LoadOptions):
     seed: Seed = 0
 
 
-@dataclass(frozen=True, kw_only=True)
 class GateRequest(WorkloadOptions, InputsOptions, ToleranceOptions):
     """Options of one gate, on the command line, in `ortune.toml` and in Python.
 
@@ -761,13 +755,12 @@ class GateRequest(WorkloadOptions, InputsOptions, ToleranceOptions):
     busy: Annotated[bool, Option(help="Decide even on a busy host.", accepts="bool", panel=MEASURING)] = False
     seed: Seed = 0
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         """Check that the options go together."""
         _ = self.goal
 
 
-@dataclass(frozen=True, kw_only=True)
-class GateFileOptions:
+class GateFileOptions(Request):
     """Which gates of a file `ortune gate` runs."""
 
     all: Annotated[
@@ -800,7 +793,6 @@ class GateFileOptions:
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class GateReportOptions(ConsoleOptions):
     """What `ortune gate` writes."""
 
@@ -847,15 +839,14 @@ class GateReportOptions(ConsoleOptions):
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class ProgramRequest(LoadOptions, QuietOptions):
     """Options of `ortune apply CONFIG... -- COMMAND`."""
 
     files: Annotated[
         tuple[str, ...],
         Option(
-            help="Records or bundles; then the model, by default the record's.",
-            metavar="CONFIG... [MODEL]",
+            help="Records or bundles; then the model, by default the record's; or a command to run with them.",
+            metavar="CONFIG... [MODEL] [-- COMMAND]",
             positional=True,
             repeatable=True,
             parse=parse_texts,
@@ -865,22 +856,41 @@ class ProgramRequest(LoadOptions, QuietOptions):
     pick: Pick = None
     any_host: AnyHost = False
     any_model: Annotated[
-        bool, Option(help="Use the config for sessions of every model.", accepts="bool", panel=PROGRAM)
+        bool,
+        Option(
+            help="Use the config for sessions of every model.", accepts="bool", interfaces=CLI_AND_PYTHON, panel=PROGRAM
+        ),
     ] = False
     keep_explicit: Annotated[
         bool,
-        Option(help="Options that the program sets take precedence over tuned ones.", accepts="bool", panel=PROGRAM),
+        Option(
+            help="Options that the program sets take precedence over tuned ones.",
+            accepts="bool",
+            interfaces=CLI_AND_PYTHON,
+            panel=PROGRAM,
+        ),
     ] = False
     explain: Annotated[
-        bool, Option(help="Report the settings of each session on stderr.", accepts="bool", panel=PROGRAM)
+        bool,
+        Option(
+            help="Report the settings of each session on stderr.",
+            accepts="bool",
+            interfaces=CLI_AND_PYTHON,
+            panel=PROGRAM,
+        ),
     ] = False
     explain_json: Annotated[
         Path | None,
-        Option(help="Append a line of JSON for each session.", metavar="FILE", parse=parse_path, panel=PROGRAM),
+        Option(
+            help="Append a line of JSON for each session.",
+            metavar="FILE",
+            parse=parse_path,
+            interfaces=CLI_ONLY,
+            panel=PROGRAM,
+        ),
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class ApplyRequest(ProgramRequest, JsonOptions):
     """Options of `ortune apply`."""
 
@@ -923,7 +933,6 @@ class ApplyRequest(ProgramRequest, JsonOptions):
     seed: Seed = 0
 
 
-@dataclass(frozen=True, kw_only=True)
 class MergeRequest(QuietOptions):
     """Options of `ortune merge`."""
 
@@ -931,7 +940,7 @@ class MergeRequest(QuietOptions):
         tuple[str, ...],
         Option(
             help="Records or bundles.",
-            metavar="CONFIG...",
+            metavar="CONFIG",
             positional=True,
             repeatable=True,
             parse=parse_texts,
@@ -951,7 +960,6 @@ class MergeRequest(QuietOptions):
     ]
 
 
-@dataclass(frozen=True, kw_only=True)
 class ReportRequest(QuietOptions):
     """Options of `ortune report`."""
 
@@ -988,7 +996,6 @@ class ReportRequest(QuietOptions):
     ] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
 class DoctorOptions(InputsOptions):
     """Options of `ortune doctor`."""
 
@@ -1007,7 +1014,6 @@ class DoctorOptions(InputsOptions):
     ] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
 class ProfileOptions(InputsOptions):
     """Options of `ortune profile`."""
 
@@ -1048,20 +1054,18 @@ class ProfileOptions(InputsOptions):
     seed: Seed = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class HostRequest:
+class HostRequest(Request):
     """Options of `ortune host`: none but those on output."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class KnobsRequest:
+class KnobsRequest(Request):
     """Options of `ortune knobs`."""
 
     name: Annotated[
         tuple[str, ...],
         Option(
             help="A knob, or words to search for.",
-            metavar="NAME...",
+            metavar="NAME",
             positional=True,
             repeatable=True,
             parse=parse_texts,
@@ -1070,7 +1074,7 @@ class KnobsRequest:
     ] = ()
 
 
-COMMANDS: Mapping[str, tuple[type, ...]] = {
+COMMANDS: Mapping[str, tuple[type[Request], ...]] = {
     "search": (SearchRequest, ConsoleOptions),
     "apply": (ApplyRequest,),
     "merge": (MergeRequest,),

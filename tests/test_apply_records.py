@@ -10,11 +10,12 @@ import msgspec
 import pytest
 
 from ortune.apply.install import install
-from ortune.apply.plan import ApplyOptions, choose_records
+from ortune.apply.plan import choose_records
 from ortune.errors import UsageError
 from ortune.knobs import Config
 from ortune.record.files import read_record
 from ortune.record.schema import FrontPoint, Record
+from ortune.requests import ProgramRequest
 from tests.applying import ONE_THREAD, PROGRAM, TUNED, outputs, run, sessions, write_tuned
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.records import make_record, write
@@ -45,7 +46,7 @@ class TestWhichRecords:
         record = make_record(TINY_CNN, Config())
         best = msgspec.structs.replace(record.evidence, verdict="default_is_best")
         path = write(msgspec.structs.replace(record, evidence=best), tmp_path / "r.json")
-        (choice,) = choose_records([path], ApplyOptions())
+        (choice,) = choose_records([path], ProgramRequest())
         assert choice.applies
 
     def front(self) -> Record:
@@ -82,7 +83,7 @@ class TestWhichRecords:
             write(make_record(TINY_ENCODER, ONE_THREAD), tmp_path / "b.json"),
         ]
         with pytest.raises(UsageError, match="--pick: the records are for several models"):
-            choose_records(paths, ApplyOptions(pick=1))
+            choose_records(paths, ProgramRequest(pick=1))
 
     def test_an_empty_list_of_records(self) -> None:
         with pytest.raises(UsageError, match="no record to install"):

@@ -16,9 +16,9 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
+from ortune.cli.options import parse_duration_s
 
 import ortune
-from ortune.cli.options import parse_duration_s
 from ortune.errors import RecordError, UsageError
 from ortune.record.files import encode_record, read_record
 from ortune.record.schema import SCHEMA

@@ -8,16 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortune.apply.fit import check_model
-from ortune.apply.messages import describe_mismatch, load_of, missing_variables
+from ortune.apply.messages import describe_mismatch, missing_variables
 from ortune.errors import RecordError, UsageError
 from ortune.host import HostClass, read_host
 from ortune.knobs.config import DEFAULT, Config
+from ortune.options import make_request
 from ortune.record.schema import Record, pick_point
 from ortune.record.select import Sourced, choose, read_sourced
+from ortune.requests import LoadOptions
 from ortune.worker.session import make_run_options, make_session, make_session_options, set_global_thread_pool
 
 if TYPE_CHECKING:
     from ortune.worker.session import InferenceSession, RunOptions, SessionOptions
+    from ortune.workload import Load
 
 
 def create_session(
@@ -66,7 +69,7 @@ def create_session(
         >>> session.get_providers()
         ['CPUExecutionProvider']
     """
-    load = (clients, rate, sessions)
+    load = _load_of(clients, rate, sessions)
     chosen = _choose(config, pick, None if any_model else model, any_host=any_host, load=load)
     if missing := missing_variables(chosen.environment):
         warnings.warn(missing, stacklevel=2)
@@ -122,7 +125,7 @@ def session_options(
         >>> options = ortune.session_options("tuned.json")
         >>> session = onnxruntime.InferenceSession("model.onnx", options)
     """
-    chosen = _choose(config, pick, model, any_host=any_host, load=(clients, rate, sessions))
+    chosen = _choose(config, pick, model, any_host=any_host, load=_load_of(clients, rate, sessions))
     return make_session_options(chosen.of_session(session))
 
 
@@ -167,7 +170,13 @@ def run_options(
         >>> probabilities.shape
         (1, 10)
     """
-    return make_run_options(_choose(config, pick, model, any_host=any_host, load=(clients, rate, sessions)))
+    return make_run_options(_choose(config, pick, model, any_host=any_host, load=_load_of(clients, rate, sessions)))
+
+
+def _load_of(clients: int | None, rate: str | float | None, sessions: int | None) -> Load | None:
+    """Return the load that the options describe, or None if none of them is given."""
+    given = {"clients": clients, "rate": rate, "sessions": sessions}
+    return make_request(LoadOptions, given).given_load
 
 
 def _choose(
@@ -176,7 +185,7 @@ def _choose(
     model: str | Path | None,
     *,
     any_host: bool,
-    load: tuple[int | None, str | float | None, int | None],
+    load: Load | None,
 ) -> Config:
     """Return the config for this model, host and load, or the default where there is none for the host."""
     if isinstance(config, Record):
@@ -186,8 +195,10 @@ def _choose(
     if model is not None:
         records = for_model(records, model)
     elif len({each.record.model.digest for each in records}) > 1:
-        raise RecordError(f"{config} is a bundle for several models.", "Say for which: model=PATH, without any_model.")
-    choice = choose(records, HostClass.of(read_host(memory=False)), load_of(*load), any_host=any_host)
+        raise RecordError(
+            f"{config} is a bundle for several models.", "Name the model: {model=PATH}, without {any_model}."
+        )
+    choice = choose(records, HostClass.of(read_host(memory=False)), load, any_host=any_host)
     if not choice.fits:
         warnings.warn(describe_mismatch(choice), stacklevel=3)
         return DEFAULT

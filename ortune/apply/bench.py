@@ -2,27 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
 
 from ortune.compare.bench import BASELINE
+from ortune.compare.open import ComparisonSetup, prepare_comparison
 from ortune.compare.paired_run import Side
-from ortune.knobs import DEFAULT
-from ortune.knobs.parse_config import parse_config
+from ortune.errors import UsageError
+from ortune.knobs import DEFAULT, Config
+from ortune.knobs.parse_config import make_config, split_settings
 from ortune.record.files import read_record
+from ortune.record.schema import Record
+from ortune.requests import BenchRequest
 
 
-def read_sides(configs: Sequence[str], settings: Sequence[str]) -> tuple[Side, ...]:
-    """Return the configs of records, then those that are written as settings.
+def prepare_bench(request: BenchRequest) -> tuple[ComparisonSetup, tuple[Side, ...]]:
+    """Return the set-up of a comparison, and what is compared with the baseline.
+
+    Raises:
+        OrtuneError: The model, its inputs, a record or a setting is not valid.
+    """
+    sides = read_sides(request.configs, request.set)
+    setup = prepare_comparison(
+        request.model,
+        request.goal,
+        request.input_options,
+        approximate=request.allow_approximate,
+        beside=request.beside,
+        seed=request.seed,
+    )
+    return setup, sides
+
+
+def read_sides(configs: Sequence[Any], settings: Sequence[Any]) -> tuple[Side, ...]:
+    """Return named configs: those of records first, then those that are written as settings.
 
     Args:
-        configs: Paths of records, or the word `default`.
-        settings: Each a config, as `knob=value,knob=value`.
+        configs: Records, paths of records, `Config` objects, or the word `default`.
+        settings: Each a config, as a mapping or as a text `knob=value,knob=value`.
 
     Raises:
         RecordError: A file is not a record.
-        UsageError: A setting is unknown or has no value.
+        UsageError: A setting is unknown or has no valid value.
     """
-    return (
-        *(Side(name=path, config=DEFAULT if path == BASELINE else read_record(path).config) for path in configs),
-        *(Side(name=text, config=parse_config(text)) for text in settings),
-    )
+    sides = []
+    for number, given in enumerate(configs, 1):
+        if isinstance(given, Record):
+            sides.append(Side(name=f"record {number}", config=given.config))
+        elif isinstance(given, Config):
+            sides.append(Side(name=f"config {number}", config=given))
+        elif isinstance(given, (str, PathLike)):
+            config = DEFAULT if str(given) == BASELINE else read_record(Path(given)).config
+            sides.append(Side(name=str(given), config=config))
+        else:
+            raise UsageError(f"{given!r}: is not a record, a config or the path of a record.", option="configs")
+    for given in settings:
+        pairs = dict(given) if isinstance(given, Mapping) else split_settings(str(given))
+        name = (
+            ",".join(f"{knob}={value}" for knob, value in pairs.items()) if isinstance(given, Mapping) else str(given)
+        )
+        sides.append(Side(name=name, config=make_config(pairs, name)))
+    return tuple(sides)

@@ -9,20 +9,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import typing
 from pathlib import Path
 from typing import NoReturn
 
-import msgspec
-
 from ortune.apply.exec import find_program, make_environment, replace_process
 from ortune.apply.messages import describe_mismatch
-from ortune.apply.plan import ApplyOptions, choose_records, encode_plan, environment_of, make_plan
+from ortune.apply.plan import choose_records, encode_plan, environment_of, make_plan
 from ortune.errors import UsageError, spell_as_flag, spell_options
+from ortune.options import make_request, options_of
 from ortune.record.select import Choice
-
-SHORT_FLAGS = {"quiet": "-q"}
-"""Short flags of options, by name."""
+from ortune.requests import ProgramRequest
 
 
 def launch(arguments: list[str]) -> NoReturn:
@@ -35,48 +31,47 @@ def launch(arguments: list[str]) -> NoReturn:
         OrtuneError: The command does not exist, an option is not valid, or a record cannot be used.
     """
     separator = arguments.index("--")
-    configs, options = parse(arguments[1:separator])
+    request = parse(arguments[1:separator])
     command = arguments[separator + 1 :]
     program = find_program(command)
-    choices = choose_records(configs, options)
-    plan = encode_plan(make_plan(choices, options, "--explain shows why"))
+    choices = choose_records(request.files, request)
+    plan = encode_plan(make_plan(choices, request, "--explain shows why"))
     environment = make_environment(plan, environment_of(choices), os.environ)
-    if not options.quiet:
-        sys.stderr.writelines(f"ortune: {line}\n" for line in notes(choices, keep_explicit=options.keep_explicit))
+    if not request.quiet:
+        sys.stderr.writelines(f"ortune: {line}\n" for line in notes(choices, keep_explicit=request.keep_explicit))
     replace_process(program, command, environment)
 
 
-def parse(arguments: list[str]) -> tuple[list[str], ApplyOptions]:
-    """Return the paths of the records, and how they are used.
+def parse(arguments: list[str]) -> ProgramRequest:
+    """Return the records and how they are used.
 
     Raises:
         UsageError: No record is given, or an option is not valid.
     """
-    values = vars(make_parser().parse_args(arguments))
-    configs = values.pop("configs")
-    if not configs:
+    given = vars(make_parser().parse_args(arguments))
+    request = make_request(ProgramRequest, {name: value for name, value in given.items() if value}, "cli")
+    if not request.files:
         raise UsageError("There is no CONFIG.", "Write: ortune apply tuned.json -- python app.py.")
-    for path in configs:
+    for path in request.files:
         if Path(path).suffix.lower() in {".onnx", ".ort"}:
             raise UsageError(f"{path} is a model. The command loads its own models.", "Pass only records before --.")
-    options = ApplyOptions(**values)
-    if options.explain_json is not None:
+    if request.explain_json is not None:
         from ortune.record.files import check_writable
 
-        check_writable(options.explain_json, "--explain-json")
-    return configs, options
+        check_writable(request.explain_json, "explain_json")
+    return request
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the arguments before `--`. Its options are the fields of `ApplyOptions`."""
+    """Return the parser of the arguments before `--`, made from the options of `ProgramRequest`."""
     parser = _Parser(prog="ortune apply", add_help=False, allow_abbrev=False)
-    parser.add_argument("configs", nargs="*")
-    for field in msgspec.structs.fields(ApplyOptions):
-        flags = [spell_as_flag(field.name), *filter(None, [SHORT_FLAGS.get(field.name)])]
-        if field.type is bool:
-            parser.add_argument(*flags, action="store_true")
+    for name, declared in options_of(ProgramRequest).items():
+        if declared.option.positional:
+            parser.add_argument(name, nargs="*")
+        elif declared.option.is_switch:
+            parser.add_argument(declared.flag, *declared.option.flags, action="store_true")
         else:
-            parser.add_argument(*flags, type=typing.get_args(field.type)[0])
+            parser.add_argument(declared.flag, *declared.option.flags)
     return parser
 
 

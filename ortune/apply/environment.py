@@ -30,9 +30,9 @@ def start() -> None:
 
 def _make_plan() -> dict[str, Any]:
     from ortune.apply.install import plan_of
-    from ortune.apply.plan import ApplyOptions
+    from ortune.requests import ProgramRequest
 
     def warn(text: str) -> None:
         print(f"ortune: {text}", file=sys.stderr)  # noqa: T201
 
-    return plan_of(read_config_variable(), ApplyOptions(), warn)
+    return plan_of(read_config_variable(), ProgramRequest(), warn)

@@ -10,8 +10,10 @@ from typing import Any
 from ortune.apply.environment import CONFIG_VARIABLE, read_config_variable
 from ortune.apply.inside import finder
 from ortune.apply.messages import describe_mismatch, missing_variables
-from ortune.apply.plan import ApplyOptions, choose_records, environment_of, make_plan
+from ortune.apply.plan import choose_records, environment_of, make_plan
 from ortune.errors import UsageError
+from ortune.options import make_request
+from ortune.requests import ProgramRequest
 
 
 def install(
@@ -62,15 +64,18 @@ def install(
     paths = [config] if isinstance(config, (str, Path)) else list(config)
     if not paths:
         raise UsageError("There is no record to install.", "Pass at least one path.")
-    options = ApplyOptions(
-        pick=pick,
-        any_model=any_model,
-        any_host=any_host,
-        keep_explicit=keep_explicit,
-        explain=explain,
-        clients=clients,
-        rate=rate,
-        sessions=sessions,
+    options = make_request(
+        ProgramRequest,
+        {
+            "pick": pick,
+            "any_model": any_model,
+            "any_host": any_host,
+            "keep_explicit": keep_explicit,
+            "explain": explain,
+            "clients": clients,
+            "rate": rate,
+            "sessions": sessions,
+        },
     )
     plan = plan_of(paths, options, lambda text: warnings.warn(text, stacklevel=4))
     if finder.activate(lambda: plan):
@@ -84,7 +89,7 @@ def install(
         warnings.warn("this process already uses the records of its environment; these are not installed", stacklevel=2)
 
 
-def plan_of(paths: Sequence[str | Path], options: ApplyOptions, warn: Callable[[str], None]) -> dict[str, Any]:
+def plan_of(paths: Sequence[str | Path], options: ProgramRequest, warn: Callable[[str], None]) -> dict[str, Any]:
     """Return the plan for a process that is already running.
 
     Args:

@@ -7,19 +7,6 @@ import os
 from ortune.apply.exec import SEPARATED_BY_SPACE
 from ortune.errors import Spelling, spell_in_python, spell_options
 from ortune.record.select import Choice
-from ortune.workload import Load, make_load
-
-
-def load_of(
-    clients: int | None, rate: str | float | None, sessions: int | None, arrivals: str | None = None
-) -> Load | None:
-    """Return the load that options describe, or None if none of them is given.
-
-    Raises:
-        UsageError: The options contradict each other.
-    """
-    is_given = any(each is not None for each in (clients, rate, sessions, arrivals))
-    return make_load(clients, rate, arrivals, sessions) if is_given else None
 
 
 def describe_mismatch(choice: Choice, spell: Spelling = spell_in_python) -> str:

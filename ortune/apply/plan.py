@@ -10,55 +10,14 @@ from typing import Any
 
 import msgspec
 
-from ortune.apply.messages import load_of
 from ortune.errors import RecordError, UsageError
 from ortune.host import HostClass, read_host
 from ortune.record.schema import pick_point, tried_by
 from ortune.record.select import Choice, choose_all, read_sourced
-from ortune.workload import Load
+from ortune.requests import ProgramRequest
 
 
-class ApplyOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a program uses records.
-
-    `ortune apply ... -- COMMAND` makes its command line from these fields.
-
-    Attributes:
-        pick: Point of the record's Pareto front, counted from 1; None for the recommended point.
-        any_model: Whether sessions of all models get the tuned options.
-        any_host: Whether a record for another class of host is used.
-        keep_explicit: Whether options that the program sets take precedence over tuned ones.
-        clients: Number of concurrent callers that the program will have, or None. With `rate` and `sessions`, selects
-            among records for several loads.
-        rate: Requests that will arrive per second, as a number or as `50/s`, or None.
-        sessions: Number of sessions of the model in one process, or None.
-        explain: Whether to report the options of each session on stderr.
-        explain_json: File to which a line of JSON is added for each session, or None.
-        quiet: Whether to print nothing but errors.
-    """
-
-    pick: int | None = None
-    any_model: bool = False
-    any_host: bool = False
-    keep_explicit: bool = False
-    clients: int | None = None
-    rate: str | float | None = None
-    sessions: int | None = None
-    explain: bool = False
-    explain_json: Path | None = None
-    quiet: bool = False
-
-    @property
-    def load(self) -> Load | None:
-        """The load, or None if no option describes one.
-
-        Raises:
-            UsageError: The options contradict each other.
-        """
-        return load_of(self.clients, self.rate, self.sessions)
-
-
-def choose_records(configs: Sequence[str | Path], options: ApplyOptions) -> tuple[Choice, ...]:
+def choose_records(configs: Sequence[str | Path], options: ProgramRequest) -> tuple[Choice, ...]:
     """Read records, and select one for each model.
 
     Raises:
@@ -66,21 +25,21 @@ def choose_records(configs: Sequence[str | Path], options: ApplyOptions) -> tupl
         UsageError: They are for several models, and one is needed.
     """
     choices = choose_all(
-        read_sourced(configs), HostClass.of(read_host(memory=False)), options.load, any_host=options.any_host
+        read_sourced(configs), HostClass.of(read_host(memory=False)), options.given_load, any_host=options.any_host
     )
     if options.any_model and len(choices) > 1:
         models = ", ".join(choice.record.model.path for choice in choices)
-        raise UsageError(f"--any-model: the records are for several models: {models}.", "Pass one of them.")
+        raise UsageError(f"The records are for several models: {models}.", "Pass one of them.", option="any_model")
     if options.pick is not None:
         if len(choices) > 1:
             models = ", ".join(choice.record.model.path for choice in choices)
-            raise UsageError(f"--pick: the records are for several models: {models}.", "Pass one of them.")
+            raise UsageError(f"The records are for several models: {models}.", "Pass one of them.", option="pick")
         (choice,) = choices
         choices = (msgspec.structs.replace(choice, record=pick_point(choice.record, options.pick)),)
     return choices
 
 
-def make_plan(choices: Sequence[Choice], options: ApplyOptions, hint: str) -> dict[str, Any]:
+def make_plan(choices: Sequence[Choice], options: ProgramRequest, hint: str) -> dict[str, Any]:
     """Return the plan as JSON types: see `ortune.apply.inside.finder.Plan`.
 
     Args:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -16,6 +15,7 @@ from ortune.compare.open import ComparisonSetup, prepare_comparison
 from ortune.compare.paired_run import Side
 from ortune.model import read_model
 from ortune.record.schema import Record, base_of
+from ortune.requests import VerifyRequest
 from ortune.worker.runtime import read_installed_runtime
 from ortune.workload import Goal, InputOptions, Objective
 
@@ -49,32 +49,29 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     comparison: BenchResult | None = None
 
 
-def prepare_verification(
-    record: Record, model: str | Path, *, inputs: str | None = None, beside: str | None = None, seed: int = 0
-) -> ComparisonSetup:
-    """Set up the recorded workload on this host.
+def prepare_verification(record: Record, request: VerifyRequest) -> ComparisonSetup:
+    """Set up the workload of a record on this host.
+
+    The recorded background load is not started, because a file must not decide what is executed.
 
     Args:
         record: The record.
-        model: Path of the ONNX file.
-        inputs: Path of input data; None to synthesize it in the recorded sizes.
-        beside: Command of the background load, or None. The recorded command is never run unless the user passes it,
-            because a file must not decide what is executed.
-        seed: Random seed.
+        request: Model, inputs, background load and seed. Its `config` is not read.
 
     Raises:
         OrtuneError: The record is for another model, or the inputs do not fit the model.
     """
+    model = request.model or record.model.path
     check_model(record, model)
     workload = record.workload
     return msgspec.structs.replace(
         prepare_comparison(
-            str(model),
+            model,
             Goal(load=workload.load, objectives=gained_first(record), limits=workload.limits),
-            recorded_inputs(record, inputs),
+            recorded_inputs(record, request.inputs),
             tolerance=workload.tolerance,
-            beside=beside,
-            seed=seed,
+            beside=request.beside,
+            seed=request.seed,
         ),
         base=base_of(record),
     )

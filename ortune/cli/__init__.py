@@ -1,4 +1,4 @@
-"""The command line: one file for each command. Heavy imports happen inside the command that needs them."""
+"""The command line: one module for each command. Heavy modules are imported inside the command that needs them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from ortune.interrupts import is_interrupt, raise_interrupts
 
 app = typer.Typer(
     name="ortune",
-    help="Finds the ONNX Runtime settings that make a model fastest on this host, and proves it.",
-    epilog="Exit codes: 0 done, 1 the answer is no, 2 error, 3 inconclusive, 130 interrupted.",
+    help="Find the ONNX Runtime settings that make a model fastest on this host, with evidence.",
+    epilog="Exit codes: 0 done, 1 check failed, 2 usage or operational error, 3 inconclusive, 130 interrupted.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -57,14 +57,14 @@ def _show_version(wanted: bool) -> None:
 def options(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and stop."),
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    """Options that all commands share."""
+    """Options of ortune itself."""
 
 
 def main() -> None:
-    """Run the command line, and turn errors into messages and exit codes."""
+    """Run the command line. Errors become messages and exit codes."""
     raise_interrupts()
     safe_stdout = SafeStdout(sys.stdout)
     sys.stdout = cast("TextIO", safe_stdout)
@@ -83,7 +83,7 @@ def main() -> None:
             sys.exit(ExitCode.INTERRUPTED)
         if isinstance(error, SystemExit):
             raise
-        # A fault of ortune's own: Python would end with 1, which is an answer here.
+        # A bug in ortune. Python would exit with 1, which means that a check failed.
         traceback.print_exc()
         sys.exit(ExitCode.ERROR)
 

@@ -1,12 +1,15 @@
-"""`ortune host`: show the machine, what may be used of it, and what ONNX Runtime's default does here."""
+"""`ortune host`: show the host as ortune sees it."""
 
 from __future__ import annotations
 
-from ortune.cli import options
+from ortune.cli.command import Values, command
+from ortune.cli.output import print_json
+from ortune.requests import HostRequest, JsonOptions
 
 
-def host(json: options.Json = False) -> None:
-    """Show this host as ortune sees it: CPUs, limits, what ONNX Runtime's default does here, and noise."""
+@command(HostRequest, JsonOptions)
+def host(values: Values, output: JsonOptions) -> None:
+    """Show this host: CPUs, limits, what ONNX Runtime's default does here, and noise."""
     from ortune.host import read_host
     from ortune.host.conditions import read_conditions
     from ortune.host.default_pool import default_pool
@@ -14,17 +17,18 @@ def host(json: options.Json = False) -> None:
 
     found = read_host()
     conditions, pool, runtime = read_conditions(), default_pool(found), read_installed_runtime()
-    if json:
+    if output.json:
         from ortune.host import HostClass
 
-        answer = {
-            "host": found,
-            "fingerprint": HostClass.of(found),
-            "default": pool,
-            "runtime": runtime,
-            "conditions": conditions,
-        }
-        options.print_json(answer)
+        print_json(
+            {
+                "host": found,
+                "host_class": HostClass.of(found),
+                "default": pool,
+                "runtime": runtime,
+                "conditions": conditions,
+            }
+        )
         return
     from ortune.console.host import show_host
     from ortune.console.widgets import make_console

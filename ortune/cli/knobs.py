@@ -1,34 +1,30 @@
-"""`ortune knobs`: show all settings of ONNX Runtime that ortune knows, or one of them."""
+"""`ortune knobs`: list all settings of ONNX Runtime, or show one."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from ortune.cli import options
+from ortune.cli.command import Values, command
+from ortune.cli.output import print_json
 from ortune.errors import UsageError, spell_as_flag, spell_options
+from ortune.options import make_request
+from ortune.requests import JsonOptions, KnobsRequest
 
 if TYPE_CHECKING:
     from ortune.knobs.knob import Knob
 
 
-def knobs(
-    name: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="NAME", help="A knob, or words to search for.", show_default=False),
-    ] = None,
-    json: options.Json = False,
-) -> None:
-    """List the settings of ONNX Runtime, or show one: what it does, its legal values, its pitfalls."""
-    found, exact = _find(" ".join(name or []))
-    if json:
+@command(KnobsRequest, JsonOptions)
+def knobs(values: Values, output: JsonOptions) -> None:
+    """List all settings of ONNX Runtime, or show what one does, its values and its pitfalls."""
+    found, exact = _find(" ".join(make_request(KnobsRequest, values, "cli").name))
+    if output.json:
         import msgspec
 
         data = [{"id": knob.id, **msgspec.structs.asdict(knob)} for knob in found]
         for entry in data:
             entry |= {field: spell_options(entry[field], spell_as_flag) for field in ("tuned", "not_tunable")}
-        options.print_json(data)
+        print_json(data)
         return
     from ortune.console.knobs import show_knob, show_knobs
     from ortune.console.widgets import make_console
@@ -40,10 +36,10 @@ def knobs(
 
 
 def _find(text: str) -> tuple[list[Knob], bool]:
-    """Return the knobs that a text names or matches, and whether it is the name of one.
+    """Return the knobs that match a text, and whether the text is the name of one.
 
     Raises:
-        UsageError: The text neither names nor matches a knob.
+        UsageError: No knob matches.
     """
     from ortune.knobs.catalogue import find_knob, search_knobs
 

@@ -1,37 +1,34 @@
-"""`ortune merge`: several records in one file."""
+"""`ortune merge`: put several records into one file."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated
 
-import typer
+from ortune.cli.command import Values, command
+from ortune.options import make_request
+from ortune.requests import MergeRequest
 
-from ortune.cli import options
 
-
-def merge(
-    configs: Annotated[
-        list[str],
-        typer.Argument(metavar="CONFIG", help="Records or bundles.", show_default=False),
-    ],
-    output: Annotated[
-        str, typer.Option("-o", "--output", metavar="FILE", help="Where to write the bundle.", show_default=False)
-    ],
-    quiet: options.Quiet = False,
-) -> None:
-    """Put records for several hosts, loads and models into a bundle, of which apply picks the right one."""
+@command(MergeRequest)
+def merge(values: Values) -> None:
+    """Put records for several hosts, loads and models into a bundle, from which apply chooses the right one."""
     from ortune.record.files import check_writable, encode_record, write_atomically
     from ortune.record.select import merge as run
     from ortune.record.select import read_sourced
 
-    path = Path(output)
-    records = read_sourced(configs)
-    check_writable(path)
+    request = make_request(MergeRequest, values, "cli")
+    records = read_sourced(request.configs)
+    path = None if request.output == "-" else Path(request.output)
+    if path is not None:
+        check_writable(path)
     bundle, dropped = run(records)
-    write_atomically(path, encode_record(bundle))
-    if not quiet:
+    if path is None:
+        sys.stdout.buffer.write(encode_record(bundle))
+    else:
+        write_atomically(path, encode_record(bundle))
+    if not request.quiet:
         from ortune.console.merge import show_bundle
         from ortune.console.widgets import make_console
 
-        show_bundle(make_console(), bundle, dropped, path)
+        show_bundle(make_console(stderr=path is None), bundle, dropped, Path(request.output))

@@ -1,60 +1,35 @@
-"""`ortune profile`: show the time of each operator and node in a run."""
+"""`ortune profile`: show where the time of a run goes, by operator."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
 import typer
 
-from ortune.cli import options
+from ortune.cli.command import Values, command
+from ortune.cli.output import print_json
 from ortune.errors import ExitCode
+from ortune.options import make_request
+from ortune.requests import JsonOptions, ProfileOptions
 
 
-def profile(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="The ONNX file.", show_default=False)],
-    config: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[CONFIG]", help="A record of a search, to compare with the default.", show_default=False
-        ),
-    ] = None,
-    runs: Annotated[
-        int | None,
-        typer.Option("--runs", metavar="N", help="Runs of each config.", show_default="about 3 s"),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FOLDER",
-            help="Folder for the traces. It must be new, empty, or contain an earlier profile, which is replaced.",
-            show_default="MODEL.profile",
-        ),
-    ] = None,
-    dim: options.Dims = None,
-    shape: options.Shapes = None,
-    inputs: options.Inputs = None,
-    seed: options.Seed = 0,
-    json: options.Json = False,
-) -> None:
-    """Show the time of each operator in MODEL, with ONNX Runtime's default and with CONFIG."""
+@command(ProfileOptions, JsonOptions)
+def profile(values: Values, output: JsonOptions) -> None:
+    """Show which operators of MODEL take the time, with ONNX Runtime's default and with CONFIG."""
     from ortune.profile.run import ProfileRequest
     from ortune.profile.run import profile as run
     from ortune.record.files import read_record
 
+    options = make_request(ProfileOptions, values, "cli")
     found = run(
         ProfileRequest(
-            model=model,
-            record=read_record(config) if config is not None else None,
-            runs=runs,
-            folder=output,
-            inputs=options.parse_inputs(dim, shape, inputs, seed),
+            model=options.model,
+            record=read_record(options.config) if options.config is not None else None,
+            runs=options.runs,
+            folder=options.output,
+            inputs=options.input_options,
         )
     )
-    if json:
-        options.print_json(found)
+    if output.json:
+        print_json(found)
     else:
         from ortune.console.profile import show_profile
         from ortune.console.widgets import make_console

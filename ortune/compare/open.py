@@ -27,8 +27,16 @@ from ortune.worker.executor import (
     ProcessExecutor,
     launch_reference,
 )
-from ortune.workload import Feed, Goal, InputOptions, Tolerance, Workload, make_feed
-from ortune.workload import APPROXIMATE_TOLERANCE, QUANTIZED_TOLERANCE
+from ortune.workload import (
+    APPROXIMATE_TOLERANCE,
+    QUANTIZED_TOLERANCE,
+    Feed,
+    Goal,
+    InputOptions,
+    Tolerance,
+    Workload,
+    make_feed,
+)
 
 MEMORY_SHARE = 0.8
 """Share of the free memory that one worker, or all sides together, may take."""

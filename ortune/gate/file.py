@@ -1,148 +1,100 @@
-"""`ortune.toml`, or `[tool.ortune]` in pyproject.toml: gates by name, with what all of them share."""
+"""Gates of `ortune.toml`, or of `[tool.ortune]` in pyproject.toml.
+
+Keys of `[gate]` apply to all gates, keys of `[gate.NAME]` to one. They are the options of `ortune.requests.GateRequest`.
+"""
 
 from __future__ import annotations
 
-import difflib
 import re
+import sys
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ortune.errors import UsageError
+from ortune.errors import OrtuneError, UsageError, spell_in_toml
+from ortune.options import make_request
+from ortune.requests import GateRequest
 
 FILES = ("ortune.toml", "pyproject.toml")
 
-SHARED = "gate"
 
-KEYS: dict[str, Any] = {
-    "base": str,
-    "head": str,
-    "base-python": str,
-    "head-python": str,
-    "max-slowdown": (str, list),
-    "max-time": str,
-    "also": (str, list),
-    "objective": str,
-    "limit": (str, list),
-    "clients": int,
-    "rate": (str, int, float),
-    "arrivals": str,
-    "sessions": int,
-    "beside": str,
-    "dim": (str, list),
-    "shape": (str, list),
-    "inputs": str,
-    "rtol": (int, float),
-    "atol": (int, float),
-    "ignore-outputs": bool,
-    "busy": bool,
-    "seed": int,
-}
-"""What a gate may hold: the options of the command, by their names."""
-
-NAMES = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", list: "a list of texts"}
-
-
-def read_gates(path: str | None) -> tuple[Path, dict[str, dict[str, Any]]]:
-    """Return the gates of a file by name, in its order, each with what all of them share.
+def read_gates(
+    path: str | None, only: tuple[str, ...] = (), given: Mapping[str, Any] | None = None
+) -> list[GateRequest]:
+    """Return the gates of a file, in its order.
 
     Args:
-        path: The file; None for the first of `FILES` in this folder that has gates.
+        path: The file, or `-` for stdin; None for the first of `FILES` in this folder that has gates.
+        only: Names of the gates to return; all if empty.
+        given: Values from the command line, which take precedence over those of the file.
 
     Raises:
-        UsageError: There is no such file, it is broken, or has no gates; the message tells the line.
+        UsageError: There is no such file or gate, the file is malformed, or a value is not valid. The message names the
+            file, the line and the key.
     """
-    candidates = [Path(path)] if path else [Path(name) for name in FILES]
-    for candidate in candidates:
-        if not candidate.is_file():
+    source, text, tables = _find(path)
+    prefix = "tool.ortune." if source.name == "pyproject.toml" else ""
+    shared = {key: value for key, value in tables.items() if not isinstance(value, dict)}
+    named = {key: value for key, value in tables.items() if isinstance(value, dict)}
+    for name in only:
+        if name not in named:
+            raise UsageError(f"{name}: {source} has no such gate; it has {', '.join(named)}.", option="only")
+    gates = []
+    for name, own in named.items():
+        if only and name not in only:
+            continue
+        places = {key: f"{prefix}gate.{name}" if key in own else f"{prefix}gate" for key in {**shared, **own}}
+        values = {key.replace("-", "_"): value for key, value in {**shared, **own}.items()}
+        try:
+            # The file is checked as it stands: a fault is not hidden by what the command line replaces.
+            request = make_request(GateRequest, values, "toml")
+            if given:
+                request = make_request(GateRequest, {**values, **given}, "toml")
+        except OrtuneError as error:
+            from_command_line = error.option in (given or {})
+            if from_command_line:
+                raise
+            key = error.option.replace("_", "-")
+            line = _line(text, key, places.get(key, f"{prefix}gate.{name}"))
+            message, hint = error.render(spell_in_toml, f"{source}, line {line}")
+            raise UsageError(message, hint) from None
+        gates.append(request.replace(name=name))
+    return gates
+
+
+def _find(path: str | None) -> tuple[Path, str, dict[str, Any]]:
+    """Return the file, its text, and its table of gates."""
+    for candidate in [Path(path)] if path else [Path(name) for name in FILES]:
+        if path != "-" and not candidate.is_file():
             if path:
                 raise UsageError(f"There is no file {path}.", "Write one with gates: see docs/gate.md.")
             continue
-        found = _read(candidate, must=path is not None or candidate.name == FILES[0])
-        if found:
-            return candidate, found
+        source = Path("<stdin>") if path == "-" else candidate
+        text, tables = _read(source, is_stdin=path == "-")
+        if any(isinstance(value, dict) for value in tables.values()):
+            return source, text, tables
+        if path or candidate.name == FILES[0]:
+            raise UsageError(f"{source} has no gates.", "Write [gate.NAME] with base and head: see docs/gate.md.")
     raise UsageError(
-        f"There are no gates: neither {' nor '.join(FILES)} here has a [gate.NAME].", "Write one: see docs/gate.md."
+        f"There are no gates: neither {' nor '.join(FILES)} in this folder has a [gate.NAME].",
+        "Write one: see docs/gate.md.",
     )
 
 
-def _read(path: Path, *, must: bool) -> dict[str, dict[str, Any]]:
+def _read(path: Path, *, is_stdin: bool) -> tuple[str, dict[str, Any]]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = sys.stdin.read() if is_stdin else path.read_text(encoding="utf-8")
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path} is broken: {error}.", "Correct that line.") from None
+        raise UsageError(f"{path} is not valid TOML: {error}.", "Correct that line.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"Cannot read {path}: {error}.") from None
-    prefix = ""
-    if path.name == "pyproject.toml":
-        prefix = "tool.ortune."
-        for name in ("tool", "ortune"):
-            document = _table(path, text, document, name)
-    gates = _table(path, text, document, SHARED)
-    shared = {key: value for key, value in gates.items() if not isinstance(value, dict)}
-    named = {key: value for key, value in gates.items() if isinstance(value, dict)}
-    if not named:
-        if must:
-            raise UsageError(f"{path} has no gates.", "Write [gate.NAME] with base and head: see docs/gate.md.")
-        return {}
-    _check(path, text, f"{prefix}{SHARED}", shared)
-    for name, gate in named.items():
-        _check(path, text, f"{prefix}{SHARED}.{name}", gate)
-        if "base" not in {**shared, **gate}:
-            line = _line_of_table(text, f"{prefix}{SHARED}.{name}")
-            raise UsageError(
-                f"{path}, line {line}: gate {name} has no base.", 'Write base = "model.onnx" and head = "other.onnx".'
-            )
-    return {name: {**shared, **gate} for name, gate in named.items()}
-
-
-def _table(path: Path, text: str, document: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return a table of a document, empty where there is none.
-
-    Raises:
-        UsageError: There is something else in its place.
-    """
-    found = document.get(name, {})
-    if not isinstance(found, dict):
-        raise UsageError(f"{path}, line {_line(text, name)}: {name} is no table.", "Write [gate.NAME].")
-    return found
-
-
-def _check(path: Path, text: str, table: str, gate: dict[str, Any]) -> None:
-    """Check the keys of a table and the types of their values.
-
-    Raises:
-        UsageError: One of them is unknown, or of another type.
-    """
-    for key, value in gate.items():
-        where = f"{path}, line {_line(text, key, table)}: {key}"
-        if key not in KEYS:
-            near = difflib.get_close_matches(key, KEYS, n=1)
-            raise UsageError(
-                f"{where} is not known.", f"Did you mean {near[0]}?" if near else f"Known are {', '.join(KEYS)}."
-            )
-        kinds = KEYS[key] if isinstance(KEYS[key], tuple) else (KEYS[key],)
-        is_texts = isinstance(value, list) and all(isinstance(each, str) for each in value)
-        fits = isinstance(value, kinds) and (not isinstance(value, bool) or bool in kinds)
-        if not fits or (isinstance(value, list) and not is_texts):
-            wanted = " or ".join(NAMES[kind] for kind in kinds)
-            raise UsageError(f"{where} = {_shown(value)} is not {wanted}.", _hint(key, value, kinds))
-
-
-def _shown(value: Any) -> str:
-    """Return a value as TOML writes it, as far as that is short."""
-    return str(value).lower() if isinstance(value, bool) else repr(value)
-
-
-def _hint(key: str, value: Any, kinds: tuple[Any, ...]) -> str:
-    """Return what to write instead."""
-    examples = {"max-slowdown": '"3%"', "max-time": '"3m"', "limit": '"p99<20ms"', "also": '"memory"'}
-    if key in examples:
-        return f"Write {key} = {examples[key]}."
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and str in kinds:
-        return f'Write it in quotes: {key} = "{value}".'
-    return "Correct that line."
+    for name in (*(("tool", "ortune") if path.name == "pyproject.toml" else ()), "gate"):
+        document = document.get(name, {})
+        if not isinstance(document, dict):
+            raise UsageError(f"{path}, line {_line(text, name)}: {name} is not a table.", "Write [gate.NAME].")
+    return text, document
 
 
 def _line_of_table(text: str, table: str) -> int:

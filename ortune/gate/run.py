@@ -14,12 +14,13 @@ from ortune.compare.open import ComparisonSetup, open_comparison
 from ortune.compare.paired_run import PairedRun
 from ortune.errors import OrtuneError, spell_in_toml
 from ortune.gate.decision import GATE_CONFIDENCE, MIN_LAUNCHES, MIN_PAIRS, holm, strict_confidence
-from ortune.gate.prepare import Wish, make_gate, prepare_gate
+from ortune.gate.prepare import make_gate, prepare_gate
 from ortune.gate.results import Decision, Gate, GateError, GateResult, GateSide, Observe, SideResult
 from ortune.gate.sequential_test import BASE, HEAD, SequentialTest, collect_blocks, count_pairs, run_test
 from ortune.gate.sides import check_head, open_worker
 from ortune.host import HostClass
 from ortune.model.identity import ModelIdentity
+from ortune.requests import GateRequest
 from ortune.worker import Runtime
 
 MIN_LAUNCH_DEADLINE_S = 60.0
@@ -113,22 +114,24 @@ def _describe_side(
 
 
 def run_gates(
-    wishes: Sequence[Wish], observe: Callable[[int], Observe], finished: Callable[[GateResult | GateError], None]
+    requests: Sequence[GateRequest],
+    observe: Callable[[int], Observe],
+    finished: Callable[[GateResult | GateError], None],
 ) -> tuple[GateResult | GateError, ...]:
     """Run several gates, and judge all of them with Holm's correction.
 
     Args:
-        wishes: The gates, each with a name of its own.
+        requests: The gates, each with a name of its own.
         observe: Returns the observer of a gate, given its number.
         finished: Called with the result of each gate alone.
     """
     results: list[GateResult | GateError] = []
-    for number, wish in enumerate(wishes):
+    for number, request in enumerate(requests):
         try:
-            result: GateResult | GateError = run_gate(make_gate(wish), observe(number), n_gates=len(wishes))
+            result: GateResult | GateError = run_gate(make_gate(request), observe(number), n_gates=len(requests))
         except OrtuneError as error:
             message, hint = error.render(spell_in_toml)
-            result = GateError(name=wish.name, message=message, hint=hint)
+            result = GateError(name=request.name, message=message, hint=hint)
         finished(result)
         results.append(result)
     return judge_together(results)

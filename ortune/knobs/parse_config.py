@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import msgspec
 
@@ -10,17 +11,17 @@ from ortune.errors import UsageError
 from ortune.knobs import ids
 from ortune.knobs.catalogue import find_knob
 from ortune.knobs.config import CPU, DEFAULT, Config
-from ortune.knobs.knob import PLACES
+from ortune.knobs.knob import PLACES, Value
 from ortune.knobs.providers import chain_of, find_provider
 
 
-def parse_config(text: str) -> Config:
-    """Parse settings, separated by commas.
+def split_settings(text: str) -> dict[str, str]:
+    """Return values by the name of a knob, from settings that are separated by commas.
 
     Raises:
-        UsageError: A setting is unknown or has no value.
+        UsageError: A part is not a setting.
     """
-    config = DEFAULT
+    pairs = {}
     # Affinity strings contain commas too: a new setting begins where a name and an equals sign follow.
     for part in re.split(r",(?=[A-Za-z0-9_.]+=)", text):
         name, equals, value = part.partition("=")
@@ -28,14 +29,30 @@ def parse_config(text: str) -> Config:
             raise UsageError(
                 f"{text}: {part!r} is not a setting.", "Write it as {set=intra_op_num_threads=1}.", option="set"
             )
+        pairs[name.strip()] = value
+    return pairs
+
+
+def make_config(settings: Mapping[str, Value], text: str) -> Config:
+    """Return a config of settings.
+
+    Args:
+        settings: Values, typed or as text, by the name of a knob.
+        text: The settings as the user wrote them, for messages.
+
+    Raises:
+        UsageError: A setting is unknown or its value is not valid.
+    """
+    config = DEFAULT
+    for name, value in settings.items():
         try:
-            config = set_knob(config, name.strip(), value)
+            config = set_knob(config, name, value)
         except UsageError as error:
             raise UsageError(f"{text}: {error.message}", error.hint, option="set") from None
     return config
 
 
-def set_knob(config: Config, name: str, value: str) -> Config:
+def set_knob(config: Config, name: str, value: Value) -> Config:
     """Return the config with one more setting. An option of a provider, or `providers`, adds the provider.
 
     Raises:
@@ -43,12 +60,12 @@ def set_knob(config: Config, name: str, value: str) -> Config:
     """
     knob = find_knob(name)
     if knob.id == ids.PROVIDERS:
-        return with_provider(config, find_provider(value).name)
+        return with_provider(config, find_provider(str(value)).name)
     if not knob.is_settable:
         raise UsageError(f"{knob.id}: ortune cannot set it ({PLACES[knob.where]}).")
     if knob.provider:
         config = with_provider(config, knob.provider)
-    return config.with_setting(knob.where, knob.name, knob.parse(value), knob.provider)
+    return config.with_setting(knob.where, knob.name, knob.read(value), knob.provider)
 
 
 def with_provider(config: Config, name: str) -> Config:

@@ -16,25 +16,29 @@ SEPARATOR = "|"
 """Separates values that contain commas, such as affinity strings."""
 
 
-def parse_tune(texts: Sequence[str], *, approximate: bool = False) -> dict[str, tuple[Value, ...]]:
-    """Return the values to try from texts such as `knob=value,value` or `knob=value|value`; see `check_tune`."""
+def split_tune(texts: Sequence[str]) -> dict[str, list[Value]]:
+    """Return values by the name of a knob from texts such as `knob=value,value` or `knob=value|value`.
+
+    Values that contain commas are separated by `|`. Names and values are not checked; see `check_tune`.
+
+    Raises:
+        UsageError: A text is not a knob and values.
+    """
     values: dict[str, list[Value]] = {}
     for text in texts:
         name, given = _split(text, "tune", example="intra_op_num_threads=1,2")
         parts = given.split(SEPARATOR) if SEPARATOR in given else given.split(",")
         values.setdefault(name, []).extend(part for part in parts if part.strip())
-    return check_tune(values, approximate=approximate)
+    return values
 
 
-def parse_fix(texts: Sequence[str], *, approximate: bool = False) -> dict[str, Value]:
-    """Return the fixed values from texts such as `knob=value`; see `check_fix`."""
-    pairs = (_split(text, "fix", example="intra_op_num_threads=1") for text in texts)
-    return check_fix(dict(pairs), approximate=approximate)
+def split_fix(texts: Sequence[str]) -> dict[str, Value]:
+    """Return a value by the name of a knob from texts such as `knob=value`, unchecked; see `check_fix`.
 
-
-def parse_only(texts: Sequence[str]) -> tuple[str, ...]:
-    """Return the ids of the only knobs to try from texts such as `knob,knob`; see `check_only`."""
-    return check_only(name for text in texts for name in text.split(",") if name.strip())
+    Raises:
+        UsageError: A text is not a knob and a value.
+    """
+    return dict(_split(text, "fix", example="intra_op_num_threads=1") for text in texts)
 
 
 def check_tune(

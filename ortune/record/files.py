@@ -206,7 +206,7 @@ def is_record(data: bytes) -> bool:
         return False
 
 
-def check_writable(path: Path, option: str = "-o", may_replace: Callable[[bytes], bool] | None = None) -> None:
+def check_writable(path: Path, option: str = "output", may_replace: Callable[[bytes], bool] | None = None) -> None:
     """Find out before the search whether a file that `option` names can be written.
 
     Args:
@@ -220,20 +220,21 @@ def check_writable(path: Path, option: str = "-o", may_replace: Callable[[bytes]
     import tempfile
 
     if path.is_dir():
-        raise UsageError(f"Cannot write {path}: it is a folder.", f"Name a file with {option}.")
+        raise UsageError(f"Cannot write {path}: it is a folder.", f"Name a file with {{{option}}}.")
     if not path.parent.is_dir():
         raise UsageError(
             f"Cannot write {path}: there is no folder {path.parent}.",
-            f"Make it, or name another file with {option}.",
+            f"Create it, or name another file with {{{option}}}.",
         )
     try:
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
             pass
         content = path.read_bytes() if may_replace and path.is_file() else b""
     except OSError as error:
-        raise UsageError(f"Cannot write {path}: {error.strerror}.", f"Name another file with {option}.") from None
+        raise UsageError(f"Cannot write {path}: {error.strerror}.", f"Name another file with {{{option}}}.") from None
     if may_replace and content.strip() and not may_replace(content):
         raise UsageError(
-            f"{option} {path}: this file is there already, and is nothing that would be written here.",
-            "It is left as it is: name another file, or remove it.",
+            f"{path}: was not written by ortune, so it is not overwritten.",
+            "Name another file, or remove it.",
+            option=option,
         )

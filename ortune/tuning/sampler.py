@@ -19,8 +19,8 @@ from optuna.trial import FrozenTrial, TrialState
 
 from ortune.knobs import SearchSpace
 from ortune.knobs.dimension import DEFAULT_LABEL
+from ortune.requests import StrategyName
 from ortune.tuning.additive import BASELINE_NUMBER, WORST, AdditiveModel, Array
-from ortune.tuning.strategy import StrategyName
 
 Numbers = NDArray[np.int64]
 

@@ -14,7 +14,7 @@ from ortune.record.files import write_record
 from ortune.record.schema import Record
 from ortune.tuning.hints import describe_search, remember
 from ortune.tuning.outcome import Observe, Outcome
-from ortune.tuning.prepare import PreparedSearch
+from ortune.tuning.prepare import PreparedSearch, find_history
 from ortune.tuning.record_outcome import make_record
 from ortune.tuning.stages import SearchSettings, run_search
 
@@ -47,8 +47,8 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
     started = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
     with open_comparison(prepared) as opened:
         settings = SearchSettings(
-            budget_s=request.budget_s,
-            n_trials=request.n_trials,
+            budget_s=request.budget,
+            n_trials=request.trials,
             strategy=request.strategy,
             hints=prepared.hints,
             study_path=request.study,
@@ -57,9 +57,9 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
         record, kept = make_record(prepared, outcome, opened.runtime, started), None
         if request.output is not None:
             kept = write_record(record, request.output)
-        if request.history is not None and (best := best_configs(outcome, prepared.base)):
+        if (history := find_history(request)) and (best := best_configs(outcome, prepared.base)):
             remember(
-                request.history,
+                history,
                 describe_search(HostClass.of(prepared.host), prepared.model.traits, prepared.goal, best),
             )
         if outcome.interrupted:

@@ -16,6 +16,7 @@ from ortune.compare.paired_run import PairedRun
 from ortune.errors import BackgroundLoadError
 from ortune.knobs import Config, SearchSpace
 from ortune.record.schema import BestSoFar, Closest, Verdict
+from ortune.requests import StrategyName
 from ortune.tuning.confirmation import confirm
 from ortune.tuning.front import confirm_front, judge_front
 from ortune.tuning.outcome import Observe, Outcome
@@ -25,7 +26,6 @@ from ortune.tuning.results import CandidateResult
 from ortune.tuning.sampler import make_sampler
 from ortune.tuning.screening import run_screening
 from ortune.tuning.state import SearchState
-from ortune.tuning.strategy import StrategyName
 from ortune.tuning.study import open_study
 from ortune.tuning.verdict import judge_confirmation
 from ortune.workload import Goal

@@ -11,10 +11,10 @@ from ortune.compare.interval import Interval
 from ortune.compare.open import OpenComparison
 from ortune.compare.stats import t_interval
 from ortune.knobs import Candidate, Config, SearchSpace
+from ortune.requests import StrategyName
 from ortune.tuning.outcome import Observe, Progress
 from ortune.tuning.plan import Plan
 from ortune.tuning.results import CandidateResult, Results
-from ortune.tuning.strategy import StrategyName
 from ortune.worker import Failure, LiveCandidate
 
 MAX_NOTE_LENGTH = 160

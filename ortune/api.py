@@ -1,0 +1,200 @@
+"""The public Python functions that measure: `search`, `bench`, `verify` and `gate`.
+
+They take the options of the commands of the same name, with the same names (`allow_approximate` for
+`--allow-approximate`). Signatures and the descriptions of parameters are made from `ortune.requests`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable
+from os import PathLike
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ortune.errors import spell_in_python, spell_options
+from ortune.options import Request, make_request, options_of
+from ortune.requests import BenchRequest, GateRequest, SearchRequest, VerifyRequest
+
+if TYPE_CHECKING:
+    from ortune.apply.verify import Verification
+    from ortune.compare.bench import BenchResult
+    from ortune.gate.results import GateResult, InterimResult
+    from ortune.record.schema import Record
+    from ortune.tuning.outcome import Progress
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+PROGRESS = "progress: Called between measurements with the state of the run."
+
+
+def takes_options_of(request: type[Request]) -> Callable[[Function], Function]:
+    """Return a decorator that gives a function the signature and the documentation of a request's options.
+
+    Args:
+        request: A class of `ortune.requests`. Its positional options are parameters of the function already.
+    """
+
+    def decorate(function: Function) -> Function:
+        own = dict(inspect.signature(function).parameters)
+        declared = {name: each for name, each in options_of(request).items() if "python" in each.option.interfaces}
+        defaults = {each: getattr(request, each, None) for each in declared}
+        parameters = [each for each in own.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        progress = own.pop("progress", None)
+        parameters = [each for each in parameters if each.name != "progress"]
+        parameters += [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=each.option.accepts
+            )
+            for name, each in declared.items()
+            if name not in own
+        ]
+        if progress is not None:
+            parameters.append(progress)
+        signature = inspect.signature(function)
+        function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        lines = [describe_parameter(name, each.option.help, each.option.default) for name, each in declared.items()]
+        lines += [textwrap.indent(PROGRESS, " " * 4)] if progress is not None else []
+        document = inspect.cleandoc(function.__doc__ or "")
+        function.__doc__ = document.replace("Args:", "Args:\n" + "\n".join(lines), 1)
+        return function
+
+    return decorate
+
+
+def describe_parameter(name: str, text: str, default: str) -> str:
+    """Return the lines of a parameter in a docstring, at most 100 columns wide."""
+    text = spell_options(text, spell_in_python)
+    if default:
+        text += f" Default: {spell_options(default, spell_in_python)}."
+    return textwrap.fill(f"{name}: {text}", 100, initial_indent=" " * 4, subsequent_indent=" " * 8)
+
+
+@takes_options_of(SearchRequest)
+def search(model: str | PathLike[str], *, progress: Callable[[Progress], None] | None = None, **options: Any) -> Record:
+    """Find the best settings for a model, its load and this host, and confirm the gain.
+
+    Args:
+
+    Returns:
+        The record. Its config is ONNX Runtime's default unless a better one was confirmed.
+
+    Raises:
+        OrtuneError: An option is not valid, or the model does not run.
+
+    Example:
+        >>> import ortune
+        >>> record = ortune.search("model.onnx", budget="8s", output="found.json", history=False)
+        >>> record.config == ortune.read_record("found.json").config
+        True
+    """
+    from ortune.tuning.prepare import prepare
+    from ortune.tuning.search import search as run
+
+    request = make_request(SearchRequest, {"model": model, **options})
+    return run(prepare(request), progress or ignore).record
+
+
+@takes_options_of(BenchRequest)
+def bench(
+    model: str | PathLike[str],
+    configs: Any = (),
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    **options: Any,
+) -> BenchResult:
+    """Compare ONNX Runtime's default with records, configs and settings in interleaved measurements.
+
+    Args:
+
+    Returns:
+        All figures of each config, the default first, with speedups and their confidence intervals.
+
+    Raises:
+        OrtuneError: An option is not valid, or the model does not run.
+
+    Example:
+        >>> import ortune
+        >>> comparison = ortune.bench("model.onnx", set={"intra_op_num_threads": 1}, budget="6s")
+        >>> [row.name for row in comparison.rows]
+        ['default', 'intra_op_num_threads=1']
+    """
+    from ortune.apply.bench import prepare_bench
+    from ortune.compare.bench import bench as run
+
+    request = make_request(BenchRequest, {"model": model, "configs": configs, **options})
+    setup, sides = prepare_bench(request)
+    return run(setup, sides, progress or ignore, budget_s=request.budget)
+
+
+@takes_options_of(VerifyRequest)
+def verify(
+    config: str | PathLike[str] | Record,
+    model: str | PathLike[str] | None = None,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    **options: Any,
+) -> Verification:
+    """Measure whether the gain that a record claims holds on this host.
+
+    The workload is that of the record.
+
+    Args:
+
+    Returns:
+        The answer: "holds", "does_not_hold" or "inconclusive", with the figures of both configs.
+
+    Raises:
+        OrtuneError: An option is not valid, the record is for another model, or the model does not run.
+
+    Example:
+        >>> import ortune
+        >>> verification = ortune.verify("tuned.json", "model.onnx", budget="8s")
+        >>> verification.answer in ("holds", "does_not_hold", "inconclusive")
+        True
+    """
+    from ortune.apply.verify import prepare_verification
+    from ortune.apply.verify import verify as run
+    from ortune.record.schema import Record
+    from ortune.record.select import Sourced, Wanted, read_sourced, select_record
+
+    request = make_request(VerifyRequest, {"config": config, "model": model, **options})
+    wanted = Wanted(load=request.given_load, pick=request.pick, any_host=request.any_host)
+    records = (Sourced(record=config, source="the record"),) if isinstance(config, Record) else read_sourced([config])
+    record = select_record(records, wanted, model).record
+    return run(record, prepare_verification(record, request), progress or ignore, budget_s=request.budget)
+
+
+@takes_options_of(GateRequest)
+def gate(
+    base: str | PathLike[str],
+    head: str | PathLike[str] | None = None,
+    *,
+    progress: Callable[[InterimResult], None] | None = None,
+    **options: Any,
+) -> GateResult:
+    """Measure two models or configs side by side until it is decided whether the second is slower.
+
+    Args:
+
+    Returns:
+        The decision: "pass", "fail" or "inconclusive", with the slowdown in each objective.
+
+    Raises:
+        OrtuneError: An option is not valid, or one of the two does not run.
+
+    Example:
+        >>> import ortune
+        >>> result = ortune.gate("model.onnx", "model.onnx", budget="8s")
+        >>> result.decision in ("pass", "fail", "inconclusive")
+        True
+    """
+    from ortune.gate.prepare import make_gate
+    from ortune.gate.run import run_gate
+
+    request = make_request(GateRequest, {"base": base, "head": head, **options})
+    return run_gate(make_gate(request), progress or ignore)
+
+
+def ignore(*state: Any) -> None:
+    """Do nothing with the state of a run."""

@@ -1,0 +1,86 @@
+"""Makes Typer commands of the options that `ortune.requests` declares."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from ortune.errors import OrtuneError, spell_as_flag, spell_options
+from ortune.options import DeclaredOption, Request, make_request, options_of, sort_options
+
+Values = dict[str, Any]
+"""What the user gave on the command line, unparsed, by name of the option; what was not given is left out."""
+
+Command = Callable[..., None]
+
+
+def command(request: type[Request], *more: type[Request]) -> Callable[[Command], Command]:
+    """Return a decorator that gives a function the options of some requests.
+
+    The function is called with the given values of the first request, unparsed, as it may have to merge them with
+    those of a file, and with an object of each further type. Its docstring is the command's help.
+
+    Args:
+        request: A class of `ortune.requests`.
+        more: Further ones.
+    """
+    types = (request, *more)
+    declared = sort_options({name: each for one in types for name, each in options_of(one).items()})
+    arguments = {name: each.flag for name, each in declared.items() if each.option.positional}
+
+    def decorate(run: Command) -> Command:
+        @functools.wraps(run)
+        def wrapper(**given: Any) -> None:
+            given = {name: value for name, value in given.items() if value is not None and value != []}
+            try:
+                first, *rest = ({name: given[name] for name in options_of(one) if name in given} for one in types)
+                run(first, *(make_request(one, values, "cli") for one, values in zip(more, rest, strict=True)))
+            except OrtuneError as error:
+                if error.option in arguments:
+                    error.message = f"{arguments[error.option]} {error.message}"
+                    error.option = ""
+                raise
+
+        # Typer reads the parameters from the signature.
+        wrapper.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            list(map(make_parameter, declared.values()))
+        )
+        wrapper.__annotations__ = {}
+        return wrapper
+
+    return decorate
+
+
+def make_parameter(declared: DeclaredOption) -> inspect.Parameter:
+    """Return an option as the parameter of a Typer command. None stands for an option that was not given."""
+    option = declared.option
+    kind: Any = bool if option.is_switch else list[str] if option.repeatable else str
+    text = spell_options(option.help, spell_as_flag)
+    text += " Can be repeated." if option.repeatable and not option.positional else ""
+    text += f" [default: {option.default}]" if option.default else ""
+    if option.positional:
+        info = typer.Argument(metavar=escape(option.metavar), help=escape(text), show_default=False)
+    else:
+        info = typer.Option(
+            *option.flags,
+            f"{declared.flag}/--no-{declared.key}" if option.negatable else declared.flag,
+            metavar=escape(option.metavar),
+            help=escape(text),
+            show_default=False,
+            rich_help_panel=option.panel,
+        )
+    return inspect.Parameter(
+        declared.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        annotation=Annotated[kind if declared.required else kind | None, info],
+        default=inspect.Parameter.empty if declared.required else None,
+    )
+
+
+def escape(text: str) -> str:
+    """Return a text without markup, of which Rich knows `[...]`."""
+    return text.replace("[", "\\[")

@@ -1,0 +1,19 @@
+"""What commands print to stdout for other programs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+def encode_json(value: object, enc_hook: Callable[[Any], Any] | None = None) -> bytes:
+    """Return a value as indented JSON; `enc_hook` converts types that msgspec does not know."""
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(value, enc_hook=enc_hook), indent=2) + b"\n"
+
+
+def print_json(value: object, enc_hook: Callable[[Any], Any] | None = None) -> None:
+    """Print a value as indented JSON to stdout."""
+    sys.stdout.buffer.write(encode_json(value, enc_hook))

@@ -1,0 +1,185 @@
+"""Every option is declared once, and each interface offers it under its name."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.main import get_command
+
+import ortune
+from docs.generate import describe_interface, describe_options
+from ortune.cli import app
+from ortune.errors import UsageError, spell_as_flag, spell_in_python, spell_in_toml
+from ortune.gate.file import read_gates
+from ortune.options import (
+    DeclaredOption,
+    make_request,
+    options_of,
+    parse_dims,
+    parse_duration_s,
+    parse_shapes,
+)
+from ortune.requests import COMMANDS, BenchRequest, GateRequest, SearchRequest, VerifyRequest
+from tests.conftest import ROOT, run_ortune
+
+PYTHON = {"search": SearchRequest, "bench": BenchRequest, "verify": VerifyRequest, "gate": GateRequest}
+"""Requests of the public functions."""
+
+
+def declared_of(command: str) -> dict[str, DeclaredOption]:
+    return {name: each for request in COMMANDS[command] for name, each in options_of(request).items()}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_command_line_offers_what_is_declared(command: str) -> None:
+    context = typer.Context(get_command(app))
+    parameters = {
+        each.name: set(each.opts + each.secondary_opts)
+        for each in get_command(app).get_command(context, command).params  # type: ignore[attr-defined]
+    }
+    expected = {}
+    for name, each in declared_of(command).items():
+        flags = {*each.option.flags, each.flag, *([f"--no-{each.key}"] if each.option.negatable else [])}
+        expected[name] = {name} if each.option.positional else flags
+    assert parameters == expected
+
+
+@pytest.mark.parametrize("name", PYTHON)
+def test_python_offers_what_is_declared(name: str) -> None:
+    parameters = set(inspect.signature(getattr(ortune, name)).parameters) - {"progress"}
+    offered = {each.name for each in options_of(PYTHON[name]).values() if "python" in each.option.interfaces}
+    assert parameters == offered
+    document = inspect.getdoc(getattr(ortune, name)) or ""
+    assert all(re.search(rf"^    {parameter}: ", document, re.MULTILINE) for parameter in offered)
+
+
+def test_the_file_offers_what_is_declared(tmp_path: Path) -> None:
+    path = tmp_path / "ortune.toml"
+    for each in options_of(GateRequest).values():
+        # A value that no option takes is refused with the key, which is therefore known.
+        path.write_text(f"[gate.a]\nbase = 'b'\n{'' if each.key == 'base' else f'{each.key} = [[1]]'}\n")
+        if each.key == "base":
+            assert read_gates(str(path))[0].base == "b"
+            continue
+        with pytest.raises(UsageError) as caught:
+            read_gates(str(path))
+        assert caught.value.message.startswith(f"{path}, line 3: {each.key} ")
+        assert "is not an option" not in caught.value.message
+
+
+def test_generated_files_are_up_to_date() -> None:
+    assert (ROOT / "docs/options.md").read_text() == describe_options()
+    assert (ROOT / "ortune/__init__.pyi").read_text() == describe_interface()
+
+
+def test_all_options_are_in_the_reference() -> None:
+    text = (ROOT / "docs/options.md").read_text()
+    for command in COMMANDS:
+        section = text.split(f"\n## ortune {command}\n")[1].split("\n## ")[0]
+        rows = [line for line in section.splitlines() if line.startswith("| `")]
+        assert len(rows) == len(declared_of(command))
+
+
+class TestValues:
+    @pytest.mark.parametrize(
+        ("value", "seconds"),
+        [("90", 90), ("90s", 90), ("1.5m", 90), ("1m30s", 90), ("1h", 3600), ("250ms", 0.25), (60, 60), (2.5, 2.5)],
+    )
+    def test_durations(self, value: Any, seconds: float) -> None:
+        assert parse_duration_s(value) == seconds
+
+    @pytest.mark.parametrize("value", ["", "soon", "1 fortnight", "-5s", "0s", 0, -1, True, None, float("nan")])
+    def test_what_is_not_a_duration(self, value: Any) -> None:
+        with pytest.raises(UsageError):
+            parse_duration_s(value)
+
+    def test_dims_and_shapes_in_each_form(self) -> None:
+        for value in ({"batch": [1, 8]}, {"batch": (1, 8)}, "batch=1,8", ["batch=1,8"]):
+            assert parse_dims(value) == {"batch": (1, 8)}
+        for value in ({"x": (1, 3)}, {"x": [1, 3]}, "x=1x3", ["x=1,3"]):
+            assert parse_shapes(value) == {"x": (1, 3)}
+        assert parse_shapes("x=") == {"x": ()}
+
+    def test_the_same_request_from_each_interface(self) -> None:
+        typed: dict[str, Any] = {"model": "m", "clients": 2, "budget": 60, "dim": {"b": 4}, "limit": ["p99<20ms"]}
+        texts: dict[str, Any] = {"model": "m", "clients": "2", "budget": "1m", "dim": ["b=4"], "limit": ["p99<20ms"]}
+        assert make_request(SearchRequest, typed) == make_request(SearchRequest, texts, "cli")
+
+    def test_knobs_are_values_in_python_and_texts_elsewhere(self) -> None:
+        asked: dict[str, Any] = {"model": "m", "tune": {"intra_op_num_threads": [1, 2]}}
+        typed = make_request(SearchRequest, {**asked, "fix": {"session.intra_op.allow_spinning": "0"}})
+        texts = make_request(
+            SearchRequest,
+            {"model": "m", "tune": ["intra_op_num_threads=1,2"], "fix": ["session.intra_op.allow_spinning=0"]},
+            "cli",
+        )
+        assert typed == texts
+        assert typed.tune == {"intra_op_num_threads": (1, 2)}
+
+
+class TestFaults:
+    """A fault names the option as the user wrote it."""
+
+    def test_spellings(self) -> None:
+        error = UsageError("-1: must be positive.", "Write {max_slowdown=3%}.", option="max_slowdown")
+        assert error.render(spell_as_flag) == (
+            "--max-slowdown -1: must be positive.",
+            "Write --max-slowdown 3%.",
+        )
+        assert error.render(spell_in_toml, "ortune.toml, line 3") == (
+            "ortune.toml, line 3: max-slowdown -1: must be positive.",
+            'Write max-slowdown = "3%".',
+        )
+        assert error.render(spell_in_python)[1] == 'Write max_slowdown="3%".'
+
+    def test_in_python(self) -> None:
+        with pytest.raises(UsageError, match=r"^budget -1s: is not a duration"):
+            ortune.search("model.onnx", budget="-1s")
+        with pytest.raises(UsageError, match=r"^budgets is not an option.*\nDid you mean budget\?"):
+            ortune.search("model.onnx", budgets=1)  # type: ignore[call-arg]
+        with pytest.raises(UsageError, match=r"^seed 1.5: is not a whole number"):
+            ortune.search("model.onnx", seed=1.5)  # type: ignore[arg-type]
+
+    def test_on_the_command_line(self) -> None:
+        done = run_ortune("search", "model.onnx", "--budget", "soon")
+        assert done.returncode == 2
+        assert "--budget soon: is not a duration" in done.stderr
+
+    def test_in_a_file(self, tmp_path: Path) -> None:
+        path = tmp_path / "ortune.toml"
+        path.write_text('[gate]\nclients = "two"\n\n[gate.a]\nbase = "b"\n')
+        done = run_ortune("gate", "--all", "--file", str(path))
+        assert done.returncode == 2
+        assert f"{path}, line 2: clients two: is not a whole number" in " ".join(done.stderr.split())
+
+
+class TestPrecedence:
+    """The command line takes precedence over the gate, the gate over what all gates share."""
+
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> str:
+        path = tmp_path / "ortune.toml"
+        path.write_text('[gate]\nseed = 5\nbusy = true\nclients = 2\n\n[gate.a]\nbase = "b"\nclients = 3\n')
+        return str(path)
+
+    def test_file(self, path: str) -> None:
+        (gate,) = read_gates(path)
+        assert (gate.name, gate.seed, gate.busy, gate.clients) == ("a", 5, True, 3)
+
+    def test_a_seed_of_0_on_the_command_line_wins(self, path: str) -> None:
+        (gate,) = read_gates(path, (), {"seed": "0", "clients": "1"})
+        assert (gate.seed, gate.clients) == (0, 1)
+
+
+def test_defaults_of_fields_are_valid_values() -> None:
+    for requests in COMMANDS.values():
+        for request in requests:
+            for name, declared in options_of(request).items():
+                default = getattr(request, name, None)
+                if not declared.option.is_switch and isinstance(default, (int, float, str)):
+                    assert declared.option.parse(default) == default
