@@ -14,9 +14,10 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    session.install("ruff>=0.9")
+    session.install("ruff>=0.9", "codespell>=2.4")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
+    session.run("codespell")
 
 
 @nox.session
