@@ -996,7 +996,7 @@ class ReportRequest(QuietOptions):
     ] = ()
 
 
-class DoctorOptions(InputsOptions):
+class DoctorRequest(InputsOptions):
     """Options of `ortune doctor`."""
 
     model: Model
@@ -1014,17 +1014,16 @@ class DoctorOptions(InputsOptions):
     ] = ()
 
 
-class ProfileOptions(InputsOptions):
+class ProfileRequest(InputsOptions):
     """Options of `ortune profile`."""
 
     model: Model
     config: Annotated[
-        str | None,
+        Any,
         Option(
             help="A record to compare with the default.",
             metavar="[CONFIG]",
             positional=True,
-            parse=parse_text,
             interfaces=CLI_ONLY,
         ),
     ] = None
@@ -1083,8 +1082,8 @@ COMMANDS: Mapping[str, tuple[type[Request], ...]] = {
     "bench": (BenchRequest, ConsoleOptions),
     "space": (SpaceRequest, JsonOptions),
     "knobs": (KnobsRequest, JsonOptions),
-    "profile": (ProfileOptions, JsonOptions),
-    "doctor": (DoctorOptions, JsonOptions),
+    "profile": (ProfileRequest, JsonOptions),
+    "doctor": (DoctorRequest, JsonOptions),
     "host": (HostRequest, JsonOptions),
 }
 """What each command takes: the request first, then what concerns the command line alone."""

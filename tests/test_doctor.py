@@ -24,12 +24,13 @@ from ortune.doctor.checks import CHECKS, Check, run_checks
 from ortune.doctor.checks.graph import check_constants, check_layout, check_overhead
 from ortune.doctor.checks.loading import check_creation, check_opset
 from ortune.doctor.checks.placement import check_cuda_graphs, check_providers
-from ortune.doctor.examine import DoctorRequest, add_runtime_facts, examine, find_providers
+from ortune.doctor.examine import add_runtime_facts, examine, find_providers
 from ortune.doctor.facts import Missing, ModelFacts
 from ortune.doctor.findings import DoctorFinding, ok, warn
 from ortune.doctor.optimized_graph import AssignedNode
 from ortune.errors import InputsError, ModelError, UsageError, spell_as_flag
 from ortune.model.graph import Graph, GraphInput, Node, Weight, read_graph
+from ortune.requests import DoctorRequest
 from ortune.worker import Runtime
 from ortune.workload import InputOptions
 from tests.conftest import ROOT, TINY_CNN, run_ortune
@@ -406,7 +407,7 @@ def save_shapes(path: Path) -> Path:
 
 def test_shapes_that_are_computed_in_every_run(tmp_path: Path) -> None:
     path = save_shapes(tmp_path / "m.onnx")
-    diagnosis = examine(DoctorRequest(model=str(path), inputs=InputOptions(dims={"batch": (3,)})))
+    diagnosis = examine(DoctorRequest(model=str(path), dim={"batch": (3,)}))
     found = {finding.check: finding for finding in diagnosis.findings}
     assert found["shapes"].severity == "advice"
     assert "batch" in found["shapes"].what
@@ -456,7 +457,7 @@ def test_large_constants_in_nodes() -> None:
 
 
 def test_a_provider_that_takes_nothing(clean: Path) -> None:
-    diagnosis = examine(DoctorRequest(model=str(clean), providers=("azure",)))
+    diagnosis = examine(DoctorRequest(model=str(clean), provider=("azure",)))
     found = {finding.check: finding for finding in diagnosis.findings}
     assert found["providers"].severity == "problem"
     assert "takes none of" in found["providers"].what
@@ -556,13 +557,13 @@ def test_a_model_that_does_not_run_on_guessed_inputs_is_reported(tmp_path: Path)
     assert skipped.check == "overhead"
     assert "x 1x128" in skipped.why
     assert skipped.fix == "Pass sizes with --shape or data with --inputs"
-    right = examine(DoctorRequest(model=str(path), inputs=InputOptions(shapes={"x": (7, 11)})))
+    right = examine(DoctorRequest(model=str(path), shape={"x": (7, 11)}))
     assert right.skipped == ()
 
 
 def test_inputs_that_the_user_asks_for_must_fit(clean: Path) -> None:
     with pytest.raises(InputsError, match="no dimension"):
-        examine(DoctorRequest(model=str(clean), inputs=InputOptions(dims={"batch": (1,)})))
+        examine(DoctorRequest(model=str(clean), dim={"batch": (1,)}))
 
 
 def test_inputs_that_cannot_be_made_are_reported(tmp_path: Path) -> None:

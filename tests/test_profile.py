@@ -19,7 +19,6 @@ from ortune.knobs import DEFAULT, Config
 from ortune.profile.run import ProfileRequest, profile
 from ortune.profile.trace import Breakdown, EventArguments, TraceEvent, break_down, read_trace, split_runs
 from ortune.record.files import encode_record, read_record
-from ortune.workload import InputOptions
 from tests.conftest import ROOT, TINY_CNN, TINY_ENCODER, run_ortune
 from tests.records import make_record
 
@@ -151,7 +150,7 @@ def save_nested(path: Path) -> Path:
 
 
 def test_a_real_trace_with_a_loop(tmp_path: Path) -> None:
-    request = ProfileRequest(model=str(save_nested(tmp_path / "m.onnx")), runs=5, folder=tmp_path / "p")
+    request = ProfileRequest(model=str(save_nested(tmp_path / "m.onnx")), runs=5, output=tmp_path / "p")
     (found,) = profile(request).configs
     assert found.breakdown is not None
     assert found.breakdown.n_runs == 5
@@ -183,7 +182,7 @@ def test_foreign_files_are_not_changed(tmp_path: Path, name: str) -> None:
     folder.mkdir()
     (folder / name).write_text('{"my": "data"}')
     with pytest.raises(UsageError, match=rf"contains {name}, which was not written by ortune"):
-        profile(ProfileRequest(model=str(TINY_CNN), runs=1, folder=folder))
+        profile(ProfileRequest(model=str(TINY_CNN), runs=1, output=folder))
     assert [path.name for path in folder.iterdir()] == [name]
     assert (folder / name).read_text() == '{"my": "data"}'
 
@@ -191,20 +190,20 @@ def test_foreign_files_are_not_changed(tmp_path: Path, name: str) -> None:
 def test_folders_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="there is a file of that name"):
-        profile(ProfileRequest(model=str(TINY_CNN), folder=tmp_path / "file"))
+        profile(ProfileRequest(model=str(TINY_CNN), output=tmp_path / "file"))
     with pytest.raises(UsageError, match="there is no folder"):
-        profile(ProfileRequest(model=str(TINY_CNN), folder=tmp_path / "a" / "b"))
+        profile(ProfileRequest(model=str(TINY_CNN), output=tmp_path / "a" / "b"))
 
 
 def test_invalid_requests_are_rejected() -> None:
     with pytest.raises(UsageError, match="runs 0: must be at least 1"):
         profile(ProfileRequest(model=str(TINY_CNN), runs=0))
     with pytest.raises(UsageError, match="batch=1,2: a profile covers one size"):
-        profile(ProfileRequest(model=str(TINY_ENCODER), inputs=InputOptions(dims={"batch": (1, 2)})))
+        profile(ProfileRequest(model=str(TINY_ENCODER), dim={"batch": (1, 2)}))
     record = read_record(EXAMPLE)
     other = msgspec.structs.replace(record.model, digest="sha256:" + "0" * 64)
     with pytest.raises(RecordError, match="for another model"):
-        profile(ProfileRequest(model=str(TINY_CNN), record=msgspec.structs.replace(record, model=other)))
+        profile(ProfileRequest(model=str(TINY_CNN), config=msgspec.structs.replace(record, model=other)))
 
 
 def test_a_model_that_does_not_run_leaves_no_folder(tmp_path: Path) -> None:
@@ -220,12 +219,12 @@ def test_a_model_that_does_not_run_leaves_no_folder(tmp_path: Path) -> None:
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
     folder = tmp_path / "p"
     with pytest.raises(InputsError, match="does not run"):
-        profile(ProfileRequest(model=str(path), folder=folder))
+        profile(ProfileRequest(model=str(path), output=folder))
     assert not folder.exists()
     graph.node[0].op_type = "Foo"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
     with pytest.raises(ModelError, match="cannot load"):
-        profile(ProfileRequest(model=str(path), folder=folder))
+        profile(ProfileRequest(model=str(path), output=folder))
     assert not folder.exists()
 
 
@@ -238,7 +237,7 @@ def test_a_config_is_compared_with_the_default(tmp_path: Path) -> None:
         environment={"ORTUNE_TEST_OF_PROFILE": "1"},
     )
     record = make_record(TINY_CNN, config)
-    found = profile(ProfileRequest(model=str(TINY_CNN), record=record, runs=3, folder=tmp_path / "p"))
+    found = profile(ProfileRequest(model=str(TINY_CNN), config=record, runs=3, output=tmp_path / "p"))
     default, tuned = found.configs
     assert (default.name, default.config, tuned.name, tuned.config) == ("default", DEFAULT, "tuned", config)
     assert default.breakdown is not None
@@ -255,7 +254,7 @@ def test_a_config_that_fails_is_a_value(tmp_path: Path) -> None:
     config = Config(
         session_options={"intra_op_num_threads": 2}, session_config={"session.intra_op_thread_affinities": "x"}
     )
-    request = ProfileRequest(model=str(TINY_CNN), record=make_record(TINY_CNN, config), runs=2, folder=tmp_path / "p")
+    request = ProfileRequest(model=str(TINY_CNN), config=make_record(TINY_CNN, config), runs=2, output=tmp_path / "p")
     default, tuned = profile(request).configs
     assert default.breakdown is not None
     assert tuned.failure is not None

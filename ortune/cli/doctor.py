@@ -8,17 +8,15 @@ from ortune.cli.command import Values, command
 from ortune.cli.output import print_json
 from ortune.errors import ExitCode, spell_as_flag
 from ortune.options import make_request
-from ortune.requests import DoctorOptions, JsonOptions
+from ortune.requests import DoctorRequest, JsonOptions
 
 
-@command(DoctorOptions, JsonOptions)
+@command(DoctorRequest, JsonOptions)
 def doctor(values: Values, output: JsonOptions) -> None:
     """Diagnose what slows MODEL down in ONNX Runtime, and suggest fixes."""
-    from ortune.doctor.examine import DoctorRequest, examine
+    from ortune.doctor.examine import examine
 
-    options = make_request(DoctorOptions, values, "cli")
-    request = DoctorRequest(model=options.model, providers=options.provider, inputs=options.input_options)
-    diagnosis = examine(request).render(spell_as_flag)
+    diagnosis = examine(make_request(DoctorRequest, values, "cli")).render(spell_as_flag)
     if output.json:
         print_json(diagnosis)
     else:

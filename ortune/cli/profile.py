@@ -8,26 +8,15 @@ from ortune.cli.command import Values, command
 from ortune.cli.output import print_json
 from ortune.errors import ExitCode
 from ortune.options import make_request
-from ortune.requests import JsonOptions, ProfileOptions
+from ortune.requests import JsonOptions, ProfileRequest
 
 
-@command(ProfileOptions, JsonOptions)
+@command(ProfileRequest, JsonOptions)
 def profile(values: Values, output: JsonOptions) -> None:
     """Show which operators of MODEL take the time, with ONNX Runtime's default and with CONFIG."""
-    from ortune.profile.run import ProfileRequest
     from ortune.profile.run import profile as run
-    from ortune.record.files import read_record
 
-    options = make_request(ProfileOptions, values, "cli")
-    found = run(
-        ProfileRequest(
-            model=options.model,
-            record=read_record(options.config) if options.config is not None else None,
-            runs=options.runs,
-            folder=options.output,
-            inputs=options.input_options,
-        )
-    )
+    found = run(make_request(ProfileRequest, values, "cli"))
     if output.json:
         print_json(found)
     else:

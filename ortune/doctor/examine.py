@@ -22,6 +22,7 @@ from ortune.errors import HostError, InputsError, ModelError, UsageError
 from ortune.knobs.config import CPU, alias_of
 from ortune.model import read_model
 from ortune.model.graph import Graph, read_graph
+from ortune.requests import DoctorRequest
 from ortune.worker import Failure, Runtime
 from ortune.worker.runtime import read_installed_runtime
 from ortune.workload import Feed, InputOptions, make_feed
@@ -38,20 +39,6 @@ ONLY_IF_NAMED = frozenset(
 """Providers that are checked only if the user names them."""
 
 
-class DoctorRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of `ortune doctor`.
-
-    Attributes:
-        model: Path of the ONNX file.
-        providers: Execution providers that the model is meant for; empty for those that work here.
-        inputs: Shapes and data of the inputs.
-    """
-
-    model: str
-    providers: tuple[str, ...] = ()
-    inputs: InputOptions = InputOptions()
-
-
 def examine(request: DoctorRequest) -> Diagnosis:
     """Run all checks on a model.
 
@@ -65,11 +52,11 @@ def examine(request: DoctorRequest) -> Diagnosis:
     runtime = read_installed_runtime()
     if runtime is None:
         raise HostError("onnxruntime cannot be imported.", "Install it: pip install onnxruntime.")
-    providers = find_providers(request.providers, runtime)
+    providers = find_providers(request.provider, runtime)
     facts = ModelFacts(
-        path=request.model, original=original, providers=providers, providers_named=bool(request.providers)
+        path=request.model, original=original, providers=providers, providers_named=bool(request.provider)
     )
-    feed = prepare_feed(request.model, request.inputs)
+    feed = prepare_feed(request.model, request.input_options)
     if isinstance(feed, Missing):
         facts = msgspec.structs.replace(facts, missing={"run_ns": feed})
     size_bytes = Path(request.model).stat().st_size + sum(file.found_bytes or 0 for file in original.data_files)

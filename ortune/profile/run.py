@@ -14,8 +14,9 @@ from ortune.knobs import DEFAULT, Config
 from ortune.model import ModelInfo, compute_digest, read_model
 from ortune.profile.record_trace import TraceRequest, record_in_child
 from ortune.profile.trace import Breakdown, break_down, read_trace, split_runs
-from ortune.record.files import check_digest
+from ortune.record.files import check_digest, read_record
 from ortune.record.schema import Record
+from ortune.requests import ProfileRequest
 from ortune.worker import Failure
 from ortune.workload import Feed, InputData, InputOptions, make_feed
 from ortune.workload.inputs import explain_failure
@@ -36,24 +37,6 @@ TRACE_NAMES = (f"{DEFAULT_NAME}.json", f"{TUNED_NAME}.json")
 
 TRACE_MARK = b'"cat"'
 """Occurs in the first event of every trace."""
-
-
-class ProfileRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of `ortune profile`.
-
-    Attributes:
-        model: Path of the ONNX file.
-        record: Record of the config to compare with the default, or None.
-        runs: Runs of each config, or None for about three seconds.
-        folder: Folder for the traces, or None for a folder named after the model.
-        inputs: Shapes and data of the inputs.
-    """
-
-    model: str
-    record: Record | None = None
-    runs: int | None = None
-    folder: Path | None = None
-    inputs: InputOptions = InputOptions()
 
 
 class ConfigProfile(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,23 +67,22 @@ def profile(request: ProfileRequest) -> Profile:
         InputsError: The model does not run on the inputs.
         MeasureError: The trace cannot be read.
     """
-    if request.runs is not None and request.runs < 1:
-        raise UsageError(f"{request.runs}: must be at least 1.", option="runs")
     model = read_model(request.model)
-    if request.record is not None:
-        check_digest(request.record, model.path, compute_digest(model.files))
-    feed = make_feed(model, choose_inputs(request.inputs, request.record))
+    record = request.config if isinstance(request.config, Record | None) else read_record(request.config)
+    if record is not None:
+        check_digest(record, model.path, compute_digest(model.files))
+    feed = make_feed(model, choose_inputs(request.input_options, record))
     if feed.n_cases > 1:
-        sizes = "; ".join(f"{name}={','.join(map(str, sizes))}" for name, sizes in request.inputs.dims.items())
+        sizes = "; ".join(f"{name}={','.join(map(str, sizes))}" for name, sizes in request.dim.items())
         raise UsageError(
             f"{sizes}: a profile covers one size.",
             "Profile one size at a time, each with its own {output=FOLDER}.",
             option="dim",
         )
-    folder = request.folder or Path(f"{Path(request.model).stem}.profile")
+    folder = request.output or Path(f"{Path(request.model).stem}.profile")
     configs = {DEFAULT_NAME: DEFAULT}
-    if request.record is not None:
-        configs[TUNED_NAME] = request.record.config
+    if record is not None:
+        configs[TUNED_NAME] = record.config
     profiles: list[ConfigProfile] = []
     with prepare_folder(folder) as scratch:
         feed.save(scratch / FEED_FILE)
