@@ -197,7 +197,7 @@ def test_folders_that_cannot_be_created(tmp_path: Path) -> None:
 
 def test_invalid_requests_are_rejected() -> None:
     with pytest.raises(UsageError, match="runs 0: must be at least 1"):
-        profile(ProfileRequest(model=str(TINY_CNN), runs=0))
+        make_request(ProfileRequest, {"model": str(TINY_CNN), "runs": "0"}, "cli")
     with pytest.raises(UsageError, match="batch=1,2: a profile covers one size"):
         profile(ProfileRequest(model=str(TINY_ENCODER), dim={"batch": (1, 2)}))
     record = read_record(EXAMPLE)
