@@ -129,10 +129,12 @@ def write_reports(results: Results, reports: GateReportOptions) -> None:
                 file.write(render_markdown(results) + "\n")
         except OSError as error:
             sys.stderr.write(f"ortune: cannot write $GITHUB_STEP_SUMMARY ({summary}): {error.strerror}\n")
-    if os.environ.get("GITHUB_ACTIONS") == "true" and not reports.json:
+    if os.environ.get("GITHUB_ACTIONS") == "true":
         from ortune.gate.reporters.github import render_annotations
 
-        sys.stdout.write(render_annotations(results))
+        # GitHub reads annotations from both streams.
+        is_taken = reports.json or "-" in (reports.junit, reports.markdown)
+        (sys.stderr if is_taken else sys.stdout).write(render_annotations(results))
     if reports.history is not None:
         from ortune.gate.reporters.history import append_history
 
