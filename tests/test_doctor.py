@@ -32,7 +32,6 @@ from ortune.errors import InputsError, ModelError, UsageError, spell_as_flag
 from ortune.model.graph import Graph, GraphInput, Node, Weight, read_graph
 from ortune.requests import DoctorRequest
 from ortune.worker import Runtime
-from ortune.workload import InputOptions
 from tests.conftest import ROOT, TINY_CNN, run_ortune
 
 FLOAT = TensorProto.FLOAT

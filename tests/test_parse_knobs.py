@@ -13,9 +13,10 @@ from ortune.errors import UsageError
 from ortune.host import Quota
 from ortune.host.allocators import find_allocators
 from ortune.knobs import CPU, KNOBS, Candidate, SearchSpace, SpaceOptions, build_space
-from ortune.knobs.parse_knobs import check_fix, check_only, check_tune, parse_fix, parse_only, parse_tune
+from ortune.knobs.parse_knobs import check_fix, check_only, check_tune, split_fix, split_tune
 from ortune.knobs.providers import PROVIDERS
 from ortune.knobs.space import MAX_CANDIDATES
+from ortune.options import parse_names
 from ortune.record.files import read_record
 from ortune.workload import APPROXIMATE_TOLERANCE
 from tests.conftest import TINY_CNN, run_ortune
@@ -24,6 +25,21 @@ from tests.simulation import make_host, make_model
 SPIN = "session.intra_op.spin_duration_us"
 BACKOFF = "session.intra_op.spin_backoff_max"
 AFFINITY = "session.intra_op_thread_affinities"
+
+
+def parse_tune(texts: list[str], *, approximate: bool = False) -> dict[str, Any]:
+    """Values as `--tune` gives them."""
+    return dict(check_tune(split_tune(texts), approximate=approximate))
+
+
+def parse_fix(texts: list[str], *, approximate: bool = False) -> dict[str, Any]:
+    """Values as `--fix` gives them."""
+    return dict(check_fix(split_fix(texts), approximate=approximate))
+
+
+def parse_only(texts: list[str]) -> tuple[str, ...]:
+    """Names as `--only` gives them."""
+    return check_only(parse_names(texts))
 
 
 def space_of(n_cores: int = 4, model: Any = None, **options: Any) -> SearchSpace:

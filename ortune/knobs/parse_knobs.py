@@ -1,7 +1,7 @@
 """Reads what the user says about knobs: values to try, fixed values, and the only knobs to try.
 
-`check_tune`, `check_fix` and `check_only` check values of Python callers, typed or as text. `parse_tune`, `parse_fix`
-and `parse_only` do the same for texts of the command line.
+`split_tune` and `split_fix` split texts of the command line. `check_tune`, `check_fix` and `check_only` check names and
+values, typed or as text.
 """
 
 from __future__ import annotations
