@@ -347,8 +347,8 @@ class TestCommand:
             (["--provider", "cuad"], "Did you mean cuda?"),
             (["--provider", ""], "not a list"),
             (["--tune", "cuda.device_id=1"], "Add --provider cuda"),
-            (["--sessions", "3", "--clients", "4"], "multiple of 3"),
-            (["--sessions", "0"], "between 1 and"),
+            (["--sessions", "3", "--clients", "4"], "multiple of --sessions 3"),
+            (["--sessions", "0"], "must be from 1 to 64"),
         ],
     )
     def test_illegal_input_gets_a_message(self, arguments: list[str], message: str, tmp_path: Path) -> None:

@@ -16,9 +16,11 @@ from onnx import TensorProto, helper, numpy_helper
 from ortune.console.profile import make_ops_table
 from ortune.errors import InputsError, MeasureError, ModelError, RecordError, UsageError
 from ortune.knobs import DEFAULT, Config
-from ortune.profile.run import ProfileRequest, profile
+from ortune.options import make_request
+from ortune.profile.run import profile
 from ortune.profile.trace import Breakdown, EventArguments, TraceEvent, break_down, read_trace, split_runs
 from ortune.record.files import encode_record, read_record
+from ortune.requests import ProfileRequest
 from tests.conftest import ROOT, TINY_CNN, TINY_ENCODER, run_ortune
 from tests.records import make_record
 

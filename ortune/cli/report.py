@@ -23,7 +23,7 @@ def report(values: Values) -> None:
         show_warning(make_console(stderr=True), warn_broken_line(request.history, number))
     entries = choose_entries(found, request.only)
     if request.output is not None:
-        draw(entries, Path(request.output))
+        draw_history(entries, Path(request.output))
     if not request.quiet:
         from ortune.console.report import show_history
 

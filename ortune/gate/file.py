@@ -1,6 +1,6 @@
 """Gates of `ortune.toml`, or of `[tool.ortune]` in pyproject.toml.
 
-Keys of `[gate]` apply to all gates, keys of `[gate.NAME]` to one. They are the options of `ortune.requests.GateRequest`.
+Keys of `[gate]` apply to all gates, keys of `[gate.NAME]` to one. They are the options of `GateRequest`.
 """
 
 from __future__ import annotations
