@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.host import describe_host, note_noise
-from benchmarks.inputs import inputs_of
+from benchmarks.inputs import shapes_of
 from models.build import build
 from ortune.compare.evaluate import evaluate
 from ortune.compare.open import open_comparison, prepare_comparison
@@ -31,7 +31,7 @@ MODELS = ("tiny_regressor", "squeezenet", "ppocrv2_cls", "minilm_l6_int8")
 
 def compare_once(name: str, budget_s: float, seed: int) -> dict[str, object]:
     """Compare the default with itself once, and return what a search would claim."""
-    setup = prepare_comparison(str(build(name)), Goal(), inputs_of(name), seed=seed)
+    setup = prepare_comparison(str(build(name)), Goal(), shapes_of(name), seed=seed)
     with open_comparison(setup) as opened:
         runner = opened.runner
         plan = make_plan(opened.goal, opened.calibration, left_s=budget_s, free_bytes=opened.free_bytes)

@@ -36,7 +36,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from benchmarks.host import describe_host
-from benchmarks.inputs import inputs_of
+from benchmarks.inputs import shapes_of
 from benchmarks.landscape import Landscape, load_landscape
 from benchmarks.record import LANDSCAPES
 from benchmarks.replay import ReplayExecutor, open_replay
@@ -240,7 +240,7 @@ def make_gate(model: str, config: Config, command: tuple[str, ...], seed: int, b
         goal=Goal(),
         slowdowns={"p50": ALLOWED - 1},
         budget_s=budget_s,
-        inputs=inputs_of(model),
+        inputs=shapes_of(model),
         seed=seed,
     )
 

@@ -1,13 +1,11 @@
-"""What benchmarks feed to the models of models/manifest.toml."""
+"""Shapes of the inputs of the models of models/manifest.toml."""
 
 from __future__ import annotations
 
-from ortune.cli.options import parse_inputs
-
 from models.build import options
-from ortune.workload import InputOptions
+from ortune.options import parse_shapes
 
 
-def inputs_of(name: str) -> InputOptions:
-    """Return the shapes that the manifest gives for a model."""
-    return parse_inputs(None, [text for text in options(name) if text != "--shape"], None, 0)
+def shapes_of(name: str) -> dict[str, tuple[int, ...]]:
+    """Return the shapes that the manifest gives for a model, by input."""
+    return parse_shapes([text for text in options(name) if text != "--shape"])

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.host import describe_host
-from benchmarks.inputs import inputs_of
+from benchmarks.inputs import shapes_of
 from models.build import build
 from ortune.compare.block_plan import Pace, plan_block
 from ortune.compare.figures import compute_figure, percentiles
@@ -30,7 +30,8 @@ from ortune.compare.stats import clustered_interval
 from ortune.host import read_host
 from ortune.knobs import DEFAULT
 from ortune.model import read_model
-from ortune.tuning.prepare import SearchRequest, prepare
+from ortune.requests import SearchRequest
+from ortune.tuning.prepare import prepare
 from ortune.tuning.search import search
 from ortune.worker import BlockPlan, Failure
 from ortune.worker.executor import ProcessExecutor, launch_reference
@@ -65,7 +66,7 @@ BLOCKS = 4
 def compare(name: str, restarts: int) -> None:
     """Print the ratio of the two ways to measure one model."""
     host, model = read_host(), read_model(build(name))
-    feed = make_feed(model, inputs_of(name))
+    feed = make_feed(model, shapes_of(name))
     ratios: list[list[float]] = []
     bare_ns: list[float] = []
     with (
@@ -121,7 +122,9 @@ def generators() -> None:
             f"{clients} callers: {window.wall_ns / window.n_calls / 1e3:.3f} µs of wall time a call that does nothing"
         )
     for rate in (20, 50, 500):
-        plan = BlockPlan(load=make_load(rate=rate), duration_ns=10**10, lead_in_ns=10**8, min_calls=1, deadline_s=60)
+        plan = BlockPlan(
+            load=make_load(rate_per_s=rate), duration_ns=10**10, lead_in_ns=10**8, min_calls=1, deadline_s=60
+        )
         window = generate_load(lambda sample: None, [0], plan, read)
         p50, p99 = percentiles(window.latencies_ns, [50, 99])
         cpu_ns = (window.after - window.before) / window.n_calls
@@ -143,7 +146,7 @@ def main() -> None:
     for name in arguments.models:
         compare(name, arguments.restarts)
     for name in arguments.models:
-        request = SearchRequest(model=str(build(name)), budget_s=arguments.budget, inputs=inputs_of(name))
+        request = SearchRequest(model=str(build(name)), budget=arguments.budget, shape=shapes_of(name))
         record = search(prepare(request)).record
         for stage in record.search.stages:
             share = stage.inference_s / stage.wall_s

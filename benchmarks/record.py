@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.host import describe_host
-from benchmarks.inputs import inputs_of
+from benchmarks.inputs import shapes_of
 from benchmarks.landscape import N_QUANTILES, About, Recording
 from benchmarks.loads import cpu_quota
 from models.build import build
@@ -31,9 +31,10 @@ from ortune.compare.open import open_comparison
 from ortune.host import HostClass, read_host
 from ortune.knobs import Candidate
 from ortune.model import compute_digest
-from ortune.tuning.prepare import SearchRequest, prepare
+from ortune.requests import SearchRequest
+from ortune.tuning.prepare import prepare
 from ortune.worker import Block, BlockPlan, Executor, Failure, LiveCandidate
-from ortune.workload import Goal, make_goal, make_load
+from ortune.workload import Goal
 
 LANDSCAPES = Path(__file__).parent / "landscapes"
 
@@ -127,13 +128,14 @@ class Recorder:
 
 def record(arguments: argparse.Namespace, path: Path) -> None:
     """Record one landscape."""
-    goal = make_goal(make_load(arguments.clients, None, None), arguments.objective, None, ())
     request = SearchRequest(
         model=str(build(arguments.model)),
-        goal=goal,
+        clients=arguments.clients,
+        objective=arguments.objective,
         beside=arguments.beside,
-        inputs=inputs_of(arguments.model),
+        shape=shapes_of(arguments.model),
     )
+    goal = request.goal
     prepared = prepare(request)
     candidates = list(enumerate(prepared.space.candidates))
     quota = prepared.host.limits.quota

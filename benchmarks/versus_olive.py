@@ -30,7 +30,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.host import describe_host
-from benchmarks.inputs import inputs_of
+from benchmarks.inputs import shapes_of
 from models.build import build
 from ortune.compare.block_plan import plan_paired_run
 from ortune.compare.comparison import Speedup
@@ -41,7 +41,6 @@ from ortune.knobs import DEFAULT, Config, ids
 from ortune.knobs.canonical import canonical
 from ortune.tuning.prepare import PreparedSearch, SearchRequest, prepare
 from ortune.tuning.search import search
-from ortune.workload import InputOptions
 
 MODELS = ("squeezenet", "shufflenet", "squeezenet_qdq", "minilm_l6_int8")
 
@@ -204,7 +203,7 @@ def run_ortune(prepared: PreparedSearch, budget_s: float, seed: int) -> tuple[Co
     names = {each.name for each in dimensions}
     rules = tuple(rule for rule in prepared.space.rules if names.issuperset(rule.labels))
     space = msgspec.structs.replace(prepared.space, dimensions=dimensions, rules=rules)
-    request = msgspec.structs.replace(prepared.request, budget_s=budget_s, seed=seed)
+    request = prepared.request.replace(budget=budget_s, seed=seed)
     start_s = time.monotonic()
     outcome = search(msgspec.structs.replace(prepared, space=space, request=request, seed=seed)).outcome
     return outcome.config, time.monotonic() - start_s, outcome.speedup, outcome.verdict
@@ -244,11 +243,11 @@ def main() -> None:
     rows = []
     for name in arguments.models:
         folder = Path(tempfile.mkdtemp())
-        feed = prepare(SearchRequest(model=str(build(name)), inputs=inputs_of(name))).feed
+        feed = prepare(SearchRequest(model=str(build(name)), shape=shapes_of(name))).feed
         shapes = {key: list(value.array.shape) for key, value in feed.tensors.items()}
         model = folder / "model.onnx"
         inputs = fix_shapes(Path(build(name)), model, shapes)
-        prepared = prepare(SearchRequest(model=str(model), inputs=InputOptions()))
+        prepared = prepare(SearchRequest(model=str(model)))
         for seed in range(arguments.runs):
             olive, olive_s, n_points = run_olive(command, model, inputs, folder)
             # ORT_PARALLEL with one inter-op thread is sequential: as it is, it would count as not applied.

@@ -14,13 +14,13 @@ from ortune.apply.exec import STARTUP, make_environment
 from ortune.apply.inside import hook, settings
 from ortune.apply.inside.finder import OFF, PARTS, PLAN_VARIABLE
 from ortune.apply.inside.settings import combine
-from ortune.apply.messages import load_of
 from ortune.apply.plan import encode_plan, environment_of
 from ortune.errors import RecordError, UsageError
 from ortune.knobs import Config
 from ortune.record.files import read_record
 from ortune.record.schema import tried_by
 from ortune.record.select import Choice
+from ortune.requests import LoadOptions
 from ortune.workload import Load
 from tests.conftest import TINY_CNN, run_ortune
 from tests.records import EXAMPLE, make_record
@@ -96,8 +96,8 @@ class TestPieces:
             encode_plan({"rules": ["x" * 200_000]})
 
     def test_loads(self) -> None:
-        assert load_of(None, None, None) is None
-        assert load_of(4, None, None) == Load(scenario="multi-client", clients=4)
+        assert LoadOptions().given_load is None
+        assert LoadOptions(clients=4).given_load == Load(scenario="multi-client", clients=4)
 
     def test_the_options_of_both_parsers_are_the_same(self) -> None:
         """`--help` comes from typer, which does not run when there is a command."""

@@ -16,10 +16,9 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
-from ortune.cli.options import parse_duration_s
 
 import ortune
-from ortune.errors import RecordError, UsageError
+from ortune.errors import RecordError
 from ortune.record.files import encode_record, read_record
 from ortune.record.schema import SCHEMA
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
@@ -532,20 +531,6 @@ def wait_for(process: subprocess.Popen[str], text: str) -> None:
         if text in line:
             return
     pytest.fail(f"never said {text!r}")
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("60", 60), ("60s", 60), ("1.5m", 90), ("1m30s", 90), ("1h", 3600), ("500ms", 0.5), ("2 min", 120)],
-)
-def test_durations(text: str, seconds: float) -> None:
-    assert parse_duration_s(text, "--budget") == seconds
-
-
-@pytest.mark.parametrize("text", ["", "s", "1x", "-5s", "1s!", "one minute"])
-def test_what_is_no_duration(text: str) -> None:
-    with pytest.raises(UsageError, match="not a duration"):
-        parse_duration_s(text, "--budget")
 
 
 def test_the_version(tmp_path: Path) -> None:

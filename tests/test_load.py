@@ -46,7 +46,7 @@ def make_reader(clock: SimulatedClock) -> Callable[[bool], int]:
 @pytest.mark.parametrize("mean_ms", [5, 18, 30])
 def test_sojourn_times_match_a_queue(arrivals: str, clients: int, mean_ms: float) -> None:
     """50 requests per second, with service times for which the queue stays short, gets long, or grows without bound."""
-    load = make_load(clients=clients, rate=50, arrivals=arrivals)
+    load = make_load(clients=clients, rate_per_s=50, arrivals=arrivals)
     block = plan(load)
     services = [int(value) for value in np.random.default_rng(1).exponential(mean_ms * MS, 400)]
     clock = SimulatedClock()
@@ -62,7 +62,7 @@ def test_sojourn_times_match_a_queue(arrivals: str, clients: int, mean_ms: float
 
 
 def test_requests_that_are_given_up_count() -> None:
-    load = make_load(rate=100, arrivals="periodic")
+    load = make_load(rate_per_s=100, arrivals="periodic")
     clock = SimulatedClock()
     window = generate_load(
         make_sleep_call(clock), [40 * MS], plan(load, duration_ms=1000, lead_in_ms=0), make_reader(clock), clock
@@ -76,7 +76,7 @@ def test_requests_that_are_given_up_count() -> None:
 
 
 def test_free_callers_wait_for_the_next_arrival() -> None:
-    load = make_load(rate=10, arrivals="periodic")
+    load = make_load(rate_per_s=10, arrivals="periodic")
     clock = SimulatedClock()
     window = generate_load(make_sleep_call(clock), [3 * MS], plan(load), make_reader(clock), clock)
     assert set(window.latencies_ns.tolist()) == {3 * MS}
@@ -114,7 +114,7 @@ def test_back_to_back() -> None:
     assert window.cpu_between_ns is None
 
 
-@pytest.mark.parametrize("load", [Load(), make_load(clients=3), make_load(clients=2, rate=40)])
+@pytest.mark.parametrize("load", [Load(), make_load(clients=3), make_load(clients=2, rate_per_s=40)])
 def test_positions_are_those_of_the_samples(load: Load) -> None:
     clock = SimulatedClock()
     services = [2 * MS, 3 * MS, 5 * MS, 7 * MS]
@@ -124,7 +124,7 @@ def test_positions_are_those_of_the_samples(load: Load) -> None:
         assert [services[position] for position in window.positions] == window.latencies_ns.tolist()
 
 
-@pytest.mark.parametrize("load", [Load(), make_load(clients=3), make_load(clients=2, rate=40)])
+@pytest.mark.parametrize("load", [Load(), make_load(clients=3), make_load(clients=2, rate_per_s=40)])
 def test_exception_of_a_call_is_raised(load: Load) -> None:
     clock = SimulatedClock()
     n_calls = 0
@@ -145,7 +145,7 @@ def test_the_real_clock() -> None:
     import time
 
     calls: list[float] = []
-    for load in (Load(), make_load(clients=2), make_load(rate=200)):
+    for load in (Load(), make_load(clients=2), make_load(rate_per_s=200)):
         calls.clear()
         window = generate_load(
             lambda sample: calls.append(sample) or time.sleep(sample),  # type: ignore[func-returns-value]
@@ -162,7 +162,7 @@ def test_the_real_clock() -> None:
 )
 def test_arrivals_are_sorted_and_reproducible(rate: float, start: int, length: int, seed: int) -> None:
     for arrivals in ("poisson", "periodic"):
-        load = make_load(rate=f"{rate:.6f}", arrivals=arrivals)
+        load = make_load(rate_per_s=round(rate, 6), arrivals=arrivals)
         due = draw_arrivals(load, start, start + length, seed)
         assert (np.diff(due) >= 0).all()
         assert due[-1] >= start
@@ -170,7 +170,7 @@ def test_arrivals_are_sorted_and_reproducible(rate: float, start: int, length: i
 
 
 def test_poisson_arrivals_have_exponential_gaps_and_the_given_rate() -> None:
-    due = draw_arrivals(make_load(rate=100), 0, 200 * 10**9, 3)
+    due = draw_arrivals(make_load(rate_per_s=100), 0, 200 * 10**9, 3)
     gaps = np.diff(due)
     assert len(due) / 200 == pytest.approx(100, rel=0.03)
     assert gaps.std() / gaps.mean() == pytest.approx(1, rel=0.05)

@@ -141,19 +141,19 @@ class TestFaults:
         with pytest.raises(UsageError, match=r"^budget -1s: is not a duration"):
             ortune.search("model.onnx", budget="-1s")
         with pytest.raises(UsageError, match=r"^budgets is not an option.*\nDid you mean budget\?"):
-            ortune.search("model.onnx", budgets=1)  # type: ignore[call-arg]
+            ortune.search("model.onnx", budgets=1)
         with pytest.raises(UsageError, match=r"^seed 1.5: is not a whole number"):
-            ortune.search("model.onnx", seed=1.5)  # type: ignore[arg-type]
+            ortune.search("model.onnx", seed=1.5)
 
-    def test_on_the_command_line(self) -> None:
-        done = run_ortune("search", "model.onnx", "--budget", "soon")
+    def test_on_the_command_line(self, tmp_path: Path) -> None:
+        done = run_ortune("search", "model.onnx", "--budget", "soon", cwd=tmp_path)
         assert done.returncode == 2
         assert "--budget soon: is not a duration" in done.stderr
 
     def test_in_a_file(self, tmp_path: Path) -> None:
         path = tmp_path / "ortune.toml"
         path.write_text('[gate]\nclients = "two"\n\n[gate.a]\nbase = "b"\n')
-        done = run_ortune("gate", "--all", "--file", str(path))
+        done = run_ortune("gate", "--all", "--file", str(path), cwd=tmp_path)
         assert done.returncode == 2
         assert f"{path}, line 2: clients two: is not a whole number" in " ".join(done.stderr.split())
 

@@ -15,12 +15,14 @@ import msgspec
 import numpy as np
 import psutil
 import pytest
-from ortune.tuning.request import SearchRequest, prepare, search
 
 from ortune.errors import InputsError
 from ortune.knobs import DEFAULT, Config
 from ortune.model import read_model
 from ortune.record.schema import SCHEMA, Record
+from ortune.requests import SearchRequest
+from ortune.tuning.prepare import prepare
+from ortune.tuning.search import search
 from ortune.worker import Block, BlockPlan, Failure, LiveCandidate, cpu, readback
 from ortune.worker.cpu import busy_ns, foreign_share, read_memory, tick_ns
 from ortune.worker.executor import WORKER_COMMAND, ProcessExecutor, launch_reference
@@ -114,7 +116,9 @@ def test_block_contains_all_calls(worker: WorkerProcess) -> None:
     assert 10_000_000 < block.memory.steady_bytes <= block.memory.peak_bytes < 1_000_000_000
 
 
-@pytest.mark.parametrize("load", [make_load(clients=3), make_load(rate=200), make_load(rate=200, clients=2)])
+@pytest.mark.parametrize(
+    "load", [make_load(clients=3), make_load(rate_per_s=200), make_load(rate_per_s=200, clients=2)]
+)
 def test_block_under_each_load(worker: WorkerProcess, load: Load) -> None:
     block = worker.measure(msgspec.structs.replace(PLAN, load=load, duration_ns=100_000_000))
     assert isinstance(block, Block)
@@ -126,7 +130,7 @@ def test_block_under_each_load(worker: WorkerProcess, load: Load) -> None:
 
 
 def test_same_seed_gives_same_traffic(worker: WorkerProcess) -> None:
-    plan = msgspec.structs.replace(PLAN, load=make_load(rate=300), duration_ns=100_000_000)
+    plan = msgspec.structs.replace(PLAN, load=make_load(rate_per_s=300), duration_ns=100_000_000)
     counts = []
     for seed in (1, 1, 2, 3, 4):
         block = worker.measure(msgspec.structs.replace(plan, seed=seed))
@@ -303,8 +307,8 @@ def search_with_faulty_worker(folder: Path, knob: str, budget_s: float) -> tuple
     request = SearchRequest(
         model=str(TINY_CNN),
         output=folder / "c.json",
-        budget_s=budget_s,
-        n_trials=8,
+        budget=budget_s,
+        trials=8,
         only=(knob,),
         worker_command=FAULTY_WORKER,
         memory_limit_bytes=1_500_000_000,

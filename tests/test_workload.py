@@ -110,14 +110,14 @@ def test_goals_that_make_no_sense(options: dict[str, Any], message: str) -> None
 
 
 def test_a_rate_fixes_the_throughput() -> None:
-    with pytest.raises(UsageError, match="the rate fixes the throughput"):
-        make_goal(make_load(rate=5), "throughput")
+    with pytest.raises(UsageError, match="rate of requests determines"):
+        make_goal(make_load(rate_per_s=5), "throughput")
 
 
 def test_loads_read_like_sentences() -> None:
-    assert str(Load()) == "one caller, back to back"
-    assert str(make_load(clients=3)) == "3 callers, back to back"
-    assert str(make_load(rate=50)) == "50 requests a second, at random, one caller"
-    assert str(make_load(rate=0.5, clients=2, arrivals="periodic")) == (
-        "0.5 requests a second, at equal intervals, 2 callers"
+    assert str(Load()) == "one client, back to back"
+    assert str(make_load(clients=3)) == "3 clients, back to back"
+    assert str(make_load(rate_per_s=50)) == "50 requests/s at random, one client"
+    assert str(make_load(rate_per_s=0.5, clients=2, arrivals="periodic")) == (
+        "0.5 requests/s at equal intervals, 2 clients"
     )

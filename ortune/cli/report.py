@@ -15,7 +15,7 @@ def report(values: Values) -> None:
     from ortune.console.warnings import warn_broken_line
     from ortune.console.widgets import make_console, show_warning
     from ortune.gate.reporters.history import read_history
-    from ortune.gate.reporters.plot import choose_entries
+    from ortune.gate.reporters.plot import choose_entries, draw_history
 
     request = make_request(ReportRequest, values, "cli")
     found, broken = read_history(Path("/dev/stdin" if request.history == "-" else request.history))

@@ -23,7 +23,7 @@ def show_search(console: Console, prepared: PreparedSearch) -> None:
     parts = [" and ".join(FIGURES[name].title for name in goal.objectives)]
     if goal.limits:
         parts.append("limits " + ", ".join(limit.text for limit in goal.limits))
-    if prepared.request.budget_s is not None:
-        parts.append(f"budget {prepared.request.budget_s:g} s")
+    if prepared.request.budget is not None:
+        parts.append(f"budget {prepared.request.budget:g} s")
     grid.add_row("goal", escape("; ".join(parts)))
     show_header(console, grid, prepared, prepared.faults)
