@@ -24,14 +24,14 @@ from ortune.compare.paired_run import PairedRun, Side
 from ortune.knobs import DEFAULT
 from ortune.tuning.plan import make_plan
 from ortune.tuning.verdict import judge_interval
-from ortune.workload import Goal
+from ortune.workload import Goal, InputOptions
 
 MODELS = ("tiny_regressor", "squeezenet", "ppocrv2_cls", "minilm_l6_int8")
 
 
 def compare_once(name: str, budget_s: float, seed: int) -> dict[str, object]:
     """Compare the default with itself once, and return what a search would claim."""
-    setup = prepare_comparison(str(build(name)), Goal(), shapes_of(name), seed=seed)
+    setup = prepare_comparison(str(build(name)), Goal(), InputOptions(shapes=shapes_of(name)), seed=seed)
     with open_comparison(setup) as opened:
         runner = opened.runner
         plan = make_plan(opened.goal, opened.calibration, left_s=budget_s, free_bytes=opened.free_bytes)

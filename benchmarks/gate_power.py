@@ -48,7 +48,7 @@ from ortune.gate.run import run_gate
 from ortune.gate.sequential_test import SequentialTest, count_pairs, run_test
 from ortune.knobs import DEFAULT, Config
 from ortune.worker import Block, BlockPlan, Executor, Failure, LiveCandidate
-from ortune.workload import Goal
+from ortune.workload import Goal, InputOptions
 
 SLOWDOWNS = (0.0, 0.03, 0.05, 0.10, 0.15)
 ALLOWED = 1.03
@@ -240,7 +240,7 @@ def make_gate(model: str, config: Config, command: tuple[str, ...], seed: int, b
         goal=Goal(),
         slowdowns={"p50": ALLOWED - 1},
         budget_s=budget_s,
-        inputs=shapes_of(model),
+        inputs=InputOptions(shapes=shapes_of(model)),
         seed=seed,
     )
 

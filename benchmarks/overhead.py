@@ -36,7 +36,7 @@ from ortune.tuning.search import search
 from ortune.worker import BlockPlan, Failure
 from ortune.worker.executor import ProcessExecutor, launch_reference
 from ortune.worker.load_generator import generate_load
-from ortune.workload import Tolerance, make_feed, make_load
+from ortune.workload import InputOptions, Tolerance, make_feed, make_load
 
 BARE_LOOP = """
 import sys, time
@@ -66,7 +66,7 @@ BLOCKS = 4
 def compare(name: str, restarts: int) -> None:
     """Print the ratio of the two ways to measure one model."""
     host, model = read_host(), read_model(build(name))
-    feed = make_feed(model, shapes_of(name))
+    feed = make_feed(model, InputOptions(shapes=shapes_of(name)))
     ratios: list[list[float]] = []
     bare_ns: list[float] = []
     with (

@@ -39,7 +39,8 @@ from ortune.compare.open import open_comparison
 from ortune.compare.paired_run import PairedRun, Side
 from ortune.knobs import DEFAULT, Config, ids
 from ortune.knobs.canonical import canonical
-from ortune.tuning.prepare import PreparedSearch, SearchRequest, prepare
+from ortune.requests import SearchRequest
+from ortune.tuning.prepare import PreparedSearch, prepare
 from ortune.tuning.search import search
 
 MODELS = ("squeezenet", "shufflenet", "squeezenet_qdq", "minilm_l6_int8")
