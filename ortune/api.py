@@ -39,7 +39,11 @@ def takes_options_of(request: type[Request]) -> Callable[[Function], Function]:
         own = dict(inspect.signature(function).parameters)
         declared = {name: each for name, each in options_of(request).items() if "python" in each.option.interfaces}
         defaults = {each: getattr(request, each, None) for each in declared}
-        parameters = [each for each in own.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        parameters = [
+            each.replace(annotation=declared[name].option.accepts) if name in declared else each
+            for name, each in own.items()
+            if each.kind is not inspect.Parameter.VAR_KEYWORD
+        ]
         progress = own.pop("progress", None)
         parameters = [each for each in parameters if each.name != "progress"]
         parameters += [

@@ -18,7 +18,9 @@ Values = dict[str, Any]
 Command = Callable[..., None]
 
 
-def command(request: type[Request], *more: type[Request]) -> Callable[[Command], Command]:
+def command(
+    request: type[Request], *more: type[Request], optional: frozenset[str] = frozenset()
+) -> Callable[[Command], Command]:
     """Return a decorator that gives a function the options of some requests.
 
     The function is called with the given values of the first request, unparsed, as it may have to merge them with
@@ -27,6 +29,7 @@ def command(request: type[Request], *more: type[Request]) -> Callable[[Command],
     Args:
         request: A class of `ortune.requests`.
         more: Further ones.
+        optional: Names of required options that need not be on the command line, as a file can have them.
     """
     types = (request, *more)
     declared = sort_options({name: each for one in types for name, each in options_of(one).items()})
@@ -47,7 +50,7 @@ def command(request: type[Request], *more: type[Request]) -> Callable[[Command],
 
         # Typer reads the parameters from the signature.
         wrapper.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            list(map(make_parameter, declared.values()))
+            [make_parameter(each, required=each.required and name not in optional) for name, each in declared.items()]
         )
         wrapper.__annotations__ = {}
         return wrapper
@@ -55,7 +58,7 @@ def command(request: type[Request], *more: type[Request]) -> Callable[[Command],
     return decorate
 
 
-def make_parameter(declared: DeclaredOption) -> inspect.Parameter:
+def make_parameter(declared: DeclaredOption, *, required: bool) -> inspect.Parameter:
     """Return an option as the parameter of a Typer command. None stands for an option that was not given."""
     option = declared.option
     kind: Any = bool if option.is_switch else list[str] if option.repeatable else str
@@ -76,8 +79,8 @@ def make_parameter(declared: DeclaredOption) -> inspect.Parameter:
     return inspect.Parameter(
         declared.name,
         inspect.Parameter.KEYWORD_ONLY,
-        annotation=Annotated[kind if declared.required else kind | None, info],
-        default=inspect.Parameter.empty if declared.required else None,
+        annotation=Annotated[kind if required else kind | None, info],
+        default=inspect.Parameter.empty if required else None,
     )
 
 

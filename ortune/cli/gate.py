@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Results = Sequence[GateResult | GateError]
 
 
-@command(GateRequest, GateFileOptions, GateReportOptions)
+@command(GateRequest, GateFileOptions, GateReportOptions, optional=frozenset({"base"}))
 def gate(values: Values, source: GateFileOptions, reports: GateReportOptions) -> None:
     """Measure BASE and HEAD side by side until it is decided whether HEAD is slower."""
     from ortune.gate.file import read_gates
