@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ortune.host import read_host
-from ortune.host.default_pool import default_pool
+from ortune.host.default_pool import find_default_pool
 from ortune.knobs import build_space
 from ortune.knobs.affinity import parse_affinity
 from ortune.record.files import read_record
@@ -157,7 +157,7 @@ def test_a_search_in_a_cpuset_stays_inside(tmp_path: Path, cgroups: list[Path]) 
 
 
 def test_the_default_pool_of_a_host_that_is_all_ours_fits() -> None:
-    pool = default_pool(make_host(4))
+    pool = find_default_pool(make_host(4))
     assert pool.n_threads == 4
     assert pool.pinned == ((1,), (2,), (3,))
     assert pool.faults == ()

@@ -8,7 +8,7 @@ import msgspec
 
 from ortune.errors import ModelError
 from ortune.host import Host, HostClass
-from ortune.host.host_class import HOST_NAMES, show_property
+from ortune.host.host_class import PROPERTY_NAMES, format_property
 from ortune.model import compute_digest, hash_file
 from ortune.record.files import check_digest
 from ortune.record.schema import Record
@@ -59,9 +59,9 @@ def find_mismatches(record: Record, host: Host, runtime: Runtime) -> tuple[Misma
     search = f"Search again here: ortune search {record.model.path}."
     mismatches = [
         Mismatch(
-            what=HOST_NAMES[name],
-            recorded=show_property(recorded),
-            here=show_property(here),
+            what=PROPERTY_NAMES[name],
+            recorded=format_property(recorded),
+            here=format_property(here),
             hint=search,
         )
         for name, (recorded, here) in record.host.differences(HostClass.of(host)).items()

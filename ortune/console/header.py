@@ -11,7 +11,7 @@ from rich.table import Table
 from ortune.console.warnings import warn_default_pool, warn_guessed_dimensions, warn_provider
 from ortune.console.widgets import format_bytes, format_count, show_warning
 from ortune.host import HostClass
-from ortune.host.default_pool import default_pool
+from ortune.host.default_pool import find_default_pool
 from ortune.knobs import describe
 from ortune.model import ModelInfo
 from ortune.tuning.request import PreparedSearch
@@ -86,7 +86,7 @@ def show_header(console: Console, grid: Table, prepared: PreparedSearch) -> None
     console.print(grid)
     for name, fault in prepared.faults.items():
         show_warning(console, warn_provider(name, fault))
-    for fault in default_pool(prepared.host).faults:
+    for fault in find_default_pool(prepared.host).faults:
         show_warning(console, warn_default_pool(fault))
     show_guesses(console, prepared.feed)
     console.print()
