@@ -15,7 +15,13 @@ from ortune.compare.interval import Interval
 from ortune.compare.results import Stage
 from ortune.console.progress import SearchProgress
 from ortune.console.verdict import format_gain, show_verdict
-from ortune.console.warnings import warn_failures, warn_few_calls, warn_guessed_dimensions, warn_no_background_load
+from ortune.console.warnings import (
+    warn_failures,
+    warn_few_calls,
+    warn_guessed_dimensions,
+    warn_no_background_load,
+    warn_overload,
+)
 from ortune.console.widgets import format_bytes, format_count, format_duration, format_ratio, format_reason
 from ortune.knobs import CPU, Candidate, Config, ThreadPool
 from ortune.record.files import read_record
@@ -179,10 +185,18 @@ class TestWarnings:
         assert "differ from run to run" in print_verdict(change_evidence(SERVER, output_check=check))
 
     def test_texts_name_the_flags(self) -> None:
-        assert "--dim, --shape or --inputs" in warn_guessed_dimensions(["ids: batch=1"])
+        assert "--dim, --shape or --inputs" in warn_guessed_dimensions({"ids": ("batch=1",)})
         assert "Increase --budget" in warn_few_calls("p99", 1522, 100)
         assert "pass --beside" in warn_no_background_load("stress {budget}")
         assert "stress {budget}" in warn_no_background_load("stress {budget}")
+
+    def test_guessed_dimensions_are_grouped(self) -> None:
+        sizes = ("batch=1", "sequence=128")
+        text = warn_guessed_dimensions({"ids": sizes, "mask": sizes, "image": ("axis 2 = 224",)})
+        assert "Assumed batch=1, sequence=128 for ids, mask; axis 2 = 224 for image." in text
+
+    def test_overload(self) -> None:
+        assert "it can serve 3512 of 500000 requests per second" in warn_overload("default", 3512.4, 500_000)
 
     def test_kinds_of_failures(self) -> None:
         assert warn_failures(3, 30, ["wrong_output", "crash", "crash"]) == (

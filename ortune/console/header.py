@@ -94,6 +94,6 @@ def show_header(console: Console, grid: Table, prepared: PreparedSearch) -> None
 
 def show_guesses(console: Console, feed: Feed) -> None:
     """Warn of dimensions that were guessed."""
-    guessed = [f"{name}: {text}" for name, tensor in feed.tensors.items() for text in tensor.guessed]
+    guessed = {name: tensor.guessed for name, tensor in feed.tensors.items() if tensor.guessed}
     if guessed:
         show_warning(console, warn_guessed_dimensions(guessed))
