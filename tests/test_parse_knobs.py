@@ -358,7 +358,7 @@ class TestCommand:
             "--provider", "cpu", "-o", "r.json", cwd=tmp_path,
         )  # fmt: skip
         assert done.returncode in {0, 3}, done.stderr
-        assert "in every candidate, the default too" in " ".join(done.stdout.split())
+        assert "in every candidate and in the baseline" in " ".join(done.stdout.split())
         record = read_record(tmp_path / "r.json")
         assert record.workload.tolerance == APPROXIMATE_TOLERANCE
         assert record.search.n_candidates == 4
