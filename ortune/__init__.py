@@ -50,8 +50,8 @@ _HOMES = {
     "install": "ortune.apply.install",
     "run_options": "ortune.apply.api",
     "session_options": "ortune.apply.api",
-    "Record": "ortune.record",
-    "read_record": "ortune.record",
+    "Record": "ortune.record.schema",
+    "read_record": "ortune.record.files",
 }
 
 

@@ -20,7 +20,7 @@ from onnx import TensorProto, helper
 import ortune
 from ortune.cli.options import parse_duration_s
 from ortune.errors import RecordError, UsageError
-from ortune.record.files import encode_record, read_record
+from ortune.record.files import encode_record, read_record, read_trials
 from ortune.record.schema import SCHEMA
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 
@@ -72,7 +72,10 @@ def test_the_record_holds_the_evidence(tuned: Path) -> None:
         assert side.cpu_ns_per_call > 0
         assert side.peak_bytes is not None
     # On a busy host, fewer than requested.
-    assert 2 <= len(record.search.trials) <= 7
+    trials = read_trials(tuned)
+    assert 2 <= len(trials.trials) == record.search.n_tried + 1 <= 7
+    assert {each.stage for each in trials.rounds} == {"screening", "racing", "confirmation"}
+    assert trials.session_of(evidence.baseline.config) is not None
     assert record.runtime.onnxruntime == onnxruntime.__version__
     assert record.workload.inputs["image"].shapes == ((1, 3, 32, 32),)
 
@@ -217,7 +220,7 @@ def test_a_front_and_a_pick(tmp_path: Path) -> None:
     assert options.intra_op_num_threads == front[0].summary.config.session_options.get("intra_op_num_threads", 0)
     done = run_ortune("apply", "c.json", "--pick", "99", cwd=tmp_path)
     assert done.returncode == 2
-    assert "--pick 99: the front has the points 1 to" in done.stderr
+    assert "--pick 99: the front has points 1 to" in done.stderr
 
 
 def test_bench_of_the_default_twice(tmp_path: Path, tuned: Path) -> None:
@@ -269,7 +272,7 @@ def test_stdout_that_is_closed_early(tmp_path: Path) -> None:
     assert process.wait(timeout=120) in {0, 3}
     assert process.stderr.read() == b""
     process.stderr.close()
-    assert read_record(tmp_path / "c.json").search.trials
+    assert read_trials(tmp_path / "c.json").trials
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
@@ -287,7 +290,7 @@ def test_a_model_is_not_replaced_by_its_record(tmp_path: Path) -> None:
     path.write_bytes(TINY_CNN.read_bytes())
     done = run_ortune("search", path, "-o", path, cwd=tmp_path)
     assert done.returncode == 2
-    assert "this file is there already" in done.stderr
+    assert "this file exists" in done.stderr
     assert path.read_bytes() == TINY_CNN.read_bytes()
 
 

@@ -39,10 +39,7 @@ def shown(**config: Any) -> str:
     record, evidence = SERVER, SERVER.evidence
     assert evidence.winner
     nodes = {CUDA: 70, CPU: 3}
-    session = msgspec.structs.replace(
-        evidence.winner.session, nodes=nodes if "providers" in config else {}, build_s=61.0
-    )
-    winner = msgspec.structs.replace(evidence.winner, session=session)
+    winner = msgspec.structs.replace(evidence.winner, nodes=nodes if "providers" in config else {}, build_s=61.0)
     check = msgspec.structs.replace(evidence.output_check, max_error=0.012)
     noise = msgspec.structs.replace(evidence.noise, slowed=evidence.noise.blocks)
     record = msgspec.structs.replace(
@@ -89,11 +86,9 @@ def test_no_warning_without_need() -> None:
 def test_the_baseline_is_named() -> None:
     assert "ONNX Runtime's default" in shown()
     fixed = Config(session_options={"intra_op_num_threads": 4})
-    assert SERVER.evidence.baseline
-    baseline = msgspec.structs.replace(SERVER.evidence.baseline, config=fixed)
     for verdict in ("faster", "default_is_best"):
-        evidence = msgspec.structs.replace(SERVER.evidence, verdict=verdict, baseline=baseline)
-        text = print_verdict(msgspec.structs.replace(SERVER, config=fixed, evidence=evidence))
+        evidence = msgspec.structs.replace(SERVER.evidence, verdict=verdict)
+        text = print_verdict(msgspec.structs.replace(SERVER, config=fixed, base=fixed, evidence=evidence))
         assert "default with intra threads=4" in text
         assert "ONNX Runtime's default" not in text
 

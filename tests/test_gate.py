@@ -331,7 +331,7 @@ class TestSides:
         bundle, _ = merge([Sourced(record=each, source="") for each in records])
         path = tmp_path / "b.json"
         path.write_bytes(msgspec.json.encode(bundle))
-        with pytest.raises(UsageError, match="bundle for several models"):
+        with pytest.raises(RecordError, match="records for several models"):
             read_side(str(path))
         named = read_side(f"{TINY_CNN}@{path}")
         assert named.record and named.record.config == ONE_THREAD
@@ -614,7 +614,7 @@ class TestFilesAreKept:
         path.write_bytes(TINY_CNN.read_bytes())
         done = run_ortune("gate", TINY_CNN, TINY_CNN, option, path, cwd=tmp_path)
         assert done.returncode == 2
-        assert f"{option} {path}: this file is there already" in done.stderr
+        assert f"{option} {path}: this file exists" in done.stderr
         assert path.read_bytes() == TINY_CNN.read_bytes()
 
     def test_what_a_gate_wrote_is_replaced(self, tmp_path: Path) -> None:

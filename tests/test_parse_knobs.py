@@ -16,7 +16,7 @@ from ortune.knobs import CPU, KNOBS, Candidate, SearchSpace, SpaceOptions, build
 from ortune.knobs.parse_knobs import check_fix, check_only, check_tune, parse_fix, parse_only, parse_tune
 from ortune.knobs.providers import PROVIDERS
 from ortune.knobs.space import MAX_CANDIDATES
-from ortune.record.files import read_record
+from ortune.record.files import read_record, read_trials
 from ortune.workload.values import APPROXIMATE_TOLERANCE
 from tests.conftest import TINY_CNN, run_ortune
 from tests.simulation import make_host, make_model
@@ -362,7 +362,7 @@ class TestCommand:
         record = read_record(tmp_path / "r.json")
         assert record.workload.tolerance == APPROXIMATE_TOLERANCE
         assert record.search.n_candidates == 4
-        measured = [trial.config.settings for trial in record.search.trials if trial.failure is None]
+        measured = [trial.config.settings for trial in read_trials(tmp_path / "r.json").trials if trial.failure is None]
         assert {"intra_op_num_threads": 1, "session.set_denormal_as_zero": "1"} in measured
         assert {"intra_op_num_threads": 1, "enable_mem_pattern": False} in measured
         assert all(settings["intra_op_num_threads"] == 1 for settings in measured)

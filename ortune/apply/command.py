@@ -63,7 +63,7 @@ def parse(arguments: list[str]) -> tuple[list[str], ApplyOptions]:
     if options.explain_json is not None:
         from ortune.record.files import check_writable
 
-        check_writable(options.explain_json, "--explain-json")
+        check_writable(options.explain_json, "explain_json")
     return configs, options
 
 

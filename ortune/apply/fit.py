@@ -1,16 +1,11 @@
-"""Checks whether a record fits this model, this host and this onnxruntime."""
+"""Finds what differs between where a record was made and here."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 
-from ortune.errors import ModelError
 from ortune.host import Host, HostClass
 from ortune.host.host_class import PROPERTY_NAMES, format_property
-from ortune.model import compute_digest, hash_file
-from ortune.record.files import check_digest
 from ortune.record.schema import Record
 from ortune.worker import Runtime
 
@@ -29,29 +24,6 @@ class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
     recorded: str
     here: str
     hint: str
-
-
-def check_model(record: Record, model: str | Path) -> None:
-    """Check that the file is the model that the record is for.
-
-    Only the files that the record names are read; the graph is not.
-
-    Raises:
-        RecordError: It is another model.
-        ModelError: It cannot be read.
-    """
-    path = Path(model)
-    if not path.is_file():
-        fault = f"{path} is a folder" if path.is_dir() else f"There is no file {path}"
-        raise ModelError(f"{fault}.", "Pass the path of the model that the record is for.")
-    files = record.model.files
-    found = [hash_file(path.parent, path.name)]
-    if files and found[0].sha256 == files[0].sha256:
-        try:
-            found += [hash_file(path.parent, file.name) for file in files[1:]]
-        except ModelError as error:
-            raise ModelError(error.message, "The record says that this file belongs to the model.") from None
-    check_digest(record, path, compute_digest(found))
 
 
 def find_mismatches(record: Record, host: Host, runtime: Runtime) -> tuple[Mismatch, ...]:

@@ -8,17 +8,18 @@ from typing import Literal
 
 import msgspec
 
-from ortune.apply.fit import Mismatch, check_model, find_mismatches
+from ortune.apply.fit import Mismatch, find_mismatches
 from ortune.compare.bench import Comparison, Entrant, Observe, bench
 from ortune.compare.limits import is_overloaded, kept_all, names_of
 from ortune.compare.results import Speedup
 from ortune.host import read_host
 from ortune.model import read_model
-from ortune.record.schema import Record, base_of
+from ortune.record.schema import Record
+from ortune.record.select import check_model
 from ortune.tuning.request import PreparedSearch, SearchRequest
 from ortune.tuning.request import prepare as prepare_search
 from ortune.worker.runtime import read_installed_runtime
-from ortune.workload import Goal, InputOptions, Objective
+from ortune.workload import Goal, InputOptions
 
 Answer = Literal["holds", "does_not_hold", "inconclusive"]
 
@@ -77,7 +78,7 @@ def prepare(
     return prepare_search(
         SearchRequest(
             model=str(model),
-            goal=Goal(load=workload.load, objectives=gained_first(record), limits=workload.limits),
+            goal=Goal(load=workload.load, objectives=record.objectives, limits=workload.limits),
             beside=beside,
             budget_s=time_s,
             seed=seed,
@@ -109,38 +110,18 @@ def recorded_inputs(record: Record, data: str | None, model: str | None = None) 
     )
 
 
-def gained_first(record: Record) -> tuple[Objective, ...]:
-    """Return the record's objectives; for a point of a front, one in which it is proven to be better goes first."""
-    objectives = record.workload.objectives
-    for point in record.evidence.front:
-        if point.summary.config == record.config:
-            found = [name for name in objectives if (gain := point.speedups.get(name)) and gain.low > 1]
-            return tuple(dict.fromkeys((*found, *objectives)))
-    return objectives
-
-
-def recorded_speedup(record: Record) -> Speedup | None:
-    """Return what the record claims for its config, in the first of its gains."""
-    for point in record.evidence.front:
-        if point.summary.config == record.config:
-            return point.speedups.get(gained_first(record)[0])
-    winner = record.evidence.winner
-    return record.evidence.speedup if winner is None or winner.config == record.config else None
-
-
 def verify(record: Record, setting: PreparedSearch, observe: Observe = lambda done, total: None) -> Verification:
     """Let the record's config and its baseline meet, and judge.
 
     Raises:
         OrtuneError: The model does not run, or the default cannot be measured.
     """
-    base = base_of(record)
-    if record.config == base:
+    if record.config == record.base:
         return Verification(answer="holds", reason="the record recommends the default: there is no gain to verify")
-    comparison = bench(setting, [Entrant(name="tuned", config=record.config)], observe, base=base)
+    comparison = bench(setting, [Entrant(name="tuned", config=record.config)], observe, base=record.base)
     row = comparison.rows[1]
     runtime = read_installed_runtime()
-    recorded = recorded_speedup(record)
+    recorded = record.gain
     answer, reason = judge(row.speedup, recorded) if row.speedup else ("inconclusive", "there were too few pairs")
     sides = [each.summary for each in comparison.rows if each.summary]
     if min((side.n_calls for side in sides), default=0) < comparison.calls_needed:

@@ -25,7 +25,7 @@ def apply(
         list[str] | None,
         typer.Argument(
             metavar="CONFIG... [MODEL] [-- COMMAND]",
-            help="Records or bundles; then the model, by default the record's; or a command to run with them.",
+            help="Records or bundles, - for stdin; then the model, by default the record's; or a command to run.",
             show_default=False,
         ),
     ] = None,
@@ -35,7 +35,13 @@ def apply(
     ] = None,
     output: Annotated[
         str | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Where to write it.", rich_help_panel=EXPORTING),
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Where to write it; - for stdout.",
+            rich_help_panel=EXPORTING,
+        ),
     ] = None,
     list_targets: Annotated[bool, typer.Option("--list", help="Show what --to can write for.")] = False,
     verify: Annotated[
@@ -105,7 +111,7 @@ def apply(
     load = load_of(clients, rate, sessions)
     record, path = find_record(configs, model, load, pick, any_host=any_host)
     if to:
-        export(record, path, model, to, output)
+        export(record, path, model, to, None if output == "-" else output)
     elif output:
         raise UsageError(f"-o {output}: there is nothing to write without --to.", "ortune apply --list shows targets.")
     elif verify:
@@ -120,6 +126,8 @@ def split_files(files: list[str]) -> tuple[list[str], str | None]:
     Raises:
         UsageError: There is no record.
     """
+    from ortune.record.files import STANDARD_STREAM
+
     if not files:
         raise UsageError("There is no CONFIG.", "Pass a record that a search wrote: ortune apply tuned.json.")
     for name in files[1:]:
@@ -127,7 +135,7 @@ def split_files(files: list[str]) -> tuple[list[str], str | None]:
             raise UsageError(
                 f"{name} is a command.", f"It goes behind two dashes: ortune apply {files[0]} -- {name} ..."
             )
-    if len(files) > 1 and Path(files[-1]).suffix.lower() != ".json":
+    if len(files) > 1 and files[-1] != STANDARD_STREAM and Path(files[-1]).suffix.lower() != ".json":
         return files[:-1], files[-1]
     if Path(files[-1]).suffix.lower() in {".onnx", ".ort"}:
         raise UsageError(f"{files[-1]} is a model, and there is no CONFIG.", f"Write: ortune apply CONFIG {files[-1]}.")
@@ -137,29 +145,17 @@ def split_files(files: list[str]) -> tuple[list[str], str | None]:
 def find_record(
     configs: list[str], model: str | None, load: Load | None, pick: int | None, *, any_host: bool
 ) -> tuple[Record, str]:
-    """Return the record that is for this model, host and load, or comes nearest, and its file.
+    """Return the record for this model, host and load, or the one that comes closest, and its file.
 
     Raises:
-        UsageError: There are records for several models, and none is named.
+        RecordError: No record is for the model, or there are records for several models and none is named.
     """
-    from ortune.apply.api import for_model
-    from ortune.host import HostClass, read_host
-    from ortune.record.schema import pick_point
-    from ortune.record.select import choose, read_sourced
+    from ortune.record.select import Wanted, read_sourced, select_record
 
-    records = read_sourced(configs)
-    models = {each.record.model.digest: each.record.model.path for each in records}
-    if len(models) > 1:
-        if model is None:
-            raise UsageError(
-                f"There are records for several models: {', '.join(models.values())}.", "Name one behind them."
-            )
-        records = for_model(records, model)
-    elif model is not None and Path(model).is_file():
-        records = for_model(records, model)
-    choice = choose(records, HostClass.of(read_host()), load, any_host=any_host)
-    record = choice.record if pick is None else pick_point(choice.record, pick)
-    return record, choice.path
+    # The path may be the one on another host, where what is exported will be used.
+    present = model if model is not None and Path(model).is_file() else None
+    choice = select_record(read_sourced(configs), Wanted(load=load, pick=pick, any_host=any_host), present)
+    return choice.record, choice.path
 
 
 def try_out(record: Record, model: str | None, inputs: str | None, *, any_host: bool, json: bool, quiet: bool) -> None:

@@ -296,10 +296,10 @@ def check_outputs(*paths: str | None) -> None:
     from ortune.record.files import check_writable
 
     ours: dict[str, Callable[[bytes], bool]] = {
-        "--junit": lambda content: b"<testsuite" in content,
-        "--json": lambda content: content.lstrip().startswith(b"["),
-        "--markdown": lambda content: content.startswith(TITLE.encode()),
-        "--history": is_history,
+        "junit": lambda content: b"<testsuite" in content,
+        "json": lambda content: content.lstrip().startswith(b"["),
+        "markdown": lambda content: content.startswith(TITLE.encode()),
+        "history": is_history,
     }
     for path, (option, is_ours) in zip(paths, ours.items(), strict=True):
         if path is not None and path != "-":

@@ -20,7 +20,7 @@ def search(
             "--output",
             "-o",
             metavar="FILE",
-            help="Where to write the record.",
+            help="File to write the record to; - for stdout.",
             show_default="MODEL.ortune.json",
         ),
     ] = None,
@@ -97,7 +97,7 @@ def search(
     from ortune.console.verdict import show_verdict
     from ortune.console.widgets import make_console
     from ortune.knobs.parse_knobs import parse_fix, parse_only, parse_tune
-    from ortune.record.files import encode_record
+    from ortune.record.files import STANDARD_STREAM, encode_record
     from ortune.tuning.hints import history_path
     from ortune.tuning.outcome import parse_strategy
     from ortune.tuning.request import SearchRequest, prepare
@@ -128,14 +128,15 @@ def search(
     if output is None:
         check_default_path(path, model)
     setting = prepare(request)
-    console = make_console(stderr=json)
+    to_stdout = str(path) == STANDARD_STREAM
+    console = make_console(stderr=json or to_stdout)
     if not quiet:
         show_search(console, setting)
     with SearchProgress(console, quiet=quiet) as progress:
         result = run(setting, progress)
     if not quiet:
-        show_verdict(console, result.record, path, result.kept)
-    if json:
+        show_verdict(console, result.record, None if to_stdout else path, result.kept)
+    if json and not to_stdout:
         sys.stdout.buffer.write(encode_record(result.record))
     if result.outcome.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)

@@ -287,6 +287,8 @@ class PairedStats:
             gpu_bytes=max(
                 (block.gpu.used_bytes for block in blocks if block.gpu and block.gpu.used_bytes), default=None
             ),
+            nodes=loaded[-1].nodes,
+            build_s=loaded[-1].build_s,
             session=loaded[-1],
         )
 

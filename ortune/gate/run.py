@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
-from ortune.apply.fit import check_model
-from ortune.apply.verify import HELD_SHARE, gained_first, recorded_inputs, recorded_speedup
+from ortune.apply.verify import HELD_SHARE, recorded_inputs
 from ortune.compare.block_plan import block_plan
 from ortune.compare.block_runner import BlockRunner
 from ortune.compare.calibrate import calibrate
@@ -25,7 +24,8 @@ from ortune.gate.sequential_test import BASE, HEAD, SequentialResult, Sequential
 from ortune.gate.sides import Named, check_inputs, check_outputs, make_side, open_sides, read_side
 from ortune.host import Host, HostClass, read_host
 from ortune.model import ModelInfo, read_model
-from ortune.record.schema import Record, base_of
+from ortune.record.schema import Record
+from ortune.record.select import check_model
 from ortune.worker import Runtime
 from ortune.worker.background_load import BackgroundLoad
 from ortune.worker.executor import FIRST_LOAD_DEADLINE_S
@@ -125,7 +125,7 @@ def _goal_of(wish: Wish, record: Record | None) -> Goal:
     load = wish.load or (workload.load if workload else Load())
     goal = make_goal(load, wish.objective, None, wish.limits)
     if workload and load == workload.load and wish.objective is None:
-        goal = msgspec.structs.replace(goal, objectives=gained_first(record) if record else workload.objectives)
+        goal = msgspec.structs.replace(goal, objectives=record.objectives if record else workload.objectives)
     if workload and not wish.limits:
         goal = msgspec.structs.replace(goal, limits=workload.limits)
     return goal
@@ -147,16 +147,16 @@ def _sides_of_gain(
             "Write BASE and HEAD; or a single CONFIG.json, to gate its gain over ONNX Runtime's default.",
         )
     check_model(record, named.model)
-    base = base_of(record)
+    base = record.base
     if record.config == base:
         raise UsageError(
             f"{wish.base} recommends ONNX Runtime's default: there is no gain to gate.", "Gate a model: BASE HEAD."
         )
-    recorded = recorded_speedup(record)
+    recorded = record.gain
     workload = record.workload
-    if not wish.slowdowns and (goal.load, goal.objective) != (workload.load, gained_first(record)[0]):
+    if not wish.slowdowns and (goal.load, goal.objective) != (workload.load, record.objectives[0]):
         raise UsageError(
-            f"{wish.base}: its gain was recorded in {gained_first(record)[0]} for {workload.load}; nothing is known of "
+            f"{wish.base}: its gain was recorded in {record.objectives[0]} for {workload.load}; nothing is known of "
             f"{goal.objective} for {goal.load}.",
             "Leave these options out, or say with --max-slowdown how much worse than the default it may be.",
         )

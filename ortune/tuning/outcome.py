@@ -11,7 +11,8 @@ from ortune.compare.interval import Interval
 from ortune.compare.results import LimitCheck, Noise, Speedup, Stage, StageTime, Summary
 from ortune.errors import UsageError
 from ortune.knobs.config import Config
-from ortune.record.schema import BestSoFar, Closest, FrontPoint, Trial, Verdict
+from ortune.record.schema import BestSoFar, Closest, FrontPoint, Verdict
+from ortune.record.trials import Trial, TrialRound
 
 if TYPE_CHECKING:
     from ortune.knobs import Candidate
@@ -77,6 +78,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         budget_s: Wall time that it was given.
         noise: How quiet the host was.
         trials: All candidates that were tried.
+        rounds: What each round measured.
         n_candidates: Size of the space.
         stages: Where the time went.
         deterministic: Whether the default's outputs are the same in each run.
@@ -98,6 +100,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     budget_s: float
     noise: Noise
     trials: tuple[Trial, ...]
+    rounds: tuple[TrialRound, ...] = ()
     n_candidates: int
     stages: tuple[StageTime, ...]
     deterministic: bool

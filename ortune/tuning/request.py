@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from ortune.compare.open import describe_model, describe_workload, open_executor, usual_tolerance
+from ortune.compare.open import open_executor, usual_tolerance
 from ortune.errors import UsageError
 from ortune.host import Host, HostClass, read_host
 from ortune.host.allocators import find_allocators
@@ -16,12 +16,13 @@ from ortune.knobs import CPU, KNOBS, Config, SearchSpace, SpaceOptions, build_sp
 from ortune.knobs.knob import Value
 from ortune.knobs.providers import find_provider
 from ortune.model import ModelInfo, read_model
-from ortune.record.files import check_writable, is_record, write_record
-from ortune.record.schema import SCHEMA, Evidence, OutputCheck, Record, Search
+from ortune.record.files import STANDARD_STREAM, check_writable, is_record, path_of_trials, write_record
+from ortune.record.schema import Record
+from ortune.record.trials import encode_trials, is_trials_file
 from ortune.tuning.hints import make_finding, recall, remember
 from ortune.tuning.outcome import Budget, Observe, Outcome, StrategyName
+from ortune.tuning.record_outcome import make_record, make_trials
 from ortune.tuning.study import check_study
-from ortune.worker import Runtime
 from ortune.worker.executor import BUILD_DEADLINE_S, WORKER_COMMAND, launch_reference
 from ortune.worker.runtime import NOT_FOR_SEARCHES, find_installed_version, find_provider_fault, read_installed_runtime
 from ortune.workload import Feed, Goal, InputOptions, Tolerance, make_feed
@@ -122,8 +123,10 @@ def prepare(request: SearchRequest) -> PreparedSearch:
         raise UsageError(f"--trials {request.n_trials}: at least one candidate must be tried.")
     if request.output is not None:
         check_writable(request.output, may_replace=is_record)
+        if str(request.output) != STANDARD_STREAM:
+            check_writable(path_of_trials(request.output), may_replace=is_trials_file)
     if request.study is not None:
-        check_writable(request.study, "--study")
+        check_writable(request.study, "study")
         check_study(request.study)
     model = read_model(request.model)
     host = read_host()
@@ -246,7 +249,8 @@ def search(setting: PreparedSearch, observe: Observe = lambda progress: None) ->
         )
         record, kept = make_record(setting, outcome, executor.runtime, started), None
         if request.output is not None:
-            kept = write_record(record, request.output)
+            written = write_record(record, request.output, encode_trials(make_trials(record, outcome)))
+            record, kept = written.record, written.kept
         if request.history is not None and (best := best_of(outcome, setting.space.base)):
             remember(request.history, make_finding(HostClass.of(host), setting.model.traits, request.goal, best))
         if outcome.interrupted:
@@ -267,48 +271,3 @@ def best_of(outcome: Outcome, base: Config) -> list[Config]:
     raced.sort(key=lambda trial: trial.speedups or (), reverse=True)
     best = {config.key: config for config in (outcome.config, *front, *(trial.config for trial in raced))}
     return [config for config in best.values() if config != base][:MOST_REMEMBERED]
-
-
-def make_record(setting: PreparedSearch, outcome: Outcome, runtime: Runtime, started: str) -> Record:
-    """Put everything that was found into the document."""
-    request = setting.request
-    return Record(
-        schema=SCHEMA,
-        config=outcome.config,
-        evidence=Evidence(
-            verdict=outcome.verdict,
-            reason=outcome.reason,
-            objective=",".join(request.goal.objectives),
-            speedup=outcome.speedup,
-            baseline=outcome.baseline,
-            winner=outcome.winner,
-            limits=outcome.limits,
-            baseline_limits=outcome.baseline_limits,
-            closest=outcome.closest,
-            front=outcome.front,
-            best_so_far=outcome.best_so_far,
-            output_check=OutputCheck(
-                tolerance=setting.tolerance,
-                compared="values" if outcome.deterministic else "shapes",
-                max_error=outcome.winner.session.max_error if outcome.winner else None,
-                rejected=sum(1 for trial in outcome.trials if trial.failure and trial.failure.kind == "wrong_output"),
-            ),
-            noise=outcome.noise,
-        ),
-        model=describe_model(request.model, setting.model),
-        workload=describe_workload(request.goal, setting.feed, setting.tolerance, request.beside),
-        host=HostClass.of(setting.host),
-        runtime=runtime,
-        search=Search(
-            seed=request.seed,
-            budget_s=outcome.budget_s,
-            started=started,
-            interrupted=outcome.interrupted,
-            n_candidates=outcome.n_candidates,
-            strategy=request.strategy,
-            hints=len(setting.hints),
-            ended_early=outcome.ended_early,
-            trials=outcome.trials,
-            stages=outcome.stages,
-        ),
-    )

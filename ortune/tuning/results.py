@@ -13,7 +13,7 @@ from ortune.compare.figures import calls_needed, cost, is_pooled, supported_figu
 from ortune.compare.paired_run import DEFAULT_POSITION
 from ortune.compare.results import Stage
 from ortune.knobs import Candidate
-from ortune.record.schema import Trial
+from ortune.record.trials import Trial, TrialRound
 from ortune.tuning.pareto import rank_of
 from ortune.worker import Block, Failure
 from ortune.workload import Goal
@@ -145,6 +145,7 @@ class Results:
         self.goal = goal
         self._pools = any(is_pooled(name) for name in goal.figures)
         self._entries: dict[str, Entry] = {}
+        self.rounds: list[TrialRound] = []
 
     def __contains__(self, candidate: Candidate) -> bool:
         return candidate.config.key in self._entries
@@ -165,6 +166,7 @@ class Results:
     def post(self, entries: list[Entry], measured: Round) -> None:
         """Enter a round; `entries` are in the order of its positions, the default first."""
         default = measured.blocks.get(DEFAULT_POSITION)
+        self.rounds.append(self._describe(entries, measured))
         for position, block in measured.blocks.items():
             entry = entries[position]
             entry.n_blocks += 1
@@ -185,6 +187,17 @@ class Results:
             if position == DEFAULT_POSITION:
                 raise_default(failure)
             entries[position].failure = failure
+
+    def _describe(self, entries: list[Entry], measured: Round) -> TrialRound:
+        """Return a round as it is written to the trials file."""
+        return TrialRound(
+            stage=entries[-1].stage,
+            values={
+                entries[position].number: tuple(measured.figure(name, position) for name in self.goal.figures)
+                for position in measured.blocks
+            },
+            contended=tuple(entries[position].number for position, block in measured.blocks.items() if block.contended),
+        )
 
     def _excesses(self, measured: Round, position: int) -> tuple[float, ...]:
         excesses = [
@@ -222,7 +235,7 @@ class Results:
                 over_limits=tuple(
                     limit.text for limit, excess in zip(self.goal.limits, entry.excesses, strict=False) if excess > 0
                 ),
-                blocks=entry.n_blocks,
+                n_blocks=entry.n_blocks,
                 failure=entry.failure,
             )
             for entry in sorted(self, key=lambda entry: entry.number)

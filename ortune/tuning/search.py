@@ -221,6 +221,7 @@ def conclude(
         budget_s=budget_s,
         noise=context.meter.noise(contended=bool(final and final.contended), drift=drift),
         trials=context.ledger.trials(),
+        rounds=tuple(context.ledger.rounds),
         n_candidates=len(context.candidates),
         stages=tuple(stages),
         deterministic=deterministic,
