@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 from pathlib import Path
@@ -19,7 +20,7 @@ from ortune.console.search import show_search
 from ortune.console.verdict import show_verdict
 from ortune.host import Host
 from ortune.knobs import Candidate, Config, SpaceOptions, build_space
-from ortune.record.files import read_record
+from ortune.record.files import path_of_trials, read_record
 from ortune.tuning.outcome import Progress
 from ortune.tuning.request import PreparedSearch, SearchRequest, prepare, search
 
@@ -56,9 +57,12 @@ def record_search() -> None:
     """Run the search on this host, and write its record and its recording."""
     output = HERE / OUTPUT
     output.unlink(missing_ok=True)
-    prepared = prepare(SearchRequest(model=str(ROOT / MODEL), output=output, providers=("cpu",)))
     last: dict[str, Progress] = {}
-    result = search(prepared, lambda progress: last.__setitem__(progress.stage, progress))
+    # The record has the path of the model as it is given.
+    with contextlib.chdir(ROOT):
+        prepared = prepare(SearchRequest(model=MODEL, output=output, providers=("cpu",)))
+        result = search(prepared, lambda progress: last.__setitem__(progress.stage, progress))
+    path_of_trials(output).unlink()
     reports = tuple(make_report(each) for each in last.values())
     recording = Recording(host=prepared.host, reports=reports)
     (HERE / "search.json").write_bytes(msgspec.json.format(msgspec.json.encode(recording)) + b"\n")
@@ -82,7 +86,6 @@ def render() -> str:
     """Return the command and its output."""
     recording = msgspec.json.decode((HERE / "search.json").read_bytes(), type=Recording)
     record = read_record(HERE / OUTPUT)
-    record = msgspec.structs.replace(record, model=msgspec.structs.replace(record.model, path=MODEL))
     console = Console(file=io.StringIO(), width=WIDTH, no_color=True)
     show_search(console, prepare_on(recording.host))
     console.print(draw_progress(recording.reports).bar.get_renderable())
