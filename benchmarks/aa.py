@@ -18,51 +18,27 @@ import numpy as np
 from benchmarks.host import describe_host, note_noise
 from benchmarks.inputs import inputs_of
 from models.build import build
-from ortune.compare.block_runner import BlockRunner
-from ortune.compare.calibrate import calibrate
-from ortune.host import read_host
-from ortune.knobs import DEFAULT, Candidate, build_space
-from ortune.model import read_model
-from ortune.tuning.budget import make_plan
-from ortune.tuning.confirmation import judge_interval, run_confirmation
-from ortune.tuning.outcome import Budget
-from ortune.tuning.results import Entry
-from ortune.tuning.state import Context
-from ortune.worker.executor import ProcessExecutor, launch_reference
-from ortune.workload import Goal, Tolerance, make_feed
+from ortune.compare.evaluate import evaluate
+from ortune.compare.open import open_comparison, prepare_comparison
+from ortune.compare.paired_run import PairedRun, Side
+from ortune.knobs import DEFAULT
+from ortune.tuning.plan import make_plan
+from ortune.tuning.verdict import judge_interval
+from ortune.workload import Goal
 
 MODELS = ("tiny_regressor", "squeezenet", "ppocrv2_cls", "minilm_l6_int8")
 
 
-def duel_once(name: str, budget_s: float, seed: int) -> dict[str, object]:
-    """Run one duel of the default against itself, and return what it would claim."""
-    host, model = read_host(), read_model(build(name))
-    feed = make_feed(model, inputs_of(name))
-    with ProcessExecutor(model, feed, Tolerance(), usable=host.limits.usable) as executor:
-        first = launch_reference(executor, model, feed)
-        meter = BlockRunner(executor, np.random.default_rng(seed))
-        goal = Goal()
-        start = calibrate(meter, first, goal, n_cases=1, quota=False)
-        plan = make_plan(
-            goal=goal,
-            pace=start.pace,
-            left_s=budget_s,
-            launch_s=start.launch_s,
-            peak_bytes=start.peak_bytes,
-            free_bytes=host.limits.memory_bytes,
-        )
-        context = Context(
-            meter=meter,
-            space=build_space(host, model),
-            goal=goal,
-            plan=plan,
-            budget=Budget(seconds=budget_s),
-            end_s=executor.now_s() + plan.confirmation_s,
-            observe=lambda progress: None,
-        )
-        result = run_confirmation(context, Entry(Candidate(config=DEFAULT), 1, goal), seed=seed)
-        noise = meter.noise(contended=result.contended, drift=None)
-    speedup = result.speedup
+def compare_once(name: str, budget_s: float, seed: int) -> dict[str, object]:
+    """Compare the default with itself once, and return what a search would claim."""
+    setup = prepare_comparison(str(build(name)), Goal(), inputs_of(name), seed=seed)
+    with open_comparison(setup) as opened:
+        runner = opened.runner
+        plan = make_plan(opened.goal, opened.calibration, left_s=budget_s, free_bytes=opened.free_bytes)
+        run = PairedRun([Side(name=each, config=DEFAULT) for each in ("default", "copy")], opened.goal.load, seed=seed)
+        run.measure(runner, plan.confirmation, end_s=runner.now_s() + 1.5 * plan.confirmation_s)
+        comparison = evaluate(run.in_one_regime(), opened.goal, runner)
+    speedup, noise = comparison.rows[1].speedup, comparison.noise
     assert speedup is not None
     return {
         "model": name,
@@ -91,7 +67,7 @@ def main() -> None:
     rows = []
     for number in range(arguments.duels):
         for name in arguments.models:
-            row = duel_once(name, arguments.budget, seed=number)
+            row = compare_once(name, arguments.budget, seed=number)
             rows.append(row)
             print(
                 f"{number:3} {name:16} {row['estimate']:.4f} [{row['low']:.4f}, {row['high']:.4f}] "

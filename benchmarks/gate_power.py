@@ -26,7 +26,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,22 +39,20 @@ from benchmarks.host import describe_host
 from benchmarks.inputs import inputs_of
 from benchmarks.landscape import Landscape, load_landscape
 from benchmarks.record import LANDSCAPES
-from benchmarks.replay import ReplayExecutor
+from benchmarks.replay import ReplayExecutor, open_replay
 from models.build import build
-from ortune.compare.block_plan import block_plan
-from ortune.compare.block_runner import BlockRunner
-from ortune.compare.calibrate import calibrate
-from ortune.compare.figures import cost, figure_of_block
-from ortune.gate.results import GateRequest, Side
+from ortune.compare.block_plan import RunPlan, plan_block
+from ortune.compare.figures import compute_block_figure, to_cost
+from ortune.gate.results import Gate, GateSide
 from ortune.gate.run import run_gate
-from ortune.gate.sequential_test import HEAD, SequentialTest, pairs_for, play
+from ortune.gate.sequential_test import SequentialTest, count_pairs, run_test
 from ortune.knobs import DEFAULT, Config
-from ortune.worker import Block, BlockPlan, Failure, LiveCandidate
+from ortune.worker import Block, BlockPlan, Executor, Failure, LiveCandidate
 from ortune.workload import Goal
 
 SLOWDOWNS = (0.0, 0.03, 0.05, 0.10, 0.15)
 ALLOWED = 1.03
-MAX_TIME_S = 180.0
+BUDGET_S = 180.0
 
 LATER_S = 3600.0
 """Time between a stored run and the one that is compared with it."""
@@ -99,43 +97,41 @@ class Slowed:
         self._live.close()
 
 
-class ReplaySides:
-    """Makes the default of a landscape live as base, and slowed down as head."""
+class SlowedExecutor:
+    """Launches candidates of a landscape whose calls take longer by a factor."""
 
-    def __init__(self, executor: ReplayExecutor, factor: float) -> None:
-        self.executor = executor
-        self._factor = factor
+    def __init__(self, executor: Executor, factor: float) -> None:
+        self.runtime = executor.runtime
+        self._executor, self._factor = executor, factor
 
-    def launch(self, position: int) -> LiveCandidate | Failure:
-        """Make one of them live."""
-        (live,) = self.executor.launch([DEFAULT], deadline_s=60)
-        return Slowed(live, self._factor) if position == HEAD and not isinstance(live, Failure) else live
+    def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[LiveCandidate | Failure]:
+        """Launch candidates."""
+        answers = self._executor.launch(configs, deadline_s=deadline_s)
+        return [each if isinstance(each, Failure) else Slowed(each, self._factor) for each in answers]
 
     def now_s(self) -> float:
-        """Return the replay's time."""
-        return self.executor.now_s()
+        """Return the time of the replay."""
+        return self._executor.now_s()
 
 
 def gate_by_replay(landscape: Landscape, factor: float, seed: int) -> tuple[str, float]:
     """Return ortune's decision and the replayed time that it took."""
-    executor = ReplayExecutor(landscape, seed=seed)
-    sides = ReplaySides(executor, factor)
-    meter = BlockRunner(executor, np.random.default_rng(seed))
-    goal = landscape.goal
-    (first,) = executor.launch([DEFAULT], deadline_s=60)
-    assert not isinstance(first, Failure)
-    calibration = calibrate(meter, first, goal, n_cases=1, quota=False)
-    block = block_plan(calibration.pace)
-    contest = SequentialTest(
+    opened = open_replay(msgspec.structs.replace(landscape, quota=False), seed=seed)
+    (executor,) = opened.executors
+    goal, calibration = landscape.goal, opened.calibration
+    block = plan_block(calibration.pace)
+    pairs = count_pairs(3 * calibration.launch_s, 3 * (block.duration_ns + block.lead_in_ns) / 1e9)
+    test = SequentialTest(
         goal=goal,
         allowed={goal.objective: ALLOWED},
-        block=block,
-        pairs_per_launch=pairs_for(3 * calibration.launch_s, 3 * (block.duration_ns + block.lead_in_ns) / 1e9),
+        plan=RunPlan(block=block, launches=None, rounds=pairs),
         start_s=0.0,
-        end_s=MAX_TIME_S,
+        end_s=BUDGET_S,
         seed=seed,
     )
-    return play(sides, meter, contest, (DEFAULT, DEFAULT), lambda interim: None).decision, sides.now_s()
+    executors = (executor, SlowedExecutor(executor, factor))
+    _, interim = run_test(test, opened.runner, executors, (DEFAULT, DEFAULT))
+    return interim.decision, executor.now_s()
 
 
 def samples_of(executor: ReplayExecutor, factor: float, n_blocks: int, block: BlockPlan) -> list[float]:
@@ -147,7 +143,7 @@ def samples_of(executor: ReplayExecutor, factor: float, n_blocks: int, block: Bl
     for _ in range(n_blocks):
         answer = live.measure(block)
         assert not isinstance(answer, Failure)
-        found.append(factor * cost(name, figure_of_block(name, answer, live.session_info.load_ns)))
+        found.append(factor * to_cost(name, compute_block_figure(name, answer, live.session_info.load_ns)))
     return found
 
 
@@ -235,25 +231,25 @@ def replay(n_gates: int, path: Path | None) -> None:
 # Live.
 
 
-def request_of(model: str, config: Config, seed: int, max_time_s: float) -> GateRequest:
+def make_gate(model: str, config: Config, command: tuple[str, ...], seed: int, budget_s: float) -> Gate:
     """Return a gate of a model with a config against itself."""
     path = str(build(model))
-    return GateRequest(
-        base=Side(text=model, model=path),
-        head=Side(text=model, model=path, config=config),
+    return Gate(
+        base=GateSide(text=model, model=path),
+        head=GateSide(text=model, model=path, config=config, command=command),
         goal=Goal(),
         slowdowns={"p50": ALLOWED - 1},
-        max_time_s=max_time_s,
+        budget_s=budget_s,
         inputs=inputs_of(model),
         seed=seed,
     )
 
 
-def gate_live(model: str, share: float, seed: int, config: Config = DEFAULT, max_time_s: float = MAX_TIME_S) -> Any:
+def gate_live(model: str, share: float, seed: int, config: Config = DEFAULT, budget_s: float = BUDGET_S) -> Any:
     """Run one gate live, and return its row."""
-    command = (sys.executable, "-P", str(SLOW_WORKER), str(share)) if share else None
+    command = (sys.executable, "-P", str(SLOW_WORKER), str(share)) if share else ()
     start = time.monotonic()
-    result = run_gate(request_of(model, config, seed, max_time_s), commands=(None, command))
+    result = run_gate(make_gate(model, config, command, seed, budget_s))
     slowdown = result.findings[0].slowdown if result.findings else None
     return {
         "share": share,
@@ -293,19 +289,19 @@ def live(model: str, counts: dict[float, int], path: Path | None) -> None:
         summarize([row for row in rows if row["share"] == share], f"{model}, {100 * share:.0f} % slower")
 
 
-def hog(model: str, n_gates: int, max_time_s: float, path: Path | None) -> None:
+def hog(model: str, n_gates: int, budget_s: float, path: Path | None) -> None:
     """Gate a model against itself beside two processes that compute without end."""
     code = "while True: pass"
     hogs = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
     rows: list[Any] = []
     try:
         for seed in range(n_gates):
-            rows.append(gate_live(model, 0.0, seed, max_time_s=max_time_s))
+            rows.append(gate_live(model, 0.0, seed, budget_s=budget_s))
             save(path, model, rows)
     finally:
         for each in hogs:
             each.kill()
-    summarize(rows, f"{model}, beside two hogs, at most {max_time_s:.0f} s")
+    summarize(rows, f"{model}, beside two hogs, at most {budget_s:.0f} s")
 
 
 SLOWER = {
@@ -344,7 +340,7 @@ def main() -> None:
     parser.add_argument("--same", type=int, default=60)
     parser.add_argument("--ten", type=int, default=60)
     parser.add_argument("--five", type=int, default=40)
-    parser.add_argument("--max-time", type=float, default=60.0, help="of a gate beside hogs, in seconds")
+    parser.add_argument("--budget", type=float, default=60.0, help="budget of a gate beside hogs, in seconds")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     print(describe_host())
@@ -353,7 +349,7 @@ def main() -> None:
     elif options.what == "live":
         live(options.model, {0.0: options.same, 0.05: options.five, 0.10: options.ten}, options.json)
     elif options.what == "hog":
-        hog(options.model, options.gates or 30, options.max_time, options.json)
+        hog(options.model, options.gates or 30, options.budget, options.json)
     else:
         config(options.model, options.gates or 10, options.json)
 

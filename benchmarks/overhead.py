@@ -24,13 +24,14 @@ import numpy as np
 from benchmarks.host import describe_host
 from benchmarks.inputs import inputs_of
 from models.build import build
-from ortune.compare.block_plan import Pace, block_plan
-from ortune.compare.figures import figure_of, percentiles
+from ortune.compare.block_plan import Pace, plan_block
+from ortune.compare.figures import compute_figure, percentiles
 from ortune.compare.stats import clustered_interval
 from ortune.host import read_host
 from ortune.knobs import DEFAULT
 from ortune.model import read_model
-from ortune.tuning.request import SearchRequest, prepare, search
+from ortune.tuning.prepare import SearchRequest, prepare
+from ortune.tuning.search import search
 from ortune.worker import BlockPlan, Failure
 from ortune.worker.executor import ProcessExecutor, launch_reference
 from ortune.worker.load_generator import generate_load
@@ -82,10 +83,12 @@ def compare(name: str, restarts: int) -> None:
         def worker(call_ns: float) -> float:
             (live,) = executor.launch([DEFAULT], deadline_s=60)
             assert not isinstance(live, Failure)
-            plan = block_plan(Pace(gap_ns=call_ns, call_ns=call_ns), int(SECONDS / BLOCKS * 1e9))
+            plan = plan_block(Pace(gap_ns=call_ns, call_ns=call_ns), int(SECONDS / BLOCKS * 1e9))
             blocks = [live.measure(plan) for _ in range(BLOCKS)]
             live.close()
-            return float(np.median([figure_of("p50", [block]) for block in blocks if not isinstance(block, Failure)]))
+            return float(
+                np.median([compute_figure("p50", [block]) for block in blocks if not isinstance(block, Failure)])
+            )
 
         call_ns = bare()
         for number in range(restarts):

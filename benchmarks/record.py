@@ -25,17 +25,14 @@ from benchmarks.inputs import inputs_of
 from benchmarks.landscape import N_QUANTILES, About, Recording
 from benchmarks.loads import cpu_quota
 from models.build import build
-from ortune.compare.block_plan import block_plan
-from ortune.compare.block_runner import BlockRunner
-from ortune.compare.calibrate import calibrate
-from ortune.compare.figures import cost, figure_of_block
-from ortune.compare.open import open_executor
+from ortune.compare.block_plan import plan_block
+from ortune.compare.figures import compute_block_figure, to_cost
+from ortune.compare.open import open_comparison
 from ortune.host import HostClass, read_host
 from ortune.knobs import Candidate
 from ortune.model import compute_digest
-from ortune.tuning.request import SearchRequest, prepare
-from ortune.worker import Block, BlockPlan, Failure, LiveCandidate
-from ortune.worker.executor import ProcessExecutor, launch_reference
+from ortune.tuning.prepare import SearchRequest, prepare
+from ortune.worker import Block, BlockPlan, Executor, Failure, LiveCandidate
 from ortune.workload import Goal, make_goal, make_load
 
 LANDSCAPES = Path(__file__).parent / "landscapes"
@@ -49,7 +46,7 @@ LOAD_DEADLINE_S = 60.0
 class Recorder:
     """Measures batches, and keeps a row for each block."""
 
-    def __init__(self, executor: ProcessExecutor, goal: Goal, plan: BlockPlan, seed: int) -> None:
+    def __init__(self, executor: Executor, goal: Goal, plan: BlockPlan, seed: int) -> None:
         self.executor = executor
         self.goal = goal
         self.plan = plan
@@ -110,7 +107,7 @@ class Recorder:
     def keep(self, number: int, launch: int, block: Block) -> None:
         """Add a row."""
         name = self.goal.objective
-        log_cost = math.log(cost(name, figure_of_block(name, block, self.loads_ns[launch])))
+        log_cost = math.log(to_cost(name, compute_block_figure(name, block, self.loads_ns[launch])))
         foreign = math.nan if block.foreign_share is None else block.foreign_share
         time_s = self.executor.now_s() - self.start_s
         self.rows.append((number, launch, self.n_turns, time_s, log_cost, foreign, block.contended))
@@ -137,14 +134,12 @@ def record(arguments: argparse.Namespace, path: Path) -> None:
         beside=arguments.beside,
         inputs=inputs_of(arguments.model),
     )
-    setting = prepare(request)
-    candidates = list(enumerate(setting.space.candidates))
-    quota = setting.host.limits.quota
-    with open_executor(setting) as (executor, check):
-        first = launch_reference(executor, setting.model, setting.feed)
-        meter = BlockRunner(executor, np.random.default_rng(0), check)
-        start = calibrate(meter, first, goal, n_cases=1, quota=quota is not None)
-        recorder = Recorder(executor, goal, block_plan(start.pace), seed=arguments.seed)
+    prepared = prepare(request)
+    candidates = list(enumerate(prepared.space.candidates))
+    quota = prepared.host.limits.quota
+    with open_comparison(prepared) as opened:
+        (executor,), check = opened.executors, opened.runner.check
+        recorder = Recorder(executor, goal, plan_block(opened.calibration.pace), seed=arguments.seed)
         for number in range(arguments.sweeps):
             recorder.sweep(candidates, arguments.rounds, f"sweep {number + 1} of {arguments.sweeps}")
             check()
@@ -161,16 +156,16 @@ def record(arguments: argparse.Namespace, path: Path) -> None:
     recording = Recording(
         About(
             name=path.stem,
-            model=f"{arguments.model} {compute_digest(setting.model.files)}",
-            traits=setting.model.traits,
-            host=HostClass.of(setting.host),
+            model=f"{arguments.model} {compute_digest(prepared.model.files)}",
+            traits=prepared.model.traits,
+            host=HostClass.of(prepared.host),
             host_text=describe_host(),
             quota=quota.cpus if quota else None,
             background_load=arguments.beside,
             goal=goal,
             runtime=executor.runtime,
             recorded=datetime.datetime.now().astimezone().date().isoformat(),
-            space=setting.space,
+            space=prepared.space,
             launch_s=each_s,
             start_s=start_s,
             block_ns=recorder.plan.duration_ns,

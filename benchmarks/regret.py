@@ -39,20 +39,17 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.landscape import Landscape, load_landscape
 from benchmarks.record import LANDSCAPES
-from benchmarks.replay import ReplayExecutor
+from benchmarks.replay import LAUNCH_DEADLINE_S, ReplayExecutor, open_replay
 from benchmarks.synthetic import all_landscapes
 from benchmarks.tpe import ChoiceTpe
-from ortune.compare.block_plan import Pace, block_plan
-from ortune.compare.figures import cost, figure_of_block
-from ortune.knobs import DEFAULT
-from ortune.tuning.outcome import Budget, StrategyName
+from ortune.compare.block_plan import Pace, plan_block
+from ortune.compare.figures import compute_block_figure, to_cost
 from ortune.tuning.screening import STALE_ASKS
-from ortune.tuning.search import SearchSettings, run_search
+from ortune.tuning.stages import SearchSettings, run_search
+from ortune.tuning.strategy import StrategyName
 from ortune.worker import Failure
 
 Row = dict[str, Any]
-
-LAUNCH_DEADLINE_S = 60.0
 
 
 @cache
@@ -75,7 +72,7 @@ class Tuner:
         cost_of_default = math.exp(landscape.log_costs[0])
         # As a cost, throughput is in seconds a call; all else that is replayed is in ns.
         gap_ns = 1e9 * cost_of_default if goal.objective == "throughput" else cost_of_default / goal.load.clients
-        self.plan = block_plan(
+        self.plan = plan_block(
             Pace(load=goal.load, gap_ns=gap_ns, call_ns=gap_ns * goal.load.clients, quota=landscape.quota)
         )
 
@@ -93,7 +90,9 @@ class Tuner:
         blocks = [live.measure(self.plan) for _ in range(n_blocks)]
         name = self.landscape.goal.objective
         values = [
-            math.log(cost(name, figure_of_block(name, block, 0))) for block in blocks if not isinstance(block, Failure)
+            math.log(to_cost(name, compute_block_figure(name, block, 0)))
+            for block in blocks
+            if not isinstance(block, Failure)
         ]
         self.found[number] = statistics.median(values)
         return self.found[number]
@@ -209,24 +208,16 @@ def replay(name: str, method: str, budget_s: float, seed: int) -> Row:
     start_s = time.perf_counter()
     row: Row = {"landscape": name, "method": method, "budget_s": budget_s, "seed": seed}
     if method in OURS:
-        executor = ReplayExecutor(landscape, seed=seed)
-        (first,) = executor.launch([DEFAULT], deadline_s=LAUNCH_DEADLINE_S)
-        assert not isinstance(first, Failure)
-        outcome = run_search(
-            landscape.space,
-            executor,
-            Budget(seconds=budget_s),
-            SearchSettings(goal=landscape.goal, seed=seed, strategy=OURS[method], quota=landscape.quota),
-            first=first,
-            start_s=0.0,
-        )
+        opened = open_replay(landscape, seed=seed)
+        settings = SearchSettings(budget_s=budget_s, strategy=OURS[method])
+        outcome = run_search(landscape.space, opened, settings)
         chosen = landscape.space.numbers[outcome.config.key]
         claimed = 1.0
         if outcome.speedup and outcome.winner:
             rival = landscape.space.numbers[outcome.winner.config.key]
             row["covered"] = outcome.speedup.low <= math.exp(landscape.log_speedup(rival)) <= outcome.speedup.high
             claimed = outcome.speedup.estimate if chosen else 1.0
-        row |= {"verdict": outcome.verdict, "spent_s": executor.now_s(), "n_tried": len(outcome.trials)}
+        row |= {"verdict": outcome.verdict, "spent_s": opened.runner.now_s(), "n_tried": len(outcome.trials)}
         if outcome.speedup:
             row["speedup"] = [outcome.speedup.low, outcome.speedup.estimate, outcome.speedup.high]
     else:

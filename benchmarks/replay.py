@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.landscape import Landscape
-from ortune.knobs import Config
+from ortune.compare.open import OpenComparison, start_comparison
+from ortune.knobs import DEFAULT, Config
 from ortune.worker.block import Block, BlockPlan, Memory
 from ortune.worker.failure import Failure
 from ortune.worker.interfaces import LiveCandidate
@@ -22,6 +23,8 @@ PIPE_S = 0.002
 """Time that a block takes beside its calls: to resume, to answer, to suspend."""
 
 FAILED_LOAD_S = 1.0
+
+LAUNCH_DEADLINE_S = 60.0
 
 MEMORY = Memory(steady_bytes=60_000_000, peak_bytes=80_000_000)
 """Landscapes do not hold it: it is the same for all."""
@@ -97,6 +100,14 @@ class ReplayExecutor:
         if not self._busy:
             mean_s *= (1 - share) / share
         return float(self.rng.exponential(mean_s))
+
+
+def open_replay(landscape: Landscape, *, seed: int = 0) -> OpenComparison:
+    """Return a comparison on a landscape, whose baseline has been launched and measured."""
+    executor = ReplayExecutor(landscape, seed=seed)
+    (first,) = executor.launch([DEFAULT], deadline_s=LAUNCH_DEADLINE_S)
+    assert not isinstance(first, Failure)
+    return start_comparison(executor, first, landscape.goal, seed=seed, quota=landscape.quota)
 
 
 class ReplayLive:

@@ -13,12 +13,10 @@ import time
 from threadpoolctl import threadpool_limits
 
 from benchmarks.host import describe_host
-from benchmarks.replay import ReplayExecutor
+from benchmarks.replay import open_replay
 from benchmarks.synthetic import make_landscape
-from ortune.knobs import DEFAULT, build_space
-from ortune.tuning.outcome import Budget
-from ortune.tuning.search import SearchSettings, run_search
-from ortune.worker import Failure
+from ortune.knobs import build_space
+from ortune.tuning.stages import SearchSettings, run_search
 from tests.simulation import make_host, make_model
 
 N_REPLAYS = 5
@@ -44,15 +42,12 @@ def main() -> None:
     for budget_s in (60.0, 300.0):
         outside_s, spent_s = 0.0, 0.0
         for seed in range(N_REPLAYS):
-            executor = ReplayExecutor(landscape, seed=seed)
             start = time.perf_counter()
             with threadpool_limits(limits=1):
-                (first,) = executor.launch([DEFAULT], deadline_s=60)
-                assert not isinstance(first, Failure)
-                basis = SearchSettings(goal=landscape.goal, seed=seed)
-                run_search(landscape.space, executor, Budget(seconds=budget_s), basis, first=first, start_s=0.0)
+                opened = open_replay(landscape, seed=seed)
+                run_search(landscape.space, opened, SearchSettings(budget_s=budget_s))
             outside_s += time.perf_counter() - start
-            spent_s += executor.now_s()
+            spent_s += opened.runner.now_s()
         mean_s = outside_s / N_REPLAYS
         print(f"{budget_s:4.0f} s  {spent_s / N_REPLAYS:6.0f} s  {mean_s:5.2f} s, {outside_s / spent_s:.1%}")
 

@@ -28,22 +28,19 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from benchmarks.host import describe_host
 from benchmarks.inputs import inputs_of
 from models.build import build
-from ortune.compare.block_plan import size_paired_run
-from ortune.compare.block_runner import BlockRunner
-from ortune.compare.calibrate import calibrate
-from ortune.compare.open import open_executor
-from ortune.compare.paired_run import PairedRun, PairedStats
-from ortune.compare.results import Speedup
+from ortune.compare.block_plan import plan_paired_run
+from ortune.compare.comparison import Speedup
+from ortune.compare.evaluate import compute_speedup
+from ortune.compare.open import open_comparison
+from ortune.compare.paired_run import PairedRun, Side
 from ortune.knobs import DEFAULT, Config, ids
 from ortune.knobs.canonical import canonical
-from ortune.tuning.request import PreparedSearch, SearchRequest, prepare
-from ortune.tuning.request import search as run_search
-from ortune.worker.executor import launch_reference
+from ortune.tuning.prepare import PreparedSearch, SearchRequest, prepare
+from ortune.tuning.search import search
 from ortune.workload import InputOptions
 
 MODELS = ("squeezenet", "shufflenet", "squeezenet_qdq", "minilm_l6_int8")
@@ -72,7 +69,7 @@ LEVELS = {0: "ORT_DISABLE_ALL", 1: "ORT_ENABLE_BASIC", 2: "ORT_ENABLE_EXTENDED",
 TYPES = {1: "float32", 2: "uint8", 6: "int32", 7: "int64", 9: "bool", 10: "float16"}
 """ONNX's numbers of element types, by the names that Olive takes."""
 
-DUEL_S = 40.0
+RUN_S = 40.0
 
 RATIOS = ("ortune_over_olive", "ortune_over_default", "olive_over_default")
 
@@ -201,31 +198,30 @@ def config_of(options: dict[str, Any]) -> Config:
     return config
 
 
-def run_ortune(setting: PreparedSearch, budget_s: float, seed: int) -> tuple[Config, float, Speedup | None, str]:
-    """Let ortune search the same knobs; return its answer, the seconds that it took, and its claim."""
-    dimensions = tuple(each for each in setting.space.dimensions if each.name in KNOBS)
+def run_ortune(prepared: PreparedSearch, budget_s: float, seed: int) -> tuple[Config, float, Speedup | None, str]:
+    """Search the same knobs with ortune; return its answer, the time in seconds, its claim and its verdict."""
+    dimensions = tuple(each for each in prepared.space.dimensions if each.name in KNOBS)
     names = {each.name for each in dimensions}
-    rules = tuple(rule for rule in setting.space.rules if names.issuperset(rule.labels))
-    space = msgspec.structs.replace(setting.space, dimensions=dimensions, rules=rules)
-    request = msgspec.structs.replace(setting.request, budget_s=budget_s, seed=seed)
+    rules = tuple(rule for rule in prepared.space.rules if names.issuperset(rule.labels))
+    space = msgspec.structs.replace(prepared.space, dimensions=dimensions, rules=rules)
+    request = msgspec.structs.replace(prepared.request, budget_s=budget_s, seed=seed)
     start_s = time.monotonic()
-    outcome = run_search(msgspec.structs.replace(setting, space=space, request=request)).outcome
+    outcome = search(msgspec.structs.replace(prepared, space=space, request=request, seed=seed)).outcome
     return outcome.config, time.monotonic() - start_s, outcome.speedup, outcome.verdict
 
 
-def play(setting: PreparedSearch, olive: Config, ours: Config, seed: int) -> tuple[Speedup, Speedup, Speedup]:
-    """Let them meet; return ours over Olive's, ours over the default, and Olive's over the default."""
-    goal = setting.request.goal
-    with open_executor(setting) as (executor, _):
-        first = launch_reference(executor, setting.model, setting.feed)
-        meter = BlockRunner(executor, np.random.default_rng(seed))
-        start = calibrate(meter, first, goal, n_cases=1, quota=False)
-        launches, rounds, block = size_paired_run(DUEL_S, goal, start.pace, start.launch_s, 3)
-        match = PairedRun([DEFAULT, ours, olive], goal.load)
-        match.play(meter, block, launches=launches, rounds=rounds, end_s=math.inf)
-        tally = PairedStats(match, goal, seed)
-        over_default, olive_over_default = (tally.speedup(position, goal.objective) for position in (1, 2))
-        direct = tally.speedup(1, goal.objective, base=2)
+def compare(prepared: PreparedSearch, olive: Config, ours: Config, seed: int) -> tuple[Speedup, Speedup, Speedup]:
+    """Compare both answers and the default; return ours over Olive's, ours over the default, and Olive's likewise."""
+    configs = {"default": DEFAULT, "ortune": ours, "olive": olive}
+    with open_comparison(msgspec.structs.replace(prepared, seed=seed, n_sides=len(configs))) as opened:
+        goal, calibration = opened.goal, opened.calibration
+        plan = plan_paired_run(RUN_S, goal, calibration.pace, calibration.launch_s, len(configs))
+        sides = [Side(name=name, config=config) for name, config in configs.items()]
+        run = PairedRun(sides, goal.load, seed=seed)
+        run.measure(opened.runner, plan, end_s=math.inf)
+    counting = run.in_one_regime()
+    over_default, olive_over_default = (compute_speedup(counting, position, goal.objective) for position in (1, 2))
+    direct = compute_speedup(counting, 1, goal.objective, base=2)
     assert direct and over_default and olive_over_default
     return direct, over_default, olive_over_default
 
@@ -252,22 +248,22 @@ def main() -> None:
         shapes = {key: list(value.array.shape) for key, value in feed.tensors.items()}
         model = folder / "model.onnx"
         inputs = fix_shapes(Path(build(name)), model, shapes)
-        setting = prepare(SearchRequest(model=str(model), inputs=InputOptions()))
+        prepared = prepare(SearchRequest(model=str(model), inputs=InputOptions()))
         for seed in range(arguments.runs):
             olive, olive_s, n_points = run_olive(command, model, inputs, folder)
             # ORT_PARALLEL with one inter-op thread is sequential: as it is, it would count as not applied.
-            olive = canonical(olive, setting.space.n_default_threads)
-            ours, ours_s, claim, verdict = run_ortune(setting, BUDGET_SHARE * olive_s, seed)
-            matches = [play(setting, olive, ours, seed)]
-            # One interval in forty lies beyond 1 by chance on either side: what seems so must do so again.
-            if matches[0][0].high < 1 or matches[0][0].low > 1:
-                matches.append(play(setting, olive, ours, seed + 1000))
+            olive = canonical(olive, prepared.space.n_default_threads)
+            ours, ours_s, claim, verdict = run_ortune(prepared, BUDGET_SHARE * olive_s, seed)
+            runs = [compare(prepared, olive, ours, seed)]
+            # One interval in forty excludes 1 by chance on either side: a difference must be confirmed.
+            if runs[0][0].high < 1 or runs[0][0].low > 1:
+                runs.append(compare(prepared, olive, ours, seed + 1000))
             print(
                 f"{name:16} Olive {olive_s:5.1f} s, {n_points} points; ortune {ours_s:5.1f} s, {verdict} {show(claim)}"
             )
-            for direct, over_default, olive_over_default in matches:
+            for direct, over_default, olive_over_default in runs:
                 print(
-                    f"{'':16} in the match: ortune/Olive {show(direct)}, ortune/default {show(over_default)}, "
+                    f"{'':16} paired run: ortune/Olive {show(direct)}, ortune/default {show(over_default)}, "
                     f"Olive/default {show(olive_over_default)}"
                 )
             print(
@@ -284,13 +280,13 @@ def main() -> None:
                     "ortune": ours.settings,
                     "verdict": verdict,
                     "claim": msgspec.to_builtins(claim),
-                    "matches": [dict(zip(RATIOS, map(msgspec.to_builtins, ratios), strict=True)) for ratios in matches],
+                    "runs": [dict(zip(RATIOS, map(msgspec.to_builtins, ratios), strict=True)) for ratios in runs],
                 }
             )
             if arguments.json:
                 arguments.json.write_text(json.dumps({"host": describe_host(), "runs": rows}, indent=1) + "\n")
         shutil.rmtree(folder)
-    worse = sum(all(match["ortune_over_olive"]["high"] < 1 for match in row["matches"]) for row in rows)
+    worse = sum(all(run["ortune_over_olive"]["high"] < 1 for run in row["runs"]) for row in rows)
     in_time = sum(row["ortune_s"] <= row["olive_s"] / 2 for row in rows)
     print(f"ortune's answer is worse than Olive's beyond the interval in {worse} of {len(rows)}; in time in {in_time}")
 

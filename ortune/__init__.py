@@ -130,9 +130,9 @@ def search(
     """
     from ortune.knobs.parse_knobs import check_fix, check_only, check_tune
     from ortune.tuning.hints import history_path
-    from ortune.tuning.outcome import parse_strategy
-    from ortune.tuning.request import SearchRequest, prepare
-    from ortune.tuning.request import search as run
+    from ortune.tuning.prepare import SearchRequest, prepare
+    from ortune.tuning.search import search as run
+    from ortune.tuning.strategy import parse_strategy
     from ortune.workload import InputOptions, make_goal, make_load
 
     sizes = {name: (size,) if isinstance(size, int) else tuple(size) for name, size in (dims or {}).items()}

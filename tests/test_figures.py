@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from ortune.compare.figures import (
-    calls_needed,
-    cost,
-    figure_of,
-    figure_of_block,
-    percentile_bounds,
+    bound_percentile,
+    compute_block_figure,
+    compute_figure,
     percentiles,
+    required_calls,
     supported_percentile,
+    to_cost,
 )
 from ortune.worker import Block
 from ortune.worker.block import Memory
@@ -38,47 +38,47 @@ def block(samples: list[int], cases: list[int] | None = None, **fields: object) 
 
 def test_each_figure() -> None:
     blocks = [block([10, 20, 30, 40]), block([50, 50], memory=Memory(steady_bytes=10, peak_bytes=70))]
-    assert figure_of("p50", blocks) == 30
-    assert figure_of("p99", blocks) == 50
-    assert figure_of("mean", blocks) == pytest.approx(200 / 6)
-    assert figure_of("throughput", blocks) == pytest.approx(6e9 / 200)
-    assert figure_of("cpu", blocks) == pytest.approx(400 / 6)
-    assert figure_of("memory", blocks) == 70
-    assert figure_of("load-time", blocks, [5, 7, 9]) == 7
+    assert compute_figure("p50", blocks) == 30
+    assert compute_figure("p99", blocks) == 50
+    assert compute_figure("mean", blocks) == pytest.approx(200 / 6)
+    assert compute_figure("throughput", blocks) == pytest.approx(6e9 / 200)
+    assert compute_figure("cpu", blocks) == pytest.approx(400 / 6)
+    assert compute_figure("memory", blocks) == 70
+    assert compute_figure("load-time", blocks, [5, 7, 9]) == 7
     created = block([10], creations_ns=np.array([1, 2, 30]))
-    assert figure_of("load-time", [created], [5]) == 2
+    assert compute_figure("load-time", [created], [5]) == 2
 
 
 def test_percentiles_are_taken_case_by_case() -> None:
     """Of calls with one and with eight images, the median of all would be that of one of them, or neither's."""
     mixed = block([10, 80, 11, 81, 12, 82], [0, 1, 0, 1, 0, 1])
-    assert figure_of("p50", [mixed]) == pytest.approx((11 * 81) ** 0.5)
+    assert compute_figure("p50", [mixed]) == pytest.approx((11 * 81) ** 0.5)
     # A candidate that is twice as fast for one case alone is better by the square root of that.
     other = block([5, 80, 5, 81, 6, 82], [0, 1, 0, 1, 0, 1])
-    assert figure_of("p50", [mixed]) / figure_of("p50", [other]) == pytest.approx((11 / 5) ** 0.5)
+    assert compute_figure("p50", [mixed]) / compute_figure("p50", [other]) == pytest.approx((11 / 5) ** 0.5)
 
 
 def test_costs_are_smaller_when_better() -> None:
     fast, slow = block([10, 10]), block([20, 20])
     for name in ("p50", "p99", "mean", "throughput", "cpu"):
-        left, right = (cost(name, figure_of_block(name, each, 0)) for each in (fast, slow))
+        left, right = (to_cost(name, compute_block_figure(name, each, 0)) for each in (fast, slow))
         assert left < right, name
 
 
 def test_a_block_with_few_calls_tells_a_lower_percentile() -> None:
     few = block(list(range(1, 31)))
     assert supported_percentile(30) == pytest.approx(90)
-    assert figure_of_block("p99", few, 0) == figure_of("p90", [few])
-    assert figure_of_block("p50", few, 0) == figure_of("p50", [few])
+    assert compute_block_figure("p99", few, 0) == compute_figure("p90", [few])
+    assert compute_block_figure("p50", few, 0) == compute_figure("p50", [few])
     assert supported_percentile(2) == 50
 
 
 def test_calls_needed() -> None:
     """LoadGen's formula, n = z^2 p (1 - p) / m^2, with a margin of half the tail."""
-    assert calls_needed("p50") == 16
-    assert calls_needed("p90") == 139
-    assert calls_needed("p99") == 1522
-    assert calls_needed("mean") == calls_needed("memory") == 1
+    assert required_calls("p50") == 16
+    assert required_calls("p90") == 139
+    assert required_calls("p99") == 1522
+    assert required_calls("mean") == required_calls("memory") == 1
 
 
 def test_bounds_of_a_percentile_cover_it() -> None:
@@ -86,13 +86,13 @@ def test_bounds_of_a_percentile_cover_it() -> None:
     covered = 0
     for _ in range(400):
         samples = rng.exponential(1e6, 1600).astype(int) + 1
-        low, high = percentile_bounds([block(samples.tolist())], 99)
+        low, high = bound_percentile([block(samples.tolist())], 99)
         covered += low <= -np.log(0.01) * 1e6 <= high
     assert covered >= 0.92 * 400
 
 
 def test_bounds_of_a_percentile_with_too_few_calls_are_open() -> None:
-    low, high = percentile_bounds([block(list(range(1, 101)))], 99)
+    low, high = bound_percentile([block(list(range(1, 101)))], 99)
     assert high == float("inf")
     assert low <= 99
 

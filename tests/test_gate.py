@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import math
 import subprocess
@@ -16,14 +17,23 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from rich.console import Console
 
 from benchmarks.gate_power import SLOW_WORKER, gate_by_replay, landscapes
 from ortune.compare.block_runner import BlockRunner
+from ortune.compare.interval import Interval
+from ortune.console.gate import draw_finding, draw_interval
+from ortune.console.report import show_history
 from ortune.errors import InputsError, MeasureError, ModelError, RecordError, UsageError
 from ortune.gate.decision import find, holm, is_biased, overall, p_value, strict_confidence
 from ortune.gate.file import KEYS, read_gates
-from ortune.gate.reporters.history import read_history
-from ortune.gate.results import Decision, Finding, GateRequest, GateResult, InterimResult, Observe, Side
+from ortune.gate.reporters.github import render_annotations
+from ortune.gate.reporters.history import append_history, read_history
+from ortune.gate.reporters.junit import render_junit
+from ortune.gate.reporters.markdown import render_markdown
+from ortune.gate.reporters.messages import describe_finding, describe_interval, percent
+from ortune.gate.reporters.plot import choose_entries, draw_history
+from ortune.gate.results import Decision, Finding, GateError, GateRequest, GateResult, InterimResult, Observe, Side
 from ortune.gate.run import Wish, exit_decision, judge_together, make_request, parse_slowdowns, run_gate
 from ortune.gate.sequential_test import HEAD, SequentialResult, SequentialTest, decide, pairs_for, play
 from ortune.gate.sides import check_python, read_side
@@ -31,15 +41,20 @@ from ortune.knobs import Config
 from ortune.worker import BlockPlan, Failure, LiveCandidate
 from ortune.workload import Goal, InputOptions, Load, Objective, make_goal, make_load
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
-from tests.gate_results import ERROR, ONE_THREAD, make_interval, make_result
 from tests.records import make_record, write
 from tests.simulation import SimulatedExecutor
+
+ONE_THREAD = Config(session_options={"intra_op_num_threads": 1})
 
 
 def launches(mean: float, n: int = 8, spread: float = 0.004, seed: int = 0) -> list[list[float]]:
     """Return log-ratios of launches with a luck of their own."""
     rng = np.random.default_rng(seed)
     return [(mean + rng.normal(0, spread) + rng.normal(0, spread, 4)).tolist() for _ in range(n)]
+
+
+def interval(low: float, estimate: float, high: float) -> Interval:
+    return Interval(estimate=estimate, low=low, high=high, confidence=0.99)
 
 
 class TestRule:
@@ -78,16 +93,14 @@ class TestRule:
         assert p_value([[0.1], [0.1]], 0.2) == 1.0
 
     def test_base_must_agree_with_itself(self) -> None:
-        assert is_biased(make_interval(1.02, 1.03, 1.04), 1.03)
-        assert is_biased(make_interval(0.95, 0.97, 0.98), 1.03)
-        assert not is_biased(make_interval(1.001, 1.005, 1.01), 1.03)
-        assert not is_biased(make_interval(0.9, 1.03, 1.2), 1.03)
+        assert is_biased(interval(1.02, 1.03, 1.04), 1.03)
+        assert is_biased(interval(0.95, 0.97, 0.98), 1.03)
+        assert not is_biased(interval(1.001, 1.005, 1.01), 1.03)
+        assert not is_biased(interval(0.9, 1.03, 1.2), 1.03)
 
     def test_one_failure_fails(self) -> None:
         def finding(decision: Decision) -> Finding:
-            return Finding(
-                objective="p50", allowed=1.03, slowdown=make_interval(1, 1, 1), decision=decision, p_value=0.5
-            )
+            return Finding(objective="p50", allowed=1.03, slowdown=interval(1, 1, 1), decision=decision, p_value=0.5)
 
         assert overall([finding("pass"), finding("fail"), finding("inconclusive")]) == "fail"
         assert overall([finding("pass"), finding("inconclusive")]) == "inconclusive"
@@ -97,6 +110,10 @@ class TestRule:
         assert holm({"a": 0.001, "b": 0.0024, "c": 0.5}, 0.005) == {"a", "b"}
         assert holm({"a": 0.002, "b": 0.4, "c": 0.5}, 0.005) == frozenset()
         assert holm({"a": 0.001, "b": 0.004}, 0.005) == {"a", "b"}
+
+    def test_words(self) -> None:
+        assert percent(1.03) == "3%"
+        assert describe_interval(interval(0.99, 1.012, 1.03)) == "+1.2% [-1.0%, +3.0%]"
 
     @pytest.mark.parametrize(("launch_s", "block_s", "pairs"), [(0.1, 1.0, 4), (1.5, 0.2, 8), (100.0, 0.2, 24)])
     def test_long_launches_get_more_pairs(self, launch_s: float, block_s: float, pairs: int) -> None:
@@ -220,7 +237,7 @@ class TestDecide:
         found = find("p50", launches(0.0), 1.03, confidence=0.99)
         interim = InterimResult(
             findings=(found,),
-            self_check=make_interval(0.99, 1.0, 1.01),
+            self_check=interval(0.99, 1.0, 1.01),
             pairs=32,
             launches=8,
             contended=False,
@@ -331,7 +348,7 @@ class TestSides:
         bundle, _ = merge([Sourced(record=each, source="") for each in records])
         path = tmp_path / "b.json"
         path.write_bytes(msgspec.json.encode(bundle))
-        with pytest.raises(RecordError, match="records for several models"):
+        with pytest.raises(UsageError, match="bundle for several models"):
             read_side(str(path))
         named = read_side(f"{TINY_CNN}@{path}")
         assert named.record and named.record.config == ONE_THREAD
@@ -517,9 +534,55 @@ class TestWorkers:
         assert (only.returncode, only.stdout) == (0, "")
 
 
+def result(name: str = "a", decision: Decision = "pass", p: float = 1.0, **changes: Any) -> GateResult:
+    """Return a result as a run would give it."""
+    found = RESULT
+    (finding,) = found.findings
+    finding = msgspec.structs.replace(finding, p_value=p, decision=decision)
+    return msgspec.structs.replace(found, name=name, decision=decision, findings=(finding,), **changes)
+
+
+def make_result() -> GateResult:
+    from ortune.compare.comparison import Noise
+    from ortune.gate.results import Blocks, SideResult
+    from ortune.host import HostClass, read_host
+    from tests.records import installed
+
+    record = make_record(TINY_CNN, ONE_THREAD)
+    runtime = installed()
+    assert runtime
+    side = SideResult(
+        text="a|b.onnx", model=record.model, config=Config(), record="", runtime=runtime, summary=record.evidence.winner
+    )
+    return GateResult(
+        name="a",
+        decision="pass",
+        reason="p50 is not worse by 3%",
+        findings=(
+            Finding(objective="p50", allowed=1.03, slowdown=interval(0.99, 1.0, 1.01), decision="pass", p_value=1.0),
+        ),
+        self_check=interval(0.99, 1.0, 1.01),
+        pairs=40,
+        launches=5,
+        wall_s=12.0,
+        base=side,
+        head=msgspec.structs.replace(side, text="head.onnx", config=ONE_THREAD),
+        noise=Noise(
+            blocks=1, contended=0, repeated=0, foreign_share_mean=0, foreign_share_p90=0, regime="quiet", drift=None
+        ),
+        workload=record.workload,
+        host=HostClass.of(read_host()),
+        blocks=Blocks(base={}, head={}, copy={}, contended=()),
+    )
+
+
+RESULT = make_result()
+ERROR = GateError(name="e", message="It is broken.", hint="Mend it.")
+
+
 class TestTogether:
     def test_holm_fails_what_was_not_sure_enough_alone(self) -> None:
-        sure, unsure = make_result("sure", "fail", 1e-9), make_result("unsure", "inconclusive", 0.004)
+        sure, unsure = result("sure", "fail", 1e-9), result("unsure", "inconclusive", 0.004)
         first, second = judge_together([sure, unsure])
         assert isinstance(second, GateResult)
         assert second.decision == "fail"
@@ -527,24 +590,145 @@ class TestTogether:
         assert first is sure
 
     def test_what_is_void_stays_so(self) -> None:
-        _, second = judge_together(
-            [make_result("a", "fail", 1e-9), make_result("b", "inconclusive", 1e-9, is_void=True)]
-        )
+        _, second = judge_together([result("a", "fail", 1e-9), result("b", "inconclusive", 1e-9, is_void=True)])
         assert isinstance(second, GateResult)
         assert second.decision == "inconclusive"
 
     def test_passing_gates_count_among_the_tests(self) -> None:
-        gates = [make_result(str(number)) for number in range(9)]
-        *_, last = judge_together([*gates, make_result("x", "inconclusive", 0.004)])
+        gates = [result(str(number)) for number in range(9)]
+        *_, last = judge_together([*gates, result("x", "inconclusive", 0.004)])
         assert isinstance(last, GateResult)
         assert last.decision == "inconclusive"
 
     def test_the_exit_code(self) -> None:
-        passed, failed, unsure = make_result(), make_result(decision="fail"), make_result(decision="inconclusive")
+        passed, failed, unsure = result(), result(decision="fail"), result(decision="inconclusive")
         assert exit_decision([passed, failed, unsure, ERROR]) == "fail"
         assert exit_decision([passed, unsure, ERROR]) == "error"
         assert exit_decision([passed, unsure]) == "inconclusive"
         assert exit_decision([passed]) == "pass"
+
+
+class TestTold:
+    RESULTS = (result(), result("b", "fail"), result("c", "inconclusive"), ERROR)
+
+    def test_junit(self) -> None:
+        from xml.etree import ElementTree
+
+        (suite,) = ElementTree.fromstring(render_junit(self.RESULTS, inconclusive_fails=False))
+        assert [suite.get(each) for each in ("tests", "failures", "errors", "skipped")] == ["4", "1", "1", "1"]
+        (suite,) = ElementTree.fromstring(render_junit(self.RESULTS, inconclusive_fails=True))
+        assert [suite.get(each) for each in ("tests", "failures", "errors", "skipped")] == ["4", "2", "1", "0"]
+        assert all(case.get("classname") == "ortune.gate" for case in suite)
+
+    def test_markdown(self) -> None:
+        page = render_markdown(self.RESULTS)
+        rows = [line for line in page.splitlines() if line.startswith("|")]
+        assert len(rows) == 2 + 4
+        # A bar in a name breaks no table.
+        assert all(line.replace("\\|", "").count("|") == 7 for line in rows)
+        assert "intra threads=1" in page
+        assert "💥 e: It is broken. Mend it." in page
+
+    def test_a_gate_without_a_single_look(self) -> None:
+        bare = msgspec.structs.replace(RESULT, findings=(), self_check=None, decision="inconclusive", reason="why")
+        assert "why" in render_markdown([bare])
+        assert "why" in render_annotations([bare])
+        assert b"why" in render_junit([bare], inconclusive_fails=False)
+
+    def test_characters_that_xml_does_not_have(self) -> None:
+        from xml.etree import ElementTree
+
+        odd = msgspec.structs.replace(RESULT, name="a\x01b", reason="c\x00", decision="fail")
+        (suite,) = ElementTree.fromstring(render_junit([odd], inconclusive_fails=False))
+        assert suite[0].get("name") == "ab"
+
+    def test_throughput_is_told_as_its_cost(self) -> None:
+        """Where head serves less, the ratio of costs is above 1: that must not read as a gain."""
+        slower = find("throughput", launches(math.log(1.7)), 1.03, confidence=0.99)
+        assert describe_finding(slower).startswith("1/throughput +69")
+        assert draw_finding(slower).plain.strip().startswith("1/throughput")
+
+    def test_findings_fit_into_80_columns(self) -> None:
+        wide = Finding(
+            objective="throughput", allowed=1.03, slowdown=interval(1.368, 1.719, 2.307), decision="fail", p_value=0.0
+        )
+        assert len(draw_finding(wide).plain) <= 80
+
+    def test_annotations(self) -> None:
+        lines = render_annotations(self.RESULTS).splitlines()
+        assert [line.split(" ")[0] for line in lines] == ["::notice", "::error", "::warning", "::error"]
+        assert lines[0].startswith("::notice title=ortune gate%3A a::p50 +0.0%25 [-1.0%25, +1.0%25], allowed +3%25.")
+
+    def test_github_is_told_by_itself(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+        from ortune.cli.gate import tell
+
+        monkeypatch.setenv("GITHUB_ACTIONS", "true")
+        monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+        tell(self.RESULTS, None, None, None, None, inconclusive="3")
+        assert (tmp_path / "summary.md").read_text().startswith("### ortune gate")
+        assert "::error" in capsys.readouterr().out
+
+    def test_history(self, tmp_path: Path) -> None:
+        path = tmp_path / "h.jsonl"
+        append_history(path, self.RESULTS)
+        append_history(path, [result()])
+        entries, _ = read_history(path)
+        assert [entry.name for entry in entries] == ["a", "b", "c", "e", "a"]
+        assert [entry.name for entry in choose_entries(entries, ["a"])] == ["a", "a"]
+        with pytest.raises(UsageError, match="no such gate"):
+            choose_entries(entries, ["x"])
+
+    def test_a_line_that_was_cut_off(self, tmp_path: Path) -> None:
+        path = tmp_path / "h.jsonl"
+        append_history(path, [result()])
+        path.write_bytes(path.read_bytes() + b'\n{"time": "2026-')
+        append_history(path, [result("b")])
+        entries, broken = read_history(path)
+        assert [entry.name for entry in entries] == ["a", "b"]
+        assert broken == (3,)
+        done = run_ortune("report", path, cwd=tmp_path)
+        assert done.returncode == 0
+        assert "line 3 is not an entry" in done.stderr
+
+    def test_a_history_on_a_narrow_terminal(self, tmp_path: Path) -> None:
+        path = tmp_path / "h.jsonl"
+        append_history(path, [result("detector"), ERROR])
+        console = Console(width=80, file=io.StringIO())
+        show_history(console, read_history(path)[0], None)
+        page = console.file.getvalue()  # type: ignore[attr-defined]
+        assert "pass" in page and "error" in page and "+0.0% [-1.0%, +1.0%]" in page
+        assert "…" not in page
+
+    @pytest.mark.parametrize("entry", ['{"time": "abc", "name": "a", "decision": "pass", "reason": ""}', "[]"])
+    def test_entries_that_are_none(self, entry: str, tmp_path: Path) -> None:
+        path = tmp_path / "h.jsonl"
+        path.write_text(entry)
+        with pytest.raises(RecordError, match=r"h.jsonl is not a history of gates"):
+            read_history(path)
+
+    @pytest.mark.parametrize("content", [b"", b"{}\n", b"nonsense\n"])
+    def test_a_history_that_is_none(self, content: bytes, tmp_path: Path) -> None:
+        path = tmp_path / "h.jsonl"
+        path.write_bytes(content)
+        with pytest.raises(RecordError, match=r"h.jsonl"):
+            read_history(path)
+
+    def test_a_history_is_drawn(self, tmp_path: Path) -> None:
+        append_history(tmp_path / "h.jsonl", self.RESULTS)
+        entries, _ = read_history(tmp_path / "h.jsonl")
+        with pytest.raises(UsageError, match="must be one of"):
+            draw_history(entries, tmp_path / "x.txt")
+        pytest.importorskip("matplotlib")
+        draw_history(entries, tmp_path / "x.svg")
+        assert (tmp_path / "x.svg").read_text().startswith("<?xml")
+
+    def test_intervals_are_drawn(self) -> None:
+        text = draw_interval(interval(0.99, 1.0, 1.01), 1.03).plain
+        assert text.count("●") == 1
+        assert text.index("●") == len(text) // 2
+        assert "¦" in text[len(text) // 2 :]
+        far = draw_interval(interval(5, 6, 7), 1.03).plain
+        assert far.endswith("●")
 
 
 class TestFile:
@@ -614,7 +798,7 @@ class TestFilesAreKept:
         path.write_bytes(TINY_CNN.read_bytes())
         done = run_ortune("gate", TINY_CNN, TINY_CNN, option, path, cwd=tmp_path)
         assert done.returncode == 2
-        assert f"{option} {path}: this file exists" in done.stderr
+        assert f"{option} {path}: this file is there already" in done.stderr
         assert path.read_bytes() == TINY_CNN.read_bytes()
 
     def test_what_a_gate_wrote_is_replaced(self, tmp_path: Path) -> None:
@@ -623,7 +807,7 @@ class TestFilesAreKept:
         paths = [str(tmp_path / name) for name in ("j.xml", "r.json", "p.md", "h.jsonl")]
         for _ in range(2):
             check_outputs(*paths)
-            tell((make_result(),), *paths, inconclusive="3")
+            tell((RESULT,), *paths, inconclusive="3")
 
     def test_what_is_done_is_told_when_the_rest_is_interrupted(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -633,7 +817,7 @@ class TestFilesAreKept:
         monkeypatch.chdir(tmp_path)
 
         def run(wishes: Any, done: list[Any], **how: Any) -> None:
-            done.append(make_result("a"))
+            done.append(result("a"))
             raise KeyboardInterrupt
 
         monkeypatch.setattr(module, "run", run)

@@ -15,6 +15,7 @@ import msgspec
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from ortune.tuning.request import choose_providers
 
 from ortune.errors import UsageError
 from ortune.knobs import CPU, DEFAULT, KNOBS, Config, SearchSpace, SpaceOptions, build_space

@@ -12,12 +12,13 @@ import optuna
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ortune.tuning.request import MOST_REMEMBERED, SearchRequest, best_of, prepare
 
 from benchmarks import regret, synthetic
 from benchmarks.landscape import N_QUANTILES, About, Landscape, Recording, fit, load_landscape
 from benchmarks.record import LANDSCAPES
 from benchmarks.replay import ReplayExecutor
-from ortune.compare.figures import figure_of_block
+from ortune.compare.figures import compute_block_figure
 from ortune.errors import UsageError
 from ortune.host import HostClass, read_host
 from ortune.knobs import DEFAULT, Candidate, Config, SearchSpace, build_space
@@ -25,7 +26,6 @@ from ortune.model import read_model
 from ortune.tuning.additive import DEFAULT_NUMBER, AdditiveModel, features_of
 from ortune.tuning.hints import history_path, make_finding, read_findings, recall, remember, similarity
 from ortune.tuning.outcome import STRATEGIES, Budget, Outcome, Progress, StrategyName, parse_strategy
-from ortune.tuning.request import MOST_REMEMBERED, SearchRequest, best_of, prepare
 from ortune.tuning.sampler import CONFIG, VARIANCE, CandidateSampler, ThompsonSampler, make_sampler
 from ortune.tuning.search import SearchSettings, run_search
 from ortune.worker import BlockPlan, Failure, Runtime
@@ -229,7 +229,7 @@ class TestReplay:
             assert not isinstance(live, Failure)
             block = live.measure(PLAN)
             assert not isinstance(block, Failure)
-            values.append(math.log(figure_of_block("p50", block, 0)))
+            values.append(math.log(compute_block_figure("p50", block, 0)))
         assert abs(np.mean(values) - landscape.log_costs[number]) < 0.01
 
     def test_the_clock_goes_by_what_is_done(self) -> None:
@@ -274,7 +274,7 @@ class TestReplay:
         block = live.measure(msgspec.structs.replace(PLAN, load=goal.load))
         assert not isinstance(block, Failure)
         expected = 1 / math.exp(landscape.log_costs[0]) if clients else math.exp(landscape.log_costs[0])
-        assert figure_of_block(goal.objective, block, 0) == pytest.approx(expected, rel=1e-6)
+        assert compute_block_figure(goal.objective, block, 0) == pytest.approx(expected, rel=1e-6)
 
 
 def make_recording(seed: int = 0, *, contended: float = 0.1) -> tuple[Recording, np.ndarray]:

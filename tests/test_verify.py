@@ -9,8 +9,8 @@ from typing import Literal
 import msgspec
 import pytest
 
-from ortune.apply.verify import judge, prepare, recorded_inputs, verify
-from ortune.compare.results import LimitCheck, Speedup
+from ortune.apply.verify import judge, prepare, recorded_inputs, recorded_speedup, verify
+from ortune.compare.comparison import LimitCheck, Speedup
 from ortune.knobs import DEFAULT, Config
 from ortune.model import read_model
 from ortune.record.schema import Record
@@ -93,7 +93,7 @@ def test_a_default_has_no_gain_to_verify() -> None:
 
 
 def test_the_claim_is_that_of_the_config() -> None:
-    assert here(gain=1.5).gain == speedup(1.5, 1.5, 1.5)
+    assert recorded_speedup(here(gain=1.5)) == speedup(1.5, 1.5, 1.5)
 
 
 class TestVerdict:

@@ -1,4 +1,4 @@
-"""`ortune apply --verify`, in order: set the recorded workload up, fight the duel anew, tell whether the gain holds."""
+"""Verifies a record: repeats the comparison with the baseline on this host, for `ortune apply --verify`."""
 
 from __future__ import annotations
 
@@ -9,38 +9,37 @@ from typing import Literal
 import msgspec
 
 from ortune.apply.fit import Mismatch, find_mismatches
-from ortune.compare.bench import Comparison, Entrant, Observe, bench
-from ortune.compare.limits import is_overloaded, kept_all, names_of
-from ortune.compare.results import Speedup
-from ortune.host import read_host
+from ortune.compare.bench import BenchResult, Observe, bench
+from ortune.compare.comparison import Row, Speedup
+from ortune.compare.limits import is_overloaded, kept_all, name_limits
+from ortune.compare.open import ComparisonSetup, prepare_comparison
+from ortune.compare.paired_run import Side
 from ortune.model import read_model
 from ortune.record.schema import Record
 from ortune.record.select import check_model
-from ortune.tuning.request import PreparedSearch, SearchRequest
-from ortune.tuning.request import prepare as prepare_search
 from ortune.worker.runtime import read_installed_runtime
 from ortune.workload import Goal, InputOptions
 
 Answer = Literal["holds", "does_not_hold", "inconclusive"]
 
 HELD_SHARE = 0.5
-"""Part of the recorded gain, on a log scale, that must be there for it to hold.
+"""Share of the recorded gain, on a log scale, that must be left for it to hold.
 
-A gain changes somewhat with whatever else goes on on a host; what is left of 3.7x at 3.5x is still what was promised,
-and what is left at 1.05x is not.
+A gain changes somewhat with the conditions on a host. If 3.5x is left of 3.7x, the record keeps its promise. If 1.05x
+is left, it does not.
 """
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found.
+    """Result of a verification.
 
     Attributes:
-        answer: Whether the gain holds.
-        reason: Why, a sentence.
-        recorded: What the record claims, or None where it claims no ratio.
-        here: What was measured here, or None where nothing was.
-        mismatches: What differs between where the record was made and here.
-        comparison: All figures of both sides, or None where there is nothing to verify.
+        answer: Whether the recorded gain holds.
+        reason: Why, as a sentence without its full stop.
+        recorded: The recorded speedup, or None if the record claims none.
+        here: The speedup on this host, or None if nothing was measured.
+        mismatches: Differences between the recorded host and software and these.
+        comparison: All figures of both sides, or None if there is nothing to verify.
     """
 
     answer: Answer
@@ -48,57 +47,50 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     recorded: Speedup | None = None
     here: Speedup | None = None
     mismatches: tuple[Mismatch, ...] = ()
-    comparison: Comparison | None = None
+    comparison: BenchResult | None = None
 
 
-def prepare(
-    record: Record,
-    model: str | Path,
-    *,
-    inputs: str | None = None,
-    beside: str | None = None,
-    time_s: float | None = None,
-    seed: int = 0,
-) -> PreparedSearch:
-    """Set up the workload of a record, on this host.
+def prepare_verification(
+    record: Record, model: str | Path, *, inputs: str | None = None, beside: str | None = None, seed: int = 0
+) -> ComparisonSetup:
+    """Set up the recorded workload on this host.
 
     Args:
         record: The record.
         model: Path of the ONNX file.
-        inputs: Data as for a search; None to synthesise it, in the recorded sizes.
-        beside: A command to run beside it, or None. The record's own is not run unasked: a file is not to decide that.
-        time_s: Wall time to spend, or None for what the model needs.
-        seed: Seed of everything that is drawn.
+        inputs: Path of input data; None to synthesize it in the recorded sizes.
+        beside: Command of the background load, or None. The recorded command is never run unless the user passes it,
+            because a file must not decide what is executed.
+        seed: Random seed.
 
     Raises:
-        OrtuneError: The record is for another model, or something that was given does not make sense.
+        OrtuneError: The record is for another model, or the inputs do not fit the model.
     """
     check_model(record, model)
     workload = record.workload
-    return prepare_search(
-        SearchRequest(
-            model=str(model),
-            goal=Goal(load=workload.load, objectives=record.objectives, limits=workload.limits),
-            beside=beside,
-            budget_s=time_s,
-            seed=seed,
-            inputs=recorded_inputs(record, inputs),
+    return msgspec.structs.replace(
+        prepare_comparison(
+            str(model),
+            Goal(load=workload.load, objectives=record.objectives, limits=workload.limits),
+            recorded_inputs(record, inputs),
             tolerance=workload.tolerance,
-            providers=("cpu",),
-        )
+            beside=beside,
+            seed=seed,
+        ),
+        base=record.base,
     )
 
 
 def recorded_inputs(record: Record, data: str | None, model: str | None = None) -> InputOptions:
-    """Return what to feed: data where it is given, else values made up in the recorded sizes.
+    """Return what to feed: data if a path is given, else values in the recorded sizes.
 
     Args:
         record: The record.
-        data: Path of data, or None.
-        model: The model that is fed, where it may be another than the record's; what it does not take is left out.
+        data: Path of input data, or None.
+        model: The model that is fed, if it may be another than the recorded one. Inputs that it lacks are left out.
     """
-    taken = None if model is None else {each.name for each in read_model(model).inputs}
-    shapes = {name: given.shapes for name, given in record.workload.inputs.items() if taken is None or name in taken}
+    names = None if model is None else {each.name for each in read_model(model).inputs}
+    shapes = {name: given.shapes for name, given in record.workload.inputs.items() if names is None or name in names}
     n_cases = max((len(each) for each in shapes.values()), default=1)
     return InputOptions(
         data=data,
@@ -110,57 +102,83 @@ def recorded_inputs(record: Record, data: str | None, model: str | None = None) 
     )
 
 
-def verify(record: Record, setting: PreparedSearch, observe: Observe = lambda done, total: None) -> Verification:
-    """Let the record's config and its baseline meet, and judge.
+def verify(
+    record: Record,
+    setup: ComparisonSetup,
+    observe: Observe = lambda done, total: None,
+    *,
+    budget_s: float | None = None,
+) -> Verification:
+    """Compare the recorded config with its baseline, and judge whether the recorded gain holds.
+
+    Args:
+        record: The record.
+        setup: Its workload, set up on this host.
+        observe: Called with the progress.
+        budget_s: Wall time to spend, or None for what the model and the goal need.
 
     Raises:
-        OrtuneError: The model does not run, or the default cannot be measured.
+        OrtuneError: The model does not run, or the baseline cannot be measured.
     """
     if record.config == record.base:
-        return Verification(answer="holds", reason="the record recommends the default: there is no gain to verify")
-    comparison = bench(setting, [Entrant(name="tuned", config=record.config)], observe, base=record.base)
-    row = comparison.rows[1]
-    runtime = read_installed_runtime()
+        return Verification(answer="holds", reason="the record recommends the baseline, so there is no gain to verify")
+    comparison = bench(setup, [Side(name="tuned", config=record.config)], observe, budget_s=budget_s)
     recorded = record.gain
-    answer, reason = judge(row.speedup, recorded) if row.speedup else ("inconclusive", "there were too few pairs")
-    sides = [each.summary for each in comparison.rows if each.summary]
-    if min((side.n_calls for side in sides), default=0) < comparison.calls_needed:
-        needed = f"{comparison.objective} should rest on {comparison.calls_needed} calls of each side"
-        answer, reason = "inconclusive", f"{needed}: give it more --time"
-    if any(map(is_overloaded, sides)):
-        answer, reason = "inconclusive", "requests arrive faster than they are served"
-    if row.failure:
-        answer, reason = "does_not_hold", f"the config fails here: {row.failure.message}"
-    elif (kept := kept_all(row.limits)) != "yes":
-        broken = names_of(row.limits, "no", "unsure")
-        if kept == "no":
-            answer, reason = "does_not_hold", f"it breaks {broken}"
-        elif answer == "holds":
-            answer, reason = "inconclusive", f"it may break {broken}"
-    elif record.evidence.verdict == "within_limits":
-        answer, reason = "holds", "it keeps to every limit"
+    answer, reason = judge_comparison(record, comparison, recorded)
+    runtime = read_installed_runtime()
     return Verification(
         answer=answer,
         reason=reason,
         recorded=recorded,
-        here=row.speedup,
-        mismatches=find_mismatches(record, read_host(), runtime) if runtime else (),
+        here=comparison.rows[1].speedup,
+        mismatches=find_mismatches(record, setup.host, runtime) if runtime else (),
         comparison=comparison,
     )
 
 
-def judge(here: Speedup, recorded: Speedup | None) -> tuple[Answer, str]:
-    """Return whether what was measured here upholds what was recorded."""
+def judge_comparison(record: Record, comparison: BenchResult, recorded: Speedup | None) -> tuple[Answer, str]:
+    """Return whether the recorded gain holds, and why."""
+    row = comparison.rows[1]
+    if row.failure:
+        return "does_not_hold", f"the config fails on this host: {row.failure.message}"
+    kept = kept_all(row.limits)
+    if kept == "no":
+        return "does_not_hold", f"the config exceeds {name_limits(row.limits, 'no', 'unsure')}"
+    answer, reason = judge_gain(row, comparison, recorded)
+    if kept == "unsure":
+        if answer == "holds":
+            return "inconclusive", f"the config may exceed {name_limits(row.limits, 'no', 'unsure')}"
+    elif record.evidence.verdict == "within_limits":
+        return "holds", "the config keeps to all limits"
+    return answer, reason
+
+
+def judge_gain(row: Row, comparison: BenchResult, recorded: Speedup | None) -> tuple[Answer, str]:
+    """Return whether the gain holds, apart from limits."""
+    sides = [each.summary for each in comparison.rows if each.summary]
+    if any(map(is_overloaded, sides)):
+        return "inconclusive", "requests arrive faster than they are served"
+    n_calls = min((side.n_calls for side in sides), default=0)
+    if n_calls < comparison.calls_needed:
+        needed = f"{comparison.objective} needs {comparison.calls_needed} calls of each side"
+        return "inconclusive", f"{needed}, and there were {n_calls}: use a larger budget"
+    if row.speedup is None:
+        return "inconclusive", "there were too few pairs"
+    return judge_speedup(row.speedup, recorded)
+
+
+def judge_speedup(here: Speedup, recorded: Speedup | None) -> tuple[Answer, str]:
+    """Return whether the speedup on this host upholds the recorded one."""
     needed = math.exp(HELD_SHARE * math.log(recorded.estimate)) if recorded and recorded.estimate > 1 else 1.0
     if here.low > needed:
-        return (
-            "holds",
-            "the whole interval lies above 1" if needed == 1 else "at least half of the recorded gain is here",
-        )
+        if needed == 1:
+            return "holds", "the whole confidence interval lies above 1"
+        return "holds", "at least half of the recorded gain is left"
     if here.high < needed:
         if here.low > 1:
-            return "does_not_hold", "it is still better than the default, but by less than half of the recorded gain"
+            return "does_not_hold", "the config is better than the baseline, but by less than half of the recorded gain"
         if here.high < 1:
-            return "does_not_hold", "it is worse than the default here"
-        return "does_not_hold", "less than half of the recorded gain is here, if any"
-    return "inconclusive", f"the interval holds {needed:.3g}x, half of the recorded gain: give it more --time"
+            return "does_not_hold", "the config is worse than the baseline on this host"
+        return "does_not_hold", "less than half of the recorded gain is left, if any"
+    threshold = "1" if needed == 1 else f"{needed:.3g}x, half of the recorded gain"
+    return "inconclusive", f"the confidence interval includes {threshold}: use a larger budget"

@@ -202,17 +202,17 @@ def verify_here(
     quiet: bool,
 ) -> None:
     """Fight the duel with the default here, and tell whether the recorded gain holds."""
-    from ortune.apply.verify import prepare, verify
+    from ortune.apply.verify import prepare_verification, verify
     from ortune.console.progress import ComparisonProgress
     from ortune.console.verify import show_plan, show_verification
     from ortune.console.widgets import make_console
 
     console = make_console(stderr=json)
-    setting = prepare(record, model or record.model.path, inputs=inputs, beside=beside, time_s=time_s, seed=seed)
+    setup = prepare_verification(record, model or record.model.path, inputs=inputs, beside=beside, seed=seed)
     if not quiet:
-        show_plan(console, record, setting)
+        show_plan(console, record, setup)
     with ComparisonProgress(console, quiet=quiet) as progress:
-        verification = verify(record, setting, progress)
+        verification = verify(record, setup, progress, budget_s=time_s)
     if json:
         options.print_json(verification)
     if not quiet:

@@ -52,32 +52,29 @@ def bench(
     quiet: options.Quiet = False,
 ) -> None:
     """Compare ONNX Runtime's default with records and settings, interleaved, under any load."""
+    from ortune.apply.bench import read_sides
     from ortune.compare.bench import bench as run
-    from ortune.compare.bench import read_entrants
+    from ortune.compare.open import prepare_comparison
     from ortune.console.bench import show_bench, show_comparison
     from ortune.console.progress import ComparisonProgress
     from ortune.console.widgets import make_console
-    from ortune.tuning.request import SearchRequest, prepare
     from ortune.workload import make_goal, make_load
 
     time_s = options.parse_time_s(time)
-    request = SearchRequest(
-        model=model,
-        goal=make_goal(make_load(clients, rate, arrivals, sessions), objective),
-        beside=beside,
-        providers=("cpu",),
+    sides = read_sides(configs or [], settings or [])
+    setup = prepare_comparison(
+        model,
+        make_goal(make_load(clients, rate, arrivals, sessions), objective),
+        options.parse_inputs(dim, shape, inputs, seed),
         approximate=allow_approximate,
-        budget_s=time_s,
+        beside=beside,
         seed=seed,
-        inputs=options.parse_inputs(dim, shape, inputs, seed),
     )
-    entrants = read_entrants(configs or [], settings or [])
-    setting = prepare(request)
     console = make_console(stderr=json)
     if not quiet:
-        show_bench(console, setting, entrants)
+        show_bench(console, setup, sides)
     with ComparisonProgress(console, quiet=quiet) as progress:
-        comparison = run(setting, entrants, progress)
+        comparison = run(setup, sides, progress, budget_s=time_s)
     if json:
         options.print_json(comparison)
     if not quiet:

@@ -15,8 +15,8 @@ from ortune.errors import ExitCode, OrtuneError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ortune.gate.prepare import Wish
     from ortune.gate.results import GateError, GateResult
-    from ortune.gate.run import Wish
     from ortune.workload import InputOptions, Load
 
 USUAL_MAX_TIME = "3m"
@@ -229,7 +229,7 @@ def make_wish(name: str, values: dict[str, Any]) -> Wish:
     Raises:
         UsageError: One of them makes no sense.
     """
-    from ortune.gate.run import Wish
+    from ortune.gate.prepare import Wish
     from ortune.workload import Load
     from ortune.workload.values import FIGURES, make_goal
 
@@ -253,7 +253,7 @@ def make_wish(name: str, values: dict[str, Any]) -> Wish:
         objective=values.get("objective"),
         limits=tuple(_texts(values.get("limit"))),
         also=also,  # type: ignore[arg-type]
-        max_time_s=options.parse_duration_s(str(values.get("max-time") or USUAL_MAX_TIME), "--max-time"),
+        budget_s=options.parse_duration_s(str(values.get("max-time") or USUAL_MAX_TIME), "--max-time"),
         inputs=_inputs(values),
         tolerance=options.parse_tolerance(values.get("rtol"), values.get("atol")),
         same_outputs=not values.get("ignore-outputs"),
@@ -322,14 +322,15 @@ def run(
     """
     from ortune.console.gate import GateScreen
     from ortune.console.widgets import make_console
-    from ortune.gate.run import make_request, read_gate, run_gate, run_gates
+    from ortune.gate.prepare import make_gate, prepare_gate
+    from ortune.gate.run import run_gate, run_gates
 
     screen = GateScreen(make_console(stderr=to_stderr), quiet=quiet)
     if len(wishes) == 1:
-        request = make_request(wishes[0])
-        reading = read_gate(request)
-        with screen.watch(request, reading.feed) as observe:
-            result = run_gate(request, observe, reading=reading)
+        gate = make_gate(wishes[0])
+        setup = prepare_gate(gate)
+        with screen.watch(gate, setup.feed) as observe:
+            result = run_gate(gate, observe, setup=setup)
         screen.show(result)
         return (result,)
 

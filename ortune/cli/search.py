@@ -99,9 +99,9 @@ def search(
     from ortune.knobs.parse_knobs import parse_fix, parse_only, parse_tune
     from ortune.record.files import STANDARD_STREAM, encode_record
     from ortune.tuning.hints import history_path
-    from ortune.tuning.outcome import parse_strategy
-    from ortune.tuning.request import SearchRequest, prepare
-    from ortune.tuning.request import search as run
+    from ortune.tuning.prepare import SearchRequest, prepare
+    from ortune.tuning.search import search as run
+    from ortune.tuning.strategy import parse_strategy
     from ortune.workload import make_goal, make_load
 
     path = output or Path(f"{Path(model).stem}.ortune.json")

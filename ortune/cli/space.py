@@ -28,7 +28,7 @@ def space(
     from ortune.knobs import build_space
     from ortune.knobs.parse_knobs import parse_fix, parse_only, parse_tune
     from ortune.model import read_model
-    from ortune.tuning.request import SearchRequest, choose_providers, make_space_options
+    from ortune.tuning.prepare import SearchRequest, choose_providers, make_space_options
     from ortune.workload import make_goal, make_load
 
     request = SearchRequest(

@@ -1,1 +1,1 @@
-"""The engine that search, bench, verify and gate share: paired, interleaved measurements and their statistics."""
+"""The measuring engine of search, bench, verify and gate: interleaved blocks, paired runs and their statistics."""

@@ -1,4 +1,4 @@
-"""Measures rounds: one block of every live candidate, in shuffled order, repeated when the host is noisy."""
+"""Measures rounds: one block of every live candidate, repeated while other processes use the CPUs."""
 
 from __future__ import annotations
 
@@ -8,18 +8,23 @@ from typing import NoReturn, TypeVar
 import msgspec
 import numpy as np
 
-from ortune.compare.figures import figure_of_block
-from ortune.compare.results import Noise, Stage, StageTime
+from ortune.compare.comparison import Noise
+from ortune.compare.figures import compute_block_figure
 from ortune.errors import MeasureError
 from ortune.knobs import Config
 from ortune.worker import Block, BlockPlan, Executor, Failure, LiveCandidate
 from ortune.workload import Objective
 
 PATIENCE = 0.3
-"""Blocks that may be repeated for noise, as a share of all: on a host that is always busy, waiting for quiet
+"""Blocks that may be repeated for noise, as a share of all: on a host that is always busy, waiting for a quiet moment
 would never end."""
 
 MAX_REPEATS = 2
+
+FIRST_LOAD_DEADLINE_S = 300.0
+"""Time that a launch may take until the calibration knows better."""
+
+BASELINE_NAME = "the baseline"
 
 T = TypeVar("T")
 
@@ -28,10 +33,10 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     """One block of each candidate, by its position in the list that was measured.
 
     Attributes:
-        blocks: The blocks of those that did not fail.
-        loads_ns: How long creating each one's session took.
+        blocks: Blocks of the candidates that did not fail.
+        loads_ns: Time to create each session.
         failures: Why the others failed.
-        contended: Whether any block was measured while others used the CPUs.
+        contended: Whether other processes used the CPUs during any block.
     """
 
     blocks: dict[int, Block]
@@ -41,36 +46,44 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
 
     def figure(self, name: Objective, position: int) -> float:
         """Return a figure of one candidate in this round."""
-        return figure_of_block(name, self.blocks[position], self.loads_ns[position])
+        return compute_block_figure(name, self.blocks[position], self.loads_ns[position])
 
 
 class BlockRunner:
-    """Measures, and keeps account of noise and time.
+    """Measures blocks and rounds, and keeps account of noise and time.
 
     Args:
-        executor: Makes candidates live.
-        rng: Decides the order within rounds, and the traffic that all candidates of a round see.
-        check: Is called before each block, and raises if the search cannot go on.
+        executor: Launches candidates.
+        rng: Decides the order within rounds, and the traffic that all candidates of a round get.
+        check: Called before each block. It raises if measuring cannot go on.
+
+    Attributes:
+        load_deadline_s: Time that a launch may take.
+        inference_s: Time spent in calls so far.
     """
 
     def __init__(self, executor: Executor, rng: np.random.Generator, check: Callable[[], None] = lambda: None) -> None:
         self.executor = executor
-        self.check = check
         self.rng = rng
-        self.load_deadline_s = 300.0
+        self.check = check
+        self.load_deadline_s = FIRST_LOAD_DEADLINE_S
+        self.inference_s = 0.0
         self._shares: list[float] = []
         self._n_blocks = 0
         self._n_contended = 0
         self._n_repeated = 0
         self._n_slowed = 0
-        self._inference_s = 0.0
 
-    def launch(self, configs: Sequence[Config]) -> list[LiveCandidate | Failure]:
-        """Make candidates live."""
-        return self.executor.launch(configs, deadline_s=self.load_deadline_s)
+    def now_s(self) -> float:
+        """Return the time on the executor's clock, in seconds."""
+        return self.executor.now_s()
 
-    def block(self, live: LiveCandidate, plan: BlockPlan) -> Block | Failure:
-        """Measure one block, again while it is contended and patience lasts."""
+    def launch(self, configs: Sequence[Config], executor: Executor | None = None) -> list[LiveCandidate | Failure]:
+        """Launch candidates, by another executor if one is given."""
+        return (executor or self.executor).launch(configs, deadline_s=self.load_deadline_s)
+
+    def measure_block(self, live: LiveCandidate, plan: BlockPlan) -> Block | Failure:
+        """Measure one block; repeat it while it is contended and patience lasts."""
         for attempt in range(MAX_REPEATS + 1):
             self.check()
             block = live.measure(plan)
@@ -79,7 +92,7 @@ class BlockRunner:
             self._n_blocks += 1
             self._n_contended += block.contended
             self._n_slowed += bool(block.gpu and block.gpu.slowdowns)
-            self._inference_s += (block.wall_ns + block.lead_in_ns) / 1e9
+            self.inference_s += (block.wall_ns + block.lead_in_ns) / 1e9
             if block.foreign_share is not None:
                 self._shares.append(block.foreign_share)
             impatient = self._n_repeated >= PATIENCE * max(self._n_blocks, 20)
@@ -88,19 +101,19 @@ class BlockRunner:
             self._n_repeated += 1
         raise AssertionError("unreachable")
 
-    def round(self, lives: Sequence[LiveCandidate], plan: BlockPlan) -> Round:
-        """Measure one block of each candidate in shuffled order."""
-        return self.sequence(lives, self.rng.permutation(len(lives)).tolist(), plan)
+    def measure_round(self, lives: Sequence[LiveCandidate], plan: BlockPlan) -> Round:
+        """Measure one block of each candidate, in random order."""
+        return self.measure_in_order(lives, self.rng.permutation(len(lives)).tolist(), plan)
 
-    def sequence(
+    def measure_in_order(
         self, lives: Sequence[LiveCandidate] | Mapping[int, LiveCandidate], order: Sequence[int], plan: BlockPlan
     ) -> Round:
-        """Measure one block of each candidate in the given order, all under the same traffic."""
+        """Measure one block of each candidate in the given order, all with the same traffic."""
         plan = msgspec.structs.replace(plan, seed=int(self.rng.integers(2**31)))
         blocks: dict[int, Block] = {}
         failures: dict[int, Failure] = {}
         for position in order:
-            answer = self.block(lives[position], plan)
+            answer = self.measure_block(lives[position], plan)
             if isinstance(answer, Failure):
                 failures[position] = answer
             else:
@@ -112,26 +125,18 @@ class BlockRunner:
             contended=any(block.contended for block in blocks.values()),
         )
 
-    def stage_time(self, stage: Stage, start_s: float, inference_before_s: float) -> StageTime:
-        """Return where the time of a stage went that began at `start_s`."""
-        return StageTime(
-            stage=stage,
-            wall_s=self.executor.now_s() - start_s,
-            inference_s=self._inference_s - inference_before_s,
-        )
-
-    @property
-    def inference_s(self) -> float:
-        """Time under load so far."""
-        return self._inference_s
-
     @property
     def is_mostly_contended(self) -> bool:
-        """Whether more than half of the blocks so far were contended: that is then how this host is."""
+        """Whether more than half of the blocks so far were contended, so that this host is usually busy."""
         return 2 * self._n_contended > self._n_blocks
 
-    def noise(self, *, contended: bool, drift: float | None) -> Noise:
-        """Return how quiet the host was, given which blocks the claim rests on, and the drift between stages."""
+    def describe_noise(self, *, contended: bool, drift: float | None = None) -> Noise:
+        """Return the noise so far.
+
+        Args:
+            contended: Whether the result rests on contended blocks.
+            drift: How much the host changed between two stages, or None.
+        """
         known = bool(self._shares)
         return Noise(
             blocks=self._n_blocks,
@@ -145,15 +150,14 @@ class BlockRunner:
         )
 
 
-def one_regime(values: Sequence[tuple[T, bool]], *, n_quiet: int) -> tuple[list[T], bool]:
+def select_regime(values: Sequence[tuple[T, bool]], *, n_quiet: int) -> tuple[list[T], bool]:
     """Return the values of one regime, and whether it is the contended one.
 
-    Quiet values are taken if there are at least `n_quiet` of them or no others; rankings differ between a quiet and
-    a busy host, so the two are never mixed.
+    Rankings differ between a quiet and a busy host, so the two are never mixed.
 
     Args:
         values: Each value with whether it was measured under contention.
-        n_quiet: Quiet values that are enough.
+        n_quiet: Number of quiet values that suffice. With fewer, the regime with more values is taken.
     """
     quiet = [value for value, contended in values if not contended]
     noisy = [value for value, contended in values if contended]
@@ -162,10 +166,14 @@ def one_regime(values: Sequence[tuple[T, bool]], *, n_quiet: int) -> tuple[list[
     return noisy, True
 
 
-def raise_default(failure: Failure) -> NoReturn:
-    """Raise that the default itself cannot be measured: without it there is nothing to compare with."""
-    kind = failure.kind.replace("_", " ")
+def raise_failure(name: str, failure: Failure) -> NoReturn:
+    """Raise that a side which the comparison cannot do without has failed.
+
+    Raises:
+        MeasureError: Always.
+    """
     raise MeasureError(
-        f"ONNX Runtime's default worked at first, and then failed ({kind}): {failure.message}",
-        "Check that the host has enough free memory, and that nothing ends processes on it.",
+        f"{name[0].upper()}{name[1:]} worked at first and then failed ({failure.kind.replace('_', ' ')}): "
+        f"{failure.message}",
+        "Check that the host has enough free memory, and that nothing else ends processes on it.",
     )

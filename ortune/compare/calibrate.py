@@ -4,27 +4,44 @@ from __future__ import annotations
 
 import msgspec
 
-from ortune.compare.block_plan import Pace, block_plan, pace_of
-from ortune.compare.block_runner import BlockRunner, raise_default
+from ortune.compare.block_plan import Pace, measure_pace, plan_block
+from ortune.compare.block_runner import BASELINE_NAME, BlockRunner, raise_failure
 from ortune.worker import Block, BlockPlan, Failure, LiveCandidate
 from ortune.workload import Goal
 
 FIRST_BLOCK_NS = 100_000_000
 LONGEST_FIRST_BLOCK_S = 5.0
 FIRST_DEADLINE_S = 300.0
-"""The block that calibrates: how long one call takes is not known yet."""
+"""The first block: the duration of a call is not known yet."""
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
-    """What the default's first blocks tell: the pace of calls, the time of a launch, the memory of a worker."""
+    """Result of the baseline's first blocks.
+
+    Attributes:
+        pace: How fast calls follow each other.
+        launch_s: Time of one launch.
+        peak_bytes: Largest resident memory of a worker.
+    """
 
     pace: Pace
     launch_s: float
     peak_bytes: int
 
 
-def calibrate(meter: BlockRunner, first: LiveCandidate, goal: Goal, *, n_cases: int, quota: bool) -> Calibration:
-    """Find out how fast calls follow each other, and how long a launch takes."""
+def calibrate(runner: BlockRunner, first: LiveCandidate, goal: Goal, *, n_cases: int, quota: bool) -> Calibration:
+    """Measure how fast calls follow each other and how long a launch takes, and set the runner's launch deadline.
+
+    Args:
+        runner: Launches the baseline again.
+        first: The baseline's first launch, which is closed here.
+        goal: Its load.
+        n_cases: Input cases.
+        quota: Whether a CPU quota applies.
+
+    Raises:
+        MeasureError: The baseline fails.
+    """
     load = goal.load
     plan = BlockPlan(
         load=load,
@@ -35,32 +52,32 @@ def calibrate(meter: BlockRunner, first: LiveCandidate, goal: Goal, *, n_cases: 
     )
 
     def measure(live: LiveCandidate, plan: BlockPlan) -> Block:
-        meter.check()
+        runner.check()
         block = live.measure(plan)
         if isinstance(block, Failure):
-            raise_default(block)
+            raise_failure(BASELINE_NAME, block)
         return block
 
-    def pace(block: Block, load_ns: int) -> Pace:
-        return pace_of(block, goal, n_cases=n_cases, quota=quota, load_ns=load_ns)
+    def pace_of(block: Block, load_ns: int) -> Pace:
+        return measure_pace(block, goal, n_cases=n_cases, quota=quota, load_ns=load_ns)
 
     try:
         block = measure(first, plan)
     finally:
         first.close()
-    start_s = meter.executor.now_s()
-    (again,) = meter.launch([first.config])
-    launch_s = meter.executor.now_s() - start_s
+    start_s = runner.now_s()
+    (again,) = runner.launch([first.config])
+    launch_s = runner.now_s() - start_s
     if isinstance(again, Failure):
-        raise_default(again)
-    found = pace(block, again.session_info.load_ns)
+        raise_failure(BASELINE_NAME, again)
+    pace = pace_of(block, again.session_info.load_ns)
     try:
-        # A second interim: the first block of a fresh machine is often slower.
-        second = pace(measure(again, block_plan(found)), again.session_info.load_ns)
-        if second.call_ns < found.call_ns:
-            found = second
+        # The first block on a cold machine is often slower: take the faster of two.
+        second = pace_of(measure(again, plan_block(pace)), again.session_info.load_ns)
+        if second.call_ns < pace.call_ns:
+            pace = second
     finally:
         again.close()
-    # A candidate whose loading takes ten times as long as the default's is as good as one that hangs.
-    meter.load_deadline_s = 5 + 10 * launch_s
-    return Calibration(pace=found, launch_s=launch_s, peak_bytes=block.memory.peak_bytes)
+    # A candidate that takes ten times as long to load as the baseline is treated like one that hangs.
+    runner.load_deadline_s = 5 + 10 * launch_s
+    return Calibration(pace=pace, launch_s=launch_s, peak_bytes=block.memory.peak_bytes)

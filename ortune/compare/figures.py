@@ -1,4 +1,4 @@
-"""Computes the figures of a config from its blocks: percentiles, throughput, CPU time, memory."""
+"""Computes figures from blocks: percentiles, throughput, CPU time, memory."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.worker.block import Block
+from ortune.worker import Block
 from ortune.workload import FIGURES, Objective
 
 Z_95 = 1.959964
-"""Quantile of the normal distribution: 95 % of it lie within so many standard deviations."""
+"""Quantile of the normal distribution: 95 % of it lies within this many standard deviations."""
 
-MOST_KEPT = 500
-"""Latencies of a block that are kept for percentiles over several blocks."""
+MAX_KEPT_SAMPLES = 500
+"""Samples of a block that are kept for percentiles over several blocks."""
 
 TAIL_CALLS = 3
-"""Calls that must lie beyond a percentile for it to be read off a few blocks."""
+"""Calls that must lie beyond a percentile for it to be read from a few blocks."""
 
 
-def figure_of(name: Objective, blocks: Sequence[Block], load_ns: Sequence[int] = ()) -> float:
+def compute_figure(name: Objective, blocks: Sequence[Block], load_ns: Sequence[int] = ()) -> float:
     """Return a figure in its own unit, over all of these blocks together.
 
     Args:
-        name: Which figure.
+        name: The figure.
         blocks: At least one.
-        load_ns: How long creating the sessions took, for "load-time" where the blocks hold no creations.
+        load_ns: Time to create each session, for "load-time" where the blocks contain no session creations.
     """
     figure = FIGURES[name]
     if figure.percentile is not None:
-        return percentile_of(blocks, figure.percentile)
+        return compute_percentile(blocks, figure.percentile)
     if name == "mean":
         samples = np.concatenate([block.samples_ns for block in blocks])
         return float(samples.mean())
@@ -46,21 +46,33 @@ def figure_of(name: Objective, blocks: Sequence[Block], load_ns: Sequence[int] =
     return float(np.median(np.concatenate(creations))) if creations else float(np.median(load_ns))
 
 
-def percentile_of(blocks: Sequence[Block], point: float) -> float:
-    """Return a percentile of latency, in ns: of each case by itself, and of these the geometric mean."""
+def compute_block_figure(name: Objective, block: Block, load_ns: int) -> float:
+    """Return a figure of one block, for ranking candidates.
+
+    For a percentile that needs more calls than the block has, return the highest percentile that it supports.
+    """
+    if FIGURES[name].percentile is not None:
+        return compute_supported_percentile(name, [block])
+    return compute_figure(name, [block], [load_ns])
+
+
+def compute_percentile(blocks: Sequence[Block], point: float) -> float:
+    """Return a percentile of latency in ns. With several cases, return the geometric mean of their percentiles."""
     values = [percentiles(samples, [point])[0] for samples in split_cases(blocks)]
     return values[0] if len(values) == 1 else math.exp(sum(map(math.log, values)) / len(values))
 
 
-def calls_of(blocks: Sequence[Block]) -> int:
-    """Return how many calls a percentile rests on: those of the case that has fewest."""
-    return min(len(samples) for samples in split_cases(blocks))
+def compute_supported_percentile(name: Objective, blocks: Sequence[Block]) -> float:
+    """Return a percentile over these blocks, or the highest that they have enough calls for."""
+    point = FIGURES[name].percentile
+    assert point is not None
+    return compute_percentile(blocks, min(point, supported_percentile(count_calls(blocks))))
 
 
-def percentile_bounds(blocks: Sequence[Block], point: float) -> tuple[float, float]:
-    """Return a 95 % interval of a percentile, in ns, whatever the distribution; infinite where calls are too few.
+def bound_percentile(blocks: Sequence[Block], point: float) -> tuple[float, float]:
+    """Return a 95 % interval of a percentile in ns, for any distribution; infinite where there are too few calls.
 
-    Source: the number of calls below a percentile is binomial, so that its interval is one of ranks (H. A. David and
+    Source: the number of calls below a percentile is binomial, so its interval is one of ranks (H. A. David and
     H. N. Nagaraja, "Order Statistics", section 7.1); here in the normal approximation.
     """
     low = high = 0.0
@@ -74,8 +86,13 @@ def percentile_bounds(blocks: Sequence[Block], point: float) -> tuple[float, flo
     return math.exp(low / len(cases)), math.exp(high / len(cases))
 
 
+def percentiles(samples: NDArray[np.int64], points: Sequence[float]) -> list[float]:
+    """Return percentiles of the samples, each a value that occurred."""
+    return [float(value) for value in np.percentile(samples, list(points), method="inverted_cdf")]
+
+
 def split_cases(blocks: Sequence[Block]) -> list[NDArray[np.int64]]:
-    """Return the latencies of each case."""
+    """Return the samples of each input case."""
     samples = np.concatenate([block.samples_ns for block in blocks])
     if blocks[0].cases is None:
         return [samples]
@@ -83,19 +100,23 @@ def split_cases(blocks: Sequence[Block]) -> list[NDArray[np.int64]]:
     return [samples[cases == case] for case in np.unique(cases)]
 
 
-def percentiles(samples: NDArray[np.int64], points: Sequence[float]) -> list[float]:
-    """Return these percentiles, each a value that occurred."""
-    return [float(value) for value in np.percentile(samples, list(points), method="inverted_cdf")]
+def count_calls(blocks: Sequence[Block]) -> int:
+    """Return how many calls a percentile rests on: those of the case with the fewest."""
+    return min(len(samples) for samples in split_cases(blocks))
 
 
-def figure_of_block(name: Objective, block: Block, load_ns: int) -> float:
-    """Return a figure of one block, to rank candidates by.
+def thin_samples(block: Block) -> Block:
+    """Return a block with a few hundred samples at most, evenly by rank: enough for its percentiles."""
+    step = -(-len(block.samples_ns) // MAX_KEPT_SAMPLES)
+    if step == 1 or block.cases is not None:
+        return block
+    # Start at the slow end, to keep the slowest.
+    return msgspec.structs.replace(block, samples_ns=np.sort(block.samples_ns)[::-1][::step])
 
-    Of a percentile that the block has too few calls for, the highest that it has enough calls for is taken.
-    """
-    if FIGURES[name].percentile is not None:
-        return supported_figure(name, [block])
-    return figure_of(name, [block], [load_ns])
+
+def to_cost(name: Objective, value: float) -> float:
+    """Return a figure as a cost: smaller is better."""
+    return 1 / value if FIGURES[name].larger_is_better else value
 
 
 def is_pooled(name: Objective) -> bool:
@@ -104,46 +125,25 @@ def is_pooled(name: Objective) -> bool:
     return percentile is not None and percentile > 50
 
 
-def supported_figure(name: Objective, blocks: Sequence[Block]) -> float:
-    """Return a percentile over these blocks, or the highest that they have enough calls for."""
-    point = FIGURES[name].percentile
-    assert point is not None
-    return percentile_of(blocks, min(point, supported_percentile(calls_of(blocks))))
-
-
-def thin(block: Block) -> Block:
-    """Return a block with some hundred of its latencies at most, evenly by rank: enough for its percentiles."""
-    step = -(-len(block.samples_ns) // MOST_KEPT)
-    if step == 1 or block.cases is not None:
-        return block
-    # From the slow end, so that the slowest stays.
-    return msgspec.structs.replace(block, samples_ns=np.sort(block.samples_ns)[::-1][::step])
-
-
-def cost(name: Objective, value: float) -> float:
-    """Return a figure as a cost: smaller is better."""
-    return 1 / value if FIGURES[name].larger_is_better else value
-
-
 def supported_percentile(n_calls: int) -> float:
-    """Return the highest percentile that so many calls can tell, at least the median."""
+    """Return the highest percentile that this number of calls supports, at least the median."""
     return max(50.0, 100 * (1 - TAIL_CALLS / n_calls))
 
 
-def calls_needed(name: Objective) -> int:
-    """Return how many calls a figure must rest on: 1522 for p99, 139 for p90, one for what is no percentile.
+def required_calls(name: Objective) -> int:
+    """Return how many calls a figure must rest on: 1522 for p99, 139 for p90, 1 for a figure that is no percentile.
 
-    So many that with 95 % confidence the true percentile lies within half of the tail on either side: p99 between
+    With this many, the true percentile lies within half of the tail on either side with 95 % confidence: p99 between
     p98.5 and p99.5.
 
     Source of the formula: MLPerf Inference Rules, appendix "Number of Queries", which LoadGen follows:
-    n = z^2 p (1 - p) / margin^2. Its margin is a twentieth of the tail, at 99 %, which takes 262,742 calls for p99:
-    right for publishing an absolute latency, but a tuner compares.
+    n = z^2 p (1 - p) / margin^2. Its margin is a twentieth of the tail, at 99 %, which takes 262,742 calls for p99.
+    That is right for publishing an absolute latency, but ortune compares two configs.
     """
     percentile = FIGURES[name].percentile
     if percentile is None:
         return 1
     p = percentile / 100
     margin = (1 - p) / 2
-    # Rounded before: 1 - 0.99 is a little less than 0.01.
+    # Round first: 1 - 0.99 is slightly less than 0.01.
     return math.ceil(round(Z_95**2 * p * (1 - p) / margin**2, 6))

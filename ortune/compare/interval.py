@@ -1,10 +1,13 @@
-"""An estimate and how sure it is: a value, apart from the statistics that make it."""
+"""An estimate with its confidence interval, as a plain value."""
 
 from __future__ import annotations
 
 import math
 
 import msgspec
+
+DEFAULT_CONFIDENCE = 0.95
+"""Confidence of intervals where nothing else is asked for."""
 
 
 class Interval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,26 +1,26 @@
-"""Judges limits."""
+"""Judges limits and request rates, for one side of a comparison."""
 
 from __future__ import annotations
 
 import math
 
-from ortune.compare.results import LimitCheck, Summary
+from ortune.compare.comparison import LimitCheck, Summary
 from ortune.workload import Goal, Load
 
 
-def names_of(checks: tuple[LimitCheck, ...], *kept: str) -> str:
-    """Return the limits of which this is told, separated by commas."""
+def name_limits(checks: tuple[LimitCheck, ...], *kept: str) -> str:
+    """Return the limits with one of these results, separated by commas."""
     return ", ".join(check.limit for check in checks if check.kept in kept)
 
 
 def kept_all(checks: tuple[LimitCheck, ...]) -> str:
-    """Return "yes" if all limits are kept to, "no" if one is broken, else "unsure"."""
+    """Return "yes" if all limits are kept, "no" if one is broken, else "unsure"."""
     kept = {check.kept for check in checks}
     return "no" if "no" in kept else "unsure" if "unsure" in kept else "yes"
 
 
 def worst_excess(goal: Goal, checks: tuple[LimitCheck, ...]) -> float:
-    """Return by how much the worst-kept limit is broken, as a log-ratio; minus infinity without limits."""
+    """Return by how much the worst-kept limit is exceeded, as a log-ratio; minus infinity without limits."""
     excesses = (limit.excess(check.value) for limit, check in zip(goal.limits, checks, strict=True))
     return max(excesses, default=-math.inf)
 
@@ -30,7 +30,7 @@ def is_overloaded(summary: Summary) -> bool:
     return summary.utilization is not None and summary.utilization >= 1
 
 
-def capacity(summary: Summary, load: Load) -> float:
-    """Return how many requests a second could be served, with all callers busy all the time."""
+def capacity_per_s(summary: Summary, load: Load) -> float:
+    """Return how many requests per second could be served with all callers busy all the time."""
     assert load.rate_per_s and summary.utilization
     return load.rate_per_s / summary.utilization

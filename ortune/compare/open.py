@@ -1,72 +1,275 @@
-"""Opens a comparison: background load, executor, memory limit, reference launch."""
+"""Opens a comparison: background load, executors, memory limit, the baseline's first launch, calibration.
+
+All commands that measure go through `open_comparison`: search, bench, verify and gate.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from ortune.model import ModelInfo, compute_digest
+import msgspec
+import numpy as np
+
+from ortune.compare.block_runner import BlockRunner
+from ortune.compare.calibrate import Calibration, calibrate
+from ortune.errors import MeasureError
+from ortune.host import Host, read_host
+from ortune.knobs import DEFAULT, Config
+from ortune.model import ModelInfo, compute_digest, read_model
 from ortune.model.identity import ModelIdentity
+from ortune.worker import Executor, LiveCandidate, Runtime
 from ortune.worker.background_load import BackgroundLoad
-from ortune.worker.executor import ProcessExecutor
-from ortune.workload import Feed, Goal, Tolerance, Workload
+from ortune.worker.executor import (
+    BUILD_DEADLINE_S,
+    FIRST_LOAD_DEADLINE_S,
+    WORKER_COMMAND,
+    ProcessExecutor,
+    launch_reference,
+)
+from ortune.workload import Feed, Goal, InputOptions, Tolerance, Workload, make_feed
 from ortune.workload.values import APPROXIMATE_TOLERANCE, QUANTIZED_TOLERANCE
 
-if TYPE_CHECKING:
-    from ortune.tuning.request import PreparedSearch
-
 MEMORY_SHARE = 0.8
-"""Part of the free memory that one worker may take."""
+"""Share of the free memory that one worker, or all sides together, may take."""
 
 
-def usual_tolerance(model: ModelInfo, *, approximate: bool) -> Tolerance:
-    """Return how far outputs may lie from the default's, where the user does not say."""
+class Program(msgspec.Struct, frozen=True, kw_only=True):
+    """What an executor runs.
+
+    Attributes:
+        model: The model.
+        path: Path of the ONNX file, as the user wrote it.
+        command: Program and arguments that start a worker.
+        environment: Variables that workers get in addition to those of this process.
+    """
+
+    model: ModelInfo
+    path: str
+    command: Sequence[str] = WORKER_COMMAND
+    environment: Mapping[str, str] = {}
+
+    def describe(self) -> ModelIdentity:
+        """Return the model's identity."""
+        return ModelIdentity(path=self.path, digest=compute_digest(self.model.files), files=self.model.files)
+
+
+class ComparisonSetup(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a comparison needs before it starts.
+
+    Attributes:
+        program: The model and how its workers are started.
+        other: A second program whose outputs and speed are compared with those of the first, or None.
+        feed: Input data of each call.
+        goal: Load, objectives and limits.
+        tolerance: Allowed difference of outputs.
+        host: The host.
+        base: Config of the baseline.
+        beside: Command of the background load, or None.
+        seed: Random seed of orders, traffic and resampling.
+        n_sides: Sides that are in memory at the same time, at least.
+        compare_outputs: Whether outputs of `other` are compared.
+        memory_limit_bytes: Private memory that one worker may take, or None for a share of what is free.
+        load_deadline_s: Time that the first launch may take.
+        build_deadline_s: Time that a provider may take to compile the model, once for each config.
+    """
+
+    program: Program
+    other: Program | None = None
+    feed: Feed
+    goal: Goal = Goal()
+    tolerance: Tolerance
+    host: Host
+    base: Config = DEFAULT
+    beside: str | None = None
+    seed: int = 0
+    n_sides: int = 2
+    compare_outputs: bool = True
+    memory_limit_bytes: int | None = None
+    load_deadline_s: float = FIRST_LOAD_DEADLINE_S
+    build_deadline_s: float = BUILD_DEADLINE_S
+
+    @property
+    def model(self) -> ModelInfo:
+        """The model of the first program."""
+        return self.program.model
+
+    def describe_workload(self) -> Workload:
+        """Return what is measured, as records hold it."""
+        return Workload(
+            load=self.goal.load,
+            objectives=self.goal.objectives,
+            limits=self.goal.limits,
+            n_samples=len(self.feed.samples),
+            inputs=self.feed.describe(),
+            tolerance=self.tolerance,
+            background_load=self.beside,
+        )
+
+
+class OpenComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """A comparison whose baseline has been launched and measured.
+
+    Attributes:
+        runner: Measures blocks.
+        calibration: Result of the baseline's first blocks.
+        goal: Load, objectives and limits.
+        seed: Random seed.
+        start_s: When it was opened, on the runner's clock.
+        free_bytes: Memory that may be used, or None if unknown.
+        deterministic: Whether the baseline's outputs are the same in each run.
+        executors: One for each program.
+    """
+
+    runner: BlockRunner
+    calibration: Calibration
+    goal: Goal
+    seed: int
+    start_s: float
+    free_bytes: int | None
+    deterministic: bool
+    executors: tuple[Executor, ...]
+
+    @property
+    def runtime(self) -> Runtime:
+        """The software of the baseline's workers."""
+        return self.executors[0].runtime
+
+
+def prepare_comparison(
+    path: str,
+    goal: Goal,
+    inputs: InputOptions,
+    *,
+    tolerance: Tolerance | None = None,
+    approximate: bool = False,
+    beside: str | None = None,
+    seed: int = 0,
+) -> ComparisonSetup:
+    """Read the model and the host, and make the inputs.
+
+    Args:
+        path: Path of the ONNX file.
+        goal: Load, objectives and limits.
+        inputs: What the user says about inputs.
+        tolerance: Allowed difference of outputs, or None for what suits the model.
+        approximate: Whether configs may change outputs beyond rounding.
+        beside: Command of the background load, or None.
+        seed: Random seed.
+
+    Raises:
+        ModelError: The file is not a model.
+        InputsError: The inputs do not fit the model.
+    """
+    model = read_model(path)
+    return ComparisonSetup(
+        program=Program(model=model, path=path),
+        feed=make_feed(model, inputs),
+        goal=goal,
+        tolerance=tolerance or choose_tolerance(model, approximate=approximate),
+        host=read_host(),
+        beside=beside,
+        seed=seed,
+    )
+
+
+def choose_tolerance(model: ModelInfo, *, approximate: bool = False) -> Tolerance:
+    """Return the allowed difference of outputs where the user gives none."""
     if approximate:
         return APPROXIMATE_TOLERANCE
     return QUANTIZED_TOLERANCE if model.traits.quantized else Tolerance()
 
 
 @contextlib.contextmanager
-def open_executor(setting: PreparedSearch) -> Iterator[tuple[ProcessExecutor, Callable[[], None]]]:
-    """Yield an executor for a setting, beside the background_load if there is one, and what raises when that has ended.
+def open_comparison(setup: ComparisonSetup) -> Iterator[OpenComparison]:
+    """Start the background load and the executors, launch the baseline, and calibrate.
 
     Raises:
-        BackgroundLoadError: The background_load does not run.
+        ModelError: ONNX Runtime cannot load the model.
+        InputsError: The model does not run on these inputs.
+        UsageError: The config of the baseline does not work.
+        MeasureError: The background load does not run, or the sides do not fit into memory.
     """
-    request, host = setting.request, setting.host
-    free_bytes = host.limits.memory_bytes
-    background_load = BackgroundLoad(request.beside) if request.beside is not None else None
-    with (
-        background_load or contextlib.nullcontext(),
-        ProcessExecutor(
-            setting.model,
-            setting.feed,
-            setting.tolerance,
-            usable=host.limits.usable,
-            background_load=background_load.pid if background_load else None,
-            memory_limit_bytes=request.memory_limit_bytes or (int(MEMORY_SHARE * free_bytes) if free_bytes else None),
-            n_sessions=request.goal.load.sessions,
-            build_deadline_s=request.build_deadline_s,
-            command=request.worker_command,
-        ) as executor,
-    ):
-        yield executor, background_load.check if background_load else lambda: None
+    from threadpoolctl import threadpool_limits
+
+    free_bytes = setup.host.limits.memory_bytes
+    with contextlib.ExitStack() as stack:
+        # Idle BLAS threads of NumPy spin for a while, which would be measured as CPU use by other processes.
+        stack.enter_context(threadpool_limits(limits=1, user_api="blas"))
+        background_load = BackgroundLoad(setup.beside) if setup.beside is not None else None
+        if background_load:
+            stack.enter_context(background_load)
+
+        def open_executor(program: Program, first: ProcessExecutor | None = None) -> ProcessExecutor:
+            executor = ProcessExecutor(
+                program.model,
+                setup.feed,
+                setup.tolerance,
+                usable=setup.host.limits.usable,
+                background_load=background_load.pid if background_load else None,
+                memory_limit_bytes=setup.memory_limit_bytes or (int(MEMORY_SHARE * free_bytes) if free_bytes else None),
+                n_sessions=setup.goal.load.sessions,
+                build_deadline_s=setup.build_deadline_s,
+                command=program.command,
+                environment=program.environment,
+                reference=first.reference if first and setup.compare_outputs else None,
+            )
+            return stack.enter_context(executor)
+
+        executor = open_executor(setup.program)
+        start_s = executor.now_s()
+        first = launch_reference(executor, setup.model, setup.feed, setup.base, setup.load_deadline_s)
+        executors = (executor, open_executor(setup.other, executor)) if setup.other else (executor,)
+        yield start_comparison(
+            executor,
+            first,
+            setup.goal,
+            seed=setup.seed,
+            n_cases=setup.feed.n_cases,
+            quota=setup.host.limits.quota is not None,
+            n_sides=setup.n_sides,
+            free_bytes=free_bytes,
+            start_s=start_s,
+            check=background_load.check if background_load else lambda: None,
+            executors=executors,
+        )
 
 
-def describe_model(path: str, model: ModelInfo) -> ModelIdentity:
-    """Return a model's identity, as it is written to the record."""
-    return ModelIdentity(path=path, digest=compute_digest(model.files), files=model.files)
+def start_comparison(
+    executor: Executor,
+    first: LiveCandidate,
+    goal: Goal,
+    *,
+    seed: int = 0,
+    n_cases: int = 1,
+    quota: bool = False,
+    n_sides: int = 2,
+    free_bytes: int | None = None,
+    start_s: float = 0.0,
+    check: Callable[[], None] = lambda: None,
+    executors: tuple[Executor, ...] = (),
+) -> OpenComparison:
+    """Calibrate with the baseline's first launch, which is closed here, and check that all sides fit into memory.
 
-
-def describe_workload(goal: Goal, feed: Feed, tolerance: Tolerance, background_load: str | None) -> Workload:
-    """Return what is measured, as it is written to the record."""
-    return Workload(
-        load=goal.load,
-        objectives=goal.objectives,
-        limits=goal.limits,
-        n_samples=len(feed.samples),
-        inputs=feed.describe(),
-        tolerance=tolerance,
-        background_load=background_load,
+    Raises:
+        MeasureError: The baseline fails, or the sides do not fit into memory.
+    """
+    runner = BlockRunner(executor, np.random.default_rng(seed), check)
+    calibration = calibrate(runner, first, goal, n_cases=n_cases, quota=quota)
+    needed_bytes = n_sides * calibration.peak_bytes
+    if free_bytes and needed_bytes > MEMORY_SHARE * free_bytes:
+        raise MeasureError(
+            f"{n_sides} sessions of this model need {needed_bytes / 1e9:.1f} GB of memory, and at most "
+            f"{MEMORY_SHARE * free_bytes / 1e9:.1f} GB of {free_bytes / 1e9:.1f} GB may be used.",
+            "Free some memory, use a larger host, or compare fewer configs at a time.",
+        )
+    return OpenComparison(
+        runner=runner,
+        calibration=calibration,
+        goal=goal,
+        seed=seed,
+        start_s=start_s,
+        free_bytes=free_bytes,
+        deterministic=first.session_info.deterministic,
+        executors=executors or (executor,),
     )

@@ -1,300 +1,204 @@
-"""A match: the default and its challengers, launched afresh several times, in interleaved rounds.
+"""A paired run: all sides are launched several times, and measured in interleaved rounds.
 
-Nothing that was measured before counts here. The challengers were chosen because they looked good, and part of that
-was luck; what is claimed must not rest on the luck that they were chosen for.
+Earlier measurements do not count here. The candidates were chosen because they looked good, and part of that was luck.
+A claim must not rest on the measurements that the choice was based on.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Sequence
 
+import msgspec
 import numpy as np
 
-from ortune.compare.block_runner import BlockRunner, Round, one_regime, raise_default
-from ortune.compare.figures import (
-    calls_needed,
-    calls_of,
-    cost,
-    figure_of,
-    is_pooled,
-    percentile_bounds,
-    percentile_of,
-)
-from ortune.compare.interval import Interval
-from ortune.compare.results import CONFIDENCE, LimitCheck, Speedup, Summary
-from ortune.compare.stats import TRIM, TYPICAL_TRIM, clustered_interval, t_interval
+from ortune.compare.block_plan import RunPlan
+from ortune.compare.block_runner import BlockRunner, Round, raise_failure, select_regime
 from ortune.knobs import Config
-from ortune.worker import Block, BlockPlan, Failure, LiveCandidate, SessionInfo
+from ortune.worker import Block, Executor, Failure, LiveCandidate, SessionInfo
 from ortune.worker.cpu import QUIET_SHARE
-from ortune.workload import FIGURES, Goal, Limit, Load, Objective
+from ortune.workload import Load
 
-DEFAULT_POSITION = 0
+BASELINE_POSITION = 0
 """Position of the baseline in every round."""
 
 ENOUGH_QUIET = 0.5
-"""Share of all rounds that must be quiet for the claim to rest on quiet rounds."""
+"""Share of all rounds that must be quiet for the result to rest on quiet rounds."""
+
+Order = Callable[[np.random.Generator, int, list[int]], list[int]]
+"""Returns the order of a round, given the number of the launch and the positions that are live."""
+
+
+def shuffle(rng: np.random.Generator, launch: int, positions: list[int]) -> list[int]:
+    """Return the positions in random order."""
+    return [int(each) for each in rng.permutation(positions)]
+
+
+def alternate(rng: np.random.Generator, launch: int, positions: list[int]) -> list[int]:
+    """Return the positions in ascending order in every second launch, and in descending order in the others."""
+    return positions if launch % 2 else positions[::-1]
+
+
+class Side(msgspec.Struct, frozen=True, kw_only=True):
+    """A config that is compared with others.
+
+    Attributes:
+        name: Its name, as it is shown.
+        config: Its settings.
+        is_required: Whether its failure ends the run.
+    """
+
+    name: str
+    config: Config
+    is_required: bool = False
 
 
 class PairedRun:
-    """What was measured.
+    """Rounds of several sides, over several launches.
+
+    Args:
+        sides: The baseline first. Positions below are places in this list.
+        load: How calls arrive.
+        seed: Random seed of the resampling in its statistics.
+        executors: What launches each side; by default the runner's executor launches all of them.
 
     Attributes:
-        configs: The default first, then its challengers; positions below are places in this list.
         launches: The rounds of each launch.
-        loaded: By position: the sessions, one for each launch.
-        failures: By position: why a challenger is out.
+        loaded: The session of each launch, by position.
+        failures: Why a side failed, by position.
+        contended: Whether other processes used the CPUs during the rounds. Known once a regime is selected.
     """
 
-    def __init__(self, configs: Sequence[Config], load: Load) -> None:
-        self.configs = tuple(configs)
+    def __init__(
+        self, sides: Sequence[Side], load: Load, *, seed: int = 0, executors: Sequence[Executor] | None = None
+    ) -> None:
+        self.sides = tuple(sides)
         self.load = load
+        self.seed = seed
         self.launches: list[list[Round]] = []
-        self.loaded: dict[int, list[SessionInfo]] = {position: [] for position in range(len(configs))}
+        self.loaded: dict[int, list[SessionInfo]] = {position: [] for position in range(len(sides))}
         self.failures: dict[int, Failure] = {}
+        self.contended = False
+        self._executors = executors
 
     @property
     def n_rounds(self) -> int:
-        """Rounds measured so far."""
+        """Number of rounds so far."""
         return sum(map(len, self.launches))
 
-    def play(
+    def measure(
         self,
-        meter: BlockRunner,
-        block: BlockPlan,
+        runner: BlockRunner,
+        plan: RunPlan,
         *,
-        launches: int,
-        rounds: int,
         end_s: float,
-        report: Callable[[], None] = lambda: None,
+        order: Order = shuffle,
+        stop_within_launch: bool = False,
+        is_done: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Measure all of it.
+        """Launch all sides again and again, and measure rounds in each launch.
+
+        It ends after the planned launches, at `end_s`, when `is_done` says so, or when no other side is left to compare
+        with the baseline.
 
         Args:
-            meter: Measures.
-            block: How long a block is.
-            launches: How often everyone is launched.
-            rounds: Rounds in each launch; even, so that each order comes up as often as its reverse.
-            end_s: Time on the executor's clock after which no further launch begins.
-            report: Is called after each launch.
+            runner: Measures blocks.
+            plan: Size of the run.
+            end_s: Time on the runner's clock after which no launch begins.
+            order: Decides the order of every second round. The round after it has the reverse order.
+            stop_within_launch: Whether no round begins after `end_s` either.
+            is_done: Called after each launch, to report progress or to stop.
 
         Raises:
-            MeasureError: The default fails.
+            MeasureError: The baseline fails, or another side that is required.
         """
-        for number in range(launches):
-            self._play_launch(meter, block, number, rounds)
-            report()
-            if self._is_over(len(self.configs) - len(self.failures)) or meter.executor.now_s() > end_s:
+        number = 0
+        while plan.launches is None or number < plan.launches:
+            last_round_s = end_s if stop_within_launch else math.inf
+            self._measure_launch(runner, plan, number, order=order, end_s=last_round_s)
+            number += 1
+            n_left = len(self.sides) - len(self.failures)
+            if is_done() or self._is_alone(n_left) or runner.now_s() >= end_s:
                 break
 
-    def _play_launch(self, meter: BlockRunner, block: BlockPlan, number: int, rounds: int) -> None:
-        measured: list[Round] = []
-        self.launches.append(measured)
+    def _measure_launch(self, runner: BlockRunner, plan: RunPlan, number: int, *, order: Order, end_s: float) -> None:
+        """Launch all sides, measure the rounds of one launch, and end all sides."""
+        rounds: list[Round] = []
+        self.launches.append(rounds)
         lives: dict[int, LiveCandidate] = {}
         try:
-            n = len(self.configs)
-            # Nobody is always the first to start, nor the first to be measured.
-            for step in range(n):
-                position = (step + number) % n
+            n_sides = len(self.sides)
+            for step in range(n_sides):
+                # Rotate, so that no side is always the first to start.
+                position = (step + number) % n_sides
                 if position in self.failures:
                     continue
-                (answer,) = meter.launch([self.configs[position]])
+                executor = self._executors[position] if self._executors else None
+                (answer,) = runner.launch([self.sides[position].config], executor)
                 if isinstance(answer, Failure):
                     self._fail(position, answer)
                 else:
                     lives[position] = answer
                     self.loaded[position].append(answer.session_info)
-            order: list[int] = []
-            for step in range(rounds):
-                order = order[::-1] if step % 2 else [int(each) for each in meter.rng.permutation(sorted(lives))]
-                found = meter.sequence(lives, [position for position in order if position in lives], block)
-                measured.append(found)
-                for position, failure in found.failures.items():
+            positions: list[int] = []
+            for step in range(plan.rounds):
+                if runner.now_s() >= end_s:
+                    break
+                positions = positions[::-1] if step % 2 else order(runner.rng, number, sorted(lives))
+                measured = runner.measure_in_order(lives, [each for each in positions if each in lives], plan.block)
+                rounds.append(measured)
+                for position, failure in measured.failures.items():
                     self._fail(position, failure)
                     lives.pop(position).close()
-                if self._is_over(len(lives)):
+                if self._is_alone(len(lives)):
                     break
         finally:
             for live in lives.values():
                 live.close()
+            if not rounds:
+                self.launches.pop()
 
-    def _is_over(self, n_left: int) -> bool:
-        """Return whether the default is all that is left of several."""
-        return n_left < 2 <= len(self.configs)
+    def _is_alone(self, n_left: int) -> bool:
+        """Return whether only the baseline is left of several sides."""
+        return n_left < 2 <= len(self.sides)
 
     def _fail(self, position: int, failure: Failure) -> None:
-        if position == DEFAULT_POSITION:
-            raise_default(failure)
+        side = self.sides[position]
+        if position == BASELINE_POSITION or side.is_required:
+            raise_failure(side.name, failure)
         self.failures[position] = failure
 
-
-class PairedStats:
-    """The rounds of a match that count: those of one regime.
-
-    Args:
-        match: What was measured.
-        goal: What it was measured for.
-        seed: Seed of resampling.
-
-    Attributes:
-        contended: Whether the rounds that count were measured while others used the CPUs.
-    """
-
-    def __init__(self, match: PairedRun, goal: Goal, seed: int) -> None:
-        self.match = match
-        self.goal = goal
-        self._seed = seed
-        rounds = [(each, each.contended) for launch in match.launches for each in launch]
-        kept, self.contended = one_regime(rounds, n_quiet=math.ceil(ENOUGH_QUIET * len(rounds)))
-        if not self.contended and kept and mean_foreign_share(kept) > QUIET_SHARE:
-            # No block by itself, but all of them together: the host was busy throughout.
-            kept, self.contended = [each for each, _ in rounds], True
+    def in_one_regime(self) -> PairedRun:
+        """Return the run with the rounds of one regime only, quiet or contended."""
+        rounds = [(each, each.contended) for launch in self.launches for each in launch]
+        kept, contended = select_regime(rounds, n_quiet=math.ceil(ENOUGH_QUIET * len(rounds)))
+        if not contended and kept and mean_foreign_share(kept) > QUIET_SHARE:
+            # No single block is contended, but all of them together are: the host was busy throughout.
+            kept, contended = [each for each, _ in rounds], True
         counted = {id(each) for each in kept}
-        launches = [[each for each in launch if id(each) in counted] for launch in match.launches]
-        self.launches = [launch for launch in launches if launch]
+        selected = PairedRun(self.sides, self.load, seed=self.seed)
+        launches = ([each for each in launch if id(each) in counted] for launch in self.launches)
+        selected.launches = [launch for launch in launches if launch]
+        selected.loaded = self.loaded
+        selected.failures = self.failures
+        selected.contended = contended
+        return selected
 
     def blocks(self, position: int) -> list[Block]:
         """Return all blocks of one side."""
         return [each.blocks[position] for launch in self.launches for each in launch if position in each.blocks]
 
-    def speedup(
-        self, position: int, name: Objective, confidence: float = CONFIDENCE, base: int = DEFAULT_POSITION
-    ) -> Speedup | None:
-        """Return how many times better one side is than another, the default, or None for fewer than two launches.
-
-        Most figures are compared pair by pair. A percentile beyond the median needs more calls than a block has, so
-        that the calls of a launch are taken together.
-        """
-        clusters: list[list[float]] = []
-        n_pairs = 0
-        for launch in self.launches:
-            both = [each for each in launch if position in each.blocks and base in each.blocks]
-            n_pairs += len(both)
-            if not both:
-                continue
-            costs = [self.costs(both, side, name) for side in (base, position)]
-            clusters.append([math.log(default / challenger) for default, challenger in zip(*costs, strict=True)])
-        if len(clusters) < 2:
-            return None
-        # A median asks for what is typical; a mean, throughput or CPU time counts what is not, too.
-        trim = TYPICAL_TRIM if FIGURES[name].percentile == 50 else TRIM
-        interval = clustered_interval(clusters, confidence=confidence, trim=trim, seed=self._seed).exp()
-        return Speedup(
-            estimate=interval.estimate,
-            low=interval.low,
-            high=interval.high,
-            confidence=interval.confidence,
-            pairs=n_pairs,
-            restarts=len(clusters),
-        )
-
-    def costs(self, rounds: Sequence[Round], position: int, name: Objective) -> list[float]:
-        """Return one side's costs in these rounds: one for each, or one for all where calls are taken together."""
-        if is_pooled(name):
-            return [cost(name, self._pooled(rounds, position, name))]
-        return [cost(name, each.figure(name, position)) for each in rounds]
-
-    def bounds(self, position: int, name: Objective) -> tuple[float, float]:
-        """Return the interval in which a percentile lies by the number of calls that it rests on."""
-        point = FIGURES[name].percentile
-        assert point is not None
-        return percentile_bounds(self.blocks(position), point)
-
-    def rests_on_enough(self, position: int, name: Objective) -> bool:
-        """Return whether the calls are enough for a percentile, or the two sides so far apart that few suffice."""
-        if self.has_calls(position, name):
-            return True
-        return self.bounds(position, name)[1] < self.bounds(DEFAULT_POSITION, name)[0]
-
-    def has_calls(self, position: int, name: Objective) -> bool:
-        """Return whether this side and the default have the calls that a percentile must rest on; true for others."""
-        sides = (DEFAULT_POSITION, position)
-        return not is_pooled(name) or all(calls_of(self.blocks(side)) >= calls_needed(name) for side in sides)
-
-    def _pooled(self, rounds: Sequence[Round], position: int, name: Objective) -> float:
-        blocks = [each.blocks[position] for each in rounds]
-        return figure_of(name, blocks, [each.loads_ns[position] for each in rounds])
-
-    def utilization(self, position: int, confidence: float = CONFIDENCE) -> Interval | None:
-        """Return the share of the callers' time that one side's calls take, or None where they arrive at no rate."""
-        load = self.match.load
-        if not load.rate_per_s:
-            return None
-        means = [
-            np.mean([each.blocks[position].service_ns for each in launch if position in each.blocks])
+    def rounds_of(self, *positions: int) -> list[list[Round]]:
+        """Return the rounds of each launch in which all of these sides were measured; launches without are left out."""
+        launches = (
+            [each for each in launch if all(position in each.blocks for position in positions)]
             for launch in self.launches
-            if any(position in each.blocks for each in launch)
-        ]
-        return t_interval([math.log(load.utilization(float(mean))) for mean in means], confidence).exp()
-
-    def check(self, position: int, limit: Limit, confidence: float = CONFIDENCE) -> LimitCheck:
-        """Return whether one side keeps to a limit, and how sure that is.
-
-        The figure is taken launch by launch, and is unsure by how much these differ; a percentile that rests on too few
-        calls also by that.
-        """
-        values = []
-        for launch in self.launches:
-            rounds = [each for each in launch if position in each.blocks and DEFAULT_POSITION in each.blocks]
-            if rounds:
-                value = self._pooled(rounds, position, limit.figure)
-                base = self._pooled(rounds, DEFAULT_POSITION, limit.figure) if limit.relative else 1
-                values.append(math.log(value / base))
-        interval = t_interval(values, confidence).exp()
-        low, high = interval.low, interval.high
-        if not self.has_calls(position, limit.figure) and not (limit.relative and position == DEFAULT_POSITION):
-            least, most = self.bounds(position, limit.figure)
-            base_least, base_most = self.bounds(DEFAULT_POSITION, limit.figure) if limit.relative else (1, 1)
-            low, high = min(low, least / base_most), max(high, most / base_least)
-        broken = [limit.excess(end) > 0 for end in (low, high)]
-        return LimitCheck(
-            limit=limit.text,
-            figure=limit.figure,
-            bound=limit.bound,
-            relative=limit.relative,
-            value=interval.estimate,
-            low=low,
-            high=high if math.isfinite(high) else None,
-            kept="no" if all(broken) else "unsure" if any(broken) else "yes",
         )
-
-    def summary(self, position: int) -> Summary:
-        """Return all figures of one side."""
-        blocks = self.blocks(position)
-        loaded = self.match.loaded[position]
-        samples = np.concatenate([block.samples_ns for block in blocks])
-        p50, p90, p95, p99 = (percentile_of(blocks, point) for point in (50, 90, 95, 99))
-        between = [block.cpu_between_ns for block in blocks if block.cpu_between_ns is not None]
-        load = self.match.load
-        service_ns = float(np.mean([block.service_ns for block in blocks]))
-        loads = [each.load_ns for each in loaded]
-        return Summary(
-            config=self.match.configs[position],
-            p50_ns=p50,
-            p90_ns=p90,
-            p95_ns=p95,
-            p99_ns=p99,
-            mean_ns=float(samples.mean()),
-            calls_per_s=figure_of("throughput", blocks),
-            cpu_ns_per_call=figure_of("cpu", blocks),
-            cpu_ns_between_calls=float(np.mean(between)) if between else None,
-            utilization=load.utilization(service_ns) if load.rate_per_s else None,
-            n_calls=calls_of(blocks),
-            load_ns=figure_of("load-time", blocks, loads),
-            steady_bytes=round(statistics.median(block.memory.steady_bytes for block in blocks)),
-            peak_bytes=max(block.memory.peak_bytes for block in blocks),
-            gpu_bytes=max(
-                (block.gpu.used_bytes for block in blocks if block.gpu and block.gpu.used_bytes), default=None
-            ),
-            nodes=loaded[-1].nodes,
-            build_s=loaded[-1].build_s,
-            session=loaded[-1],
-        )
+        return [launch for launch in launches if launch]
 
 
 def mean_foreign_share(rounds: Sequence[Round]) -> float:
-    """Return the share of the CPUs' time that others used during these rounds, 0 where it is not told."""
+    """Return the share of the CPUs' time that other processes used during these rounds; 0 if unknown."""
     blocks = [block for each in rounds for block in each.blocks.values()]
     known = [(block.foreign_share, block.wall_ns) for block in blocks if block.foreign_share is not None]
     if not known:

@@ -1,4 +1,4 @@
-"""The statistics of paired log-ratios.
+"""Statistics of paired log-ratios.
 
 Latencies are compared as ratios, and ratios are averaged as logarithms: log(a/b) is as far from 0 as log(b/a).
 """
@@ -11,28 +11,32 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ortune.compare.interval import Interval
+from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 TRIM = 0.1
+"""Share of the values that a trimmed mean drops at each end."""
+
 TYPICAL_TRIM = 0.25
-"""Share of values that a trimmed mean leaves out at each end: usually; and where what is typical is asked for, as by a
-median, so that a few blocks in which a process hung do not drown the rest (the interquartile mean)."""
+"""The same for figures of typical calls, such as the median (interquartile mean).
+
+A few blocks in which a process stalled then do not dominate the result.
+"""
 
 N_RESAMPLES = 10_000
 
 
 def trimmed_mean(values: ArrayLike, trim: float = TRIM) -> float:
-    """Return the mean without the least and the greatest, of each that share, rounded down."""
+    """Return the mean without the smallest and the largest values; `trim` is the share dropped at each end."""
     ordered = np.sort(np.asarray(values, dtype=float))
     cut = int(len(ordered) * trim)
     return float(ordered[cut : len(ordered) - cut].mean())
 
 
-def t_interval(values: ArrayLike, confidence: float = 0.95) -> Interval:
-    """Return the mean with Student's interval; it is infinitely wide for fewer than two values."""
+def t_interval(values: ArrayLike, confidence: float = DEFAULT_CONFIDENCE) -> Interval:
+    """Return the mean with Student's interval, which is infinitely wide for fewer than two values."""
     from scipy.special import stdtrit
 
     array = np.asarray(values, dtype=float)
@@ -45,23 +49,23 @@ def t_interval(values: ArrayLike, confidence: float = 0.95) -> Interval:
 
 
 def clustered_interval(
-    clusters: Sequence[ArrayLike], *, confidence: float = 0.95, trim: float = TRIM, seed: int = 0
+    clusters: Sequence[ArrayLike], *, confidence: float = DEFAULT_CONFIDENCE, trim: float = TRIM, seed: int = 0
 ) -> Interval:
     """Return the mean of the clusters' trimmed means, with a bootstrap interval that resamples clusters.
 
-    Values of one cluster (one launch of the processes) share that launch's luck, so that the launches are what
-    varies independently. The percentiles are widened for small numbers of clusters, where the plain bootstrap
-    claims too much; and as even the widest resample cannot leave the range of the clusters seen, the interval is never
-    narrower than Student's.
+    A cluster holds the values of one launch of the processes. They share the memory layout of that launch, so only
+    launches are independent. The percentiles are widened for small numbers of clusters, for which the plain bootstrap
+    is too narrow. The interval is never narrower than Student's, because no resample can leave the range of the
+    clusters.
 
     Args:
-        clusters: The values of each cluster; clusters without values are left out.
+        clusters: The values of each cluster. Empty clusters are ignored.
         confidence: Coverage of the interval.
-        trim: Share of a cluster's values that are left out at each end.
-        seed: Seed of the resampling.
+        trim: Share of a cluster's values that is dropped at each end.
+        seed: Random seed of the resampling.
 
     Returns:
-        The interval; infinitely wide for fewer than two clusters.
+        The interval, which is infinitely wide for fewer than two clusters.
 
     Raises:
         ValueError: There are no values at all.

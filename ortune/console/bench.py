@@ -10,8 +10,11 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from ortune.compare.bench import Comparison, Entrant, Row
-from ortune.compare.limits import capacity, is_overloaded
+from ortune.compare.bench import BenchResult
+from ortune.compare.comparison import Row
+from ortune.compare.limits import capacity_per_s, is_overloaded
+from ortune.compare.open import ComparisonSetup
+from ortune.compare.paired_run import Side
 from ortune.console.header import add_subject, show_header
 from ortune.console.warnings import warn_busy_host, warn_few_calls, warn_overload
 from ortune.console.widgets import (
@@ -28,26 +31,25 @@ from ortune.console.widgets import (
     show_warning,
 )
 from ortune.knobs import describe
-from ortune.tuning.request import PreparedSearch
 from ortune.workload import FIGURES
 
 UNLIMITED = 10_000
 """Columns in which every table fits."""
 
 
-def show_bench(console: Console, prepared: PreparedSearch, entrants: Sequence[Entrant]) -> None:
+def show_bench(console: Console, setup: ComparisonSetup, sides: Sequence[Side]) -> None:
     """Print what is measured, and the configs that are compared."""
     grid = make_grid()
-    add_subject(grid, prepared)
+    add_subject(grid, setup)
     grid.add_row("1", "default  [dim]the baseline[/]")
-    for number, entrant in enumerate(entrants, 2):
+    for number, side in enumerate(sides, 2):
         # What was written as settings needs no description.
-        settings = "" if "=" in entrant.name else f"  [dim]{escape(describe(entrant.config))}[/]"
-        grid.add_row(str(number), f"{escape(entrant.name)}{settings}")
-    show_header(console, grid, prepared)
+        settings = "" if "=" in side.name else f"  [dim]{escape(describe(side.config))}[/]"
+        grid.add_row(str(number), f"{escape(side.name)}{settings}")
+    show_header(console, grid, setup)
 
 
-def show_comparison(console: Console, comparison: Comparison) -> None:
+def show_comparison(console: Console, comparison: BenchResult) -> None:
     """Print the figures of all configs, and warnings."""
     objective = comparison.objective
     console.print()
@@ -71,7 +73,7 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
         show_warning(console, warning)
 
 
-def show_tables(console: Console, comparison: Comparison) -> None:
+def show_tables(console: Console, comparison: BenchResult) -> None:
     """Print the figures of all configs: in one table if it fits, else with the ratios in a table of their own."""
     table = make_comparison_table(comparison, with_figures=True, with_ratios=True)
     tables = [table]
@@ -83,7 +85,7 @@ def show_tables(console: Console, comparison: Comparison) -> None:
         console.print()
 
 
-def make_comparison_table(comparison: Comparison, *, with_figures: bool, with_ratios: bool) -> Table:
+def make_comparison_table(comparison: BenchResult, *, with_figures: bool, with_ratios: bool) -> Table:
     """Return a table with a row for each config.
 
     Args:
@@ -92,7 +94,7 @@ def make_comparison_table(comparison: Comparison, *, with_figures: bool, with_ra
         with_ratios: Whether to show names and ratios.
     """
     objective = comparison.objective
-    shown = dict.fromkeys(["p50", "p99", objective])
+    shown: dict[str, None] = dict.fromkeys(["p50", "p99", objective])
     names = [name for name in shown if FIGURES[name].percentile or name in {"mean", "load-time"}]
     table = make_table()
     table.add_column("", justify="right", no_wrap=True)
@@ -111,7 +113,7 @@ def make_comparison_table(comparison: Comparison, *, with_figures: bool, with_ra
     return table
 
 
-def find_warnings(comparison: Comparison) -> list[str]:
+def find_warnings(comparison: BenchResult) -> list[str]:
     """Return what to know about the figures."""
     warnings = []
     n_calls = min((row.summary.n_calls for row in comparison.rows if row.summary), default=0)
@@ -123,7 +125,7 @@ def find_warnings(comparison: Comparison) -> list[str]:
     for row in comparison.rows:
         if row.summary and is_overloaded(row.summary):
             assert load.rate_per_s
-            warnings.append(warn_overload(row.name, capacity(row.summary, load), load.rate_per_s))
+            warnings.append(warn_overload(row.name, capacity_per_s(row.summary, load), load.rate_per_s))
     return warnings
 
 

@@ -18,7 +18,7 @@ from ortune.console.header import add_inputs, add_load, show_guesses
 from ortune.console.widgets import LIMIT_STATES, find_figure, format_count, format_figure, make_grid, make_table
 from ortune.errors import spell_as_flag, spell_options
 from ortune.gate.reporters.messages import describe_allowed, describe_cost, describe_finding, describe_interval
-from ortune.gate.results import Finding, GateError, GateRequest, GateResult, InterimResult, Observe
+from ortune.gate.results import Finding, Gate, GateError, GateResult, InterimResult, Observe
 from ortune.knobs import describe
 from ortune.workload import Feed
 
@@ -72,16 +72,16 @@ class GateScreen:
             self._live.stop()
 
     @contextlib.contextmanager
-    def watch(self, request: GateRequest, feed: Feed) -> Iterator[Observe]:
+    def watch(self, gate: Gate, feed: Feed) -> Iterator[Observe]:
         """Print what is compared, and yield a function that shows interim results.
 
         If the gate is interrupted, the last interim result stays on the screen.
         """
         if not self._quiet:
-            self._console.print(make_header(request, feed))
+            self._console.print(make_header(gate, feed))
             show_guesses(self._console, feed)
             self._console.print()
-        show, results = self.observer(request.name), list[InterimResult]()
+        show, results = self.observer(gate.name), list[InterimResult]()
 
         def observe(interim: InterimResult) -> None:
             results.append(interim)
@@ -92,7 +92,7 @@ class GateScreen:
                 yield observe
         except BaseException:
             if results and not self._quiet:
-                self._console.print(self._draw(request.name, results[-1]))
+                self._console.print(self._draw(gate.name, results[-1]))
             raise
 
     def observer(self, name: str) -> Observe:
@@ -147,17 +147,17 @@ class GateScreen:
         return draw_interim(name, interim, drawn=self._console.width >= WIDE)
 
 
-def make_header(request: GateRequest, feed: Feed) -> Table:
+def make_header(gate: Gate, feed: Feed) -> Table:
     """Return what is compared, with which inputs and under which load."""
     grid = make_grid()
-    for name, side in (("base", request.base), ("head", request.head)):
+    for name, side in (("base", gate.base), ("head", gate.head)):
         notes = [describe(side.config)] if not side.config.is_default else []
         notes += [side.python] if side.python else []
         grid.add_row(name, f"{escape(side.text)}  [dim]{escape(', '.join(notes))}[/]")
     add_inputs(grid, feed)
-    add_load(grid, request.goal.load, feed)
-    allowed = ", ".join(f"{name} {100 * share:+.3g}%" for name, share in request.slowdowns.items())
-    grid.add_row("allowed", f"{allowed}  [dim]budget {request.max_time_s:g} s[/]")
+    add_load(grid, gate.goal.load, feed)
+    allowed = ", ".join(f"{name} {100 * share:+.3g}%" for name, share in gate.slowdowns.items())
+    grid.add_row("allowed", f"{allowed}  [dim]budget {gate.budget_s:g} s[/]")
     return grid
 
 
@@ -185,11 +185,12 @@ def draw_interim(name: str, interim: InterimResult, *, drawn: bool = True) -> Gr
     lines: list[Text] = [draw_finding(finding, drawn=drawn) for finding in interim.findings]
     launches = format_count(interim.launches, "launch", "launches")
     noise = "; other processes use the CPUs" if interim.contended else ""
+    self_check = describe_interval(interim.self_check) if interim.self_check else "unknown"
     lines.append(
         Text(
             f"{name}: {format_count(interim.pairs, 'paired block')} in {launches} of each side, "
-            f"{interim.spent_s:.0f} of {interim.max_time_s:.0f} s, "
-            f"base vs. itself {describe_interval(interim.self_check)}{noise}",
+            f"{interim.spent_s:.0f} of {interim.budget_s:.0f} s, "
+            f"base vs. itself {self_check}{noise}",
             "dim",
         )
     )

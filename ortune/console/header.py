@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ortune.compare.open import ComparisonSetup
 from ortune.console.warnings import warn_default_pool, warn_guessed_dimensions, warn_provider
 from ortune.console.widgets import format_bytes, format_count, show_warning
 from ortune.host import HostClass
 from ortune.host.default_pool import find_default_pool
 from ortune.knobs import describe
 from ortune.model import ModelInfo
-from ortune.tuning.request import PreparedSearch
 from ortune.workload import Feed, Load
 
 MAX_SHAPES = 4
 """Number of shapes of an input that are listed."""
 
 
-def add_subject(grid: Table, prepared: PreparedSearch) -> None:
+def add_subject(grid: Table, setup: ComparisonSetup) -> None:
     """Add what is measured: the model, its inputs, the host and the load."""
-    add_model(grid, prepared.model)
-    add_inputs(grid, prepared.feed)
-    add_host(grid, HostClass.of(prepared.host))
-    add_load(grid, prepared.request.goal.load, prepared.feed)
-    if prepared.request.beside:
-        grid.add_row("background", escape(prepared.request.beside))
-    base = prepared.space.base
-    if not base.is_default:
-        grid.add_row("fixed", f"{escape(describe(base))}  [dim]in every candidate and in the baseline[/]")
+    add_model(grid, setup.model)
+    add_inputs(grid, setup.feed)
+    add_host(grid, HostClass.of(setup.host))
+    add_load(grid, setup.goal.load, setup.feed)
+    if setup.beside:
+        grid.add_row("background", escape(setup.beside))
+    if not setup.base.is_default:
+        grid.add_row("fixed", f"{escape(describe(setup.base))}  [dim]in every candidate and in the baseline[/]")
 
 
 def add_model(grid: Table, model: ModelInfo) -> None:
@@ -81,14 +82,23 @@ def add_load(grid: Table, load: Load, feed: Feed) -> None:
     grid.add_row("load", f"{load}  [dim]{', '.join(facts)}[/]")
 
 
-def show_header(console: Console, grid: Table, prepared: PreparedSearch) -> None:
-    """Print the grid, then warnings about the host, the execution providers and the inputs."""
+def show_header(
+    console: Console, grid: Table, setup: ComparisonSetup, faults: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Print the grid, then warnings about the host, the execution providers and the inputs.
+
+    Args:
+        console: Where to print.
+        grid: What is measured.
+        setup: The same, as values.
+        faults: Why execution providers do not work here, by name.
+    """
     console.print(grid)
-    for name, fault in prepared.faults.items():
+    for name, fault in faults.items():
         show_warning(console, warn_provider(name, fault))
-    for fault in find_default_pool(prepared.host).faults:
+    for fault in find_default_pool(setup.host).faults:
         show_warning(console, warn_default_pool(fault))
-    show_guesses(console, prepared.feed)
+    show_guesses(console, setup.feed)
     console.print()
 
 

@@ -7,7 +7,7 @@ from rich.markup import escape
 
 from ortune.console.header import add_subject, show_header
 from ortune.console.widgets import format_count, make_grid
-from ortune.tuning.request import PreparedSearch
+from ortune.tuning.prepare import PreparedSearch
 from ortune.workload import FIGURES
 
 
@@ -19,7 +19,7 @@ def show_search(console: Console, prepared: PreparedSearch) -> None:
     names = ", ".join(dimension.knob.title for dimension in prepared.space.dimensions if len(dimension.choices) > 1)
     known = f"; {format_count(len(prepared.hints), 'hint')} from earlier searches" if prepared.hints else ""
     grid.add_row("space", f"{format_count(n_candidates, 'candidate')}  [dim]{names}{known}[/]")
-    goal = prepared.request.goal
+    goal = prepared.goal
     parts = [" and ".join(FIGURES[name].title for name in goal.objectives)]
     if goal.limits:
         title = "limit" if len(goal.limits) == 1 else "limits"
@@ -27,4 +27,4 @@ def show_search(console: Console, prepared: PreparedSearch) -> None:
     if prepared.request.budget_s is not None:
         parts.append(f"budget {prepared.request.budget_s:g} s")
     grid.add_row("goal", escape("; ".join(parts)))
-    show_header(console, grid, prepared)
+    show_header(console, grid, prepared, prepared.faults)

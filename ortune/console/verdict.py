@@ -11,8 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from ortune.compare.comparison import LimitCheck, Speedup, Summary
 from ortune.compare.limits import is_overloaded
-from ortune.compare.results import LimitCheck, Speedup, Summary
 from ortune.console.front import show_front
 from ortune.console.warnings import (
     NOTABLE_DRIFT,

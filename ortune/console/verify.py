@@ -7,12 +7,12 @@ from rich.markup import escape
 from rich.text import Text
 
 from ortune.apply.verify import Answer, Verification
+from ortune.compare.open import ComparisonSetup
 from ortune.console.bench import show_comparison
 from ortune.console.header import add_subject, show_header
 from ortune.console.warnings import warn_mismatch, warn_no_background_load, warn_other_data
 from ortune.console.widgets import format_reason, format_speedup, make_grid, show_note, show_warning
 from ortune.record.schema import Record
-from ortune.tuning.request import PreparedSearch
 
 HEADLINES: dict[Answer, tuple[str, str]] = {
     "holds": ("The recorded gain holds on this host", "bold green"),
@@ -22,18 +22,19 @@ HEADLINES: dict[Answer, tuple[str, str]] = {
 """Text and style of each answer."""
 
 
-def show_plan(console: Console, record: Record, prepared: PreparedSearch) -> None:
+def show_plan(console: Console, record: Record, setup: ComparisonSetup) -> None:
     """Print what is measured, and what the record claims."""
     grid = make_grid()
-    add_subject(grid, prepared)
-    claim = format_speedup(record.gain) if record.gain else record.evidence.verdict.replace("_", " ")
+    add_subject(grid, setup)
+    speedup = record.gain
+    claim = format_speedup(speedup) if speedup else record.evidence.verdict.replace("_", " ")
     grid.add_row("recorded", escape(f"{claim}  {record.evidence.objective}, {record.search.started[:10]}"))
-    show_header(console, grid, prepared)
+    show_header(console, grid, setup)
     given = sorted({each.origin for each in record.workload.inputs.values() if each.origin.startswith("from ")})
     warnings = []
-    if given and prepared.request.inputs.data is None:
+    if given and not any(each.origin.startswith("from ") for each in setup.feed.describe().values()):
         warnings.append(warn_other_data(given))
-    if record.workload.background_load and prepared.request.beside is None:
+    if record.workload.background_load and setup.beside is None:
         warnings.append(warn_no_background_load(record.workload.background_load))
     for warning in warnings:
         show_warning(console, warning)

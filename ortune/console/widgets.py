@@ -9,8 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from ortune.compare.comparison import Summary
 from ortune.compare.interval import Interval
-from ortune.compare.results import Summary
 from ortune.errors import spell_as_flag, spell_options
 from ortune.knobs import KNOBS, Config
 from ortune.workload import FIGURES

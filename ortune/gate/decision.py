@@ -1,9 +1,9 @@
-"""The rule: when a gate fails, passes, or goes on. Pure functions of log-ratios.
+"""The decision rule of a gate: fail, pass or continue. Pure functions of log-ratios.
 
-Pairs come in launches, which share their luck with memory layout, so that the launches are what varies independently. A
-look after each of them asks whether the whole 99 % interval of the mean log-ratio lies on one side of what is allowed.
-Looking again and again makes errors more likely than one look does; the interval is that wide for it: simulated and
-replayed error rates are in docs/gate.md.
+Pairs come in launches, and the memory layout of a launch affects all of its pairs, so only launches are independent.
+After each launch, the rule checks whether the whole 99 % interval of the mean log-ratio lies on one side of the allowed
+slowdown. Checking again and again makes errors more likely than a single check does, which is why the interval is that
+wide. Simulated and replayed error rates are in docs/gate.md.
 """
 
 from __future__ import annotations
@@ -18,34 +18,36 @@ from ortune.compare.stats import TRIM, clustered_interval, trimmed_mean
 from ortune.gate.results import Decision, Finding
 from ortune.workload import Objective
 
-CONFIDENCE = 0.99
+GATE_CONFIDENCE = 0.99
 
-FEWEST_LAUNCHES = 5
-PAIRS_PER_LAUNCH = 4
-FEWEST_PAIRS = 20
-MOST_PAIRS = 120
-"""Pairs at the first look and at the last; more do not help where these did not."""
+MIN_LAUNCHES = 5
+MIN_PAIRS = 20
+MAX_PAIRS = 120
+"""Pairs at the first check and at the last: more do not help if these did not."""
 
 SAME = 0.5
-"""Two copies of base may differ by this part of what head may differ by; beyond it, and beyond doubt, the measurement
-itself is biased here, and decides nothing."""
+"""Two copies of base may differ by this share of the allowed slowdown of head. If they differ significantly by more,
+the measurement on this host is biased and decides nothing."""
 
 Clusters = Sequence[Sequence[float]]
 """Log-ratios of costs, head to base: a sequence for each launch."""
 
 
-def find(objective: Objective, clusters: Clusters, allowed: float, *, confidence: float, seed: int = 0) -> Finding:
-    """Return what the log-ratios say about one objective.
+def judge_objective(
+    objective: Objective, clusters: Clusters, allowed: float, *, confidence: float = GATE_CONFIDENCE, seed: int = 0
+) -> Finding:
+    """Return what the log-ratios show about one objective.
 
     Args:
-        objective: Which.
+        objective: The objective.
         clusters: Log-ratios of costs, head to base.
-        allowed: How many times as costly head may be: 1.03 for 3 %.
-        confidence: Of the interval that a failure must clear; a pass must clear the usual one.
-        seed: Seed of resampling.
+        allowed: Allowed ratio of costs, head to base: 1.03 for a slowdown of 3 %.
+        confidence: Confidence of the interval that must lie above `allowed` for a failure. For a pass, it is always
+            `GATE_CONFIDENCE`.
+        seed: Random seed of the resampling.
     """
-    usual = clustered_interval(clusters, confidence=CONFIDENCE, trim=TRIM, seed=seed)
-    strict = usual if confidence == CONFIDENCE else clustered_interval(clusters, confidence=confidence, seed=seed)
+    usual = clustered_interval(clusters, confidence=GATE_CONFIDENCE, trim=TRIM, seed=seed)
+    strict = usual if confidence == GATE_CONFIDENCE else clustered_interval(clusters, confidence=confidence, seed=seed)
     limit = math.log(allowed)
     decision: Decision = "inconclusive"
     if strict.low > limit:
@@ -57,12 +59,12 @@ def find(objective: Objective, clusters: Clusters, allowed: float, *, confidence
         allowed=allowed,
         slowdown=usual.exp(),
         decision=decision,
-        p_value=p_value(clusters, limit),
+        p_value=compute_p_value(clusters, limit),
     )
 
 
-def p_value(clusters: Clusters, limit: float) -> float:
-    """Return the probability of a mean this far above the limit, or farther, if it were at the limit (Student)."""
+def compute_p_value(clusters: Clusters, limit: float) -> float:
+    """Return the probability of a mean at least this far above the limit if the true mean is the limit (Student)."""
     from scipy.special import stdtr
 
     means = np.array([trimmed_mean(cluster, TRIM) for cluster in clusters if len(cluster)])
@@ -75,33 +77,33 @@ def p_value(clusters: Clusters, limit: float) -> float:
     return float(1 - stdtr(len(means) - 1, distance / error))
 
 
-def self_check(clusters: Clusters, *, seed: int = 0) -> Interval:
-    """Return the interval of base's copy against base, as a ratio."""
-    return clustered_interval(clusters, confidence=CONFIDENCE, trim=TRIM, seed=seed).exp()
+def compare_copies(clusters: Clusters, *, seed: int = 0) -> Interval:
+    """Return the interval of the ratio of base's copy to base."""
+    return clustered_interval(clusters, confidence=GATE_CONFIDENCE, trim=TRIM, seed=seed).exp()
 
 
-def is_biased(check: Interval, allowed: float) -> bool:
-    """Return whether two copies of base differ beyond doubt, and by too much for what is to be told."""
-    off = max(math.log(check.low), -math.log(check.high))  # how far the whole interval lies from no difference
-    return off > 0 and abs(math.log(check.estimate)) > SAME * abs(math.log(allowed))
+def is_biased(self_check: Interval, allowed: float) -> bool:
+    """Return whether two copies of base differ significantly, and by too much for this allowed slowdown."""
+    off = max(math.log(self_check.low), -math.log(self_check.high))  # distance of the whole interval from 1
+    return off > 0 and abs(math.log(self_check.estimate)) > SAME * abs(math.log(allowed))
 
 
-def overall(findings: Sequence[Finding]) -> Decision:
-    """Return the decision on all objectives: one failure fails, and all must pass to pass."""
+def combine_decisions(findings: Sequence[Finding]) -> Decision:
+    """Return the decision on all objectives: one failure fails the gate, and all must pass for it to pass."""
     decisions = {finding.decision for finding in findings}
     return "fail" if "fail" in decisions else "inconclusive" if "inconclusive" in decisions else "pass"
 
 
 def strict_confidence(n_gates: int) -> float:
-    """Return the confidence at which one of several gates may fail before all of them are done (Bonferroni)."""
-    return 1 - (1 - CONFIDENCE) / n_gates
+    """Return the confidence with which one of several gates may fail before all of them are done (Bonferroni)."""
+    return 1 - (1 - GATE_CONFIDENCE) / n_gates
 
 
-def holm(p_values: Mapping[str, float], alpha: float = (1 - CONFIDENCE) / 2) -> frozenset[str]:
-    """Return which of several gates fail, with the chance of any false alarm kept to that of one gate.
+def holm(p_values: Mapping[str, float], alpha: float = (1 - GATE_CONFIDENCE) / 2) -> frozenset[str]:
+    """Return which of several gates fail, such that the chance of any false alarm is that of a single gate.
 
     Args:
-        p_values: By gate, the smallest over its objectives.
+        p_values: For each gate, the smallest p-value over its objectives.
         alpha: The chance of a false alarm; by default that of one side of the interval.
 
     Source: S. Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6

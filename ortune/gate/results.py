@@ -1,4 +1,4 @@
-"""What a gate takes, tells on the way, and gives."""
+"""A gate and its result."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from ortune.compare.comparison import LimitCheck, Noise, Summary
 from ortune.compare.interval import Interval
-from ortune.compare.results import LimitCheck, Noise, Summary
 from ortune.host import HostClass
 from ortune.knobs import Config
 from ortune.model.identity import ModelIdentity
@@ -18,18 +18,19 @@ from ortune.workload import Goal, InputOptions, Objective, Tolerance, Workload
 Decision = Literal["pass", "fail", "inconclusive"]
 
 USUAL_SLOWDOWN = 0.03
-USUAL_TIME_S = 180.0
+USUAL_BUDGET_S = 180.0
 
 
-class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """One side of a gate, as it was named.
+class GateSide(msgspec.Struct, frozen=True, kw_only=True):
+    """One side of a gate.
 
     Attributes:
         text: As the user wrote it.
         model: Path of the ONNX file.
         config: Its settings.
-        record: Where they were read; empty for ONNX Runtime's default.
+        record: File that they were read from; empty for ONNX Runtime's default.
         python: The Python that runs it, or None for this one.
+        command: Program and arguments that start a worker; empty for ortune's own worker.
     """
 
     text: str
@@ -37,32 +38,33 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     config: Config = Config()
     record: str = ""
     python: str | None = None
+    command: tuple[str, ...] = ()
 
 
-class GateRequest(msgspec.Struct, frozen=True, kw_only=True):
+class Gate(msgspec.Struct, frozen=True, kw_only=True):
     """One gate.
 
     Attributes:
-        name: As it is reported.
+        name: Its name in reports.
         base: What head is compared with.
         head: What must not be slower.
         goal: Load, objectives that are gated, and limits that head must keep to.
-        slowdowns: How much worse head may be, by objective, as a share; negative where it must be better.
-        max_time_s: Wall time after which it ends, decided or not.
-        inputs: What is fed to both.
-        tolerance: How far head's outputs may lie from base's, or None for what suits the model.
+        slowdowns: Allowed slowdown of head by objective, as a share; negative if head must be better.
+        budget_s: Wall time after which the gate ends, decided or not.
+        inputs: What both sides are fed.
+        tolerance: Allowed difference of head's outputs from base's, or None for what suits the model.
         same_outputs: Whether outputs are compared at all.
-        beside: A command that runs beside the measurements, or None.
-        busy: Whether to decide although others use the CPUs.
-        seed: Seed of everything that is drawn.
+        beside: Command of the background load, or None.
+        busy: Whether to decide even on a busy host.
+        seed: Random seed.
     """
 
     name: str = "gate"
-    base: Side
-    head: Side
+    base: GateSide
+    head: GateSide
     goal: Goal = Goal()
     slowdowns: Mapping[Objective, float] = {}
-    max_time_s: float = USUAL_TIME_S
+    budget_s: float = USUAL_BUDGET_S
     inputs: InputOptions = InputOptions()
     tolerance: Tolerance | None = None
     same_outputs: bool = True
@@ -72,14 +74,14 @@ class GateRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found in one objective.
+    """Result of a gate in one objective.
 
     Attributes:
-        objective: Which.
-        allowed: How much worse head may be, as a ratio of costs: 1.03 for 3 %.
-        slowdown: How many times as costly head is, with its interval; above 1 it is worse.
+        objective: The objective.
+        allowed: Allowed ratio of costs, head to base: 1.03 for a slowdown of 3 %.
+        slowdown: Ratio of costs with its interval; above 1, head is worse.
         decision: What follows.
-        p_value: Probability of a slowdown like this or a larger one if the true one were just what is allowed.
+        p_value: Probability of a slowdown at least this large if the true one is the allowed one.
     """
 
     objective: Objective
@@ -90,46 +92,52 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InterimResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a gate stands after some launches.
+    """State of a gate after some launches.
 
     Attributes:
-        findings: By objective, so far.
-        self_check: Base against a second copy of itself, in the first objective.
-        biased: Objectives in which base differs from its copy, beyond doubt and by too much.
-        lacking: Percentiles that rest on fewer calls than they should, of objectives and of limits in doubt.
+        decision: "inconclusive" until it is decided.
+        reason: Why, as a sentence without its full stop; empty while the gate goes on.
+        is_void: Whether nothing can be decided, whatever the figures are: the host is busy or biased, requests arrive
+            faster than base can serve them, or fewer than two launches count.
+        findings: Results by objective; empty while fewer than two launches count.
+        self_check: Base compared with a second copy of itself in the first objective; None likewise.
+        biased: Objectives in which base differs significantly from its copy, and by too much.
+        lacking: Percentiles that rest on too few calls: objectives, and limits in doubt.
         limits: Whether head keeps to each limit.
-        utilization: The share of the callers' time that calls of base and of head take; None where they arrive at no
-            rate.
-        pairs: Pairs so far.
-        launches: Launches of each side so far.
-        contended: Whether the pairs that count were measured while others used the CPUs.
+        utilization: With a request rate: the share of the callers' time that calls take, of base and of head.
+        pairs: Pairs so far that count.
+        launches: Launches of each side so far that count.
+        contended: Whether the pairs that count were measured while other processes used the CPUs.
         spent_s: Time since the start.
-        max_time_s: Time at which it ends at the latest.
+        budget_s: Time after which the gate ends.
     """
 
-    findings: tuple[Finding, ...]
-    self_check: Interval
+    decision: Decision = "inconclusive"
+    reason: str = ""
+    is_void: bool = False
+    findings: tuple[Finding, ...] = ()
+    self_check: Interval | None = None
     biased: tuple[Objective, ...] = ()
     lacking: tuple[Objective, ...] = ()
     limits: tuple[LimitCheck, ...] = ()
     utilization: tuple[Interval, Interval] | None = None
     pairs: int
     launches: int
-    contended: bool
+    contended: bool = False
     spent_s: float
-    max_time_s: float
+    budget_s: float
 
 
 class SideResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One side, as it turned out.
+    """Result of one side.
 
     Attributes:
-        text: As the user named it.
+        text: As the user wrote it.
         model: Its identity.
         config: Its settings.
-        record: Where they were read.
+        record: File that they were read from.
         runtime: The software that ran it.
-        summary: Its figures, or None where there are none.
+        summary: Its figures, or None if there are none.
     """
 
     text: str
@@ -141,13 +149,13 @@ class SideResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Blocks(msgspec.Struct, frozen=True, kw_only=True):
-    """The raw material of a decision: costs by objective, a row for each launch and a value for each pair.
+    """The costs behind a decision, by objective: a row for each launch with a value for each pair.
 
     Attributes:
-        base: Costs of base, in the unit of its figure.
+        base: Costs of base, in the unit of the figure.
         head: Costs of head.
         copy: Costs of base's second copy.
-        contended: Whether others used the CPUs in the pair.
+        contended: Whether other processes used the CPUs during the pair.
     """
 
     base: dict[str, tuple[tuple[float, ...], ...]]
@@ -157,28 +165,28 @@ class Blocks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GateResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a gate found.
+    """Result of a gate.
 
     Attributes:
-        name: The gate's name.
+        name: Name of the gate.
         decision: "pass", "fail" or "inconclusive".
-        reason: Why, a sentence.
-        is_void: Whether it could not be decided whatever the figures are: the host was busy, or it is biased, or
-            requests arrived faster than base can serve them.
-        findings: By objective; none where there was no time for two launches.
+        reason: Why, as a sentence without its full stop.
+        is_void: Whether nothing could be decided, whatever the figures are: the host was busy or biased, or requests
+            arrived faster than base can serve them.
+        findings: Results by objective; empty if there was no time for two launches.
         limits: Whether head keeps to each limit.
-        self_check: Base against a second copy of itself: what this host makes of no difference at all.
+        self_check: Base compared with a second copy of itself, which differs by the noise of this host only.
         pairs: Pairs of blocks that the decision rests on.
         launches: Launches of each side.
         wall_s: Time that it took.
-        base: The one side.
-        head: The other.
-        max_error: Largest difference of head's outputs from base's, as a share of the output's largest value; None
-            where they were not compared.
-        noise: How quiet the host was.
+        base: Result of base.
+        head: Result of head.
+        max_error: Largest difference of head's outputs from base's, as a share of the output's largest value; None if
+            they were not compared.
+        noise: CPU use by other processes.
         workload: What was measured.
-        host: The class of host.
-        blocks: The raw material.
+        host: Class of the host.
+        blocks: The costs of all pairs.
     """
 
     name: str
@@ -225,4 +233,4 @@ class GateError(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Observe = Callable[[InterimResult], None]
-"""Is told after each launch where a gate stands. It is never called while a block is measured."""
+"""Called after each launch with the state of a gate. It is never called while a block is measured."""

@@ -1,325 +1,267 @@
-"""Plays a gate: base, head and a second copy of base, launched afresh again and again, until it is decided."""
+"""The sequential test of a gate: base, head and a second copy of base are measured until it is decided."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import NoReturn, Protocol
+from collections.abc import Sequence
 
 import msgspec
 
-from ortune.compare.block_runner import BlockRunner, Round
-from ortune.compare.figures import calls_needed, cost
-from ortune.compare.limits import kept_all, names_of
-from ortune.compare.paired_run import PairedRun, PairedStats
-from ortune.errors import MeasureError
+from ortune.compare.block_plan import RunPlan
+from ortune.compare.block_runner import BlockRunner
+from ortune.compare.evaluate import check_limit, compute_costs, compute_utilization, has_enough_calls
+from ortune.compare.figures import required_calls, to_cost
+from ortune.compare.limits import kept_all, name_limits
+from ortune.compare.paired_run import PairedRun, Side, alternate
 from ortune.gate.decision import (
-    CONFIDENCE,
-    FEWEST_LAUNCHES,
-    FEWEST_PAIRS,
-    MOST_PAIRS,
-    PAIRS_PER_LAUNCH,
-    find,
+    GATE_CONFIDENCE,
+    MAX_PAIRS,
+    MIN_LAUNCHES,
+    MIN_PAIRS,
+    combine_decisions,
+    compare_copies,
     is_biased,
-    overall,
-    self_check,
+    judge_objective,
 )
 from ortune.gate.reporters.messages import describe_failure, percent
-from ortune.gate.results import Blocks, Decision, InterimResult
+from ortune.gate.results import Blocks, Decision, InterimResult, Observe
 from ortune.knobs import Config
-from ortune.worker import BlockPlan, Failure, LiveCandidate
+from ortune.worker import Executor
 from ortune.workload import Goal, Objective
 
 BASE, HEAD, COPY = 0, 1, 2
-"""Positions of the three in a match."""
+"""Positions of the three sides."""
 
-NAMES = {BASE: "base", HEAD: "head", COPY: "the second copy of base"}
-
-LAUNCHING_SHARE = 1.0
-"""Time that launching may take as a multiple of measuring: where it takes longer, each launch gets more pairs."""
-
-MOST_PAIRS_PER_LAUNCH = 24
-
-
-class Sides(Protocol):
-    """Makes the sides of a gate live: as processes, or from a landscape."""
-
-    def launch(self, position: int) -> LiveCandidate | Failure:
-        """Make one of the three live."""
-
-    def now_s(self) -> float:
-        """Return the time on a clock that only goes forward, in seconds."""
+PAIRS_PER_LAUNCH = 4
+MAX_PAIRS_PER_LAUNCH = 24
+LAUNCH_TIME_SHARE = 1.0
+"""Pairs per launch at least and at most, and the time of launching as a multiple of the time of measuring: where
+launching takes longer, each launch gets more pairs."""
 
 
 class SequentialTest(msgspec.Struct, frozen=True, kw_only=True):
-    """What is played for.
+    """Settings of the test.
 
     Attributes:
         goal: Load, objectives, limits.
-        allowed: By objective, how many times as costly head may be.
-        block: How long a block is.
-        pairs_per_launch: Pairs in each launch; even, so that each order comes up as often as its reverse.
-        end_s: Time on the clock of the sides at which it ends.
-        start_s: Time at which it began.
-        busy: Whether to decide although others use the CPUs.
-        confidence: Of the interval that a failure must clear.
-        seed: Seed of resampling.
+        allowed: Allowed ratio of costs, head to base, by objective.
+        plan: Blocks, and pairs per launch.
+        start_s: When it began, on the runner's clock.
+        end_s: When it ends at the latest, on the runner's clock.
+        busy: Whether to decide even on a busy host.
+        confidence: Confidence of the interval that must lie above what is allowed for a failure.
+        seed: Random seed of the resampling.
     """
 
     goal: Goal
     allowed: dict[Objective, float]
-    block: BlockPlan
-    pairs_per_launch: int
+    plan: RunPlan
     start_s: float
     end_s: float
     busy: bool = False
-    confidence: float = CONFIDENCE
+    confidence: float = GATE_CONFIDENCE
     seed: int = 0
 
 
-class SequentialResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How it ended.
-
-    Attributes:
-        decision: What follows.
-        reason: Why, a sentence.
-        interim: The last interim, or None where there was no time for one.
-        is_void: Whether it could not be decided whatever the figures are.
-        tally: The pairs that count, or None where there is no interim.
-        blocks: All pairs.
-        launches: Launches of each side.
-    """
-
-    decision: Decision
-    reason: str
-    interim: InterimResult | None
-    is_void: bool
-    tally: PairedStats | None
-    blocks: Blocks
-    launches: int
+def count_pairs(launch_s: float, round_s: float) -> int:
+    """Return the pairs per launch, given the time to launch all three sides and the time of one round of them."""
+    pairs = launch_s / (LAUNCH_TIME_SHARE * round_s)
+    return min(max(PAIRS_PER_LAUNCH, 2 * math.ceil(pairs / 2)), MAX_PAIRS_PER_LAUNCH)
 
 
-def pairs_for(launch_s: float, round_s: float) -> int:
-    """Return how many pairs a launch gets: more where launching all three takes long, against a round of them."""
-    wanted = launch_s / (LAUNCHING_SHARE * round_s)
-    return min(max(PAIRS_PER_LAUNCH, 2 * math.ceil(wanted / 2)), MOST_PAIRS_PER_LAUNCH)
-
-
-def play(
-    sides: Sides,
-    meter: BlockRunner,
-    contest: SequentialTest,
+def run_test(
+    test: SequentialTest,
+    runner: BlockRunner,
+    executors: Sequence[Executor],
     configs: Sequence[Config],
-    observe: Callable[[InterimResult], None],
-) -> SequentialResult:
-    """Measure until it is decided, time is up, or more would not help.
+    observe: Observe = lambda interim: None,
+) -> tuple[PairedRun, InterimResult]:
+    """Measure until it is decided, time is up, or more pairs would not help.
 
     Args:
-        sides: Make base and head live.
-        meter: Measures blocks.
-        contest: What is played for.
-        configs: Settings of base and head.
-        observe: Is told after each launch where it stands.
+        test: Settings of the test.
+        runner: Measures blocks.
+        executors: What launches base, and what launches head.
+        configs: Settings of base and of head.
+        observe: Called after each launch.
+
+    Returns:
+        All rounds, and the final result.
 
     Raises:
-        MeasureError: One of them fails.
+        MeasureError: One of the sides fails.
     """
-    match = PairedRun([configs[0], configs[1], configs[0]], contest.goal.load)
-    tally: PairedStats | None = None
-    interim: InterimResult | None = None
-    decision: Decision = "inconclusive"
-    reason = ""
-    while True:
-        _play_launch(sides, meter, contest, match)
-        if len(match.launches) >= 2:
-            tally = PairedStats(match, contest.goal, contest.seed)
-            interim = interim_result(tally, contest, sides.now_s())
-        if interim is not None:
+    base, head = executors
+    run = PairedRun(
+        [
+            Side(name="base", config=configs[0], is_required=True),
+            Side(name="head", config=configs[1], is_required=True),
+            Side(name="the second copy of base", config=configs[0], is_required=True),
+        ],
+        test.goal.load,
+        seed=test.seed,
+        executors=(base, head, base),
+    )
+    interim = evaluate_interim(run, test, runner.now_s())
+
+    def is_done() -> bool:
+        nonlocal interim
+        interim = evaluate_interim(run, test, runner.now_s())
+        if interim.findings:
             observe(interim)
-            decision, reason = decide(interim, contest)
-        if sides.now_s() >= contest.end_s or reason:
-            break
-        if interim is not None and interim.pairs >= MOST_PAIRS and not interim.lacking:
-            break
-    return SequentialResult(
-        decision=decision,
-        reason=reason or _explain(interim, contest, match, time_is_up=sides.now_s() >= contest.end_s),
-        interim=interim,
-        is_void=interim is None or _is_void(interim, contest),
-        tally=tally if interim is not None else None,
-        blocks=blocks_of(match, contest.goal),
-        launches=len(match.launches),
+        return bool(interim.reason) or (interim.pairs >= MAX_PAIRS and not interim.lacking)
+
+    # Head is in the middle of each round, so that on average it is measured at the same time as base and its copy.
+    run.measure(runner, test.plan, end_s=test.end_s, order=alternate, stop_within_launch=True, is_done=is_done)
+    if not interim.reason:
+        reason = explain_indecision(interim, test, time_is_up=runner.now_s() >= test.end_s)
+        interim = msgspec.structs.replace(interim, reason=reason)
+    return run, interim
+
+
+def evaluate_interim(run: PairedRun, test: SequentialTest, now_s: float) -> InterimResult:
+    """Return the state of the gate: findings, limits, and the decision they allow."""
+    counting = run.in_one_regime()
+    budget_s, spent_s = test.end_s - test.start_s, now_s - test.start_s
+    if len(counting.launches) < 2:
+        return InterimResult(is_void=True, pairs=0, launches=len(run.launches), spent_s=spent_s, budget_s=budget_s)
+    few = [name for name in test.allowed if not has_enough_calls(counting, HEAD, name)]
+    findings = [
+        judge_objective(name, compute_log_ratios(counting, name), allowed, confidence=test.confidence, seed=test.seed)
+        for name, allowed in test.allowed.items()
+    ]
+    checks = {name: compare_copies(compute_copy_ratios(counting, name), seed=test.seed) for name in test.allowed}
+    limits = tuple(check_limit(counting, HEAD, limit, GATE_CONFIDENCE) for limit in test.goal.limits)
+    in_doubt = [
+        check.figure
+        for check in limits
+        if check.kept == "unsure" and not has_enough_calls(counting, HEAD, check.figure)
+    ]
+    base, head = (compute_utilization(counting, position, GATE_CONFIDENCE) for position in (BASE, HEAD))
+    interim = InterimResult(
+        # With too few calls, another percentile was measured: it decides nothing, not even among other gates.
+        findings=tuple(
+            msgspec.structs.replace(each, decision="inconclusive", p_value=1.0) if each.objective in few else each
+            for each in findings
+        ),
+        self_check=checks[test.goal.objective],
+        biased=tuple(name for name, check in checks.items() if is_biased(check, test.allowed[name])),
+        lacking=tuple(dict.fromkeys((*few, *in_doubt))),
+        limits=limits,
+        utilization=(base, head) if base and head else None,
+        pairs=counting.n_rounds,
+        launches=len(counting.launches),
+        contended=counting.contended,
+        spent_s=spent_s,
+        budget_s=budget_s,
     )
+    decision, reason = decide(interim, test)
+    is_void = _is_disturbed(interim, test) or _is_overloaded(interim)
+    return msgspec.structs.replace(interim, decision=decision, reason=reason, is_void=is_void)
 
 
-def _play_launch(sides: Sides, meter: BlockRunner, contest: SequentialTest, match: PairedRun) -> None:
-    """Launch all three, and measure the pairs of one launch; stop in between when time is up."""
-    measured: list[Round] = []
-    lives: dict[int, LiveCandidate] = {}
-    number = len(match.launches)
-    try:
-        for step in range(3):
-            # Nobody is always the first to start.
-            position = (step + number) % 3
-            answer = sides.launch(position)
-            if isinstance(answer, Failure):
-                raise_failure(position, answer)
-            lives[position] = answer
-            match.loaded[position].append(answer.session_info)
-        # Head is in the middle of each round, so that on average it is measured when base and its copy are.
-        order = [BASE, HEAD, COPY] if number % 2 else [COPY, HEAD, BASE]
-        for step in range(contest.pairs_per_launch):
-            if sides.now_s() >= contest.end_s:
-                break
-            found = meter.sequence(lives, order[::-1] if step % 2 else order, contest.block)
-            for position, failure in found.failures.items():
-                raise_failure(position, failure)
-            measured.append(found)
-    finally:
-        for live in lives.values():
-            live.close()
-    if measured:
-        match.launches.append(measured)
-
-
-def raise_failure(position: int, failure: Failure) -> NoReturn:
-    """Raise that a side cannot be measured."""
-    raise MeasureError(
-        f"The session of {NAMES[position]} failed ({failure.kind.replace('_', ' ')}): {failure.message}",
-        "Check that it loads and runs by itself, and that there is enough free memory.",
-    )
-
-
-def log_ratios(tally: PairedStats, name: Objective) -> list[list[float]]:
-    """Return the log-ratios of costs, head to base, by launch; base is what its two copies are on average."""
+def compute_log_ratios(run: PairedRun, name: Objective) -> list[list[float]]:
+    """Return the log-ratios of costs, head to the mean of base and its copy, by launch."""
     clusters = []
-    for rounds in tally.launches:
-        base, head, copy = (tally.costs(rounds, position, name) for position in (BASE, HEAD, COPY))
+    for rounds in run.launches:
+        base, head, copy = (compute_costs(rounds, position, name) for position in (BASE, HEAD, COPY))
         clusters.append(
             [math.log(h) - (math.log(a) + math.log(b)) / 2 for a, h, b in zip(base, head, copy, strict=True)]
         )
     return clusters
 
 
-def copy_ratios(tally: PairedStats, name: Objective) -> list[list[float]]:
+def compute_copy_ratios(run: PairedRun, name: Objective) -> list[list[float]]:
     """Return the log-ratios of costs, the copy of base to base, by launch."""
     return [
-        [math.log(b / a) for a, b in zip(tally.costs(rounds, BASE, name), tally.costs(rounds, COPY, name), strict=True)]
-        for rounds in tally.launches
+        [
+            math.log(copy / base)
+            for base, copy in zip(compute_costs(rounds, BASE, name), compute_costs(rounds, COPY, name), strict=True)
+        ]
+        for rounds in run.launches
     ]
 
 
-def interim_result(tally: PairedStats, contest: SequentialTest, now_s: float) -> InterimResult | None:
-    """Return where it stands, or None while there are fewer than two launches that count."""
-    if len(tally.launches) < 2:
-        return None
-    few = [name for name in contest.allowed if not tally.has_calls(HEAD, name)]
-    findings = [
-        find(name, log_ratios(tally, name), allowed, confidence=contest.confidence, seed=contest.seed)
-        for name, allowed in contest.allowed.items()
-    ]
-    checks = {name: self_check(copy_ratios(tally, name), seed=contest.seed) for name in contest.allowed}
-    limits = tuple(tally.check(HEAD, limit, CONFIDENCE) for limit in contest.goal.limits)
-    in_doubt = [check.figure for check in limits if check.kept == "unsure" and not tally.has_calls(HEAD, check.figure)]
-    base, head = (tally.utilization(position, CONFIDENCE) for position in (BASE, HEAD))
-    return InterimResult(
-        # A percentile of too few calls is another percentile: it decides nothing, here or beside other gates.
-        findings=tuple(
-            msgspec.structs.replace(each, decision="inconclusive", p_value=1.0) if each.objective in few else each
-            for each in findings
-        ),
-        self_check=checks[contest.goal.objective],
-        biased=tuple(name for name, check in checks.items() if is_biased(check, contest.allowed[name])),
-        lacking=tuple(dict.fromkeys((*few, *in_doubt))),
-        limits=limits,
-        utilization=(base, head) if base and head else None,
-        pairs=sum(map(len, tally.launches)),
-        launches=len(tally.launches),
-        contended=tally.contended,
-        spent_s=now_s - contest.start_s,
-        max_time_s=contest.end_s - contest.start_s,
-    )
-
-
-def decide(interim: InterimResult, contest: SequentialTest) -> tuple[Decision, str]:
-    """Return the decision that a look allows, and the reason; no reason where it may go on."""
-    if interim.launches < FEWEST_LAUNCHES or interim.pairs < FEWEST_PAIRS:
+def decide(interim: InterimResult, test: SequentialTest) -> tuple[Decision, str]:
+    """Return the decision that the findings allow, and the reason; an empty reason if the gate goes on."""
+    if interim.launches < MIN_LAUNCHES or interim.pairs < MIN_PAIRS:
         return "inconclusive", ""
-    if _is_disturbed(interim, contest):
+    if _is_disturbed(interim, test):
         return "inconclusive", ""
     kept = kept_all(interim.limits)
     if kept == "no":
-        return "fail", f"head breaks {names_of(interim.limits, 'no')}"
+        return "fail", f"head exceeds {name_limits(interim.limits, 'no')}"
     if _is_overloaded(interim):
-        # How late calls are depends on how long requests have been arriving, and hardly on who serves them.
-        return "inconclusive", "requests arrive faster than base can serve them: gate at a lower --rate"
+        # Latency then depends on how long requests have been arriving, and hardly on the side that serves them.
+        return "inconclusive", "requests arrive faster than base can serve them: use a lower request rate"
     if interim.utilization and interim.utilization[0].high < 1 <= interim.utilization[1].low:
-        return "fail", "requests arrive faster than head can serve them, and base can"
-    decision = overall(interim.findings)
-    told = [finding for finding in interim.findings if finding.decision == decision]
+        return "fail", "requests arrive faster than head can serve them, but not faster than base can"
+    decision = combine_decisions(interim.findings)
+    deciding = [finding for finding in interim.findings if finding.decision == decision]
     if decision == "fail":
-        return decision, "; ".join(f"{finding.objective} is {describe_failure(finding.allowed)}" for finding in told)
+        return decision, "; ".join(f"{each.objective} is {describe_failure(each.allowed)}" for each in deciding)
     if decision == "pass" and kept == "yes" and not _is_near_overload(interim):
         return decision, "; ".join(
-            f"{finding.objective} is not worse by {percent(finding.allowed)}"
-            if finding.allowed >= 1
-            else f"{finding.objective} is at least {1 / finding.allowed:.3g}x as good"
-            for finding in told
+            f"{each.objective} is not worse by {percent(each.allowed)}"
+            if each.allowed >= 1
+            else f"{each.objective} is at least {1 / each.allowed:.3g}x as good"
+            for each in deciding
         )
     return "inconclusive", ""
 
 
+def explain_indecision(interim: InterimResult, test: SequentialTest, *, time_is_up: bool) -> str:
+    """Return why the gate could not be decided."""
+    if not interim.findings:
+        if interim.launches < 2:
+            return f"there was no time for two launches of each side in {interim.budget_s:.0f} s: use a larger budget"
+        return (
+            f"other processes used the CPUs during most of {interim.budget_s:.0f} s, and fewer than two launches of "
+            "each side count"
+        )
+    if interim.contended and not test.busy:
+        return "other processes used the CPUs most of the time: use a quieter host, or decide even on a busy one"
+    if interim.biased:
+        differing = ", ".join(interim.biased)
+        return f"base differs from a second copy of itself in {differing}: the host is too noisy to decide"
+    if interim.lacking:
+        needed = ", ".join(f"{name} needs {required_calls(name)} calls of each side" for name in interim.lacking)
+        return f"{needed}: use a larger budget or a lower percentile"
+    if interim.launches < MIN_LAUNCHES or interim.pairs < MIN_PAIRS:
+        return f"there was time for only {interim.pairs} pairs: use a larger budget"
+    if _is_near_overload(interim):
+        return "requests arrive about as fast as they can be served: use a lower request rate"
+    more = "use a larger budget, " if time_is_up else "use "
+    undecided = ", ".join(finding.objective for finding in interim.findings if finding.decision == "inconclusive")
+    if not undecided:
+        return f"head may exceed {name_limits(interim.limits, 'unsure')}: {more}another limit or a quieter host"
+    return (
+        f"the confidence interval of {undecided} includes the allowed slowdown: {more}a larger allowed slowdown or a "
+        "quieter host"
+    )
+
+
 def _is_overloaded(interim: InterimResult) -> bool:
-    """Return whether requests arrive faster than base can serve them, beyond doubt."""
+    """Return whether requests certainly arrive faster than base can serve them."""
     return interim.utilization is not None and interim.utilization[0].low >= 1
 
 
 def _is_near_overload(interim: InterimResult) -> bool:
-    """Return whether either side seems to be overloaded, so that ratios are nearer to 1 than they are otherwise."""
+    """Return whether either side seems to be overloaded, which brings ratios closer to 1."""
     return interim.utilization is not None and any(each.estimate >= 1 for each in interim.utilization)
 
 
-def _is_disturbed(interim: InterimResult, contest: SequentialTest) -> bool:
-    """Return whether others use the CPUs, or base differs from itself."""
-    return bool(interim.biased) or (interim.contended and not contest.busy)
+def _is_disturbed(interim: InterimResult, test: SequentialTest) -> bool:
+    """Return whether other processes use the CPUs, or base differs from itself."""
+    return bool(interim.biased) or (interim.contended and not test.busy)
 
 
-def _is_void(interim: InterimResult, contest: SequentialTest) -> bool:
-    """Return whether nothing can be decided, whatever the figures are."""
-    return _is_disturbed(interim, contest) or _is_overloaded(interim)
-
-
-def _explain(interim: InterimResult | None, contest: SequentialTest, match: PairedRun, *, time_is_up: bool) -> str:
-    """Return why it could not be decided."""
-    if interim is None:
-        max_time = f"{contest.end_s - contest.start_s:.0f} s"
-        if len(match.launches) < 2:
-            return f"there was no time for two launches of each side in {max_time}: give it a larger --max-time"
-        return f"other programs used the CPUs in most of {max_time}, and fewer than two launches of each side count"
-    if interim.contended and not contest.busy:
-        return "other programs used the CPUs most of the time; --busy decides all the same, for a busy host"
-    if interim.biased:
-        return f"base differs from a second copy of itself in {', '.join(interim.biased)}: this host cannot tell"
-    if interim.lacking:
-        told = ", ".join(f"{name} should rest on {calls_needed(name)} calls of each side" for name in interim.lacking)
-        return f"{told}: give it a larger --max-time, or take a lower percentile"
-    if interim.launches < FEWEST_LAUNCHES or interim.pairs < FEWEST_PAIRS:
-        return f"there was time for {interim.pairs} pairs only: give it a larger --max-time"
-    if _is_near_overload(interim):
-        return "requests arrive about as fast as they can be served: gate at a lower --rate"
-    more = "give it a larger --max-time, or " if time_is_up else ""
-    undecided = ", ".join(finding.objective for finding in interim.findings if finding.decision == "inconclusive")
-    if not undecided:
-        return f"head may break {names_of(interim.limits, 'unsure')}: {more}set another bound, or take a quieter host"
-    return f"the interval of {undecided} holds what is allowed: {more}allow more, or take a quieter host"
-
-
-def blocks_of(match: PairedRun, goal: Goal) -> Blocks:
-    """Return the costs of all pairs, those that do not count too."""
+def collect_blocks(run: PairedRun, goal: Goal) -> Blocks:
+    """Return the costs of all pairs, including those that do not count."""
 
     def costs(position: int) -> dict[str, tuple[tuple[float, ...], ...]]:
         return {
-            name: tuple(tuple(cost(name, each.figure(name, position)) for each in launch) for launch in match.launches)
+            name: tuple(tuple(to_cost(name, each.figure(name, position)) for each in launch) for launch in run.launches)
             for name in goal.objectives
         }
 
@@ -327,5 +269,5 @@ def blocks_of(match: PairedRun, goal: Goal) -> Blocks:
         base=costs(BASE),
         head=costs(HEAD),
         copy=costs(COPY),
-        contended=tuple(tuple(each.contended for each in launch) for launch in match.launches),
+        contended=tuple(tuple(each.contended for each in launch) for launch in run.launches),
     )

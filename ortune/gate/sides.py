@@ -1,4 +1,4 @@
-"""The sides of a gate: read from the command line, checked against each other, made live as processes."""
+"""The sides of a gate: reads what the user names, checks that the sides can be compared, and starts their workers."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
-import ortune
+from ortune.compare.open import Program
 from ortune.errors import InputsError, MeasureError, ModelError, UsageError
-from ortune.gate.results import Side
-from ortune.gate.sequential_test import HEAD
+from ortune.gate.results import GateSide
 from ortune.knobs import DEFAULT, Config
 from ortune.model import ModelInfo
 from ortune.record.schema import Record
 from ortune.record.select import Wanted, read_sourced, select_record
-from ortune.worker import Failure, LiveCandidate
-from ortune.worker.executor import WORKER_COMMAND, ProcessExecutor, launch_reference
-from ortune.workload import Feed, Tolerance
+from ortune.worker import Executor, Failure
+from ortune.worker.executor import WORKER_COMMAND
+
+PACKAGE = Path(__file__).parents[1]
 
 PROBE = """
 import importlib, json, sys
@@ -39,25 +38,31 @@ print(json.dumps(found))
 PROBE_DEADLINE_S = 120.0
 
 DEFAULT_WORD = "default"
-"""Stands for ONNX Runtime's default behind the `@`."""
+"""Names ONNX Runtime's default after the `@`."""
 
 
-class Named(msgspec.Struct, frozen=True, kw_only=True):
-    """What a side's text names: the model, and the record if there is one."""
+class NamedSide(msgspec.Struct, frozen=True, kw_only=True):
+    """What the text of a side names.
+
+    Attributes:
+        model: Path of the ONNX file.
+        record: The record, or None for ONNX Runtime's default.
+        source: File that the record was read from.
+    """
 
     model: str
     record: Record | None = None
     source: str = ""
 
 
-def read_side(text: str) -> Named:
+def read_side(text: str) -> NamedSide:
     """Read `model.onnx`, `config.json` or `model.onnx@config.json`.
 
-    The config of a record may be tried on another model than its own: that is one of the things that gates are for.
+    The config of a record may be tried on another model than its own, for example a newer version of it.
 
     Raises:
         UsageError: There is no such file.
-        RecordError: The config is no record.
+        RecordError: The config is not a record.
     """
     path, at, config = text.rpartition("@")
     if at and (config == DEFAULT_WORD or Path(config).suffix == ".json"):
@@ -69,32 +74,32 @@ def read_side(text: str) -> Named:
     record, source = (None, "") if config == DEFAULT_WORD else _read_config(config, model)
     model = model or (record.model.path if record else "")
     if Path(model).is_dir():
-        raise UsageError(f"{text}: {model} is a folder.", "Name the model: MODEL.onnx, or MODEL.onnx@CONFIG.json.")
+        raise UsageError(f"{text}: {model} is a folder.", "Pass the model: MODEL.onnx, or MODEL.onnx@CONFIG.json.")
     if not Path(model).is_file():
-        whose = f" {config} is for it;" if not path and record else ""
+        whose = f", the model of {config}" if not path and record else ""
         raise UsageError(
-            f"{text}: there is no file {model}.{whose}", "Name the model: MODEL.onnx, or MODEL.onnx@CONFIG.json."
+            f"{text}: there is no file {model}{whose}.", "Pass the model: MODEL.onnx, or MODEL.onnx@CONFIG.json."
         )
-    return Named(model=model, record=record, source=source)
+    return NamedSide(model=model, record=record, source=source)
 
 
 def _read_config(path: str, model: str) -> tuple[Record, str]:
-    """Return the record of a file; of a bundle for several models, the one for the model."""
+    """Return the record of a file, and where it was read. Of a bundle for several models, return that for the model."""
     records = read_sourced([path])
     has_several_models = len({each.record.model.digest for each in records}) > 1
     choice = select_record(records, Wanted(any_host=True), model if model and has_several_models else None)
     return choice.record, choice.source
 
 
-def make_side(text: str, named: Named, python: str | None, option: str, config: Config | None = None) -> Side:
-    """Return a side.
+def make_side(text: str, named: NamedSide, python: str | None, option: str, config: Config | None = None) -> GateSide:
+    """Return a side, after checking its Python.
 
     Args:
         text: As the user wrote it.
         named: What that names.
-        python: The Python that is to run it, or None for this one.
-        option: Which option named it.
-        config: Its settings, where they are not the record's.
+        python: The Python that runs it, or None for this one.
+        option: Option that gives the Python.
+        config: Its settings, if they are not those of the record.
 
     Raises:
         UsageError: The Python cannot run it.
@@ -103,7 +108,7 @@ def make_side(text: str, named: Named, python: str | None, option: str, config: 
         check_python(python, option)
     if config is None:
         config = named.record.config if named.record else DEFAULT
-    return Side(text=text, model=named.model, config=config, record=named.source, python=python)
+    return GateSide(text=text, model=named.model, config=config, record=named.source, python=python)
 
 
 def check_python(python: str, option: str) -> None:
@@ -114,7 +119,7 @@ def check_python(python: str, option: str) -> None:
     """
     program = shutil.which(python)
     if program is None:
-        raise UsageError(f"{option} {python}: there is no such program.", "Name the Python of the environment.")
+        raise UsageError(f"{python}: no such program.", "Pass the Python of the environment.", option=option)
     try:
         done = subprocess.run(
             [program, "-c", PROBE], capture_output=True, text=True, timeout=PROBE_DEADLINE_S, check=False
@@ -122,17 +127,23 @@ def check_python(python: str, option: str) -> None:
         found = json.loads(done.stdout)
         version = tuple(found["version"])
     except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError):
-        raise UsageError(f"{option} {python}: this is no Python.", "Name the Python of the environment.") from None
+        raise UsageError(
+            f"{python}: not a Python interpreter.", "Pass the Python of the environment.", option=option
+        ) from None
     if version < (3, 11):
-        raise UsageError(f"{option} {python}: it is Python {version[0]}.{version[1]}.", "3.11 is needed, or later.")
+        raise UsageError(
+            f"{python}: this is Python {version[0]}.{version[1]}.", "Use Python 3.11 or later.", option=option
+        )
     for name in ("onnxruntime", "numpy", "msgspec"):
         if name not in found:
             fault = found[f"{name}_fault"]
-            raise UsageError(f"{option} {python}: it has no {name} ({fault}).", f"{python} -m pip install {name}")
+            raise UsageError(
+                f"{python}: {name} is not installed ({fault}).", f"Run {python} -m pip install {name}.", option=option
+            )
 
 
 def check_outputs(base: ModelInfo, head: ModelInfo, base_text: str, head_text: str) -> None:
-    """Check that both models give outputs of the same names.
+    """Check that the outputs of both models have the same names.
 
     Raises:
         MeasureError: They do not.
@@ -140,8 +151,8 @@ def check_outputs(base: ModelInfo, head: ModelInfo, base_text: str, head_text: s
     ours, theirs = ([each.name for each in model.outputs] for model in (base, head))
     if ours != theirs:
         raise MeasureError(
-            f"The outputs differ: {base_text} gives {', '.join(ours)}; {head_text} gives {', '.join(theirs)}.",
-            "Compare speeds alone with --ignore-outputs, if that is meant to be.",
+            f"The outputs differ: {base_text} returns {', '.join(ours)}, and {head_text} returns {', '.join(theirs)}.",
+            "If that is intended, compare only the speed with {ignore_outputs}.",
         )
 
 
@@ -157,7 +168,7 @@ def check_inputs(base: ModelInfo, head: ModelInfo, base_text: str, head_text: st
             f"{text} takes {', '.join(f'{name} ({dtype})' for name, dtype in each.items()) or 'nothing'}"
             for text, each in ((base_text, ours), (head_text, theirs))
         )
-        raise InputsError(f"The inputs differ: {shown}.", "Both must take the same data to be compared.")
+        raise InputsError(f"The inputs differ: {shown}.", "Both sides must take the same inputs to be compared.")
     shapes = {each.name: each for each in head.inputs}
     for one in base.inputs:
         other = shapes[one.name]
@@ -165,146 +176,56 @@ def check_inputs(base: ModelInfo, head: ModelInfo, base_text: str, head_text: st
             raise InputsError(
                 f"The shapes of {one.name} differ: {len(one.shape)} dimensions in {base_text}, "
                 f"{len(other.shape)} in {head_text}.",
-                "Both must take the same data to be compared.",
+                "Both sides must take the same inputs to be compared.",
             )
 
 
-class ProcessSides:
-    """Makes base, head and the second copy of base live, as worker processes.
+def open_worker(side: GateSide, program: Program, stack: contextlib.ExitStack) -> Program:
+    """Return a program with what starts the workers of a side.
 
-    Attributes:
-        base: Makes base and its copy live.
-        head: Makes head live.
-        load_deadline_s: Time that creating a session may take.
+    Another Python need not have ortune: it gets a folder with nothing but ortune on its path, which lasts as long as
+    the stack.
     """
-
-    def __init__(
-        self, base: ProcessExecutor, head: ProcessExecutor, configs: tuple[Config, Config], load_deadline_s: float
-    ) -> None:
-        self.base = base
-        self.head = head
-        self._configs = configs
-        self.load_deadline_s = load_deadline_s
-
-    def launch(self, position: int) -> LiveCandidate | Failure:
-        """Make one of the three live."""
-        executor, config = (self.head, self._configs[1]) if position == HEAD else (self.base, self._configs[0])
-        (answer,) = executor.launch([config], deadline_s=self.load_deadline_s)
-        return answer
-
-    def now_s(self) -> float:
-        """Return the time on the monotonic clock, in seconds."""
-        return self.base.now_s()
+    if side.command:
+        return msgspec.structs.replace(program, command=side.command)
+    if side.python is None:
+        return program
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ortune-"))
+    Path(folder, PACKAGE.name).symlink_to(PACKAGE, target_is_directory=True)
+    python = shutil.which(side.python) or side.python
+    path = os.environ.get("PYTHONPATH")
+    return msgspec.structs.replace(
+        program,
+        command=(python, *WORKER_COMMAND[1:]),
+        environment={"PYTHONPATH": folder + (os.pathsep + path if path else "")},
+    )
 
 
-class Opened(msgspec.Struct, frozen=True, kw_only=True):
-    """Both sides, once they have run for the first time.
+def check_head(head: GateSide, executor: Executor, deadline_s: float) -> float | None:
+    """Launch head once, to check that it runs and that its outputs agree with base's.
 
-    Attributes:
-        sides: Make them live.
-        first: Base's first session.
-        max_error: How far head's outputs lie from base's, or None where they were not compared.
-    """
-
-    sides: ProcessSides
-    first: LiveCandidate
-    max_error: float | None
-
-
-@contextlib.contextmanager
-def open_sides(
-    base: Side,
-    head: Side,
-    models: tuple[ModelInfo, ModelInfo],
-    feed: Feed,
-    tolerance: Tolerance,
-    *,
-    usable: tuple[int, ...],
-    background_load: int | None,
-    memory_limit_bytes: int | None,
-    n_sessions: int,
-    same_outputs: bool,
-    deadline_s: float,
-    commands: tuple[tuple[str, ...] | None, tuple[str, ...] | None] = (None, None),
-) -> Iterator[Opened]:
-    """Yield both sides, after each has created a session and run once, and their outputs have been compared.
-
-    Args:
-        base: The one side.
-        head: The other.
-        models: What is known of both models.
-        feed: What is fed to both.
-        tolerance: How far outputs may lie apart.
-        usable: CPUs that may be used.
-        background_load: Process id of the background_load, or None.
-        memory_limit_bytes: Private memory that one worker may take, or None.
-        n_sessions: Sessions side by side.
-        same_outputs: Whether outputs are compared.
-        deadline_s: Time in which each must have created its first session.
-        commands: What starts a worker, where it is not ortune's own.
+    Returns:
+        The largest difference of its outputs.
 
     Raises:
-        ModelError: A model cannot be loaded.
-        MeasureError: Outputs differ.
-        InputsError: A model does not run on these inputs.
+        ModelError: It cannot be loaded or run.
+        MeasureError: Its outputs differ, or loading takes too long.
     """
-    with contextlib.ExitStack() as stack:
-        executors: list[ProcessExecutor] = []
-        for side, model, command in zip((base, head), models, commands, strict=True):
-            program, environment = _worker_of(side, stack)
-            reference = executors[0].reference if executors and same_outputs else None
-            executors.append(
-                stack.enter_context(
-                    ProcessExecutor(
-                        model,
-                        feed,
-                        tolerance,
-                        usable=usable,
-                        background_load=background_load,
-                        memory_limit_bytes=memory_limit_bytes,
-                        n_sessions=n_sessions,
-                        command=command or program,
-                        environment=environment,
-                        reference=reference,
-                    )
-                )
-            )
-            if side is base:
-                first = launch_reference(executors[0], model, feed, side.config, deadline_s)
-        sides = ProcessSides(executors[0], executors[1], (base.config, head.config), deadline_s)
-        answer = sides.launch(HEAD)
-        if isinstance(answer, Failure):
-            first.close()
-            raise _head_fault(head, answer)
-        max_error = answer.session_info.max_error if same_outputs else None
+    (answer,) = executor.launch([head.config], deadline_s=deadline_s)
+    if not isinstance(answer, Failure):
         answer.close()
-        yield Opened(sides=sides, first=first, max_error=max_error)
-
-
-def _worker_of(side: Side, stack: contextlib.ExitStack) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return what starts a worker of a side, and its environment: another Python need not have ortune."""
-    if side.python is None:
-        return WORKER_COMMAND, {}
-    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ortune-"))
-    # By itself, so that nothing else of this environment is found there.
-    Path(folder, "ortune").symlink_to(Path(ortune.__file__).parent, target_is_directory=True)
-    program = shutil.which(side.python) or side.python
-    path = os.environ.get("PYTHONPATH")
-    return (program, *WORKER_COMMAND[1:]), {"PYTHONPATH": folder + (os.pathsep + path if path else "")}
-
-
-def _head_fault(head: Side, failure: Failure) -> MeasureError | ModelError:
-    if failure.kind == "wrong_output":
-        return MeasureError(
-            f"The outputs of {head.text} differ from base's: {failure.message}",
-            "Allow more with --rtol and --atol, or compare speeds alone with --ignore-outputs.",
+        return answer.session_info.max_error
+    if answer.kind == "wrong_output":
+        raise MeasureError(
+            f"The outputs of {head.text} differ from those of base: {answer.message}",
+            "Allow larger differences with {rtol} and {atol}, or compare only the speed with {ignore_outputs}.",
         )
-    if failure.kind == "timeout":
-        return MeasureError(
-            f"Creating the session of {head.text} took too long ({failure.message}).", "Give it a larger --max-time."
+    if answer.kind == "timeout":
+        raise MeasureError(
+            f"Creating the session of {head.text} took too long ({answer.message}).", "Use a larger {budget}."
         )
-    what = "run" if failure.stage == "check" else "load"
-    return ModelError(
-        f"ONNX Runtime cannot {what} {head.text} ({failure.kind.replace('_', ' ')}): {failure.message}",
-        "Check that it loads by itself, and that it takes the inputs of base.",
+    what = "run" if answer.stage == "check" else "load"
+    raise ModelError(
+        f"ONNX Runtime cannot {what} {head.text} ({answer.kind.replace('_', ' ')}): {answer.message}",
+        "Check that it loads on its own, and that it takes the inputs of base.",
     )

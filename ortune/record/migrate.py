@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ortune.compare.results import Stage
+from ortune.compare.comparison import Stage
 from ortune.knobs.config import Config
 from ortune.record.schema import SCHEMA
 from ortune.record.trials import Trial, summarize_trials

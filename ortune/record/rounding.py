@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
-from ortune.compare.results import LimitCheck, Speedup, StageTime, Summary
+from ortune.compare.comparison import LimitCheck, Speedup, StageTime, Summary
 from ortune.record.schema import Evidence, FrontPoint, Record, Search
 
 SIGNIFICANT = 4

@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from ortune.compare.results import LimitCheck, Noise, Speedup, Stage, StageTime, Summary
+from ortune.compare.comparison import LimitCheck, Noise, Speedup, Stage, StageTime, Summary
 from ortune.errors import RecordError
 from ortune.host import HostClass
 from ortune.knobs.config import DEFAULT, Config

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ortune.compare.results import Stage
+from ortune.compare.comparison import Stage
 from ortune.knobs.config import DEFAULT, Config
 from ortune.record.layout import encode_line
 from ortune.record.schema import RankedTrial, Tried

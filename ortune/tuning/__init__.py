@@ -1,1 +1,1 @@
-"""The search: Optuna screens candidates, a race narrows them down, a duel proves the winner."""
+"""The search: screening proposes candidates, racing eliminates the slower ones, confirmation proves the winner."""

@@ -1,10 +1,9 @@
-"""The additive model: what is known of all candidates from the few that were measured.
+"""The additive model: predicts all candidates from the few that were measured.
 
-The log-ratio of a candidate to the default is a sum: an effect of each choice that differs from the default, a smaller
-one of each pair of choices, and one of the candidate's own, which no other candidate tells anything about. All are
-normal with mean 0 beforehand; how large each kind is, is what the measurements make most likely. What follows from the
-measurements is then again normal, and can be drawn from: a draw is a guess at the whole landscape that agrees with
-all that was seen.
+The log-ratio of a candidate to the baseline is a sum of effects: one of each choice that differs from the baseline, a
+smaller one of each pair of choices, and one of the candidate alone. A priori, all effects are normal with mean 0. Their
+scales maximize the likelihood of the measurements. Given the measurements, the log-ratios of all candidates are again
+normal, and can be drawn from: a draw is one possible set of log-ratios that agrees with the measurements.
 
 Sources: W. R. Thompson, "On the likelihood that one unknown probability exceeds another" (Biometrika 25, 1933), for
 choosing by a draw; C. E. Rasmussen and C. K. I. Williams, "Gaussian Processes for Machine Learning" (2006), sections
@@ -27,28 +26,28 @@ from ortune.knobs.dimension import DEFAULT_LABEL
 MAIN_SCALES = (0.05, 0.15, 0.4)
 PAIR_SHARES = (0.5, 1.0, 1.5)
 OWN_SCALES = (0.005, 0.015, 0.05, 0.12)
-"""Standard deviations of effects that are tried: of a choice; of a pair, as a share of that; of a candidate's own."""
+"""Standard deviations of effects to choose from: of a choice; of a pair, as a share of that; of a candidate alone."""
 
 STEP_SHARE = 0.5
-"""The same for the step from one number to the next of a numeric setting, as a share of that of a choice: neighbouring
-thread counts cost about the same."""
+"""Standard deviation of the step from one value of a numeric setting to the next, as a share of that of a choice:
+adjacent thread counts cost about the same."""
 
 WORST = 0.7
-"""Log-ratio from which on a loser is a loser, however bad: a candidate that takes ten times as long must not bend what
-is believed of those that are worth having."""
+"""Log-ratios are cut off here: a candidate that takes ten times as long must not distort the prediction of the good
+ones."""
 
-DEFAULT_NUMBER = 0
-"""The default is the first candidate of every space, and its log-ratio to itself is known."""
+BASELINE_NUMBER = 0
+"""The baseline is the first candidate of every space, and its log-ratio to itself is 0."""
 
 Array = NDArray[np.float64]
 
 
 class AdditiveModel:
-    """What is believed of the candidates of a space.
+    """Predicts the log-ratios of all candidates of a space.
 
     Args:
         space: The candidates.
-        rng: Decides the draws.
+        rng: Source of the draws.
     """
 
     def __init__(self, space: SearchSpace, rng: np.random.Generator) -> None:
@@ -62,13 +61,13 @@ class AdditiveModel:
         self._variances: Array = np.zeros(0)
         self._factor: Array = np.zeros((0, 0))
 
-    def learn(self, numbers: Sequence[int], log_ratios: Sequence[float], variances: Sequence[float]) -> None:
-        """Take in all that was measured so far; what was taken in before is forgotten.
+    def fit(self, numbers: Sequence[int], log_ratios: Sequence[float], variances: Sequence[float]) -> None:
+        """Fit the model to measurements, which replace earlier ones.
 
         Args:
-            numbers: Places of the candidates in the space.
-            log_ratios: To the default; below 0 is better.
-            variances: Of these, by noise.
+            numbers: Positions of the candidates in the space.
+            log_ratios: Their log-ratios to the baseline; below 0 is better.
+            variances: Variances of these due to noise.
         """
         self._seen = np.asarray(numbers, dtype=int)
         self._y = np.minimum(np.asarray(log_ratios, dtype=float), WORST)
@@ -79,33 +78,33 @@ class AdditiveModel:
             # The scales change little from one measurement to the next.
             self._scales = max(
                 itertools.product(MAIN_SCALES, PAIR_SHARES, OWN_SCALES),
-                key=lambda scales: self._log_likelihood(self._factorise(of_main, of_pairs, scales)),
+                key=lambda scales: self._log_likelihood(self._factorize(of_main, of_pairs, scales)),
             )
             self._n_fitted = len(self._seen)
-        self._factor = self._factorise(of_main, of_pairs, self._scales)
+        self._factor = self._factorize(of_main, of_pairs, self._scales)
 
     def draw(self, n: int) -> Array:
-        """Return so many guesses at the log-ratios of all candidates, of shape (candidates, n)."""
+        """Return `n` draws of the log-ratios of all candidates, of shape (candidates, n)."""
         main, pair_share, own = self._scales
         weights_main = self._rng.standard_normal((self._main.shape[1], n)) * (main * self._shares)[:, None]
         weights_pair = self._rng.standard_normal((self._pairs.shape[1], n)) * (main * pair_share)
-        guesses = self._main @ weights_main + self._pairs @ weights_pair + own * self._rng.standard_normal((self.n, n))
+        draws = self._main @ weights_main + self._pairs @ weights_pair + own * self._rng.standard_normal((self.n, n))
         if len(self._seen):
             noise = np.sqrt(self._variances)[:, None] * self._rng.standard_normal((len(self._seen), n))
-            guesses += self._gain(self._y[:, None] - guesses[self._seen] - noise)
-        guesses[DEFAULT_NUMBER] = 0.0
-        return guesses
+            draws += self._gain(self._y[:, None] - draws[self._seen] - noise)
+        draws[BASELINE_NUMBER] = 0.0
+        return draws
 
     def mean(self) -> Array:
         """Return the expected log-ratio of every candidate."""
         if not len(self._seen):
             return np.zeros(self.n)
         expected = self._gain(self._y[:, None])[:, 0]
-        expected[DEFAULT_NUMBER] = 0.0
+        expected[BASELINE_NUMBER] = 0.0
         return expected
 
     def _gain(self, residuals: Array) -> Array:
-        """Return by how much the belief about all candidates moves, given what the measurements deviate by."""
+        """Return the correction of all log-ratios for these residuals of the measurements."""
         main, pair_share, own = self._scales
         solved = cho_solve((self._factor, True), residuals)
         moved = self._main @ (((main * self._shares) ** 2)[:, None] * (self._main[self._seen].T @ solved))
@@ -113,26 +112,26 @@ class AdditiveModel:
         np.add.at(moved, self._seen, own**2 * solved)
         return np.asarray(moved, dtype=float)
 
-    def _factorise(self, of_main: Array, of_pairs: Array, scales: tuple[float, float, float]) -> Array:
-        """Return Cholesky's factor of the covariance of what was measured."""
+    def _factorize(self, of_main: Array, of_pairs: Array, scales: tuple[float, float, float]) -> Array:
+        """Return the Cholesky factor of the covariance of the measurements."""
         main, pair_share, own = scales
         covariance = main**2 * (of_main + pair_share**2 * of_pairs)
         covariance[np.diag_indices_from(covariance)] += own**2 + self._variances
         return np.asarray(np.linalg.cholesky(covariance), dtype=float)
 
     def _log_likelihood(self, factor: Array) -> float:
-        """Return how likely the measurements are, as a logarithm less a constant."""
+        """Return the log-likelihood of the measurements, up to a constant."""
         scaled = solve_triangular(factor, self._y, lower=True)
         return -0.5 * float(scaled @ scaled) - float(np.log(np.diag(factor)).sum())
 
 
 def features_of(space: SearchSpace) -> tuple[Array, Array, Array]:
-    """Return what tells candidates apart, such that all of it is 0 for the default.
+    """Return the features of all candidates, which are 0 for the baseline.
 
     Returns:
         A column for each choice that is not the default and for each step of a number, of shape (candidates, columns);
-        how large the effect of each of these is, relative to that of a choice; and a column for each pair of choices
-        of two dimensions.
+        the scale of each column's effect, relative to that of a choice; and a column for each pair of choices of two
+        dimensions.
     """
     labels = [candidate.labels for candidate in space.candidates]
     of_choices: list[list[Array]] = []
@@ -147,7 +146,7 @@ def features_of(space: SearchSpace) -> tuple[Array, Array, Array]:
         if len(numbers) > 2 and len(numbers) == len(dimension.choices) - 1:
             numbers[DEFAULT_LABEL] = space.n_default_threads
             values = np.array([numbers[label] for label in chosen])
-            # Where a dimension makes no difference, it is at its default.
+            # A dimension that has no effect is at its default.
             for step in sorted(set(numbers.values()))[1:]:
                 of_steps.append((values >= step).astype(float) - float(numbers[DEFAULT_LABEL] >= step))
     choices = [column for columns in of_choices for column in columns]

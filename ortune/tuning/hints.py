@@ -1,7 +1,7 @@
-"""What earlier searches found on this host: a small local file, from which searches of similar models begin.
+"""Hints from earlier searches on this host: a small local file of the best configs by model and load.
 
-It decides what is tried early, and nothing else: what is claimed is measured afresh. `ORTUNE_HISTORY` names another
-file, or is `off`.
+Hints decide what is tried early, and nothing else: every claim rests on new measurements. `ORTUNE_HISTORY` names
+another file, or is `off`.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from ortune.workload import Goal
 
 VARIABLE = "ORTUNE_HISTORY"
 
-MOST_KEPT = 300
-"""Searches that are remembered, the newest."""
+MAX_KEPT = 300
+"""Searches that are kept: the newest."""
 
-MOST_HINTS = 4
-NEIGHBOURS = 3
-"""Configs that a search begins with, and earlier searches that they are taken from."""
+MAX_HINTS = 4
+MAX_SIMILAR = 3
+"""Configs that a search starts with, and earlier searches that they are taken from."""
 
-ALIKE = 0.6
-"""Similarity of two graphs, from 0 to 1, from which on one says something of the other."""
+MIN_SIMILARITY = 0.6
+"""Similarity of two graphs, from 0 to 1, from which on a search of one is a hint for the other."""
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """What one search found.
+class PastSearch(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of an earlier search.
 
     Attributes:
-        host: Where.
-        traits: Of the model's graph.
+        host: Class of the host.
+        traits: Traits of the model's graph.
         load: How calls arrived: the scenario, with the number of callers.
-        objectives: What it was for.
-        configs: The best of it, the winner first.
+        objectives: Its objectives.
+        configs: Its best configs, the winner first.
     """
 
     host: HostClass
@@ -51,7 +51,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def history_path() -> Path | None:
-    """Return the file, or None when it is turned off."""
+    """Return the file, or None if it is turned off."""
     setting = os.environ.get(VARIABLE, "")
     if setting == "off":
         return None
@@ -62,70 +62,70 @@ def history_path() -> Path | None:
     return Path(platformdirs.user_state_dir("ortune", appauthor=False)) / "history.jsonl"
 
 
-def make_finding(host: HostClass, traits: Traits, goal: Goal, configs: Sequence[Config]) -> Finding:
-    """Return what is remembered of a search."""
-    return Finding(
+def describe_search(host: HostClass, traits: Traits, goal: Goal, configs: Sequence[Config]) -> PastSearch:
+    """Return what is kept of a search."""
+    return PastSearch(
         host=host, traits=traits, load=f"{goal.load}", objectives=tuple(goal.objectives), configs=tuple(configs)
     )
 
 
-def remember(path: Path, finding: Finding) -> None:
-    """Add a finding to the file; where that cannot be written, nothing is remembered."""
+def remember(path: Path, search: PastSearch) -> None:
+    """Add a search to the file. If the file cannot be written, nothing is kept."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        # A line that was torn off must not take this one with it.
-        line = b"\n" + msgspec.json.encode(finding) + b"\n"
-        with path.open("ab") as file:  # one write, so that two searches at a time do not mix theirs
+        # The leading newline protects this line from one that was cut off.
+        line = b"\n" + msgspec.json.encode(search) + b"\n"
+        with path.open("ab") as file:  # a single write, so that concurrent searches do not mix their lines
             file.write(line)
         lines = [line for line in path.read_bytes().splitlines(keepends=True) if line.strip()]
-        if len(lines) > 2 * MOST_KEPT:
+        if len(lines) > 2 * MAX_KEPT:
             fresh = path.with_suffix(f".{os.getpid()}")
-            fresh.write_bytes(b"".join(lines[-MOST_KEPT:]))
+            fresh.write_bytes(b"".join(lines[-MAX_KEPT:]))
             fresh.replace(path)
 
 
-def read_findings(path: Path) -> list[Finding]:
-    """Return all findings, the oldest first; lines that cannot be read, of another version perhaps, are left out."""
-    findings = []
+def read_past_searches(path: Path) -> list[PastSearch]:
+    """Return all searches, the oldest first. Lines that cannot be read are skipped."""
+    searches = []
     with contextlib.suppress(OSError):
         for line in path.read_bytes().splitlines():
-            with contextlib.suppress(ValueError):  # of bad UTF-8, too
-                findings.append(msgspec.json.decode(line, type=Finding))
-    return findings
+            with contextlib.suppress(ValueError):  # covers invalid UTF-8
+                searches.append(msgspec.json.decode(line, type=PastSearch))
+    return searches
 
 
 def recall(path: Path, host: HostClass, traits: Traits, goal: Goal) -> tuple[Config, ...]:
-    """Return the configs that were best for similar models, on a host of this class, under this load.
+    """Return the best configs of similar models, on a host of this class, under this load.
 
     Args:
-        path: The history.
-        host: This host.
-        traits: Of this model's graph.
+        path: The file.
+        host: Class of this host.
+        traits: Traits of this model's graph.
         goal: Load and objectives.
     """
     fitting = [
-        finding
-        for finding in read_findings(path)
-        if finding.host.id == host.id
-        and finding.load == f"{goal.load}"
-        and finding.objectives == tuple(goal.objectives)
-        and similarity(finding.traits, traits) >= ALIKE
+        search
+        for search in read_past_searches(path)
+        if search.host.id == host.id
+        and search.load == f"{goal.load}"
+        and search.objectives == tuple(goal.objectives)
+        and measure_similarity(search.traits, traits) >= MIN_SIMILARITY
     ]
-    # The newest of those that are as similar comes first.
+    # Of equally similar models, the newest search comes first.
     fitting.reverse()
-    fitting.sort(key=lambda finding: -round(similarity(finding.traits, traits), 2))
+    fitting.sort(key=lambda search: -round(measure_similarity(search.traits, traits), 2))
     hints: dict[str, Config] = {}
-    for finding in fitting[:NEIGHBOURS]:
-        for config in finding.configs:
+    for search in fitting[:MAX_SIMILAR]:
+        for config in search.configs:
             if not config.is_default:
                 hints.setdefault(config.key, config)
-    return tuple(hints.values())[:MOST_HINTS]
+    return tuple(hints.values())[:MAX_HINTS]
 
 
-def similarity(one: Traits, other: Traits) -> float:
+def measure_similarity(one: Traits, other: Traits) -> float:
     """Return how similar two graphs are, from 0 to 1: by their operators, and whether they branch and are quantized.
 
-    Of operator counts, square roots are compared: a thousand of one kind do not drown the rest.
+    Operator counts are compared as square roots, so that a thousand of one kind do not dominate.
     """
     mix = _cosine(one.ops, other.ops)
     unlike = (one.quantized != other.quantized) + ((one.width > 1) != (other.width > 1))

@@ -1,6 +1,6 @@
-"""Trade-offs: which of several candidates nobody betters in everything, and where the knee of that front lies.
+"""Trade-offs between objectives: the Pareto front and its knee.
 
-A candidate is a vector of log-ratios to the default, one for each objective, below 0 where it is better.
+A candidate is a vector of log-ratios to the baseline, one for each objective, below 0 where it is better.
 """
 
 from __future__ import annotations
@@ -9,47 +9,47 @@ from collections.abc import Sequence
 
 Vector = Sequence[float]
 
-ALIKE = 0.01
-"""Log-ratio up to which two candidates count as alike in an objective."""
+TIE = 0.01
+"""Log-ratio up to which two candidates count as equal in an objective."""
 
 
-def betters(one: Vector, other: Vector) -> bool:
-    """Return whether one is as good or alike in every objective, and better by more than that in at least one."""
+def dominates(one: Vector, other: Vector) -> bool:
+    """Return whether one is at least equal in every objective and better in at least one."""
     pairs = list(zip(one, other, strict=True))
-    return all(left <= right + ALIKE for left, right in pairs) and any(left < right - ALIKE for left, right in pairs)
+    return all(left <= right + TIE for left, right in pairs) and any(left < right - TIE for left, right in pairs)
 
 
 def find_front(vectors: Sequence[Vector]) -> list[int]:
-    """Return the positions of those that no other betters, in order of the first objective.
+    """Return the positions of those that no other dominates, in order of the first objective.
 
-    Of several that are alike in everything, the first in the list stays.
+    Of several that are equal in all objectives, the first in the list stays.
     """
     distinct: list[int] = []
     for position, vector in enumerate(vectors):
         twins = (
-            all(abs(left - right) <= ALIKE for left, right in zip(vector, vectors[other], strict=True))
+            all(abs(left - right) <= TIE for left, right in zip(vector, vectors[other], strict=True))
             for other in distinct
         )
         if not any(twins):
             distinct.append(position)
     kept: list[int] = []
-    # In the order of their worth: what is alike to something better goes, and not the other way round.
+    # Start with the best, so that of two near-equal candidates the better one stays.
     for position in sorted(distinct, key=lambda position: sum(vectors[position])):
-        if not any(betters(vectors[other], vectors[position]) for other in kept):
+        if not any(dominates(vectors[other], vectors[position]) for other in kept):
             kept.append(position)
     return sorted(kept, key=lambda position: tuple(vectors[position]))
 
 
 def find_knee(vectors: Sequence[Vector]) -> int:
-    """Return the position of the knee: where gaining 1 % in one objective begins to cost more than 1 % of another.
+    """Return the position of the knee: beyond it, 1 % more in one objective costs more than 1 % of another.
 
-    That is the least sum of log-ratios, or the largest product of speed-ups.
+    That is the smallest sum of log-ratios, or the largest product of speedups.
     """
     return min(range(len(vectors)), key=lambda position: sum(vectors[position]))
 
 
-def rank_of(vector: Vector, others: Sequence[Vector]) -> tuple[int, float]:
-    """Return a key that sorts the front first, and within it the knee; for one objective, simply by its value."""
+def rank_vector(vector: Vector, others: Sequence[Vector]) -> tuple[int, float]:
+    """Return a sort key that puts the front first, and within it the knee. With one objective, it is the value."""
     if len(vector) == 1:
         return 0, vector[0]
-    return sum(betters(other, vector) for other in others), sum(vector)
+    return sum(dominates(other, vector) for other in others), sum(vector)

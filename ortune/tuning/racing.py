@@ -1,4 +1,4 @@
-"""The race: the best of the screen and the default, launched afresh in each heat, until the worse are out."""
+"""Racing: the best of screening are launched again several times, and significantly slower ones are eliminated."""
 
 from __future__ import annotations
 
@@ -7,145 +7,152 @@ import math
 import numpy as np
 
 from ortune.compare.block_runner import Round
-from ortune.compare.figures import cost
-from ortune.compare.results import StageTime
+from ortune.compare.figures import to_cost
 from ortune.compare.stats import t_interval
 from ortune.tuning.pareto import Vector
-from ortune.tuning.results import Entry
-from ortune.tuning.state import Context
+from ortune.tuning.results import CandidateResult
+from ortune.tuning.state import SearchState
 
-FINALISTS = 8
+MAX_CANDIDATES = 8
 WORTH_RACING = 0.25
-"""Log-ratio behind the best of the screen within which a candidate is worth racing: the best was lucky, and under
-several callers by as much as 15 %."""
+"""Candidates that race at most, and how far behind the best of screening they may be, as a log-ratio. The best was
+lucky: by as much as 15 % under several callers."""
 
-HEATS = 5
-FEWEST_HEATS = 2
-"""How often the finalists are launched afresh, and how often at least, however little time there is: under several
-callers, two launches of one config were seen to differ by ten percent, which no number of rounds in one launch takes
-out. On replayed hosts, five heats of two rounds chose better than three of four."""
+LAUNCHES = 5
+MIN_LAUNCHES = 2
+"""How often the candidates are launched, and how often at least, however little time there is. Under several callers,
+two launches of one config differed by 10 %, which no number of rounds in one launch averages out. In replays, five
+launches of two rounds chose better candidates than three launches of four."""
 
 ROUNDS_BEFORE_ELIMINATION = 4
-FEWEST_ROUNDS = 2
-MOST_ROUNDS = 20
+MIN_ROUNDS = 2
+MAX_ROUNDS = 20
 ELIMINATION_CONFIDENCE = 0.98
-LUCK_MARGIN = 0.05
-"""Log-ratio by which a launch may be slower than another one of the same config: within it nobody is beaten yet."""
+LAUNCH_MARGIN = 0.05
+"""Log-ratio by which two launches of one config may differ: a candidate that is closer is not eliminated."""
 
 
-def run_racing(context: Context, racing_s: float) -> StageTime:
-    """Race the finalists in some heats, each of which launches those that are left afresh."""
-    start_s, inference_s = context.now_s(), context.meter.inference_s
-    racing = choose_finalists(context, affordable(context, racing_s))
-    for entry in racing:
-        entry.enter("racing")
-    rounds: dict[int, list[Vector]] = {entry.number: [] for entry in racing}
-    for heat in range(HEATS):
-        if not racing or (heat >= FEWEST_HEATS and context.now_s() >= start_s + racing_s):
-            break
-        heat_end_s = start_s + racing_s * (heat + 1) / HEATS
-        racing = run_heat(context, racing, rounds, heat_end_s, start_s + racing_s)
-    return context.meter.stage_time("racing", start_s, inference_s)
+def run_racing(state: SearchState, racing_s: float) -> None:
+    """Race the best candidates of screening for a time, in several launches."""
+    with state.time_stage("racing"):
+        start_s = state.now_s()
+        end_s = start_s + racing_s
+        racing = choose_candidates(state, count_affordable(state, racing_s))
+        for result in racing:
+            result.enter("racing")
+        log_costs: dict[int, list[Vector]] = {result.number: [] for result in racing}
+        for launch in range(LAUNCHES):
+            if not racing or (launch >= MIN_LAUNCHES and state.now_s() >= end_s):
+                break
+            launch_end_s = start_s + racing_s * (launch + 1) / LAUNCHES
+            racing = race_launch(state, racing, log_costs, launch_end_s, end_s)
 
 
-def run_heat(
-    context: Context, racing: list[Entry], rounds: dict[int, list[Vector]], end_s: float, race_end_s: float
-) -> list[Entry]:
-    """Run one heat until `end_s`, and return who is left.
+def race_launch(
+    state: SearchState,
+    racing: list[CandidateResult],
+    log_costs: dict[int, list[Vector]],
+    launch_end_s: float,
+    end_s: float,
+) -> list[CandidateResult]:
+    """Launch the candidates, measure rounds until `launch_end_s`, and return the candidates that are left.
 
     Args:
-        context: The search.
-        racing: Who takes part.
-        rounds: Logarithms of the costs in each round so far, by candidate; extended here.
-        end_s: When the heat ends, after some rounds at least.
-        race_end_s: When the race ends, for the screen.
+        state: The search.
+        racing: The candidates.
+        log_costs: Log-costs in each round so far, by number of the candidate; extended here.
+        launch_end_s: When this launch ends, after a minimum of rounds.
+        end_s: When racing ends, for the progress.
     """
-    start_s = context.now_s()
-    default = context.launch_default()
-    lives = context.launch(racing)
+    start_s = state.now_s()
+    baseline = state.launch_baseline()
+    lives = state.launch(racing)
     n_rounds = 0
     try:
-        while lives and n_rounds < MOST_ROUNDS and (context.now_s() < end_s or n_rounds < FEWEST_ROUNDS):
-            measured = context.meter.round([default, *(live for _, live in lives)], context.plan.block)
+        while lives and n_rounds < MAX_ROUNDS and (state.now_s() < launch_end_s or n_rounds < MIN_ROUNDS):
+            measured = state.runner.measure_round([baseline, *(live for _, live in lives)], state.plan.block)
             n_rounds += 1
-            context.ledger.post([context.default, *(entry for entry, _ in lives)], measured)
+            state.results.add_round([state.baseline, *(result for result, _ in lives)], measured)
             for position, failure in measured.failures.items():
-                context.fail(lives[position - 1][0], failure)
+                state.reject(lives[position - 1][0], failure)
             for position in measured.blocks:
                 if position:
-                    rounds[lives[position - 1][0].number].append(log_costs(context, measured, position))
-            lives = [(entry, live) for entry, live in lives if not entry.failure]
-            done = max(len(values) for values in rounds.values())
+                    log_costs[lives[position - 1][0].number].append(compute_log_costs(state, measured, position))
+            lives = [(result, live) for result, live in lives if not result.failure]
+            done = max(len(values) for values in log_costs.values())
             if done >= ROUNDS_BEFORE_ELIMINATION:
-                beaten = find_beaten({entry.number: rounds[entry.number] for entry, _ in lives if not entry.excess})
-                for entry, live in lives:
-                    if entry.number in beaten:
+                slower = find_slower(
+                    {result.number: log_costs[result.number] for result, _ in lives if not result.excess}
+                )
+                for result, live in lives:
+                    if result.number in slower:
                         live.close()
-                lives = [(entry, live) for entry, live in lives if entry.number not in beaten]
-            left = {entry.number for entry, _ in lives}
-            standing = [entry for entry in context.ledger.challengers() if entry.number in left]
-            total = done + context.estimate_total(n_rounds, start_s, race_end_s) - n_rounds
-            context.report("racing", done, max(total, HEATS * FEWEST_ROUNDS), standing[0] if standing else None)
-            if len(lives) <= 1 and n_rounds >= FEWEST_ROUNDS:
+                lives = [(result, live) for result, live in lives if result.number not in slower]
+            left = {result.number for result, _ in lives}
+            ranked = [result for result in state.results.rank() if result.number in left]
+            total = done + state.estimate_total(n_rounds, start_s, end_s) - n_rounds
+            state.report("racing", done, max(total, LAUNCHES * MIN_ROUNDS), ranked[0] if ranked else None)
+            if len(lives) <= 1 and n_rounds >= MIN_ROUNDS:
                 break
     finally:
-        default.close()
+        baseline.close()
         for _, live in lives:
             live.close()
-    return [entry for entry, _ in lives]
+    return [result for result, _ in lives]
 
 
-def affordable(context: Context, racing_s: float) -> int:
-    """Return how many can race in the fewest heats within that time; at least two."""
-    plan = context.plan
+def count_affordable(state: SearchState, racing_s: float) -> int:
+    """Return how many candidates can race in the minimum of launches within this time; at least two."""
+    plan = state.plan
     block_s = (plan.block.duration_ns + plan.block.lead_in_ns) / 1e9
-    # Launched side by side, each takes about half of what a launch by itself does.
-    each_s = FEWEST_HEATS * (plan.launch_s / 2 + FEWEST_ROUNDS * block_s)
+    # Launched side by side, each takes about half the time of a single launch.
+    each_s = MIN_LAUNCHES * (plan.launch_s / 2 + MIN_ROUNDS * block_s)
     return max(2, int(racing_s / each_s) - 1)
 
 
-def choose_finalists(context: Context, most: int = FINALISTS) -> list[Entry]:
-    """Return the best of the screen that are worth it: up to eight, and as many as memory and time allow.
+def choose_candidates(state: SearchState, most: int = MAX_CANDIDATES) -> list[CandidateResult]:
+    """Return the best candidates of screening: up to eight, and as many as memory and time allow.
 
-    Worth it is who keeps to the limits and is near the best in any objective; where nobody keeps to them, all are.
+    They keep to the limits and are close to the best in at least one objective. If none keeps to the limits, all
+    candidates may race.
     """
-    ranked = context.ledger.challengers()
-    keeping = [entry for entry in ranked if not entry.excess] or ranked
-    vectors = {entry.number: entry.vector or () for entry in keeping}
-    if context.expected and len(context.goal.objectives) == 1:
-        # Part of what makes the best of many look good is luck, and more so where others like it look worse.
-        vectors = {entry.number: (context.expected[entry.candidate.config.key],) for entry in keeping}
-        keeping.sort(key=lambda entry: (entry.excess, vectors[entry.number]))
+    ranked = state.results.rank()
+    keeping = [result for result in ranked if not result.excess] or ranked
+    vectors = {result.number: result.log_ratios or () for result in keeping}
+    if state.expected and len(state.goal.objectives) == 1:
+        # Part of the lead of the best of many is luck, the more so if similar candidates are slower.
+        vectors = {result.number: (state.expected[result.candidate.config.key],) for result in keeping}
+        keeping.sort(key=lambda result: (result.excess, vectors[result.number]))
     bests = [min(values) for values in zip(*vectors.values(), strict=True)]
-    worth = [
-        entry
-        for entry in keeping
-        if any(value <= best + WORTH_RACING for value, best in zip(vectors[entry.number], bests, strict=True))
+    worth_racing = [
+        result
+        for result in keeping
+        if any(value <= best + WORTH_RACING for value, best in zip(vectors[result.number], bests, strict=True))
     ]
-    return worth[: min(FINALISTS, most, context.plan.max_live - 1)]
+    return worth_racing[: min(MAX_CANDIDATES, most, state.plan.max_live - 1)]
 
 
-def log_costs(context: Context, measured: Round, position: int) -> Vector:
+def compute_log_costs(state: SearchState, measured: Round, position: int) -> Vector:
     """Return the logarithm of each objective's cost of one candidate in a round."""
-    return tuple(math.log(cost(name, measured.figure(name, position))) for name in context.goal.objectives)
+    return tuple(math.log(to_cost(name, measured.figure(name, position))) for name in state.goal.objectives)
 
 
-def find_beaten(rounds: dict[int, list[Vector]]) -> set[int]:
-    """Return the candidates that another one betters beyond doubt, in every objective.
+def find_slower(log_costs: dict[int, list[Vector]]) -> set[int]:
+    """Return the candidates that are significantly worse than the best one in every objective.
 
     Args:
-        rounds: Logarithms of the costs in each round, by candidate. All have been through the same rounds, so that
-            what a round did to all of them cancels in the differences.
+        log_costs: Log-costs in each round, by number of the candidate. All candidates were measured in the same rounds,
+            so whatever affects a whole round cancels in the differences.
     """
-    if len(rounds) < 2:
+    if len(log_costs) < 2:
         return set()
-    best = min(rounds, key=lambda number: float(np.mean(rounds[number], axis=0).sum()))
-    beaten = set()
-    for number, values in rounds.items():
+    best = min(log_costs, key=lambda number: float(np.mean(log_costs[number], axis=0).sum()))
+    slower = set()
+    for number, values in log_costs.items():
         if number == best:
             continue
-        n = min(len(values), len(rounds[best]))
-        behind = np.asarray(values[-n:]) - np.asarray(rounds[best][-n:])
-        if all(t_interval(column, ELIMINATION_CONFIDENCE).low > LUCK_MARGIN for column in behind.T):
-            beaten.add(number)
-    return beaten
+        n = min(len(values), len(log_costs[best]))
+        behind = np.asarray(values[-n:]) - np.asarray(log_costs[best][-n:])
+        if all(t_interval(column, ELIMINATION_CONFIDENCE).low > LAUNCH_MARGIN for column in behind.T):
+            slower.add(number)
+    return slower

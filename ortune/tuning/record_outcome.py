@@ -2,54 +2,48 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
-from ortune.compare.open import describe_model, describe_workload
-from ortune.compare.results import Summary
+from ortune.compare.comparison import Summary
 from ortune.host import HostClass
 from ortune.record.rounding import round_record, significant
 from ortune.record.schema import SCHEMA, Evidence, OutputCheck, Record, Search
 from ortune.record.trials import Header, TrialRound, Trials, TrialSession, summarize_trials
 from ortune.tuning.outcome import Outcome
+from ortune.tuning.prepare import PreparedSearch
 from ortune.worker import Runtime
-
-if TYPE_CHECKING:
-    from ortune.tuning.request import PreparedSearch
-
 
 RAW_DIGITS = 7
 """Significant digits of figures in the trials file."""
 
 
-def make_record(setting: PreparedSearch, outcome: Outcome, runtime: Runtime, started: str) -> Record:
+def make_record(prepared: PreparedSearch, outcome: Outcome, runtime: Runtime, started: str) -> Record:
     """Return the record of a search, with rounded figures.
 
     Args:
-        setting: What was searched for.
+        prepared: The search.
         outcome: What was found.
         runtime: The software of the workers.
         started: When the search began, in ISO 8601 with the time zone.
     """
-    request = setting.request
+    request = prepared.request
     summary = summarize_trials(outcome.trials)
     return round_record(
         Record(
             schema=SCHEMA,
             config=outcome.config,
-            base=setting.space.base,
-            evidence=make_evidence(setting, outcome),
-            model=describe_model(request.model, setting.model),
-            workload=describe_workload(request.goal, setting.feed, setting.tolerance, request.beside),
-            host=HostClass.of(setting.host),
+            base=prepared.base,
+            evidence=make_evidence(prepared, outcome),
+            model=prepared.program.describe(),
+            workload=prepared.describe_workload(),
+            host=HostClass.of(prepared.host),
             runtime=runtime,
             search=Search(
                 started=started,
                 budget_s=outcome.budget_s,
-                seed=request.seed,
+                seed=prepared.seed,
                 strategy=request.strategy,
-                hints=len(setting.hints),
+                hints=len(prepared.hints),
                 interrupted=outcome.interrupted,
                 ended_early=outcome.ended_early,
                 n_candidates=outcome.n_candidates,
@@ -63,13 +57,13 @@ def make_record(setting: PreparedSearch, outcome: Outcome, runtime: Runtime, sta
     )
 
 
-def make_evidence(setting: PreparedSearch, outcome: Outcome) -> Evidence:
+def make_evidence(prepared: PreparedSearch, outcome: Outcome) -> Evidence:
     """Return what the recommendation rests on."""
     winner = outcome.winner
     return Evidence(
         verdict=outcome.verdict,
         reason=outcome.reason,
-        objective=",".join(setting.request.goal.objectives),
+        objective=",".join(prepared.goal.objectives),
         speedup=outcome.speedup,
         baseline=_without_session(outcome.baseline),
         winner=_without_session(winner),

@@ -1,4 +1,4 @@
-"""The ledger: every candidate that was tried, with all that was measured of it."""
+"""Results of all candidates that were tried."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from ortune.compare.block_runner import Round, one_regime, raise_default
-from ortune.compare.figures import calls_needed, cost, is_pooled, supported_figure, thin
-from ortune.compare.paired_run import DEFAULT_POSITION
-from ortune.compare.results import Stage
+from ortune.compare.block_runner import BASELINE_NAME, Round, raise_failure, select_regime
+from ortune.compare.comparison import Stage
+from ortune.compare.figures import compute_supported_percentile, is_pooled, required_calls, thin_samples, to_cost
+from ortune.compare.paired_run import BASELINE_POSITION
 from ortune.knobs import Candidate
 from ortune.record.trials import Trial, TrialRound
-from ortune.tuning.pareto import rank_of
+from ortune.tuning.pareto import rank_vector
 from ortune.worker import Block, Failure
 from ortune.workload import Goal
 
 LENIENCE = 0.05
-"""Log-ratio by which a limit may seem broken in the screen or the race: a few blocks are off by as much."""
+"""Log-ratio by which a limit may seem exceeded in screening or racing: a few blocks are off by that much."""
 
 LENIENCE_OF_FEW_CALLS = 0.4
-"""The same for a percentile of which few calls can only tell a lower one, which may rank the other way round: at a
-rate, a slower but steadier candidate loses at p90 and wins at p99."""
+"""The same for a percentile that rests on few calls, which support only a lower one. The two may rank differently: with
+a request rate, a slower but steadier candidate loses at p90 and wins at p99."""
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
-    """What one round says of a candidate.
+    """What one round shows about a candidate.
 
     Attributes:
-        log_ratios: For each objective: log(cost of the candidate / cost of the default).
-        excesses: For each limit, and last for the rate if there is one: by how much it is broken, as a log-ratio;
-            below 0 where it is kept.
-        contended: Whether the round was.
-        blocks: The default's and the candidate's block, where a percentile asks for more calls than one has.
+        log_ratios: For each objective: log(cost of the candidate / cost of the baseline).
+        excesses: For each limit, and last for the request rate if there is one: by how much it is exceeded, as a
+            log-ratio; below 0 if it is kept.
+        contended: Whether other processes used the CPUs.
+        blocks: The baseline's and the candidate's block, if a percentile needs more calls than one block has.
     """
 
     log_ratios: tuple[float, ...]
@@ -43,200 +43,208 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     blocks: tuple[Block, Block] | None
 
 
-class Entry:
-    """One candidate's account.
+class CandidateResult:
+    """Everything that was measured of one candidate.
 
     Attributes:
         candidate: What was tried.
-        goal: What it was tried for.
-        number: Position in the order of trying.
+        goal: What the search is for.
+        number: Position in the order of trying; 0 is the baseline.
         stage: The last stage that it reached.
-        scores: Of each round in that stage.
+        scores: One for each round in that stage.
         n_blocks: Blocks measured in all stages.
-        failure: Why it is out, or None.
+        failure: Why it failed, or None.
     """
 
     def __init__(self, candidate: Candidate, number: int, goal: Goal) -> None:
         self.candidate = candidate
         self.goal = goal
-        self._sum: tuple[int, tuple[tuple[float, ...], tuple[float, ...]]] | None = None
         self.number = number
         self.stage: Stage = "screening"
         self.scores: list[Score] = []
         self.n_blocks = 0
         self.failure: Failure | None = None
+        self._summary: tuple[int, tuple[tuple[float, ...], tuple[float, ...]]] | None = None
 
     def enter(self, stage: Stage) -> None:
-        """Begin a stage: what was measured before chose this candidate, and is biased by that."""
+        """Begin a stage. Earlier scores are dropped: the candidate was chosen for them, so they are biased."""
         self.stage = stage
         self.scores = []
-        self._sum = None
+        self._summary = None
 
     @property
-    def counting(self) -> list[Score]:
-        """Scores of one regime, quiet if there are two such."""
-        return self._regime()[0]
+    def selected_scores(self) -> list[Score]:
+        """Scores of one regime: the quiet one if there are two quiet scores."""
+        return self._select_regime()[0]
 
     @property
     def is_contended(self) -> bool:
-        """Whether the scores that count are those of a busy host."""
-        return self._regime()[1]
+        """Whether the selected scores were measured while other processes used the CPUs."""
+        return self._select_regime()[1]
 
-    def _regime(self) -> tuple[list[Score], bool]:
-        return one_regime([(score, score.contended) for score in self.scores], n_quiet=2)
-
-    @property
-    def values(self) -> list[float]:
-        """Log-ratios of the first objective, of one regime."""
-        return [score.log_ratios[0] for score in self.counting]
+    def _select_regime(self) -> tuple[list[Score], bool]:
+        return select_regime([(score, score.contended) for score in self.scores], n_quiet=2)
 
     @property
-    def vector(self) -> tuple[float, ...] | None:
-        """Log-ratio to the default of each objective, below 0 when better; None while nothing is known.
+    def round_log_ratios(self) -> list[float]:
+        """Log-ratio of the first objective in each round of the selected regime."""
+        return [score.log_ratios[0] for score in self.selected_scores]
 
-        It is the median of the rounds'; of a percentile beyond the median, that of all their calls together.
+    @property
+    def log_ratios(self) -> tuple[float, ...] | None:
+        """Log-ratio to the baseline of each objective, below 0 if better; None if unknown.
+
+        It is the median over the rounds. A percentile beyond the median is computed over all calls together.
         """
         if not self.scores or self.failure:
             return None
-        return self._summed_up()[0]
+        return self._summarize()[0]
 
     @property
-    def value(self) -> float | None:
-        """Median log-ratio of the first objective, or None likewise."""
-        return self.vector[0] if self.vector else None
+    def log_ratio(self) -> float | None:
+        """Log-ratio to the baseline of the first objective, or None if unknown."""
+        return self.log_ratios[0] if self.log_ratios else None
 
     @property
     def excesses(self) -> tuple[float, ...]:
-        """Excess over each limit, and last over the rate if there is one, likewise."""
-        return self._summed_up()[1] if self.scores else ()
+        """By how much each limit is exceeded, and last the request rate if there is one; empty if unknown."""
+        return self._summarize()[1] if self.scores else ()
 
-    def _summed_up(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        if self._sum and self._sum[0] == len(self.scores):
-            return self._sum[1]
-        scores = self.counting
+    @property
+    def excess(self) -> float:
+        """By how much the worst-kept limit seems exceeded, beyond the error of a few blocks; 0 if none is."""
+        return max([0.0, *(excess - LENIENCE for excess in self.excesses)])
+
+    def _summarize(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Return log-ratios and excesses over all selected scores."""
+        if self._summary and self._summary[0] == len(self.scores):
+            return self._summary[1]
+        scores = self.selected_scores
         ratios = np.median([score.log_ratios for score in scores], axis=0).tolist()
         excesses = np.median([score.excesses for score in scores], axis=0).tolist()
         pairs = [score.blocks for score in scores if score.blocks]
         if pairs:
+            sides = [[pair[side] for pair in pairs] for side in (0, 1)]
             for place, name in enumerate(self.goal.objectives):
                 if is_pooled(name):
-                    default, own = (supported_figure(name, [pair[side] for pair in pairs]) for side in (0, 1))
-                    ratios[place] = math.log(cost(name, own) / cost(name, default))
+                    base, own = (compute_supported_percentile(name, blocks) for blocks in sides)
+                    ratios[place] = math.log(to_cost(name, own) / to_cost(name, base))
             for place, limit in enumerate(self.goal.limits):
                 if is_pooled(limit.figure):
-                    default, own = (supported_figure(limit.figure, [pair[side] for pair in pairs]) for side in (0, 1))
+                    base, own = (compute_supported_percentile(limit.figure, blocks) for blocks in sides)
                     n_calls = sum(len(pair[1].samples_ns) for pair in pairs)
-                    unknown = 1 - min(n_calls / calls_needed(limit.figure), 1.0)
-                    excess = limit.excess(own / default if limit.relative else own)
+                    unknown = 1 - min(n_calls / required_calls(limit.figure), 1.0)
+                    excess = limit.excess(own / base if limit.relative else own)
                     excesses[place] = excess - LENIENCE_OF_FEW_CALLS * unknown
-        self._sum = (len(self.scores), (tuple(ratios), tuple(excesses)))
-        return self._sum[1]
-
-    @property
-    def excess(self) -> float:
-        """By how much the worst-kept limit seems broken, beyond what a few blocks may be off by; 0 if none is."""
-        return max([0.0, *(excess - LENIENCE for excess in self.excesses)])
+        self._summary = (len(self.scores), (tuple(ratios), tuple(excesses)))
+        return self._summary[1]
 
 
 class Results:
-    """All candidates that were tried, by config."""
+    """Results of all candidates that were tried, by config."""
 
     def __init__(self, goal: Goal) -> None:
         self.goal = goal
-        self._pools = any(is_pooled(name) for name in goal.figures)
-        self._entries: dict[str, Entry] = {}
+        self._keeps_blocks = any(is_pooled(name) for name in goal.figures)
+        self._results: dict[str, CandidateResult] = {}
         self.rounds: list[TrialRound] = []
 
     def __contains__(self, candidate: Candidate) -> bool:
-        return candidate.config.key in self._entries
+        return candidate.config.key in self._results
 
-    def __getitem__(self, candidate: Candidate) -> Entry:
-        return self._entries[candidate.config.key]
+    def __getitem__(self, candidate: Candidate) -> CandidateResult:
+        return self._results[candidate.config.key]
 
-    def __iter__(self) -> Iterator[Entry]:
-        return iter(self._entries.values())
+    def __iter__(self) -> Iterator[CandidateResult]:
+        return iter(self._results.values())
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._results)
 
-    def open(self, candidate: Candidate) -> Entry:
-        """Return the candidate's entry, which is made if it is new."""
-        return self._entries.setdefault(candidate.config.key, Entry(candidate, len(self._entries), self.goal))
+    def get_or_add(self, candidate: Candidate) -> CandidateResult:
+        """Return the result of a candidate; add an empty one if it is new."""
+        return self._results.setdefault(candidate.config.key, CandidateResult(candidate, len(self._results), self.goal))
 
-    def post(self, entries: list[Entry], measured: Round) -> None:
-        """Enter a round; `entries` are in the order of its positions, the default first."""
-        default = measured.blocks.get(DEFAULT_POSITION)
-        self.rounds.append(self._describe(entries, measured))
+    def add_round(self, results: list[CandidateResult], measured: Round) -> None:
+        """Add a round; `results` are in the order of its positions, the baseline first.
+
+        Raises:
+            MeasureError: The baseline failed.
+        """
+        baseline = measured.blocks.get(BASELINE_POSITION)
+        self.rounds.append(self._describe_round(results, measured))
         for position, block in measured.blocks.items():
-            entry = entries[position]
-            entry.n_blocks += 1
-            if default is not None:
-                entry.scores.append(
+            result = results[position]
+            result.n_blocks += 1
+            if baseline is not None:
+                result.scores.append(
                     Score(
                         log_ratios=tuple(
-                            math.log(cost(name, measured.figure(name, position)))
-                            - math.log(cost(name, measured.figure(name, DEFAULT_POSITION)))
+                            math.log(to_cost(name, measured.figure(name, position)))
+                            - math.log(to_cost(name, measured.figure(name, BASELINE_POSITION)))
                             for name in self.goal.objectives
                         ),
                         excesses=self._excesses(measured, position),
-                        contended=block.contended or default.contended,
-                        blocks=(thin(default), thin(block)) if self._pools else None,
+                        contended=block.contended or baseline.contended,
+                        blocks=(thin_samples(baseline), thin_samples(block)) if self._keeps_blocks else None,
                     )
                 )
         for position, failure in measured.failures.items():
-            if position == DEFAULT_POSITION:
-                raise_default(failure)
-            entries[position].failure = failure
+            if position == BASELINE_POSITION:
+                raise_failure(BASELINE_NAME, failure)
+            results[position].failure = failure
 
-    def _describe(self, entries: list[Entry], measured: Round) -> TrialRound:
+    def _describe_round(self, results: list[CandidateResult], measured: Round) -> TrialRound:
         """Return a round as it is written to the trials file."""
         return TrialRound(
-            stage=entries[-1].stage,
+            stage=results[-1].stage,
             values={
-                entries[position].number: tuple(measured.figure(name, position) for name in self.goal.figures)
+                results[position].number: tuple(measured.figure(name, position) for name in self.goal.figures)
                 for position in measured.blocks
             },
-            contended=tuple(entries[position].number for position, block in measured.blocks.items() if block.contended),
+            contended=tuple(results[position].number for position, block in measured.blocks.items() if block.contended),
         )
 
     def _excesses(self, measured: Round, position: int) -> tuple[float, ...]:
         excesses = [
             limit.excess(
                 measured.figure(limit.figure, position)
-                / (measured.figure(limit.figure, DEFAULT_POSITION) if limit.relative else 1)
+                / (measured.figure(limit.figure, BASELINE_POSITION) if limit.relative else 1)
             )
             for limit in self.goal.limits
         ]
         load = self.goal.load
         if load.rate_per_s:
-            # A limit that nobody has to name: requests must not arrive faster than they are served.
+            # An implicit limit: requests must not arrive faster than they are served.
             excesses.append(math.log(load.utilization(measured.blocks[position].service_ns)))
         return tuple(excesses)
 
-    def challengers(self) -> list[Entry]:
-        """Return the candidates that are known, the default left out, the best first.
+    def rank(self) -> list[CandidateResult]:
+        """Return all candidates with known results except the baseline, best first.
 
-        Those that keep to the limits come before those that do not, which are ordered by how near they come. With
-        several objectives, those that no other betters in all of them come first.
+        Candidates that keep to the limits come before those that do not, which are sorted by how much they exceed them.
+        With several objectives, the Pareto front comes first.
         """
-        known = [entry for entry in self if entry.vector is not None and entry.number != DEFAULT_POSITION]
-        vectors = [entry.vector or () for entry in known]
-        order = {entry.number: rank_of(vector, vectors) for entry, vector in zip(known, vectors, strict=True)}
-        return sorted(known, key=lambda entry: (entry.excess, order[entry.number], entry.number))
+        known = [result for result in self if result.log_ratios is not None and result.number != 0]
+        vectors = [result.log_ratios or () for result in known]
+        order = {result.number: rank_vector(vector, vectors) for result, vector in zip(known, vectors, strict=True)}
+        return sorted(known, key=lambda result: (result.excess, order[result.number], result.number))
 
     def trials(self) -> tuple[Trial, ...]:
-        """Return all accounts as they are written to the record."""
+        """Return all results as records hold them."""
         return tuple(
             Trial(
-                number=entry.number,
-                config=entry.candidate.config,
-                stage=entry.stage,
-                speedups=tuple(round(math.exp(-value), 4) for value in entry.vector) if entry.vector else None,
+                number=result.number,
+                config=result.candidate.config,
+                stage=result.stage,
+                speedups=tuple(round(math.exp(-value), 4) for value in result.log_ratios)
+                if result.log_ratios
+                else None,
                 over_limits=tuple(
-                    limit.text for limit, excess in zip(self.goal.limits, entry.excesses, strict=False) if excess > 0
+                    limit.text for limit, excess in zip(self.goal.limits, result.excesses, strict=False) if excess > 0
                 ),
-                n_blocks=entry.n_blocks,
-                failure=entry.failure,
+                n_blocks=result.n_blocks,
+                failure=result.failure,
             )
-            for entry in sorted(self, key=lambda entry: entry.number)
+            for result in sorted(self, key=lambda result: result.number)
         )

@@ -1,6 +1,6 @@
-"""Strategies: in which order candidates are screened, and when there is nothing left to gain.
+"""Samplers: the order in which candidates are screened, and the gain that can still be expected.
 
-Each is a sampler of Optuna's, so that a study can be looked at, kept and shared as any other.
+Each strategy is an Optuna sampler, so that its study can be inspected, stored and shared like any other.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from optuna.trial import FrozenTrial, TrialState
 
 from ortune.knobs import SearchSpace
 from ortune.knobs.dimension import DEFAULT_LABEL
-from ortune.tuning.additive import DEFAULT_NUMBER, WORST, AdditiveModel, Array
-from ortune.tuning.outcome import StrategyName
+from ortune.tuning.additive import BASELINE_NUMBER, WORST, AdditiveModel, Array
+from ortune.tuning.strategy import StrategyName
 
 Numbers = NDArray[np.int64]
 
@@ -28,14 +28,14 @@ CONFIG = "config"
 VARIANCE = "variance"
 EXCESS = "excess"
 KEEPS = "keeps"
-"""Attributes of a trial: the key of the candidate's config; the variance of its values by noise; by how much more than
-the default it seems to break its limits, as a log-ratio; whether it seems to keep to them."""
+"""Attributes of a trial: the key of the candidate's config; the variance of its values due to noise; by how much more
+than the baseline it seems to exceed its limits, as a log-ratio; whether it seems to keep to them."""
 
-DRAWS_AT_A_TIME = 8
-DRAWS_OF_GAIN = 32
+DRAWS_PER_FIT = 8
+DRAWS_FOR_GAIN = 32
 FAILURE_SIGMA = 0.22
-"""A candidate that fails counts as a loser, but with this standard deviation: it tells little of those that share its
-choices."""
+"""A candidate that fails counts as very slow, but with this standard deviation: it says little about others that share
+its choices."""
 
 
 class CandidateSampler(optuna.samplers.BaseSampler, ABC):  # type: ignore[misc]
@@ -58,31 +58,31 @@ class CandidateSampler(optuna.samplers.BaseSampler, ABC):  # type: ignore[misc]
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Return the labels of an untried candidate; where there is none, those of the default."""
+        """Return the labels of an untried candidate, or those of the baseline if there is none."""
         untried = self.untried(study.get_trials(deepcopy=False))
-        number = self.choose(study, untried) if len(untried) else DEFAULT_NUMBER
+        number = self.choose(study, untried) if len(untried) else BASELINE_NUMBER
         return self.space.labels_of(self.space.candidates[number])
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """Return the default choice; it is asked for what an enqueued trial leaves open."""
+        """Return the default choice, for dimensions that an enqueued trial leaves open."""
         return DEFAULT_LABEL
 
     def untried(self, trials: Sequence[FrozenTrial]) -> Numbers:
-        """Return the numbers of the candidates that none of these trials is of; the default counts as tried."""
+        """Return the numbers of the candidates that are in none of these trials; the baseline counts as tried."""
         mask = np.ones(len(self.space.candidates), dtype=bool)
-        mask[DEFAULT_NUMBER] = False
+        mask[BASELINE_NUMBER] = False
         mask[[number for trial in trials if (number := self.number_of(trial)) is not None]] = False
         return np.flatnonzero(mask)
 
     def number_of(self, trial: FrozenTrial) -> int | None:
-        """Return the number of a trial's candidate, or None while that is not known."""
+        """Return the number of a trial's candidate, or None while it is not known."""
         return self.space.numbers.get(trial.user_attrs.get(CONFIG, ""))
 
 
 class ExhaustiveSampler(CandidateSampler):
-    """Proposes one candidate after the other, in the order of the space."""
+    """Proposes all candidates in the order of the space."""
 
     def choose(self, study: optuna.Study, untried: Numbers) -> int:
         """Return the first."""
@@ -90,47 +90,47 @@ class ExhaustiveSampler(CandidateSampler):
 
 
 class ThompsonSampler(CandidateSampler):
-    """Guesses at the whole landscape, as the additive model allows, and proposes the best of the guess.
+    """Draws the log-ratios of all candidates from the additive model, and proposes the best candidate of the draw.
 
-    So each candidate is proposed as often as it may well be the best, as far as is known.
+    Each candidate is thus proposed as often as it may be the best, given the measurements.
 
     Attributes:
-        default_keeps: Whether the default seems to keep to the limits.
+        baseline_keeps: Whether the baseline seems to keep to the limits.
     """
 
     def __init__(self, space: SearchSpace, seed: int) -> None:
         super().__init__(space)
         self._rng = np.random.default_rng([seed, 1])
         self._model = AdditiveModel(space, self._rng)
-        self._n_learnt = 0
-        self.default_keeps = True
-        self._guesses: list[Array] = []
+        self._n_fitted = 0
+        self.baseline_keeps = True
+        self._draws: list[Array] = []
 
     def choose(self, study: optuna.Study, untried: Numbers) -> int:
-        """Return the best by one guess."""
-        told = self.told(study)
-        if len(told) != self._n_learnt or not self._guesses:
-            self.learn(told)
-            self._guesses = list(self._model.draw(DRAWS_AT_A_TIME).T)
-        guess = self._guesses.pop()
-        return int(untried[np.argmin(guess[untried])])
+        """Return the best untried candidate of one draw."""
+        finished = self.finished(study)
+        if len(finished) != self._n_fitted or not self._draws:
+            self.fit(finished)
+            self._draws = list(self._model.draw(DRAWS_PER_FIT).T)
+        draw = self._draws.pop()
+        return int(untried[np.argmin(draw[untried])])
 
-    def told(self, study: optuna.Study) -> list[FrozenTrial]:
-        """Return the trials that are over."""
+    def finished(self, study: optuna.Study) -> list[FrozenTrial]:
+        """Return the trials that are complete or have failed."""
         return study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.FAIL))  # type: ignore[no-any-return]
 
-    def learn(self, told: Sequence[FrozenTrial], weights: Array | None = None) -> None:
-        """Take in all trials that are over.
+    def fit(self, finished: Sequence[FrozenTrial], weights: Array | None = None) -> None:
+        """Fit the model to all finished trials.
 
         Args:
-            told: The trials.
-            weights: How much each objective counts; drawn anew when it is left out, so that each counts at times.
+            finished: The trials.
+            weights: Weight of each objective. By default they are drawn, so that each objective counts at times.
         """
-        self._n_learnt = len(told)
+        self._n_fitted = len(finished)
         numbers, log_ratios, variances = [], [], []
-        for trial in told:
+        for trial in finished:
             number = self.number_of(trial)
-            if number is None or number == DEFAULT_NUMBER:
+            if number is None or number == BASELINE_NUMBER:
                 continue
             numbers.append(number)
             if trial.values is None:
@@ -141,34 +141,34 @@ class ThompsonSampler(CandidateSampler):
                 weights = self._rng.dirichlet(np.ones(len(trial.values)))
             log_ratios.append(float(weights @ np.array(trial.values)) + trial.user_attrs.get(EXCESS, 0.0))
             variances.append(trial.user_attrs[VARIANCE])
-        self._model.learn(numbers, log_ratios, variances)
+        self._model.fit(numbers, log_ratios, variances)
 
-    def gain_left(self, study: optuna.Study) -> float:
-        """Return how much better the best untried candidate is expected to be than the best tried one, as a log-ratio.
+    def expected_gain(self, study: optuna.Study) -> float:
+        """Return how much better the best untried candidate is expected to be than the best tried one.
 
-        Not below 0: nobody takes a worse one. Infinity while nothing is known that keeps to the limits. Of several
-        objectives, that in which most is left to gain counts.
+        The gain is a log-ratio of at least 0. It is infinite while no candidate is known to keep to the limits. With
+        several objectives, it is the largest gain in any of them.
         """
-        told = self.told(study)
-        untried = self.untried(told)
+        finished = self.finished(study)
+        untried = self.untried(finished)
         if not len(untried):
             return 0.0
-        keeping = [self.number_of(trial) for trial in told if trial.user_attrs.get(KEEPS)]
-        tried = [number for number in keeping if number is not None and number != DEFAULT_NUMBER]
-        tried += [DEFAULT_NUMBER] if self.default_keeps else []
+        keeping = [self.number_of(trial) for trial in finished if trial.user_attrs.get(KEEPS)]
+        tried = [number for number in keeping if number is not None and number != BASELINE_NUMBER]
+        tried += [BASELINE_NUMBER] if self.baseline_keeps else []
         if not tried:
             return math.inf
         gains = []
         for weights in np.eye(len(study.directions)):
-            self.learn(told, weights)
-            guesses = self._model.draw(DRAWS_OF_GAIN)
-            gains.append(float(np.maximum(guesses[tried].min(axis=0) - guesses[untried].min(axis=0), 0.0).mean()))
-        self._guesses = []
+            self.fit(finished, weights)
+            draws = self._model.draw(DRAWS_FOR_GAIN)
+            gains.append(float(np.maximum(draws[tried].min(axis=0) - draws[untried].min(axis=0), 0.0).mean()))
+        self._draws = []
         return max(gains)
 
     def expected(self, study: optuna.Study) -> Array:
         """Return the expected log-ratio of every candidate."""
-        self.learn(self.told(study))
+        self.fit(self.finished(study))
         return self._model.mean()
 
 

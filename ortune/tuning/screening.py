@@ -1,4 +1,4 @@
-"""The screen: candidates are proposed, and a few blocks of each against the default say which are promising."""
+"""Screening: candidates are proposed, and a few blocks of each against the baseline show which are promising."""
 
 from __future__ import annotations
 
@@ -8,58 +8,58 @@ from collections.abc import Iterator
 import numpy as np
 import optuna
 
-from ortune.compare.results import StageTime
 from ortune.knobs import Candidate, SearchSpace
-from ortune.tuning.results import Entry
+from ortune.tuning.results import CandidateResult
 from ortune.tuning.sampler import CONFIG, EXCESS, KEEPS, VARIANCE, ThompsonSampler
-from ortune.tuning.state import Context
+from ortune.tuning.state import SearchState
 from ortune.worker import LiveCandidate
 
 BATCH = 4
-"""Candidates that are live at a time, beside the default: they start in parallel and share its control blocks."""
+"""Candidates that are live at a time, beside the baseline. They start in parallel and share its blocks."""
 
 ROUNDS_BEFORE_DROPPING = 2
 HOPELESS = 0.2
-"""Log-ratio to the default above which all rounds of a candidate must lie for it to be dropped early."""
+"""A candidate is dropped early if its log-ratio to the baseline is above this in all rounds."""
 
 STALE_ASKS = 6
-"""Proposals in a row that are known already, after which untried candidates are taken at random."""
+"""Consecutive proposals of known candidates after which untried ones are taken at random."""
 
 WORTH_LEARNING = 0.0005
-"""Log-ratio that the screen must be expected to gain for it to go on."""
+"""Log-ratio that screening must be expected to gain for it to continue."""
 
-LOOK_EVERY = 3 * BATCH
-"""Candidates between two looks at what is left to gain."""
+CHECK_EVERY = 3 * BATCH
+"""Candidates between two checks of the expected gain."""
 
 USUAL_NOISE = 0.03
-"""Standard deviation of a block's log-ratio, until enough of them were seen."""
+"""Standard deviation of a block's log-ratio, until enough of them are known."""
 
-LAUNCH_LUCK = 0.01
-LAUNCH_LUCK_OF_CALLERS = 0.04
-"""Standard deviation between launches of one config, which the rounds of one launch cannot tell: of one caller, and of
-several."""
+LAUNCH_SIGMA = 0.01
+LAUNCH_SIGMA_OF_CALLERS = 0.04
+"""Standard deviation between launches of one config, which the rounds of one launch do not show: with one caller, and
+with several."""
 
-BUSY_SPELL = 0.25
-"""The same for a candidate that was measured in a busy spell of the host."""
-
-
-def run_screening(context: Context, study: optuna.Study) -> StageTime:
-    """Screen candidates until time, trials or the space are used up, or nothing is left to gain."""
-    return _Screen(context, study).run()
+BUSY_SIGMA = 0.25
+"""Standard deviation of a candidate that was measured while the host was busy."""
 
 
-def first_selections(context: Context) -> Iterator[dict[str, str]]:
-    """Yield what is screened before the sampler is asked: what is left open stays at its default.
+def run_screening(state: SearchState, study: optuna.Study) -> None:
+    """Screen candidates until time, trials or the space are used up, or no further gain is expected."""
+    with state.time_stage("screening"):
+        _Screening(state, study).run()
 
-    Sceptics get the plain strategies as they are: they begin with the default alone. Ours begins with what earlier
-    searches found, what the documentation advises, and each choice by itself, from which the effects are learnt.
+
+def first_selections(state: SearchState) -> Iterator[dict[str, str]]:
+    """Yield the labels of candidates to screen before the sampler proposes any. Missing labels mean the default.
+
+    "random" and "exhaustive" start with the baseline only, to be comparable with other tuners. "adaptive" starts with
+    the best of earlier searches, the advice of the documentation, and each choice alone, to learn the effects.
     """
     yield {}
-    if context.strategy in {"random", "exhaustive"}:
+    if state.strategy in {"random", "exhaustive"}:
         return
-    space = context.space
-    if context.strategy == "adaptive":
-        for config in context.hints:
+    space = state.space
+    if state.strategy == "adaptive":
+        for config in state.hints:
             number = space.numbers.get(config.key)
             if number is not None:
                 yield dict(space.candidates[number].labels)
@@ -68,87 +68,95 @@ def first_selections(context: Context) -> Iterator[dict[str, str]]:
     yield from space.one_factor()
 
 
-class _Screen:
-    def __init__(self, context: Context, study: optuna.Study) -> None:
-        self.context = context
+class _Screening:
+    """The screening of one search.
+
+    Attributes:
+        duplicates: Proposals of candidates of the current batch, which get the same result.
+        next_check: Number of screened candidates at which the expected gain is checked next.
+        round_variance: Variance of the log-ratio of one round.
+        n_first: Candidates that are screened before the sampler proposes any.
+    """
+
+    def __init__(self, state: SearchState, study: optuna.Study) -> None:
+        self.state = state
         self.study = study
-        self.space: SearchSpace = context.space
-        self.pending: list[tuple[optuna.Trial, Candidate]] = []
-        self.next_look = 0
-        self.of_round = USUAL_NOISE**2
+        self.space: SearchSpace = state.space
+        self.duplicates: list[tuple[optuna.Trial, Candidate]] = []
+        self.next_check = 0
+        self.round_variance = USUAL_NOISE**2
         known: set[str] = set()
-        for selection in first_selections(context):
+        for selection in first_selections(state):
             candidate = self.space.select(selection)
-            # Two rules may come to the same, and so may a rule and a hint.
+            # Two rules may give the same candidate, and so may a rule and a hint.
             if candidate.config.key not in known and candidate.config.key in self.space.numbers:
                 known.add(candidate.config.key)
                 self.enqueue(candidate)
         self.n_first = len(known) - 1
 
     def enqueue(self, candidate: Candidate) -> None:
+        """Put a candidate in Optuna's queue."""
         self.study.enqueue_trial(self.space.labels_of(candidate))
 
-    def run(self) -> StageTime:
-        context = self.context
-        start_s, inference_s = context.now_s(), context.meter.inference_s
-        end_s = start_s + context.plan.screening_s
-        total = len(context.candidates) - 1
-        if context.budget.n_trials is not None:
-            total = min(total, context.budget.n_trials)
-        default = context.launch_default()
+    def run(self) -> None:
+        """Screen batches of candidates."""
+        state = self.state
+        start_s = state.now_s()
+        end_s = start_s + state.plan.screening_s
+        total = len(state.candidates) - 1
+        if state.n_trials is not None:
+            total = min(total, state.n_trials)
+        baseline = state.launch_baseline()
         try:
             batch_s = 0.0
-            # A batch that would end far behind the screen's time would take it from the race and the duel.
-            while (begin_s := context.now_s()) + batch_s / 2 < end_s and (left := total - self.n_screened) > 0:
-                if self.is_over():
+            # A batch that would end long after the planned time would shorten racing and confirmation.
+            while (begin_s := state.now_s()) + batch_s / 2 < end_s and (left := total - self.n_screened) > 0:
+                if self.is_complete():
                     break
-                batch = self.ask(min(BATCH, context.plan.max_live - 1, left))
+                batch = self.propose(min(BATCH, state.plan.max_live - 1, left))
                 if not batch:
                     break
-                self.measure(default, batch)
-                batch_s = context.now_s() - begin_s
-                challengers = context.ledger.challengers()
+                self.measure(baseline, batch)
+                batch_s = state.now_s() - begin_s
+                ranked = state.results.rank()
                 done = self.n_screened
-                context.report(
+                state.report(
                     "screening",
                     done,
-                    min(total, context.estimate_total(done, start_s, end_s)),
-                    challengers[0] if challengers else None,
+                    min(total, state.estimate_total(done, start_s, end_s)),
+                    ranked[0] if ranked else None,
                 )
         finally:
-            default.close()
+            baseline.close()
         sampler = self.study.sampler
         if isinstance(sampler, ThompsonSampler):
             expected = sampler.expected(self.study)
-            context.expected = {key: float(expected[number]) for key, number in self.space.numbers.items()}
-        return context.meter.stage_time("screening", start_s, inference_s)
+            state.expected = {key: float(expected[number]) for key, number in self.space.numbers.items()}
 
     @property
     def n_screened(self) -> int:
-        return len(self.context.ledger) - 1
+        """Number of candidates screened, without the baseline."""
+        return len(self.state.results) - 1
 
-    def is_over(self) -> bool:
-        """Return whether nothing is left to gain, and say so."""
-        sampler = self.study.sampler
-        if not isinstance(sampler, ThompsonSampler) or self.n_screened < max(self.n_first, self.next_look):
+    def is_complete(self) -> bool:
+        """Return whether no further gain is expected, and note it."""
+        state, sampler = self.state, self.study.sampler
+        if not isinstance(sampler, ThompsonSampler) or self.n_screened < max(self.n_first, self.next_check):
             return False
-        self.next_look = self.n_screened + LOOK_EVERY
-        sampler.default_keeps = not self.context.default.excess
-        gain = sampler.gain_left(self.study)
-        if gain >= WORTH_LEARNING:
+        self.next_check = self.n_screened + CHECK_EVERY
+        sampler.baseline_keeps = not state.baseline.excess
+        if sampler.expected_gain(self.study) >= WORTH_LEARNING:
             return False
-        left = len(self.context.candidates) - len(self.context.ledger)
-        self.context.ended_early = (
-            f"the {left} candidates that were not tried are expected to gain less than {WORTH_LEARNING:.2%} more"
-        )
-        self.context.note(f"enough seen: {self.context.ended_early}")
+        left = len(state.candidates) - len(state.results)
+        state.ended_early = f"the {left} untried candidates are expected to gain less than {WORTH_LEARNING:.2%} more"
+        state.add_note(f"screening ended early: {state.ended_early}")
         return True
 
-    def ask(self, n: int) -> list[tuple[optuna.Trial, Entry]]:
-        """Return up to `n` new candidates; a proposal that is known already is answered from the ledger."""
-        ledger = self.context.ledger
-        batch: list[tuple[optuna.Trial, Entry]] = []
-        pending: list[tuple[optuna.Trial, Candidate]] = []
+    def propose(self, n: int) -> list[tuple[optuna.Trial, CandidateResult]]:
+        """Return up to `n` new candidates. Optuna gets the known result of a proposal that was measured before."""
+        results = self.state.results
+        batch: list[tuple[optuna.Trial, CandidateResult]] = []
+        duplicates: list[tuple[optuna.Trial, Candidate]] = []
         n_stale = 0
         while len(batch) < n:
             if n_stale == STALE_ASKS and not self.enqueue_untried():
@@ -160,102 +168,102 @@ class _Screen:
                 )
             )
             trial.set_user_attr(CONFIG, candidate.config.key)
-            if candidate not in ledger:
+            if candidate not in results:
                 n_stale = 0
-                batch.append((trial, ledger.open(candidate)))
-            elif any(candidate.config.key == entry.candidate.config.key for _, entry in batch):
-                pending.append((trial, candidate))
+                batch.append((trial, results.get_or_add(candidate)))
+            elif any(candidate.config.key == result.candidate.config.key for _, result in batch):
+                duplicates.append((trial, candidate))
                 n_stale += 1
             else:
-                self.tell(trial, ledger[candidate])
+                self.finish_trial(trial, results[candidate])
                 n_stale += 1
-        self.pending = pending
+        self.duplicates = duplicates
         return batch
 
     def enqueue_untried(self) -> bool:
-        """Put a random untried candidate in Optuna's queue, or return False when all have been tried."""
-        untried = [candidate for candidate in self.context.candidates if candidate not in self.context.ledger]
+        """Put a random untried candidate in Optuna's queue, or return False if all have been tried."""
+        untried = [candidate for candidate in self.state.candidates if candidate not in self.state.results]
         if not untried:
             return False
-        self.enqueue(untried[int(self.context.meter.rng.integers(len(untried)))])
+        self.enqueue(untried[int(self.state.runner.rng.integers(len(untried)))])
         return True
 
-    def measure(self, default: LiveCandidate, batch: list[tuple[optuna.Trial, Entry]]) -> None:
-        """Launch the batch, measure its rounds, and tell Optuna the results."""
-        context = self.context
-        lives = context.launch([entry for _, entry in batch])
+    def measure(self, baseline: LiveCandidate, batch: list[tuple[optuna.Trial, CandidateResult]]) -> None:
+        """Launch the batch, measure its rounds, and report the results to Optuna."""
+        state = self.state
+        lives = state.launch([result for _, result in batch])
         try:
-            for number in range(context.plan.screening_rounds):
+            for number in range(state.plan.screening_rounds):
                 if number >= ROUNDS_BEFORE_DROPPING:
-                    for entry, live in lives:
-                        if self.is_hopeless(entry):
+                    for result, live in lives:
+                        if self.is_hopeless(result):
                             live.close()
-                    lives = [(entry, live) for entry, live in lives if not self.is_hopeless(entry)]
+                    lives = [(result, live) for result, live in lives if not self.is_hopeless(result)]
                 if not lives:
                     break
-                measured = context.meter.round([default, *(live for _, live in lives)], context.plan.block)
-                context.ledger.post([context.default, *(entry for entry, _ in lives)], measured)
-                for position in measured.failures:
-                    entry = lives[position - 1][0]
-                    context.fail(entry, measured.failures[position])
-                lives = [(entry, live) for entry, live in lives if not entry.failure]
+                measured = state.runner.measure_round([baseline, *(live for _, live in lives)], state.plan.block)
+                state.results.add_round([state.baseline, *(result for result, _ in lives)], measured)
+                for position, failure in measured.failures.items():
+                    state.reject(lives[position - 1][0], failure)
+                lives = [(result, live) for result, live in lives if not result.failure]
         finally:
             for _, live in lives:
                 live.close()
-        self.of_round = self.scatter()
-        for trial, entry in batch:
-            self.tell(trial, entry)
-        for trial, candidate in self.pending:
-            self.tell(trial, context.ledger[candidate])
+        self.round_variance = self.estimate_round_variance()
+        for trial, result in batch:
+            self.finish_trial(trial, result)
+        for trial, candidate in self.duplicates:
+            self.finish_trial(trial, state.results[candidate])
 
-    def is_hopeless(self, entry: Entry) -> bool:
-        if self.is_doubtful(entry):
+    def is_hopeless(self, result: CandidateResult) -> bool:
+        """Return whether a candidate is much slower than the baseline in all rounds."""
+        if self.is_doubtful(result):
             return False
-        scores = entry.scores
-        return all(value > HOPELESS for score in scores for value in score.log_ratios) and entry.excess >= (
-            self.context.default.excess
-        )
+        ratios = (value for score in result.scores for value in score.log_ratios)
+        return all(value > HOPELESS for value in ratios) and result.excess >= self.state.baseline.excess
 
-    def is_doubtful(self, entry: Entry) -> bool:
-        """Return whether what was seen of a candidate is due to a busy spell, on a host that is not always busy."""
-        return entry.is_contended and not self.context.meter.is_mostly_contended
+    def is_doubtful(self, result: CandidateResult) -> bool:
+        """Return whether a candidate was measured while the host was busy, on a host that is usually quiet."""
+        return result.is_contended and not self.state.runner.is_mostly_contended
 
-    def tell(self, trial: optuna.Trial, entry: Entry) -> None:
-        """Tell Optuna a candidate's median log-ratios to the default and its excess over limits, or that it failed."""
-        if entry.failure:
-            trial.set_user_attr("failure", entry.failure.message)
+    def finish_trial(self, trial: optuna.Trial, result: CandidateResult) -> None:
+        """Report a candidate's log-ratios and excesses over limits to Optuna, or that it failed."""
+        baseline = self.state.baseline
+        if result.failure:
+            trial.set_user_attr("failure", result.failure.message)
             self.study.tell(trial, state=optuna.trial.TrialState.FAIL)
             return
-        for limit, excess in zip(self.context.goal.limits, entry.excesses, strict=False):
+        for limit, excess in zip(self.state.goal.limits, result.excesses, strict=False):
             trial.set_constraint(limit.text, excess)
-        if entry.vector is not None:
-            trial.set_user_attr(VARIANCE, self.variance(entry))
-            # What all have in common is no choice's effect, and the model takes the default as 0.
-            trial.set_user_attr(EXCESS, entry.excess - self.context.default.excess)
-            trial.set_user_attr(KEEPS, not entry.excess)
-            self.study.tell(trial, list(entry.vector))
-        elif entry is self.context.default:
-            self.study.tell(trial, [0.0] * len(self.context.goal.objectives))
+        if result.log_ratios is not None:
+            trial.set_user_attr(VARIANCE, self.estimate_variance(result))
+            # Relative to the baseline, which is 0 in the model.
+            trial.set_user_attr(EXCESS, result.excess - baseline.excess)
+            trial.set_user_attr(KEEPS, not result.excess)
+            self.study.tell(trial, list(result.log_ratios))
+        elif result is baseline:
+            self.study.tell(trial, [0.0] * len(self.state.goal.objectives))
         else:
             self.study.tell(trial, state=optuna.trial.TrialState.FAIL)
 
-    def scatter(self) -> float:
-        """Return the variance of a round's log-ratio, by all candidates together: a few rounds tell little of theirs.
+    def estimate_round_variance(self) -> float:
+        """Return the variance of a round's log-ratio over all candidates, each of which has only a few rounds.
 
-        Of several objectives, the noisiest counts. Source of the correction for the median of variances of few values:
-        E. B. Wilson and M. M. Hilferty, "The distribution of chi-square" (1931).
+        With several objectives, the noisiest counts. Source of the correction for the median of variances of few
+        values: E. B. Wilson and M. M. Hilferty, "The distribution of chi-square" (1931).
         """
         known: list[list[float]] = []
-        for entry in self.context.ledger:
-            n_free = len(entry.counting) - 1
-            if n_free > 0 and entry is not self.context.default:
-                variances = np.var([score.log_ratios for score in entry.counting], axis=0, ddof=1)
+        for result in self.state.results:
+            n_free = len(result.selected_scores) - 1
+            if n_free > 0 and result is not self.state.baseline:
+                variances = np.var([score.log_ratios for score in result.selected_scores], axis=0, ddof=1)
                 known.append((variances / (1 - 2 / (9 * n_free)) ** 3).tolist())
         return max(map(statistics.median, zip(*known, strict=True))) if len(known) >= BATCH else USUAL_NOISE**2
 
-    def variance(self, entry: Entry) -> float:
-        """Return the variance of a candidate's log-ratio by noise: of its rounds, and of its launch."""
-        luck = LAUNCH_LUCK if self.context.goal.load.clients == 1 else LAUNCH_LUCK_OF_CALLERS
-        # The median of a few has about 1.3 times the variance of their mean.
-        spell = BUSY_SPELL if self.is_doubtful(entry) else 0.0
-        return 1.3 * self.of_round / max(len(entry.values), 1) + luck**2 + spell**2
+    def estimate_variance(self, result: CandidateResult) -> float:
+        """Return the variance of a candidate's log-ratio due to its rounds and its launch."""
+        launch_sigma = LAUNCH_SIGMA if self.state.goal.load.clients == 1 else LAUNCH_SIGMA_OF_CALLERS
+        busy_sigma = BUSY_SIGMA if self.is_doubtful(result) else 0.0
+        # The median of a few values has about 1.3 times the variance of their mean.
+        n_rounds = max(len(result.round_log_ratios), 1)
+        return 1.3 * self.round_variance / n_rounds + launch_sigma**2 + busy_sigma**2

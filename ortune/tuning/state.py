@@ -1,79 +1,112 @@
-"""What all stages share: the meter, the ledger, the plan, and the way to tell where the search stands."""
+"""The state of a search, shared by its stages."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 
-from ortune.compare.block_runner import BlockRunner, raise_default
+from ortune.compare.block_runner import BASELINE_NAME, raise_failure
+from ortune.compare.comparison import Stage, StageTime
 from ortune.compare.interval import Interval
-from ortune.compare.results import Stage
+from ortune.compare.open import OpenComparison
 from ortune.compare.stats import t_interval
 from ortune.knobs import Candidate, Config, SearchSpace
-from ortune.tuning.budget import Plan
-from ortune.tuning.outcome import Budget, Observe, Progress, StrategyName
-from ortune.tuning.results import Entry, Results
+from ortune.tuning.outcome import Observe, Progress
+from ortune.tuning.plan import Plan
+from ortune.tuning.results import CandidateResult, Results
+from ortune.tuning.strategy import StrategyName
 from ortune.worker import Failure, LiveCandidate
-from ortune.workload import Goal
+
+MAX_NOTE_LENGTH = 160
 
 
-class Context:
-    """A search under way.
+class SearchState:
+    """A search in progress.
 
     Attributes:
-        candidates: All of the space, the default first.
-        end_s: When the budget ends, on the executor's clock.
-        strategy: In which order candidates are screened.
-        hints: Configs to screen early: what earlier searches found.
-        ended_early: Why the screen ended before its time, a sentence; empty if it did not.
-        expected: Log-ratio to the default that each candidate is expected to have after the screen, by its key; empty
-            where the strategy does not say.
-        default: The default's entry in the ledger.
+        runner: Measures blocks.
+        goal: Load, objectives and limits.
+        seed: Random seed of resampling.
+        space: What may be tried.
+        candidates: All candidates of the space, the baseline first.
+        plan: How the budget is split.
+        end_s: When the budget ends, on the runner's clock.
+        n_trials: Candidates to screen at most, or None.
+        strategy: The order in which candidates are screened.
+        hints: Configs to screen early: the best of earlier searches.
+        results: Results of all candidates tried.
+        baseline: Result of the baseline.
+        ended_early: Why screening ended before its time; empty if it did not.
+        expected: Log-ratio to the baseline that each candidate is expected to have after screening, by the key of its
+            config; empty where the strategy has no model.
+        stages: Time of each stage that is complete.
     """
 
     def __init__(
         self,
+        opened: OpenComparison,
         *,
-        meter: BlockRunner,
         space: SearchSpace,
-        goal: Goal,
         plan: Plan,
-        budget: Budget,
         end_s: float,
         observe: Observe,
+        n_trials: int | None = None,
         strategy: StrategyName = "adaptive",
         hints: Sequence[Config] = (),
     ) -> None:
-        self.meter = meter
-        self.goal = goal
+        self.runner = opened.runner
+        self.goal = opened.goal
+        self.seed = opened.seed
         self.space = space
         self.candidates = space.candidates
         self.plan = plan
-        self.budget = budget
         self.end_s = end_s
+        self.n_trials = n_trials
         self.strategy = strategy
         self.hints = hints
+        self.results = Results(opened.goal)
+        self.baseline = self.results.get_or_add(Candidate(config=space.base))
         self.ended_early = ""
         self.expected: Mapping[str, float] = {}
-        self.ledger = Results(goal)
-        self.default = self.ledger.open(Candidate(config=space.base))
+        self.stages: list[StageTime] = []
         self._observe = observe
         self._notes: list[str] = []
 
     def now_s(self) -> float:
-        """Return the time on the executor's clock."""
-        return self.meter.executor.now_s()
+        """Return the time on the runner's clock."""
+        return self.runner.now_s()
 
-    def note(self, text: str) -> None:
-        """Tell the user something at the next report."""
+    @contextlib.contextmanager
+    def time_stage(self, stage: Stage) -> Iterator[None]:
+        """Record the time of a stage, unless it is interrupted."""
+        start_s, inference_s = self.now_s(), self.runner.inference_s
+        yield
+        self.stages.append(
+            StageTime(stage=stage, wall_s=self.now_s() - start_s, inference_s=self.runner.inference_s - inference_s)
+        )
+
+    def add_note(self, text: str) -> None:
+        """Add a note to the next report."""
         self._notes.append(text)
 
-    def fail(self, entry: Entry, failure: Failure) -> None:
-        """Take a candidate out and say so."""
-        entry.failure = failure
-        self.note(f"out: {entry.candidate.label}: {failure.kind.replace('_', ' ')}: {first_line(failure.message)}")
+    def reject(self, result: CandidateResult, failure: Failure) -> None:
+        """Reject a candidate that failed, and note why."""
+        result.failure = failure
+        kind = failure.kind.replace("_", " ")
+        self.add_note(f"rejected: {result.candidate.label}: {kind}: {shorten(failure.message)}")
 
-    def report(self, stage: Stage, done: int, total: int, best: Entry | None, speedup: Interval | None = None) -> None:
-        """Tell the observer where the search stands."""
+    def report(
+        self, stage: Stage, done: int, total: int, best: CandidateResult | None, speedup: Interval | None = None
+    ) -> None:
+        """Report progress.
+
+        Args:
+            stage: The current stage.
+            done: Steps done.
+            total: Steps planned.
+            best: The best candidate so far, or None.
+            speedup: Its speedup; None for an estimate from its rounds in this stage.
+        """
         self._observe(
             Progress(
                 stage=stage,
@@ -81,47 +114,47 @@ class Context:
                 total=total,
                 left_s=max(self.end_s - self.now_s(), 0.0),
                 best=best.candidate if best else None,
-                speedup=speedup or (speedup_of(best.values) if best and best.scores else None),
+                speedup=speedup or (estimate_speedup(best.round_log_ratios) if best and best.scores else None),
                 notes=tuple(self._notes),
             )
         )
         self._notes.clear()
 
     def estimate_total(self, done: int, start_s: float, end_s: float) -> int:
-        """Return how many steps there will be time for until `end_s`, going by those done since `start_s`."""
+        """Return how many steps there will be until `end_s`, at the rate of those done since `start_s`."""
         now_s = self.now_s()
         rate = done / max(now_s - start_s, 1e-9)
         return max(done, round(done + rate * max(end_s - now_s, 0.0)))
 
-    def launch_default(self) -> LiveCandidate:
-        """Make the default live.
+    def launch_baseline(self) -> LiveCandidate:
+        """Launch the baseline.
 
         Raises:
             MeasureError: It fails.
         """
-        (answer,) = self.meter.launch([self.space.base])
+        (answer,) = self.runner.launch([self.space.base])
         if isinstance(answer, Failure):
-            raise_default(answer)
+            raise_failure(BASELINE_NAME, answer)
         return answer
 
-    def launch(self, entries: Sequence[Entry]) -> list[tuple[Entry, LiveCandidate]]:
-        """Make candidates live; those that fail are taken out."""
-        answers = self.meter.launch([entry.candidate.config for entry in entries])
+    def launch(self, results: Sequence[CandidateResult]) -> list[tuple[CandidateResult, LiveCandidate]]:
+        """Launch candidates. Those that fail are rejected."""
+        answers = self.runner.launch([result.candidate.config for result in results])
         lives = []
-        for entry, answer in zip(entries, answers, strict=True):
+        for result, answer in zip(results, answers, strict=True):
             if isinstance(answer, Failure):
-                self.fail(entry, answer)
+                self.reject(result, answer)
             else:
-                lives.append((entry, answer))
+                lives.append((result, answer))
         return lives
 
 
-def first_line(text: str, length: int = 160) -> str:
+def shorten(text: str, length: int = MAX_NOTE_LENGTH) -> str:
     """Return the first line of a text, cut to a length."""
     line = text.strip().splitlines()[0] if text.strip() else ""
     return line if len(line) <= length else line[: length - 1] + "…"
 
 
-def speedup_of(log_ratios: Sequence[float]) -> Interval:
-    """Return log-ratios to the default as an interval of the speed-up: a first impression, for the screen."""
+def estimate_speedup(log_ratios: Sequence[float]) -> Interval:
+    """Return the speedup with its interval from log-ratios to the baseline: a first estimate, not a claim."""
     return t_interval([-value for value in log_ratios]).exp()

@@ -1,52 +1,49 @@
-"""Optuna's study: in memory or in a file."""
+"""Opens Optuna's study, in memory or in a file."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import optuna
 
 from ortune.errors import UsageError
 
-if TYPE_CHECKING:
-    pass
-
+STUDY_NAME = "ortune"
 
 SQLITE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 JOURNAL_SUFFIXES = (".log", ".journal")
-"""What Optuna's study can be kept in, by the file's suffix."""
+"""File suffixes that select Optuna's storage."""
 
 
 def check_study(path: Path) -> None:
     """Check that a file can take a new study.
 
     Raises:
-        UsageError: It exists, or has another suffix.
+        UsageError: It exists, or has an unknown suffix.
     """
     if path.exists():
-        raise UsageError(f"--study {path}: the file exists.", "Name a new file; each search gets its own study.")
+        raise UsageError(
+            f"{path}: the file exists already.", "Choose a new file. Each search gets its own study.", option="study"
+        )
     if path.suffix not in {*SQLITE_SUFFIXES, *JOURNAL_SUFFIXES}:
         raise UsageError(
-            f"--study {path}: the suffix {path.suffix!r} is not known.",
+            f"{path}: unknown suffix {path.suffix!r}.",
             "Use .db for SQLite, or .journal for Optuna's journal file.",
+            option="study",
         )
-
-
-STUDY_NAME = "ortune"
 
 
 def open_study(path: Path | None, sampler: optuna.samplers.BaseSampler, n_objectives: int) -> optuna.Study:
     """Return a new study: in memory, or in a file that Optuna and its dashboard can open later.
 
     Args:
-        path: A file whose suffix says its kind: .db, .sqlite or .sqlite3 for SQLite, .log or .journal for Optuna's
-            journal; or None.
+        path: A file with a suffix of `SQLITE_SUFFIXES` or `JOURNAL_SUFFIXES`, or None.
         sampler: Proposes candidates.
-        n_objectives: How many objectives there are.
+        n_objectives: Number of objectives.
 
     Raises:
-        UsageError: The file exists, or has another suffix.
+        UsageError: The file exists, or has an unknown suffix.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     storage: Any = None

@@ -12,7 +12,7 @@ from typing import Protocol
 from ortune.knobs.config import Config
 from ortune.worker.block import Block, BlockPlan
 from ortune.worker.failure import Failure
-from ortune.worker.session_info import SessionInfo
+from ortune.worker.session_info import Runtime, SessionInfo
 
 
 class LiveCandidate(Protocol):
@@ -34,7 +34,13 @@ class LiveCandidate(Protocol):
 
 
 class Executor(Protocol):
-    """Launches candidates."""
+    """Launches candidates.
+
+    Attributes:
+        runtime: The software of the workers. Known after the first successful launch.
+    """
+
+    runtime: Runtime
 
     def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[LiveCandidate | Failure]:
         """Launch all candidates at the same time, and return one result per config, in the same order.

@@ -1,0 +1,171 @@
+"""The result of a comparison: figures, speedups and limits of each side, and the noise of the host."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from ortune.compare.interval import Interval
+from ortune.knobs.config import DEFAULT, Config
+from ortune.worker import Failure, SessionInfo
+from ortune.workload import Objective
+
+Stage = Literal["screening", "racing", "confirmation"]
+"""Stages of a search."""
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Figures of one side, over all of its blocks that count.
+
+    Attributes:
+        config: Its settings.
+        p50_ns: Median latency of a call; p90, p95, p99 and the mean likewise. With a request rate, latency counts from
+            the arrival. With several input cases, percentiles are geometric means over the cases.
+        calls_per_s: Throughput of all callers together.
+        cpu_ns_per_call: CPU time of the whole process per call, including threads that spin between calls.
+        cpu_ns_between_calls: With a request rate: the part of it that was spent while no call was in progress.
+        utilization: With a request rate: the share of the callers' time that calls take. From 1 on, the queue grows
+            without bound.
+        n_calls: Number of calls that the figures rest on. With several input cases, of the case with the fewest.
+        load_ns: Median time to create the session.
+        steady_bytes: Resident memory of the whole process after its blocks.
+        peak_bytes: Largest resident memory.
+        gpu_bytes: Memory in use on the GPU; None without a GPU, or where it cannot be read.
+        nodes: Number of nodes that each execution provider got; empty for the CPU alone.
+        build_s: Time that the execution provider took to compile the model; None where it does not compile.
+        session: What took effect, read back from the session. None in a record; its trials file has it.
+    """
+
+    config: Config = DEFAULT
+    p50_ns: float
+    p90_ns: float
+    p95_ns: float
+    p99_ns: float
+    mean_ns: float
+    calls_per_s: float
+    cpu_ns_per_call: float
+    cpu_ns_between_calls: float | None = None
+    utilization: float | None = None
+    n_calls: int
+    load_ns: float
+    steady_bytes: int | None = None
+    peak_bytes: int | None = None
+    gpu_bytes: int | None = None
+    nodes: dict[str, int] = {}
+    build_s: float | None = None
+    session: SessionInfo | None = None
+
+
+class Speedup(Interval, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How many times better than the baseline a side is: a ratio of costs, above 1 if it is better.
+
+    Attributes:
+        pairs: Pairs of blocks that the interval rests on.
+        restarts: Launches of each side that these pairs are spread over.
+    """
+
+    pairs: int
+    restarts: int
+
+
+class LimitCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whether one side keeps to a limit.
+
+    Attributes:
+        limit: As the user wrote it.
+        figure: What it bounds.
+        bound: In ns, bytes, or calls per second; or as a multiple of the baseline's value.
+        relative: Whether bound and value are such multiples.
+        value: The figure: the geometric mean over the launches.
+        low: Lower end of its confidence interval.
+        high: Upper end; None if there is no finite bound.
+        kept: "yes" or "no" if the whole interval lies on one side of the bound, else "unsure".
+    """
+
+    limit: str
+    figure: Objective
+    bound: float
+    relative: bool = False
+    value: float
+    low: float
+    high: float | None = None
+    kept: Literal["yes", "no", "unsure"]
+
+
+class Noise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """CPU use by other processes during the measurements.
+
+    Attributes:
+        blocks: Number of blocks measured.
+        contended: Of these, blocks during which other processes used the CPUs.
+        repeated: Blocks that were measured again for that reason.
+        foreign_share_mean: Mean share of the usable CPUs' time that other processes used; None if unknown.
+        foreign_share_p90: Its 90th percentile.
+        regime: Which blocks the result rests on: "quiet", "contended", or "unknown" where the system does not report
+            CPU use. The two are never mixed.
+        drift: The winner's speedup in racing divided by that in confirmation; None without both. Somewhat above 1 is
+            normal, because the luckiest candidate is chosen. Far from 1, the host changes over time.
+        slowed: Blocks at whose end the GPU was throttled by heat or power.
+    """
+
+    blocks: int
+    contended: int
+    repeated: int
+    foreign_share_mean: float | None = None
+    foreign_share_p90: float | None = None
+    regime: Literal["quiet", "contended", "unknown"]
+    drift: float | None = None
+    slowed: int = 0
+
+
+class StageTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Wall time of a stage, and the part of it in which calls were made."""
+
+    stage: Stage
+    wall_s: float
+    inference_s: float
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of one side.
+
+    Attributes:
+        name: Its name.
+        config: Its settings.
+        summary: All figures; None if it failed or has no block that counts.
+        speedup: How many times better than the baseline in the first objective. None for the baseline, after a
+            failure, and for fewer than two launches.
+        limits: Whether it keeps to each limit.
+        enough_calls: Whether the objective rests on enough calls, or the sides differ so much that fewer suffice.
+        failure: Why it failed, or None.
+    """
+
+    name: str
+    config: Config
+    summary: Summary | None = None
+    speedup: Speedup | None = None
+    limits: tuple[LimitCheck, ...] = ()
+    enough_calls: bool = True
+    failure: Failure | None = None
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """How several configs compare.
+
+    Attributes:
+        objective: What the speedups are measured in.
+        rows: One for each side, the baseline first.
+        calls_needed: Calls of each side that the objective must rest on.
+        noise: CPU use by other processes.
+    """
+
+    objective: Objective
+    rows: tuple[Row, ...]
+    calls_needed: int
+    noise: Noise
+
+    @property
+    def baseline(self) -> Row:
+        """The row of the baseline."""
+        return self.rows[0]

@@ -1,0 +1,192 @@
+"""Evaluates a paired run: speedups, limits and figures of each side.
+
+These functions take all rounds of a run. Restrict it with `PairedRun.in_one_regime()` first.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+import numpy as np
+
+from ortune.compare.block_runner import BlockRunner, Round
+from ortune.compare.comparison import Comparison, LimitCheck, Row, Speedup, Summary
+from ortune.compare.figures import (
+    bound_percentile,
+    compute_figure,
+    compute_percentile,
+    count_calls,
+    is_pooled,
+    required_calls,
+    to_cost,
+)
+from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval
+from ortune.compare.paired_run import BASELINE_POSITION, PairedRun
+from ortune.compare.stats import TRIM, TYPICAL_TRIM, clustered_interval, t_interval
+from ortune.workload import FIGURES, Goal, Limit, Objective
+
+
+def evaluate(run: PairedRun, goal: Goal, runner: BlockRunner) -> Comparison:
+    """Return how all sides of a run compare.
+
+    Args:
+        run: Its rounds of one regime.
+        goal: The first objective is what speedups are measured in.
+        runner: Knows the noise.
+    """
+    return Comparison(
+        objective=goal.objective,
+        rows=tuple(evaluate_side(run, position, goal) for position in range(len(run.sides))),
+        calls_needed=required_calls(goal.objective) if is_pooled(goal.objective) else 1,
+        noise=runner.describe_noise(contended=run.contended),
+    )
+
+
+def evaluate_side(run: PairedRun, position: int, goal: Goal) -> Row:
+    """Return the figures of one side, its speedup, and whether it keeps to the limits."""
+    side, failure = run.sides[position], run.failures.get(position)
+    if failure or not run.blocks(position):
+        return Row(name=side.name, config=side.config, failure=failure)
+    return Row(
+        name=side.name,
+        config=side.config,
+        summary=summarize(run, position),
+        speedup=None if position == BASELINE_POSITION else compute_speedup(run, position, goal.objective),
+        limits=tuple(check_limit(run, position, limit) for limit in goal.limits),
+        enough_calls=rests_on_enough_calls(run, position, goal.objective),
+    )
+
+
+def compute_speedup(
+    run: PairedRun,
+    position: int,
+    name: Objective,
+    *,
+    confidence: float = DEFAULT_CONFIDENCE,
+    base: int = BASELINE_POSITION,
+) -> Speedup | None:
+    """Return how many times better one side is than another, or None for fewer than two launches.
+
+    Most figures are compared round by round. A percentile beyond the median needs more calls than a block has, so the
+    calls of a launch are pooled.
+    """
+    launches = run.rounds_of(position, base)
+    if len(launches) < 2:
+        return None
+    clusters = []
+    for rounds in launches:
+        costs = [compute_costs(rounds, side, name) for side in (base, position)]
+        clusters.append([math.log(default / candidate) for default, candidate in zip(*costs, strict=True)])
+    # A median describes typical calls. Means, throughput and CPU time include the others.
+    trim = TYPICAL_TRIM if FIGURES[name].percentile == 50 else TRIM
+    interval = clustered_interval(clusters, confidence=confidence, trim=trim, seed=run.seed).exp()
+    return Speedup(
+        estimate=interval.estimate,
+        low=interval.low,
+        high=interval.high,
+        confidence=interval.confidence,
+        pairs=sum(map(len, launches)),
+        restarts=len(launches),
+    )
+
+
+def compute_costs(rounds: Sequence[Round], position: int, name: Objective) -> list[float]:
+    """Return the costs of one side: one for each round, or a single one where the calls of all rounds are pooled."""
+    if is_pooled(name):
+        return [to_cost(name, compute_pooled(rounds, position, name))]
+    return [to_cost(name, each.figure(name, position)) for each in rounds]
+
+
+def compute_pooled(rounds: Sequence[Round], position: int, name: Objective) -> float:
+    """Return a figure of one side over all blocks of these rounds together."""
+    blocks = [each.blocks[position] for each in rounds]
+    return compute_figure(name, blocks, [each.loads_ns[position] for each in rounds])
+
+
+def compute_utilization(run: PairedRun, position: int, confidence: float = DEFAULT_CONFIDENCE) -> Interval | None:
+    """Return the share of the callers' time that the calls of one side take, or None without a request rate."""
+    if not run.load.rate_per_s:
+        return None
+    means = [np.mean([each.blocks[position].service_ns for each in rounds]) for rounds in run.rounds_of(position)]
+    return t_interval([math.log(run.load.utilization(float(mean))) for mean in means], confidence).exp()
+
+
+def has_enough_calls(run: PairedRun, position: int, name: Objective) -> bool:
+    """Return whether this side and the baseline have the calls that a percentile must rest on; true for others."""
+    sides = (BASELINE_POSITION, position)
+    return not is_pooled(name) or all(count_calls(run.blocks(side)) >= required_calls(name) for side in sides)
+
+
+def rests_on_enough_calls(run: PairedRun, position: int, name: Objective) -> bool:
+    """Return whether there are enough calls for a percentile, or the sides differ so much that fewer suffice."""
+    if has_enough_calls(run, position, name):
+        return True
+    return bound_side(run, position, name)[1] < bound_side(run, BASELINE_POSITION, name)[0]
+
+
+def bound_side(run: PairedRun, position: int, name: Objective) -> tuple[float, float]:
+    """Return the interval of a percentile of one side, given the number of calls it rests on."""
+    point = FIGURES[name].percentile
+    assert point is not None
+    return bound_percentile(run.blocks(position), point)
+
+
+def check_limit(run: PairedRun, position: int, limit: Limit, confidence: float = DEFAULT_CONFIDENCE) -> LimitCheck:
+    """Return whether one side keeps to a limit, and how certain that is.
+
+    The figure is computed for each launch, and the interval covers how much these values differ. For a percentile that
+    rests on too few calls, the interval covers that uncertainty too.
+    """
+    values = []
+    for rounds in run.rounds_of(position, BASELINE_POSITION):
+        value = compute_pooled(rounds, position, limit.figure)
+        base = compute_pooled(rounds, BASELINE_POSITION, limit.figure) if limit.relative else 1
+        values.append(math.log(value / base))
+    interval = t_interval(values, confidence).exp()
+    low, high = interval.low, interval.high
+    if not has_enough_calls(run, position, limit.figure) and not (limit.relative and position == BASELINE_POSITION):
+        least, most = bound_side(run, position, limit.figure)
+        base_least, base_most = bound_side(run, BASELINE_POSITION, limit.figure) if limit.relative else (1, 1)
+        low, high = min(low, least / base_most), max(high, most / base_least)
+    broken = [limit.excess(end) > 0 for end in (low, high)]
+    return LimitCheck(
+        limit=limit.text,
+        figure=limit.figure,
+        bound=limit.bound,
+        relative=limit.relative,
+        value=interval.estimate,
+        low=low,
+        high=high if math.isfinite(high) else None,
+        kept="no" if all(broken) else "unsure" if any(broken) else "yes",
+    )
+
+
+def summarize(run: PairedRun, position: int) -> Summary:
+    """Return all figures of one side."""
+    blocks, loaded, load = run.blocks(position), run.loaded[position], run.load
+    samples = np.concatenate([block.samples_ns for block in blocks])
+    p50, p90, p95, p99 = (compute_percentile(blocks, point) for point in (50, 90, 95, 99))
+    between = [block.cpu_between_ns for block in blocks if block.cpu_between_ns is not None]
+    service_ns = float(np.mean([block.service_ns for block in blocks]))
+    return Summary(
+        config=run.sides[position].config,
+        p50_ns=p50,
+        p90_ns=p90,
+        p95_ns=p95,
+        p99_ns=p99,
+        mean_ns=float(samples.mean()),
+        calls_per_s=compute_figure("throughput", blocks),
+        cpu_ns_per_call=compute_figure("cpu", blocks),
+        cpu_ns_between_calls=float(np.mean(between)) if between else None,
+        utilization=load.utilization(service_ns) if load.rate_per_s else None,
+        n_calls=count_calls(blocks),
+        load_ns=compute_figure("load-time", blocks, [each.load_ns for each in loaded]),
+        steady_bytes=round(statistics.median(block.memory.steady_bytes for block in blocks)),
+        peak_bytes=max(block.memory.peak_bytes for block in blocks),
+        gpu_bytes=max((block.gpu.used_bytes for block in blocks if block.gpu and block.gpu.used_bytes), default=None),
+        nodes=loaded[-1].nodes,
+        build_s=loaded[-1].build_s,
+        session=loaded[-1],
+    )

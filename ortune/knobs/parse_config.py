@@ -1,0 +1,61 @@
+"""Parses configs that are written as settings: `intra_op_num_threads=1,session.intra_op.allow_spinning=0`."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from ortune.errors import UsageError
+from ortune.knobs import ids
+from ortune.knobs.catalogue import find_knob
+from ortune.knobs.config import CPU, DEFAULT, Config
+from ortune.knobs.knob import PLACES
+from ortune.knobs.providers import chain_of, find_provider
+
+
+def parse_config(text: str) -> Config:
+    """Parse settings, separated by commas.
+
+    Raises:
+        UsageError: A setting is unknown or has no value.
+    """
+    config = DEFAULT
+    # Affinity strings contain commas too: a new setting begins where a name and an equals sign follow.
+    for part in re.split(r",(?=[A-Za-z0-9_.]+=)", text):
+        name, equals, value = part.partition("=")
+        if not equals or not value:
+            raise UsageError(
+                f"{text}: {part!r} is not a setting.", "Write it as {set=intra_op_num_threads=1}.", option="set"
+            )
+        try:
+            config = set_knob(config, name.strip(), value)
+        except UsageError as error:
+            raise UsageError(f"{text}: {error.message}", error.hint, option="set") from None
+    return config
+
+
+def set_knob(config: Config, name: str, value: str) -> Config:
+    """Return the config with one more setting. An option of a provider, or `providers`, adds the provider.
+
+    Raises:
+        UsageError: There is no such knob, or it has no such value.
+    """
+    knob = find_knob(name)
+    if knob.id == ids.PROVIDERS:
+        return with_provider(config, find_provider(value).name)
+    if not knob.is_settable:
+        raise UsageError(f"{knob.id}: ortune cannot set it ({PLACES[knob.where]}).")
+    if knob.provider:
+        config = with_provider(config, knob.provider)
+    return config.with_setting(knob.where, knob.name, knob.parse(value), knob.provider)
+
+
+def with_provider(config: Config, name: str) -> Config:
+    """Return the config for a provider, with the options it already has for any of the chain."""
+    if name in dict(config.providers) and name != CPU:
+        return config
+    known = dict(config.providers)
+    return msgspec.structs.replace(
+        config, providers=tuple((each, known.get(each, options)) for each, options in chain_of(name))
+    )

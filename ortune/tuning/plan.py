@@ -1,0 +1,171 @@
+"""Plans a search: how its budget is split between the stages."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from ortune.compare.block_plan import (
+    MIN_LAUNCHES,
+    Pace,
+    RunPlan,
+    block_wall_s,
+    expected_calls,
+    plan_block,
+    plan_paired_run,
+    required_run_s,
+)
+from ortune.compare.calibrate import Calibration
+from ortune.compare.figures import required_calls
+from ortune.worker import BlockPlan
+from ortune.workload import FIGURES, Goal
+
+USUAL_BUDGET_S = 60.0
+LONGEST_USUAL_BUDGET_S = 600.0
+"""Budget where the user gives none: a minute, or longer where the confirmation needs it."""
+
+CONFIRMATION_SHARE = 0.42
+LARGEST_CONFIRMATION_SHARE = 0.7
+RACING_SHARE = 0.31
+"""Share of the budget for confirmation, which is larger where a percentile needs it; and of the rest, the share for
+racing. Screening gets what is left."""
+
+SHORTEST_CONFIRMATION_SHARE = 0.6
+"""Share of its planned time that confirmation gets at least, if the stages before it took longer than planned."""
+
+MIN_SCREENING_ROUNDS = 3
+MAX_SCREENING_ROUNDS = 12
+ROUNDS_PER_LAUNCH_TIME = 1.0
+"""Rounds of each candidate in screening, and the time they may take as a multiple of a launch's time."""
+
+MAX_FRONT_CANDIDATES = 4
+"""Candidates in the confirmation of a Pareto front: each makes it longer, or the intervals wider."""
+
+MAX_LIVE = 64
+LIVE_MEMORY_SHARE = 0.6
+"""Candidates that are live at the same time, and the share of the free memory that they may take."""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The plan of a search.
+
+    Attributes:
+        block: A block of screening and racing.
+        screening_rounds: Rounds of each candidate in screening: fewer where blocks are long.
+        screening_s: Time for screening.
+        racing_s: Time for racing.
+        confirmation_s: Time for confirmation.
+        confirmation: Size of the confirmation. Its blocks are longer, to show CPU use by others more precisely.
+        confirmation_calls: Calls of each side for which confirmation has time.
+        max_live: Candidates that fit into memory at the same time.
+        launch_s: Time of one launch.
+    """
+
+    block: BlockPlan
+    screening_rounds: int
+    screening_s: float
+    racing_s: float
+    confirmation_s: float
+    confirmation: RunPlan
+    confirmation_calls: int
+    max_live: int
+    launch_s: float
+
+    @property
+    def can_prove(self) -> bool:
+        """Whether the budget allows the smallest confirmation that can prove anything."""
+        return (self.confirmation.launches or 0) >= MIN_LAUNCHES
+
+
+def make_plan(goal: Goal, calibration: Calibration, *, left_s: float, free_bytes: int | None) -> Plan:
+    """Split the time that is left of the budget.
+
+    Args:
+        goal: What the search is for.
+        calibration: Result of the baseline's first blocks.
+        left_s: Time that is left.
+        free_bytes: Memory that may be used, or None if unknown.
+    """
+    pace, launch_s = calibration.pace, calibration.launch_s
+    n_sides = count_sides(goal)
+    needed_s = required_run_s(goal, pace, launch_s, n_sides)
+    confirmation_s = max(CONFIRMATION_SHARE * left_s, min(needed_s, LARGEST_CONFIRMATION_SHARE * left_s))
+    block = plan_block(pace)
+    confirmation = plan_paired_run(confirmation_s, goal, pace, launch_s, n_sides)
+    max_live = MAX_LIVE
+    if calibration.peak_bytes and free_bytes:
+        max_live = max(2, int(LIVE_MEMORY_SHARE * free_bytes / calibration.peak_bytes))
+    return Plan(
+        block=block,
+        screening_rounds=count_screening_rounds(block_wall_s(block, pace), launch_s),
+        screening_s=(left_s - confirmation_s) * (1 - RACING_SHARE),
+        racing_s=(left_s - confirmation_s) * RACING_SHARE,
+        confirmation_s=confirmation_s,
+        confirmation=confirmation,
+        confirmation_calls=expected_calls(confirmation.n_rounds, confirmation.block, pace),
+        max_live=max_live,
+        launch_s=launch_s,
+    )
+
+
+def shorten_confirmation(plan: Plan, goal: Goal, pace: Pace, left_s: float) -> Plan:
+    """Return the plan with a confirmation that fits the time that is left, unless it could then prove nothing."""
+    confirmation_s = max(left_s, SHORTEST_CONFIRMATION_SHARE * plan.confirmation_s)
+    if confirmation_s >= plan.confirmation_s:
+        return plan
+    confirmation = plan_paired_run(confirmation_s, goal, pace, plan.launch_s, count_sides(goal))
+    n_calls = expected_calls(confirmation.n_rounds, confirmation.block, pace)
+    shorter = msgspec.structs.replace(
+        plan, confirmation_s=confirmation_s, confirmation=confirmation, confirmation_calls=n_calls
+    )
+    enough_calls = min(plan.confirmation_calls, max(map(required_calls, goal.figures)))
+    return shorter if shorter.can_prove and n_calls >= enough_calls else plan
+
+
+def count_screening_rounds(block_s: float, launch_s: float) -> int:
+    """Return how many rounds a candidate gets in screening: more where launching it costs more than they do."""
+    return min(max(MIN_SCREENING_ROUNDS, round(ROUNDS_PER_LAUNCH_TIME * launch_s / block_s)), MAX_SCREENING_ROUNDS)
+
+
+def spread_rounds(plan: Plan, n_candidates: int) -> Plan:
+    """Return the plan with as many screening rounds as there is time for, if all candidates are to be screened."""
+    left_s = plan.screening_s / max(n_candidates, 1) - plan.launch_s
+    fitting = int(left_s / (1.25 * (plan.block.duration_ns + plan.block.lead_in_ns) / 1e9))
+    return msgspec.structs.replace(plan, screening_rounds=min(max(fitting, 1), plan.screening_rounds))
+
+
+def count_sides(goal: Goal) -> int:
+    """Return how many sides the confirmation has: two, or more with several objectives."""
+    return 2 if len(goal.objectives) == 1 else 1 + MAX_FRONT_CANDIDATES
+
+
+def usual_budget_s(goal: Goal, pace: Pace, launch_s: float) -> float:
+    """Return the budget where the user gives none: a minute, or what the search needs up to ten minutes."""
+    return min(max(USUAL_BUDGET_S, required_budget_s(goal, pace, launch_s)), LONGEST_USUAL_BUDGET_S)
+
+
+def required_budget_s(goal: Goal, pace: Pace, launch_s: float) -> float:
+    """Return the smallest budget, in steps of ten seconds, whose confirmation has the rounds and the calls it needs."""
+    # A tenth more, for calibrating and for rounding down to whole rounds.
+    needed_s = 1.1 * required_run_s(goal, pace, launch_s, count_sides(goal)) / LARGEST_CONFIRMATION_SHARE
+    return 10.0 * math.ceil(needed_s / 10)
+
+
+def warn_of_few_calls(goal: Goal, plan: Plan, pace: Pace) -> str:
+    """Return a warning if the budget has no room for the calls that a percentile needs; else an empty text."""
+    lacking = [name for name in goal.figures if required_calls(name) > plan.confirmation_calls]
+    if not lacking or not plan.can_prove:
+        return ""
+    name = max(lacking, key=required_calls)
+    lower = [
+        figure.name
+        for figure in FIGURES.values()
+        if figure.percentile and required_calls(figure.name) <= plan.confirmation_calls
+    ]
+    advice = f"a budget of {required_budget_s(goal, pace, plan.launch_s):.0f} s"
+    advice += f", or {lower[-1]} as the objective" if lower and goal.figures == (name,) else ""
+    return (
+        f"{name} needs {required_calls(name)} calls of each side, and this budget has room for "
+        f"{plan.confirmation_calls}: only a large difference can be proven. To prove a smaller one, choose {advice}."
+    )

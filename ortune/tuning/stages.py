@@ -1,0 +1,292 @@
+"""Runs a search from calibration to verdict: screening, racing, confirmation."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import msgspec
+import optuna
+
+from ortune.compare.comparison import Comparison, Row
+from ortune.compare.figures import is_pooled
+from ortune.compare.limits import kept_all, worst_excess
+from ortune.compare.open import OpenComparison
+from ortune.compare.paired_run import PairedRun
+from ortune.errors import BackgroundLoadError
+from ortune.knobs import Config, SearchSpace
+from ortune.record.schema import BestSoFar, Closest, Verdict
+from ortune.tuning.confirmation import confirm
+from ortune.tuning.front import confirm_front, judge_front
+from ortune.tuning.outcome import Observe, Outcome
+from ortune.tuning.plan import make_plan, shorten_confirmation, spread_rounds, usual_budget_s, warn_of_few_calls
+from ortune.tuning.racing import run_racing
+from ortune.tuning.results import CandidateResult
+from ortune.tuning.sampler import make_sampler
+from ortune.tuning.screening import run_screening
+from ortune.tuning.state import SearchState
+from ortune.tuning.strategy import StrategyName
+from ortune.tuning.study import open_study
+from ortune.tuning.verdict import judge_confirmation
+from ortune.workload import Goal
+
+AS_GOOD = 0.005
+"""Candidates within this log-ratio of the best of racing count as equally good."""
+
+CLEARANCE = 0.03
+"""Log-ratio below a limit from which on a candidate clearly keeps to it."""
+
+LONGEST_RACING = 2.0
+"""How many times its planned time racing may take if screening ended early."""
+
+MIN_CONFIRMATION = 0.5
+"""Share of the planned time that must be left for another confirmation."""
+
+
+class SearchSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of a search.
+
+    Attributes:
+        budget_s: Wall time from start to verdict; None for what the model and the objective need.
+        n_trials: Candidates to screen at most, or None.
+        strategy: The order in which candidates are screened.
+        hints: Configs to screen early: the best of earlier searches.
+        study_path: File for Optuna's study, or None to keep it in memory.
+    """
+
+    budget_s: float | None = None
+    n_trials: int | None = None
+    strategy: StrategyName = "adaptive"
+    hints: tuple[Config, ...] = ()
+    study_path: Path | None = None
+
+
+class _Confirmed:
+    """What confirmation has shown so far.
+
+    Attributes:
+        comparison: The last comparison, or None.
+        run: With several objectives: the run behind it.
+        finalists: Candidates that were compared with the baseline.
+        drift: The speedup of the last of them in racing divided by that in confirmation, or None.
+    """
+
+    def __init__(self) -> None:
+        self.comparison: Comparison | None = None
+        self.run: PairedRun | None = None
+        self.finalists: list[CandidateResult] = []
+        self.drift: float | None = None
+
+
+def run_search(
+    space: SearchSpace,
+    opened: OpenComparison,
+    settings: SearchSettings,
+    observe: Observe = lambda progress: None,
+) -> Outcome:
+    """Find the best candidate and prove that it is better than the baseline, or find that none is.
+
+    A search that the user interrupts, or whose background load ends, returns what it knows so far.
+
+    Args:
+        space: What may be tried.
+        opened: The comparison, whose baseline is that of the space.
+        settings: Settings of the search.
+        observe: Called with the progress, between blocks.
+
+    Raises:
+        MeasureError: The baseline cannot be measured.
+        UsageError: The study's file cannot be used.
+    """
+    goal, runner, calibration = opened.goal, opened.runner, opened.calibration
+    study = open_study(settings.study_path, make_sampler(settings.strategy, space, opened.seed), len(goal.objectives))
+    budget_s = settings.budget_s or usual_budget_s(goal, calibration.pace, calibration.launch_s)
+    end_s = opened.start_s + budget_s
+    plan = make_plan(goal, calibration, left_s=end_s - runner.now_s(), free_bytes=opened.free_bytes)
+    if settings.strategy == "exhaustive":
+        plan = spread_rounds(plan, len(space.candidates) - 1)
+    state = SearchState(
+        opened,
+        space=space,
+        plan=plan,
+        end_s=end_s,
+        observe=observe,
+        n_trials=settings.n_trials,
+        strategy=settings.strategy,
+        hints=settings.hints,
+    )
+    if warning := warn_of_few_calls(goal, plan, calibration.pace):
+        state.add_note(warning)
+    confirmed = _Confirmed()
+    interrupted = ""
+    try:
+        run_stages(state, study, opened, confirmed)
+    except KeyboardInterrupt:
+        interrupted = "the search was interrupted before anything was proven"
+    except BackgroundLoadError as error:
+        interrupted = error.message
+    return conclude(state, confirmed, interrupted, budget_s=budget_s, deterministic=opened.deterministic)
+
+
+def run_stages(state: SearchState, study: optuna.Study, opened: OpenComparison, confirmed: _Confirmed) -> None:
+    """Run screening, racing and confirmation."""
+    run_screening(state, study)
+    if len(state.results.rank()) > 1:
+        left_s = state.end_s - state.plan.confirmation_s - state.now_s()
+        run_racing(state, min(max(left_s, 0.0), LONGEST_RACING * state.plan.racing_s))
+    ranked = rank_finalists(state)
+    if len(state.goal.objectives) > 1:
+        if ranked:
+            confirmed.run, confirmed.comparison = confirm_front(state, ranked)
+        return
+    left_s = state.end_s - state.now_s()
+    state.plan = shorten_confirmation(state.plan, state.goal, opened.calibration.pace, left_s)
+    for finalist in ranked:
+        racing_log_ratio = finalist.log_ratio
+        comparison = confirm(state, finalist)
+        confirmed.comparison = comparison
+        confirmed.finalists.append(finalist)
+        row = comparison.rows[1]
+        # Racing sees a lower percentile than confirmation, so the two cannot be compared.
+        if row.speedup and racing_log_ratio is not None and not is_pooled(state.goal.objective):
+            confirmed.drift = round(math.exp(-racing_log_ratio) / row.speedup.estimate, 4)
+        is_rejected = row.failure is not None or (row.speedup is not None and kept_all(row.limits) == "no")
+        if not is_rejected or state.now_s() + MIN_CONFIRMATION * state.plan.confirmation_s > state.end_s:
+            break
+
+
+def rank_finalists(state: SearchState) -> list[CandidateResult]:
+    """Return the candidates in the order in which they are confirmed: those that raced first.
+
+    Of those that are as good as the best, the one with the fewest settings comes first: a setting that makes no
+    difference here may do harm elsewhere.
+    """
+    ranked = state.results.rank()
+    raced = [result for result in ranked if result.stage != "screening"]
+    rest = [result for result in ranked if result.stage == "screening"]
+    if len(state.goal.objectives) > 1:
+        return raced or rest
+    if not raced:
+        return rest
+    # Candidates that clearly keep to the limits come first: a confirmation near a limit may prove nothing.
+    raced.sort(key=lambda result: (result.excess, is_near_limit(result)))
+    first = raced[0]
+    best = first.log_ratio or 0.0
+    alike = [
+        result
+        for result in raced
+        if (result.log_ratio or 0.0) <= best + AS_GOOD
+        and result.excess <= first.excess
+        and is_near_limit(result) <= is_near_limit(first)
+    ]
+    alike.sort(key=lambda result: (len(result.candidate.config.settings), result.log_ratio, result.number))
+    return [*alike, *(result for result in raced if result not in alike), *rest]
+
+
+def is_near_limit(result: CandidateResult) -> bool:
+    """Return whether a candidate is so close to a limit that confirmation may not show whether it keeps to it."""
+    return max(result.excesses, default=-math.inf) > -CLEARANCE
+
+
+def conclude(
+    state: SearchState, confirmed: _Confirmed, interrupted: str, *, budget_s: float, deterministic: bool
+) -> Outcome:
+    """Return the outcome. It recommends the baseline unless another config is proven to be better.
+
+    Args:
+        state: The search.
+        confirmed: What confirmation has shown.
+        interrupted: Why the search was interrupted; empty if it was not.
+        budget_s: Its budget.
+        deterministic: Whether the baseline's outputs are the same in each run.
+    """
+    comparison = confirmed.comparison
+    contended = comparison is not None and comparison.noise.regime == "contended"
+    verdict, reason = explain_no_confirmation(state)
+    outcome = Outcome(
+        verdict="inconclusive" if interrupted else verdict,
+        reason=interrupted or reason,
+        config=state.space.base,
+        best_so_far=find_best_so_far(state) if interrupted else None,
+        interrupted=bool(interrupted),
+        budget_s=budget_s,
+        noise=state.runner.describe_noise(contended=contended, drift=confirmed.drift),
+        trials=state.results.trials(),
+        rounds=tuple(state.results.rounds),
+        n_candidates=len(state.candidates),
+        stages=tuple(state.stages),
+        deterministic=deterministic,
+        ended_early=state.ended_early,
+    )
+    if interrupted or comparison is None:
+        return outcome
+    if confirmed.run:
+        return conclude_front(outcome, state.goal, confirmed.run, comparison)
+    if comparison.rows[1].failure:
+        return msgspec.structs.replace(
+            outcome, verdict="inconclusive", reason="the best candidate failed in confirmation"
+        )
+    if comparison.rows[1].speedup is None:
+        return outcome
+    others_left = any(
+        result not in confirmed.finalists and not result.excess and (result.log_ratio or 0.0) < 0
+        for result in rank_finalists(state)
+    )
+    return conclude_winner(outcome, state.goal, comparison, others_left=others_left)
+
+
+def conclude_winner(outcome: Outcome, goal: Goal, comparison: Comparison, *, others_left: bool) -> Outcome:
+    """Return the outcome of a candidate that was compared with the baseline."""
+    baseline, candidate = comparison.rows
+    verdict, reason = judge_confirmation(goal, comparison, others_left=others_left)
+    return msgspec.structs.replace(
+        outcome,
+        verdict=verdict,
+        reason=reason,
+        config=candidate.config if verdict in {"faster", "within_limits"} else baseline.config,
+        speedup=candidate.speedup,
+        baseline=baseline.summary,
+        winner=candidate.summary,
+        limits=candidate.limits,
+        baseline_limits=baseline.limits,
+        closest=find_closest(goal, [candidate, baseline]) if verdict == "infeasible" else None,
+    )
+
+
+def conclude_front(outcome: Outcome, goal: Goal, run: PairedRun, comparison: Comparison) -> Outcome:
+    """Return the outcome of several candidates that were compared with the baseline in several objectives."""
+    verdict, reason, front = judge_front(goal, run, comparison)
+    recommended = [point.summary.config for point in front if point.recommended]
+    return msgspec.structs.replace(
+        outcome,
+        verdict=verdict,
+        reason=reason,
+        front=front,
+        closest=find_closest(goal, comparison.rows) if verdict == "infeasible" else None,
+        baseline=comparison.baseline.summary if front else None,
+        config=recommended[0] if recommended else comparison.baseline.config,
+    )
+
+
+def explain_no_confirmation(state: SearchState) -> tuple[Verdict, str]:
+    """Return verdict and reason for a search without a confirmation that can be judged."""
+    if len(state.candidates) == 1:
+        return "default_is_best", "there is nothing else to try on this host"
+    tried = [result for result in state.results if result is not state.baseline]
+    if tried and all(result.failure for result in tried):
+        return "default_is_best", f"none of the {len(tried)} other candidates works on this host"
+    return "inconclusive", "the budget is too small for a confirmation that could prove anything: use a larger one"
+
+
+def find_closest(goal: Goal, rows: tuple[Row, ...] | list[Row]) -> Closest:
+    """Return the side that comes closest to keeping to all limits."""
+    row = min((row for row in rows if not row.failure), key=lambda row: worst_excess(goal, row.limits))
+    return Closest(config=row.config, limits=row.limits)
+
+
+def find_best_so_far(state: SearchState) -> BestSoFar | None:
+    """Return the best candidate of an interrupted search, or None if nothing was measured yet."""
+    for result in rank_finalists(state):
+        if result.log_ratio is not None:
+            return BestSoFar(config=result.candidate.config, speedup=round(math.exp(-result.log_ratio), 4))
+    return None
