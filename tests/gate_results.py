@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from ortune.compare.results import Noise
 
 from ortune.compare.interval import Interval
-from ortune.compare.results import Noise
 from ortune.gate.results import Blocks, Decision, Finding, GateError, GateResult, SideResult
 from ortune.host import HostClass, read_host
 from ortune.knobs import Config

@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from ortune.compare.results import Stage
 from rich.console import Console
 
 from ortune.compare.interval import Interval
-from ortune.compare.results import Stage
 from ortune.console.progress import SearchProgress
 from ortune.console.verdict import format_gain, show_verdict
 from ortune.console.warnings import (

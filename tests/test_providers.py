@@ -15,7 +15,6 @@ import msgspec
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from ortune.tuning.request import choose_providers
 
 from ortune.errors import UsageError
 from ortune.knobs import CPU, DEFAULT, KNOBS, Config, SearchSpace, SpaceOptions, build_space
@@ -23,7 +22,7 @@ from ortune.knobs.config import alias_of
 from ortune.knobs.providers import PROVIDERS, chain_of, find_provider
 from ortune.model import read_model
 from ortune.record.files import read_record, read_trials
-from ortune.tuning.request import choose_providers
+from ortune.tuning.prepare import choose_providers
 from ortune.worker import Failure, SessionInfo
 from ortune.worker.executor import ProcessExecutor, launch_reference
 from ortune.worker.gpu import GpuReader, find_physical_number
@@ -194,7 +193,7 @@ class TestDetection:
         assert done.stdout.strip() == "False"
 
     def test_no_library_of_a_provider_comes_into_this_process(self) -> None:
-        code = "import ortune.tuning.request as t, sys; t.choose_providers(None); print('onnxruntime' in sys.modules)"
+        code = "import ortune.tuning.prepare as t, sys; t.choose_providers(None); print('onnxruntime' in sys.modules)"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == "False"
 

@@ -15,13 +15,14 @@ import msgspec
 import numpy as np
 import psutil
 import pytest
-from ortune.tuning.request import SearchRequest, prepare, search
 
 from ortune.errors import InputsError
 from ortune.knobs import DEFAULT, Config
 from ortune.model import read_model
 from ortune.record.files import read_trials
 from ortune.record.schema import SCHEMA, Record
+from ortune.tuning.prepare import SearchRequest, prepare
+from ortune.tuning.search import search
 from ortune.worker import Block, BlockPlan, Failure, LiveCandidate, cpu, readback
 from ortune.worker.cpu import busy_ns, foreign_share, read_memory, tick_ns
 from ortune.worker.executor import WORKER_COMMAND, ProcessExecutor, launch_reference

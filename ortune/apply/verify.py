@@ -10,7 +10,7 @@ import msgspec
 
 from ortune.apply.fit import Mismatch, find_mismatches
 from ortune.compare.bench import BenchResult, Observe, bench
-from ortune.compare.comparison import Row, Speedup
+from ortune.compare.comparison import Comparison, Row, Speedup
 from ortune.compare.limits import is_overloaded, kept_all, name_limits
 from ortune.compare.open import ComparisonSetup, prepare_comparison
 from ortune.compare.paired_run import Side
@@ -136,7 +136,7 @@ def verify(
     )
 
 
-def judge_comparison(record: Record, comparison: BenchResult, recorded: Speedup | None) -> tuple[Answer, str]:
+def judge_comparison(record: Record, comparison: Comparison, recorded: Speedup | None) -> tuple[Answer, str]:
     """Return whether the recorded gain holds, and why."""
     row = comparison.rows[1]
     if row.failure:
@@ -153,7 +153,7 @@ def judge_comparison(record: Record, comparison: BenchResult, recorded: Speedup 
     return answer, reason
 
 
-def judge_gain(row: Row, comparison: BenchResult, recorded: Speedup | None) -> tuple[Answer, str]:
+def judge_gain(row: Row, comparison: Comparison, recorded: Speedup | None) -> tuple[Answer, str]:
     """Return whether the gain holds, apart from limits."""
     sides = [each.summary for each in comparison.rows if each.summary]
     if any(map(is_overloaded, sides)):
