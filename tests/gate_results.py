@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from ortune.compare.results import Noise
 
+from ortune.compare.comparison import Noise
 from ortune.compare.interval import Interval
 from ortune.gate.results import Blocks, Decision, Finding, GateError, GateResult, SideResult
 from ortune.host import HostClass, read_host

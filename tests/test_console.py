@@ -9,10 +9,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from ortune.compare.results import Stage
 from rich.console import Console
 
+from ortune.compare.comparison import Stage
 from ortune.compare.interval import Interval
+from ortune.console.apply import show_config
 from ortune.console.progress import SearchProgress
 from ortune.console.verdict import format_gain, show_verdict
 from ortune.console.warnings import (
@@ -151,12 +152,46 @@ class TestVerdict:
             "next ortune apply 'my config.json' models/tiny_cnn.onnx",
         ]
 
+    def test_a_base_that_is_kept_is_not_to_be_applied(self) -> None:
+        file = io.StringIO()
+        fixed = Config(session_options={"intra_op_num_threads": 4})
+        show_verdict(Console(file=file), msgspec.structs.replace(SERVER, config=fixed, base=fixed), Path("c.json"))
+        assert "ortune apply" not in file.getvalue()
+
     @pytest.mark.parametrize("width", [45, 80, 200])
     def test_it_fits_the_terminal(self, width: int) -> None:
         file = io.StringIO()
         show_verdict(Console(file=file, width=width), SERVER, Path("c.json"))
         assert "…" not in file.getvalue()
         assert all(len(line) <= width for line in file.getvalue().splitlines())
+
+
+class TestApply:
+    ONE_THREAD = Config(session_options={"intra_op_num_threads": 1})
+
+    def show(self, record: Record) -> str:
+        file = io.StringIO()
+        show_config(Console(file=file, width=100), record)
+        return " ".join(file.getvalue().split())
+
+    def test_a_gain(self) -> None:
+        record = msgspec.structs.replace(change_evidence(SERVER, verdict="faster"), config=self.ONE_THREAD)
+        text = self.show(record)
+        assert text.startswith("1 setting for models/tiny_cnn.onnx: 58.0x [50.9, 66.0] in cpu when the record was made")
+        assert text.endswith("setting default tuned intra_op_num_threads 0 1")
+
+    def test_the_default(self) -> None:
+        text = self.show(SERVER)
+        assert text.startswith("The record recommends ONNX Runtime's default. The best candidate is too near")
+        assert "setting default" not in text
+
+    def test_a_fixed_base_is_not_shown_as_a_gain(self) -> None:
+        """The speedup in the evidence belongs to a candidate that is not recommended."""
+        fixed = Config(session_options={"intra_op_num_threads": 4})
+        text = self.show(msgspec.structs.replace(SERVER, config=fixed, base=fixed))
+        assert text.startswith("The record recommends the default with intra threads=4.")
+        assert "58.0x" not in text
+        assert "intra_op_num_threads 0 4" in text
 
 
 class TestWarnings:
@@ -197,6 +232,8 @@ class TestWarnings:
         assert warn_failures(3, 30, ["wrong_output", "crash", "crash"]) == (
             "3 of 30 candidates failed (crash, wrong output)."
         )
+        text = warn_failures(1, 30, ["crash"], "tuned.trials.jsonl.gz")
+        assert text == "1 of 30 candidates failed (crash). See tuned.trials.jsonl.gz for their messages."
 
 
 class TestProgress:

@@ -15,9 +15,9 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ortune.compare.results import Speedup
 
 import ortune
+from ortune.compare.comparison import Speedup
 from ortune.errors import RecordError, UsageError, spell_as_flag
 from ortune.knobs import Config
 from ortune.record.files import (

@@ -15,7 +15,7 @@ from rich.console import Console
 from ortune.console.gate import GateScreen, draw_finding, draw_interval
 from ortune.console.report import show_history
 from ortune.errors import RecordError, UsageError
-from ortune.gate.decision import find
+from ortune.gate.decision import judge_objective
 from ortune.gate.reporters.github import render_annotations
 from ortune.gate.reporters.history import HistoryEntry, append_history, make_entry, read_history
 from ortune.gate.reporters.junit import render_junit
@@ -62,7 +62,7 @@ class TestMessages:
     def test_throughput_is_reported_as_a_cost(self) -> None:
         """If head serves less, the ratio of costs is above 1. That must not look like a gain."""
         launches = [[math.log(1.7) + noise] * 4 for noise in (-0.002, 0.001, 0.0, 0.002, -0.001)]
-        slower = find("throughput", launches, 1.03, confidence=0.99)
+        slower = judge_objective("throughput", launches, 1.03, confidence=0.99)
         assert describe_finding(slower).startswith("1/throughput +70.0%")
         assert draw_finding(slower).plain.strip().startswith("1/throughput")
 

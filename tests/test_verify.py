@@ -14,7 +14,6 @@ from ortune.apply.verify import (
     judge_speedup,
     prepare_verification,
     recorded_inputs,
-    recorded_speedup,
     verify,
 )
 from ortune.compare.comparison import Comparison, LimitCheck, Row, Speedup
@@ -102,7 +101,7 @@ def test_a_default_has_no_gain_to_verify() -> None:
 
 
 def test_the_claim_is_that_of_the_config() -> None:
-    assert recorded_speedup(here(gain=1.5)) == speedup(1.5, 1.5, 1.5)
+    assert here(gain=1.5).gain == speedup(1.5, 1.5, 1.5)
 
 
 class TestVerdict:
@@ -134,7 +133,7 @@ class TestVerdict:
             limits=(check,) if kept else (),
         )
         comparison = Comparison(objective="p50", rows=(baseline, tuned), calls_needed=50, noise=evidence.noise)
-        return judge_comparison(record, comparison, recorded_speedup(record))
+        return judge_comparison(record, comparison, record.gain)
 
     def test_a_gain_that_is_left_holds(self) -> None:
         assert self.judge(here()) == ("holds", "at least half of the recorded gain is left")

@@ -11,10 +11,9 @@ import re
 from pathlib import Path
 
 import msgspec
-from ortune.compare.results import Stage
-from ortune.tuning.request import PreparedSearch, SearchRequest, prepare, search
 from rich.console import Console
 
+from ortune.compare.comparison import Stage
 from ortune.compare.interval import Interval
 from ortune.console.progress import SearchProgress
 from ortune.console.search import show_search
@@ -23,6 +22,8 @@ from ortune.host import Host
 from ortune.knobs import Candidate, Config, SpaceOptions, build_space
 from ortune.record.files import path_of_trials, read_record
 from ortune.tuning.outcome import Progress
+from ortune.tuning.prepare import PreparedSearch, SearchRequest, prepare
+from ortune.tuning.search import search
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent

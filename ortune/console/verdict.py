@@ -29,6 +29,7 @@ from ortune.console.warnings import (
 )
 from ortune.console.widgets import (
     LIMIT_STATES,
+    format_baseline,
     format_bytes,
     format_count,
     format_duration,
@@ -104,7 +105,7 @@ def show_output(console: Console, record: Record, output: Path, kept: Path | Non
         grid.add_row("trials", escape(record.search.trials.file))
     if kept is not None:
         grid.add_row("kept", f"{escape(str(kept))}  [dim]the previous record, which proves more[/]")
-    if not record.config.is_default:
+    if record.config != record.base:
         command = f"ortune apply {shlex.quote(str(output))} {shlex.quote(record.model.path)}"
         grid.add_row("next", f"[bold]{escape(command)}[/]")
     console.print(grid)
@@ -113,7 +114,7 @@ def show_output(console: Console, record: Record, output: Path, kept: Path | Non
 def format_headline(record: Record) -> str:
     """Return the verdict in a line, as markup."""
     evidence = record.evidence
-    base = format_baseline(record)
+    base = escape(format_baseline(record.base))
     match evidence.verdict:
         case "faster":
             estimate = evidence.speedup.estimate if evidence.speedup else 1.0
@@ -139,12 +140,6 @@ def needs_reason(record: Record) -> bool:
     if evidence.verdict in {"faster", "trade_off"}:
         return evidence.baseline is not None and is_overloaded(evidence.baseline)
     return not (evidence.verdict == "inconclusive" and record.search.interrupted)
-
-
-def format_baseline(record: Record) -> str:
-    """Return the name of what the candidates were compared with."""
-    base = record.base
-    return "ONNX Runtime's default" if base.is_default else f"the default with {escape(describe(base))}"
 
 
 def is_recommended(record: Record) -> bool:
@@ -239,7 +234,8 @@ def find_warnings(record: Record) -> list[str]:
     if noise.drift is not None and not 1 / NOTABLE_DRIFT < noise.drift < NOTABLE_DRIFT:
         warnings.append(warn_disagreement(noise.drift))
     if failed := record.search.failed:
-        warnings.append(warn_failures(sum(failed.values()), record.search.n_tried, failed))
+        trials = record.search.trials.file if record.search.trials else ""
+        warnings.append(warn_failures(sum(failed.values()), record.search.n_tried, failed, trials))
     return warnings
 
 

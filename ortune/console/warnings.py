@@ -98,16 +98,18 @@ def warn_unstable_outputs() -> str:
     return "The model's outputs differ from run to run, so only their types and shapes were compared."
 
 
-def warn_failures(n_failed: int, n_tried: int, kinds: Iterable[str]) -> str:
+def warn_failures(n_failed: int, n_tried: int, kinds: Iterable[str], trials: str = "") -> str:
     """Return that candidates failed.
 
     Args:
         n_failed: Number of candidates that failed.
         n_tried: Number of all candidates, without the baseline.
         kinds: Kinds of their failures, as in `Failure.kind`.
+        trials: File with the messages of the failures, if any.
     """
     named = ", ".join(sorted({kind.replace("_", " ") for kind in kinds}))
-    return f"{n_failed} of {format_count(n_tried, 'candidate')} failed ({named})."
+    where = f" See {trials} for their messages." if trials else ""
+    return f"{n_failed} of {format_count(n_tried, 'candidate')} failed ({named}).{where}"
 
 
 def warn_other_data(origins: Sequence[str]) -> str:
