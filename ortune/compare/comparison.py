@@ -33,8 +33,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         peak_bytes: Largest resident memory.
         gpu_bytes: Memory in use on the GPU; None without a GPU, or where it cannot be read.
         nodes: Number of nodes that each execution provider got; empty for the CPU alone.
-        build_s: Time that the execution provider took to compile the model; None where it does not compile.
-        session: What took effect, read back from the session. None in a record; its trials file has it.
+        build_s: Time that the execution provider took to compile the model; None if it does not compile.
+        session: What took effect, read back from the session. None in a record, whose trials file has it.
     """
 
     config: Config = DEFAULT

@@ -31,8 +31,9 @@ def add_subject(grid: Table, setup: ComparisonSetup) -> None:
     add_load(grid, setup.goal.load, setup.feed)
     if setup.beside:
         grid.add_row("background", escape(setup.beside))
-    if not setup.base.is_default:
-        grid.add_row("fixed", f"{escape(describe(setup.base))}  [dim]in every candidate and in the baseline[/]")
+    base = setup.base
+    if not base.is_default:
+        grid.add_row("fixed", f"{escape(describe(base))}  [dim]in every candidate and in the baseline[/]")
 
 
 def add_model(grid: Table, model: ModelInfo) -> None:

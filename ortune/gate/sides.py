@@ -84,7 +84,7 @@ def read_side(text: str) -> NamedSide:
 
 
 def _read_config(path: str, model: str) -> tuple[Record, str]:
-    """Return the record of a file, and where it was read. Of a bundle for several models, return that for the model."""
+    """Return the record of a file; of a bundle for several models, the one for the model."""
     records = read_sourced([path])
     has_several_models = len({each.record.model.digest for each in records}) > 1
     choice = select_record(records, Wanted(any_host=True), model if model and has_several_models else None)

@@ -21,12 +21,11 @@ def make_record(prepared: PreparedSearch, outcome: Outcome, runtime: Runtime, st
     """Return the record of a search, with rounded figures.
 
     Args:
-        prepared: The search.
+        prepared: What was searched for.
         outcome: What was found.
         runtime: The software of the workers.
         started: When the search began, in ISO 8601 with the time zone.
     """
-    request = prepared.request
     summary = summarize_trials(outcome.trials)
     return round_record(
         Record(
@@ -42,7 +41,7 @@ def make_record(prepared: PreparedSearch, outcome: Outcome, runtime: Runtime, st
                 started=started,
                 budget_s=outcome.budget_s,
                 seed=prepared.seed,
-                strategy=request.strategy,
+                strategy=prepared.request.strategy,
                 hints=len(prepared.hints),
                 interrupted=outcome.interrupted,
                 ended_early=outcome.ended_early,

@@ -141,13 +141,18 @@ class CandidateResult:
 
 
 class Results:
-    """Results of all candidates that were tried, by config."""
+    """Results of all candidates that were tried, by config.
+
+    Attributes:
+        goal: What the search is for.
+        rounds: All rounds, as the trials file holds them.
+    """
 
     def __init__(self, goal: Goal) -> None:
         self.goal = goal
+        self.rounds: list[TrialRound] = []
         self._keeps_blocks = any(is_pooled(name) for name in goal.figures)
         self._results: dict[str, CandidateResult] = {}
-        self.rounds: list[TrialRound] = []
 
     def __contains__(self, candidate: Candidate) -> bool:
         return candidate.config.key in self._results
@@ -171,8 +176,8 @@ class Results:
         Raises:
             MeasureError: The baseline failed.
         """
-        baseline = measured.blocks.get(BASELINE_POSITION)
         self.rounds.append(self._describe_round(results, measured))
+        baseline = measured.blocks.get(BASELINE_POSITION)
         for position, block in measured.blocks.items():
             result = results[position]
             result.n_blocks += 1
@@ -195,7 +200,7 @@ class Results:
             results[position].failure = failure
 
     def _describe_round(self, results: list[CandidateResult], measured: Round) -> TrialRound:
-        """Return a round as it is written to the trials file."""
+        """Return a round as the trials file holds it."""
         return TrialRound(
             stage=results[-1].stage,
             values={
