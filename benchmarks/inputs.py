@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from models.build import options
+from models.build import find_search_options
 from ortune.options import parse_shapes
 
 
 def shapes_of(name: str) -> dict[str, tuple[int, ...]]:
     """Return the shapes that the manifest gives for a model, by input."""
-    return parse_shapes([text for text in options(name) if text != "--shape"])
+    return parse_shapes([text for text in find_search_options(name) if text != "--shape"])

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.host import describe_host
-from models.build import build, options
+from models.build import build, find_search_options
 
 HOG = "sh -c 'while :; do :; done'"
 
@@ -133,7 +133,16 @@ def search(case: Case, name: str, seed: int) -> Row | None:
     with cpu_quota(case.quota) as prefix, tempfile.TemporaryDirectory() as folder:
         if prefix is None:
             return None
-        command = [sys.executable, "-P", "-m", "ortune", "search", build(name), *options(name), *case.arguments]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "ortune",
+            "search",
+            build(name),
+            *find_search_options(name),
+            *case.arguments,
+        ]
         done = subprocess.run(
             [*prefix, *map(str, command), "-o", f"{folder}/c.json", "--seed", str(seed), "--json"],
             capture_output=True,

@@ -151,7 +151,7 @@ def main() -> None:
         for stage in record.search.stages:
             share = stage.inference_s / stage.wall_s
             print(f"{name:16} {stage.stage:6} {stage.wall_s:5.1f} s, {share:.0%} of it inside inference")
-        print(f"{name:16} {len(record.search.trials) - 1} candidates screened")
+        print(f"{name:16} {record.search.n_tried} candidates screened")
 
 
 if __name__ == "__main__":

@@ -241,7 +241,7 @@ def replay_many(job: tuple[str, str, float, range]) -> list[Row]:
         return [replay(name, method, budget_s, seed) for seed in seeds]
 
 
-def summarise(rows: list[Row]) -> Row:
+def summarize(rows: list[Row]) -> Row:
     """Return the figures of some searches."""
     regrets = np.array([row["regret"] for row in rows])
     covered = [row["covered"] for row in rows if "covered" in row]
@@ -289,14 +289,14 @@ def groups(rows: list[Row]) -> Iterator[tuple[str, list[Row]]]:
         yield name, [row for row in rows if (row["landscape"] in recorded) == is_recorded]
 
 
-def summarise_all(rows: list[Row]) -> list[Row]:
+def summarize_all(rows: list[Row]) -> list[Row]:
     """Return the figures of each landscape, budget and method, and of all recorded and all synthetic landscapes."""
     summaries = []
     for name, members in groups(rows):
         pairs = {(row["budget_s"], row["method"]) for row in members}
         for budget_s, method in sorted(pairs, key=lambda pair: (pair[0], order(pair[1]))):
             chosen = [row for row in members if row["method"] == method and row["budget_s"] == budget_s]
-            summaries.append({"landscape": name, "method": method, "budget_s": budget_s, **summarise(chosen)})
+            summaries.append({"landscape": name, "method": method, "budget_s": budget_s, **summarize(chosen)})
     return summaries
 
 
@@ -368,7 +368,7 @@ def main() -> None:
         summaries = join([json.loads(path.read_text()) for path in arguments.join])
     else:
         rows = replay_all(arguments)
-        summaries = summarise_all(rows)
+        summaries = summarize_all(rows)
         if arguments.picks:
             write_picks(rows, arguments.picks)
     show(summaries)

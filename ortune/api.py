@@ -10,6 +10,7 @@ import inspect
 import textwrap
 from collections.abc import Callable
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ortune.errors import spell_in_python, spell_options
@@ -164,8 +165,10 @@ def verify(
 
     request = make_request(VerifyRequest, {"config": config, "model": model, **options})
     wanted = Wanted(load=request.given_load, pick=request.pick, any_host=request.any_host)
-    records = (Sourced(record=config, source="the record"),) if isinstance(config, Record) else read_sourced([config])
-    record = select_record(records, wanted, model).record
+    records = (
+        (Sourced(record=config, source="the record"),) if isinstance(config, Record) else read_sourced([Path(config)])
+    )
+    record = select_record(records, wanted, request.model).record
     return run(record, prepare_verification(record, request), progress or ignore, budget_s=request.budget)
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and `docker stop`: when they may strike, and when they must wait."""
+"""Handling of Ctrl-C and `docker stop`."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from types import FrameType
 
 
 def end_at_once() -> None:
-    """Let Ctrl-C end this process without a word, as long as there is nothing to clean up.
+    """Let Ctrl-C end this process silently, while there is nothing to clean up.
 
-    Raised as an exception in the middle of an import, it comes out as whatever the imported module makes of it.
+    A KeyboardInterrupt during an import may be caught by the imported module, or turned into another exception.
     """
-    if (
-        signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    ):  # not where it is ignored, as in a script's background
+    # Shells ignore SIGINT in background processes of a script. Leave it ignored there.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def raise_interrupts() -> None:
-    """Make Ctrl-C raise KeyboardInterrupt again, and SIGTERM, as `docker stop` sends it, do the same."""
+    """Make Ctrl-C raise KeyboardInterrupt again, and SIGTERM as well, which `docker stop` sends."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _interrupt)
@@ -34,10 +33,10 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Tell whether an exception is an interrupt, or one in disguise.
+    """Return whether an exception is, or was caused by, a KeyboardInterrupt.
 
-    Python 3.11 turns what is raised in `__set_name__`, and any version what is raised in a callback, into a
-    RuntimeError with the cause attached.
+    If `__set_name__` raises one, Python 3.11 raises a RuntimeError with it as the cause. So do callbacks from C in any
+    version.
     """
     cause: BaseException | None = error
     while cause is not None:
@@ -49,10 +48,11 @@ def is_interrupt(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Hold interrupts back until the end of a step that must be done whole, such as starting a process."""
+    """Delay interrupts until the end of a step that must not be interrupted, such as starting a process."""
     previous = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(previous):
-        yield  # signals strike the main thread alone; with no handler in Python there is nothing to hold back
+        # Only the main thread is interrupted. Without a handler in Python, there is nothing to delay.
+        yield
         return
     pending: list[int] = []
     signal.signal(signal.SIGINT, lambda number, frame: pending.append(number))

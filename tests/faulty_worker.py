@@ -1,4 +1,4 @@
-"""A worker whose candidates misbehave by their settings; otherwise it is the real one."""
+"""A worker like the real one, except that some settings make a candidate fail."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ortune.worker.candidate_session import CandidateSession
 from ortune.worker.main import main
 
 
-class FaultyCandidate(CandidateSession):
+class FaultySession(CandidateSession):
     def load(self) -> SessionInfo:
         if self.request.config.provider == "TensorrtExecutionProvider":
             return self.pretend_to_build()
@@ -28,15 +28,15 @@ class FaultyCandidate(CandidateSession):
         if level == "ORT_ENABLE_EXTENDED":
             sys.exit(7)
         if level == "ORT_ENABLE_LAYOUT":
-            hoard = []
+            blocks = []
             while True:
-                hoard.append(bytearray(50_000_000))
-        loaded = super().load()
-        self.spoil(self.request.config.session_config.get("session.dynamic_block_base"))
-        return loaded
+                blocks.append(bytearray(50_000_000))
+        session_info = super().load()
+        self.break_calls(self.request.config.session_config.get("session.dynamic_block_base"))
+        return session_info
 
     def pretend_to_build(self) -> SessionInfo:
-        """Run on the CPU in the place of a provider that compiles models."""
+        """Pretend to be a provider that compiles models, but run on the CPU."""
         config = self.request.config
         options = dict(config.providers)[config.provider]
         if options["trt_builder_optimization_level"] == "5":
@@ -44,13 +44,13 @@ class FaultyCandidate(CandidateSession):
         if options["trt_builder_optimization_level"] == "0":
             raise RuntimeError("CUDA failure 2: out of memory ; GPU=0")
         self.request = msgspec.structs.replace(self.request, config=DEFAULT)
-        loaded = super().load()
+        session_info = super().load()
         self.request = msgspec.structs.replace(self.request, config=config)
         settings = {f"tensorrt.{name}": value for name, value in options.items()}
         providers = tuple(name for name, _ in config.providers)
-        return msgspec.structs.replace(loaded, providers=providers, settings=settings)
+        return msgspec.structs.replace(session_info, providers=providers, settings=settings)
 
-    def spoil(self, base: str | None) -> None:
+    def break_calls(self, base: str | None) -> None:
         call = self.call
 
         def print_garbage(sample: Any) -> Any:
@@ -73,4 +73,4 @@ class FaultyCandidate(CandidateSession):
 
 
 if __name__ == "__main__":
-    main(FaultyCandidate)
+    main(FaultySession)

@@ -12,7 +12,7 @@ from ortune.host import HostClass, read_host
 from ortune.knobs import Config
 from ortune.model import ModelInfo, compute_digest, read_model
 from ortune.record.files import encode_record, read_record
-from ortune.record.schema import Record
+from ortune.record.schema import Record, Tried
 from ortune.worker.runtime import read_installed_runtime
 from ortune.workload import InputOptions, Load, make_feed
 from tests.conftest import ROOT
@@ -62,7 +62,7 @@ def make_record(model: Path, config: Config, *, load: Load | None = None, here: 
         ),
         host=HostClass.of(read_host()) if here else ELSEWHERE,
         runtime=runtime if here and runtime else record.runtime,
-        search=msgspec.structs.replace(record.search, trials=()),
+        search=msgspec.structs.replace(record.search, tried=Tried(), best=()),
         **changes,
     )
 

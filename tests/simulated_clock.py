@@ -1,4 +1,4 @@
-"""A clock for real threads whose time is simulated: it jumps ahead as soon as all threads sleep."""
+"""A simulated clock for real threads. Its time advances when all threads sleep."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 
 class SimulatedClock:
-    """Time passes only where somebody sleeps, so that what is measured on it is exact."""
+    """A clock whose time passes only in `sleep_ns`, so that measured times are exact."""
 
     def __init__(self) -> None:
         self._time_ns = 0
         self._condition = threading.Condition()
-        self._n_threads = 1  # the one that makes the clock
+        self._n_threads = 1  # the thread that creates the clock
         self._sleepers: list[int] = []
 
     def now_ns(self) -> int:
@@ -57,7 +57,7 @@ class SimulatedClock:
             self._advance()
 
     def _advance(self) -> None:
-        """Jump to the next waking if nobody is awake."""
+        """Advance to the earliest end of a sleep if all threads sleep."""
         waiting = [wake_ns for wake_ns in self._sleepers if wake_ns > self._time_ns]
         if waiting and len(waiting) == self._n_threads:
             self._time_ns = min(waiting)

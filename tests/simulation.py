@@ -9,11 +9,11 @@ import numpy as np
 from ortune.host import Core, Host, HostLimits, NumaNode, Topology
 from ortune.knobs import Config
 from ortune.model import InputInfo, ModelFile, ModelInfo, OutputInfo, Traits
-from ortune.worker import Block, BlockPlan, Failure, LiveCandidate, Memory, SessionInfo
+from ortune.worker import Block, BlockPlan, Failure, LiveCandidate, Memory, Runtime, SessionInfo
 from ortune.worker.load_generator import draw_arrivals
 
 Latency = Callable[[Config], float]
-"""Given a config, returns the true duration of a call in ns; raising a Failure in a tuple makes it fail."""
+"""Returns the true duration of a call in ns, given a config."""
 
 
 def make_host(n_cores: int = 2, *, smt: int = 1, n_nodes: int = 1, usable: tuple[int, ...] | None = None) -> Host:
@@ -52,7 +52,7 @@ def make_model(width: int = 3, inputs: tuple[InputInfo, ...] = ()) -> ModelInfo:
 
 
 def sojourn_times(arrivals: np.ndarray, services: np.ndarray, n_servers: int) -> np.ndarray:
-    """Return how long each request is in a first-come-first-served queue with so many servers."""
+    """Return the time of each request in a first-come-first-served queue with `n_servers` servers."""
     free = [0.0] * n_servers
     sojourns = []
     for arrival, service in zip(arrivals, services, strict=True):
@@ -62,13 +62,16 @@ def sojourn_times(arrivals: np.ndarray, services: np.ndarray, n_servers: int) ->
     return np.array(sojourns)
 
 
+RUNTIME = Runtime(onnxruntime="simulated", providers=("CPUExecutionProvider",), python="", ortune="")
+
+
 class SimulatedLive:
     def __init__(self, executor: SimulatedExecutor, config: Config) -> None:
         self.config = config
         self.session_info = SessionInfo(load_ns=1_000_000, providers=("CPUExecutionProvider",), max_error=0.0)
         self._executor = executor
-        # Each launch has its own luck with memory layout.
-        self._luck = float(np.exp(executor.rng.normal(0, executor.launch_sigma)))
+        # Each launch has a memory layout of its own.
+        self._launch_factor = float(np.exp(executor.rng.normal(0, executor.launch_sigma)))
         self.closed = False
 
     def measure(self, plan: BlockPlan) -> Block | Failure:
@@ -81,7 +84,7 @@ class SimulatedLive:
             raise KeyboardInterrupt
         contended = bool(executor.rng.random() < executor.contended_share)
         drift = 1 + 0.1 * np.sin(executor.time_s / 7)
-        level = executor.latency(self.config) * self._luck * drift
+        level = executor.latency(self.config) * self._launch_factor * drift
         if contended:
             level *= executor.contention(self.config)
         level *= np.exp(executor.rng.normal(0, executor.block_sigma))
@@ -92,7 +95,6 @@ class SimulatedLive:
         wall_ns, gap_ns = plan.duration_ns, level / plan.load.clients
         rate = plan.load.rate_per_s
         if rate:
-            # Sojourn times of the queue that these services make, first come first served.
             arrivals = draw_arrivals(plan.load, 0, plan.duration_ns, plan.seed)
             n_calls = len(arrivals)
             service = executor.rng.exponential(level, n_calls) if executor.random_service else np.full(n_calls, level)
@@ -132,6 +134,7 @@ class SimulatedExecutor:
         peak_bytes: Callable[[Config], float] = lambda config: 60e6,
         random_service: bool = False,
     ) -> None:
+        self.runtime = RUNTIME
         self.latency = latency
         self.rng = np.random.default_rng(seed)
         self.block_sigma = block_sigma

@@ -18,7 +18,6 @@ from ortune.apply.plan import encode_plan, environment_of
 from ortune.errors import RecordError, UsageError
 from ortune.knobs import Config
 from ortune.record.files import read_record
-from ortune.record.schema import tried_by
 from ortune.record.select import Choice
 from ortune.requests import LoadOptions
 from ortune.workload import Load
@@ -74,7 +73,7 @@ class TestPieces:
         assert combine(theirs, ours, ["a", "b"], keep=True) == {"a": 1, "b": 1, "c": 1}
 
     def test_what_a_search_tried(self) -> None:
-        assert tried_by(read_record(EXAMPLE))["options"]
+        assert read_record(EXAMPLE).tried.session_options
 
     def choice(self, **environment: str) -> Choice:
         record = make_record(TINY_CNN, Config(environment=environment))

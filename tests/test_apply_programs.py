@@ -19,7 +19,7 @@ from ortune.apply.exec import STARTUP
 from ortune.apply.inside.options_log import OptionsLog
 from ortune.apply.inside.settings import AFFINITY
 from ortune.knobs import Config, ThreadPool
-from ortune.record.schema import Trial
+from ortune.record.schema import Tried
 from tests.applying import PROGRAM, TUNED, outputs, run, sessions, write_tuned
 from tests.conftest import TINY_CNN, TINY_ENCODER
 from tests.records import make_record, write
@@ -85,8 +85,8 @@ class TestProgram:
 
     def test_what_the_search_tried_and_left_at_the_default_is_the_default(self, tmp_path: Path) -> None:
         record = make_record(TINY_CNN, Config(session_config={"session.intra_op.allow_spinning": "0"}))
-        trials = (Trial(number=0, config=Config(session_options={"intra_op_num_threads": 2}), stage="screening"),)
-        record = msgspec.structs.replace(record, search=msgspec.structs.replace(record.search, trials=trials))
+        tried = Tried(session_options=("intra_op_num_threads",))
+        record = msgspec.structs.replace(record, search=msgspec.structs.replace(record.search, tried=tried))
         (found,) = sessions("explicit", record=write(record, tmp_path / "r.json"))
         assert (found["intra"], found["affinity"], found["spinning"]) == (0, None, "0")
 

@@ -11,7 +11,7 @@ import pytest
 
 from ortune.apply.install import install
 from ortune.apply.plan import choose_records
-from ortune.errors import UsageError
+from ortune.errors import RecordError, UsageError
 from ortune.knobs import Config
 from ortune.record.files import read_record
 from ortune.record.schema import FrontPoint, Record
@@ -73,7 +73,7 @@ class TestWhichRecords:
             assert done.stdout.strip() == threads, done.stderr
         done = run(sys.executable, "-c", "", record=path, options=("--pick", "3"))
         assert done.returncode == 2
-        assert "--pick 3: the front has the points 1 to 2" in done.stderr
+        assert "--pick 3: the front has points 1 to 2" in done.stderr
         inside = f"import ortune; ortune.install({str(path)!r}, pick=2)\n" + textwrap.dedent(code)
         assert run(sys.executable, "-P", "-c", inside).stdout.strip() == "1"
 
@@ -82,7 +82,7 @@ class TestWhichRecords:
             write(make_record(TINY_CNN, ONE_THREAD), tmp_path / "a.json"),
             write(make_record(TINY_ENCODER, ONE_THREAD), tmp_path / "b.json"),
         ]
-        with pytest.raises(UsageError, match="--pick: the records are for several models"):
+        with pytest.raises(RecordError, match="There are records for several models"):
             choose_records(paths, ProgramRequest(pick=1))
 
     def test_an_empty_list_of_records(self) -> None:
@@ -125,10 +125,12 @@ class TestBadInput:
         ("content", "message"),
         [
             ("{", "is not JSON"),
-            ('{"schema": 99}', "has schema 99; this version of ortune reads up to"),
+            ('{"schema": 99}', "has schema 99; this version of ortune reads schemas up to"),
             ('{"schema": 3, "nonsense": 1}', "is not a valid record"),
             ('{"schema": 3, "records": []}', "is a bundle without records"),
             ('{"schema": 3, "records": [{}]}', "`$.records[0]`"),
+            ('{"schema": 3, "records": [{"search": {}}]}', "`$.records[0].search`"),
+            ('{"schema": 4, "records": [{}]}', "`$.records[0]`"),
             ('{"schema": 3, "records": 5}', "`$.records`"),
         ],
     )
@@ -160,5 +162,6 @@ class TestBadInput:
 
     def test_any_model_of_several(self, tuned: Path, tmp_path: Path) -> None:
         other = write(make_record(TINY_ENCODER, TUNED), tmp_path / "o.json")
-        assert "--any-model" in self.refused(tuned, other, "--any-model", "--", "true", tmp_path=tmp_path)
-        assert "There are records for several models" in self.refused(tuned, other, tmp_path=tmp_path)
+        for arguments in (("--any-model", "--", "true"), ("--pick", "1", "--", "true"), ()):
+            message = self.refused(tuned, other, *arguments, tmp_path=tmp_path)
+            assert "There are records for several models" in message

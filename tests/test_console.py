@@ -1,32 +1,46 @@
-"""What the console prints for a record."""
+"""What the console prints: verdicts, warnings and numbers."""
 
 from __future__ import annotations
 
 import io
+import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from rich.console import Console
 
-from ortune.console.verdict import show_verdict
-from ortune.knobs import CPU, Config, ThreadPool
+from ortune.compare.comparison import Stage
+from ortune.compare.interval import Interval
+from ortune.console.apply import show_config
+from ortune.console.progress import SearchProgress
+from ortune.console.verdict import format_gain, show_verdict
+from ortune.console.warnings import (
+    warn_failures,
+    warn_few_calls,
+    warn_guessed_dimensions,
+    warn_no_background_load,
+    warn_overload,
+)
+from ortune.console.widgets import format_bytes, format_count, format_duration, format_ratio, format_reason
+from ortune.knobs import CPU, Candidate, Config, ThreadPool
 from ortune.record.files import read_record
 from ortune.record.schema import Record
+from ortune.tuning.outcome import Progress
 from tests.conftest import ROOT
 
 CUDA = "CUDAExecutionProvider"
 
+SERVER = read_record(ROOT / "tests" / "data" / "server.ortune.json")
+"""An inconclusive search with a limit, at a rate of requests."""
+
 
 def shown(**config: Any) -> str:
-    record = read_record(ROOT / "tests" / "data" / "server.ortune.json")
-    evidence = record.evidence
+    record, evidence = SERVER, SERVER.evidence
     assert evidence.winner
     nodes = {CUDA: 70, CPU: 3}
-    session = msgspec.structs.replace(
-        evidence.winner.session, nodes=nodes if "providers" in config else {}, build_s=61.0
-    )
-    winner = msgspec.structs.replace(evidence.winner, session=session)
+    winner = msgspec.structs.replace(evidence.winner, nodes=nodes if "providers" in config else {}, build_s=61.0)
     check = msgspec.structs.replace(evidence.output_check, max_error=0.012)
     noise = msgspec.structs.replace(evidence.noise, slowed=evidence.noise.blocks)
     record = msgspec.structs.replace(
@@ -72,12 +86,210 @@ def test_no_warning_without_need() -> None:
 
 def test_the_baseline_is_named() -> None:
     assert "ONNX Runtime's default" in shown()
-    record = read_record(ROOT / "tests" / "data" / "server.ortune.json")
     fixed = Config(session_options={"intra_op_num_threads": 4})
-    assert record.evidence.baseline
-    baseline = msgspec.structs.replace(record.evidence.baseline, config=fixed)
     for verdict in ("faster", "default_is_best"):
-        evidence = msgspec.structs.replace(record.evidence, verdict=verdict, baseline=baseline)
-        text = print_verdict(msgspec.structs.replace(record, config=fixed, evidence=evidence))
+        evidence = msgspec.structs.replace(SERVER.evidence, verdict=verdict)
+        text = print_verdict(msgspec.structs.replace(SERVER, config=fixed, base=fixed, evidence=evidence))
         assert "default with intra threads=4" in text
         assert "ONNX Runtime's default" not in text
+
+
+def change_evidence(record: Record, **changes: Any) -> Record:
+    return msgspec.structs.replace(record, evidence=msgspec.structs.replace(record.evidence, **changes))
+
+
+class TestVerdict:
+    @pytest.mark.parametrize(
+        ("changes", "text"),
+        [
+            ({"verdict": "faster"}, "58.0x less CPU time per call than ONNX Runtime's default"),
+            ({"verdict": "default_is_best"}, "ONNX Runtime's default is best on this host: keep it"),
+            ({"verdict": "within_limits"}, "Within the limits, unlike ONNX Runtime's default"),
+            ({"verdict": "infeasible"}, "No candidate meets the limits: keep the default"),
+            ({"verdict": "overload"}, "Overload: no candidate can serve requests at this rate"),
+            ({"verdict": "inconclusive"}, "Inconclusive: nothing is proven, keep the default"),
+        ],
+    )
+    def test_headlines(self, changes: dict[str, Any], text: str) -> None:
+        assert print_verdict(change_evidence(SERVER, **changes)).startswith(text)
+
+    @pytest.mark.parametrize(
+        ("objective", "text"),
+        [
+            ("p50", "1.50x faster than"),
+            ("p99", "1.50x faster (p99) than"),
+            ("throughput", "1.50x the throughput of"),
+            ("memory", "1.50x less memory than"),
+            ("load-time", "1.50x faster to create than"),
+        ],
+    )
+    def test_gains(self, objective: str, text: str) -> None:
+        assert format_gain(objective, 1.5) == text
+
+    def test_evidence(self) -> None:
+        text = print_verdict(SERVER)
+        assert "58.0x [50.9, 66.0] with 95% confidence, from 14 paired blocks in 7 launches of each config" in text
+        assert "intra threads=1: 58.0x" in text
+        assert "p99<5x 1.000x met 0.970x uncertain" in text
+
+    def test_an_option_in_a_reason_is_spelled_as_a_flag(self) -> None:
+        text = print_verdict(change_evidence(SERVER, reason="too few calls: increase {budget}"))
+        assert "Too few calls: increase --budget." in text
+
+    def test_names_of_figures_are_not_capitalized(self) -> None:
+        assert format_reason("p99 needs 1522 calls") == "p99 needs 1522 calls."
+        assert format_reason("memory is not worse") == "memory is not worse."
+        assert format_reason("nothing is better") == "Nothing is better."
+
+    def test_what_was_written(self) -> None:
+        file = io.StringIO()
+        record = msgspec.structs.replace(SERVER, config=Config(session_options={"intra_op_num_threads": 1}))
+        show_verdict(Console(file=file, width=100), record, Path("my config.json"), Path("my config.before.json"))
+        lines = [" ".join(line.split()) for line in file.getvalue().splitlines()]
+        assert lines[-3:] == [
+            "written my config.json",
+            "kept my config.before.json the previous record, which proves more",
+            "next ortune apply 'my config.json' models/tiny_cnn.onnx",
+        ]
+
+    def test_a_base_that_is_kept_is_not_to_be_applied(self) -> None:
+        file = io.StringIO()
+        fixed = Config(session_options={"intra_op_num_threads": 4})
+        show_verdict(Console(file=file), msgspec.structs.replace(SERVER, config=fixed, base=fixed), Path("c.json"))
+        assert "ortune apply" not in file.getvalue()
+
+    @pytest.mark.parametrize("width", [45, 80, 200])
+    def test_it_fits_the_terminal(self, width: int) -> None:
+        file = io.StringIO()
+        show_verdict(Console(file=file, width=width), SERVER, Path("c.json"))
+        assert "…" not in file.getvalue()
+        assert all(len(line) <= width for line in file.getvalue().splitlines())
+
+
+class TestApply:
+    ONE_THREAD = Config(session_options={"intra_op_num_threads": 1})
+
+    def show(self, record: Record) -> str:
+        file = io.StringIO()
+        show_config(Console(file=file, width=100), record)
+        return " ".join(file.getvalue().split())
+
+    def test_a_gain(self) -> None:
+        record = msgspec.structs.replace(change_evidence(SERVER, verdict="faster"), config=self.ONE_THREAD)
+        text = self.show(record)
+        assert text.startswith("1 setting for models/tiny_cnn.onnx: 58.0x [50.9, 66.0] in cpu when the record was made")
+        assert text.endswith("setting default tuned intra_op_num_threads 0 1")
+
+    def test_the_default(self) -> None:
+        text = self.show(SERVER)
+        assert text.startswith("The record recommends ONNX Runtime's default. The best candidate is too near")
+        assert "setting default" not in text
+
+    def test_a_fixed_base_is_not_shown_as_a_gain(self) -> None:
+        """The speedup in the evidence belongs to a candidate that is not recommended."""
+        fixed = Config(session_options={"intra_op_num_threads": 4})
+        text = self.show(msgspec.structs.replace(SERVER, config=fixed, base=fixed))
+        assert text.startswith("The record recommends the default with intra threads=4.")
+        assert "58.0x" not in text
+        assert "intra_op_num_threads 0 4" in text
+
+
+class TestWarnings:
+    @pytest.mark.parametrize(
+        ("noise", "text"),
+        [
+            ({"regime": "contended"}, "Other processes used the CPUs during most of confirmation"),
+            ({"contended": 30, "blocks": 71}, "during 30 of 71 blocks. They do not count towards the result."),
+            ({"drift": 1.4}, "in racing was 1.4 times the speedup measured in confirmation"),
+            ({"slowed": 71}, "due to heat or power, in 71 of 71 blocks"),
+        ],
+    )
+    def test_noise(self, noise: dict[str, Any], text: str) -> None:
+        quiet = msgspec.structs.replace(SERVER.evidence.noise, regime="quiet", contended=0, drift=1.1, slowed=0)
+        assert "warning:" not in print_verdict(change_evidence(SERVER, noise=quiet))
+        noisy = msgspec.structs.replace(quiet, **noise)
+        assert text in print_verdict(change_evidence(SERVER, noise=noisy)).partition("warning: ")[2]
+
+    def test_outputs_that_differ_from_run_to_run(self) -> None:
+        check = msgspec.structs.replace(SERVER.evidence.output_check, compared="shapes")
+        assert "differ from run to run" in print_verdict(change_evidence(SERVER, output_check=check))
+
+    def test_texts_name_the_flags(self) -> None:
+        assert "--dim, --shape or --inputs" in warn_guessed_dimensions({"ids": ("batch=1",)})
+        assert "Increase --budget" in warn_few_calls("p99", 1522, 100)
+        assert "pass --beside" in warn_no_background_load("stress {budget}")
+        assert "stress {budget}" in warn_no_background_load("stress {budget}")
+
+    def test_guessed_dimensions_are_grouped(self) -> None:
+        sizes = ("batch=1", "sequence=128")
+        text = warn_guessed_dimensions({"ids": sizes, "mask": sizes, "image": ("axis 2 = 224",)})
+        assert "Assumed batch=1, sequence=128 for ids, mask; axis 2 = 224 for image." in text
+
+    def test_overload(self) -> None:
+        assert "it can serve 3512 of 500000 requests per second" in warn_overload("default", 3512.4, 500_000)
+
+    def test_kinds_of_failures(self) -> None:
+        assert warn_failures(3, 30, ["wrong_output", "crash", "crash"]) == (
+            "3 of 30 candidates failed (crash, wrong output)."
+        )
+        text = warn_failures(1, 30, ["crash"], "tuned.trials.jsonl.gz")
+        assert text == "1 of 30 candidates failed (crash). See tuned.trials.jsonl.gz for their messages."
+
+
+class TestProgress:
+    def report(self, stage: Stage, done: int) -> Progress:
+        best = Candidate(config=Config(session_options={"intra_op_num_threads": 1}))
+        speedup = Interval(estimate=1.1, low=1.08, high=1.12, confidence=0.95)
+        return Progress(stage=stage, done=done, total=16, left_s=12.3, best=best, speedup=speedup, notes=("a note",))
+
+    def show(self, width: int, *, terminal: bool, quiet: bool = False) -> str:
+        file = io.StringIO()
+        console = Console(file=file, width=width, force_terminal=terminal, no_color=True)
+        with SearchProgress(console, quiet=quiet) as progress:
+            for stage in ("screening", "racing", "confirmation"):
+                progress(msgspec.structs.replace(self.report(stage, 0), best=None, speedup=None))
+                for done in (8, 16):
+                    progress(self.report(stage, done))
+        return file.getvalue()
+
+    def test_a_log_has_a_line_at_the_start_and_the_end_of_each_stage(self) -> None:
+        lines = [line for line in self.show(80, terminal=False).splitlines() if line != "a note"]
+        assert lines == [
+            "screening 0/16, 12 s left, best so far: no result yet",
+            "screening 16/16, 12 s left, best so far: 1.10x [1.08, 1.12]  intra threads=1",
+            "racing 0/16, 12 s left, best so far: no result yet",
+            "racing 16/16, 12 s left, best so far: 1.10x [1.08, 1.12]  intra threads=1",
+            "confirmation 0/16, 12 s left, no result yet",
+            "confirmation 16/16, 12 s left, 1.10x [1.08, 1.12]  intra threads=1",
+        ]
+
+    @pytest.mark.parametrize("width", [45, 80])
+    def test_a_terminal_shows_whole_intervals(self, width: int) -> None:
+        text = self.show(width, terminal=True)
+        for stage in ("screening", "racing", "confirmation"):
+            assert re.search(rf"{stage}\b.*16/16 +1.10x \[1.08, 1.12\]", text)
+        assert ("━" in text) == (width == 80)
+
+    def test_quiet(self) -> None:
+        assert self.show(80, terminal=True, quiet=True) == ""
+
+
+class TestFormats:
+    @pytest.mark.parametrize(
+        ("ns", "text"), [(0, "0 ns"), (999, "999 ns"), (1234, "1.23 µs"), (12_345_678, "12.3 ms"), (2e9, "2.00 s")]
+    )
+    def test_durations(self, ns: float, text: str) -> None:
+        assert format_duration(ns) == text
+
+    @pytest.mark.parametrize(
+        ("n", "text"), [(12, "12 B"), (8720, "8.72 kB"), (67_900_000, "67.9 MB"), (3e9, "3.00 GB")]
+    )
+    def test_bytes(self, n: float, text: str) -> None:
+        assert format_bytes(n) == text
+
+    @pytest.mark.parametrize(("value", "text"), [(1.008, "1.008x"), (1.27, "1.27x"), (12.34, "12.3x"), (0.5, "0.50x")])
+    def test_ratios(self, value: float, text: str) -> None:
+        assert format_ratio(value) == text
+
+    def test_counts(self) -> None:
+        assert [format_count(n, "launch", "launches") for n in (0, 1, 2)] == ["0 launches", "1 launch", "2 launches"]

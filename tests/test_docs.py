@@ -1,4 +1,4 @@
-"""The documentation says what is there, and nothing else."""
+"""The documentation agrees with the code: commands, options, exit codes, links, the transcript of a search."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.transcript.render import COMMAND, find, normalize, render, replace
 from ortune.errors import ExitCode
 from tests.conftest import ROOT
 
@@ -17,7 +18,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *s
 
 
 def block(name: str) -> str:
-    """Return the one command between the marks `<!-- name -->` and `<!-- end -->`."""
+    """Return the command between the comments `<!-- name -->` and `<!-- end -->`."""
     found = re.search(rf"<!-- {name} -->\n((?:    .+\n)+)<!-- end -->", README)
     assert found, name
     lines = found[1].strip().splitlines()
@@ -44,7 +45,7 @@ def options_of(command: str) -> set[str]:
     return set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", help_of(command))) - {"--help"}
 
 
-def test_the_two_commands_name_what_is_there() -> None:
+def test_the_marked_commands_name_existing_files() -> None:
     words = block("try").split()
     assert (ROOT / words[words.index("search") + 1]).is_file()
     assert "pip install -q ." in block("try")
@@ -52,14 +53,14 @@ def test_the_two_commands_name_what_is_there() -> None:
 
 
 def test_every_command_and_option_is_documented() -> None:
+    text = "\n".join(page.read_text() for page in PAGES if page.name != "CHANGELOG.md")
     for command in commands():
-        assert f"ortune {command}" in README, f"README does not show ortune {command}"
-    for command in commands():
+        assert f"ortune {command}" in text, f"no page shows ortune {command}"
         for option in options_of(command):
-            assert option in README, f"README does not say what {option} of ortune {command} means"
+            assert option in text, f"no page explains {option} of ortune {command}"
 
 
-def test_every_option_that_is_shown_exists() -> None:
+def test_every_documented_option_exists() -> None:
     known = {command: options_of(command) for command in commands()}
     for page in PAGES:
         for line in page.read_text().splitlines():
@@ -71,29 +72,40 @@ def test_every_option_that_is_shown_exists() -> None:
 
 
 def test_the_exit_codes_are_those_of_the_code() -> None:
-    table = README.split("## Exit codes")[1].split("\n## ")[0]
-    assert [int(code) for code in re.findall(r"^\| (\d+) ", table, re.MULTILINE)] == sorted(ExitCode)
+    tables = [text for page in PAGES if (text := page.read_text().partition("## Exit codes\n")[2])]
+    assert tables
+    for table in tables:
+        codes = re.findall(r"^\| (\d+) ", table.partition("\n## ")[0], re.MULTILINE)
+        assert [int(code) for code in codes] == sorted(ExitCode)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_local_links_lead_somewhere(page: Path) -> None:
+def test_local_links_exist(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_the_transcript_is_of_this_version_of_the_screen() -> None:
-    """What a search prints as headings must occur in the transcript of the README."""
-    first_screen = README.split("## What makes it different")[0]
-    for word in (
-        "model",
-        "input",
-        "host",
-        "space",
-        "screening",
-        "racing",
-        "confirmation",
-        "paired blocks over",
-        "p50",
-        "written",
-    ):
-        assert word in first_screen, word
+@pytest.fixture(scope="module")
+def transcript() -> str:
+    return render()
+
+
+def test_the_transcript_is_what_the_console_prints(transcript: str) -> None:
+    """If this fails, run `python -m docs.transcript`."""
+    assert normalize(find(README)[1]) == normalize(transcript)
+
+
+@pytest.mark.parametrize("words", ["confirmation", "paired blocks", "throughput", "session creation", "written"])
+def test_a_changed_text_is_noticed(words: str, transcript: str) -> None:
+    assert words in transcript
+    assert normalize(transcript.replace(words, "another text")) != normalize(transcript)
+
+
+def test_changed_numbers_are_ignored(transcript: str) -> None:
+    assert normalize(transcript.replace("1", "7")) == normalize(transcript)
+
+
+def test_the_transcript_is_found_wherever_it_is() -> None:
+    page = f"# Title\n\n```bash\nls\n```\n\n```console\n$ {COMMAND}\nold\n```\n\n```\nlast\n```\n"
+    assert find(page)[1] == f"$ {COMMAND}\nold"
+    assert replace(page, f"$ {COMMAND}\nnew") == page.replace("old", "new")

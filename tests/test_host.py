@@ -1,4 +1,4 @@
-"""Reading hosts: dumps of real and emulated machines, broken files, and the machine that runs the tests."""
+"""Reading hosts: dumps of real and emulated machines, invalid files, and the machine that runs the tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rich.console import Console
 from ortune.console.host import draw_machine, show_host
 from ortune.host import HostClass, read_host
 from ortune.host.conditions import read_conditions
-from ortune.host.default_pool import default_pool
+from ortune.host.default_pool import find_default_pool
 from ortune.host.linux import parse_cpu_list, parse_cpu_mask
 from ortune.host.macos import build_topology, parse_sysctl
 from tests.conftest import ROOT
@@ -26,10 +26,10 @@ from tests.simulation import make_host
 
 QEMU = ROOT / "tests" / "data" / "topology"
 HWLOC = Path(os.environ.get("ORTUNE_TOPOLOGY_DUMPS", ROOT.parent / "shared" / "topology")) / "hwloc"
-"""Dumps of hwloc's test suite (BSD-3-Clause), which are not part of this repository."""
+"""Dumps from the test suite of hwloc (BSD-3-Clause), which are not part of this repository."""
 
 
-def expectations(folder: Path) -> dict[str, dict[str, Any]]:
+def read_expectations(folder: Path) -> dict[str, dict[str, Any]]:
     try:
         document = json.loads((folder / "expected.json").read_text())
     except OSError:
@@ -55,9 +55,9 @@ def groups(value: list[list[int]]) -> set[tuple[int, ...]]:
     return {tuple(group) for group in value}
 
 
-@pytest.mark.parametrize("name", expectations(QEMU))
+@pytest.mark.parametrize("name", read_expectations(QEMU))
 def test_emulated_machines(name: str, tmp_path: Path) -> None:
-    expected = expectations(QEMU)[name]
+    expected = read_expectations(QEMU)[name]
     host = read_host(unpack(QEMU, name, tmp_path))
     topology = host.topology
     assert list(topology.online) == expected["online"]
@@ -74,9 +74,9 @@ def test_emulated_machines(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not HWLOC.is_dir(), reason=f"no dumps in {HWLOC}; set ORTUNE_TOPOLOGY_DUMPS")
-@pytest.mark.parametrize("name", expectations(HWLOC))
+@pytest.mark.parametrize("name", read_expectations(HWLOC))
 def test_real_machines(name: str, tmp_path: Path) -> None:
-    expected = expectations(HWLOC)[name]
+    expected = read_expectations(HWLOC)[name]
     host = read_host(unpack(HWLOC, name, tmp_path))
     topology = host.topology
     usable = set(host.limits.usable)
@@ -109,7 +109,7 @@ machdep.cpu.brand_string: Apple M1 Pro
 """
 
 
-def test_a_mac_with_two_kinds_of_cores() -> None:
+def test_mac_with_two_kinds_of_cores() -> None:
     values = parse_sysctl(MAC)
     topology = build_topology(values)
     assert values["machdep.cpu.brand_string"] == "Apple M1 Pro"
@@ -120,7 +120,7 @@ def test_a_mac_with_two_kinds_of_cores() -> None:
     assert topology.source == "sysctl"
 
 
-def test_an_intel_mac_has_hardware_threads() -> None:
+def test_intel_mac_has_hardware_threads() -> None:
     topology = build_topology(parse_sysctl("hw.physicalcpu = 4\nhw.logicalcpu = 8\n"))
     assert topology is not None
     assert [len(core.cpus) for core in topology.cores] == [2, 2, 2, 2]
@@ -128,12 +128,12 @@ def test_an_intel_mac_has_hardware_threads() -> None:
 
 
 @given(st.text(alphabet="hw.perflvphysicu:0123456789 \n-x", max_size=80))
-def test_odd_sysctl_output_never_raises(text: str) -> None:
+def test_invalid_sysctl_output_never_raises(text: str) -> None:
     build_topology(parse_sysctl(text + "\nhw.nperflevels: 3\nhw.perflevel1.physicalcpu: 2"))
     assert build_topology(parse_sysctl(text[:0])) is None
 
 
-def test_a_host_that_tells_only_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_with_only_the_number_of_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ortune.host.linux.read_topology", lambda root: None)
     host = read_host()
     assert host.topology.source == "psutil"
@@ -141,11 +141,11 @@ def test_a_host_that_tells_only_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert draw_machine(host).children
 
 
-@pytest.mark.parametrize("name", expectations(QEMU))
-def test_every_machine_can_be_drawn(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", read_expectations(QEMU))
+def test_each_machine_can_be_drawn(name: str, tmp_path: Path) -> None:
     host = read_host(unpack(QEMU, name, tmp_path))
     console = Console(width=100, record=True, file=io.StringIO())
-    show_host(console, host, default_pool(host), None, read_conditions(tmp_path))
+    show_host(console, host, find_default_pool(host), None, read_conditions(tmp_path))
     text = console.export_text()
     for core in host.topology.cores:
         assert "[" + " ".join(map(str, core.cpus)) + "]" in text
@@ -242,9 +242,7 @@ CONTENTS = st.one_of(
 
 
 @given(st.dictionaries(st.sampled_from(PATHS), CONTENTS, max_size=len(PATHS)))
-def test_broken_trees_give_a_degraded_host_and_never_raise(
-    tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes]
-) -> None:
+def test_invalid_files_never_raise(tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes]) -> None:
     root = tmp_path_factory.mktemp("root")
     for name, content in files.items():
         path = root / name
@@ -265,7 +263,7 @@ def test_broken_trees_give_a_degraded_host_and_never_raise(
         assert host.limits.quota.cpus > 0
 
 
-def test_a_fingerprint_tells_classes_of_hosts_apart() -> None:
+def test_host_classes() -> None:
     small, large = HostClass.of(make_host(2)), HostClass.of(make_host(4))
     assert small == HostClass.of(make_host(2))
     assert small.id != large.id

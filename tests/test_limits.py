@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from ortune.host import read_host
-from ortune.host.default_pool import default_pool
-from ortune.knobs import build_space
+from ortune.host.default_pool import find_default_pool
+from ortune.knobs import Config, build_space
 from ortune.knobs.affinity import parse_affinity
-from ortune.record.files import read_record
+from ortune.record.files import read_record, read_trials
 from tests.conftest import ROOT, TINY_CNN
 from tests.simulation import make_host, make_model
 
@@ -117,8 +117,9 @@ def search_and_check(done: Any, path: Path, usable: set[int]) -> None:
     assert "pinned to CPUs that this process may not use" in " ".join(done.stdout.split())
     record = read_record(path)
     assert record.host.n_usable == len(usable)
-    assert len(record.search.trials) > 1
-    for trial in record.search.trials:
+    trials = read_trials(path)
+    assert len(trials.trials) > 1
+    for trial in trials.trials:
         affinity = trial.config.session_config.get(AFFINITY)
         if affinity:
             assert {cpu for group in parse_affinity(affinity) for cpu in group} <= usable
@@ -126,10 +127,14 @@ def search_and_check(done: Any, path: Path, usable: set[int]) -> None:
     assert winner is not None
     assert baseline is not None
     if "intra_op_num_threads" in winner.config.session_options:
-        assert {cpu for thread in winner.session.threads for cpu in thread.cpus} <= usable
+        session = trials.session_of(winner.config)
+        assert session is not None
+        assert {cpu for thread in session.threads for cpu in thread.cpus} <= usable
     # The baseline is ONNX Runtime's true default, escaping or failing to pin: nobody gains by a weaker one.
     assert baseline.config.is_default
-    assert len(baseline.session.threads) == len(read_host().topology.cores) - 1
+    session = trials.session_of(baseline.config)
+    assert session is not None
+    assert len(session.threads) == len(read_host().topology.cores) - 1
 
 
 @needs_taskset
@@ -142,10 +147,10 @@ def test_a_search_under_taskset_stays_inside(tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     search_and_check(done, tmp_path / "c.json", {0})
-    baseline = read_record(tmp_path / "c.json").evidence.baseline
+    baseline = read_trials(tmp_path / "c.json").session_of(Config())
     assert baseline is not None
     # The escape is real, and read back: the default's worker runs where this process may not.
-    assert {cpu for thread in baseline.session.threads for cpu in thread.cpus} - {0}
+    assert {cpu for thread in baseline.threads for cpu in thread.cpus} - {0}
 
 
 @needs_cpuset
@@ -157,7 +162,7 @@ def test_a_search_in_a_cpuset_stays_inside(tmp_path: Path, cgroups: list[Path]) 
 
 
 def test_the_default_pool_of_a_host_that_is_all_ours_fits() -> None:
-    pool = default_pool(make_host(4))
+    pool = find_default_pool(make_host(4))
     assert pool.n_threads == 4
     assert pool.pinned == ((1,), (2,), (3,))
     assert pool.faults == ()

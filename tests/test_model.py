@@ -1,4 +1,4 @@
-"""Reading models, and what is said of files that are none."""
+"""Reading models, and errors for files that are not models."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def value(name: str, kind: int, shape: list[Any] | None) -> Any:
     return helper.make_tensor_value_info(name, kind, shape)
 
 
-def test_the_tiny_models_are_what_their_script_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiny_models_are_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("models.make_tiny.HERE", tmp_path)
     make_cnn()
     make_encoder()
@@ -37,7 +37,7 @@ def test_the_tiny_models_are_what_their_script_makes(tmp_path: Path, monkeypatch
         assert onnx.load(tmp_path / committed.name) == onnx.load(committed)
 
 
-def test_a_cnn() -> None:
+def test_inputs_outputs_and_traits() -> None:
     model = read_model(TINY_CNN)
     assert [(info.name, info.dtype, info.shape) for info in model.inputs] == [("image", "float32", (1, 3, 32, 32))]
     assert [output.name for output in model.outputs] == ["probabilities"]
@@ -46,14 +46,14 @@ def test_a_cnn() -> None:
     assert model.traits.ops["Conv"] == 9
 
 
-def test_token_ids_know_their_table() -> None:
+def test_size_of_the_table_of_token_ids() -> None:
     ids, mask = read_model(TINY_ENCODER).inputs
     assert ids.index_size == 50
     assert ids.shape == ("batch", "sequence")
     assert mask.index_size is None
 
 
-def test_tables_are_found_through_casts_and_in_subgraphs(tmp_path: Path) -> None:
+def test_tables_after_casts_and_in_subgraphs(tmp_path: Path) -> None:
     table = numpy_helper.from_array(np.zeros((7, 4), np.float32), "table")
     branch = helper.make_graph(
         [helper.make_node("Gather", ["table", "cast"], ["row"])], "then", [], [value("row", TensorProto.FLOAT, None)]
@@ -76,7 +76,7 @@ def test_tables_are_found_through_casts_and_in_subgraphs(tmp_path: Path) -> None
     assert model.traits.control_flow
 
 
-def test_a_quantized_output_knows_its_step(tmp_path: Path) -> None:
+def test_step_of_a_dequantized_output(tmp_path: Path) -> None:
     scale = numpy_helper.from_array(np.float32(0.5), "scale")
     zero = numpy_helper.from_array(np.uint8(0), "zero")
     path = make_model_file(
@@ -94,7 +94,7 @@ def test_a_quantized_output_knows_its_step(tmp_path: Path) -> None:
     assert model.outputs[0].quantum == 0.5
 
 
-def test_inputs_that_are_weights_are_not_asked_for(tmp_path: Path) -> None:
+def test_initializers_are_not_inputs(tmp_path: Path) -> None:
     weight = numpy_helper.from_array(np.ones(3, np.float32), "w")
     path = make_model_file(
         tmp_path / "m.onnx",
@@ -123,18 +123,18 @@ def test_external_data_is_part_of_the_digest(external: Path) -> None:
     assert compute_digest(read_model(external).files) != before
 
 
-def test_a_renamed_model_keeps_its_digest(tmp_path: Path) -> None:
+def test_renamed_model_has_the_same_digest(tmp_path: Path) -> None:
     shutil.copy(TINY_CNN, tmp_path / "other.onnx")
     assert compute_digest(read_model(tmp_path / "other.onnx").files) == compute_digest(read_model(TINY_CNN).files)
 
 
-def test_missing_external_data_is_named(external: Path) -> None:
+def test_error_names_missing_external_data(external: Path) -> None:
     (external.parent / "weights.bin").unlink()
     with pytest.raises(ModelError, match=r"weights\.bin is missing"):
         read_model(external)
 
 
-def test_truncated_external_data_is_named(external: Path) -> None:
+def test_error_names_truncated_external_data(external: Path) -> None:
     data = external.parent / "weights.bin"
     data.write_bytes(data.read_bytes()[:-100])
     with pytest.raises(ModelError, match="truncated"):
@@ -152,14 +152,14 @@ def test_truncated_external_data_is_named(external: Path) -> None:
     ],
     ids=["empty", "text", "no graph", "ORT format", "truncated"],
 )
-def test_files_that_are_no_models(tmp_path: Path, content: bytes, message: str) -> None:
+def test_files_that_are_not_models(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(content)
     with pytest.raises(ModelError, match=message):
         read_model(path)
 
 
-def test_no_file(tmp_path: Path) -> None:
+def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no file"):
         read_model(tmp_path / "nothing.onnx")
     with pytest.raises(ModelError, match="not a file"):

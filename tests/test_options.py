@@ -141,9 +141,9 @@ class TestFaults:
         with pytest.raises(UsageError, match=r"^budget -1s: is not a duration"):
             ortune.search("model.onnx", budget="-1s")
         with pytest.raises(UsageError, match=r"^budgets is not an option.*\nDid you mean budget\?"):
-            ortune.search("model.onnx", budgets=1)
+            ortune.search("model.onnx", budgets=1)  # type: ignore[call-arg]
         with pytest.raises(UsageError, match=r"^seed 1.5: is not a whole number"):
-            ortune.search("model.onnx", seed=1.5)
+            ortune.search("model.onnx", seed=1.5)  # type: ignore[arg-type]
 
     def test_on_the_command_line(self, tmp_path: Path) -> None:
         done = run_ortune("search", "model.onnx", "--budget", "soon", cwd=tmp_path)

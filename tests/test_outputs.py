@@ -1,4 +1,4 @@
-"""Comparing outputs with the default's."""
+"""Comparing outputs with the reference."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def floats(*values: float) -> np.ndarray:
     return np.array(values, np.float32)
 
 
-AGREE: dict[str, tuple[Any, Any]] = {
+MATCHING: dict[str, tuple[Any, Any]] = {
     "equal": (floats(1, 2), floats(1, 2)),
     "within relative tolerance": (floats(1000, 1), floats(1000.9, 1)),
     "within absolute tolerance": (floats(1000, 0), floats(1000, 0.09)),
-    "NaN where the default has NaN": (floats(NAN, 1), floats(NAN, 1)),
+    "NaN in both": (floats(NAN, 1), floats(NAN, 1)),
     "the same infinity": (floats(-INF, 1), floats(-INF, 1)),
     "empty": (floats(), floats()),
     "all zero": (floats(0, 0), floats(0, 1e-5)),
@@ -34,12 +34,12 @@ AGREE: dict[str, tuple[Any, Any]] = {
     "bool": (np.array([True]), np.array([True])),
 }
 
-DIFFER: dict[str, tuple[Any, Any]] = {
+DIFFERENT: dict[str, tuple[Any, Any]] = {
     "beyond the tolerance": (floats(1, 2), floats(1, 2.01)),
-    "NaN on one side": (floats(1, 2), floats(NAN, 2)),
-    "another infinity": (floats(INF), floats(-INF)),
-    "another shape": (floats(1, 2), floats(1)),
-    "another type": (floats(1), np.array([1], np.float64)),
+    "NaN in only one of the two": (floats(1, 2), floats(NAN, 2)),
+    "infinities of different signs": (floats(INF), floats(-INF)),
+    "different shapes": (floats(1, 2), floats(1)),
+    "different types": (floats(1), np.array([1], np.float64)),
     "integers": (np.array([1, 2]), np.array([1, 3])),
     "two steps of int8": (np.array([3], np.int8), np.array([5], np.int8)),
     "strings": (np.array(["a", "b"], object), np.array(["a", "c"], object)),
@@ -51,31 +51,31 @@ DIFFER: dict[str, tuple[Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", AGREE)
-def test_agree(name: str) -> None:
-    expected, actual = AGREE[name]
+@pytest.mark.parametrize("name", MATCHING)
+def test_matching_outputs(name: str) -> None:
+    expected, actual = MATCHING[name]
     assert compare_outputs(["y"], [expected], [actual], Tolerance()).fault == ""
 
 
-@pytest.mark.parametrize("name", DIFFER)
-def test_differ(name: str) -> None:
-    expected, actual = DIFFER[name]
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_different_outputs(name: str) -> None:
+    expected, actual = DIFFERENT[name]
     assert "output y" in compare_outputs(["y"], [expected], [actual], Tolerance()).fault
 
 
-def test_a_dequantized_output_may_differ_by_one_step() -> None:
+def test_dequantized_output_may_differ_by_one_step() -> None:
     expected, one, two = floats(0.5, 0.1), floats(0.5, 0.104), floats(0.5, 0.108)
     assert compare_outputs(["y"], [expected], [one], Tolerance(), {"y": 0.004}).fault == ""
     assert compare_outputs(["y"], [expected], [two], Tolerance(), {"y": 0.004}).fault
     assert compare_outputs(["y"], [expected], [one], Tolerance()).fault
 
 
-def test_the_error_is_a_share_of_the_largest_value() -> None:
+def test_error_is_relative_to_the_largest_value() -> None:
     difference = compare_outputs(["y"], [floats(100, 1)], [floats(100, 1.005)], Tolerance(absolute=0.1))
     assert difference.max_error == pytest.approx(0.00005, rel=1e-3)
 
 
-def test_saved_outputs_come_back(tmp_path: Path) -> None:
+def test_saved_outputs_are_loaded_unchanged(tmp_path: Path) -> None:
     outputs = [
         floats(1, NAN),
         np.array([["a", "b"]], object),
@@ -95,12 +95,12 @@ def test_saved_outputs_come_back(tmp_path: Path) -> None:
     assert type(found[6]) is np.float16
 
 
-def test_what_is_saved_names_no_module_of_numpy(tmp_path: Path) -> None:
-    """NumPy 2's `numpy._core` is not there in NumPy 1, which an older onnxruntime has."""
+def test_saved_outputs_contain_no_names_of_numpy_modules(tmp_path: Path) -> None:
+    """The module `numpy._core` of NumPy 2 does not exist in NumPy 1, which older versions of onnxruntime need."""
     save_outputs(tmp_path / "o", [floats(1), np.array(["a"], object), [{"x": np.float32(1)}]])
     assert b"numpy" not in (tmp_path / "o").read_bytes()
 
 
-def test_descriptions() -> None:
+def test_descriptions_of_outputs() -> None:
     described = describe_outputs(["a", "b", "c"], [floats(1, 2), np.array(["x"], object), [{"k": 1.0}]])
     assert described == {"a": "float32[2]", "b": "string[1]", "c": "list of 1 dict of 1"}

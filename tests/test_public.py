@@ -34,7 +34,7 @@ def test_every_public_name_can_be_had(name: str) -> None:
 
 def test_other_names_raise_attribute_error() -> None:
     with pytest.raises(AttributeError, match="nonsense"):
-        ortune.nonsense  # noqa: B018
+        ortune.nonsense  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_errors_say_what_and_how_to_cure() -> None:

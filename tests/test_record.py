@@ -1,162 +1,486 @@
-"""The record: strict, versioned, written whole or not at all."""
+"""The record: strict, versioned, short, written as a whole or not at all."""
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
+import stat
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ortune.errors import RecordError, UsageError
+import ortune
+from ortune.compare.comparison import Speedup
+from ortune.errors import RecordError, UsageError, spell_as_flag
+from ortune.knobs import Config
 from ortune.record.files import (
     check_writable,
     encode_record,
     is_record,
-    proves_nothing,
+    path_of_trials,
     read_record,
+    read_trials,
     write_atomically,
     write_record,
 )
 from ortune.record.json_schema import json_schema
-from ortune.record.schema import SCHEMA, Record
-from ortune.workload import Load
+from ortune.record.layout import encode
+from ortune.record.rounding import ratio, round_record, significant
+from ortune.record.schema import SCHEMA, BestSoFar, FrontPoint, Record, TrialsFile, Tried
+from ortune.record.select import Choice
+from ortune.record.trials import Header, Trial, TrialRound, Trials, encode_trials, is_trials_file, summarize_trials
+from ortune.worker import Failure
+from ortune.workload import Load, Tolerance
 from tests.conftest import ROOT
 
-EXAMPLE = ROOT / "tests" / "data" / "server.ortune.json"
-OLD_EXAMPLE = ROOT / "tests" / "data" / "schema-1.ortune.json"
-SECOND_EXAMPLE = ROOT / "tests" / "data" / "schema-2.ortune.json"
+DATA = ROOT / "tests" / "data"
+EXAMPLE = DATA / "server.ortune.json"
+OLD = {schema: DATA / f"schema-{schema}.ortune.json" for schema in (1, 2, 3)}
 SCHEMA_FILE = ROOT / "docs" / "record.schema.json"
+ONE_THREAD = Config(session_options={"intra_op_num_threads": 1})
 
 
-def change(function: Callable[[dict[str, Any]], object]) -> bytes:
-    document = json.loads(EXAMPLE.read_bytes())
+def change(function: Callable[[dict[str, Any]], object], path: Path = EXAMPLE) -> bytes:
+    document = json.loads(path.read_bytes())
     function(document)
     return json.dumps(document).encode()
 
 
-def test_a_record_comes_back() -> None:
+def example(**changes: Any) -> Record:
+    """Return the example, with other evidence where `changes` say so."""
     record = read_record(EXAMPLE)
-    assert isinstance(record, Record)
-    assert msgspec.json.decode(encode_record(record), type=Record) == record
-    assert encode_record(record) == EXAMPLE.read_bytes()
+    return msgspec.structs.replace(record, evidence=msgspec.structs.replace(record.evidence, **changes))
 
 
-def test_a_record_of_schema_2_is_the_same_in_the_new_one() -> None:
-    assert read_record(SECOND_EXAMPLE) == read_record(EXAMPLE)
+class TestForm:
+    def test_a_record_comes_back(self) -> None:
+        record = read_record(EXAMPLE)
+        assert isinstance(record, Record)
+        assert msgspec.json.decode(encode_record(record), type=Record) == record
+        assert encode_record(record) == EXAMPLE.read_bytes()
+
+    def test_it_is_plain_enough_to_be_applied_by_hand(self) -> None:
+        document = json.loads(encode_record(msgspec.structs.replace(example(), config=ONE_THREAD)))
+        assert document["config"] == {"session_options": {"intra_op_num_threads": 1}}
+        assert list(document) == ["schema", "config", "evidence", "model", "workload", "host", "runtime", "search"]
+        assert {"estimate", "low", "high", "confidence", "pairs"} <= set(document["evidence"]["speedup"])
+
+    def test_defaults_are_left_out(self) -> None:
+        text = EXAMPLE.read_text()
+        assert "null" not in text
+        for empty in ("[]", '"environment"', '"io_binding"', '"providers": [["CPU'):
+            assert empty not in text
+
+    def test_each_kind_of_default_is_left_out(self) -> None:
+        """msgspec's own `omit_defaults` keeps values that are equal to the default, but another object."""
+        equal = msgspec.json.decode(b'{"relative": 0.001, "absolute": 0.0001}', type=Tolerance)
+        assert encode(equal) == b"{}\n"
+        assert json.loads(encode(Config(providers=(("CPUExecutionProvider", {}),), environment={}))) == {}
+
+    def test_short_values_are_on_one_line_and_long_ones_are_not(self) -> None:
+        lines = EXAMPLE.read_text().splitlines()
+        assert max(map(len, lines)) <= 120
+        assert any(line.startswith('    "speedup": {"estimate": ') and line.endswith("},") for line in lines)
+
+    @given(
+        st.recursive(
+            st.integers() | st.text() | st.floats(allow_nan=False, allow_infinity=False) | st.booleans(),
+            lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+            max_leaves=30,
+        )
+    )
+    def test_the_text_is_json(self, value: Any) -> None:
+        assert json.loads(encode({"value": value})) == {"value": value}
+
+    def test_a_name_that_is_not_utf8_costs_no_record(self) -> None:
+        record = example()
+        model = msgspec.structs.replace(record.model, path=os.fsdecode(b"\xff.onnx"))
+        text = encode_record(msgspec.structs.replace(record, model=model))
+        assert msgspec.json.decode(text, type=Record).model.path == "?.onnx"
+
+    def test_figures_are_rounded(self) -> None:
+        assert significant(208103.81339712918) == 208100
+        assert ratio(1.27345678) == 1.2735
+        # An interval that ends above 1 does so after rounding.
+        assert ratio(1.0000004) > 1 > ratio(0.9999996)
+        record = read_record(EXAMPLE)
+        assert round_record(record) == record
+
+    def test_the_committed_schema_is_that_of_the_code(self) -> None:
+        """If this fails, run `python -m docs.generate`."""
+        assert json.loads(SCHEMA_FILE.read_text()) == json.loads(json.dumps(json_schema()))
 
 
-def test_it_is_plain_enough_to_be_applied_by_hand() -> None:
-    document = json.loads(EXAMPLE.read_bytes())
-    assert set(document) == {"schema", "config", "evidence", "model", "workload", "host", "runtime", "search"}
-    assert {"session_options", "session_config", "run_config", "providers", "environment"} <= set(document["config"])
-    assert document["config"]["providers"] == [["CPUExecutionProvider", {}]]
-    assert document["evidence"]["verdict"] in {"faster", "default_is_best", "inconclusive"}
-    assert {"estimate", "low", "high", "confidence", "pairs"} <= set(document["evidence"]["speedup"])
+REJECTED = [
+    (b"", "not JSON"),
+    (b"{", "not JSON"),
+    (b"\xff\xfe", "not JSON"),
+    (b"[]", "not an ortune record"),
+    (b"{}", "not an ortune record"),
+    (b'{"schema": "4"}', r"not an ortune record: Expected `int`, got `str` - at `\$.schema`"),
+    (b'{"schema": 1}', "missing required field `search`"),
+    (b'{"schema": 2, "search": {}}', r"missing required field `trials` - at `\$.search`"),
+    (b'{"schema": 4}', "missing required field `config`"),
+    (change(lambda d: d.update(schema=99)), f"has schema 99.*reads schemas up to {SCHEMA}"),
+    (change(lambda d: d.update(schema=0)), "does not exist"),
+    (change(lambda d: d.update(extra=1)), "unknown field `extra`"),
+    (change(lambda d: d["config"].update(sesion_options={})), r"unknown field `sesion_options` - at `\$\.config`"),
+    (change(lambda d: d["config"].update(session_config={"a": 1})), r"Expected `str`.*\$\.config\.session_config"),
+    (change(lambda d: d["evidence"].update(verdict="great")), r"\$\.evidence\.verdict"),
+    (change(lambda d: d["model"].update(digest=None)), r"\$\.model\.digest"),
+    (change(lambda d: d["config"].update(providers=[])), r"there are no providers - at `\$\.config`"),
+    (change(lambda d: d["config"].update(environment={"A=B": "x"})), r"'A=B'='x' is .* environment variable"),
+    (change(lambda d: d["config"].update(environment={"A": "\0"})), "environment variable"),
+    (change(lambda d: d["workload"]["load"].update(clients=0)), r"0 clients .* - at `\$\.workload\.load`"),
+    (change(lambda d: d["workload"]["load"].update(rate_per_s=None)), r"scenario server .* - at `\$\.workload\.load`"),
+    (change(lambda d: d["workload"]["inputs"]["image"].update(shapes=[])), "there are no shapes"),
+    (change(lambda d: d["search"].update(seed=-1)), r"seed is -1, below 0 - at `\$\.search`"),
+    (change(lambda d: d["search"].update(started="soon")), r"'soon' - at `\$\.search`"),
+    (change(lambda d: d["search"].update(failed={"bored": 1})), r"'bored' - at `key` in `\$\.search\.failed`"),
+    (
+        change(lambda d: d["search"].update(trials={"file": "../x.gz", "sha256": "0" * 64})),
+        r"not a plain file name - at `\$\.search\.trials`",
+    ),
+    (
+        change(lambda d: d["search"].update(trials={"file": "x.gz", "sha256": "0"})),
+        r"not a SHA-256 digest - at `\$\.search\.trials`",
+    ),
+    (change(lambda d: d["search"]["trials"][1].update(stage="lap"), OLD[3]), r"\$\.search\.trials\[1\]\.stage"),
+    (change(lambda d: d["search"]["trials"][0].update(extra=1), OLD[1]), r"`extra` - at `\$\.search\.trials\[0\]`"),
+    (change(lambda d: d["evidence"]["winner"].update(p50_ns="x"), OLD[2]), r"\$\.evidence\.winner\.p50_ns"),
+    (change(lambda d: d["search"]["stages"][0].update(stage=[]), OLD[3]), r"\$\.search\.stages\[0\]\.stage"),
+    (b'{"schema": 3, "config": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
+]
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "not JSON"),
-        (b"{", "not JSON"),
-        (b"\xff\xfe", "not JSON"),
-        (b"[]", "not a record"),
-        (b"{}", "not a record"),
-        (b'{"schema": 1}', "misses 'workload'"),
-        (b'{"schema": 2}', "not a valid record"),
-        (change(lambda d: d.update(schema=99)), "has schema 99.*reads up to 3"),
-        (change(lambda d: d.update(schema=0)), "never was"),
-        (change(lambda d: d.update(extra=1)), "unknown field `extra`"),
-        (change(lambda d: d["config"].update(sesion_options={})), r"unknown field `sesion_options` - at `\$\.config`"),
-        (change(lambda d: d["config"].update(session_config={"a": 1})), r"Expected `str`.*\$\.config\.session_config"),
-        (change(lambda d: d["evidence"].update(verdict="great")), r"\$\.evidence\.verdict"),
-        (change(lambda d: d["model"].update(digest=None)), r"\$\.model\.digest"),
-        (change(lambda d: d["config"].update(providers=[])), r"there are no providers - at `\$\.config`"),
-        (change(lambda d: d["config"].update(environment={"A=B": "x"})), r"'A=B'='x' is no environment variable"),
-        (change(lambda d: d["config"].update(environment={"A": "\0"})), "is no environment variable"),
-        (change(lambda d: d["workload"]["load"].update(clients=0)), r"0 clients .* - at `\$\.workload\.load`"),
-        (change(lambda d: d["workload"]["load"].update(rate_per_s=None)), "scenario server with a rate of None"),
-        (change(lambda d: d["workload"]["inputs"]["image"].update(shapes=[])), "there are no shapes"),
-        (change(lambda d: d["search"].update(seed=-1)), r"seed is -1, below 0 - at `\$\.search`"),
-        (change(lambda d: d["search"].update(started="soon")), r"'soon' - at `\$\.search`"),
-        (b'{"schema": 3, "config": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
-    ],
-)
-def test_what_is_not_a_record_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
-    path = tmp_path / "c.json"
-    path.write_bytes(content)
-    with pytest.raises(RecordError, match=message):
-        read_record(path)
-
-
-def test_a_record_of_an_older_schema_is_migrated() -> None:
-    record = read_record(OLD_EXAMPLE)
-    old = json.loads(OLD_EXAMPLE.read_bytes())
-    assert (old["schema"], record.schema) == (1, SCHEMA)
-    assert record.workload.load == Load()
-    assert record.workload.objectives == ("p50",)
-    assert record.workload.inputs["image"].shapes == (tuple(old["workload"]["inputs"]["image"]["shape"]),)
-    assert [trial.speedups and trial.speedups[0] for trial in record.search.trials] == [
-        trial["speedup"] for trial in old["search"]["trials"]
-    ]
-    assert record.config.session_options == old["config"]["session_options"]
-    assert msgspec.json.decode(encode_record(record), type=Record) == record
-
-
-def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match="no file"):
-        read_record(tmp_path / "nothing.json")
-    with pytest.raises(RecordError, match="Cannot read"):
-        read_record(tmp_path)
-
-
-def test_the_committed_schema_is_that_of_the_code() -> None:
-    """If this fails, run `python -m docs.generate`."""
-    assert json.loads(SCHEMA_FILE.read_text()) == json.loads(json.dumps(json_schema()))
-
-
-def test_writing_replaces_the_file_as_a_whole(tmp_path: Path) -> None:
-    path = tmp_path / "c.json"
-    path.write_text("old")
-    write_atomically(path, b"new")
-    assert path.read_bytes() == b"new"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_record_that_proves_more_is_kept(tmp_path: Path) -> None:
-    path = tmp_path / "c.json"
-    unproven = read_record(EXAMPLE)
-    assert unproven.evidence.verdict == "inconclusive" and proves_nothing(unproven)
-    evidence = msgspec.structs.replace(unproven.evidence, verdict="default_is_best")
-    proven = msgspec.structs.replace(unproven, evidence=evidence)
-    assert write_record(unproven, path) is None
-    assert write_record(proven, path) is None
-    assert write_record(proven, path) is None
-    assert write_record(unproven, path) == tmp_path / "c.before.json"
-    assert read_record(path) == unproven
-    assert read_record(tmp_path / "c.before.json") == proven
-    assert write_record(unproven, path) is None
-
-
-def test_what_is_there_and_is_no_record_is_not_replaced(tmp_path: Path) -> None:
-    path = tmp_path / "model.onnx"
-    for content, is_replaced in ((b"\x08\x07onnx", False), (b"[1]", False), (b"", True), (EXAMPLE.read_bytes(), True)):
+class TestReading:
+    @pytest.mark.parametrize(("content", "message"), REJECTED)
+    def test_what_is_not_a_record_is_rejected(self, tmp_path: Path, content: bytes, message: str) -> None:
+        path = tmp_path / "c.json"
         path.write_bytes(content)
-        if is_replaced:
-            check_writable(path, may_replace=is_record)
-        else:
-            with pytest.raises(UsageError, match=r"-o .*model.onnx: this file is there already"):
+        with pytest.raises(RecordError, match=message):
+            read_record(path)
+
+    def test_no_file(self, tmp_path: Path) -> None:
+        with pytest.raises(RecordError, match="no file"):
+            read_record(tmp_path / "nothing.json")
+        with pytest.raises(RecordError, match="Cannot read"):
+            read_record(tmp_path)
+
+    def test_stdin(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with EXAMPLE.open() as file:
+            monkeypatch.setattr("sys.stdin", file)
+            assert ortune.read_record("-") == read_record(EXAMPLE)
+
+
+class TestOlderSchemas:
+    """Files that older versions wrote."""
+
+    @pytest.mark.parametrize("schema", OLD)
+    def test_it_is_read(self, schema: int) -> None:
+        old, record = json.loads(OLD[schema].read_bytes()), read_record(OLD[schema])
+        assert (old["schema"], record.schema) == (schema, SCHEMA)
+        assert record.config.session_options == old["config"]["session_options"]
+        assert record.evidence.verdict == old["evidence"]["verdict"]
+        assert record.evidence.speedup
+        assert record.evidence.speedup.estimate == pytest.approx(old["evidence"]["speedup"]["estimate"], rel=1e-4)
+        assert record.evidence.baseline and record.evidence.winner
+        assert record.evidence.baseline.p99_ns == pytest.approx(old["evidence"]["baseline"]["p99_ns"], rel=1e-3)
+        assert record.base == record.evidence.baseline.config
+        assert record.search.n_tried == len(old["search"]["trials"]) - 1
+        assert [each.stage for each in record.search.stages] == ["screening", "racing", "confirmation"]
+        assert msgspec.json.decode(encode_record(record), type=Record) == record
+
+    @pytest.mark.parametrize("schema", OLD)
+    def test_its_trials_are_read(self, schema: int) -> None:
+        old, trials = json.loads(OLD[schema].read_bytes()), read_trials(OLD[schema]).trials
+        speedups = [
+            [trial["speedup"]] if schema == 1 and trial["speedup"] is not None else trial.get("speedups")
+            for trial in old["search"]["trials"]
+        ]
+        assert [trial.speedups and list(trial.speedups) for trial in trials] == speedups
+        assert [trial.n_blocks for trial in trials] == [trial["blocks"] for trial in old["search"]["trials"]]
+        assert {trial.stage for trial in trials} <= {"screening", "racing", "confirmation"}
+
+    def test_schema_1_has_one_load_and_one_objective(self) -> None:
+        old, record = json.loads(OLD[1].read_bytes()), read_record(OLD[1])
+        assert record.workload.load == Load()
+        assert record.workload.objectives == ("p50",)
+        assert record.workload.inputs["image"].shapes == (tuple(old["workload"]["inputs"]["image"]["shape"]),)
+
+    def test_schema_2_is_the_same_in_the_new_one(self) -> None:
+        assert read_record(OLD[2]) == read_record(EXAMPLE)
+
+    def test_utilization_and_background_load_were_called_otherwise(self, tmp_path: Path) -> None:
+        path = tmp_path / "c.json"
+        path.write_bytes(change(lambda d: d["workload"].update(neighbour="sleep 9"), OLD[2]))
+        record = read_record(path)
+        assert record.workload.background_load == "sleep 9"
+        assert record.evidence.winner
+        assert record.evidence.winner.utilization == 0.01366
+
+    def test_nodes_and_build_time_stay(self, tmp_path: Path) -> None:
+        path = tmp_path / "c.json"
+        session = {"nodes": {"CUDAExecutionProvider": 7, "CPUExecutionProvider": 2}, "build_s": 61.25}
+        path.write_bytes(change(lambda d: d["evidence"]["winner"]["session"].update(session), OLD[3]))
+        winner = read_record(path).evidence.winner
+        assert winner
+        assert (winner.nodes, winner.build_s) == (session["nodes"], 61.25)
+
+    def test_the_base_of_an_interrupted_search(self, tmp_path: Path) -> None:
+        """Without a confirmation, such a record recommends the base itself: the default, and what was fixed."""
+
+        def interrupt(document: dict[str, Any]) -> None:
+            document["config"]["session_options"] = {"intra_op_num_threads": 1}
+            document["evidence"].update(verdict="inconclusive", speedup=None, baseline=None, winner=None)
+            document["evidence"]["best_so_far"] = {"config": document["config"], "speedup": 1.5, "proven": False}
+            document["search"]["interrupted"] = True
+
+        path = tmp_path / "c.json"
+        path.write_bytes(change(interrupt, OLD[3]))
+        record = read_record(path)
+        assert record.base == record.config == ONE_THREAD
+        assert record.evidence.best_so_far == BestSoFar(config=ONE_THREAD, speedup=1.5)
+        assert not record.is_proven
+
+
+class TestWhatIsKnown:
+    """Methods of a record."""
+
+    def test_a_search_without_a_result_proves_nothing(self) -> None:
+        assert not example().is_proven
+        assert example(verdict="default_is_best").is_proven
+        assert msgspec.structs.replace(example(), config=ONE_THREAD).is_proven
+
+    def test_settings_that_were_only_fixed_are_not_applied(self) -> None:
+        record = interrupted_with_fixed_settings()
+        assert not record.is_proven
+        assert not Choice(record=record, source="", fits=True, why="").applies
+
+    def test_the_gain_is_that_of_the_config(self) -> None:
+        record = example()
+        assert record.gain is None
+        assert msgspec.structs.replace(record, config=ONE_THREAD).gain == record.evidence.speedup
+
+    def front(self) -> Record:
+        record = example()
+        assert record.evidence.winner
+        better = Speedup(estimate=2, low=1.5, high=2.5, confidence=0.95, pairs=8, restarts=4)
+        worse = msgspec.structs.replace(better, estimate=0.5, low=0.4, high=0.6)
+        points = (
+            FrontPoint(summary=msgspec.structs.replace(record.evidence.winner, config=Config()), recommended=True),
+            FrontPoint(summary=record.evidence.winner, speedups={"p99": worse, "cpu": better}),
+        )
+        evidence = msgspec.structs.replace(record.evidence, verdict="trade_off", front=points)
+        workload = msgspec.structs.replace(record.workload, objectives=("p99", "cpu"))
+        return msgspec.structs.replace(record, evidence=evidence, workload=workload)
+
+    def test_a_point_of_the_front(self) -> None:
+        point = self.front().point(2)
+        assert point.config == ONE_THREAD
+        # What it is better in comes first.
+        assert point.objectives == ("cpu", "p99")
+        assert point.gain and point.gain.estimate == 2
+        assert self.front().point(1).objectives == ("p99", "cpu")
+        assert self.front().point(1).gain is None
+
+    @pytest.mark.parametrize("number", [0, 3])
+    def test_a_point_that_is_not_there(self, number: int) -> None:
+        with pytest.raises(RecordError) as raised:
+            self.front().point(number)
+        assert raised.value.render(spell_as_flag)[0] == f"--pick {number}: the front has points 1 to 2."
+        with pytest.raises(RecordError, match="no Pareto front"):
+            example().point(1)
+
+    def test_the_settings_that_were_tried(self) -> None:
+        tried = msgspec.structs.replace(example(), config=Config(session_config={"a": "1"})).tried
+        assert tried.session_options == ("execution_mode", "intra_op_num_threads")
+        assert "a" in tried.session_config
+
+
+def interrupted_with_fixed_settings() -> Record:
+    """Return the record of a search with `--fix` that was interrupted before its confirmation."""
+    record = example(speedup=None, baseline=None, winner=None, limits=(), baseline_limits=())
+    search = msgspec.structs.replace(record.search, interrupted=True)
+    return msgspec.structs.replace(record, config=ONE_THREAD, base=ONE_THREAD, search=search)
+
+
+class TestWriting:
+    def test_the_file_is_replaced_as_a_whole(self, tmp_path: Path) -> None:
+        path = tmp_path / "c.json"
+        path.write_text("old")
+        write_atomically(path, b"new")
+        assert path.read_bytes() == b"new"
+        assert list(tmp_path.iterdir()) == [path]
+
+    def test_a_link_is_followed(self, tmp_path: Path) -> None:
+        (tmp_path / "real").mkdir()
+        target, link = tmp_path / "real" / "c.json", tmp_path / "link.json"
+        link.symlink_to(target)
+        check_writable(link)
+        for content in (b"new file", b"replaced"):
+            write_atomically(link, content)
+            assert link.is_symlink()
+            assert target.read_bytes() == content
+
+    @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+    def test_a_pipe_is_written_to(self, tmp_path: Path) -> None:
+        pipe, read = tmp_path / "pipe", []
+        os.mkfifo(pipe)
+        check_writable(pipe, may_replace=is_record)
+        reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
+        reader.start()
+        record = example()
+        assert write_record(record, pipe, b"trials").record == record
+        reader.join(30)
+        assert read == [encode_record(record)]
+        assert stat.S_ISFIFO(pipe.stat().st_mode)
+        assert list(tmp_path.iterdir()) == [pipe]
+
+    def test_stdout(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: Any) -> None:
+        monkeypatch.chdir(tmp_path)
+        check_writable(Path("-"))
+        write_record(example(), Path("-"), b"trials")
+        assert capfdbinary.readouterr().out == EXAMPLE.read_bytes()
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_record_that_proves_more_is_kept(self, tmp_path: Path) -> None:
+        path, kept = tmp_path / "c.json", tmp_path / "c.before.json"
+        unproven, proven = example(), example(verdict="default_is_best")
+        first, second = encode_trials(trials(1)), encode_trials(trials(2))
+        assert write_record(unproven, path).kept is None
+        assert write_record(proven, path).kept is None
+        assert write_record(proven, path, first).kept is None
+        assert write_record(unproven, path, second).kept == kept
+        assert read_trials(path) == trials(2)
+        assert read_record(kept).evidence == proven.evidence
+        assert read_trials(kept) == trials(1)
+        assert write_record(unproven, path).kept is None
+
+    def test_an_interrupted_search_with_fixed_settings_keeps_a_proven_record(self, tmp_path: Path) -> None:
+        path = tmp_path / "c.json"
+        write_record(example(verdict="default_is_best"), path)
+        assert write_record(interrupted_with_fixed_settings(), path).kept == tmp_path / "c.before.json"
+
+    def test_files_of_others_are_not_replaced(self, tmp_path: Path) -> None:
+        path = tmp_path / "model.onnx"
+        for content, is_ours in ((b"\x08\x07onnx", False), (b"[1]", False), (b"", True), (EXAMPLE.read_bytes(), True)):
+            path.write_bytes(content)
+            if is_ours:
                 check_writable(path, may_replace=is_record)
-        assert path.read_bytes() == content
+            else:
+                with pytest.raises(UsageError, match=r"model.onnx: this file exists and was not written by ortune"):
+                    check_writable(path, may_replace=is_record)
+            assert path.read_bytes() == content
+
+    def test_what_cannot_be_written_is_reported_beforehand(self, tmp_path: Path) -> None:
+        check_writable(tmp_path / "c.json")
+        with pytest.raises(UsageError, match="no folder"):
+            check_writable(tmp_path / "nowhere" / "c.json")
+        with pytest.raises(UsageError, match="is a folder") as raised:
+            check_writable(tmp_path, "study")
+        assert raised.value.option == "study"
+        assert list(tmp_path.iterdir()) == []
 
 
-def test_what_cannot_be_written_is_told_beforehand(tmp_path: Path) -> None:
-    check_writable(tmp_path / "c.json")
-    with pytest.raises(UsageError, match="no folder"):
-        check_writable(tmp_path / "nowhere" / "c.json")
-    with pytest.raises(UsageError, match="is a folder"):
-        check_writable(tmp_path)
-    assert list(tmp_path.iterdir()) == []
+def trials(seed: int) -> Trials:
+    return Trials(
+        header=Header(
+            schema=SCHEMA, model="sha256:0", started="2026-01-01", objectives=("p50",), figures=("p50", "memory")
+        ),
+        trials=(
+            Trial(number=0, stage="confirmation", speedups=(1.0,)),
+            Trial(number=1, config=ONE_THREAD, stage="confirmation", speedups=(1.5,), n_blocks=seed),
+            Trial(number=2, stage="screening", speedups=(3.0,), over_limits=("p99<1ms",)),
+            Trial(number=3, stage="screening", failure=Failure(kind="crash", stage="load", message="SIGSEGV")),
+            Trial(number=4, stage="screening", speedups=(2.0,)),
+        ),
+        rounds=(TrialRound(stage="screening", values={0: (120.5, 1000.0), 1: (100.0, 900.0)}, contended=(1,)),),
+    )
+
+
+class TestTrials:
+    def test_they_come_back(self, tmp_path: Path) -> None:
+        path = tmp_path / "tuned.ortune.json"
+        written = write_record(example(), path, encode_trials(trials(1)))
+        assert written.record == read_record(path)
+        assert written.record.search.trials
+        assert written.record.search.trials.file == "tuned.ortune.trials.jsonl.gz"
+        assert read_trials(path) == trials(1)
+        assert {each.name for each in tmp_path.iterdir()} == {"tuned.ortune.json", "tuned.ortune.trials.jsonl.gz"}
+
+    def test_the_file_is_reproducible_json_lines(self) -> None:
+        data = encode_trials(trials(1))
+        assert data == encode_trials(trials(1))
+        assert data[4:8] == bytes(4)  # no time in the header of gzip
+        header, first, *_ = map(json.loads, gzip.decompress(data).splitlines())
+        assert header["type"] == "header"
+        assert first == {"type": "trial", "number": 0, "stage": "confirmation", "speedups": [1]}
+
+    def test_record_and_trials_may_be_renamed(self, tmp_path: Path) -> None:
+        path, renamed = tmp_path / "a.json", tmp_path / "b.json"
+        write_record(example(), path, encode_trials(trials(1)))
+        path.rename(renamed)
+        assert read_trials(renamed) == trials(1)
+        path_of_trials(path).rename(path_of_trials(renamed))
+        assert read_trials(renamed) == trials(1)
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            (None, "There is no file .*a.trials.jsonl.gz"),
+            (encode_trials(trials(2)), "does not have the digest"),
+            (b"", "does not have the digest"),
+        ],
+    )
+    def test_a_file_that_is_missing_or_was_changed(self, content: bytes | None, message: str, tmp_path: Path) -> None:
+        path = tmp_path / "a.json"
+        written = write_record(example(), path, encode_trials(trials(1)))
+        path_of_trials(path).unlink() if content is None else path_of_trials(path).write_bytes(content)
+        with pytest.raises(RecordError, match=message):
+            read_trials(path)
+        assert read_record(path) == written.record  # the record itself is as good as before
+
+    @pytest.mark.parametrize(
+        "data",
+        [b"nonsense", gzip.compress(b""), gzip.compress(b"{}"), gzip.compress(b'{"type": "lap"}\n'), b"\x1f\x8b"],
+    )
+    def test_a_file_that_is_not_one_of_trials(self, data: bytes, tmp_path: Path) -> None:
+        path = tmp_path / "a.json"
+        write_record(example(), path, data)
+        with pytest.raises(RecordError, match="not a trials file"):
+            read_trials(path)
+        assert not is_trials_file(data)
+        assert is_trials_file(encode_trials(trials(1)))
+
+    def test_a_record_without_trials(self, tmp_path: Path) -> None:
+        write_record(example(), tmp_path / "a.json")
+        with pytest.raises(RecordError, match="names no trials file"):
+            read_trials(tmp_path / "a.json")
+
+    def test_trials_that_cannot_be_written_cost_no_record(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.json"
+        path_of_trials(path).mkdir()
+        with pytest.raises(UsageError, match="trials"):
+            write_record(example(), path, b"trials")
+        assert read_record(path) == example()
+
+    def test_what_the_record_itself_says_of_them(self) -> None:
+        summary = summarize_trials(trials(1).trials)
+        assert summary.n_tried == 4
+        assert summary.failed == {"crash": 1}
+        assert summary.tried == Tried(session_options=("intra_op_num_threads",))
+        # What was confirmed comes before what only looked good; what broke a limit is left out.
+        assert [each.speedups for each in summary.best] == [(1.5,), (2.0,)]
+
+    def test_the_name_in_a_record_leads_to_no_other_folder(self) -> None:
+        for name in ("../x", "/x", "a/b", "", "..", "a\\b"):
+            with pytest.raises(ValueError, match="plain file name"):
+                TrialsFile(file=name, sha256="0" * 64)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -10,18 +12,27 @@ import msgspec
 import pytest
 
 import ortune
-from ortune.errors import RecordError, UsageError
+from ortune.errors import ModelError, RecordError, UsageError
 from ortune.host import HostClass, read_host
 from ortune.knobs import Config
-from ortune.record.files import read_record, read_records
+from ortune.record.files import encode_record, read_record, read_records
 from ortune.record.schema import SCHEMA
-from ortune.record.select import Sourced, choose, choose_all, load_distance, merge, read_sourced
+from ortune.record.select import (
+    Sourced,
+    Wanted,
+    choose,
+    load_distance,
+    merge,
+    read_sourced,
+    select_per_model,
+    select_record,
+)
 from ortune.workload import Load, make_load
-from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
+from tests.conftest import ROOT, TINY_CNN, TINY_ENCODER, run_ortune
 from tests.records import EXAMPLE, make_record, write
 
 HERE = HostClass.of(read_host())
-ONE, FOUR, BUSY = make_load(), make_load(clients=4), make_load(rate=100)
+ONE, FOUR, BUSY = make_load(), make_load(clients=4), make_load(rate_per_s=100)
 
 
 def threads(n: int) -> Config:
@@ -38,16 +49,16 @@ class TestChoice:
     def test_the_host_goes_first(self) -> None:
         choice = choose([sourced(1, FOUR, here=False), sourced(2, ONE)], HERE, FOUR)
         assert (choice.source, choice.fits) == ("2.json", True)
-        assert choice.why == "tuned for one caller, back to back, which comes nearest to 4 callers, back to back"
+        assert choice.why == "tuned for one caller, back to back, the closest to 4 callers, back to back"
 
     def test_then_the_load(self) -> None:
         records = [sourced(1, ONE), sourced(2, FOUR), sourced(3, BUSY)]
         for load, source in ((ONE, "1.json"), (FOUR, "2.json"), (make_load(clients=3), "2.json")):
             assert choose(records, HERE, load).source == source
-        assert choose(records, HERE, make_load(rate=500)).source == "3.json"
+        assert choose(records, HERE, make_load(rate_per_s=500)).source == "3.json"
         untold = choose(records, HERE, None)
         assert untold.source == "1.json"
-        assert "there are others, for 100 requests a second" in untold.why
+        assert "other records are for 100 requests a second" in untold.why
 
     def test_then_the_latest(self) -> None:
         records = [sourced(1, started="2026-01-01"), sourced(2, started="2026-03-01"), sourced(3, started="2026-02-01")]
@@ -60,8 +71,27 @@ class TestChoice:
         assert choose([sourced(1, here=False)], HERE, None, any_host=True).fits
 
     def test_each_model_has_its_own(self) -> None:
-        choices = choose_all([sourced(1), sourced(2, model=TINY_ENCODER), sourced(3, FOUR)], HERE, FOUR)
+        records = [sourced(1), sourced(2, model=TINY_ENCODER), sourced(3, FOUR)]
+        choices = select_per_model(records, Wanted(load=FOUR))
         assert [choice.source for choice in choices] == ["3.json", "2.json"]
+
+    def test_one_answer_for_one_model(self, tmp_path: Path) -> None:
+        records = [sourced(1), sourced(2, model=TINY_ENCODER)]
+        assert select_record(records, Wanted(), TINY_ENCODER).source == "2.json"
+        other = tmp_path / "other.onnx"
+        other.write_bytes(b"nothing")
+        for wanted, model, error, message in (
+            (Wanted(), None, RecordError, "There are records for several models: .*cnn.onnx, .*encoder.onnx"),
+            (Wanted(pick=1), TINY_CNN, RecordError, "no Pareto front"),
+            (Wanted(), other, RecordError, "The record is for another model"),
+            (Wanted(), tmp_path / "nothing.onnx", ModelError, "There is no file"),
+        ):
+            with pytest.raises(error, match=message):
+                select_record(records, wanted, model)
+        with pytest.raises(RecordError, match="There are records for several models"):
+            select_per_model(records, Wanted(pick=1))
+        with pytest.raises(RecordError, match="There are no records"):
+            select_per_model([], Wanted())
 
     def test_loads_that_are_alike_are_near(self) -> None:
         assert load_distance(FOUR, FOUR) == 0
@@ -82,7 +112,7 @@ class TestBundle:
         assert [each.source for each in read_sourced([tmp_path / "bundle.json"])][2].endswith("bundle.json[3]")
         # A bundle can be merged again.
         again = run_ortune("merge", "bundle.json", paths[0], "-o", "again.json", cwd=tmp_path)
-        assert "left out" in again.stdout
+        assert "skipped" in again.stdout
         assert len(read_records(tmp_path / "again.json")) == 3
 
     def test_the_latest_of_the_same_stays(self) -> None:
@@ -107,6 +137,43 @@ class TestBundle:
         path = tmp_path / "b.json"
         path.write_text(json.dumps({"schema": 2, "records": [json.loads(EXAMPLE.read_text())]}))
         assert read_records(path)[0].schema == SCHEMA
+
+    def test_records_in_a_bundle_may_be_of_several_schemas(self, tmp_path: Path) -> None:
+        path = tmp_path / "b.json"
+        records = [json.loads((ROOT / "tests" / "data" / f"schema-{n}.ortune.json").read_text()) for n in (1, 2, 3)]
+        path.write_text(json.dumps({"schema": SCHEMA, "records": records}))
+        assert [each.schema for each in read_records(path)] == [SCHEMA] * 3
+        path.write_text(json.dumps({"schema": SCHEMA, "records": [{**records[0], "schema": 99}]}))
+        with pytest.raises(RecordError, match=r"schema 99 .* - at `\$.records\[0\]`"):
+            read_records(path)
+
+    def test_a_bundle_stays_small(self, tmp_path: Path) -> None:
+        bundle, _ = merge([sourced(1), sourced(2, FOUR), sourced(3, BUSY)])
+        text = encode_record(bundle)
+        assert len(text) < 8000 * len(bundle.records)
+        assert text.count(b"\n") < 200 * len(bundle.records)
+
+    def test_pipes(self, tmp_path: Path) -> None:
+        """`ortune merge` and `ortune apply` as filters."""
+        records = [write(sourced(1).record, tmp_path / "a.json"), write(sourced(2, FOUR).record, tmp_path / "b.json")]
+        merged = run_ortune("merge", *records, "-o", "-", cwd=tmp_path)
+        assert merged.returncode == 0, merged.stderr
+        assert len(json.loads(merged.stdout)["records"]) == 2
+        assert "2 records" in merged.stderr
+        command = [sys.executable, "-P", "-m", "ortune", "apply", "-", "--clients", "4", "--to", "python", "-o", "-"]
+        applied = subprocess.run(
+            command, input=merged.stdout, capture_output=True, text=True, check=False, cwd=tmp_path
+        )
+        assert applied.returncode == 0, applied.stderr
+        assert "intra_op_num_threads = 2" in applied.stdout
+
+    def test_a_file_that_is_no_record_is_not_replaced(self, tmp_path: Path) -> None:
+        path = write(sourced(1).record, tmp_path / "a.json")
+        (tmp_path / "notes.txt").write_text("mine")
+        done = run_ortune("merge", path, "-o", "notes.txt", cwd=tmp_path)
+        assert done.returncode == 2
+        assert "--output notes.txt: this file exists" in done.stderr
+        assert (tmp_path / "notes.txt").read_text() == "mine"
 
     def test_a_file_that_cannot_be_written(self, tmp_path: Path) -> None:
         path = write(sourced(1).record, tmp_path / "a.json")
@@ -134,7 +201,7 @@ class TestApi:
         assert ortune.create_session(TINY_ENCODER, bundle).get_session_options().intra_op_num_threads == 1
 
     def test_options_of_several_models_need_a_model(self, bundle: Path) -> None:
-        with pytest.raises(RecordError, match="bundle for several models"):
+        with pytest.raises(RecordError, match="records for several models"):
             ortune.session_options(bundle)
 
     def test_a_model_that_none_is_for(self, bundle: Path, tmp_path: Path) -> None:
@@ -175,5 +242,5 @@ def test_options_of_a_bundle_for_several_models(tmp_path: Path) -> None:
     path.write_bytes(msgspec.json.encode(bundle))
     assert ortune.session_options(path, model=TINY_ENCODER).intra_op_num_threads == 2
     assert ortune.run_options(path, model=TINY_CNN) is None
-    with pytest.raises(RecordError, match="bundle for several models"):
+    with pytest.raises(RecordError, match="records for several models"):
         ortune.session_options(path)

@@ -1,4 +1,4 @@
-"""Strategies, the additive model, landscapes and their replay, and the history of earlier searches."""
+"""Strategies, the additive model, landscapes and their replay, and hints from earlier searches."""
 
 from __future__ import annotations
 
@@ -12,24 +12,35 @@ import optuna
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ortune.tuning.request import MOST_REMEMBERED, SearchRequest, best_of, prepare
 
 from benchmarks import regret, synthetic
 from benchmarks.landscape import N_QUANTILES, About, Landscape, Recording, fit, load_landscape
 from benchmarks.record import LANDSCAPES
-from benchmarks.replay import ReplayExecutor
+from benchmarks.replay import ReplayExecutor, open_replay
 from ortune.compare.figures import compute_block_figure
 from ortune.errors import UsageError
 from ortune.host import HostClass, read_host
 from ortune.knobs import DEFAULT, Candidate, Config, SearchSpace, build_space
 from ortune.model import read_model
-from ortune.tuning.additive import DEFAULT_NUMBER, AdditiveModel, features_of
-from ortune.tuning.hints import history_path, make_finding, read_findings, recall, remember, similarity
-from ortune.tuning.outcome import STRATEGIES, Budget, Outcome, Progress, StrategyName, parse_strategy
+from ortune.options import make_request
+from ortune.requests import SearchRequest, StrategyName
+from ortune.tuning.additive import BASELINE_NUMBER, AdditiveModel, features_of
+from ortune.tuning.hints import (
+    describe_search,
+    history_path,
+    measure_similarity,
+    read_past_searches,
+    recall,
+    remember,
+)
+from ortune.tuning.outcome import Outcome, Progress
+from ortune.tuning.prepare import prepare
 from ortune.tuning.sampler import CONFIG, VARIANCE, CandidateSampler, ThompsonSampler, make_sampler
-from ortune.tuning.search import SearchSettings, run_search
+from ortune.tuning.search import MAX_REMEMBERED, best_configs
+from ortune.tuning.stages import SearchSettings, run_search
 from ortune.worker import BlockPlan, Failure, Runtime
 from ortune.workload import Goal, make_goal, make_load
+from ortune.workload.objectives import Objective
 from tests.conftest import TINY_CNN
 from tests.simulation import make_host, make_model
 
@@ -80,52 +91,46 @@ def search(
     hints: tuple[Config, ...] = (),
     reports: list[Progress] | None = None,
 ) -> Outcome:
-    executor = ReplayExecutor(landscape, seed=seed)
-    (first,) = executor.launch([DEFAULT], deadline_s=60)
-    assert not isinstance(first, Failure)
     return run_search(
         landscape.space,
-        executor,
-        Budget(seconds=budget_s),
-        SearchSettings(goal=landscape.goal, seed=seed, strategy=strategy, hints=hints),
-        first=first,
-        start_s=0.0,
-        observe=(lambda progress: None) if reports is None else reports.append,
+        open_replay(landscape, seed=seed),
+        SearchSettings(budget_s=budget_s, strategy=strategy, hints=hints),
+        (lambda progress: None) if reports is None else reports.append,
     )
 
 
 class TestAdditiveModel:
     def test_the_default_has_no_features(self) -> None:
         main, shares, pairs = features_of(small_space(width=4))
-        assert not main[DEFAULT_NUMBER].any()
-        assert not pairs[DEFAULT_NUMBER].any()
+        assert not main[BASELINE_NUMBER].any()
+        assert not pairs[BASELINE_NUMBER].any()
         assert len(shares) == main.shape[1]
         assert all(column.any() for column in (*main.T, *pairs.T))
 
-    def test_candidates_that_were_not_measured_are_told_from_those_that_were(self) -> None:
+    def test_candidates_are_predicted_from_those_that_were_measured(self) -> None:
         space = small_space(width=4)
         truth = np.array([effects_of(space)(candidate) for candidate in space.candidates])
         rng = np.random.default_rng(1)
         seen = rng.choice(np.arange(1, len(truth)), 60, replace=False)
         model = AdditiveModel(space, rng)
-        model.learn(seen.tolist(), (truth[seen] + rng.normal(0, 0.01, 60)).tolist(), [0.01**2] * 60)
+        model.fit(seen.tolist(), (truth[seen] + rng.normal(0, 0.01, 60)).tolist(), [0.01**2] * 60)
         unseen = np.setdiff1d(np.arange(len(truth)), seen)
         assert np.corrcoef(model.mean()[unseen], truth[unseen])[0, 1] > 0.95
         draws = model.draw(400)
-        assert draws[DEFAULT_NUMBER].tolist() == [0.0] * 400
+        assert draws[BASELINE_NUMBER].tolist() == [0.0] * 400
         assert np.abs(draws.mean(axis=1) - model.mean()).max() < 0.05
         assert np.quantile(draws[unseen].std(axis=1), 0.1) > draws[seen].std(axis=1).mean()
 
-    def test_what_a_candidate_has_of_its_own_is_believed_of_it_alone(self) -> None:
+    def test_the_effect_of_one_candidate_alone_does_not_change_the_others(self) -> None:
         space = small_space()
         rng = np.random.default_rng(0)
         numbers = np.arange(1, len(space.candidates))
         y = rng.normal(0, 0.1, len(numbers))
         model = AdditiveModel(space, rng)
-        model.learn(numbers.tolist(), y.tolist(), [1e-6] * len(numbers))
+        model.fit(numbers.tolist(), y.tolist(), [1e-6] * len(numbers))
         assert np.abs(model.mean()[numbers] - y).max() < 0.02
 
-    def test_nothing_is_known_beforehand(self) -> None:
+    def test_without_measurements_the_prediction_is_zero(self) -> None:
         model = AdditiveModel(small_space(), np.random.default_rng(0))
         assert not model.mean().any()
         assert model.draw(50)[1:].std() > 0.05
@@ -160,9 +165,9 @@ class TestStrategies:
         sampler = study.sampler
         assert isinstance(sampler, CandidateSampler)
         if isinstance(sampler, ThompsonSampler):
-            assert sampler.gain_left(study) == 0.0
+            assert sampler.expected_gain(study) == 0.0
 
-    def test_ours_finds_the_best_of_many_with_few_trials(self) -> None:
+    def test_the_adaptive_strategy_finds_the_best_of_many_with_few_trials(self) -> None:
         landscape = additive_landscape(build_space(make_host(32, smt=2, n_nodes=2), make_model(4)))
         assert len(landscape.space.candidates) > 500
         outcome = search(landscape, budget_s=120)
@@ -171,30 +176,30 @@ class TestStrategies:
         assert landscape.log_speedup(landscape.best) - landscape.log_speedup(number) < 0.03
         assert len(outcome.trials) < 400
 
-    @pytest.mark.parametrize("strategy", STRATEGIES)
+    @pytest.mark.parametrize("strategy", get_args(StrategyName))
     def test_each_strategy_ends_with_a_proof(self, strategy: StrategyName) -> None:
         outcome = search(additive_landscape(small_space()), strategy)
         assert outcome.verdict == "faster"
         assert outcome.speedup
         assert outcome.speedup.low > 1
 
-    @pytest.mark.parametrize("strategy", STRATEGIES)
+    @pytest.mark.parametrize("strategy", get_args(StrategyName))
     def test_the_same_seed_gives_the_same_search(self, strategy: StrategyName) -> None:
         landscape = additive_landscape(small_space(width=2))
         one, other = (msgspec.json.encode(search(landscape, strategy, seed=3)) for _ in range(2))
         assert one == other
         assert one != msgspec.json.encode(search(landscape, strategy, seed=4))
 
-    def test_it_ends_early_when_nothing_is_left_to_gain_and_says_so(self) -> None:
+    def test_screening_ends_early_when_no_gain_is_expected(self) -> None:
         reports: list[Progress] = []
         landscape = additive_landscape(small_space(), gain=0.0, noise=0.003)
         outcome = search(landscape, budget_s=300, reports=reports)
         assert outcome.verdict == "default_is_best"
         assert "expected to gain less than" in outcome.ended_early
-        assert any("enough seen" in note for report in reports for note in report.notes)
+        assert any("screening ended early" in note for report in reports for note in report.notes)
         assert len(outcome.trials) < len(landscape.space.candidates)
 
-    def test_a_sweep_screens_all_if_there_is_time_for_a_round_of_each(self) -> None:
+    def test_the_exhaustive_strategy_screens_all_if_there_is_time_for_a_round_of_each(self) -> None:
         landscape = additive_landscape(small_space())
         outcome = search(landscape, "exhaustive", budget_s=240)
         assert len(outcome.trials) == len(landscape.space.candidates)
@@ -213,8 +218,8 @@ class TestStrategies:
         assert {trial.config.key for trial in outcome.trials[1 : 1 + len(rules)]} == rules
 
     def test_an_unknown_strategy(self) -> None:
-        with pytest.raises(UsageError, match="no such strategy"):
-            parse_strategy("hope")
+        with pytest.raises(UsageError, match="strategy hope: is not one of the choices"):
+            make_request(SearchRequest, {"model": "m.onnx", "strategy": "hope"})
 
 
 class TestReplay:
@@ -232,7 +237,7 @@ class TestReplay:
             values.append(math.log(compute_block_figure("p50", block, 0)))
         assert abs(np.mean(values) - landscape.log_costs[number]) < 0.01
 
-    def test_the_clock_goes_by_what_is_done(self) -> None:
+    def test_the_clock_advances_with_each_step(self) -> None:
         landscape = additive_landscape(small_space())
         executor = ReplayExecutor(landscape)
         (live,) = executor.launch([DEFAULT], deadline_s=9)
@@ -241,7 +246,7 @@ class TestReplay:
         live.measure(PLAN)
         assert executor.now_s() == pytest.approx(0.256, abs=0.01)
 
-    def test_what_failed_fails_again(self) -> None:
+    def test_a_recorded_failure_is_replayed(self) -> None:
         landscape = additive_landscape(small_space())
         failure = Failure(kind="crash", stage="load", message="ended by SIGSEGV")
         landscape.log_costs[3] = math.nan
@@ -262,8 +267,8 @@ class TestReplay:
         assert 0.03 < share < 0.25
 
     @pytest.mark.parametrize(("clients", "objective"), [(None, "p50"), (None, "mean"), (2, "throughput")])
-    def test_the_objective_of_a_block_is_the_drawn_cost(self, clients: int | None, objective: str) -> None:
-        goal = make_goal(make_load(clients, None, None), objective, None, ())
+    def test_the_objective_of_a_block_is_the_drawn_cost(self, clients: int | None, objective: Objective) -> None:
+        goal = make_goal(make_load(clients), objective)
         landscape = msgspec.structs.replace(
             additive_landscape(small_space(), noise=0.0), goal=goal, contended_share=0.0, drift=np.zeros(0)
         )
@@ -319,7 +324,7 @@ def make_recording(seed: int = 0, *, contended: float = 0.1) -> tuple[Recording,
 
 
 class TestLandscapes:
-    def test_levels_are_told_from_drift_and_busy_spells(self) -> None:
+    def test_levels_are_separated_from_drift_and_busy_spells(self) -> None:
         recording, levels = make_recording()
         landscape = fit(recording)
         found = landscape.log_costs - landscape.log_costs[0]
@@ -338,7 +343,7 @@ class TestLandscapes:
         assert all((getattr(again, name) == getattr(recording, name)).all() for name in Recording.COLUMNS)
         assert load_landscape(tmp_path / "made.npz").contended is None
 
-    def test_a_recording_of_another_schema_is_refused(self, tmp_path: Path) -> None:
+    def test_a_recording_of_another_schema_is_rejected(self, tmp_path: Path) -> None:
         recording, _ = make_recording()
         recording.about = msgspec.structs.replace(recording.about, schema=99)
         recording.save(tmp_path / "made.npz")
@@ -354,7 +359,7 @@ class TestLandscapes:
         assert landscape.log_speedup(landscape.best) - landscape.log_speedup(number) < 0.05
 
     @pytest.mark.parametrize("kind", ["additive", "interacting", "cliffs", "rugged"])
-    def test_synthetic_landscapes_are_what_they_say(self, kind: synthetic.Kind) -> None:
+    def test_synthetic_landscapes_are_reproducible(self, kind: synthetic.Kind) -> None:
         landscape = synthetic.make_landscape("64", kind, seed=5)
         again = synthetic.make_landscape("64", kind, seed=5)
         assert (landscape.log_costs == again.log_costs).all()
@@ -394,62 +399,63 @@ class TestRegret:
             }
             for regret_ in (0.0, 1.5, 3.0, 10.0)
         ]
-        figures = regret.summarise(rows)
+        figures = regret.summarize(rows)
         assert figures["within_1"] == 0.25
         assert figures["within_2"] == 0.5
         assert figures["coverage"] == 0.75
         assert figures["worse"] == 0.25
 
 
-class TestHistory:
+class TestHints:
     HOST = HostClass.of(make_host(4))
 
-    def test_what_was_found_is_recalled_for_a_similar_model(self, tmp_path: Path) -> None:
+    def test_the_best_config_is_recalled_for_a_similar_model(self, tmp_path: Path) -> None:
         path = tmp_path / "folder" / "history.jsonl"
         config = Config(session_options={"intra_op_num_threads": 1})
-        remember(path, make_finding(self.HOST, make_model().traits, Goal(), [config]))
+        remember(path, describe_search(self.HOST, make_model().traits, Goal(), [config]))
         assert recall(path, self.HOST, make_model().traits, Goal()) == (config,)
 
     def test_other_hosts_loads_and_graphs_are_left_out(self, tmp_path: Path) -> None:
         path = tmp_path / "history.jsonl"
         traits = make_model().traits
         config = Config(session_options={"intra_op_num_threads": 1})
-        remember(path, make_finding(self.HOST, traits, Goal(), [config]))
+        remember(path, describe_search(self.HOST, traits, Goal(), [config]))
         assert not recall(path, HostClass.of(make_host(8)), traits, Goal())
-        assert not recall(path, self.HOST, traits, make_goal(make_load(2, None, None), None, None, ()))
+        assert not recall(path, self.HOST, traits, make_goal(make_load(2), None))
         assert not recall(path, self.HOST, msgspec.structs.replace(traits, ops={"MatMul": 9}), Goal())
 
-    def test_the_newest_comes_first_and_the_file_does_not_grow_for_ever(self, tmp_path: Path) -> None:
+    def test_the_newest_comes_first_and_the_file_stays_small(self, tmp_path: Path) -> None:
         path = tmp_path / "history.jsonl"
         for n in range(1, 700):
             config = Config(session_options={"intra_op_num_threads": n})
-            remember(path, make_finding(self.HOST, make_model().traits, Goal(), [config]))
-        assert len(read_findings(path)) < 601
+            remember(path, describe_search(self.HOST, make_model().traits, Goal(), [config]))
+        assert len(read_past_searches(path)) < 601
         hints = recall(path, self.HOST, make_model().traits, Goal())
         assert [hint.session_options["intra_op_num_threads"] for hint in hints] == [699, 698, 697]
 
-    def test_a_broken_file_is_no_history(self, tmp_path: Path) -> None:
+    def test_a_broken_file_is_ignored(self, tmp_path: Path) -> None:
         path = tmp_path / "history.jsonl"
         path.write_bytes(b'{"host": 1}\n\xff\n')
         assert not recall(path, self.HOST, make_model().traits, Goal())
-        remember(tmp_path, make_finding(self.HOST, make_model().traits, Goal(), []))
+        remember(tmp_path, describe_search(self.HOST, make_model().traits, Goal(), []))
 
-    def test_a_search_begins_with_what_is_recalled(self, tmp_path: Path) -> None:
+    def test_a_search_starts_with_the_recalled_configs(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path = tmp_path / "history.jsonl"
         config = Config(session_options={"intra_op_num_threads": 1})
         traits = read_model(TINY_CNN).traits
-        remember(path, make_finding(HostClass.of(read_host()), traits, Goal(), [config]))
-        assert prepare(SearchRequest(model=str(TINY_CNN), history=path)).hints == (config,)
-        assert prepare(SearchRequest(model=str(TINY_CNN), history=path, strategy="tpe")).hints == ()
-        assert prepare(SearchRequest(model=str(TINY_CNN))).hints == ()
+        remember(path, describe_search(HostClass.of(read_host()), traits, Goal(), [config]))
+        monkeypatch.setenv("ORTUNE_HISTORY", str(path))
+        assert prepare(SearchRequest(model=str(TINY_CNN))).hints == (config,)
+        assert prepare(SearchRequest(model=str(TINY_CNN), strategy="tpe")).hints == ()
+        assert prepare(SearchRequest(model=str(TINY_CNN), history=False)).hints == ()
 
-    def test_what_was_proven_is_remembered_and_nothing_else(self) -> None:
+    def test_only_proven_configs_are_remembered(self) -> None:
         outcome = search(additive_landscape(small_space()))
-        assert best_of(outcome, DEFAULT)[0] == outcome.config
-        assert len(best_of(outcome, DEFAULT)) == MOST_REMEMBERED
-        assert best_of(search(additive_landscape(small_space(), gain=0.0)), DEFAULT) == []
+        assert best_configs(outcome, DEFAULT)[0] == outcome.config
+        assert len(best_configs(outcome, DEFAULT)) == MAX_REMEMBERED
+        assert best_configs(search(additive_landscape(small_space(), gain=0.0)), DEFAULT) == []
 
-    def test_where_it_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_path_of_the_history(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert history_path() is None
         monkeypatch.setenv("ORTUNE_HISTORY", "/somewhere/h.jsonl")
         assert history_path() == Path("/somewhere/h.jsonl")
@@ -460,9 +466,9 @@ class TestHistory:
 
     @given(st.dictionaries(st.sampled_from(["Conv", "MatMul", "Add", "If"]), st.integers(1, 500)))
     @settings(deadline=None)
-    def test_similarity_is_that_of_a_mix(self, ops: dict[str, int]) -> None:
+    def test_similarity_is_symmetric_and_bounded(self, ops: dict[str, int]) -> None:
         traits = msgspec.structs.replace(make_model().traits, ops=ops)
-        assert similarity(traits, traits) == pytest.approx(1.0 if ops else 0.0)
+        assert measure_similarity(traits, traits) == pytest.approx(1.0 if ops else 0.0)
         other = make_model().traits
-        assert similarity(traits, other) == pytest.approx(similarity(other, traits))
-        assert 0 <= similarity(traits, other) <= 1 + 1e-9
+        assert measure_similarity(traits, other) == pytest.approx(measure_similarity(other, traits))
+        assert 0 <= measure_similarity(traits, other) <= 1 + 1e-9

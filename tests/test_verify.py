@@ -9,14 +9,21 @@ from typing import Literal
 import msgspec
 import pytest
 
-from ortune.apply.verify import judge, prepare, recorded_inputs, recorded_speedup, verify
-from ortune.compare.comparison import LimitCheck, Speedup
+from ortune.apply.verify import (
+    judge_comparison,
+    judge_speedup,
+    prepare_verification,
+    recorded_inputs,
+    verify,
+)
+from ortune.compare.comparison import Comparison, LimitCheck, Row, Speedup
 from ortune.knobs import DEFAULT, Config
 from ortune.model import read_model
 from ortune.record.schema import Record
+from ortune.requests import VerifyRequest
 from ortune.worker import Failure
 from ortune.worker.failure import FailureKind
-from ortune.workload import InputData, make_feed
+from ortune.workload import InputData, make_feed, parse_limit
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.records import make_record, write
 
@@ -27,6 +34,9 @@ ONE_THREAD = Config(session_options={"intra_op_num_threads": 1})
 
 def speedup(low: float, estimate: float, high: float) -> Speedup:
     return Speedup(estimate=estimate, low=low, high=high, confidence=0.95, pairs=60, restarts=6)
+
+
+SLIGHTLY_FASTER = speedup(1.03, 1.05, 1.07)
 
 
 @pytest.mark.parametrize(
@@ -45,11 +55,12 @@ def speedup(low: float, estimate: float, high: float) -> Speedup:
         (0.9, 1.1, None, "inconclusive"),
     ],
 )
-def test_half_of_the_gain_must_be_here(low: float, high: float, recorded: float | None, answer: str) -> None:
+def test_half_of_the_gain_must_be_left(low: float, high: float, recorded: float | None, answer: str) -> None:
     claim = speedup(recorded, recorded, recorded) if recorded else None
-    found, reason = judge(speedup(low, (low + high) / 2, high), claim)
-    assert found == answer
-    assert reason
+    assert judge_speedup(speedup(low, (low + high) / 2, high), claim)[0] == answer
+
+
+REQUEST = VerifyRequest(config=None, model=str(TINY_CNN))
 
 
 def here(config: Config = ONE_THREAD, gain: float = 1.05, **changes: object) -> Record:
@@ -65,9 +76,9 @@ def here(config: Config = ONE_THREAD, gain: float = 1.05, **changes: object) -> 
 
 
 def test_the_recorded_workload_is_set_up(tmp_path: Path) -> None:
-    setting = prepare(here(), TINY_CNN)
-    assert setting.request.goal.objectives == ("p50",)
-    assert setting.feed.tensors["image"].array.shape == (1, 3, 32, 32)
+    setup = prepare_verification(here(), REQUEST)
+    assert setup.goal.objectives == ("p50",)
+    assert setup.feed.tensors["image"].array.shape == (1, 3, 32, 32)
 
 
 def test_all_recorded_sizes_are_fed() -> None:
@@ -86,69 +97,94 @@ def test_all_recorded_sizes_are_fed() -> None:
 
 def test_a_default_has_no_gain_to_verify() -> None:
     record = here(DEFAULT)
-    found = verify(record, prepare(record, TINY_CNN))
+    found = verify(record, prepare_verification(record, REQUEST))
     assert found.answer == "holds"
     assert "no gain to verify" in found.reason
     assert found.comparison is None
 
 
 def test_the_claim_is_that_of_the_config() -> None:
-    assert recorded_speedup(here(gain=1.5)) == speedup(1.5, 1.5, 1.5)
+    assert here(gain=1.5).gain == speedup(1.5, 1.5, 1.5)
 
 
 class TestVerdict:
-    """What is found, with the comparison replaced."""
+    """Judging a comparison."""
 
-    def found(
+    def judge(
         self,
-        monkeypatch: pytest.MonkeyPatch,
         record: Record,
         *,
+        speedup_here: Speedup | None = SLIGHTLY_FASTER,
         failure: FailureKind | None = None,
         kept: Kept | None = None,
-    ) -> str:
-        from ortune.apply import verify as module
-        from ortune.compare.bench import Row
-
+        n_calls: int = 100,
+        utilization: float | None = None,
+    ) -> tuple[str, str]:
+        evidence = record.evidence
+        assert evidence.winner
+        summary = msgspec.structs.replace(evidence.winner, n_calls=n_calls, utilization=utilization)
         check = LimitCheck(
             limit="p99<1ms", figure="p99", bound=1.0, relative=False, value=1.0, low=1.0, high=1.0, kept=kept or "yes"
         )
-        row = Row(
+        baseline = Row(name="default", config=DEFAULT, summary=summary)
+        tuned = Row(
             name="tuned",
             config=record.config,
-            speedup=None if failure else speedup(2.0, 2.1, 2.2),
-            failure=Failure(kind=failure, stage="load", message="no") if failure else None,
+            summary=None if failure else summary,
+            speedup=None if failure else speedup_here,
+            failure=Failure(kind=failure, stage="load", message="cannot load") if failure else None,
             limits=(check,) if kept else (),
         )
+        comparison = Comparison(objective="p50", rows=(baseline, tuned), calls_needed=50, noise=evidence.noise)
+        return judge_comparison(record, comparison, record.gain)
 
-        class Found:
-            rows = (row, row)
-            objective = "p50"
-            calls_needed = 0
+    def test_a_gain_that_is_left_holds(self) -> None:
+        assert self.judge(here()) == ("holds", "at least half of the recorded gain is left")
 
-        monkeypatch.setattr(module, "bench", lambda *args, **kwargs: Found())
-        monkeypatch.setattr(module.Verification, "comparison", None, raising=False)
-        return str(verify(record, prepare(record, TINY_CNN)).answer)
+    def test_a_gain_that_is_lost_does_not_hold(self) -> None:
+        assert self.judge(here(gain=2.0))[0] == "does_not_hold"
 
-    def test_a_config_that_fails_does_not_hold(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert self.found(monkeypatch, here(), failure="exception") == "does_not_hold"
+    def test_a_config_that_fails_does_not_hold(self) -> None:
+        answer, reason = self.judge(here(), failure="exception")
+        assert answer == "does_not_hold"
+        assert reason == "the config fails on this host: cannot load"
 
     @pytest.mark.parametrize(
-        ("kept", "answer"), [("yes", "holds"), ("no", "does_not_hold"), ("unsure", "inconclusive")]
+        ("kept", "answer", "reason"),
+        [
+            ("yes", "holds", "at least half of the recorded gain is left"),
+            ("no", "does_not_hold", "the config exceeds p99<1ms"),
+            ("unsure", "inconclusive", "the config may exceed p99<1ms"),
+        ],
     )
-    def test_limits_count(self, monkeypatch: pytest.MonkeyPatch, kept: Kept, answer: str) -> None:
-        assert self.found(monkeypatch, here(), kept=kept) == answer
+    def test_limits_count(self, kept: Kept, answer: str, reason: str) -> None:
+        assert self.judge(here(), kept=kept) == (answer, reason)
 
-    def test_a_limit_alone_can_be_what_was_won(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_limit_in_doubt_does_not_hide_a_lost_gain(self) -> None:
+        assert self.judge(here(gain=2.0), kept="unsure")[0] == "does_not_hold"
+
+    def test_a_limit_alone_can_be_the_gain(self) -> None:
         record = here(gain=0.9)
         evidence = msgspec.structs.replace(record.evidence, verdict="within_limits")
         record = msgspec.structs.replace(record, evidence=evidence)
-        assert self.found(monkeypatch, record, kept="yes") == "holds"
+        assert self.judge(record, kept="yes") == ("holds", "the config keeps to all limits")
+        assert self.judge(record, kept="no")[0] == "does_not_hold"
+
+    def test_too_few_calls_are_inconclusive(self) -> None:
+        answer, reason = self.judge(here(), n_calls=49)
+        assert answer == "inconclusive"
+        assert reason == "p50 needs 50 calls of each side, and there were 49: use a larger budget"
+
+    def test_overload_is_inconclusive(self) -> None:
+        assert self.judge(here(), utilization=1.2) == ("inconclusive", "requests arrive faster than they are served")
+
+    def test_a_single_launch_is_inconclusive(self) -> None:
+        assert self.judge(here(), speedup_here=None) == ("inconclusive", "there were too few pairs")
 
 
 @pytest.mark.usefixtures("no_workers_left")
 class TestCommand:
-    def test_a_gain_that_is_not_here(self, tmp_path: Path) -> None:
+    def test_a_gain_that_is_lost(self, tmp_path: Path) -> None:
         """One thread cannot be a hundred times as fast as the default."""
         path = write(here(gain=100.0), tmp_path / "r.json")
         done = run_ortune("apply", path, TINY_CNN, "--verify", cwd=tmp_path)
@@ -157,11 +193,19 @@ class TestCommand:
         assert "recorded" in done.stdout
 
     def test_json(self, tmp_path: Path) -> None:
-        path = write(here(gain=1e-9), tmp_path / "r.json")
+        """What was gained is a limit that every session keeps."""
+        record = here()
+        record = msgspec.structs.replace(
+            record,
+            evidence=msgspec.structs.replace(record.evidence, verdict="within_limits"),
+            workload=msgspec.structs.replace(record.workload, limits=(parse_limit("memory<10GB"),)),
+        )
+        path = write(record, tmp_path / "r.json")
         done = run_ortune("apply", path, TINY_CNN, "--verify", "--json", "-q", cwd=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
         answer = json.loads(done.stdout)
-        assert answer["answer"] in {"holds", "does_not_hold", "inconclusive"}
-        assert done.returncode == {"holds": 0, "does_not_hold": 1, "inconclusive": 3}[answer["answer"]]
+        assert answer["answer"] == "holds"
+        assert answer["reason"] == "the config keeps to all limits"
         assert answer["here"]["pairs"] > 0
         assert [row["name"] for row in answer["comparison"]["rows"]] == ["default", "tuned"]
 
@@ -172,7 +216,7 @@ class TestCommand:
         path = write(here(config), tmp_path / "r.json")
         done = run_ortune("apply", path, TINY_CNN, "--verify", cwd=tmp_path)
         assert done.returncode == 1
-        assert "the config fails here" in " ".join(done.stdout.split())
+        assert "config fails on this host" in " ".join(done.stdout.split())
 
     def test_a_default(self, tmp_path: Path) -> None:
         path = write(here(DEFAULT), tmp_path / "r.json")

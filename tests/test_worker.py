@@ -19,6 +19,7 @@ import pytest
 from ortune.errors import InputsError
 from ortune.knobs import DEFAULT, Config
 from ortune.model import read_model
+from ortune.record.files import read_trials
 from ortune.record.schema import SCHEMA, Record
 from ortune.requests import SearchRequest
 from ortune.tuning.prepare import prepare
@@ -314,7 +315,7 @@ def search_with_faulty_worker(folder: Path, knob: str, budget_s: float) -> tuple
         memory_limit_bytes=1_500_000_000,
     )
     record = search(prepare(request)).record
-    failed = [trial for trial in record.search.trials if trial.failure]
+    failed = [trial for trial in read_trials(folder / "c.json").trials if trial.failure]
     return record, {trial.config.settings[knob]: trial.failure.kind for trial in failed if trial.failure}
 
 

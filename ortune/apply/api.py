@@ -7,14 +7,11 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortune.apply.fit import check_model
 from ortune.apply.messages import describe_mismatch, missing_variables
-from ortune.errors import RecordError, UsageError
-from ortune.host import HostClass, read_host
 from ortune.knobs.config import DEFAULT, Config
 from ortune.options import make_request
-from ortune.record.schema import Record, pick_point
-from ortune.record.select import Sourced, choose, read_sourced
+from ortune.record.schema import Record
+from ortune.record.select import Sourced, Wanted, read_sourced, select_record
 from ortune.requests import LoadOptions
 from ortune.worker.session import make_run_options, make_session, make_session_options, set_global_thread_pool
 
@@ -192,40 +189,8 @@ def _choose(
         records: tuple[Sourced, ...] = (Sourced(record=config, source="the record"),)
     else:
         records = read_sourced([config])
-    if model is not None:
-        records = for_model(records, model)
-    elif len({each.record.model.digest for each in records}) > 1:
-        raise RecordError(
-            f"{config} is a bundle for several models.", "Name the model: {model=PATH}, without {any_model}."
-        )
-    choice = choose(records, HostClass.of(read_host(memory=False)), load, any_host=any_host)
+    choice = select_record(records, Wanted(load=load, pick=pick, any_host=any_host), model)
     if not choice.fits:
         warnings.warn(describe_mismatch(choice), stacklevel=3)
         return DEFAULT
-    return (choice.record if pick is None else pick_point(choice.record, pick)).config
-
-
-def for_model(records: tuple[Sourced, ...], model: str | Path) -> tuple[Sourced, ...]:
-    """Return those of some records that are for a model.
-
-    Raises:
-        RecordError: None is.
-        ModelError: The model cannot be read.
-    """
-    found = []
-    fault: RecordError | None = None
-    fits: dict[str, bool] = {}
-    for each in records:
-        digest = each.record.model.digest
-        if digest not in fits:
-            try:
-                check_model(each.record, model)
-                fits[digest] = True
-            except RecordError as error:
-                fault = fault or error
-                fits[digest] = False
-        if fits[digest]:
-            found.append(each)
-    if not found:
-        raise fault or UsageError("There is no record.")
-    return tuple(found)
+    return choice.record.config

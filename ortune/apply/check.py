@@ -6,10 +6,11 @@ from pathlib import Path
 
 import msgspec
 
-from ortune.apply.fit import Mismatch, check_model, find_mismatches
+from ortune.apply.fit import Mismatch, find_mismatches
 from ortune.host import read_host
 from ortune.model import read_model
-from ortune.record.schema import Record, base_of
+from ortune.record.schema import Record
+from ortune.record.select import check_model
 from ortune.worker import Failure, Runtime, SessionInfo
 from ortune.worker.executor import FIRST_LOAD_DEADLINE_S, ProcessExecutor, launch_reference
 from ortune.workload import InputOptions, make_feed
@@ -64,8 +65,7 @@ def run_once(record: Record, model: str | Path, data: str | None = None) -> Chec
         usable=host.limits.usable,
         n_sessions=record.workload.load.sessions,
     ) as executor:
-        base = base_of(record)
-        launch_reference(executor, info, feed, base)
+        launch_reference(executor, info, feed, record.base)
         (tuned,) = executor.launch([record.config], deadline_s=FIRST_LOAD_DEADLINE_S)
         return CheckResult(
             runtime=executor.runtime,

@@ -1,16 +1,11 @@
-"""Checks whether a record fits this model, this host and this onnxruntime."""
+"""Finds what differs between where a record was made and here."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 
-from ortune.errors import ModelError
 from ortune.host import Host, HostClass
-from ortune.host.host_class import HOST_NAMES, show_property
-from ortune.model import compute_digest, hash_file
-from ortune.record.files import check_digest
+from ortune.host.host_class import PROPERTY_NAMES, format_property
 from ortune.record.schema import Record
 from ortune.worker import Runtime
 
@@ -31,37 +26,14 @@ class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
     hint: str
 
 
-def check_model(record: Record, model: str | Path) -> None:
-    """Check that the file is the model that the record is for.
-
-    Only the files that the record names are read; the graph is not.
-
-    Raises:
-        RecordError: It is another model.
-        ModelError: It cannot be read.
-    """
-    path = Path(model)
-    if not path.is_file():
-        fault = f"{path} is a folder" if path.is_dir() else f"There is no file {path}"
-        raise ModelError(f"{fault}.", "Pass the path of the model that the record is for.")
-    files = record.model.files
-    found = [hash_file(path.parent, path.name)]
-    if files and found[0].sha256 == files[0].sha256:
-        try:
-            found += [hash_file(path.parent, file.name) for file in files[1:]]
-        except ModelError as error:
-            raise ModelError(error.message, "The record says that this file belongs to the model.") from None
-    check_digest(record, path, compute_digest(found))
-
-
 def find_mismatches(record: Record, host: Host, runtime: Runtime) -> tuple[Mismatch, ...]:
     """Return what differs between where the record was made and here, as far as it may change which config is best."""
     search = f"Search again here: ortune search {record.model.path}."
     mismatches = [
         Mismatch(
-            what=HOST_NAMES[name],
-            recorded=show_property(recorded),
-            here=show_property(here),
+            what=PROPERTY_NAMES[name],
+            recorded=format_property(recorded),
+            here=format_property(here),
             hint=search,
         )
         for name, (recorded, here) in record.host.differences(HostClass.of(host)).items()

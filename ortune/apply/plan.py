@@ -11,9 +11,7 @@ from typing import Any
 import msgspec
 
 from ortune.errors import RecordError, UsageError
-from ortune.host import HostClass, read_host
-from ortune.record.schema import pick_point, tried_by
-from ortune.record.select import Choice, choose_all, read_sourced
+from ortune.record.select import Choice, Wanted, read_sourced, select_per_model
 from ortune.requests import ProgramRequest
 
 
@@ -21,22 +19,10 @@ def choose_records(configs: Sequence[str | Path], options: ProgramRequest) -> tu
     """Read records, and select one for each model.
 
     Raises:
-        RecordError: A file holds no records.
-        UsageError: They are for several models, and one is needed.
+        RecordError: A file holds no records, or they are for several models and one is needed.
     """
-    choices = choose_all(
-        read_sourced(configs), HostClass.of(read_host(memory=False)), options.given_load, any_host=options.any_host
-    )
-    if options.any_model and len(choices) > 1:
-        models = ", ".join(choice.record.model.path for choice in choices)
-        raise UsageError(f"The records are for several models: {models}.", "Pass one of them.", option="any_model")
-    if options.pick is not None:
-        if len(choices) > 1:
-            models = ", ".join(choice.record.model.path for choice in choices)
-            raise UsageError(f"The records are for several models: {models}.", "Pass one of them.", option="pick")
-        (choice,) = choices
-        choices = (msgspec.structs.replace(choice, record=pick_point(choice.record, options.pick)),)
-    return choices
+    wanted = Wanted(load=options.given_load, pick=options.pick, any_host=options.any_host)
+    return select_per_model(read_sourced(configs), wanted, one_model=options.any_model)
 
 
 def make_plan(choices: Sequence[Choice], options: ProgramRequest, hint: str) -> dict[str, Any]:
@@ -66,7 +52,7 @@ def _rule(choice: Choice) -> dict[str, Any]:
         "files": msgspec.to_builtins(record.model.files),
         "config": msgspec.to_builtins(record.config) if choice.applies else None,
         "reason": choice.why if not choice.fits else "its search proved no gain",
-        "tried": tried_by(record),
+        "tried": {"options": record.tried.session_options, "entries": record.tried.session_config},
         "onnxruntime": record.runtime.onnxruntime,
     }
 

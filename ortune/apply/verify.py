@@ -7,17 +7,18 @@ from typing import Literal
 
 import msgspec
 
-from ortune.apply.fit import Mismatch, check_model, find_mismatches
+from ortune.apply.fit import Mismatch, find_mismatches
 from ortune.compare.bench import BenchResult, Observe, bench
-from ortune.compare.comparison import Row, Speedup
+from ortune.compare.comparison import Comparison, Row, Speedup
 from ortune.compare.limits import is_overloaded, kept_all, name_limits
 from ortune.compare.open import ComparisonSetup, prepare_comparison
 from ortune.compare.paired_run import Side
 from ortune.model import read_model
-from ortune.record.schema import Record, base_of
+from ortune.record.schema import Record
+from ortune.record.select import check_model
 from ortune.requests import VerifyRequest
 from ortune.worker.runtime import read_installed_runtime
-from ortune.workload import Goal, InputOptions, Objective
+from ortune.workload import Goal, InputOptions
 
 Answer = Literal["holds", "does_not_hold", "inconclusive"]
 
@@ -67,13 +68,13 @@ def prepare_verification(record: Record, request: VerifyRequest) -> ComparisonSe
     return msgspec.structs.replace(
         prepare_comparison(
             model,
-            Goal(load=workload.load, objectives=gained_first(record), limits=workload.limits),
+            Goal(load=workload.load, objectives=record.objectives, limits=workload.limits),
             recorded_inputs(record, request.inputs),
             tolerance=workload.tolerance,
             beside=request.beside,
             seed=request.seed,
         ),
-        base=base_of(record),
+        base=record.base,
     )
 
 
@@ -98,25 +99,6 @@ def recorded_inputs(record: Record, data: str | None, model: str | None = None) 
     )
 
 
-def gained_first(record: Record) -> tuple[Objective, ...]:
-    """Return the record's objectives. For a point of a Pareto front, one in which it is proven better comes first."""
-    objectives = record.workload.objectives
-    for point in record.evidence.front:
-        if point.summary.config == record.config:
-            found = [name for name in objectives if (gain := point.speedups.get(name)) and gain.low > 1]
-            return tuple(dict.fromkeys((*found, *objectives)))
-    return objectives
-
-
-def recorded_speedup(record: Record) -> Speedup | None:
-    """Return the speedup that the record claims for its config, in the first objective that it gains in."""
-    for point in record.evidence.front:
-        if point.summary.config == record.config:
-            return point.speedups.get(gained_first(record)[0])
-    winner = record.evidence.winner
-    return record.evidence.speedup if winner is None or winner.config == record.config else None
-
-
 def verify(
     record: Record,
     setup: ComparisonSetup,
@@ -135,10 +117,10 @@ def verify(
     Raises:
         OrtuneError: The model does not run, or the baseline cannot be measured.
     """
-    if record.config == base_of(record):
+    if record.config == record.base:
         return Verification(answer="holds", reason="the record recommends the baseline, so there is no gain to verify")
     comparison = bench(setup, [Side(name="tuned", config=record.config)], observe, budget_s=budget_s)
-    recorded = recorded_speedup(record)
+    recorded = record.gain
     answer, reason = judge_comparison(record, comparison, recorded)
     runtime = read_installed_runtime()
     return Verification(
@@ -151,7 +133,7 @@ def verify(
     )
 
 
-def judge_comparison(record: Record, comparison: BenchResult, recorded: Speedup | None) -> tuple[Answer, str]:
+def judge_comparison(record: Record, comparison: Comparison, recorded: Speedup | None) -> tuple[Answer, str]:
     """Return whether the recorded gain holds, and why."""
     row = comparison.rows[1]
     if row.failure:
@@ -168,7 +150,7 @@ def judge_comparison(record: Record, comparison: BenchResult, recorded: Speedup 
     return answer, reason
 
 
-def judge_gain(row: Row, comparison: BenchResult, recorded: Speedup | None) -> tuple[Answer, str]:
+def judge_gain(row: Row, comparison: Comparison, recorded: Speedup | None) -> tuple[Answer, str]:
     """Return whether the gain holds, apart from limits."""
     sides = [each.summary for each in comparison.rows if each.summary]
     if any(map(is_overloaded, sides)):

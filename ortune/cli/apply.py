@@ -80,7 +80,7 @@ def split_files(files: list[str]) -> tuple[list[str], str | None]:
     for name in files[1:]:
         if not Path(name).exists() and shutil.which(name):
             raise UsageError(f"{name} is a command.", f"Put it after --: ortune apply {files[0]} -- {name} ...")
-    if len(files) > 1 and Path(files[-1]).suffix.lower() != ".json":
+    if len(files) > 1 and files[-1] != "-" and Path(files[-1]).suffix.lower() != ".json":
         return files[:-1], files[-1]
     if Path(files[-1]).suffix.lower() in {".onnx", ".ort"}:
         raise UsageError(f"{files[-1]} is a model, and there is no CONFIG.", f"Write: ortune apply CONFIG {files[-1]}.")
@@ -91,26 +91,15 @@ def find_record(request: ApplyRequest, configs: list[str], model: str | None) ->
     """Return the record for this model, host and load, or the nearest one, and its file.
 
     Raises:
-        UsageError: There are records for several models, and none is named.
+        RecordError: No record is for the model, or there are records for several models and none is named.
     """
-    from ortune.apply.api import for_model
-    from ortune.host import HostClass, read_host
-    from ortune.record.schema import pick_point
-    from ortune.record.select import choose, read_sourced
+    from ortune.record.select import Wanted, read_sourced, select_record
 
-    records = read_sourced(configs)
-    models = {each.record.model.digest: each.record.model.path for each in records}
-    if len(models) > 1:
-        if model is None:
-            raise UsageError(
-                f"There are records for several models: {', '.join(models.values())}.", "Name one after them."
-            )
-        records = for_model(records, model)
-    elif model is not None and Path(model).is_file():
-        records = for_model(records, model)
-    choice = choose(records, HostClass.of(read_host()), request.given_load, any_host=request.any_host)
-    record = choice.record if request.pick is None else pick_point(choice.record, request.pick)
-    return record, choice.path
+    # The path may be the one on another host, where what is exported will be used.
+    present = model if model is not None and Path(model).is_file() else None
+    wanted = Wanted(load=request.given_load, pick=request.pick, any_host=request.any_host)
+    choice = select_record(read_sourced(configs), wanted, present)
+    return choice.record, choice.path
 
 
 def check_here(request: ApplyRequest, record: Record, model: str | None) -> None:

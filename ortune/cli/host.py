@@ -12,11 +12,11 @@ def host(values: Values, output: JsonOptions) -> None:
     """Show this host: CPUs, limits, what ONNX Runtime's default does here, and noise."""
     from ortune.host import read_host
     from ortune.host.conditions import read_conditions
-    from ortune.host.default_pool import default_pool
+    from ortune.host.default_pool import find_default_pool
     from ortune.worker.runtime import read_installed_runtime
 
     found = read_host()
-    conditions, pool, runtime = read_conditions(), default_pool(found), read_installed_runtime()
+    conditions, pool, runtime = read_conditions(), find_default_pool(found), read_installed_runtime()
     if output.json:
         from ortune.host import HostClass
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from ortune.cli.command import Values, command
@@ -13,22 +12,18 @@ from ortune.requests import MergeRequest
 @command(MergeRequest)
 def merge(values: Values) -> None:
     """Put records for several hosts, loads and models into a bundle, from which apply chooses the right one."""
-    from ortune.record.files import check_writable, encode_record, write_atomically
+    from ortune.record.files import STANDARD_STREAM, check_writable, encode_record, is_record, write_atomically
     from ortune.record.select import merge as run
     from ortune.record.select import read_sourced
 
     request = make_request(MergeRequest, values, "cli")
+    path = Path(request.output)
     records = read_sourced(request.configs)
-    path = None if request.output == "-" else Path(request.output)
-    if path is not None:
-        check_writable(path)
+    check_writable(path, may_replace=is_record)
     bundle, dropped = run(records)
-    if path is None:
-        sys.stdout.buffer.write(encode_record(bundle))
-    else:
-        write_atomically(path, encode_record(bundle))
+    write_atomically(path, encode_record(bundle))
     if not request.quiet:
         from ortune.console.merge import show_bundle
         from ortune.console.widgets import make_console
 
-        show_bundle(make_console(stderr=path is None), bundle, dropped, Path(request.output))
+        show_bundle(make_console(stderr=request.output == STANDARD_STREAM), bundle, dropped, path)

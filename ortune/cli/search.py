@@ -20,14 +20,14 @@ def search(values: Values, console_options: ConsoleOptions) -> None:
     from ortune.console.search import show_search
     from ortune.console.verdict import show_verdict
     from ortune.console.widgets import make_console
-    from ortune.record.files import encode_record
+    from ortune.record.files import STANDARD_STREAM, encode_record
     from ortune.tuning.prepare import prepare
     from ortune.tuning.search import search as run
 
-    to_stdout = values.get("output") == "-"
-    path = None if to_stdout else Path(values.get("output") or f"{Path(values['model']).stem}.ortune.json")
+    path = Path(values.get("output") or f"{Path(values['model']).stem}.ortune.json")
+    to_stdout = str(path) == STANDARD_STREAM
     request = make_request(SearchRequest, {**values, "output": path}, "cli")
-    if "output" not in values and path is not None:
+    if "output" not in values:
         check_default_path(path, request.model)
     prepared = prepare(request)
     console = make_console(stderr=console_options.json or to_stdout)
@@ -36,8 +36,8 @@ def search(values: Values, console_options: ConsoleOptions) -> None:
     with SearchProgress(console, quiet=console_options.quiet) as progress:
         result = run(prepared, progress)
     if not console_options.quiet:
-        show_verdict(console, result.record, path, result.kept)
-    if console_options.json or to_stdout:
+        show_verdict(console, result.record, None if to_stdout else path, result.kept)
+    if console_options.json and not to_stdout:
         sys.stdout.buffer.write(encode_record(result.record))
     if result.outcome.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)

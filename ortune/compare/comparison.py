@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from ortune.compare.interval import Interval
-from ortune.knobs.config import Config
+from ortune.knobs.config import DEFAULT, Config
 from ortune.worker import Failure, SessionInfo
 from ortune.workload import Objective
 
@@ -32,10 +32,12 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         steady_bytes: Resident memory of the whole process after its blocks.
         peak_bytes: Largest resident memory.
         gpu_bytes: Memory in use on the GPU; None without a GPU, or where it cannot be read.
-        session: What took effect, read back from the session: providers, and the CPUs of its pool threads.
+        nodes: Number of nodes that each execution provider got; empty for the CPU alone.
+        build_s: Time that the execution provider took to compile the model; None if it does not compile.
+        session: What took effect, read back from the session. None in a record, whose trials file has it.
     """
 
-    config: Config
+    config: Config = DEFAULT
     p50_ns: float
     p90_ns: float
     p95_ns: float
@@ -50,7 +52,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     steady_bytes: int | None = None
     peak_bytes: int | None = None
     gpu_bytes: int | None = None
-    session: SessionInfo
+    nodes: dict[str, int] = {}
+    build_s: float | None = None
+    session: SessionInfo | None = None
 
 
 class Speedup(Interval, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -85,7 +89,7 @@ class LimitCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     relative: bool = False
     value: float
     low: float
-    high: float | None
+    high: float | None = None
     kept: Literal["yes", "no", "unsure"]
 
 

@@ -186,5 +186,7 @@ def summarize(run: PairedRun, position: int) -> Summary:
         steady_bytes=round(statistics.median(block.memory.steady_bytes for block in blocks)),
         peak_bytes=max(block.memory.peak_bytes for block in blocks),
         gpu_bytes=max((block.gpu.used_bytes for block in blocks if block.gpu and block.gpu.used_bytes), default=None),
+        nodes=loaded[-1].nodes,
+        build_s=loaded[-1].build_s,
         session=loaded[-1],
     )

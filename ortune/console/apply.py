@@ -13,6 +13,7 @@ from rich.text import Text
 from ortune.apply.check import CheckResult
 from ortune.console.warnings import warn_mismatch
 from ortune.console.widgets import (
+    format_baseline,
     format_count,
     format_duration,
     format_reason,
@@ -50,23 +51,22 @@ def show_apply(console: Console, record: Record, result: CheckResult, snippet: s
 
 def show_config(console: Console, record: Record) -> None:
     """Print what a record recommends, and how much better it was when the record was made."""
-    evidence = record.evidence
-    if record.config.is_default and evidence.front:
-        console.print("This point of the front is [bold]ONNX Runtime's default[/].")
-        return
-    if record.config.is_default:
-        console.print("This record recommends [bold]ONNX Runtime's default[/].")
-        console.print(Text(format_reason(evidence.reason), "dim"))
-        return
-    claim = ""
-    if evidence.speedup:
-        objectives = record.workload.objectives
-        named = "" if objectives == ("p50",) else f" ({', '.join(objectives)})"
-        claim = f": {format_speedup(evidence.speedup)}{named} when the record was made"
-    n_settings = format_count(len(record.config.settings), "setting")
-    console.print(f"[bold]{n_settings}[/] for {escape(record.model.path)}{escape(claim)}")
-    console.print()
-    console.print(make_settings_table(record.config))
+    is_front = bool(record.evidence.front)
+    if record.config == record.base:
+        start = "This point of the front is" if is_front else "The record recommends"
+        console.print(Text.assemble(f"{start} ", (format_baseline(record.base), "bold"), "."))
+        if not is_front:
+            console.print(Text(format_reason(record.evidence.reason), "dim"))
+    else:
+        claim = ""
+        if record.gain:
+            objective = "" if record.objectives == ("p50",) else f" in {record.objectives[0]}"
+            claim = f": {format_speedup(record.gain)}{objective} when the record was made"
+        n_settings = format_count(len(record.config.settings), "setting")
+        console.print(Text.assemble((n_settings, "bold"), f" for {record.model.path}{claim}"))
+    if not record.config.is_default:
+        console.print()
+        console.print(make_settings_table(record.config))
 
 
 def make_session_grid(session: SessionInfo) -> Table:

@@ -14,7 +14,7 @@ from ortune.compare.open import ComparisonSetup
 from ortune.console.warnings import warn_default_pool, warn_guessed_dimensions, warn_provider
 from ortune.console.widgets import format_bytes, format_count, show_warning
 from ortune.host import HostClass
-from ortune.host.default_pool import default_pool
+from ortune.host.default_pool import find_default_pool
 from ortune.knobs import describe
 from ortune.model import ModelInfo
 from ortune.workload import Feed, Load
@@ -31,8 +31,9 @@ def add_subject(grid: Table, setup: ComparisonSetup) -> None:
     add_load(grid, setup.goal.load, setup.feed)
     if setup.beside:
         grid.add_row("background", escape(setup.beside))
-    if not setup.base.is_default:
-        grid.add_row("fixed", f"{escape(describe(setup.base))}  [dim]in every candidate and in the baseline[/]")
+    base = setup.base
+    if not base.is_default:
+        grid.add_row("fixed", f"{escape(describe(base))}  [dim]in every candidate and in the baseline[/]")
 
 
 def add_model(grid: Table, model: ModelInfo) -> None:
@@ -96,7 +97,7 @@ def show_header(
     console.print(grid)
     for name, fault in faults.items():
         show_warning(console, warn_provider(name, fault))
-    for fault in default_pool(setup.host).faults:
+    for fault in find_default_pool(setup.host).faults:
         show_warning(console, warn_default_pool(fault))
     show_guesses(console, setup.feed)
     console.print()
@@ -104,6 +105,6 @@ def show_header(
 
 def show_guesses(console: Console, feed: Feed) -> None:
     """Warn of dimensions that were guessed."""
-    guessed = [f"{name}: {text}" for name, tensor in feed.tensors.items() for text in tensor.guessed]
+    guessed = {name: tensor.guessed for name, tensor in feed.tensors.items() if tensor.guessed}
     if guessed:
         show_warning(console, warn_guessed_dimensions(guessed))

@@ -1,4 +1,4 @@
-"""What `ortune host` shows: the machine as a tree, what may be used of it, and what that means for measuring."""
+"""Output of `ortune host`: the topology as a tree, the limits of this process, and the conditions for measuring."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ortune.host.default_pool import DefaultPool
 from ortune.worker import Runtime
 
 CORES_DRAWN = 32
-"""Cores of one domain that are drawn each; more are written as ranges."""
+"""Maximum number of cores of one L3 domain that are drawn individually. More are shown as ranges."""
 
 
-def cpu_ranges(cpus: Iterable[int]) -> str:
-    """Return CPU ids as `0-3,8`."""
+def format_cpu_ranges(cpus: Iterable[int]) -> str:
+    """Return CPU ids as ranges, such as `0-3,8`."""
     runs: list[list[int]] = []
     for cpu in sorted(cpus):
         if runs and cpu == runs[-1][1] + 1:
@@ -31,22 +31,22 @@ def cpu_ranges(cpus: Iterable[int]) -> str:
 
 
 def show_host(console: Console, host: Host, pool: DefaultPool, runtime: Runtime | None, conditions: Conditions) -> None:
-    """Print the whole page."""
+    """Print the host, its limits, its default thread pool and its conditions."""
     console.print(draw_machine(host))
     console.print()
     grid = make_grid()
-    for name, text in (*_limits(host), *_default(pool, runtime)):
+    for name, text in (*_make_limit_rows(host), *_make_runtime_rows(pool, runtime)):
         grid.add_row(name, text)
     console.print(grid)
     console.print()
     grid = make_grid()
-    for name, text in _conditions(conditions, len(host.limits.usable)):
+    for name, text in _make_condition_rows(conditions, len(host.limits.usable)):
         grid.add_row(name, text)
     console.print(grid)
 
 
 def draw_machine(host: Host) -> Tree:
-    """Return the machine as packages, NUMA nodes, L3 domains and cores; what may not be used is dim."""
+    """Return the topology as a tree: packages, NUMA nodes, L3 domains, cores. CPUs that may not be used are dim."""
     topology = host.topology
     usable = set(host.limits.usable)
     n_cores = len(topology.cores)
@@ -60,7 +60,7 @@ def draw_machine(host: Host) -> Tree:
             tree.add(
                 f"{format_count(n_kind, 'core')}, {format_count(len(kind), 'thread')} of performance level {number}"
             )
-        tree.add(f"[dim]{host.system} tells only the counts: sockets, nodes and caches are unknown[/]")
+        tree.add(f"[dim]{host.system} reports only the number of CPUs: sockets, NUMA nodes and caches are unknown[/]")
         return tree
     domains = topology.l3_domains or (topology.online,)
     name = "L3" if topology.l3_domains else "cores"
@@ -84,12 +84,12 @@ def draw_machine(host: Host) -> Tree:
 
 
 def draw_cores(cores: list[Core], usable: set[int], n_kinds: int) -> Text:
-    """Return one cell for each core, such as `[0 64]`, or ranges where there are many."""
+    """Return the CPUs of each core, such as `[0 64]`, or ranges of CPUs if there are many cores."""
     if len(cores) > CORES_DRAWN:
         cpus = {cpu for core in cores for cpu in core.cpus}
-        text = Text(f"{format_count(len(cores), 'core')}, CPUs {cpu_ranges(cpus & usable)}", "green")
+        text = Text(f"{format_count(len(cores), 'core')}, CPUs {format_cpu_ranges(cpus & usable)}", "green")
         if cpus - usable:
-            text.append(f"  not usable: {cpu_ranges(cpus - usable)}", "dim")
+            text.append(f"  not usable: {format_cpu_ranges(cpus - usable)}", "dim")
         return text
     text = Text()
     for core in cores:
@@ -104,39 +104,39 @@ def draw_cores(cores: list[Core], usable: set[int], n_kinds: int) -> Text:
     return text
 
 
-def _limits(host: Host) -> list[tuple[str, str]]:
+def _make_limit_rows(host: Host) -> list[tuple[str, str]]:
     limits = host.limits
     n_usable, n_cores = len(limits.usable), len(host.usable_cores)
-    rows = [("may use", f"{_cpus(limits.usable)} on {format_count(n_cores, 'core')}")]
+    rows = [("usable", f"{_format_cpus(limits.usable)} on {format_count(n_cores, 'core')}")]
     if n_usable < len(host.topology.online):
-        rows[0] = ("may use", f"[yellow]{rows[0][1]}[/], of {len(host.topology.online)} online")
+        rows[0] = ("usable", f"[yellow]{rows[0][1]}[/], of {len(host.topology.online)} online")
     quota = limits.quota
     rows.append(("quota", f"[yellow]{quota.cpus:g} CPUs[/]  [dim]set in {escape(quota.where)}[/]" if quota else "none"))
     if limits.memory_bytes is not None:
-        rows.append(("memory", f"{format_bytes(limits.memory_bytes)} free to use"))
+        rows.append(("memory", f"{format_bytes(limits.memory_bytes)} available"))
     return rows
 
 
-def _cpus(cpus: Cpus) -> str:
-    return f"{format_count(len(cpus), 'CPU')} ({cpu_ranges(cpus)})"
+def _format_cpus(cpus: Cpus) -> str:
+    return f"{format_count(len(cpus), 'CPU')} ({format_cpu_ranges(cpus)})"
 
 
-def _default(pool: DefaultPool, runtime: Runtime | None) -> list[tuple[str, str]]:
-    workers = len(pool.pinned)
+def _make_runtime_rows(pool: DefaultPool, runtime: Runtime | None) -> list[tuple[str, str]]:
+    n_pinned = len(pool.pinned)
     if pool.n_threads == 1:
-        what = "no pool, one thread"
+        text = "one thread, no pool"
     elif pool.pinned:
         cpus = {cpu for group in pool.pinned for cpu in group}
-        what = (
-            f"{pool.n_threads} threads: the caller's, and {format_count(workers, 'worker')} pinned "
-            f"to {'CPU' if len(cpus) == 1 else 'CPUs'} {cpu_ranges(cpus)}"
+        text = (
+            f"{pool.n_threads} threads: the caller's, and {n_pinned} pinned "
+            f"to {'CPU' if len(cpus) == 1 else 'CPUs'} {format_cpu_ranges(cpus)}"
         )
     else:
-        what = f"{pool.n_threads} threads, not pinned"
-    rows = [("ORT default", what)]
+        text = f"{pool.n_threads} threads, not pinned"
+    rows = [("ORT default", text)]
     rows += [("", f"[yellow]{escape(fault)}[/]") for fault in pool.faults]
     if not pool.faults:
-        rows[0] = ("ORT default", f"{what}  [green]fits[/]")
+        rows[0] = ("ORT default", f"{text}  [green]fits this host[/]")
     if runtime is None:
         rows.append(("onnxruntime", "[yellow]cannot be imported[/]: pip install onnxruntime"))
     else:
@@ -144,30 +144,32 @@ def _default(pool: DefaultPool, runtime: Runtime | None) -> list[tuple[str, str]
     return rows
 
 
-def _conditions(conditions: Conditions, n_usable: int) -> list[tuple[str, str]]:
-    """Return what may disturb a measurement, each with what it means."""
+def _make_condition_rows(conditions: Conditions, n_usable: int) -> list[tuple[str, str]]:
+    """Return the conditions that can disturb a measurement, each with its meaning."""
     rows = []
     load = conditions.load_1m
     if load is not None:
-        meaning = "quiet" if load < 0.1 * n_usable else "other programs run: blocks that they disturb are repeated"
+        meaning = "idle" if load < 0.1 * n_usable else "other processes run: disturbed blocks are repeated"
         rows.append(("load", f"{load:.2f}  [dim]{meaning}[/]"))
     steal = conditions.steal_share
     if steal is not None:
         meaning = (
-            "the hypervisor keeps its promises" if steal < 0.01 else "the hypervisor gives time to others: expect drift"
+            "the hypervisor gives almost no CPU time to others"
+            if steal < 0.01
+            else "the hypervisor gives CPU time to others: expect drift"
         )
         rows.append(("steal", f"{steal:.1%}  [dim]{meaning}[/]"))
     if conditions.governors:
-        steady = conditions.governors == ("performance",)
-        meaning = "clocks are steady" if steady else "clocks follow the load: ratios hold, times vary"
+        is_constant = conditions.governors == ("performance",)
+        meaning = "clocks are constant" if is_constant else "clocks follow the load: times vary, ratios are reliable"
         rows.append(("governor", f"{', '.join(conditions.governors)}  [dim]{meaning}[/]"))
     elif conditions.virtual:
-        rows.append(("governor", "not told  [dim]a virtual machine: the host decides on clocks and cores[/]"))
+        rows.append(("governor", "unknown  [dim]in a virtual machine, the hypervisor controls clocks and cores[/]"))
     if conditions.smt_active is not None:
         meaning = (
-            "two threads share a core: more threads than cores gain little"
+            "two threads share a core: more threads than cores rarely help"
             if conditions.smt_active
-            else "each CPU is a core of its own, as far as this system can see"
+            else "each CPU is a separate core, as far as this system reports"
         )
         rows.append(("SMT", f"{'on' if conditions.smt_active else 'off'}  [dim]{meaning}[/]"))
-    return rows or [("noise", "not told by this system")]
+    return rows or [("conditions", "unknown on this system")]

@@ -22,7 +22,8 @@ def show_search(console: Console, prepared: PreparedSearch) -> None:
     goal = prepared.goal
     parts = [" and ".join(FIGURES[name].title for name in goal.objectives)]
     if goal.limits:
-        parts.append("limits " + ", ".join(limit.text for limit in goal.limits))
+        title = "limit" if len(goal.limits) == 1 else "limits"
+        parts.append(f"{title} {', '.join(limit.text for limit in goal.limits)}")
     if prepared.request.budget is not None:
         parts.append(f"budget {prepared.request.budget:g} s")
     grid.add_row("goal", escape("; ".join(parts)))

@@ -26,7 +26,8 @@ def show_space(console: Console, space: SearchSpace, faults: Mapping[str, str]) 
         faults: Why execution providers do not work here, by name.
     """
     if not space.base.is_default:
-        console.print(Text.assemble(("in every candidate  ", "bold"), (describe(space.base), "cyan")))
+        text = Text.assemble(("fixed  ", "bold"), (describe(space.base), "cyan"))
+        console.print(text.append("  in every candidate and in the baseline", "dim"))
         console.print()
     for dimension in space.dimensions:
         if len(dimension.choices) < 2:

@@ -29,6 +29,7 @@ from ortune.console.warnings import (
 )
 from ortune.console.widgets import (
     LIMIT_STATES,
+    format_baseline,
     format_bytes,
     format_count,
     format_duration,
@@ -42,7 +43,7 @@ from ortune.console.widgets import (
     make_table,
     show_warning,
 )
-from ortune.knobs import DEFAULT, KNOBS, Config, describe
+from ortune.knobs import KNOBS, describe
 from ortune.record.schema import Record
 
 
@@ -100,9 +101,11 @@ def show_output(console: Console, record: Record, output: Path, kept: Path | Non
     """Print where the record is, and what to do next."""
     grid = make_grid()
     grid.add_row("written", escape(str(output)))
+    if record.search.trials:
+        grid.add_row("trials", escape(record.search.trials.file))
     if kept is not None:
         grid.add_row("kept", f"{escape(str(kept))}  [dim]the previous record, which proves more[/]")
-    if not record.config.is_default:
+    if record.config != record.base:
         command = f"ortune apply {shlex.quote(str(output))} {shlex.quote(record.model.path)}"
         grid.add_row("next", f"[bold]{escape(command)}[/]")
     console.print(grid)
@@ -111,7 +114,7 @@ def show_output(console: Console, record: Record, output: Path, kept: Path | Non
 def format_headline(record: Record) -> str:
     """Return the verdict in a line, as markup."""
     evidence = record.evidence
-    base = format_baseline(record)
+    base = escape(format_baseline(record.base))
     match evidence.verdict:
         case "faster":
             estimate = evidence.speedup.estimate if evidence.speedup else 1.0
@@ -137,19 +140,6 @@ def needs_reason(record: Record) -> bool:
     if evidence.verdict in {"faster", "trade_off"}:
         return evidence.baseline is not None and is_overloaded(evidence.baseline)
     return not (evidence.verdict == "inconclusive" and record.search.interrupted)
-
-
-def format_baseline(record: Record) -> str:
-    """Return the name of what the candidates were compared with."""
-    base = base_of(record)
-    return "ONNX Runtime's default" if base.is_default else f"the default with {escape(describe(base))}"
-
-
-def base_of(record: Record) -> Config:
-    """Return what the candidates were compared with."""
-    if record.evidence.baseline:
-        return record.evidence.baseline.config
-    return DEFAULT if is_recommended(record) else record.config
 
 
 def is_recommended(record: Record) -> bool:
@@ -198,7 +188,7 @@ def make_figures_table(baseline: Summary, winner: Summary, *, recommended: bool)
             "GPU memory", *("-" if side.gpu_bytes is None else format_bytes(side.gpu_bytes) for side in sides)
         )
     table.add_row("session creation", *(format_duration(side.load_ns) for side in sides))
-    builds = [side.session.build_s for side in sides]
+    builds = [side.build_s for side in sides]
     if any(build_s is not None for build_s in builds):
         table.add_row(
             "first compilation", *("-" if build_s is None else format_duration(1e9 * build_s) for build_s in builds)
@@ -243,10 +233,9 @@ def find_warnings(record: Record) -> list[str]:
         warnings.append(warn_unstable_outputs())
     if noise.drift is not None and not 1 / NOTABLE_DRIFT < noise.drift < NOTABLE_DRIFT:
         warnings.append(warn_disagreement(noise.drift))
-    failures = [trial.failure for trial in record.search.trials if trial.failure]
-    if failures:
-        kinds = (failure.kind for failure in failures)
-        warnings.append(warn_failures(len(failures), len(record.search.trials) - 1, kinds))
+    if failed := record.search.failed:
+        trials = record.search.trials.file if record.search.trials else ""
+        warnings.append(warn_failures(sum(failed.values()), record.search.n_tried, failed, trials))
     return warnings
 
 
@@ -255,11 +244,11 @@ def find_config_warnings(record: Record) -> list[str]:
     config, winner, recommended = record.config, record.evidence.winner, is_recommended(record)
     warnings = [*warn_requirements(config)]
     if winner and recommended:
-        nodes = winner.session.nodes
+        nodes = winner.nodes
         if any(name != config.provider for name in nodes):
             warnings.append(warn_other_nodes(config.provider, nodes))
     if any(is_approximate(name) for name in config.settings):
-        known = recommended and not any(is_approximate(name) for name in base_of(record).settings)
+        known = recommended and not any(is_approximate(name) for name in record.base.settings)
         warnings.append(warn_approximate(record.evidence.output_check.max_error if known else None))
     return warnings
 

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from ortune.apply.verify import Answer, Verification, recorded_speedup
+from ortune.apply.verify import Answer, Verification
 from ortune.compare.open import ComparisonSetup
 from ortune.console.bench import show_comparison
 from ortune.console.header import add_subject, show_header
@@ -26,8 +26,7 @@ def show_plan(console: Console, record: Record, setup: ComparisonSetup) -> None:
     """Print what is measured, and what the record claims."""
     grid = make_grid()
     add_subject(grid, setup)
-    speedup = recorded_speedup(record)
-    claim = format_speedup(speedup) if speedup else record.evidence.verdict.replace("_", " ")
+    claim = format_speedup(record.gain) if record.gain else record.evidence.verdict.replace("_", " ")
     grid.add_row("recorded", escape(f"{claim}  {record.evidence.objective}, {record.search.started[:10]}"))
     show_header(console, grid, setup)
     given = sorted({each.origin for each in record.workload.inputs.values() if each.origin.startswith("from ")})

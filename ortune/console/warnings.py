@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from ortune.console.widgets import format_count
+from ortune.console.widgets import format_count, format_number
 from ortune.errors import spell_as_flag
 from ortune.knobs import Config
 
@@ -15,10 +15,18 @@ NOTABLE_DRIFT = 1.25
 """Ratio of two stages' speedups that noise and the selection of the best candidate do not explain."""
 
 
-def warn_guessed_dimensions(guessed: Iterable[str]) -> str:
-    """Return that the model leaves dimensions open, given texts such as `ids: batch=1`."""
+def warn_guessed_dimensions(guessed: Mapping[str, Sequence[str]]) -> str:
+    """Return that the model leaves dimensions open.
+
+    Args:
+        guessed: Assumed sizes, such as `batch=1`, by the name of the input.
+    """
+    inputs: dict[str, list[str]] = {}
+    for name, sizes in guessed.items():
+        inputs.setdefault(", ".join(sizes), []).append(name)
+    assumed = "; ".join(f"{sizes} for {', '.join(names)}" for sizes, names in inputs.items())
     flags = f"{spell_as_flag('dim')}, {spell_as_flag('shape')} or {spell_as_flag('inputs')}"
-    return f"The model does not fix all dimensions. Assumed {'; '.join(guessed)}. Set them with {flags}."
+    return f"The model does not fix all dimensions. Assumed {assumed}. Set them with {flags}."
 
 
 def warn_default_pool(fault: str) -> str:
@@ -79,7 +87,8 @@ def warn_few_calls(objective: str, n_needed: int, n_calls: int) -> str:
 def warn_overload(name: str, capacity_per_s: float, rate_per_s: float) -> str:
     """Return that a config cannot serve the requests that arrive."""
     return (
-        f"{name} is overloaded: it can serve {capacity_per_s:.3g} of {rate_per_s:g} requests per second. "
+        f"{name} is overloaded: it can serve {format_number(capacity_per_s)} of "
+        f"{format_number(rate_per_s)} requests per second. "
         "Its latency grows for as long as the load lasts."
     )
 
@@ -89,16 +98,18 @@ def warn_unstable_outputs() -> str:
     return "The model's outputs differ from run to run, so only their types and shapes were compared."
 
 
-def warn_failures(n_failed: int, n_tried: int, kinds: Iterable[str]) -> str:
+def warn_failures(n_failed: int, n_tried: int, kinds: Iterable[str], trials: str = "") -> str:
     """Return that candidates failed.
 
     Args:
         n_failed: Number of candidates that failed.
         n_tried: Number of all candidates, without the baseline.
         kinds: Kinds of their failures, as in `Failure.kind`.
+        trials: File with the messages of the failures, if any.
     """
     named = ", ".join(sorted({kind.replace("_", " ") for kind in kinds}))
-    return f"{n_failed} of {format_count(n_tried, 'candidate')} failed ({named})."
+    where = f" See {trials} for their messages." if trials else ""
+    return f"{n_failed} of {format_count(n_tried, 'candidate')} failed ({named}).{where}"
 
 
 def warn_other_data(origins: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from rich.text import Text
 from ortune.compare.comparison import Summary
 from ortune.compare.interval import Interval
 from ortune.errors import spell_as_flag, spell_options
-from ortune.knobs import KNOBS, Config
+from ortune.knobs import KNOBS, Config, describe
 from ortune.workload import FIGURES
 
 LOG_WIDTH = 200
@@ -84,6 +84,11 @@ def format_reason(reason: str) -> str:
     # Names of figures, such as p50, stay as they are.
     first = text.partition(" ")[0]
     return f"{text}." if first in FIGURES else f"{text[:1].upper()}{text[1:]}."
+
+
+def format_baseline(base: Config) -> str:
+    """Return the name of what candidates are compared with."""
+    return "ONNX Runtime's default" if base.is_default else f"the default with {describe(base)}"
 
 
 def format_speedup(speedup: Interval) -> str:

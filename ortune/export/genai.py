@@ -14,7 +14,6 @@ from ortune.export.literals import LEVELS_WITHOUT_LAYOUT
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU
 from ortune.record.files import is_record
-from ortune.record.schema import tried_by
 
 OPTIONS = (
     "intra_op_num_threads",
@@ -59,8 +58,8 @@ def write(job: Job) -> str:
     part = _open_object(parts, names[0] if names else "decoder", job.output)
     existing = _open_object(part, "session_options", job.output)
     # The search did not try other options, so they stay.
-    tried = tried_by(job.record)
-    replaced = {*tried["options"], *tried["entries"], "provider_options"}
+    tried = job.record.tried
+    replaced = {*tried.session_options, *tried.session_config, "provider_options"}
     kept = {key: value for key, value in existing.items() if key not in replaced}
     part["session_options"] = {**kept, **_take_session_options(job)}
     if run_entries := job.pending.take_run_entries():

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ortune.apply.fit import check_model
-from ortune.apply.verify import HELD_SHARE, gained_first, recorded_inputs, recorded_speedup
+from ortune.apply.verify import HELD_SHARE, recorded_inputs
 from ortune.compare.open import ComparisonSetup, Program, choose_tolerance
 from ortune.errors import UsageError
 from ortune.gate.results import USUAL_SLOWDOWN, Gate, GateSide
 from ortune.gate.sides import NamedSide, check_inputs, check_outputs, make_side, read_side
 from ortune.host import read_host
 from ortune.model import read_model
-from ortune.record.schema import Record, base_of
+from ortune.record.schema import Record
+from ortune.record.select import check_model
 from ortune.requests import GateRequest
 from ortune.worker.executor import FIRST_LOAD_DEADLINE_S
 from ortune.workload import Goal, InputOptions, Load, Objective, make_feed, make_goal
@@ -72,7 +72,7 @@ def _choose_goal(request: GateRequest, record: Record | None) -> Goal:
     load = request.given_load or (workload.load if workload else Load())
     goal = make_goal(load, request.objective, (), request.limit)
     if record and workload and load == workload.load and request.objective is None:
-        goal = msgspec.structs.replace(goal, objectives=gained_first(record))
+        goal = msgspec.structs.replace(goal, objectives=record.objectives)
     if workload and not request.limit:
         goal = msgspec.structs.replace(goal, limits=workload.limits)
     return goal
@@ -94,17 +94,17 @@ def _gate_gain(
             "Pass BASE and HEAD, or a single CONFIG.json to gate its gain over ONNX Runtime's default.",
         )
     check_model(record, named.model)
-    base = base_of(record)
+    base = record.base
     if record.config == base:
         raise UsageError(
             f"{request.base} recommends ONNX Runtime's default, so there is no gain to gate.",
             "Gate a model: BASE HEAD.",
         )
-    recorded = recorded_speedup(record)
+    recorded = record.gain
     workload = record.workload
-    if not request.max_slowdown and (goal.load, goal.objective) != (workload.load, gained_first(record)[0]):
+    if not request.max_slowdown and (goal.load, goal.objective) != (workload.load, record.objectives[0]):
         raise UsageError(
-            f"{request.base}: its gain was recorded in {gained_first(record)[0]} for {workload.load}. Its gain in "
+            f"{request.base}: its gain was recorded in {record.objectives[0]} for {workload.load}. Its gain in "
             f"{goal.objective} for {goal.load} is unknown.",
             "Omit load and objective, or give {max_slowdown=3%}: how much worse than the default it may be.",
         )

@@ -12,15 +12,13 @@ from pathlib import Path
 
 import msgspec
 
-from ortune.apply.api import for_model
 from ortune.compare.open import Program
 from ortune.errors import InputsError, MeasureError, ModelError, UsageError
 from ortune.gate.results import GateSide
-from ortune.host import HostClass, read_host
 from ortune.knobs import DEFAULT, Config
 from ortune.model import ModelInfo
 from ortune.record.schema import Record
-from ortune.record.select import choose, read_sourced
+from ortune.record.select import Wanted, read_sourced, select_record
 from ortune.worker import Executor, Failure
 from ortune.worker.executor import WORKER_COMMAND
 
@@ -86,16 +84,10 @@ def read_side(text: str) -> NamedSide:
 
 
 def _read_config(path: str, model: str) -> tuple[Record, str]:
-    """Return the record of a file, and where it was read. Of a bundle for several models, return that for the model."""
+    """Return the record of a file; of a bundle for several models, the one for the model."""
     records = read_sourced([path])
-    models = {each.record.model.digest: each.record.model.path for each in records}
-    if len(models) > 1:
-        if not Path(model).is_file():
-            raise UsageError(
-                f"{path} is a bundle for several models: {', '.join(models.values())}.", f"Pass MODEL.onnx@{path}."
-            )
-        records = for_model(records, model)
-    choice = choose(records, HostClass.of(read_host()), None, any_host=True)
+    has_several_models = len({each.record.model.digest for each in records}) > 1
+    choice = select_record(records, Wanted(any_host=True), model if model and has_several_models else None)
     return choice.record, choice.source
 
 

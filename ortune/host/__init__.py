@@ -1,4 +1,4 @@
-"""The host: its CPUs, and what this process may use of them."""
+"""The host: its CPUs and memory, and what this process may use of them."""
 
 from __future__ import annotations
 

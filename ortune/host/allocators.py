@@ -1,4 +1,4 @@
-"""Finds allocators that can take the place of the C library's malloc by being preloaded."""
+"""Finds allocators that can replace the malloc of the C library through LD_PRELOAD."""
 
 from __future__ import annotations
 
@@ -6,22 +6,26 @@ import platform
 import sys
 from pathlib import Path
 
-NAMES = {"mimalloc": ("libmimalloc",), "jemalloc": ("libjemalloc",), "tcmalloc": ("libtcmalloc_minimal", "libtcmalloc")}
-"""Allocators, and the names of their libraries: of several, the first that is there."""
+LIBRARIES = {
+    "mimalloc": ("libmimalloc",),
+    "jemalloc": ("libjemalloc",),
+    "tcmalloc": ("libtcmalloc_minimal", "libtcmalloc"),
+}
+"""Allocators and the names of their libraries, in order of preference."""
 
-FOLDERS = ("usr/lib/{machine}-linux-gnu", "usr/lib64", "usr/lib", "usr/local/lib64", "usr/local/lib")
+LIBRARY_FOLDERS = ("usr/lib/{machine}-linux-gnu", "usr/lib64", "usr/lib", "usr/local/lib64", "usr/local/lib")
 
 
 def find_allocators(root: Path = Path("/")) -> dict[str, str]:
-    """Return the paths of the allocators that are installed, by name; empty where none can be preloaded."""
+    """Return the paths of the installed allocators, by name; empty if the system cannot preload libraries."""
     if sys.platform != "linux":
         return {}
     found = {}
-    for name, libraries in NAMES.items():
+    for name, libraries in LIBRARIES.items():
         paths = [
             path
             for library in libraries
-            for folder in FOLDERS
+            for folder in LIBRARY_FOLDERS
             for path in sorted((root / folder.format(machine=platform.machine())).glob(f"{library}.so*"))
             if path.is_file()
         ]

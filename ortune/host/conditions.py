@@ -1,4 +1,4 @@
-"""What can disturb a measurement on a host: load, stolen time, the frequency governor, a hypervisor."""
+"""Conditions that can disturb a measurement: load, steal time, frequency governors, SMT, virtualization."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ortune.host.linux import read_text
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The state of a host. Fields are None where the system does not tell.
+    """Conditions of a host. Fields are None if unknown.
 
     Attributes:
         load_1m: Mean number of runnable processes over the last minute.
-        steal_share: Share of CPU time since boot that the hypervisor gave to others.
+        steal_share: Fraction of the CPU time since boot that the hypervisor gave to other virtual machines.
         governors: Frequency governors in use, such as "performance" or "powersave".
-        smt_active: Whether cores run two hardware threads or more.
+        smt_active: Whether cores run two or more hardware threads.
         virtual: Whether this is a virtual machine.
     """
 
@@ -29,7 +29,11 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def read_conditions(root: Path = Path("/")) -> Conditions:
-    """Read the conditions of the host whose `/proc` and `/sys` are under `root`."""
+    """Read the conditions of a host.
+
+    Args:
+        root: Folder that contains `/proc` and `/sys`. Another root reads a dump of another host.
+    """
     cpu = root / "sys/devices/system/cpu"
     governors = {read_text(path) for path in sorted(cpu.glob("cpu[0-9]*/cpufreq/scaling_governor"))} - {""}
     smt = read_text(cpu / "smt/active")
@@ -56,7 +60,10 @@ def _read_load(root: Path) -> float | None:
 
 
 def _read_steal(root: Path) -> float | None:
-    """Return stolen time as a share of all time since boot (proc(5), first line of /proc/stat)."""
+    """Return steal time as a fraction of the CPU time since boot.
+
+    Source: proc(5), first line of /proc/stat.
+    """
     fields = read_text(root / "proc/stat").partition("\n")[0].split()
     if len(fields) < 9 or fields[0] != "cpu" or not all(field.isdigit() for field in fields[1:9]):
         return None

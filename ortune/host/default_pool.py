@@ -1,4 +1,4 @@
-"""What ONNX Runtime's default thread pool does on a host, and where it does harm."""
+"""The thread pool that ONNX Runtime creates by default on a host, and its problems there."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from ortune.host.topology import Cpus, Host
 
 
 class DefaultPool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The pool that ONNX Runtime makes when nothing is set.
+    """The thread pool that ONNX Runtime creates by default.
 
     Attributes:
-        n_threads: Threads, the caller's own included: one per physical core of the whole machine.
-        pinned: CPUs that each of the workers is pinned to; the caller's thread is not pinned.
-        outside: CPUs among these that this process may not use.
-        faults: What is wrong with it here, a sentence each; nothing when it fits.
+        n_threads: Number of threads, including the caller's: one per physical core of the whole machine.
+        pinned: CPUs that each of the pool's own threads is pinned to. The caller's thread is not pinned.
+        outside: Those of these CPUs that this process may not use.
+        faults: Human-readable problems on this host, one sentence each; empty if the pool fits the host.
     """
 
     n_threads: int
@@ -23,11 +23,13 @@ class DefaultPool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     faults: tuple[str, ...]
 
 
-def default_pool(host: Host) -> DefaultPool:
-    """Return what ONNX Runtime's default would be on this host.
+def find_default_pool(host: Host) -> DefaultPool:
+    """Return the thread pool that ONNX Runtime creates by default on this host.
 
-    Source: onnxruntime 1.31, `GetDefaultThreadAffinities` and its behaviour under taskset, cpusets and quotas. It
-    reads the machine, not what the process may use: a CPU quota changes nothing, and a mask does not keep workers in.
+    ONNX Runtime reads the topology of the machine, not what the process may use: it ignores CPU quotas and affinity
+    masks.
+
+    Source: onnxruntime 1.31, `GetDefaultThreadAffinities`, and its behavior under taskset, cpusets and quotas.
     """
     cores = host.topology.cores
     pinned = tuple(core.cpus for core in cores[1:]) if host.system in {"Linux", "Windows"} else ()
@@ -37,15 +39,15 @@ def default_pool(host: Host) -> DefaultPool:
     faults = []
     if outside:
         faults.append(
-            "workers are pinned to CPUs that this process may not use: under taskset they escape the mask, in a cpuset "
-            "the pinning fails with an error line and they run unpinned"
+            "threads are pinned to CPUs that this process may not use: under taskset they run there all the same; in a "
+            "cpuset, pinning fails with an error message, and they run unpinned"
         )
     if len(cores) > n_usable_cores:
         faults.append(f"{len(cores)} threads share {n_usable_cores} usable core{'s' * (n_usable_cores != 1)}")
     quota = host.limits.quota
     if quota and len(cores) > quota.cpus:
         faults.append(
-            f"{len(cores)} threads use up a quota of {quota.cpus:g} CPUs early in each period, "
-            "and all stand still for the rest of it"
+            f"{len(cores)} threads use up the quota of {quota.cpus:g} CPUs early in each period, "
+            "and then all wait for the next one"
         )
     return DefaultPool(n_threads=len(cores), pinned=pinned, outside=outside, faults=tuple(faults))

@@ -1,4 +1,4 @@
-"""The class of a host: hosts that can share a config, and how their properties are named for people."""
+"""Host classes: hosts of the same class can share a config."""
 
 from __future__ import annotations
 
@@ -10,11 +10,20 @@ from ortune.host.topology import Host
 
 
 class HostClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The class of a host: hosts with the same fingerprint can share a config.
+    """A class of hosts that can share a config: all properties are the same, including usable CPUs and quota.
 
     Attributes:
-        id: A short hash of all the other fields.
-        cpu_quota: CPUs' worth of time, or None.
+        id: Short hash of all other fields.
+        system: Operating system, as `platform.system()` names it.
+        machine: Architecture, as `platform.machine()` names it.
+        cpu_model: Marketing name of the CPU; empty if unknown.
+        n_logical: Online logical CPUs.
+        n_cores: Physical cores.
+        n_packages: Packages (sockets).
+        n_numa_nodes: NUMA nodes with CPUs.
+        n_usable: Logical CPUs that the process may use.
+        n_usable_cores: Physical cores with at least one such CPU.
+        cpu_quota: CPU quota, as CPU time per unit of wall time; None if there is none.
     """
 
     id: str
@@ -31,7 +40,7 @@ class HostClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @classmethod
     def of(cls, host: Host) -> HostClass:
-        """Return the class that `host` belongs to."""
+        """Return the class of a host."""
         fields = {
             "system": host.system,
             "machine": host.machine,
@@ -48,7 +57,7 @@ class HostClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return cls(id=digest[:16], **fields)  # type: ignore[arg-type]
 
     def differences(self, other: HostClass) -> dict[str, tuple[object, object]]:
-        """Return the fields that differ, each with its value here and in `other`."""
+        """Return the fields that differ, with the values of this class and of `other`. The id is not included."""
         return {
             name: (getattr(self, name), getattr(other, name))
             for name in self.__struct_fields__
@@ -56,7 +65,7 @@ class HostClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         }
 
 
-HOST_NAMES = {
+PROPERTY_NAMES = {
     "system": "operating system",
     "machine": "architecture",
     "cpu_model": "CPU",
@@ -70,11 +79,11 @@ HOST_NAMES = {
 }
 
 
-def show_property(value: object) -> str:
-    """Return the value of a property, as it is shown."""
+def format_property(value: object) -> str:
+    """Return a human-readable value of a property."""
     return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def describe_difference(name: str, recorded: object, here: object) -> str:
-    """Return how a property differs, as `logical CPUs 64 in the record, 2 here`."""
-    return f"{HOST_NAMES[name]} {show_property(recorded)} in the record, {show_property(here)} here"
+    """Return a human-readable difference, such as `logical CPUs 64 in the record, 2 here`."""
+    return f"{PROPERTY_NAMES[name]} {format_property(recorded)} in the record, {format_property(here)} here"

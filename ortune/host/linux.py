@@ -1,7 +1,9 @@
-"""Reads a Linux host from sysfs, procfs and the cgroup files, all under a `root` so that dumps can be read.
+"""Reads a Linux host from sysfs, procfs and cgroup files.
 
-Files that are missing, empty or full of nonsense degrade the answer; they never raise. The rules come from
-the kernel's documentation (Documentation/ABI/stable/sysfs-devices-system-cpu, admin-guide/cputopology,
+All functions take a `root`, so that they can also read a dump of another host. Files that are missing, empty or invalid
+make the result less detailed; they never raise an exception.
+
+Source: the kernel's documentation (Documentation/ABI/stable/sysfs-devices-system-cpu, admin-guide/cputopology,
 admin-guide/cgroup-v1 and cgroup-v2).
 """
 
@@ -15,13 +17,13 @@ from typing import NamedTuple
 from ortune.host.topology import Core, Cpus, NumaNode, Quota, Topology
 
 MAX_CPU_ID = 1 << 16
-"""Ids above this are nonsense: the kernel's own limit (NR_CPUS) is 8192."""
+"""Larger ids are invalid. The limit of the kernel (NR_CPUS) is 8192."""
 
 
 def parse_cpu_list(text: str) -> Cpus:
     """Parse the kernel's list format, `0-3,8,10-11`, with the strided form `0-7:2/4`.
 
-    Ids are sorted; parts that make no sense are left out.
+    Ids are sorted. Invalid parts are ignored.
     """
     cpus: set[int] = set()
     for part in text.replace("\0", "").strip().split(","):
@@ -48,7 +50,7 @@ def parse_cpu_mask(text: str) -> Cpus:
 
 
 def read_text(path: Path) -> str:
-    """Return the file's text without NUL bytes, or an empty string where it cannot be read."""
+    """Return the text of a file without NUL bytes, or "" if it cannot be read."""
     try:
         return path.read_bytes().replace(b"\0", b"").decode("utf-8", "replace").strip()
     except (OSError, ValueError):
@@ -56,7 +58,10 @@ def read_text(path: Path) -> str:
 
 
 def _read_cpus(directory: Path, *names: str) -> Cpus:
-    """Return the first non-empty CPU set among files in list format, and in mask format where `_list` is cut."""
+    """Return the first non-empty CPU set among these files.
+
+    The file NAME_list is in list format. If it is missing or truncated, the file NAME in mask format is read.
+    """
     for name in names:
         cpus = parse_cpu_list(read_text(directory / f"{name}_list"))
         if not cpus:
@@ -71,8 +76,8 @@ def _read_int(path: Path) -> int | None:
     return int(text) if re.fullmatch(r"-?\d{1,18}", text) else None
 
 
-def _numbered(directory: Path, prefix: str) -> dict[int, Path]:
-    """Return the entries of `directory` that are called `prefix` and a number, by number."""
+def _find_numbered(directory: Path, prefix: str) -> dict[int, Path]:
+    """Return the entries of a directory whose names are `prefix` and a number, by number."""
     found = {}
     try:
         entries = sorted(directory.iterdir())
@@ -86,9 +91,12 @@ def _numbered(directory: Path, prefix: str) -> dict[int, Path]:
 
 
 def _group(cpus: Iterable[int], members: dict[int, Cpus], online: set[int]) -> tuple[Cpus, ...]:
-    """Return the distinct groups that `members` draws among the online CPUs, ordered by first CPU.
+    """Return disjoint groups of online CPUs, ordered by their first CPU.
 
-    A CPU that an earlier group holds already is not put in a second one, so that the groups are disjoint.
+    Args:
+        cpus: CPUs to group.
+        members: For each CPU, the members of its group. A CPU that is in several groups stays in the first.
+        online: Online CPUs. Others are removed from the groups.
     """
     groups: list[Cpus] = []
     seen: set[int] = set()
@@ -102,13 +110,13 @@ def _group(cpus: Iterable[int], members: dict[int, Cpus], online: set[int]) -> t
 
 
 def read_topology(root: Path) -> Topology | None:
-    """Read the topology under `root`, or return None where sysfs tells of no CPU."""
+    """Return the topology, or None if sysfs lists no CPU."""
     base = root / "sys/devices/system/cpu"
-    directories = _numbered(base, "cpu")
+    directories = _find_numbered(base, "cpu")
     offline = set(parse_cpu_list(read_text(base / "offline")))
     online = set(parse_cpu_list(read_text(base / "online")))
     if not online:
-        # Kernels of before 2.6.26 have no `online` file; an offline CPU has no topology directory.
+        # Kernels before 2.6.26 have no `online` file. An offline CPU has no topology directory.
         online = {cpu for cpu, path in directories.items() if (path / "topology").is_dir()} - offline
     if not online:
         online = set(directories) - offline
@@ -143,7 +151,7 @@ def read_topology(root: Path) -> Topology | None:
 
 def _read_numa_nodes(root: Path, online: set[int]) -> tuple[NumaNode, ...]:
     nodes = []
-    for number, path in _numbered(root / "sys/devices/system/node", "node").items():
+    for number, path in _find_numbered(root / "sys/devices/system/node", "node").items():
         cpus = parse_cpu_list(read_text(path / "cpulist")) or parse_cpu_mask(read_text(path / "cpumap"))
         nodes.append(NumaNode(id=number, cpus=tuple(cpu for cpu in cpus if cpu in online)))
     if not any(node.cpus for node in nodes):
@@ -154,16 +162,16 @@ def _read_numa_nodes(root: Path, online: set[int]) -> tuple[NumaNode, ...]:
 def _read_l3_domains(directories: dict[int, Path], online: set[int]) -> tuple[Cpus, ...]:
     shared: dict[int, Cpus] = {}
     for cpu in sorted(online & set(directories)):
-        for index in _numbered(directories[cpu] / "cache", "index").values():
+        for index in _find_numbered(directories[cpu] / "cache", "index").values():
             if _read_int(index / "level") == 3:
                 shared[cpu] = _read_cpus(index, "shared_cpu") or parse_cpu_mask(read_text(index / "shared_cpu_map"))
     return _group(shared, shared, online)
 
 
 def _read_kinds(root: Path, online: set[int]) -> tuple[Cpus, ...]:
-    """Return the CPUs of each kind of core, least performant first, or nothing where all are alike.
+    """Return the CPUs of each kind of core, from slowest to fastest, or nothing if all cores are of one kind.
 
-    `cpuinfo_max_freq` is of no use here: favoured cores of one kind differ in it.
+    `cpuinfo_max_freq` cannot be used, because it differs between cores of one kind: favored cores have a higher one.
     """
     devices = root / "sys/devices"
     atoms = set(parse_cpu_list(read_text(devices / "cpu_atom/cpus"))) & online
@@ -180,7 +188,12 @@ def _read_kinds(root: Path, online: set[int]) -> tuple[Cpus, ...]:
 
 
 def _cluster(values: dict[int, int], tolerance: float = 0.1) -> tuple[Cpus, ...]:
-    """Group CPUs whose values lie within `tolerance` of the group's least, in ascending order of value."""
+    """Return groups of CPUs with similar values, in ascending order.
+
+    Args:
+        values: Value of each CPU.
+        tolerance: Largest relative difference from the lowest value of a group.
+    """
     groups: list[list[int]] = []
     least = 0
     for cpu, value in sorted(values.items(), key=lambda item: (item[1], item[0])):
@@ -192,15 +205,15 @@ def _cluster(values: dict[int, int], tolerance: float = 0.1) -> tuple[Cpus, ...]
 
 
 def read_cpu_model(root: Path) -> str:
-    """Return the CPU's marketing name, or an empty string (ARM kernels do not give one)."""
+    """Return the marketing name of the CPU, or "" if unknown. ARM kernels do not report it."""
     match = re.search(r"^model name\s*:\s*(.+)$", read_text(root / "proc/cpuinfo"), re.MULTILINE)
     return match[1].strip() if match else ""
 
 
 def read_allowed_cpus(root: Path) -> Cpus:
-    """Return the affinity mask of the process that `/proc/self` under `root` is, or its cpuset, or nothing.
+    """Return the affinity mask of this process, or its cpuset if there is no mask, or nothing.
 
-    The mask lies within the cpuset already; the cpuset is for systems and dumps without a mask.
+    The mask is always within the cpuset. Some systems and dumps have no mask.
     """
     match = re.search(r"^Cpus_allowed_list:\s*(\S+)", read_text(root / "proc/self/status"), re.MULTILINE)
     if match:
@@ -214,7 +227,14 @@ def read_allowed_cpus(root: Path) -> Cpus:
 
 
 class Mount(NamedTuple):
-    """A line of mountinfo: what part of the file system is mounted where, its type and its options."""
+    """A mount.
+
+    Attributes:
+        root: Directory of the file system that is mounted.
+        point: Where it is mounted.
+        kind: Type of the file system.
+        options: Mount options.
+    """
 
     root: str
     point: str
@@ -223,7 +243,7 @@ class Mount(NamedTuple):
 
 
 def read_mounts(root: Path) -> list[Mount]:
-    """Return the mounts that this process sees, from mountinfo, else from the older file, which knows less."""
+    """Return the mounts of this process from mountinfo, or from the older and less detailed `/proc/mounts`."""
     mounts = []
     for line in read_text(root / "proc/self/mountinfo").splitlines():
         before, _, after = line.partition(" - ")
@@ -240,7 +260,7 @@ def read_mounts(root: Path) -> list[Mount]:
 
 
 def read_cgroup(root: Path, controller: str) -> str | None:
-    """Return this process's path in a controller's hierarchy, or in the v2 hierarchy for an empty name."""
+    """Return the path of this process in the hierarchy of a cgroup controller, or in the v2 hierarchy for ""."""
     lines = read_text(root / "proc/self/cgroup").splitlines()
     for line in lines:
         number, _, rest = line.partition(":")
@@ -256,8 +276,8 @@ def cgroup_directories(root: Path, controller: str) -> list[Path]:
     """Return the directories of this process's cgroup for `controller`, from the leaf up to the mount.
 
     Args:
-        root: Where `/proc` and `/sys` are looked for.
-        controller: A v1 controller name, or an empty string for the v2 hierarchy.
+        root: Folder that contains `/proc` and `/sys`.
+        controller: Name of a v1 controller, or "" for the v2 hierarchy.
     """
     path = read_cgroup(root, controller)
     if path is None:
@@ -268,20 +288,20 @@ def cgroup_directories(root: Path, controller: str) -> list[Path]:
         if controller and controller not in mount.options:
             continue
         point = root / mount.point.lstrip("/")
-        # In a container the mount shows a subtree: its root is that of the mount, not of the hierarchy.
-        relative = _relative(path, mount.root)
+        # In a container, only a subtree of the hierarchy may be mounted.
+        relative = _relative_to_mount(path, mount.root)
         leaf = point / relative if relative is not None else point
         return [leaf, *(parent for parent in leaf.parents if parent == point or point in parent.parents)]
     return []
 
 
 def _unescape(text: str) -> str:
-    """Undo the octal escapes of mountinfo, where a space is backslash 040."""
+    """Replace the octal escapes of mountinfo. A space is written as a backslash and 040."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
-def _relative(path: str, mount_root: str) -> str | None:
-    """Return `path` relative to `mount_root`, or None where it lies outside, so that the mount is all we see."""
+def _relative_to_mount(path: str, mount_root: str) -> str | None:
+    """Return a path relative to the root of a mount, or None if it is outside of the mount."""
     pure = PurePosixPath(path)
     if ".." in pure.parts or "\0" in path:
         return None
@@ -292,7 +312,7 @@ def _relative(path: str, mount_root: str) -> str | None:
 
 
 def read_quota(root: Path) -> Quota | None:
-    """Return the tightest CPU quota among this process's cgroup and all its ancestors, v1 and v2."""
+    """Return the smallest CPU quota of this process's cgroups and their ancestors, v1 and v2."""
     quotas = []
     for directory in cgroup_directories(root, ""):
         fields = read_text(directory / "cpu.max").split()
@@ -304,19 +324,19 @@ def read_quota(root: Path) -> Quota | None:
         if runtime is not None and period is not None:
             quotas.append((runtime, period, directory))
     found = [
-        Quota(cpus=runtime / period, where=_inside(directory, root))
+        Quota(cpus=runtime / period, where=_strip_root(directory, root))
         for runtime, period, directory in quotas
         if runtime > 0 and period > 0
     ]
     return min(found, key=lambda quota: quota.cpus, default=None)
 
 
-def _inside(path: Path, root: Path) -> str:
+def _strip_root(path: Path, root: Path) -> str:
     return "/" + str(path.relative_to(root)) if path != root else "/"
 
 
 def read_memory_limit_bytes(root: Path) -> int | None:
-    """Return the memory that this process's cgroups leave free, or None where they set no limit."""
+    """Return the memory that the limits of this process's cgroups leave, or None if they set no limit."""
     free = []
     pairs = (
         ("", "memory.max", "memory.current"),
@@ -325,7 +345,7 @@ def read_memory_limit_bytes(root: Path) -> int | None:
     for controller, limit_name, usage_name in pairs:
         for directory in cgroup_directories(root, controller):
             limit, usage = _read_int(directory / limit_name), _read_int(directory / usage_name)
-            # v1 writes "no limit" as a number near 2^63.
+            # In v1, "no limit" is a number near 2^63.
             if limit is not None and usage is not None and 0 < limit < 1 << 60:
                 free.append(max(limit - usage, 0))
     return min(free, default=None)

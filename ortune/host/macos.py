@@ -1,7 +1,7 @@
-"""Reads a Mac from sysctl: how many cores of each performance level there are. Which CPU is which is not told.
+"""Reads the number of cores of each performance level from sysctl. macOS does not report which CPU is which.
 
 Source: sysctl(3) and Apple's "Determining system capabilities": `hw.nperflevels`, `hw.perflevelN.physicalcpu`,
-`hw.perflevelN.logicalcpu`; level 0 is the most performant.
+`hw.perflevelN.logicalcpu`; level 0 is the fastest.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SYSCTL_TIMEOUT_S = 5.0
 
 
 def run_sysctl() -> str:
-    """Return `sysctl hw machdep.cpu.brand_string` as text, or an empty string where it fails."""
+    """Return the output of `sysctl hw machdep.cpu.brand_string`, or "" if it fails."""
     try:
         done = subprocess.run(
             ["/usr/sbin/sysctl", "hw", "machdep.cpu.brand_string"],
@@ -31,15 +31,15 @@ def run_sysctl() -> str:
 
 
 def parse_sysctl(text: str) -> dict[str, str]:
-    """Return the values by name."""
+    """Return the values of sysctl's output, by name."""
     return dict(re.findall(r"^([\w.]+)\s*[:=]\s*(.*?)\s*$", text, re.MULTILINE))
 
 
 def build_topology(values: dict[str, str]) -> Topology | None:
-    """Return the topology that these values tell, or None where they tell of no core.
+    """Return the topology, or None if the values of sysctl contain no number of cores.
 
-    CPUs are numbered as they come, the least performant level first: macOS gives no ids, and ONNX Runtime does not
-    pin there.
+    CPUs are numbered from the slowest level to the fastest. The numbers have no meaning outside ortune: macOS has no
+    CPU ids, and ONNX Runtime does not pin threads there.
     """
 
     def number(name: str) -> int:

@@ -1,4 +1,4 @@
-"""Reads the host that this process runs on."""
+"""Reads the host that this process runs on, with the most detailed source that the system has."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def read_host(root: Path = Path("/"), *, memory: bool = True) -> Host:
     """Read the host that this process runs on.
 
     Args:
-        memory: Whether to read how much memory is free, for which psutil is imported.
-        root: Where a Linux host's `/sys` and `/proc` are looked for; a dump can be read with another root.
+        root: Folder that contains `/sys` and `/proc` of a Linux host. Another root reads a dump of another host.
+        memory: Whether to read the available memory, which imports psutil.
     """
     if sys.platform == "linux" or root != Path("/"):
         topology = linux.read_topology(root)
@@ -57,7 +57,7 @@ def _free_memory_bytes(limit: int | None) -> int:
 
 
 def _read_portable() -> Host:
-    """Read what psutil tells on any system: the counts, and the affinity mask where there is one."""
+    """Read what psutil reports on any system: the number of CPUs, and the affinity mask if there is one."""
     import itertools
 
     import psutil
@@ -65,7 +65,7 @@ def _read_portable() -> Host:
     n_logical = psutil.cpu_count() or 1
     n_cores = min(psutil.cpu_count(logical=False) or n_logical, n_logical)
     online = tuple(range(n_logical))
-    # Which CPUs are siblings is not told; neighbours are the usual numbering outside Linux.
+    # psutil does not report which CPUs are siblings. Outside Linux, siblings usually have adjacent ids.
     bounds = [position * n_logical // n_cores for position in range(n_cores + 1)]
     cores = tuple(Core(cpus=online[first:last]) for first, last in itertools.pairwise(bounds))
     try:

@@ -1,4 +1,4 @@
-"""The host as pure values: what CPUs there are, and which of them this process may use."""
+"""The CPUs of a host, and what this process may use of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 Cpus = tuple[int, ...]
-"""Logical CPU ids as the operating system numbers them (from 0), ascending."""
+"""Ids of logical CPUs as in the operating system (from 0), in ascending order."""
 
 
 class Core(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -16,7 +16,7 @@ class Core(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     Attributes:
         cpus: Its online hardware threads.
         package: Position of its package in `Topology.packages`.
-        kind: Position of its kind in `Topology.kinds`, or None where all cores are alike.
+        kind: Position of its kind in `Topology.kinds`; None if all cores are of one kind.
     """
 
     cpus: Cpus
@@ -25,24 +25,25 @@ class Core(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class NumaNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A NUMA node; `id` may be sparse, and `cpus` is empty for a memory-only node."""
+    """A NUMA node. Ids may have gaps. `cpus` is empty if the node has only memory."""
 
     id: int
     cpus: Cpus = ()
 
 
 class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The online CPUs and how they are grouped.
+    """The online CPUs, grouped in several ways.
 
     Attributes:
         online: All online logical CPUs.
         cores: Physical cores, ordered by their first CPU.
         packages: CPUs of each package (socket), ordered by their first CPU.
-        numa_nodes: NUMA nodes, ordered by id; one node with all CPUs where the host has none.
-        l3_domains: CPUs that share a last-level cache; empty where it is unknown.
-        kinds: CPUs of each kind of core, from least to most performant; empty where all are alike.
-        source: Where it was read. With "psutil" only the counts are true: which CPUs are siblings
-            is a guess, and nothing is known of packages, nodes and caches.
+        numa_nodes: NUMA nodes, ordered by id. A host without NUMA has one node with all CPUs.
+        l3_domains: CPUs that share an L3 cache, for each such cache; empty if unknown.
+        kinds: CPUs of each kind of core, such as efficiency and performance cores, from slowest to fastest; empty if
+            all cores are of one kind.
+        source: Where the topology was read. With "psutil" only the counts are reliable: which CPUs are siblings is a
+            guess, and packages, NUMA nodes and caches are unknown.
     """
 
     online: Cpus
@@ -55,19 +56,24 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A CPU bandwidth limit: CPUs' worth of time, and the cgroup directory that sets it."""
+    """A CPU quota.
+
+    Attributes:
+        cpus: CPU time per unit of wall time, such as 1.5.
+        where: The cgroup directory that sets it.
+    """
 
     cpus: float
     where: str
 
 
 class HostLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What this process may use of the host.
+    """The part of the host that this process may use.
 
     Attributes:
-        usable: Online CPUs inside the affinity mask (and so inside any cpuset).
-        quota: The tightest CPU quota on the way up from this process's cgroup, or None.
-        memory_bytes: Memory that can still be used, within the cgroup limit if there is one.
+        usable: Online CPUs in the affinity mask, which is always within the cpuset.
+        quota: The smallest CPU quota of this process's cgroup and its ancestors; None if there is none.
+        memory_bytes: Memory that is still available, within the limit of the cgroup; None if it was not read.
     """
 
     usable: Cpus
@@ -76,7 +82,7 @@ class HostLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A host as one process sees it."""
+    """A host as seen by one process."""
 
     system: str
     machine: str
@@ -86,12 +92,12 @@ class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def usable_cores(self) -> tuple[Cpus, ...]:
-        """Usable CPUs of each physical core that has any, ordered by their first CPU."""
+        """The usable CPUs of each physical core that has any, ordered by their first CPU."""
         usable = set(self.limits.usable)
         cores = (tuple(cpu for cpu in core.cpus if cpu in usable) for core in self.topology.cores)
         return tuple(core for core in cores if core)
 
     @property
     def n_default_threads(self) -> int:
-        """Threads that ONNX Runtime makes by default: one per physical core of the whole machine."""
+        """Number of threads that ONNX Runtime uses by default: one per physical core of the whole machine."""
         return len(self.topology.cores)

@@ -1,4 +1,4 @@
-"""The model: what its graph asks for and what it can profit from, read in a process of its own."""
+"""The model: its inputs, its traits and its identity, read in a child process."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ __all__ = [
 
 
 def read_model(path: str | Path) -> ModelInfo:
-    """Read a model's inputs and traits.
+    """Return the inputs, outputs, traits and files of a model.
 
-    Weights never enter this process: a child parses the file, and only the facts come back.
+    A child process parses the file, so that its weights are never loaded into this process.
 
     Raises:
-        ModelError: The file is missing, is not an ONNX model, or its external data is missing.
+        ModelError: The file or its external data is missing, or the file is not an ONNX model.
     """
     return read_in_child("ortune.model.inspect", path, ModelInfo)

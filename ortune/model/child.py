@@ -1,4 +1,8 @@
-"""Reads an ONNX file in a process of its own: weights never enter the caller's, and only facts come back as JSON."""
+"""Reads an ONNX file in a child process.
+
+Parsing with the onnx package loads the whole file, including weights, and protobuf returns that memory late or never. A
+file that crashes the parser crashes only the child.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +20,8 @@ READ_TIMEOUT_S = 600.0
 Facts = TypeVar("Facts", bound=msgspec.Struct)
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What the child says: the facts, or with a message why the file cannot be read."""
+class ParserReply(msgspec.Struct, frozen=True):
+    """What the child prints: the facts, or a message and a hint if it cannot read the file."""
 
     facts: msgspec.Raw = msgspec.Raw(b"null")
     message: str = ""
@@ -25,12 +29,12 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def read_in_child(module: str, path: str | Path, kind: type[Facts]) -> Facts:
-    """Return what a module finds in an ONNX file.
+    """Run a module on an ONNX file as a child process, and return the facts that it finds.
 
     Args:
-        module: Its name; run as a program it calls `answer_parent`.
-        path: The file.
-        kind: Type of what it finds.
+        module: Name of the module. Its main program calls `answer_parent`.
+        path: Path of the file.
+        kind: Type of the facts.
 
     Raises:
         ModelError: The file is missing, or the module cannot read it.
@@ -39,29 +43,29 @@ def read_in_child(module: str, path: str | Path, kind: type[Facts]) -> Facts:
 
     path = Path(path)
     if not path.is_file():
-        what = f"{path} is not a file." if path.exists() else f"There is no file {path}."
-        raise ModelError(what, "Pass the path of an .onnx file.")
+        message = f"{path} is not a file." if path.exists() else f"There is no file {path}."
+        raise ModelError(message, "Pass the path of an .onnx file.")
     command = [sys.executable, "-P", "-m", module, str(path.resolve())]
     try:
         child = subprocess.run(command, capture_output=True, timeout=READ_TIMEOUT_S, check=False)
-        answer = msgspec.json.decode(child.stdout, type=Answer)
+        reply = msgspec.json.decode(child.stdout, type=ParserReply)
     except subprocess.TimeoutExpired:
         raise ModelError(f"Reading {path} took more than {READ_TIMEOUT_S:.0f} s.") from None
     except msgspec.DecodeError:
         last = child.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
-        reason = last[0] if last else f"its reader ended with status {child.returncode}"
+        reason = last[0] if last else f"the parser exited with status {child.returncode}"
         raise ModelError(f"Cannot read {path}: {reason}.") from None
-    if answer.message:
-        raise ModelError(answer.message, answer.hint)
-    return msgspec.json.decode(answer.facts, type=kind)
+    if reply.message:
+        raise ModelError(reply.message, reply.hint)
+    return msgspec.json.decode(reply.facts, type=kind)
 
 
 def answer_parent(read: Callable[[Path], msgspec.Struct]) -> None:
-    """Print what is found in the file that the command line names, or the fault."""
+    """Print the facts that `read` finds in the file of the command line, or why it cannot be read."""
     try:
-        answer = Answer(facts=msgspec.Raw(msgspec.json.encode(read(Path(sys.argv[1])))))
+        reply = ParserReply(facts=msgspec.Raw(msgspec.json.encode(read(Path(sys.argv[1])))))
     except ModelError as error:
-        answer = Answer(message=error.message, hint=error.hint)
+        reply = ParserReply(message=error.message, hint=error.hint)
     except OSError as error:
-        answer = Answer(message=f"Cannot read {sys.argv[1]}: {error.strerror}.")
-    sys.stdout.buffer.write(msgspec.json.encode(answer))
+        reply = ParserReply(message=f"Cannot read {sys.argv[1]}: {error.strerror}.")
+    sys.stdout.buffer.write(msgspec.json.encode(reply))

@@ -1,6 +1,6 @@
-"""A whole graph as values, without its weights: what `ortune doctor` looks at.
+"""A complete graph without the data of its weights, for `ortune doctor`.
 
-`python -m ortune.model.graph MODEL` is the child process that parses the file and prints them as JSON.
+`python -m ortune.model.graph MODEL` is the child process that prints it as JSON; see `ortune.model.child`.
 """
 
 from __future__ import annotations
@@ -14,25 +14,27 @@ import msgspec
 
 from ortune.model.child import answer_parent, read_in_child
 from ortune.model.info import Dim
+from ortune.model.onnx_file import find_data_files, name_dtype, parse_model, read_tensor_type, subgraphs_of
 
 LONGEST_ATTRIBUTE = 16
-"""Lists and strings in attributes that are longer are left out: they are data."""
+"""Maximum length of lists and strings in attributes. Longer ones are data, and left out."""
 
 LARGEST_SHAPE_BYTES = 1024
-"""Weights up to this size may hold shapes, which shape inference needs; larger ones are dropped before it."""
+"""Maximum size of weights that are kept for shape inference. Small ones may contain shapes."""
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """A node, in the main graph or in a subgraph.
+    """A node of the main graph or of a subgraph.
 
     Attributes:
         op: Its operator.
-        domain: The operator's domain, empty for ONNX's own.
+        domain: The domain of the operator; empty for the standard ONNX domain.
         name: Its name, which may be empty.
-        inputs: Names of the values that it reads; empty where an optional one is left out.
-        outputs: Names of the values that it makes.
-        attributes: Numbers, short strings and short lists of integers; tensors and subgraphs are left out.
-        scope: Names of the control-flow nodes around it, from the outermost, as "loop/if"; empty in the main graph.
+        inputs: Names of its inputs. The name of an omitted optional input is empty.
+        outputs: Names of its outputs.
+        attributes: Numbers, short strings and short lists of integers. Other attributes are left out.
+        scope: Names of the control-flow nodes that contain it, outermost first, such as "loop/if"; empty in the main
+            graph.
     """
 
     op: str
@@ -45,14 +47,14 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Weight(msgspec.Struct, frozen=True, kw_only=True):
-    """A constant tensor: an initialiser, or what a Constant node makes.
+    """A constant tensor: an initializer, or the value of a Constant node.
 
     Attributes:
-        name: The value's name.
-        dtype: NumPy's name of the type, as in `InputInfo`.
-        shape: Its sizes.
-        n_bytes: Size of its data.
-        in_node: Whether a Constant node holds it.
+        name: The name of the value.
+        dtype: Its element type, as in `InputInfo`.
+        shape: Its shape.
+        n_bytes: Size of its data in bytes.
+        in_node: Whether it is the value of a Constant node.
     """
 
     name: str
@@ -63,7 +65,7 @@ class Weight(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GraphInput(msgspec.Struct, frozen=True, kw_only=True):
-    """A value that the graph lists among its inputs; it may be an initialiser as well."""
+    """A value in the graph's list of inputs. It may also be an initializer. Fields are those of `InputInfo`."""
 
     name: str
     dtype: str
@@ -71,7 +73,7 @@ class GraphInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DataFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of external data: how long it must be, and how long it is (None where it is missing)."""
+    """A file of external data: its minimum size, and its actual size (None if the file is missing)."""
 
     name: str
     needed_bytes: int
@@ -79,19 +81,19 @@ class DataFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Graph(msgspec.Struct, frozen=True, kw_only=True):
-    """A graph and its subgraphs, flat.
+    """A graph and its subgraphs, in flat lists.
 
     Attributes:
         ir_version: Version of the file format.
-        opsets: Version of each domain's operators that the model asks for; ONNX's own domain is "".
-        nodes: All nodes, those of subgraphs right before the node that they belong to.
+        opsets: Version of the operator set of each domain. The standard ONNX domain is "".
+        nodes: All nodes. The nodes of a subgraph come immediately before the nodes of the graph that contains it.
         weights: All constant tensors.
-        inputs: What the main graph lists as its inputs.
-        outputs: Names of the main graph's outputs.
-        dtypes: Types of values, as far as they are written down or can be inferred.
-        functions: Operators that the model itself defines, as "domain:name".
-        unregistered: Operators that the ONNX standard does not have in a domain of its own, as "domain:name".
-        data_files: External data.
+        inputs: Inputs of the main graph.
+        outputs: Names of the outputs of the main graph.
+        dtypes: Element types of values, by name, if the model contains them or they can be inferred.
+        functions: Operators that the model defines as functions, as "domain:name".
+        unregistered: Operators in a standard domain that the ONNX standard does not define, as "domain:name".
+        data_files: Files of external data.
     """
 
     ir_version: int
@@ -106,11 +108,11 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
     data_files: tuple[DataFile, ...] = ()
 
     def select(self, *ops: str) -> list[Node]:
-        """Return the nodes of these operators, whatever their domain."""
+        """Return the nodes with these operators, of any domain."""
         return [node for node in self.nodes if node.op in ops]
 
     def find_producers(self) -> dict[str, Node]:
-        """Return the node that makes each value."""
+        """Return the node that produces each value."""
         return {name: node for node in self.nodes for name in node.outputs}
 
     def find_readers(self) -> dict[str, list[Node]]:
@@ -123,39 +125,37 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_graph(path: str | Path) -> Graph:
-    """Read a model's graph in a process of its own. External data may be missing: `Graph.data_files` tells.
+    """Read the graph of a model in a child process. External data may be missing; see `Graph.data_files`.
 
     Raises:
-        ModelError: The file is missing, or is not an ONNX model.
+        ModelError: The file is missing or is not an ONNX model.
     """
     return read_in_child("ortune.model.graph", path, Graph)
 
 
-def summarise(path: Path) -> Graph:
-    """Parse the file.
+def summarize_graph(path: Path) -> Graph:
+    """Return the graph of an ONNX file.
 
     Raises:
-        ModelError: It is not an ONNX model.
+        ModelError: The file is not an ONNX model.
     """
-    from ortune.model.inspect import dtype_name, parse_model
-
     model = parse_model(path)
     opsets = {entry.domain if entry.domain != "ai.onnx" else "": entry.version for entry in model.opset_import}
     nodes, weights, dtypes = [], [], {}
-    data_files = _read_data_files(model, path.parent)
+    data_files = _check_data_files(model, path.parent)
     for graph, scope in _walk(model.graph, ""):
-        weights += [_weight(tensor, tensor.name) for tensor in graph.initializer]
-        weights += [_weight(tensor.values, tensor.values.name) for tensor in graph.sparse_initializer]
+        weights += [_make_weight(tensor, tensor.name) for tensor in graph.initializer]
+        weights += [_make_weight(tensor.values, tensor.values.name) for tensor in graph.sparse_initializer]
         for node in graph.node:
-            nodes.append(_node(node, scope))
+            nodes.append(_make_node(node, scope))
             weights += [
-                _weight(attribute.t, node.output[0], in_node=True)
+                _make_weight(attribute.t, node.output[0], in_node=True)
                 for attribute in node.attribute
                 if node.op_type == "Constant" and attribute.HasField("t")
             ]
     for value in _infer_types(model):
         if value.type.WhichOneof("value") == "tensor_type":
-            dtypes[value.name] = dtype_name(value.type.tensor_type.elem_type)
+            dtypes[value.name] = name_dtype(value.type.tensor_type.elem_type)
     dtypes.update({weight.name: weight.dtype for weight in weights})
     functions = tuple(f"{function.domain}:{function.name}" for function in model.functions)
     return Graph(
@@ -163,7 +163,7 @@ def summarise(path: Path) -> Graph:
         opsets=opsets,
         nodes=tuple(nodes),
         weights=tuple(weights),
-        inputs=tuple(_read_input(value) for value in model.graph.input),
+        inputs=tuple(_make_input(value) for value in model.graph.input),
         outputs=tuple(value.name for value in model.graph.output),
         dtypes=dtypes,
         functions=functions,
@@ -173,9 +173,7 @@ def summarise(path: Path) -> Graph:
 
 
 def _walk(graph: Any, scope: str) -> Iterator[tuple[Any, str]]:
-    """Yield the graph and all graphs inside it, each with the names of the nodes around it."""
-    from ortune.model.inspect import subgraphs_of
-
+    """Yield a graph and all its subgraphs, each with its scope as in `Node.scope`. Subgraphs come first."""
     for node in graph.node:
         for subgraph in subgraphs_of(node):
             name = node.name or node.op_type
@@ -183,7 +181,7 @@ def _walk(graph: Any, scope: str) -> Iterator[tuple[Any, str]]:
     yield graph, scope
 
 
-def _node(node: Any, scope: str) -> Node:
+def _make_node(node: Any, scope: str) -> Node:
     attributes: dict[str, int | float | str | tuple[int, ...]] = {}
     for attribute in node.attribute:
         if attribute.HasField("i"):
@@ -205,21 +203,19 @@ def _node(node: Any, scope: str) -> Node:
     )
 
 
-def _weight(tensor: Any, name: str, *, in_node: bool = False) -> Weight:
-    from ortune.model.inspect import dtype_name
-
+def _make_weight(tensor: Any, name: str, *, in_node: bool = False) -> Weight:
     shape = tuple(tensor.dims)
     return Weight(
         name=name,
-        dtype=dtype_name(tensor.data_type),
+        dtype=name_dtype(tensor.data_type),
         shape=shape,
-        n_bytes=math.ceil(math.prod(shape) * _bits(tensor.data_type) / 8),
+        n_bytes=math.ceil(math.prod(shape) * _count_bits(tensor.data_type) / 8),
         in_node=in_node,
     )
 
 
-def _bits(data_type: int) -> int:
-    """Return the size of an element; 4-bit types are stored two in a byte, strings are not counted."""
+def _count_bits(data_type: int) -> int:
+    """Return the size of an element in bits: 4 for types that are stored two in a byte, 0 for strings."""
     import numpy as np
     from onnx import TensorProto, helper
 
@@ -234,23 +230,13 @@ def _bits(data_type: int) -> int:
         return 8
 
 
-def _read_input(value: Any) -> GraphInput:
-    from ortune.model.inspect import dtype_name
-
-    if value.type.WhichOneof("value") != "tensor_type":
-        return GraphInput(name=value.name, dtype="", shape=None)
-    tensor = value.type.tensor_type
-    shape: tuple[Dim, ...] | None = None
-    if tensor.HasField("shape"):
-        shape = tuple(
-            dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else (dim.dim_param or None)
-            for dim in tensor.shape.dim
-        )
-    return GraphInput(name=value.name, dtype=dtype_name(tensor.elem_type), shape=shape)
+def _make_input(value: Any) -> GraphInput:
+    dtype, shape = read_tensor_type(value)
+    return GraphInput(name=value.name, dtype=dtype, shape=shape)
 
 
 def _infer_types(model: Any) -> list[Any]:
-    """Return all typed values that are written down or can be inferred. The model loses its weights."""
+    """Return all values whose types the model contains or that can be inferred. Drop the data of large weights."""
     from onnx import shape_inference
 
     for graph, _ in _walk(model.graph, ""):
@@ -259,7 +245,7 @@ def _infer_types(model: Any) -> list[Any]:
                 tensor.ClearField("raw_data")
     try:
         inferred = shape_inference.infer_shapes(model)
-    except Exception:  # noqa: BLE001  (it fails on graphs that ONNX Runtime takes; then what is written must do)
+    except Exception:  # noqa: BLE001  (it fails on some graphs that ONNX Runtime accepts)
         inferred = model
     return [
         value
@@ -285,18 +271,9 @@ def _find_unregistered(nodes: list[Node], opsets: dict[str, int], functions: set
     return list(found)
 
 
-def _read_data_files(model: Any, directory: Path) -> tuple[DataFile, ...]:
-    from onnx import TensorProto
-    from onnx.external_data_helper import ExternalDataInfo, _get_all_tensors
-
-    needed: dict[str, int] = {}
-    for tensor in _get_all_tensors(model):
-        if tensor.data_location == TensorProto.EXTERNAL:
-            info = ExternalDataInfo(tensor)
-            end = int(info.offset or 0) + int(info.length or 0)
-            needed[info.location] = max(needed.get(info.location, 0), end)
+def _check_data_files(model: Any, directory: Path) -> tuple[DataFile, ...]:
     files = []
-    for name, needed_bytes in sorted(needed.items()):
+    for name, needed_bytes in find_data_files(model).items():
         file = directory / name
         found_bytes = file.stat().st_size if file.is_file() else None
         files.append(DataFile(name=name, needed_bytes=needed_bytes, found_bytes=found_bytes))
@@ -304,4 +281,4 @@ def _read_data_files(model: Any, directory: Path) -> tuple[DataFile, ...]:
 
 
 if __name__ == "__main__":
-    answer_parent(summarise)
+    answer_parent(summarize_graph)

@@ -1,4 +1,4 @@
-"""The identity of a model: the SHA-256 of its files, external data included."""
+"""The identity of a model: the SHA-256 of its files, including external data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ortune.model.info import ModelFile
 
 
 class ModelIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The model's identity: its path at the time, the digest of all its files, and each file's own."""
+    """The identity of a model: the path that it had, the digest of all its files, and each file."""
 
     path: str
     digest: str
@@ -21,7 +21,7 @@ class ModelIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def hash_file(directory: Path, name: str) -> ModelFile:
-    """Hash one file without holding it in memory.
+    """Return the size and SHA-256 of a file, without loading it into memory.
 
     Raises:
         ModelError: The file cannot be read.
@@ -36,10 +36,10 @@ def hash_file(directory: Path, name: str) -> ModelFile:
 
 
 def compute_digest(files: Iterable[ModelFile]) -> str:
-    """Return one digest for all files: that of the only one, else of the list of names and digests."""
+    """Return one digest for all files of a model: the digest of a single file, or of the list of names and digests."""
     files = tuple(files)
     if len(files) == 1:
         return f"sha256:{files[0].sha256}"
-    # The ONNX file comes first and may be renamed; external data is found by name.
+    # The ONNX file, which comes first, may be renamed. External data is found by name.
     lines = [f"{file.sha256} {file.name if position else ''}" for position, file in enumerate(files)]
     return "sha256:" + hashlib.sha256("\n".join(lines).encode()).hexdigest()

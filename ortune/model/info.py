@@ -1,23 +1,24 @@
-"""A model as pure values: its inputs, the traits of its graph, and the files it is made of."""
+"""Facts about a model: its files, its inputs and outputs, and the traits of its graph."""
 
 from __future__ import annotations
 
 import msgspec
 
 Dim = int | str | None
-"""A fixed size, a symbolic dimension's name, or None where the model says nothing."""
+"""A dimension: its fixed size, its symbolic name, or None if the model specifies neither."""
 
 
 class InputInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One input that the caller must feed.
+    """An input that each call must provide.
 
     Attributes:
-        name: The input's name.
-        dtype: NumPy's name of the element type, with "string" for strings and "bfloat16" and the like
-            where NumPy has none; empty where the input is no tensor.
-        shape: Its dimensions; None where even the rank is unknown.
-        index_size: Where the values index a table: its number of rows. Values in 0..index_size-1 are valid.
-        strings: Strings that the graph knows as values of this input (categories, label keys).
+        name: Its name.
+        dtype: NumPy's name of the element type, or ONNX's name in lower case if NumPy has none, such as "bfloat16";
+            "string" for strings; empty if the input is not a tensor.
+        shape: Its dimensions; None if the rank is unknown.
+        index_size: If the values are indices of a table, its number of rows: values from 0 to `index_size - 1` are
+            valid. Else None.
+        strings: Strings that the graph accepts as values of this input, such as categories and keys of labels.
     """
 
     name: str
@@ -28,11 +29,11 @@ class InputInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class OutputInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One output.
+    """An output.
 
     Attributes:
-        name: The output's name.
-        quantum: Where it is dequantized at the end: the step between neighbouring values, else None.
+        name: Its name.
+        quantum: If it is dequantized at the end, the step between two adjacent values. Else None.
     """
 
     name: str
@@ -40,16 +41,16 @@ class OutputInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Traits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What in a graph can make a setting matter.
+    """Properties of a graph that determine which settings can matter.
 
     Attributes:
         opset: Version of the default operator set.
         ir_version: Version of the file format.
-        n_nodes: Nodes, those of subgraphs included.
-        width: Most nodes that can run side by side: the widest level of the graph, constants left out.
+        n_nodes: Number of nodes, including those of subgraphs.
+        width: Largest number of nodes that can run at the same time: the widest level of the graph, without constants.
         quantized: Whether weights or activations are 8-bit or 4-bit integers.
-        control_flow: Whether there is an If, Loop or Scan.
-        ops: Number of nodes of each operator type.
+        control_flow: Whether the graph contains an If, Loop or Scan.
+        ops: Number of nodes with each operator.
     """
 
     opset: int
@@ -62,7 +63,7 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class ModelFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A file of the model: its path relative to the model's folder, and its content's SHA-256."""
+    """A file of a model: its path relative to the model's folder, its size, and the SHA-256 of its content."""
 
     name: str
     size_bytes: int
@@ -70,14 +71,14 @@ class ModelFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A model that has been read.
+    """Facts about a model.
 
     Attributes:
         path: Absolute path of the ONNX file.
-        files: The ONNX file first, then its external data files in order of name.
-        inputs: What the caller must feed.
-        outputs: What the model returns.
-        traits: What in the graph can make a setting matter.
+        files: The ONNX file, then its external data files in order of name.
+        inputs: Inputs that each call must provide.
+        outputs: Outputs.
+        traits: Properties of the graph.
     """
 
     path: str

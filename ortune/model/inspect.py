@@ -1,4 +1,7 @@
-"""The child process that parses an ONNX file: `python -m ortune.model.inspect MODEL` prints its facts as JSON."""
+"""Finds the inputs, outputs and traits of an ONNX file.
+
+`python -m ortune.model.inspect MODEL` is the child process that prints them as JSON; see `ortune.model.child`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,8 @@ from typing import Any
 from ortune.errors import ModelError
 from ortune.model.child import answer_parent
 from ortune.model.identity import hash_file
-from ortune.model.info import Dim, InputInfo, ModelInfo, OutputInfo, Traits
+from ortune.model.info import InputInfo, ModelInfo, OutputInfo, Traits
+from ortune.model.onnx_file import find_data_files, parse_model, read_tensor_type, subgraphs_of
 
 PASS_THROUGH = frozenset(
     {
@@ -29,22 +33,25 @@ PASS_THROUGH = frozenset(
         "Unsqueeze",
     }
 )
-"""Operators whose output holds the values of their first input (Concat: of all its inputs)."""
+"""Operators whose output contains the values of their first input (Concat: of all its inputs)."""
 
 SAME_SHAPE = frozenset({"Cast", "DequantizeLinear", "Identity", "QuantizeLinear"})
 """Operators whose output has the shape of their first input."""
 
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
 
-# Tables of ONNX Runtime's fused embedding, by input position, each with the position of its table
-# (com.microsoft.EmbedLayerNormalization in onnxruntime's ContribOperators.md).
 EMBED_TABLES = {0: 2, 1: 4, 8: 3}
+"""Inputs of ONNX Runtime's fused embedding that are indices, by position, with the positions of their tables.
+
+Source: com.microsoft.EmbedLayerNormalization in onnxruntime's ContribOperators.md.
+"""
 
 MAX_STRINGS = 64
+"""Maximum number of known strings of an input."""
 
 
 class Scope:
-    """A graph's nodes with those of its subgraphs: who makes and who reads each value."""
+    """The nodes of a graph and its subgraphs, with the producer and the readers of each value."""
 
     def __init__(self, graph: Any) -> None:
         self.nodes: list[Any] = []
@@ -74,7 +81,7 @@ class Scope:
                 self._add(subgraph)
 
     def shape_of(self, name: str) -> tuple[int, ...] | None:
-        """Return a value's fixed shape, looking through operators that keep it."""
+        """Return the fixed shape of a value, or None if unknown. Operators that keep the shape are followed."""
         for _ in range(64):
             if name in self.shapes:
                 return self.shapes[name]
@@ -85,7 +92,7 @@ class Scope:
         return None
 
     def uses_of(self, name: str) -> Iterator[tuple[Any, int]]:
-        """Yield each node that reads the value, with the input's position; pass-through operators are followed."""
+        """Yield each node that reads a value, and the position of that input. Pass-through operators are followed."""
         pending, seen = [name], {name}
         while pending:
             for node, position in self.readers.get(pending.pop(), ()):
@@ -96,16 +103,8 @@ class Scope:
                     yield node, position
 
 
-def subgraphs_of(node: Any) -> Iterator[Any]:
-    """Yield the graphs inside a node: the branches of an If, the body of a Loop or Scan."""
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
-
-
-def inspect(path: Path) -> ModelInfo:
-    """Read the model's facts.
+def inspect_model(path: Path) -> ModelInfo:
+    """Return the inputs, outputs, traits and files of a model.
 
     Raises:
         ModelError: The file is not an ONNX model, or its external data is missing.
@@ -113,7 +112,7 @@ def inspect(path: Path) -> ModelInfo:
     model = parse_model(path)
     graph = model.graph
     directory = path.parent
-    names = [path.name, *_external_files(model, directory)]
+    names = [path.name, *_check_data_files(model, directory)]
     scope = Scope(graph)
     initializers = {tensor.name for tensor in graph.initializer} | {
         tensor.values.name for tensor in graph.sparse_initializer
@@ -123,87 +122,52 @@ def inspect(path: Path) -> ModelInfo:
         files=tuple(hash_file(directory, name) for name in names),
         inputs=tuple(_read_input(value, scope) for value in graph.input if value.name not in initializers),
         outputs=tuple(
-            OutputInfo(name=value.name, quantum=_quantum(value.name, graph, scope)) for value in graph.output
+            OutputInfo(name=value.name, quantum=_find_quantum(value.name, graph, scope)) for value in graph.output
         ),
         traits=_read_traits(model, scope),
     )
 
 
-def parse_model(path: Path) -> Any:
-    """Return the model as onnx parses it, without the weights that lie in other files.
+def _check_data_files(model: Any, directory: Path) -> list[str]:
+    """Return the names of the external data files.
 
     Raises:
-        ModelError: It is no ONNX file.
+        ModelError: A file is missing or too short.
     """
-    import onnx
-    from google.protobuf.message import DecodeError
-
-    hint = "Check that it is a complete ONNX file: onnx.checker.check_model(path) should pass."
-    with path.open("rb") as file:
-        head = file.read(8)
-    if head[4:8] == b"ORTM":
-        raise ModelError(
-            f"{path} is in ORT format, which ortune does not read.",
-            "Pass the ONNX file that it was made from.",
-        )
-    try:
-        model = onnx.load_model(path, format="protobuf", load_external_data=False)
-    except DecodeError:
-        raise ModelError(f"{path} is not an ONNX model, or is truncated.", hint) from None
-    if not model.ir_version or not model.graph.output:
-        raise ModelError(f"{path} is not an ONNX model: it has no graph with outputs.", hint)
-    return model
-
-
-def _external_files(model: Any, directory: Path) -> list[str]:
-    """Return the names of the external data files, after checking that each is there and long enough."""
-    from onnx import TensorProto
-    from onnx.external_data_helper import ExternalDataInfo, _get_all_tensors
-
-    needed: dict[str, int] = {}
-    for tensor in _get_all_tensors(model):
-        if tensor.data_location == TensorProto.EXTERNAL:
-            info = ExternalDataInfo(tensor)
-            end = int(info.offset or 0) + int(info.length or 0)
-            needed[info.location] = max(needed.get(info.location, 0), end)
-    for name, size_bytes in needed.items():
+    needed_bytes = find_data_files(model)
+    for name, size_bytes in needed_bytes.items():
         file = directory / name
         if not file.is_file():
             raise ModelError(
                 f"The model's external data file {file} is missing.",
-                "Put it beside the model, under the name that the model was saved with.",
+                "Put it into the model's folder, under the name that the model was saved with.",
             )
         if file.stat().st_size < size_bytes:
             raise ModelError(
                 f"The model's external data file {file} is truncated: "
-                f"{file.stat().st_size} bytes, at least {size_bytes} needed.",
+                f"it has {file.stat().st_size} bytes, and at least {size_bytes} are needed.",
                 "Copy the model again, with all of its files.",
             )
-    return sorted(needed)
+    return list(needed_bytes)
 
 
 def _read_input(value: Any, scope: Scope) -> InputInfo:
-    if value.type.WhichOneof("value") != "tensor_type":
+    dtype, shape = read_tensor_type(value)
+    if not dtype:
         return InputInfo(name=value.name, dtype="", shape=None)
-    tensor = value.type.tensor_type
-    shape: tuple[Dim, ...] | None = None
-    if tensor.HasField("shape"):
-        shape = tuple(
-            dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else (dim.dim_param or None)
-            for dim in tensor.shape.dim
-        )
     uses = list(scope.uses_of(value.name))
+    table_sizes = [size for node, position in uses if (size := _find_table_size(node, position, scope))]
     return InputInfo(
         name=value.name,
-        dtype=dtype_name(tensor.elem_type),
+        dtype=dtype,
         shape=shape,
-        index_size=min((size for node, position in uses if (size := _table_size(node, position, scope))), default=None),
-        strings=_known_strings(uses)[:MAX_STRINGS],
+        index_size=min(table_sizes, default=None),
+        strings=_find_known_strings(uses)[:MAX_STRINGS],
     )
 
 
-def _quantum(name: str, graph: Any, scope: Scope) -> float | None:
-    """Return the step of an output that a DequantizeLinear makes, or None where none does."""
+def _find_quantum(name: str, graph: Any, scope: Scope) -> float | None:
+    """Return the step of an output that comes from a DequantizeLinear, or None if it does not."""
     from onnx import TensorProto, numpy_helper
 
     for _ in range(16):
@@ -221,22 +185,13 @@ def _quantum(name: str, graph: Any, scope: Scope) -> float | None:
     return None
 
 
-def dtype_name(elem_type: int) -> str:
-    """Return NumPy's name of an element type; "string", and ONNX's own names where NumPy has none."""
-    from onnx import TensorProto
-
-    names = {"FLOAT": "float32", "DOUBLE": "float64"}
-    name = str(TensorProto.DataType.Name(elem_type))
-    return names.get(name, name.lower())
-
-
-def _table_size(node: Any, position: int, scope: Scope) -> int | None:
-    """Return the number of rows of the table that this use of an input indexes, or None if it indexes none."""
+def _find_table_size(node: Any, position: int, scope: Scope) -> int | None:
+    """Return the number of rows of the table that this input of a node is an index of; None if it is not an index."""
     if node.op_type == "EmbedLayerNormalization" and position in EMBED_TABLES:
         table = EMBED_TABLES[position]
         shape = scope.shape_of(node.input[table]) if len(node.input) > table else None
         return shape[0] if shape else None
-    if node.op_type == "Equal":  # a one-hot encoding written out: compared with 0..N-1 along a new axis
+    if node.op_type == "Equal":  # part of a one-hot encoding: a comparison with 0 to N-1 along a new axis
         sizes = [size for size in scope.shape_of(node.input[1 - position]) or () if size > 1]
         return sizes[0] if len(sizes) == 1 else None
     if node.op_type not in {"Gather", "GatherElements", "GatherBlockQuantized"} or position != 1:
@@ -248,7 +203,7 @@ def _table_size(node: Any, position: int, scope: Scope) -> int | None:
     return shape[axis]
 
 
-def _known_strings(uses: list[tuple[Any, int]]) -> tuple[str, ...]:
+def _find_known_strings(uses: list[tuple[Any, int]]) -> tuple[str, ...]:
     """Return the strings that nodes such as OneHotEncoder and LabelEncoder accept."""
     strings: dict[str, None] = {}
     for node, _ in uses:
@@ -265,7 +220,7 @@ def _read_traits(model: Any, scope: Scope) -> Traits:
         opset=opset,
         ir_version=model.ir_version,
         n_nodes=len(scope.nodes),
-        width=_width(model.graph),
+        width=_find_width(model.graph),
         quantized=_is_quantized(model.graph, ops),
         control_flow=bool(CONTROL_FLOW & set(ops)),
         ops=dict(sorted(ops.items())),
@@ -273,7 +228,7 @@ def _read_traits(model: Any, scope: Scope) -> Traits:
 
 
 def _is_quantized(graph: Any, ops: Counter[str]) -> bool:
-    """Return whether 8-bit or 4-bit arithmetic is used, or weights of that size are stored."""
+    """Return whether the graph uses 8-bit or 4-bit arithmetic, or stores weights of that size."""
     from onnx import TensorProto
 
     if any(marker in op for op in ops for marker in ("QuantizeLinear", "Integer", "QLinear", "NBits", "QAttention")):
@@ -282,13 +237,13 @@ def _is_quantized(graph: Any, ops: Counter[str]) -> bool:
     return any(tensor.data_type in small and len(tensor.dims) > 1 for tensor in graph.initializer)
 
 
-def _width(graph: Any) -> int:
-    """Return the most nodes on one level, where a node's level is one more than the highest of its inputs'."""
+def _find_width(graph: Any) -> int:
+    """Return the largest number of nodes on one level. A node is one level above the highest of its inputs."""
     level_of = {value.name: 0 for value in graph.input}
     for tensor in graph.initializer:
         level_of.pop(tensor.name, None)
     counts: Counter[int] = Counter()
-    for node in graph.node:  # the specification demands topological order
+    for node in graph.node:  # in topological order, as the ONNX specification requires
         inputs = set(node.input)
         for subgraph in subgraphs_of(node):
             inputs.update(name for inner in subgraph.node for name in inner.input)
@@ -300,4 +255,4 @@ def _width(graph: Any) -> int:
 
 
 if __name__ == "__main__":
-    answer_parent(inspect)
+    answer_parent(inspect_model)

@@ -14,8 +14,9 @@ from ortune.knobs import DEFAULT, Config
 from ortune.model import ModelInfo, compute_digest, read_model
 from ortune.profile.record_trace import TraceRequest, record_in_child
 from ortune.profile.trace import Breakdown, break_down, read_trace, split_runs
-from ortune.record.files import check_digest, read_record
+from ortune.record.files import read_record
 from ortune.record.schema import Record
+from ortune.record.select import check_digest
 from ortune.requests import ProfileRequest
 from ortune.worker import Failure
 from ortune.workload import Feed, InputData, InputOptions, make_feed

@@ -1,8 +1,10 @@
-"""Reads, writes and migrates record files."""
+"""Reads and writes the files of records and trials."""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,178 +12,287 @@ from typing import Any
 import msgspec
 
 from ortune.errors import RecordError, UsageError
-from ortune.record.schema import SCHEMA, Bundle, Record, base_of
+from ortune.record.layout import encode
+from ortune.record.migrate import migrate
+from ortune.record.rounding import round_record
+from ortune.record.schema import SCHEMA, Bundle, Record, TrialsFile
+from ortune.record.trials import Trial, Trials, decode_trials
+
+STANDARD_STREAM = "-"
+"""In the place of a path: stdin where a file is read, stdout where one is written."""
+
+TRIALS_SUFFIX = ".trials.jsonl.gz"
+
+SEARCH_HINT = "Create one: ortune search MODEL -o FILE."
 
 
-class _Version(msgspec.Struct):
-    schema: int
+class Document(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of a file.
+
+    Attributes:
+        records: Its records: one, or those of a bundle.
+        trials: For a single record before schema 4: the trials that it holds. Else None.
+    """
+
+    records: tuple[Record, ...]
+    trials: tuple[Trial, ...] | None = None
 
 
 def read_record(path: str | Path) -> Record:
     """Read a record.
 
+    Args:
+        path: Path of the file; `-` for stdin.
+
     Raises:
-        RecordError: There is no such file, or it is not a record that this version understands.
+        RecordError: There is no such file, or it is not a record that this version can read.
     """
-    records = read_records(path)
-    if len(records) > 1:
-        raise RecordError(
-            f"{path} is a bundle of {len(records)} records, and one is needed here.",
-            "Pass one of those that it was made of.",
-        )
-    return records[0]
+    return _only_record(path, read_document(path))
 
 
 def read_records(path: str | Path) -> tuple[Record, ...]:
-    """Read a record, or all of a bundle.
+    """Read a record, or all records of a bundle.
+
+    Args:
+        path: Path of the file; `-` for stdin.
 
     Raises:
-        RecordError: There is no such file, or it holds no records that this version understands.
+        RecordError: There is no such file, or it holds no records that this version can read.
     """
-    path = Path(path)
+    return read_document(path).records
+
+
+def read_document(path: str | Path) -> Document:
+    """Read a file with one record or several.
+
+    Raises:
+        RecordError: There is no such file, or it holds no records that this version can read.
+    """
+    name = name_of_input(path)
     try:
-        data = path.read_bytes()
+        data = sys.stdin.buffer.read() if str(path) == STANDARD_STREAM else Path(path).read_bytes()
     except FileNotFoundError:
-        raise RecordError(f"There is no file {path}.", "Make one: ortune search MODEL -o FILE.") from None
+        raise RecordError(f"There is no file {path}.", SEARCH_HINT) from None
     except OSError as error:
-        raise RecordError(f"Cannot read {path}: {error.strerror}.") from None
+        raise RecordError(f"Cannot read {name}: {error.strerror}.") from None
     try:
-        version = msgspec.json.decode(data, type=_Version).schema
         document = msgspec.json.decode(data)
+        version = _version_of(document)
     except RecursionError:
-        raise RecordError(f"{path} is not a record of ortune: it is nested too deeply.") from None
+        raise RecordError(f"{name} is not an ortune record: it is nested too deeply.") from None
     except msgspec.ValidationError as error:
-        raise RecordError(
-            f"{path} is not a record of ortune: {error}.", "Make one: ortune search MODEL -o FILE."
-        ) from None
+        raise RecordError(f"{name} is not an ortune record: {error}.", SEARCH_HINT) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RecordError(f"{path} is not JSON: {error}.", "Make one: ortune search MODEL -o FILE.") from None
+        raise RecordError(f"{name} is not JSON: {error}.", SEARCH_HINT) from None
     if version > SCHEMA:
         raise RecordError(
-            f"{path} has schema {version}; this version of ortune reads up to {SCHEMA}.",
+            f"{name} has schema {version}; this version of ortune reads schemas up to {SCHEMA}.",
             "Upgrade: pip install --upgrade ortune.",
         )
     if version < 1:
-        raise RecordError(f"{path} has schema {version}, which never was.")
+        raise RecordError(f"{name} has schema {version}, which does not exist.")
     try:
-        if "records" not in document:
-            return (msgspec.convert(migrate(document, version), type=Record),)
-        for each in document["records"] if isinstance(document["records"], list) else ():
-            migrate(each, version)
-        records = msgspec.convert({**document, "schema": SCHEMA}, type=Bundle).records
+        found = _convert(document, version)
     except (msgspec.ValidationError, RecursionError) as error:
         raise RecordError(
-            f"{path} is not a valid record: {error}.", "Write it anew: ortune search MODEL -o FILE."
+            f"{name} is not a valid record: {error}.", "Write it again: ortune search MODEL -o FILE."
         ) from None
-    if not records:
-        raise RecordError(f"{path} is a bundle without records.", "Make one: ortune merge A.json B.json -o FILE.")
-    return records
+    if not found.records:
+        raise RecordError(f"{name} is a bundle without records.", "Create one: ortune merge A.json B.json -o FILE.")
+    return found
 
 
-def migrate(document: Any, version: int) -> Any:
-    """Return a document of an older schema in the form of the newest.
+def name_of_input(path: str | Path) -> str:
+    """Return how messages name a file that is read."""
+    return "stdin" if str(path) == STANDARD_STREAM else str(path)
+
+
+class _Versioned(msgspec.Struct):
+    schema: int
+
+
+def _version_of(document: Any) -> int:
+    return msgspec.convert(document, type=_Versioned).schema
+
+
+def _convert(document: dict[str, Any], version: int) -> Document:
+    """Return what a document of any schema holds.
+
+    Raises:
+        msgspec.ValidationError: It is malformed.
+    """
+    if "records" not in document:
+        trials = migrate(document, version)
+        return Document(records=(_rounded(msgspec.convert(document, type=Record), version),), trials=trials)
+    versions: list[int] = []
+    for number, each in enumerate(document["records"] if isinstance(document["records"], list) else ()):
+        if not isinstance(each, dict):
+            continue
+        # A bundle that was put together by hand may hold records of several schemas.
+        own = each.get("schema", version)
+        if not isinstance(own, int) or not 1 <= own <= SCHEMA:
+            raise msgspec.ValidationError(f"schema {own!r} is not one of 1 to {SCHEMA} - at `$.records[{number}]`")
+        versions.append(own)
+        try:
+            migrate(each, own)
+        except msgspec.ValidationError as error:
+            text, place = str(error), f"`$.records[{number}]"
+            raise msgspec.ValidationError(
+                text.replace("`$", place) if "`$" in text else f"{text} - at {place}`"
+            ) from None
+    records = msgspec.convert({**document, "schema": SCHEMA}, type=Bundle).records
+    return Document(records=tuple(map(_rounded, records, versions)))
+
+
+def _rounded(record: Record, version: int) -> Record:
+    return round_record(record) if version < 4 else record
+
+
+def _only_record(path: str | Path, document: Document) -> Record:
+    if len(document.records) > 1:
+        raise RecordError(
+            f"{name_of_input(path)} is a bundle of {len(document.records)} records, and one is needed here.",
+            "Pass one of the records that it was made of.",
+        )
+    return document.records[0]
+
+
+def read_trials(path: str | Path) -> Trials:
+    """Read all trials of a record, from the file next to it.
+
+    The file may have been renamed together with its record.
 
     Args:
-        document: Dictionaries and lists, as they come out of the file.
-        version: Its schema.
+        path: Path of the record.
 
     Raises:
-        msgspec.ValidationError: It lacks something that a record of that version has.
+        RecordError: The record has no trials file, or the file is missing, was changed or cannot be read.
     """
-    if version == 1:
-        try:
-            workload = document["workload"]
-            workload["load"] = {"scenario": workload["load"]}
-            workload["objectives"] = [workload.pop("objective")]
-            for given in workload["inputs"].values():
-                given["shapes"] = [given.pop("shape")]
-            for trial in document["search"]["trials"]:
-                speedup = trial.pop("speedup")
-                trial["speedups"] = None if speedup is None else [speedup]
-        except (KeyError, TypeError, AttributeError) as error:
-            raise msgspec.ValidationError(f"Object of schema 1 misses {error}") from None
-    if isinstance(document, dict):
-        document["schema"] = SCHEMA
-        if version < 4:
-            _rename(document)
-    return document
+    document = read_document(path)
+    if document.trials is not None:
+        return Trials(trials=document.trials)
+    named = _only_record(path, document).search.trials
+    if named is None:
+        raise RecordError(f"{path} names no trials file.", "A search writes one next to the record that it writes.")
+    record = Path(os.path.realpath(path))
+    paths = (record.with_name(named.file), path_of_trials(record))
+    contents = {each: _read_if_present(each) for each in paths}
+    for each, data in contents.items():
+        if data is not None and hashlib.sha256(data).hexdigest() == named.sha256:
+            try:
+                return decode_trials(data)
+            except ValueError as error:
+                raise RecordError(f"{each} is not a trials file that ortune can read: {error}.") from None
+    hint = "The record is valid without it. To have one, search again."
+    if all(data is None for data in contents.values()):
+        raise RecordError(f"There is no file {paths[0]} with the trials of {path}.", hint)
+    raise RecordError(f"{paths[0]} does not have the digest that {path} names: it was changed or replaced.", hint)
 
 
-RENAMED = {"utilisation": "utilization", "neighbour": "background_load"}
-RENAMED_STAGES = {"screen": "screening", "race": "racing", "duel": "confirmation"}
+def _read_if_present(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise RecordError(f"Cannot read {path}: {error.strerror}.") from None
 
 
-def _rename(value: Any) -> None:
-    if isinstance(value, dict):
-        for old, new in RENAMED.items():
-            if old in value:
-                value[new] = value.pop(old)
-        if value.get("stage") in RENAMED_STAGES:
-            value["stage"] = RENAMED_STAGES[value["stage"]]
-        for each in value.values():
-            _rename(each)
-    elif isinstance(value, list):
-        for each in value:
-            _rename(each)
-
-
-def check_digest(record: Record, path: str | Path, digest: str) -> None:
-    """Check that a model's digest is that of the model that the record is for.
-
-    Raises:
-        RecordError: It is another model.
-    """
-    if digest != record.model.digest:
-        raise RecordError(
-            f"The record is for another model: {record.model.path} with {record.model.digest}; {path} has {digest}.",
-            f"Pass that model, or tune this one: ortune search {path}.",
-        )
+def path_of_trials(record: Path) -> Path:
+    """Return the path of the trials file of a record: `tuned.trials.jsonl.gz` for `tuned.json`."""
+    return record.with_name(record.name.removesuffix(".json") + TRIALS_SUFFIX)
 
 
 def encode_record(record: Record | Bundle) -> bytes:
-    """Return the record, or a bundle of them, as indented JSON."""
-    return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
+    """Return the text of a record or a bundle."""
+    return encode(record)
 
 
-def write_record(record: Record, path: Path) -> Path | None:
-    """Write the record so that there is always either the old file or the whole new one.
+class Written(msgspec.Struct, frozen=True, kw_only=True):
+    """A record that was written.
 
-    Where the new one proves nothing and the old one does, the old one is kept beside it.
+    Attributes:
+        record: The record as it is in the file, with the name of its trials file.
+        kept: Where the record is that was in the file before and proves more; None if there was none.
+    """
 
-    Returns:
-        Where the old one was kept, or None.
+    record: Record
+    kept: Path | None = None
+
+
+def write_record(record: Record, path: Path, trials: bytes | None = None) -> Written:
+    """Write a record, and its trials next to it.
+
+    The trials come first, so that a record never names a file that is not there. A record that proves nothing does
+    not replace one that does: the old one is kept under another name.
+
+    Args:
+        record: The record.
+        path: Path of the file; `-` for stdout. Trials are not written to a stream or a device.
+        trials: Content of the trials file, or None.
 
     Raises:
-        UsageError: The file cannot be written.
+        UsageError: A file cannot be written. If that is the trials file, the record is written without it.
     """
-    kept = None
-    if proves_nothing(record) and path.is_file():
+    if str(path) == STANDARD_STREAM or _is_device(path):
+        write_atomically(path, encode_record(record))
+        return Written(record=record)
+    path = Path(os.path.realpath(path))
+    kept = None if record.is_proven else _keep_proven(path)
+    fault: UsageError | None = None
+    if trials is not None:
+        file = path_of_trials(path)
         try:
-            old = read_record(path)
-        except RecordError:
-            old = None
-        if old is not None and not proves_nothing(old):
-            kept = path.with_suffix(f".before{path.suffix}")
-            write_atomically(kept, path.read_bytes())
+            write_atomically(file, trials)
+            named = TrialsFile(file=file.name, sha256=hashlib.sha256(trials).hexdigest())
+            record = msgspec.structs.replace(record, search=msgspec.structs.replace(record.search, trials=named))
+        except UsageError as error:
+            fault = error
     write_atomically(path, encode_record(record))
+    if fault:
+        raise fault
+    return Written(record=record, kept=kept)
+
+
+def _keep_proven(path: Path) -> Path | None:
+    """Copy the record in a file, with its trials, if it proves something; return where the copy is."""
+    try:
+        if not path.is_file() or not read_record(path).is_proven:
+            return None
+    except RecordError:
+        return None
+    kept = path.with_suffix(f".before{path.suffix}")
+    write_atomically(kept, path.read_bytes())
+    if path_of_trials(path).is_file():
+        write_atomically(path_of_trials(kept), path_of_trials(path).read_bytes())
     return kept
 
 
-def proves_nothing(record: Record) -> bool:
-    """Return whether the search found out nothing by which one config would be better than another."""
-    return record.evidence.verdict in {"inconclusive", "infeasible", "overload"} and record.config == base_of(record)
-
-
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file beside the target, and move it into place.
+    """Write a file so that there is always either the old content or the whole new one.
+
+    Links are followed. What is not a regular file, such as a pipe or a device, is opened and written to.
+
+    Args:
+        path: Path of the file; `-` for stdout.
+        data: Its content.
 
     Raises:
         UsageError: The file cannot be written.
     """
     import tempfile
 
+    if str(path) == STANDARD_STREAM:
+        sys.stdout.buffer.write(data)
+        sys.stdout.flush()
+        return
     try:
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        if _is_device(path):
+            with path.open("wb") as file:
+                file.write(data)
+            return
+        target = Path(os.path.realpath(path))
+        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
@@ -190,7 +301,7 @@ def write_atomically(path: Path, data: bytes) -> None:
             mask = os.umask(0)
             os.umask(mask)
             Path(name).chmod(0o666 & ~mask)
-            Path(name).replace(path)
+            Path(name).replace(target)
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
@@ -198,8 +309,13 @@ def write_atomically(path: Path, data: bytes) -> None:
         raise UsageError(f"Cannot write {path}: {error.strerror}.") from None
 
 
+def _is_device(path: Path) -> bool:
+    """Return whether a path leads to something other than a file or a folder: a device, a pipe, a socket."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
 def is_record(data: bytes) -> bool:
-    """Return whether a file's content looks like a record or a bundle, of whatever schema."""
+    """Return whether a file's content looks like a record or a bundle, of any schema."""
     try:
         return "schema" in msgspec.json.decode(data, type=dict[str, Any])
     except msgspec.MsgspecError:
@@ -207,34 +323,43 @@ def is_record(data: bytes) -> bool:
 
 
 def check_writable(path: Path, option: str = "output", may_replace: Callable[[bytes], bool] | None = None) -> None:
-    """Find out before the search whether a file that `option` names can be written.
+    """Check before a long measurement that a file can be written.
 
     Args:
-        path: The file.
-        option: What named it.
-        may_replace: Tells by the content of a file that is there whether it may be replaced; None where all may.
+        path: Path of the file; `-` for stdout.
+        option: Name of the option or parameter with the path.
+        may_replace: Says by the content of an existing file whether it may be replaced; None where any may.
 
     Raises:
-        UsageError: It cannot.
+        UsageError: It cannot be written, or must not be replaced.
     """
     import tempfile
 
+    if str(path) == STANDARD_STREAM:
+        return
+    another = "Name another file."
     if path.is_dir():
-        raise UsageError(f"Cannot write {path}: it is a folder.", f"Name a file with {{{option}}}.")
-    if not path.parent.is_dir():
+        raise UsageError(f"{path}: this is a folder.", another, option=option)
+    if _is_device(path):
+        if not os.access(path, os.W_OK):
+            raise UsageError(f"{path}: permission denied.", another, option=option)
+        return
+    target = Path(os.path.realpath(path))
+    if not target.parent.is_dir():
         raise UsageError(
-            f"Cannot write {path}: there is no folder {path.parent}.",
-            f"Create it, or name another file with {{{option}}}.",
+            f"{path}: there is no folder {target.parent if path.is_symlink() else path.parent}.",
+            "Create it, or name another file.",
+            option=option,
         )
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}."):
             pass
         content = path.read_bytes() if may_replace and path.is_file() else b""
     except OSError as error:
-        raise UsageError(f"Cannot write {path}: {error.strerror}.", f"Name another file with {{{option}}}.") from None
+        raise UsageError(f"{path}: cannot be written: {error.strerror}.", another, option=option) from None
     if may_replace and content.strip() and not may_replace(content):
         raise UsageError(
-            f"{path}: was not written by ortune, so it is not overwritten.",
+            f"{path}: this file exists and was not written by ortune, so it is not overwritten.",
             "Name another file, or remove it.",
             option=option,
         )

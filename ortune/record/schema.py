@@ -1,58 +1,59 @@
-"""The record: the JSON document that a search writes, and that everything else reads.
+"""The record: the JSON document that a search writes and all other commands read.
 
-It is plain enough to be applied by hand. It is strict: a newer schema, an unknown field or a wrong type is refused
-with the path of the fault, as a config that is half understood would be half applied.
+A record is short enough to review and plain enough to apply by hand: fields that have their default are left out. It
+is data and executes nothing. Reading is strict: a newer schema, an unknown field, a wrong type or an illegal value is
+rejected with its JSON path, because a config that is understood in part would be applied in part.
+
+All samples and trials of a search are in a separate file, see `ortune.record.trials`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+import datetime
+from typing import Literal
 
 import msgspec
 
-from ortune.compare.comparison import Stage
-from ortune.knobs.config import Config
-from ortune.model.identity import ModelIdentity
-from ortune.worker import Failure
-
-if TYPE_CHECKING:
-    pass
-
-import datetime
-
-from ortune.compare.comparison import LimitCheck, Noise, Speedup, StageTime, Summary
+from ortune.compare.comparison import LimitCheck, Noise, Speedup, Stage, StageTime, Summary
 from ortune.errors import RecordError
 from ortune.host import HostClass
-from ortune.knobs.config import DEFAULT
-from ortune.worker import Runtime
-from ortune.workload import Tolerance, Workload
+from ortune.knobs.config import DEFAULT, Config
+from ortune.model.identity import ModelIdentity
+from ortune.worker import FailureKind, Runtime
+from ortune.workload import Objective, Workload
 
 SCHEMA = 4
-"""2 brought loads; 3 provider options, IO binding, pools and run options, which need no change of older documents."""
+"""Version of the format.
 
+2 added loads. 3 added provider options, IO binding, thread pools and run options. 4 leaves defaults out, moves trials
+to a file of their own, and states what the config was compared with.
+"""
 
 Verdict = Literal["faster", "default_is_best", "inconclusive", "within_limits", "infeasible", "overload", "trade_off"]
-"""What a search concludes.
+"""The conclusion of a search.
 
-- "faster": the challenger is better than the default in the objective, beyond doubt, and keeps to all limits.
-- "default_is_best": nothing is.
-- "inconclusive": it could not be told.
-- "within_limits": the default breaks a limit, and the challenger keeps to all of them.
-- "infeasible": nothing that was tried keeps to all limits.
-- "overload": requests arrive faster than the default or any candidate can serve them.
-- "trade_off": several objectives were asked for, and there is a front to choose from.
+- "faster": the challenger is better than the baseline, statistically significantly, and keeps all limits.
+- "default_is_best": no candidate is better than the baseline.
+- "inconclusive": neither could be shown.
+- "within_limits": the baseline breaks a limit, and the challenger keeps all of them.
+- "infeasible": every candidate that was compared breaks a limit.
+- "overload": requests arrive faster than the baseline or any candidate can serve them.
+- "trade_off": several objectives were given, and there is a Pareto front to choose from.
 """
+
+WITHOUT_PROOF = frozenset({"inconclusive", "infeasible", "overload"})
+"""Verdicts of searches that did not show any config to be better than another."""
 
 
 class FrontPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A config that nothing betters in all objectives.
+    """A config on the Pareto front: no other candidate is better in all objectives.
 
     Attributes:
-        summary: Its figures, with its settings.
-        speedups: By objective, how many times better than the default; empty for the default itself.
-        limits: Whether it keeps to each limit.
-        recommended: Whether it is the knee of the front: where gaining 1 % in one objective begins to cost more than
-            1 % of another.
+        summary: Its settings and figures.
+        speedups: By objective: how many times better than the baseline; empty for the baseline itself.
+        limits: Whether it keeps each limit.
+        recommended: Whether it is the knee of the front: beyond it, 1 % more of one objective costs more than 1 % of
+            another.
     """
 
     summary: Summary
@@ -62,73 +63,59 @@ class FrontPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Closest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of all that break a limit, what comes closest to keeping to them."""
+    """The config that comes closest to keeping all limits, where none keeps them.
 
-    config: Config
+    Attributes:
+        config: Its settings.
+        limits: How it does on each limit.
+    """
+
+    config: Config = DEFAULT
     limits: tuple[LimitCheck, ...]
 
 
-class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A candidate that was tried.
+class BestSoFar(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The best candidate of a search that was interrupted. Nothing about it is proven.
 
     Attributes:
-        number: Position in the order of trying; 0 is the default.
         config: Its settings.
-        stage: The last stage that it reached.
-        speedups: How many times better than the default in that stage, for each objective; None when it failed.
-        over_limits: Limits that it seemed to break.
-        blocks: Blocks measured in all stages.
-        failure: Why it is out, or None.
+        speedup: Its median speedup over the baseline so far.
     """
 
-    number: int
-    config: Config
-    stage: Stage
-    speedups: tuple[float, ...] | None = None
-    over_limits: tuple[str, ...] = ()
-    blocks: int = 0
-    failure: Failure | None = None
-
-
-class BestSoFar(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The best candidate before a search was interrupted. Its speed-up is a first impression, not a claim."""
-
-    config: Config
+    config: Config = DEFAULT
     speedup: float
-    proven: Literal[False] = False
 
 
 class OutputCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How outputs were compared with the default's.
+    """How outputs were compared with the baseline's. The tolerance is that of the workload.
 
     Attributes:
-        tolerance: How far they may lie apart.
-        compared: "values", or "shapes" where the default's own outputs differ from run to run.
+        compared: "values", or "shapes" where the baseline's own outputs differ from run to run.
         max_error: The winner's largest difference, as a share of the output's largest value; None without a winner.
-        rejected: Candidates that were dropped for their outputs.
+        rejected: Number of candidates that were rejected for their outputs.
     """
 
-    tolerance: Tolerance
-    compared: str
-    max_error: float | None
-    rejected: int
+    compared: Literal["values", "shapes"] = "values"
+    max_error: float | None = None
+    rejected: int = 0
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the recommendation rests on.
 
     Attributes:
-        verdict: The conclusion; "faster" means better in the objective, beyond doubt.
-        reason: Why, a sentence.
-        objective: What was to be made better; several are separated by commas.
-        speedup: The final duel's result, or None when there was none.
-        baseline: ONNX Runtime's default in the duel.
-        winner: The challenger in the duel. It is recommended only if the verdict is "faster" or "within_limits".
-        limits: Whether the challenger keeps to each limit.
-        baseline_limits: Whether the default does.
-        closest: Where nothing keeps to all limits: what comes closest.
-        front: Where several objectives were asked for: the configs that nothing betters in all of them.
-        best_so_far: The best candidate of an interrupted search, unproven.
+        verdict: The conclusion.
+        reason: Why, in a sentence.
+        objective: What was optimized; several are separated by commas.
+        speedup: Result of the confirmation; None without one.
+        baseline: Figures of the baseline in the confirmation.
+        winner: Figures of the challenger in the confirmation. It is recommended only if the verdict is "faster" or
+            "within_limits".
+        limits: Whether the challenger keeps each limit.
+        baseline_limits: Whether the baseline does.
+        closest: The config that comes closest to the limits, where none keeps them.
+        front: The Pareto front, where several objectives were given.
+        best_so_far: The best candidate of an interrupted search.
         output_check: How outputs were compared.
         noise: How quiet the host was.
     """
@@ -144,58 +131,123 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     closest: Closest | None = None
     front: tuple[FrontPoint, ...] = ()
     best_so_far: BestSoFar | None = None
-    output_check: OutputCheck
+    output_check: OutputCheck = OutputCheck()
     noise: Noise
 
 
-class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the search went.
+class Tried(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Names of the settings that a search tried. For them, ONNX Runtime's default is a finding too.
 
     Attributes:
-        started: When it began, in ISO 8601 with the time zone.
-        interrupted: Whether the user ended it early.
-        n_candidates: Distinct candidates in the space.
-        strategy: In which order they were screened.
-        hints: How many of those screened first came from earlier searches.
-        ended_early: Why the screen ended before its time, a sentence; empty if it did not.
-        trials: Those that were tried.
-        stages: Where the time went.
+        session_options: Attributes of SessionOptions.
+        session_config: Entries of SessionOptions.
     """
 
-    seed: int
-    budget_s: float
-    started: str
-    interrupted: bool
-    n_candidates: int
-    strategy: str = "tpe"
-    hints: int = 0
-    ended_early: str = ""
-    trials: tuple[Trial, ...]
-    stages: tuple[StageTime, ...]
+    session_options: tuple[str, ...] = ()
+    session_config: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, *configs: Config) -> Tried:
+        """Return the settings that any of the configs has."""
+        return cls(
+            session_options=tuple(sorted({name for config in configs for name in config.session_options})),
+            session_config=tuple(sorted({name for config in configs for name in config.session_config})),
+        )
+
+
+class RankedTrial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One of the best trials. Its speedups are medians without a claim; only the confirmation proves something.
+
+    Attributes:
+        config: Its settings.
+        stage: The last stage that it reached.
+        speedups: For each objective: how many times better than the baseline.
+    """
+
+    config: Config = DEFAULT
+    stage: Stage
+    speedups: tuple[float, ...]
+
+
+class TrialsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The file with all trials, which lies next to the record. Only reports need it.
+
+    Attributes:
+        file: Its name, without a folder.
+        sha256: SHA-256 of its content, as hexadecimal digits.
+    """
+
+    file: str
+    sha256: str
 
     def __post_init__(self) -> None:
-        """Refuse what no search writes."""
+        """Check that it is a name and a digest: a record must not lead to other files."""
+        if self.file in {"", ".", ".."} or any(each in self.file for each in "/\\\0"):
+            raise ValueError(f"{self.file!r} is not a plain file name")
+        if len(self.sha256) != 64 or set(self.sha256) - set("0123456789abcdef"):
+            raise ValueError(f"{self.sha256!r} is not a SHA-256 digest")
+
+
+class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the config was found.
+
+    Attributes:
+        started: When the search began, in ISO 8601 with the time zone.
+        budget_s: Wall time that it was given, in seconds.
+        seed: Its random seed.
+        strategy: In which order candidates were screened.
+        hints: Number of configs from earlier searches that were screened first.
+        interrupted: Whether it was interrupted.
+        ended_early: Why the screening ended before its time; empty if it did not.
+        n_candidates: Number of distinct candidates in the search space.
+        n_tried: Number of those that were tried, without the baseline.
+        failed: Number of those that failed, by kind of failure.
+        tried: Names of the settings that were tried.
+        best: The best trials, the best first.
+        stages: How long each stage took.
+        trials: The file with all trials; None where it was not written.
+    """
+
+    started: str
+    budget_s: float
+    seed: int
+    strategy: str
+    hints: int = 0
+    interrupted: bool = False
+    ended_early: str = ""
+    n_candidates: int
+    n_tried: int
+    failed: dict[FailureKind, int] = {}
+    tried: Tried = Tried()
+    best: tuple[RankedTrial, ...] = ()
+    stages: tuple[StageTime, ...] = ()
+    trials: TrialsFile | None = None
+
+    def __post_init__(self) -> None:
+        """Reject values that no search writes."""
         if self.seed < 0:
             raise ValueError(f"seed is {self.seed}, below 0")
         datetime.datetime.fromisoformat(self.started)
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The document.
+    """The result of a search: what to apply, the evidence for it, and what it is valid for.
 
     Attributes:
         schema: Version of this format.
-        config: What to apply.
-        evidence: What it rests on.
-        model: Which model it is for.
-        workload: What was measured.
-        host: The class of host it was measured on.
-        runtime: The software it was measured with.
-        search: How it was found.
+        config: The settings to apply.
+        base: The settings that `config` was compared with: ONNX Runtime's default, and what the user fixed.
+        evidence: What the recommendation rests on.
+        model: The model that was tuned.
+        workload: The load and the inputs it was tuned for.
+        host: The class of hosts it was tuned on.
+        runtime: The software it was tuned with.
+        search: How the config was found.
     """
 
     schema: int
     config: Config
+    base: Config = DEFAULT
     evidence: Evidence
     model: ModelIdentity
     workload: Workload
@@ -203,49 +255,74 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     runtime: Runtime
     search: Search
 
+    @property
+    def is_proven(self) -> bool:
+        """Whether the search showed that `config` is better than another config, or that no other is better.
+
+        The base that a search without a result recommends is as good as any other config.
+        """
+        return self.evidence.verdict not in WITHOUT_PROOF or self.config != self.base
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        """The objectives. For a point of a front, those in which it is proven to be better come first."""
+        objectives = self.workload.objectives
+        point = self._point
+        if point is None:
+            return objectives
+        gained = [name for name in objectives if (gain := point.speedups.get(name)) and gain.low > 1]
+        return tuple(dict.fromkeys((*gained, *objectives)))
+
+    @property
+    def gain(self) -> Speedup | None:
+        """The speedup that the record claims for `config` in the first of `objectives`; None if it claims none."""
+        if point := self._point:
+            return point.speedups.get(self.objectives[0])
+        winner = self.evidence.winner
+        return self.evidence.speedup if winner is None or winner.config == self.config else None
+
+    @property
+    def tried(self) -> Tried:
+        """Names of the settings that the search tried, those of `config` among them."""
+        tried, own = self.search.tried, Tried.of(self.config)
+        return Tried(
+            session_options=tuple(sorted({*tried.session_options, *own.session_options})),
+            session_config=tuple(sorted({*tried.session_config, *own.session_config})),
+        )
+
+    @property
+    def _point(self) -> FrontPoint | None:
+        """The point of the front that has this config."""
+        return next((point for point in self.evidence.front if point.summary.config == self.config), None)
+
+    def point(self, number: int) -> Record:
+        """Return the same record with another point of its front as the recommended config.
+
+        Args:
+            number: The point, counted from 1 as reports show it.
+
+        Raises:
+            RecordError: There is no such point.
+        """
+        front = self.evidence.front
+        if not front:
+            raise RecordError(
+                f"{number}: this record has no Pareto front to pick from.",
+                "Search with {pareto=p99,cpu} to get one.",
+                option="pick",
+            )
+        if not 1 <= number <= len(front):
+            raise RecordError(f"{number}: the front has points 1 to {len(front)}.", option="pick")
+        return msgspec.structs.replace(self, config=front[number - 1].summary.config)
+
 
 class Bundle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Several records in one file: for other hosts, other loads, other models.
+    """Several records in one file: for several hosts, loads or models.
 
     Attributes:
-        schema: Version of this format, and of all records in it.
-        records: In the order in which they were given.
+        schema: Version of this format.
+        records: The records, in the order in which they were given.
     """
 
     schema: int
     records: tuple[Record, ...]
-
-
-def base_of(record: Record) -> Config:
-    """Return what the record's config was compared with."""
-    return record.evidence.baseline.config if record.evidence.baseline else DEFAULT
-
-
-def tried_by(record: Record) -> dict[str, list[str]]:
-    """Return the settings that the search tried: attributes and entries. For them, the default is a finding too."""
-    configs = [record.config, *(trial.config for trial in record.search.trials)]
-    return {
-        "options": sorted({name for config in configs for name in config.session_options}),
-        "entries": sorted({name for config in configs for name in config.session_config}),
-    }
-
-
-def pick_point(record: Record, number: int) -> Record:
-    """Return a record that recommends another point of its front.
-
-    Args:
-        record: One with a front.
-        number: Which point, counted from 1, as they are shown.
-
-    Raises:
-        RecordError: There is no such point.
-    """
-    front = record.evidence.front
-    if not front:
-        raise RecordError(
-            f"--pick {number}: the record has no front to pick from.",
-            "Make one with a front: ortune search MODEL --pareto p99,cpu.",
-        )
-    if not 1 <= number <= len(front):
-        raise RecordError(f"--pick {number}: the front has the points 1 to {len(front)}.")
-    return msgspec.structs.replace(record, config=front[number - 1].summary.config)

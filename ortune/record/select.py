@@ -1,18 +1,19 @@
-"""Several records for several hosts, loads and models: put together in one file, and the right one picked."""
+"""Several records: which of them is right for a model, a host and a load; and how they are merged into one file."""
 
 from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
-from ortune.errors import RecordError
-from ortune.host import HostClass
+from ortune.errors import ModelError, RecordError
+from ortune.host import HostClass, read_host
 from ortune.host.host_class import describe_difference
-from ortune.record.files import proves_nothing, read_records
+from ortune.model import compute_digest, hash_file
+from ortune.record.files import name_of_input, read_records
 from ortune.record.schema import SCHEMA, Bundle, Record
 from ortune.workload import Load
 
@@ -32,14 +33,14 @@ class Sourced(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be done for one model.
+    """The record that was selected for a model.
 
     Attributes:
-        record: The record that was picked; where none fits, the one that comes nearest.
-        source: Where it was read: the file, with the record's number if the file is a bundle.
+        record: The record; where none fits this host, the one that comes closest.
+        source: The file it was read from, with the record's number if the file is a bundle.
         path: The file.
-        fits: Whether it is for this class of host.
-        why: Why it was picked, or why it does not fit, part of a sentence.
+        fits: Whether it is for this class of host, or may be used on any.
+        why: Why it was selected, or why it does not fit, as part of a sentence.
     """
 
     record: Record
@@ -50,8 +51,24 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def applies(self) -> bool:
-        """Whether a program is to have its settings; those of a search that proved nothing are as good as any."""
-        return self.fits and not proves_nothing(self.record)
+        """Whether a program gets its settings. Those of a search that proved nothing are not applied."""
+        return self.fits and self.record.is_proven
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a record is needed for.
+
+    Attributes:
+        load: The load to come, or None where it is not known.
+        pick: The point of the record's front, counted from 1; None for what the record recommends.
+        any_host: Whether a record for another class of host may be used.
+        host: The class of host; None for this host.
+    """
+
+    load: Load | None = None
+    pick: int | None = None
+    any_host: bool = False
+    host: HostClass | None = None
 
 
 def read_sourced(paths: Iterable[str | Path]) -> tuple[Sourced, ...]:
@@ -62,93 +79,155 @@ def read_sourced(paths: Iterable[str | Path]) -> tuple[Sourced, ...]:
     """
     found = []
     for path in paths:
-        records = read_records(path)
+        records, name = read_records(path), name_of_input(path)
         for number, record in enumerate(records, 1):
-            found.append(
-                Sourced(record=record, source=f"{path}[{number}]" if len(records) > 1 else str(path), path=str(path))
-            )
+            source = f"{name}[{number}]" if len(records) > 1 else name
+            found.append(Sourced(record=record, source=source, path=name))
     return tuple(found)
 
 
-def merge(records: Sequence[Sourced]) -> tuple[Bundle, tuple[Sourced, ...]]:
-    """Put records together. Of several for the same model, host, load and objective, the latest stays.
-
-    Returns:
-        The bundle, and what was left out for a later one.
-
-    Raises:
-        RecordError: There are none.
-    """
-    if not records:
-        raise RecordError("There are no records to merge.", "Pass at least one: ortune merge A.json B.json -o FILE.")
-    latest: dict[str, Sourced] = {}
-    for each in records:
-        key = msgspec.json.encode(
-            (
-                each.record.model.digest,
-                each.record.host.id,
-                each.record.workload.load,
-                each.record.workload.objectives,
-                each.record.workload.limits,
-                sorted((name, given.shapes) for name, given in each.record.workload.inputs.items()),
-                each.record.runtime.onnxruntime,
-            )
-        ).decode()
-        if key not in latest or started(each) >= started(latest[key]):
-            latest[key] = each
-    kept = {id(each) for each in latest.values()}
-    dropped = tuple(each for each in records if id(each) not in kept)
-    return Bundle(schema=SCHEMA, records=tuple(each.record for each in latest.values())), dropped
-
-
-def choose_all(
-    records: Sequence[Sourced], host: HostClass, load: Load | None, *, any_host: bool = False
-) -> tuple[Choice, ...]:
-    """Pick a record for each model that there are records for.
+def select_record(records: Sequence[Sourced], wanted: Wanted, model: str | Path | None = None) -> Choice:
+    """Select one record: the answer to "which record is it?" for all commands and the Python API.
 
     Args:
-        records: To pick from.
-        host: The class of the host here.
-        load: How calls will arrive; None where that is not told.
-        any_host: Whether a record for another class of host is good enough.
+        records: To select from.
+        wanted: What it is needed for.
+        model: Path of the model; None where all records are for one model, which need not be there.
+
+    Raises:
+        RecordError: No record is for the model, the records are for several models, or the front has no such point.
+        ModelError: The model cannot be read.
     """
+    if model is not None:
+        records = _for_model(records, model)
+    (choice,) = select_per_model(records, wanted, one_model=True)
+    return choice
+
+
+def select_per_model(records: Sequence[Sourced], wanted: Wanted, *, one_model: bool = False) -> tuple[Choice, ...]:
+    """Select a record for each model that there are records for.
+
+    Args:
+        records: To select from.
+        wanted: What they are needed for. A point of a front can only be picked for a single model.
+        one_model: Whether all records must be for the same model.
+
+    Raises:
+        RecordError: There are no records, they are for several models and must not be, or the front has no such point.
+    """
+    if not records:
+        raise RecordError("There are no records.", "Pass at least one.")
     models: dict[str, list[Sourced]] = {}
     for each in records:
         models.setdefault(each.record.model.digest, []).append(each)
-    return tuple(choose(each, host, load, any_host=any_host) for each in models.values())
+    if len(models) > 1 and (one_model or wanted.pick is not None):
+        paths = ", ".join(found[0].record.model.path for found in models.values())
+        raise RecordError(
+            f"There are records for several models: {paths}.", "Name the model, or pass the records of one model alone."
+        )
+    host = wanted.host or HostClass.of(read_host(memory=False))
+    choices = tuple(choose(each, host, wanted.load, any_host=wanted.any_host) for each in models.values())
+    if wanted.pick is None:
+        return choices
+    (choice,) = choices
+    return (msgspec.structs.replace(choice, record=choice.record.point(wanted.pick)),)
+
+
+def _for_model(records: Sequence[Sourced], model: str | Path) -> tuple[Sourced, ...]:
+    """Return the records that are for a model.
+
+    Raises:
+        RecordError: None is.
+        ModelError: The model cannot be read.
+    """
+    fits: dict[str, bool] = {}
+    fault: RecordError | None = None
+    for each in records:
+        digest = each.record.model.digest
+        if digest not in fits:
+            try:
+                check_model(each.record, model)
+                fits[digest] = True
+            except RecordError as error:
+                fault = fault or error
+                fits[digest] = False
+    found = tuple(each for each in records if fits[each.record.model.digest])
+    if not found and fault:
+        raise fault
+    return found
+
+
+def check_model(record: Record, model: str | Path) -> None:
+    """Check that a file is the model that the record is for.
+
+    Only the files that the record names are read; the graph is not.
+
+    Raises:
+        RecordError: It is another model.
+        ModelError: It cannot be read.
+    """
+    path = Path(model)
+    if not path.is_file():
+        fault = f"{path} is a folder" if path.is_dir() else f"There is no file {path}"
+        raise ModelError(f"{fault}.", "Pass the path of the model that the record is for.")
+    files = record.model.files
+    found = [hash_file(path.parent, path.name)]
+    if files and found[0].sha256 == files[0].sha256:
+        try:
+            found += [hash_file(path.parent, file.name) for file in files[1:]]
+        except ModelError as error:
+            raise ModelError(error.message, "The record says that this file belongs to the model.") from None
+    check_digest(record, path, compute_digest(found))
+
+
+def check_digest(record: Record, path: str | Path, digest: str) -> None:
+    """Check that a model's digest is that of the model that the record is for.
+
+    Raises:
+        RecordError: It is another model.
+    """
+    if digest != record.model.digest:
+        raise RecordError(
+            f"The record is for another model: {record.model.path} with {record.model.digest}; {path} has {digest}.",
+            f"Pass that model, or tune this one: ortune search {path}.",
+        )
 
 
 def choose(records: Sequence[Sourced], host: HostClass, load: Load | None, *, any_host: bool = False) -> Choice:
-    """Pick the record for this host and load, of some for one model.
+    """Select among records for the same model.
 
-    A record for this class of host goes before all others; then the load that comes nearest; then the latest search.
+    Records for this class of host come first; of these, those for the load that comes closest; of these, the latest.
+
+    Args:
+        records: To select from, at least one.
+        host: The class of host.
+        load: The load to come; None where it is not known.
+        any_host: Whether a record for another class of host may be used.
     """
     here = [each for each in records if each.record.host.id == host.id]
     left = here or list(records)
-    nearest = min(left, key=lambda each: len(each.record.host.differences(host)))
     if not here:
-        least = len(nearest.record.host.differences(host))
+        least = min(len(each.record.host.differences(host)) for each in left)
         left = [each for each in left if len(each.record.host.differences(host)) == least]
     wanted = load or Load()
     left = sorted(left, key=started, reverse=True)
     best = min(left, key=lambda each: load_distance(each.record.workload.load, wanted))
-    fits = bool(here) or any_host
     return Choice(
         record=best.record,
         source=best.source,
         path=best.path,
-        fits=fits,
+        fits=bool(here) or any_host,
         why=_explain(best, left, host, load, is_here=bool(here)),
     )
 
 
 def started(each: Sourced) -> datetime.datetime:
-    """Return when the search began; a time without its zone is taken as one of this host."""
+    """Return when the search began; a time without a zone is taken as one of this host."""
     return datetime.datetime.fromisoformat(each.record.search.started).astimezone()
 
 
 def load_distance(one: Load, other: Load) -> float:
-    """Return how far two loads are apart: 0 for the same, 100 and more for scenarios that differ."""
+    """Return how far two loads are apart: 0 for the same, 100 and more for different scenarios."""
     distance = 0.0 if one.scenario == other.scenario else 100.0
     if one.sessions != other.sessions:
         distance += 10 + abs(math.log(one.sessions / other.sessions))
@@ -160,12 +239,46 @@ def load_distance(one: Load, other: Load) -> float:
 def _explain(best: Sourced, left: Sequence[Sourced], host: HostClass, load: Load | None, *, is_here: bool) -> str:
     record = best.record
     if not is_here:
-        told = [describe_difference(name, *both) for name, both in record.host.differences(host).items()]
-        return f"tuned on another class of host: {'; '.join(told)}"
+        differences = [describe_difference(name, *both) for name, both in record.host.differences(host).items()]
+        return f"tuned on another class of host: {'; '.join(differences)}"
     tuned_for = f"tuned for {record.workload.load}"
     if load is not None:
-        return tuned_for if record.workload.load == load else f"{tuned_for}, which comes nearest to {load}"
-    loads = {str(each.record.workload.load) for each in left}
-    if len(loads) > 1:
-        return f"{tuned_for}; there are others, for {', '.join(sorted(loads - {str(record.workload.load)}))}"
+        return tuned_for if record.workload.load == load else f"{tuned_for}, the closest to {load}"
+    others = {str(each.record.workload.load) for each in left} - {str(record.workload.load)}
+    if others:
+        return f"{tuned_for}; other records are for {', '.join(sorted(others))}"
     return f"{tuned_for}, on this class of host"
+
+
+def merge(records: Sequence[Sourced]) -> tuple[Bundle, tuple[Sourced, ...]]:
+    """Put records into a bundle. Of several for the same model, host, load and objective, the latest stays.
+
+    Returns:
+        The bundle, and the records that were left out for a later one.
+
+    Raises:
+        RecordError: There are none.
+    """
+    if not records:
+        raise RecordError("There are no records to merge.", "Pass at least one: ortune merge A.json B.json -o FILE.")
+    latest: dict[str, Sourced] = {}
+    for each in records:
+        key = msgspec.json.encode(_identity(each.record)).decode()
+        if key not in latest or started(each) >= started(latest[key]):
+            latest[key] = each
+    kept = {id(each) for each in latest.values()}
+    dropped = tuple(each for each in records if id(each) not in kept)
+    return Bundle(schema=SCHEMA, records=tuple(each.record for each in latest.values())), dropped
+
+
+def _identity(record: Record) -> Mapping[str, object]:
+    """Return what two records must share for the later one to replace the earlier."""
+    return {
+        "model": record.model.digest,
+        "host": record.host.id,
+        "load": record.workload.load,
+        "objectives": record.workload.objectives,
+        "limits": record.workload.limits,
+        "inputs": sorted((name, data.shapes) for name, data in record.workload.inputs.items()),
+        "onnxruntime": record.runtime.onnxruntime,
+    }

@@ -10,7 +10,8 @@ from ortune.compare.comparison import LimitCheck, Noise, Speedup, Stage, StageTi
 from ortune.compare.interval import Interval
 from ortune.knobs import Candidate
 from ortune.knobs.config import Config
-from ortune.record.schema import BestSoFar, Closest, FrontPoint, Trial, Verdict
+from ortune.record.schema import BestSoFar, Closest, FrontPoint, Verdict
+from ortune.record.trials import Trial, TrialRound
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +33,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         budget_s: Its budget.
         noise: CPU use by other processes.
         trials: All candidates that were tried.
+        rounds: What each round measured.
         n_candidates: Size of the space.
         stages: Time spent in each stage.
         deterministic: Whether the baseline's outputs are the same in each run.
@@ -53,6 +55,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     budget_s: float
     noise: Noise
     trials: tuple[Trial, ...]
+    rounds: tuple[TrialRound, ...] = ()
     n_candidates: int
     stages: tuple[StageTime, ...]
     deterministic: bool

@@ -1,61 +1,119 @@
-"""Puts the outcome of a search into a record."""
+"""Turns the outcome of a search into the record and its trials file."""
 
 from __future__ import annotations
 
+import msgspec
+
+from ortune.compare.comparison import Summary
 from ortune.host import HostClass
+from ortune.record.rounding import round_record, significant
 from ortune.record.schema import SCHEMA, Evidence, OutputCheck, Record, Search
+from ortune.record.trials import Header, TrialRound, Trials, TrialSession, summarize_trials
 from ortune.tuning.outcome import Outcome
 from ortune.tuning.prepare import PreparedSearch
 from ortune.worker import Runtime
 
+RAW_DIGITS = 7
+"""Significant digits of figures in the trials file."""
+
 
 def make_record(prepared: PreparedSearch, outcome: Outcome, runtime: Runtime, started: str) -> Record:
-    """Return the record of a search.
+    """Return the record of a search, with rounded figures.
 
     Args:
-        prepared: The search.
-        outcome: Its outcome.
+        prepared: What was searched for.
+        outcome: What was found.
         runtime: The software of the workers.
-        started: When it began, in ISO 8601 with the time zone.
+        started: When the search began, in ISO 8601 with the time zone.
     """
-    request = prepared.request
-    return Record(
-        schema=SCHEMA,
-        config=outcome.config,
-        evidence=Evidence(
-            verdict=outcome.verdict,
-            reason=outcome.reason,
-            objective=",".join(prepared.goal.objectives),
-            speedup=outcome.speedup,
-            baseline=outcome.baseline,
-            winner=outcome.winner,
-            limits=outcome.limits,
-            baseline_limits=outcome.baseline_limits,
-            closest=outcome.closest,
-            front=outcome.front,
-            best_so_far=outcome.best_so_far,
-            output_check=OutputCheck(
-                tolerance=prepared.tolerance,
-                compared="values" if outcome.deterministic else "shapes",
-                max_error=outcome.winner.session.max_error if outcome.winner else None,
-                rejected=sum(1 for trial in outcome.trials if trial.failure and trial.failure.kind == "wrong_output"),
+    summary = summarize_trials(outcome.trials)
+    return round_record(
+        Record(
+            schema=SCHEMA,
+            config=outcome.config,
+            base=prepared.base,
+            evidence=make_evidence(prepared, outcome),
+            model=prepared.program.describe(),
+            workload=prepared.describe_workload(),
+            host=HostClass.of(prepared.host),
+            runtime=runtime,
+            search=Search(
+                started=started,
+                budget_s=outcome.budget_s,
+                seed=prepared.seed,
+                strategy=prepared.request.strategy,
+                hints=len(prepared.hints),
+                interrupted=outcome.interrupted,
+                ended_early=outcome.ended_early,
+                n_candidates=outcome.n_candidates,
+                n_tried=summary.n_tried,
+                failed=summary.failed,
+                tried=summary.tried,
+                best=summary.best,
+                stages=outcome.stages,
             ),
-            noise=outcome.noise,
+        )
+    )
+
+
+def make_evidence(prepared: PreparedSearch, outcome: Outcome) -> Evidence:
+    """Return what the recommendation rests on."""
+    winner = outcome.winner
+    return Evidence(
+        verdict=outcome.verdict,
+        reason=outcome.reason,
+        objective=",".join(prepared.goal.objectives),
+        speedup=outcome.speedup,
+        baseline=_without_session(outcome.baseline),
+        winner=_without_session(winner),
+        limits=outcome.limits,
+        baseline_limits=outcome.baseline_limits,
+        closest=outcome.closest,
+        front=tuple(
+            msgspec.structs.replace(point, summary=msgspec.structs.replace(point.summary, session=None))
+            for point in outcome.front
         ),
-        model=prepared.program.describe(),
-        workload=prepared.describe_workload(),
-        host=HostClass.of(prepared.host),
-        runtime=runtime,
-        search=Search(
-            seed=prepared.seed,
-            budget_s=outcome.budget_s,
-            started=started,
-            interrupted=outcome.interrupted,
-            n_candidates=outcome.n_candidates,
-            strategy=request.strategy,
-            hints=len(prepared.hints),
-            ended_early=outcome.ended_early,
-            trials=outcome.trials,
-            stages=outcome.stages,
+        best_so_far=outcome.best_so_far,
+        output_check=OutputCheck(
+            compared="values" if outcome.deterministic else "shapes",
+            max_error=winner.session.max_error if winner and winner.session else None,
+            rejected=sum(1 for trial in outcome.trials if trial.failure and trial.failure.kind == "wrong_output"),
         ),
+        noise=outcome.noise,
+    )
+
+
+def _without_session(summary: Summary | None) -> Summary | None:
+    return summary and msgspec.structs.replace(summary, session=None)
+
+
+def _round_values(measured: TrialRound) -> TrialRound:
+    """Return a round with the digits that a clock of nanoseconds can tell in a block."""
+    values = {
+        number: tuple(significant(value, RAW_DIGITS) for value in figures)
+        for number, figures in measured.values.items()
+    }
+    return msgspec.structs.replace(measured, values=values)
+
+
+def make_trials(record: Record, outcome: Outcome) -> Trials:
+    """Return the content of the trials file that belongs to a record."""
+    workload = record.workload
+    sides = [outcome.baseline, outcome.winner, *(point.summary for point in outcome.front)]
+    sessions = {
+        side.config.key: TrialSession(config=side.config, session=side.session)
+        for side in sides
+        if side and side.session
+    }
+    return Trials(
+        header=Header(
+            schema=record.schema,
+            model=record.model.digest,
+            started=record.search.started,
+            objectives=workload.objectives,
+            figures=tuple(dict.fromkeys((*workload.objectives, *(limit.figure for limit in workload.limits)))),
+        ),
+        trials=outcome.trials,
+        rounds=tuple(map(_round_values, outcome.rounds)),
+        sessions=tuple(sessions.values()),
     )

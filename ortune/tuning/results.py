@@ -13,7 +13,7 @@ from ortune.compare.comparison import Stage
 from ortune.compare.figures import compute_supported_percentile, is_pooled, required_calls, thin_samples, to_cost
 from ortune.compare.paired_run import BASELINE_POSITION
 from ortune.knobs import Candidate
-from ortune.record.schema import Trial
+from ortune.record.trials import Trial, TrialRound
 from ortune.tuning.pareto import rank_vector
 from ortune.worker import Block, Failure
 from ortune.workload import Goal
@@ -141,10 +141,16 @@ class CandidateResult:
 
 
 class Results:
-    """Results of all candidates that were tried, by config."""
+    """Results of all candidates that were tried, by config.
+
+    Attributes:
+        goal: What the search is for.
+        rounds: All rounds, as the trials file holds them.
+    """
 
     def __init__(self, goal: Goal) -> None:
         self.goal = goal
+        self.rounds: list[TrialRound] = []
         self._keeps_blocks = any(is_pooled(name) for name in goal.figures)
         self._results: dict[str, CandidateResult] = {}
 
@@ -170,6 +176,7 @@ class Results:
         Raises:
             MeasureError: The baseline failed.
         """
+        self.rounds.append(self._describe_round(results, measured))
         baseline = measured.blocks.get(BASELINE_POSITION)
         for position, block in measured.blocks.items():
             result = results[position]
@@ -191,6 +198,17 @@ class Results:
             if position == BASELINE_POSITION:
                 raise_failure(BASELINE_NAME, failure)
             results[position].failure = failure
+
+    def _describe_round(self, results: list[CandidateResult], measured: Round) -> TrialRound:
+        """Return a round as the trials file holds it."""
+        return TrialRound(
+            stage=results[-1].stage,
+            values={
+                results[position].number: tuple(measured.figure(name, position) for name in self.goal.figures)
+                for position in measured.blocks
+            },
+            contended=tuple(results[position].number for position, block in measured.blocks.items() if block.contended),
+        )
 
     def _excesses(self, measured: Round, position: int) -> tuple[float, ...]:
         excesses = [
@@ -230,7 +248,7 @@ class Results:
                 over_limits=tuple(
                     limit.text for limit, excess in zip(self.goal.limits, result.excesses, strict=False) if excess > 0
                 ),
-                blocks=result.n_blocks,
+                n_blocks=result.n_blocks,
                 failure=result.failure,
             )
             for result in sorted(self, key=lambda result: result.number)

@@ -12,10 +12,11 @@ from ortune.host import HostClass
 from ortune.knobs import Config
 from ortune.record.files import write_record
 from ortune.record.schema import Record
+from ortune.record.trials import encode_trials
 from ortune.tuning.hints import describe_search, remember
 from ortune.tuning.outcome import Observe, Outcome
 from ortune.tuning.prepare import PreparedSearch, find_history
-from ortune.tuning.record_outcome import make_record
+from ortune.tuning.record_outcome import make_record, make_trials
 from ortune.tuning.stages import SearchSettings, run_search
 
 MAX_REMEMBERED = 2
@@ -56,7 +57,8 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
         outcome = run_search(prepared.space, opened, settings, observe)
         record, kept = make_record(prepared, outcome, opened.runtime, started), None
         if request.output is not None:
-            kept = write_record(record, request.output)
+            written = write_record(record, request.output, encode_trials(make_trials(record, outcome)))
+            record, kept = written.record, written.kept
         if (history := find_history(request)) and (best := best_configs(outcome, prepared.base)):
             remember(
                 history,

@@ -212,6 +212,7 @@ def conclude(
         budget_s=budget_s,
         noise=state.runner.describe_noise(contended=contended, drift=confirmed.drift),
         trials=state.results.trials(),
+        rounds=tuple(state.results.rounds),
         n_candidates=len(state.candidates),
         stages=tuple(state.stages),
         deterministic=deterministic,

@@ -69,5 +69,5 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     limits: tuple[Limit, ...] = ()
     n_samples: int = 1
     inputs: dict[str, InputData]
-    tolerance: Tolerance
+    tolerance: Tolerance = Tolerance()
     background_load: str | None = None

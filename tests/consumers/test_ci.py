@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.consumers.running import consumers, need
-from tests.test_gate import TestTold
+from tests.gate_results import make_results
 
 pytestmark = pytest.mark.consumers
 
@@ -48,7 +48,7 @@ def test_junit(inconclusive_fails: bool, tmp_path: Path) -> None:
         pytest.skip(f"there is no {path}")
     schema = xmlschema.XMLSchema(str(path))
     written = tmp_path / "junit.xml"
-    written.write_bytes(render_junit(TestTold.RESULTS, inconclusive_fails=inconclusive_fails))
+    written.write_bytes(render_junit(make_results(), inconclusive_fails=inconclusive_fails))
     schema.validate(str(written))
     written.write_bytes(
         written.read_bytes().replace(b"<testcase ", b"<testcse ", 1).replace(b"</testcase>", b"</testcse>", 1)

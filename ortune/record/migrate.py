@@ -1,0 +1,145 @@
+"""Brings documents of older schemas into the form of the newest.
+
+Each step changes only what it knows, and leaves everything else to the strict conversion that follows: it rejects what
+does not belong into a record, with the JSON path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import msgspec
+
+from ortune.compare.comparison import Stage
+from ortune.knobs.config import Config
+from ortune.record.schema import SCHEMA
+from ortune.record.trials import Trial, summarize_trials
+from ortune.worker import Failure
+
+STAGES: dict[Any, Stage] = {"screen": "screening", "race": "racing", "duel": "confirmation"}
+"""Names of the stages before schema 4."""
+
+
+class OldTrial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A trial as schemas 1 to 3 have it, in the record itself."""
+
+    number: int
+    config: Config
+    stage: Literal["screen", "race", "duel"]
+    speedups: tuple[float, ...] | None = None
+    over_limits: tuple[str, ...] = ()
+    blocks: int = 0
+    failure: Failure | None = None
+
+    def to_new(self) -> Trial:
+        """Return the trial as it is now."""
+        return Trial(
+            number=self.number,
+            config=self.config,
+            stage=STAGES[self.stage],
+            speedups=self.speedups,
+            over_limits=self.over_limits,
+            n_blocks=self.blocks,
+            failure=self.failure,
+        )
+
+
+class _OldSearch(msgspec.Struct):
+    trials: tuple[OldTrial, ...]
+
+
+class _OldDocument(msgspec.Struct):
+    search: _OldSearch
+
+
+def migrate(document: dict[str, Any], version: int) -> tuple[Trial, ...] | None:
+    """Change a document of an older schema into one of the newest, in place.
+
+    Args:
+        document: Dictionaries and lists, as they were read.
+        version: Its schema.
+
+    Returns:
+        The trials that it held; None where they are in a file of their own.
+
+    Raises:
+        msgspec.ValidationError: It has no trials, or they are malformed.
+    """
+    if version < 2:
+        _from_1(document)
+    # From 2 to 3, fields were added that have defaults.
+    trials = _from_3(document) if version < 4 else None
+    document["schema"] = SCHEMA
+    return trials
+
+
+def _from_1(document: dict[str, Any]) -> None:
+    """Turn what there was one of into loads, objectives, shapes and speedups."""
+    workload = _dict(document.get("workload"))
+    if isinstance(workload.get("load"), str):
+        workload["load"] = {"scenario": workload["load"]}
+    if "objective" in workload:
+        workload["objectives"] = [workload.pop("objective")]
+    for data in _dict(workload.get("inputs")).values():
+        if "shape" in _dict(data):
+            data["shapes"] = [data.pop("shape")]
+    for trial in _dicts(_dict(document.get("search")).get("trials")):
+        if "speedup" in trial:
+            speedup = trial.pop("speedup")
+            trial["speedups"] = None if speedup is None else [speedup]
+
+
+def _from_3(document: dict[str, Any]) -> tuple[Trial, ...]:
+    """Rename fields, state the base, and take out the trials and what repeats other fields."""
+    found = msgspec.convert(document, type=_OldDocument)
+    trials = tuple(trial.to_new() for trial in found.search.trials)
+    evidence, search = _dict(document.get("evidence")), document["search"]
+    if base := _base_of(document, evidence):
+        document["base"] = base
+    for summary in _summaries(evidence):
+        _rename(summary, "utilisation", "utilization")
+        session = _dict(summary.pop("session", None))
+        summary |= {name: session[name] for name in ("nodes", "build_s") if name in session}
+    _dict(evidence.get("best_so_far")).pop("proven", None)
+    _dict(evidence.get("output_check")).pop("tolerance", None)
+    _rename(_dict(document.get("workload")), "neighbour", "background_load")
+    for time in _dicts(search.get("stages")):
+        if isinstance(time.get("stage"), str):
+            time["stage"] = STAGES.get(time["stage"], time["stage"])
+    search.setdefault("strategy", "tpe")
+    del search["trials"]
+    search |= msgspec.to_builtins(summarize_trials(trials))
+    return trials
+
+
+def _base_of(document: dict[str, Any], evidence: dict[str, Any]) -> Any:
+    """Return what the config was compared with, or None for ONNX Runtime's default.
+
+    Without a confirmation, what is recommended is the base itself.
+    """
+    if isinstance(evidence.get("baseline"), dict):
+        return evidence["baseline"].get("config")
+    return None if evidence.get("verdict") in ("faster", "within_limits") else document.get("config")
+
+
+def _summaries(evidence: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield from (evidence[side] for side in ("baseline", "winner") if isinstance(evidence.get(side), dict))
+    for point in _dicts(evidence.get("front")):
+        if isinstance(point.get("summary"), dict):
+            yield point["summary"]
+
+
+def _rename(value: dict[str, Any], old: str, new: str) -> None:
+    if old in value:
+        value[new] = value.pop(old)
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    """Return a value if it is a dictionary, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def _dicts(value: Any) -> list[dict[str, Any]]:
+    """Return the dictionaries of a list; none if the value is not a list."""
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []

@@ -1,0 +1,107 @@
+"""Rounds the figures of a record: digits that only show noise make a diff of two records unreadable."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from ortune.compare.comparison import LimitCheck, Speedup, StageTime, Summary
+from ortune.record.schema import Evidence, FrontPoint, Record, Search
+
+SIGNIFICANT = 4
+"""Significant digits of latencies, rates and CPU times. Even a quiet host changes the fourth from launch to launch."""
+
+RATIO_PLACES = 4
+"""Decimal places of speedups."""
+
+FIGURES = (
+    "p50_ns",
+    "p90_ns",
+    "p95_ns",
+    "p99_ns",
+    "mean_ns",
+    "calls_per_s",
+    "cpu_ns_per_call",
+    "cpu_ns_between_calls",
+    "utilization",
+    "load_ns",
+)
+"""Fields of a summary that are rounded. Memory is a whole number of bytes."""
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def round_record(record: Record) -> Record:
+    """Return a record with all figures rounded. Rounding a second time changes nothing."""
+    return msgspec.structs.replace(
+        record, evidence=round_evidence(record.evidence), search=_round_search(record.search)
+    )
+
+
+def round_evidence(evidence: Evidence) -> Evidence:
+    """Return evidence with all figures rounded."""
+    closest, best, check = evidence.closest, evidence.best_so_far, evidence.output_check
+    return msgspec.structs.replace(
+        evidence,
+        speedup=evidence.speedup and round_speedup(evidence.speedup),
+        baseline=evidence.baseline and round_summary(evidence.baseline),
+        winner=evidence.winner and round_summary(evidence.winner),
+        limits=round_limits(evidence.limits),
+        baseline_limits=round_limits(evidence.baseline_limits),
+        closest=closest and msgspec.structs.replace(closest, limits=round_limits(closest.limits)),
+        front=tuple(map(_round_point, evidence.front)),
+        best_so_far=best and msgspec.structs.replace(best, speedup=ratio(best.speedup)),
+        output_check=_significant(check, "max_error"),
+    )
+
+
+def _round_point(point: FrontPoint) -> FrontPoint:
+    return msgspec.structs.replace(
+        point,
+        summary=round_summary(point.summary),
+        speedups={name: round_speedup(speedup) for name, speedup in point.speedups.items()},
+        limits=round_limits(point.limits),
+    )
+
+
+def _round_search(search: Search) -> Search:
+    return msgspec.structs.replace(search, stages=tuple(map(_round_stage, search.stages)))
+
+
+def _round_stage(stage: StageTime) -> StageTime:
+    return msgspec.structs.replace(stage, wall_s=round(stage.wall_s, 2), inference_s=round(stage.inference_s, 2))
+
+
+def round_summary(summary: Summary) -> Summary:
+    """Return a summary with all figures rounded."""
+    return _significant(summary, *FIGURES, "build_s")
+
+
+def round_speedup(speedup: Speedup) -> Speedup:
+    """Return a speedup with rounded ratios."""
+    return msgspec.structs.replace(
+        speedup, estimate=ratio(speedup.estimate), low=ratio(speedup.low), high=ratio(speedup.high)
+    )
+
+
+def round_limits(checks: tuple[LimitCheck, ...]) -> tuple[LimitCheck, ...]:
+    """Return checks of limits with rounded values."""
+    return tuple(_significant(check, "value", "low", "high") for check in checks)
+
+
+def _significant(value: T, *names: str) -> T:
+    """Return a struct with some fields rounded to significant digits; fields that are None stay so."""
+    rounded = {name: significant(own) for name in names if (own := getattr(value, name)) is not None}
+    return msgspec.structs.replace(value, **rounded)
+
+
+def significant(value: float, digits: int = SIGNIFICANT) -> float:
+    """Round to significant digits."""
+    return float(f"{value:.{digits}g}")
+
+
+def ratio(value: float) -> float:
+    """Round a ratio, but never to 1: on which side of 1 an interval ends is what it claims."""
+    rounded = round(value, RATIO_PLACES)
+    return rounded if rounded != 1 else float(f"{value:.12g}")

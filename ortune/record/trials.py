@@ -1,0 +1,192 @@
+"""The trials of a search, with what each round measured: the content of a file next to the record.
+
+The file is gzip-compressed JSON Lines: a header, a line for each trial, a line for each round, and a line for each
+session of the confirmation. The record names it by digest. Reports and analyses read it; applying a record does not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from ortune.compare.comparison import Stage
+from ortune.knobs.config import DEFAULT, Config
+from ortune.record.layout import encode_line
+from ortune.record.schema import RankedTrial, Tried
+from ortune.worker import Failure, FailureKind, SessionInfo
+from ortune.workload import Objective
+
+MOST_RANKED = 3
+"""Number of trials that the record itself lists."""
+
+GZIP_MAGIC = b"\x1f\x8b"
+
+T = TypeVar("T")
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="header"):
+    """The first line of the file.
+
+    Attributes:
+        schema: Version of the format, that of the record.
+        model: Digest of the model.
+        started: When the search began, in ISO 8601 with the time zone.
+        objectives: The objectives, in the order in which trials list their speedups.
+        figures: The figures that rounds list: the objectives, and what is limited.
+    """
+
+    schema: int
+    model: str
+    started: str
+    objectives: tuple[Objective, ...]
+    figures: tuple[Objective, ...]
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="trial"):
+    """A candidate that was tried.
+
+    Attributes:
+        number: Position in the order of trying; 0 is the baseline.
+        config: Its settings.
+        stage: The last stage that it reached.
+        speedups: For each objective: how many times better than the baseline in that stage; None where it failed.
+        over_limits: Limits that it seemed to break.
+        n_blocks: Number of blocks measured in all stages.
+        failure: Why it was rejected, or None.
+    """
+
+    number: int
+    config: Config = DEFAULT
+    stage: Stage
+    speedups: tuple[float, ...] | None = None
+    over_limits: tuple[str, ...] = ()
+    n_blocks: int = 0
+    failure: Failure | None = None
+
+
+class TrialRound(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="round"):
+    """One block of each live candidate.
+
+    Attributes:
+        stage: The stage.
+        values: By number of the trial: the figures of its block, in the order that the header gives. Times are in
+            ns, memory in bytes, throughput in calls per second.
+        contended: Numbers of the trials whose block was measured while other processes used the CPUs.
+    """
+
+    stage: Stage
+    values: dict[int, tuple[float, ...]]
+    contended: tuple[int, ...] = ()
+
+
+class TrialSession(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="session"
+):
+    """What took effect in a session of the confirmation, read back after its creation.
+
+    Attributes:
+        config: The settings that it was created with.
+        session: What the session turned out to be.
+    """
+
+    config: Config = DEFAULT
+    session: SessionInfo
+
+
+class Trials(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of the file.
+
+    Attributes:
+        header: What the search was for; None where the trials are those of a record before schema 4.
+        trials: All trials, in the order of trying.
+        rounds: All rounds, in the order of measuring.
+        sessions: Sessions of the baseline and of those that were compared with it.
+    """
+
+    header: Header | None = None
+    trials: tuple[Trial, ...]
+    rounds: tuple[TrialRound, ...] = ()
+    sessions: tuple[TrialSession, ...] = ()
+
+    def session_of(self, config: Config) -> SessionInfo | None:
+        """Return what took effect in the session with a config; None if it was not in the confirmation."""
+        return next((each.session for each in self.sessions if each.config == config), None)
+
+
+class TrialsSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What the record itself says about the trials: fields of `ortune.record.schema.Search`."""
+
+    n_tried: int
+    failed: dict[FailureKind, int]
+    tried: Tried
+    best: tuple[RankedTrial, ...]
+
+
+def summarize_trials(trials: Sequence[Trial]) -> TrialsSummary:
+    """Return what the record itself says about the trials of a search."""
+    others = [trial for trial in trials if trial.number != 0]
+    ranked = [trial for trial in others if trial.speedups and not trial.failure and not trial.over_limits]
+    ranked.sort(key=lambda trial: (trial.stage == "screening", [-each for each in trial.speedups or ()]))
+    return TrialsSummary(
+        n_tried=len(others),
+        failed=dict(sorted(Counter(trial.failure.kind for trial in others if trial.failure).items())),
+        tried=Tried.of(*(trial.config for trial in trials)),
+        best=tuple(
+            RankedTrial(config=trial.config, stage=trial.stage, speedups=trial.speedups or ())
+            for trial in ranked[:MOST_RANKED]
+        ),
+    )
+
+
+def encode_trials(trials: Trials) -> bytes:
+    """Return the content of the file. Equal trials give equal bytes."""
+    import gzip
+
+    lines = (trials.header, *trials.trials, *trials.rounds, *trials.sessions)
+    return gzip.compress(b"".join(encode_line(line) for line in lines if line is not None), mtime=0)
+
+
+def decode_trials(data: bytes) -> Trials:
+    """Return the trials of a file.
+
+    Raises:
+        ValueError: It is not a trials file that this version reads.
+    """
+    decoder = msgspec.json.Decoder(Header | Trial | TrialRound | TrialSession)
+    header, *lines = map(decoder.decode, _unpack(data).splitlines() or [b""])
+    if not isinstance(header, Header):
+        raise ValueError("it does not begin with a header")
+    return Trials(
+        header=header,
+        trials=_all_of(Trial, lines),
+        rounds=_all_of(TrialRound, lines),
+        sessions=_all_of(TrialSession, lines),
+    )
+
+
+def is_trials_file(data: bytes) -> bool:
+    """Return whether a file's content looks like a trials file, of any schema."""
+    try:
+        first = msgspec.json.decode(_unpack(data).split(b"\n", 1)[0])
+    except ValueError:
+        return False
+    return isinstance(first, dict) and first.get("type") == "header"
+
+
+def _all_of(kind: type[T], lines: list[Any]) -> tuple[T, ...]:
+    return tuple(line for line in lines if isinstance(line, kind))
+
+
+def _unpack(data: bytes) -> bytes:
+    import gzip
+    import zlib
+
+    if not data.startswith(GZIP_MAGIC):
+        raise ValueError("it is not compressed with gzip")
+    try:
+        return gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"it cannot be decompressed: {error}") from None

@@ -1,0 +1,258 @@
+"""The decision of a gate: the rule on simulated ratios, the sequential test on replays and simulated sides."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from benchmarks.gate_power import gate_by_replay, landscapes
+from ortune.compare.block_plan import RunPlan
+from ortune.compare.block_runner import BlockRunner
+from ortune.gate.decision import (
+    combine_decisions,
+    compute_p_value,
+    holm,
+    is_biased,
+    judge_objective,
+    strict_confidence,
+)
+from ortune.gate.results import Decision, Finding, InterimResult, Observe
+from ortune.gate.sequential_test import SequentialTest, count_pairs, decide, explain_indecision, run_test
+from ortune.knobs import Config
+from ortune.worker import BlockPlan
+from ortune.workload import Goal, Load, Objective, make_goal, make_load
+from ortune.workload.goal import parse_limit
+from tests.gate_results import ONE_THREAD, make_interval
+from tests.simulation import SimulatedExecutor
+
+
+def launches(mean: float, n: int = 8, spread: float = 0.004, seed: int = 0) -> list[list[float]]:
+    """Return log-ratios of launches, each with a deviation of its own."""
+    rng = np.random.default_rng(seed)
+    return [(mean + rng.normal(0, spread) + rng.normal(0, spread, 4)).tolist() for _ in range(n)]
+
+
+class TestRule:
+    @pytest.mark.parametrize(
+        ("slowdown", "decision"),
+        [(0.0, "pass"), (0.03, "inconclusive"), (0.05, "fail"), (0.10, "fail"), (-0.2, "pass")],
+    )
+    def test_what_the_interval_says(self, slowdown: float, decision: Decision) -> None:
+        found = judge_objective("p50", launches(math.log(1 + slowdown)), 1.03)
+        assert found.decision == decision
+        assert found.slowdown.low <= 1 + slowdown <= found.slowdown.high
+
+    def test_noise_decides_nothing(self) -> None:
+        for slowdown in (0.0, 0.10):
+            clusters = launches(math.log(1 + slowdown), n=5, spread=0.2)
+            assert judge_objective("p50", clusters, 1.03).decision == "inconclusive"
+
+    def test_more_launches_decide_what_few_cannot(self) -> None:
+        few, many = (judge_objective("p50", launches(0.015, n=n, spread=0.02), 1.03) for n in (5, 60))
+        assert (few.decision, many.decision) == ("inconclusive", "pass")
+
+    def test_several_gates_must_be_surer_to_fail(self) -> None:
+        clusters = launches(math.log(1.042), spread=0.007, seed=3)
+        assert judge_objective("p50", clusters, 1.03).decision == "fail"
+        assert judge_objective("p50", clusters, 1.03, confidence=strict_confidence(1000)).decision == "inconclusive"
+
+    def test_a_gain_can_be_demanded(self) -> None:
+        assert judge_objective("p50", launches(-math.log(3.5)), 3.7**-0.5).decision == "pass"
+        assert judge_objective("p50", launches(-math.log(1.2)), 3.7**-0.5).decision == "fail"
+
+    def test_p_values(self) -> None:
+        assert compute_p_value(launches(0.10), math.log(1.03)) < 1e-6
+        assert compute_p_value(launches(0.0), math.log(1.03)) > 0.999
+        assert compute_p_value([[0.1]], 0.0) == 1.0
+        assert compute_p_value([[0.1], [0.1]], 0.05) == 0.0
+        assert compute_p_value([[0.1], [0.1]], 0.2) == 1.0
+
+    def test_base_must_agree_with_itself(self) -> None:
+        assert is_biased(make_interval(1.02, 1.03, 1.04), 1.03)
+        assert is_biased(make_interval(0.95, 0.97, 0.98), 1.03)
+        assert not is_biased(make_interval(1.001, 1.005, 1.01), 1.03)
+        assert not is_biased(make_interval(0.9, 1.03, 1.2), 1.03)
+
+    def test_one_failure_fails(self) -> None:
+        def finding(decision: Decision) -> Finding:
+            return Finding(
+                objective="p50", allowed=1.03, slowdown=make_interval(1, 1, 1), decision=decision, p_value=0.5
+            )
+
+        assert combine_decisions([finding("pass"), finding("fail"), finding("inconclusive")]) == "fail"
+        assert combine_decisions([finding("pass"), finding("inconclusive")]) == "inconclusive"
+        assert combine_decisions([finding("pass")]) == "pass"
+
+    def test_holm(self) -> None:
+        assert holm({"a": 0.001, "b": 0.0024, "c": 0.5}, 0.005) == {"a", "b"}
+        assert holm({"a": 0.002, "b": 0.4, "c": 0.5}, 0.005) == frozenset()
+        assert holm({"a": 0.001, "b": 0.004}, 0.005) == {"a", "b"}
+
+    @pytest.mark.parametrize(("launch_s", "block_s", "pairs"), [(0.1, 1.0, 4), (1.5, 0.2, 8), (100.0, 0.2, 24)])
+    def test_long_launches_get_more_pairs(self, launch_s: float, block_s: float, pairs: int) -> None:
+        assert count_pairs(launch_s, block_s) == pairs
+
+
+class TestReplay:
+    """The whole measurement, on recorded noise."""
+
+    @pytest.mark.parametrize("seed", [0, 2])
+    @pytest.mark.parametrize("number", range(len(landscapes())))
+    def test_the_same_model_passes_and_one_that_is_ten_percent_slower_fails(self, number: int, seed: int) -> None:
+        landscape = landscapes()[number]
+        assert gate_by_replay(landscape, 1.0, seed)[0] == "pass"
+        assert gate_by_replay(landscape, 1.10, seed)[0] == "fail"
+
+    def test_a_slowdown_at_the_threshold_is_undecided(self) -> None:
+        decisions = [gate_by_replay(landscape, 1.03, 0)[0] for landscape in landscapes()]
+        assert decisions == ["inconclusive"] * len(decisions)
+
+
+class TestSequentialTest:
+    def run(
+        self,
+        objective: Objective,
+        call_ns: float,
+        factor: float = 1.0,
+        *,
+        load: Load | None = None,
+        limits: tuple[str, ...] = (),
+        time_s: float = 25,
+        observe: Observe = lambda interim: None,
+    ) -> InterimResult:
+        """Run the test on two sides without processes. Head is ONE_THREAD, and takes `factor` times as long as base."""
+        load = load or Load()
+        executor = SimulatedExecutor(lambda config: call_ns * (factor if config == ONE_THREAD else 1))
+        block = BlockPlan(load=load, duration_ns=50_000_000, lead_in_ns=5_000_000, min_calls=4, deadline_s=60)
+        test = SequentialTest(
+            goal=msgspec.structs.replace(make_goal(load, objective, (), tuple(map(parse_limit, limits))), load=load),
+            allowed={objective: 1.5},
+            plan=RunPlan(block=block, launches=None, rounds=4),
+            start_s=0,
+            end_s=time_s,
+        )
+        runner = BlockRunner(executor, np.random.default_rng(0))
+        _, interim = run_test(test, runner, (executor, executor), (Config(), ONE_THREAD), observe)
+        assert not executor.live, "candidates are still live"
+        return interim
+
+    def test_a_percentile_of_few_calls_decides_nothing(self) -> None:
+        """Blocks of 50 ms have forty calls of a model that takes 1 ms, and four of one that takes 20 ms."""
+        assert self.run("p99", 1e6).decision == "pass"
+        slow = self.run("p99", 20e6)
+        assert slow.decision == "inconclusive"
+        assert "p99 needs 1522 calls" in slow.reason
+        assert self.run("p50", 20e6).decision == "pass"
+
+    def test_a_percentile_of_few_calls_decides_nothing_among_other_gates(self) -> None:
+        results: list[InterimResult] = []
+        self.run("p99", 20e6, 3.0, observe=results.append)
+        (finding,) = results[-1].findings
+        assert (finding.decision, finding.p_value) == ("inconclusive", 1.0)
+
+    def test_a_limit_is_measured_until_it_is_certain(self) -> None:
+        """The objective is decided after 20 pairs, but a percentile with so few calls is not."""
+        found = self.run("mean", 10e6, limits=("p99<30ms",), time_s=60)
+        assert found.decision == "pass"
+        assert found.pairs > 20
+        assert [check.kept for check in found.limits] == ["yes"]
+        soon = self.run("mean", 10e6, limits=("p99<30ms",), time_s=8)
+        assert soon.decision == "inconclusive"
+        assert "p99 needs 1522 calls" in soon.reason
+
+    def test_a_limit_that_is_exceeded_fails(self) -> None:
+        found = self.run("mean", 1e6, 1.2, limits=("mean<1.05ms",))
+        assert (found.decision, found.reason) == ("fail", "head exceeds mean<1.05ms")
+
+    def test_requests_that_arrive_too_fast_decide_nothing(self) -> None:
+        """Latency then depends on how long they have been arriving, and hardly on the side that serves them."""
+        load = make_load(rate_per_s=4000)
+        found = self.run("p50", 1e6, 2.0, load=load)
+        assert found.decision == "inconclusive"
+        assert "faster than base can serve them" in found.reason
+        assert found.is_void
+
+    def test_a_head_that_cannot_serve_the_rate_fails(self) -> None:
+        found = self.run("memory", 1e6, 2.0, load=make_load(rate_per_s=700))
+        assert (found.decision, found.reason) == (
+            "fail",
+            "requests arrive faster than head can serve them, but not faster than base can",
+        )
+
+    def test_a_base_that_cannot_serve_the_rate_decides_nothing(self) -> None:
+        found = self.run("memory", 1e6, load=make_load(rate_per_s=1000))
+        assert (found.decision, found.is_void) == ("inconclusive", True)
+        assert found.reason == "requests arrive faster than base can serve them: use a lower request rate"
+
+    def test_a_budget_without_time_for_two_launches_is_no_error(self) -> None:
+        found = self.run("p50", 1e6, time_s=0.3)
+        assert (found.decision, found.findings, found.is_void) == ("inconclusive", (), True)
+        assert "no time for two launches of each side in 0 s" in found.reason
+
+    def test_it_stops_within_a_launch_when_time_is_up(self) -> None:
+        """A launch takes 0.6 s, and a round 0.171 s: there is time for five launches of four rounds, and two rounds."""
+        found = self.run("p99", 20e6, time_s=7.2)
+        assert (found.launches, found.pairs) == (6, 22)
+        assert found.spent_s == pytest.approx(6 * 0.6 + 22 * 0.171)
+
+    def test_a_launch_without_time_for_a_round_does_not_count(self) -> None:
+        found = self.run("p99", 20e6, time_s=7.0)
+        assert (found.launches, found.pairs) == (5, 20)
+
+    def test_a_gain_that_is_lost_fails(self) -> None:
+        interim = TestDecide().interim(findings=(judge_objective("p50", launches(0.1), 0.5),))
+        assert decide(interim, TestDecide().make_test()) == ("fail", "p50 is less than 2x as good")
+
+
+class TestDecide:
+    def interim(self, **changes: Any) -> InterimResult:
+        found = judge_objective("p50", launches(0.0), 1.03)
+        interim = InterimResult(
+            findings=(found,),
+            self_check=make_interval(0.99, 1.0, 1.01),
+            pairs=32,
+            launches=8,
+            contended=False,
+            spent_s=1,
+            budget_s=60,
+        )
+        return msgspec.structs.replace(interim, **changes)
+
+    def make_test(self, *, busy: bool = False) -> SequentialTest:
+        block = BlockPlan(load=Load(), duration_ns=1, lead_in_ns=0, min_calls=1, deadline_s=1)
+        return SequentialTest(
+            goal=Goal(),
+            allowed={"p50": 1.03},
+            plan=RunPlan(block=block, launches=None, rounds=4),
+            start_s=0,
+            end_s=60,
+            busy=busy,
+        )
+
+    def test_a_pass(self) -> None:
+        assert decide(self.interim(), self.make_test()) == ("pass", "p50 is not worse by 3%")
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"pairs": 19},
+            {"launches": 4},
+            {"contended": True},
+            {"biased": ("p50",)},
+        ],
+    )
+    def test_what_decides_nothing(self, changes: dict[str, Any]) -> None:
+        assert decide(self.interim(**changes), self.make_test())[0] == "inconclusive"
+
+    def test_near_overload_nothing_passes(self) -> None:
+        near = self.interim(utilization=(make_interval(0.95, 1.0, 1.05), make_interval(0.95, 1.0, 1.05)))
+        assert decide(near, self.make_test()) == ("inconclusive", "")
+        reason = explain_indecision(near, self.make_test(), time_is_up=True)
+        assert reason == "requests arrive about as fast as they can be served: use a lower request rate"
+
+    def test_a_busy_host_can_be_taken_as_it_is(self) -> None:
+        assert decide(self.interim(contended=True), self.make_test(busy=True))[0] == "pass"
