@@ -132,10 +132,6 @@ class TestVerdict:
         assert "intra threads=1: 58.0x" in text
         assert "p99<5x 1.000x met 0.970x uncertain" in text
 
-    def test_an_option_in_a_reason_is_spelled_as_a_flag(self) -> None:
-        text = print_verdict(change_evidence(SERVER, reason="too few calls: increase {budget}"))
-        assert "Too few calls: increase --budget." in text
-
     def test_names_of_figures_are_not_capitalized(self) -> None:
         assert format_reason("p99 needs 1522 calls") == "p99 needs 1522 calls."
         assert format_reason("memory is not worse") == "memory is not worse."
