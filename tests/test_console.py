@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from ortune.compare.comparison import Stage
+from ortune.compare.comparison import Speedup, Stage
 from ortune.compare.interval import Interval
 from ortune.console.apply import show_config
 from ortune.console.progress import SearchProgress
@@ -26,7 +26,7 @@ from ortune.console.warnings import (
 from ortune.console.widgets import format_bytes, format_count, format_duration, format_ratio, format_reason
 from ortune.knobs import CPU, Candidate, Config, ThreadPool
 from ortune.record.files import read_record
-from ortune.record.schema import Record
+from ortune.record.schema import FrontPoint, Record
 from ortune.tuning.outcome import Progress
 from tests.conftest import ROOT
 
@@ -160,6 +160,56 @@ class TestVerdict:
         show_verdict(Console(file=file, width=width), SERVER, Path("c.json"))
         assert "…" not in file.getvalue()
         assert all(len(line) <= width for line in file.getvalue().splitlines())
+
+
+class TestFront:
+    def show(self, n_points: int, width: int = 100) -> str:
+        baseline = SERVER.evidence.baseline
+        assert baseline
+        points = [
+            FrontPoint(
+                summary=msgspec.structs.replace(
+                    baseline,
+                    config=Config(session_options={"intra_op_num_threads": number}),
+                    p99_ns=baseline.p99_ns * number,
+                    cpu_ns_per_call=baseline.cpu_ns_per_call / number,
+                ),
+                speedups={"cpu": Speedup(estimate=1.3, low=1.2, high=1.4, confidence=0.95, pairs=8, restarts=4)},
+                recommended=number == 1,
+            )
+            for number in range(1, n_points + 1)
+        ]
+        record = change_evidence(SERVER, verdict="trade_off", front=tuple(points))
+        workload = msgspec.structs.replace(record.workload, objectives=("p99", "cpu"))
+        file = io.StringIO()
+        show_verdict(
+            Console(file=file, width=width), msgspec.structs.replace(record, workload=workload), Path("c.json")
+        )
+        return file.getvalue()
+
+    def test_table_and_plot(self) -> None:
+        text = self.show(3)
+        assert "Pareto front of 3 configs" in text
+        rows = [" ".join(line.split()) for line in text.splitlines()]
+        assert "→1 428 µs 10.4 ms 1.30x [1.20, 1.40] intra threads=1" in rows
+        assert "2 856 µs 5.21 ms 1.30x [1.20, 1.40] intra threads=2" in rows
+        assert "→ marks the knee" in text
+        assert [line.strip(" │") for line in text.splitlines() if line.startswith("  │") and line.strip(" │")] == [
+            "1",
+            "2",
+            "3",
+        ]
+
+    def test_a_single_point(self) -> None:
+        text = self.show(1)
+        assert "Pareto front of 1 config" in text
+        assert "knee" not in text and "│" not in text
+
+    @pytest.mark.parametrize("width", [45, 80])
+    def test_it_fits_the_terminal(self, width: int) -> None:
+        text = self.show(3, width)
+        assert "…" not in text
+        assert all(len(line.rstrip()) <= width for line in text.splitlines())
 
 
 class TestApply:
