@@ -11,11 +11,16 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from ortune.compare.comparison import Speedup, Stage
+from ortune.apply.fit import Mismatch
+from ortune.apply.verify import Answer, Verification
+from ortune.compare.bench import BenchResult
+from ortune.compare.comparison import Row, Speedup, Stage
 from ortune.compare.interval import Interval
 from ortune.console.apply import show_config
+from ortune.console.bench import show_comparison
 from ortune.console.progress import SearchProgress
 from ortune.console.verdict import format_gain, show_verdict
+from ortune.console.verify import show_verification
 from ortune.console.warnings import (
     warn_failures,
     warn_few_calls,
@@ -24,10 +29,11 @@ from ortune.console.warnings import (
     warn_overload,
 )
 from ortune.console.widgets import format_bytes, format_count, format_duration, format_ratio, format_reason
-from ortune.knobs import CPU, Candidate, Config, ThreadPool
+from ortune.knobs import CPU, DEFAULT, Candidate, Config, ThreadPool
 from ortune.record.files import read_record
 from ortune.record.schema import FrontPoint, Record
 from ortune.tuning.outcome import Progress
+from ortune.worker import Failure
 from tests.conftest import ROOT
 
 CUDA = "CUDAExecutionProvider"
@@ -212,16 +218,102 @@ class TestFront:
         assert all(len(line.rstrip()) <= width for line in text.splitlines())
 
 
-class TestApply:
-    ONE_THREAD = Config(session_options={"intra_op_num_threads": 1})
+SETTINGS = "intra_op_num_threads=1,session.intra_op.allow_spinning=0"
 
+ONE_THREAD = Config(session_options={"intra_op_num_threads": 1})
+
+
+def make_bench_result(**changes: Any) -> BenchResult:
+    baseline, winner = SERVER.evidence.baseline, SERVER.evidence.winner
+    assert baseline and winner
+    speedup = Speedup(estimate=1.1, low=1.08, high=1.12, confidence=0.95, pairs=60, restarts=6)
+    failure = Failure(kind="not_applied", stage="load", message="the workers are not pinned")
+    rows = (
+        Row(name="default", config=DEFAULT, summary=baseline),
+        Row(name=SETTINGS, config=ONE_THREAD, summary=winner, speedup=speedup),
+        Row(name="other.json", config=ONE_THREAD, failure=failure),
+    )
+    noise = msgspec.structs.replace(SERVER.evidence.noise, regime="quiet")
+    result = BenchResult(
+        objective="p50",
+        rows=rows,
+        calls_needed=1,
+        noise=noise,
+        workload=SERVER.workload,
+        model=SERVER.model,
+        host=SERVER.host,
+        runtime=SERVER.runtime,
+    )
+    return msgspec.structs.replace(result, **changes)
+
+
+class TestBench:
+    def show(self, result: BenchResult, width: int = 120) -> list[str]:
+        file = io.StringIO()
+        show_comparison(Console(file=file, width=width), result)
+        assert all(len(line.rstrip()) <= width for line in file.getvalue().splitlines())
+        assert "…" not in file.getvalue()
+        return [" ".join(line.split()) for line in file.getvalue().splitlines()]
+
+    def test_one_table_where_there_is_room(self) -> None:
+        lines = self.show(make_bench_result(), width=160)
+        assert "config p50 p99 calls/s CPU memory p50 ratio" in lines
+        assert f"2 {SETTINGS} 205 µs 363 µs 93.4 181 µs 69.8 MB 1.10x [1.08, 1.12]" in lines
+        assert "3 other.json failed" in lines
+        assert "failed: other.json: not applied: the workers are not pinned" in lines
+        assert not any(line.startswith("warning:") for line in lines)
+
+    @pytest.mark.parametrize("width", [45, 80])
+    def test_two_tables_elsewhere(self, width: int) -> None:
+        lines = self.show(make_bench_result(), width)
+        assert "config p50 ratio" in lines
+        assert "p50 p99 calls/s CPU memory" in lines
+        assert "2 205 µs 363 µs 93.4 181 µs 69.8 MB" in lines
+
+    def test_warnings(self) -> None:
+        noise = msgspec.structs.replace(SERVER.evidence.noise, regime="contended")
+        baseline = SERVER.evidence.baseline
+        assert baseline
+        row = Row(name="default", config=DEFAULT, summary=msgspec.structs.replace(baseline, utilization=2.0))
+        text = " ".join(self.show(make_bench_result(rows=(row,), calls_needed=1522, objective="p99", noise=noise)))
+        assert "p99 needs 1522 calls of each config, but only 209 were measured." in text
+        assert "Other processes used the CPUs during most of the measurement" in text
+        assert "default is overloaded: it can serve 50.0 of 100 requests per second." in text
+
+
+class TestVerification:
+    def show(self, verification: Verification) -> str:
+        file = io.StringIO()
+        show_verification(Console(file=file, width=100), verification)
+        return " ".join(file.getvalue().split())
+
+    @pytest.mark.parametrize(
+        ("answer", "text"),
+        [
+            ("holds", "The recorded gain holds on this host Why. recorded 1.10x [1.08, 1.12] here 1.10x [1.08, 1.12]"),
+            ("does_not_hold", "The recorded gain does not hold on this host Why."),
+            ("inconclusive", "Inconclusive Why."),
+        ],
+    )
+    def test_answers(self, answer: Answer, text: str) -> None:
+        speedup = make_bench_result().rows[1].speedup
+        shown = self.show(Verification(answer=answer, reason="why", recorded=speedup, here=speedup))
+        assert shown.startswith(text)
+
+    def test_mismatches(self) -> None:
+        mismatch = Mismatch(what="physical cores", recorded="64", here="2", hint="Search again.")
+        shown = self.show(Verification(answer="holds", reason="why", mismatches=(mismatch,)))
+        assert shown.startswith("mismatch: physical cores: 64 in the record, 2 on this host. The recorded gain holds")
+
+
+class TestApply:
     def show(self, record: Record) -> str:
         file = io.StringIO()
         show_config(Console(file=file, width=100), record)
         return " ".join(file.getvalue().split())
 
     def test_a_gain(self) -> None:
-        record = msgspec.structs.replace(change_evidence(SERVER, verdict="faster"), config=self.ONE_THREAD)
+        record = msgspec.structs.replace(change_evidence(SERVER, verdict="faster"), config=ONE_THREAD)
         text = self.show(record)
         assert text.startswith("1 setting for models/tiny_cnn.onnx: 58.0x [50.9, 66.0] in cpu when the record was made")
         assert text.endswith("setting default tuned intra_op_num_threads 0 1")
