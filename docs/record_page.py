@@ -74,7 +74,7 @@ def _make_section(kind: type) -> str:
 def _show_default(field: types.Field) -> str:
     if field.required:
         return "required"
-    default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()  # type: ignore[misc]
+    default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
     if default is None or default == "":
         return ""
     text = msgspec.json.encode(to_plain(default)).decode()
