@@ -48,7 +48,7 @@ def shown(**config: Any) -> str:
     nodes = {CUDA: 70, CPU: 3}
     winner = msgspec.structs.replace(evidence.winner, nodes=nodes if "providers" in config else {}, build_s=61.0)
     check = msgspec.structs.replace(evidence.output_check, max_error=0.012)
-    noise = msgspec.structs.replace(evidence.noise, slowed=evidence.noise.blocks)
+    noise = msgspec.structs.replace(evidence.noise, n_throttled=evidence.noise.n_blocks)
     record = msgspec.structs.replace(
         record,
         config=Config(**config),
@@ -337,13 +337,13 @@ class TestWarnings:
         ("noise", "text"),
         [
             ({"regime": "contended"}, "Other processes used the CPUs during most of confirmation"),
-            ({"contended": 30, "blocks": 71}, "during 30 of 71 blocks. They do not count towards the result."),
+            ({"n_contended": 30, "n_blocks": 71}, "during 30 of 71 blocks. They do not count towards the result."),
             ({"drift": 1.4}, "in racing was 1.4 times the speedup measured in confirmation"),
-            ({"slowed": 71}, "due to heat or power, in 71 of 71 blocks"),
+            ({"n_throttled": 71}, "due to heat or power, in 71 of 71 blocks"),
         ],
     )
     def test_noise(self, noise: dict[str, Any], text: str) -> None:
-        quiet = msgspec.structs.replace(SERVER.evidence.noise, regime="quiet", contended=0, drift=1.1, slowed=0)
+        quiet = msgspec.structs.replace(SERVER.evidence.noise, regime="quiet", n_contended=0, drift=1.1, n_throttled=0)
         assert "warning:" not in print_verdict(change_evidence(SERVER, noise=quiet))
         noisy = msgspec.structs.replace(quiet, **noise)
         assert text in print_verdict(change_evidence(SERVER, noise=noisy)).partition("warning: ")[2]
