@@ -45,13 +45,13 @@ def compare_once(name: str, budget_s: float, seed: int) -> dict[str, object]:
         "estimate": speedup.estimate,
         "low": speedup.low,
         "high": speedup.high,
-        "pairs": speedup.pairs,
-        "restarts": speedup.restarts,
+        "pairs": speedup.n_pairs,
+        "restarts": speedup.n_launches,
         "claimed": not speedup.low <= 1 <= speedup.high,
         "verdict": judge_interval(speedup)[0],
         "regime": noise.regime,
-        "contended": noise.contended,
-        "blocks": noise.blocks,
+        "contended": noise.n_contended,
+        "blocks": noise.n_blocks,
     }
 
 

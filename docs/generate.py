@@ -1,6 +1,7 @@
 """Write what is generated from code: `python -m docs.generate`.
 
 docs/record.schema.json  the JSON Schema of a record
+docs/record.md           its example and its tables of fields
 docs/options.md          all options of all commands
 ortune/__init__.pyi      the signatures of the public Python functions
 """
@@ -11,6 +12,7 @@ import inspect
 import json
 from pathlib import Path
 
+from docs.record_page import render
 from ortune import api
 from ortune.errors import spell_as_flag, spell_options
 from ortune.options import DeclaredOption, options_of
@@ -36,6 +38,8 @@ from typing import Literal
 def main() -> None:
     """Write the files."""
     (ROOT / "docs/record.schema.json").write_text(json.dumps(json_schema(), indent=2) + "\n")
+    page = ROOT / "docs/record.md"
+    page.write_text(render(page.read_text()))
     (ROOT / "docs/options.md").write_text(describe_options())
     (ROOT / "ortune/__init__.pyi").write_text(describe_interface())
 

@@ -42,7 +42,13 @@ def make_result(name: str = "a", decision: Decision = "pass", p_value: float = 1
         base=base,
         head=msgspec.structs.replace(base, text="head.onnx", config=ONE_THREAD),
         noise=Noise(
-            blocks=1, contended=0, repeated=0, foreign_share_mean=0, foreign_share_p90=0, regime="quiet", drift=None
+            n_blocks=1,
+            n_contended=0,
+            n_repeated=0,
+            foreign_share_mean=0,
+            foreign_share_p90=0,
+            regime="quiet",
+            drift=None,
         ),
         workload=record.workload,
         host=HostClass.of(read_host()),

@@ -49,7 +49,7 @@ class TestEnvironment:
         for done in (run(*command, environment={"ORTUNE_CONFIG": str(tuned)}), run(*command, record=tuned)):
             assert done.returncode == 0, done.stderr
             (row,) = json.loads(done.stdout)["rows"]
-            assert row["summary"]["session"]["settings"].get("intra_op_num_threads") != 1
+            assert row["session"]["settings"].get("intra_op_num_threads") != 1
 
     def install(self, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return run(sys.executable, "-P", "-c", textwrap.dedent(code), TINY_CNN, environment=environment)

@@ -257,7 +257,7 @@ def test_code_can_be_copied_from_a_narrow_terminal(tmp_path: Path, tuned: Path) 
     done = run_ortune("apply", tuned, TINY_CNN, cwd=tmp_path, columns=40)
     code = done.stdout[done.stdout.index("import onnxruntime") :]
     compile(code, "code", "exec")
-    assert 'session = ort.InferenceSession("' in code
+    assert "session = ort.InferenceSession(" in code
 
 
 def test_stdout_that_is_closed_early(tmp_path: Path) -> None:

@@ -11,11 +11,16 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from ortune.compare.comparison import Stage
+from ortune.apply.fit import Mismatch
+from ortune.apply.verify import Answer, Verification
+from ortune.compare.bench import BenchResult
+from ortune.compare.comparison import Row, Speedup, Stage
 from ortune.compare.interval import Interval
 from ortune.console.apply import show_config
+from ortune.console.bench import show_comparison
 from ortune.console.progress import SearchProgress
 from ortune.console.verdict import format_gain, show_verdict
+from ortune.console.verify import show_verification
 from ortune.console.warnings import (
     warn_failures,
     warn_few_calls,
@@ -24,10 +29,11 @@ from ortune.console.warnings import (
     warn_overload,
 )
 from ortune.console.widgets import format_bytes, format_count, format_duration, format_ratio, format_reason
-from ortune.knobs import CPU, Candidate, Config, ThreadPool
+from ortune.knobs import CPU, DEFAULT, Candidate, Config, ThreadPool
 from ortune.record.files import read_record
-from ortune.record.schema import Record
+from ortune.record.schema import FrontPoint, Record
 from ortune.tuning.outcome import Progress
+from ortune.worker import Failure
 from tests.conftest import ROOT
 
 CUDA = "CUDAExecutionProvider"
@@ -42,7 +48,7 @@ def shown(**config: Any) -> str:
     nodes = {CUDA: 70, CPU: 3}
     winner = msgspec.structs.replace(evidence.winner, nodes=nodes if "providers" in config else {}, build_s=61.0)
     check = msgspec.structs.replace(evidence.output_check, max_error=0.012)
-    noise = msgspec.structs.replace(evidence.noise, slowed=evidence.noise.blocks)
+    noise = msgspec.structs.replace(evidence.noise, n_throttled=evidence.noise.n_blocks)
     record = msgspec.structs.replace(
         record,
         config=Config(**config),
@@ -132,10 +138,6 @@ class TestVerdict:
         assert "intra threads=1: 58.0x" in text
         assert "p99<5x 1.000x met 0.970x uncertain" in text
 
-    def test_an_option_in_a_reason_is_spelled_as_a_flag(self) -> None:
-        text = print_verdict(change_evidence(SERVER, reason="too few calls: increase {budget}"))
-        assert "Too few calls: increase --budget." in text
-
     def test_names_of_figures_are_not_capitalized(self) -> None:
         assert format_reason("p99 needs 1522 calls") == "p99 needs 1522 calls."
         assert format_reason("memory is not worse") == "memory is not worse."
@@ -166,16 +168,152 @@ class TestVerdict:
         assert all(len(line) <= width for line in file.getvalue().splitlines())
 
 
-class TestApply:
-    ONE_THREAD = Config(session_options={"intra_op_num_threads": 1})
+class TestFront:
+    def show(self, n_points: int, width: int = 100) -> str:
+        baseline = SERVER.evidence.baseline
+        assert baseline
+        points = [
+            FrontPoint(
+                summary=msgspec.structs.replace(
+                    baseline,
+                    config=Config(session_options={"intra_op_num_threads": number}),
+                    p99_ns=baseline.p99_ns * number,
+                    cpu_ns_per_call=baseline.cpu_ns_per_call / number,
+                ),
+                speedups={"cpu": Speedup(estimate=1.3, low=1.2, high=1.4, confidence=0.95, n_pairs=8, n_launches=4)},
+                recommended=number == 1,
+            )
+            for number in range(1, n_points + 1)
+        ]
+        record = change_evidence(SERVER, verdict="trade_off", front=tuple(points))
+        workload = msgspec.structs.replace(record.workload, objectives=("p99", "cpu"))
+        file = io.StringIO()
+        show_verdict(
+            Console(file=file, width=width), msgspec.structs.replace(record, workload=workload), Path("c.json")
+        )
+        return file.getvalue()
 
+    def test_table_and_plot(self) -> None:
+        text = self.show(3)
+        assert "Pareto front of 3 configs" in text
+        rows = [" ".join(line.split()) for line in text.splitlines()]
+        assert "→1 428 µs 10.4 ms 1.30x [1.20, 1.40] intra threads=1" in rows
+        assert "2 856 µs 5.21 ms 1.30x [1.20, 1.40] intra threads=2" in rows
+        assert "→ marks the knee" in text
+        assert [line.strip(" │") for line in text.splitlines() if line.startswith("  │") and line.strip(" │")] == [
+            "1",
+            "2",
+            "3",
+        ]
+
+    def test_a_single_point(self) -> None:
+        text = self.show(1)
+        assert "Pareto front of 1 config" in text
+        assert "knee" not in text and "│" not in text
+
+    @pytest.mark.parametrize("width", [45, 80])
+    def test_it_fits_the_terminal(self, width: int) -> None:
+        text = self.show(3, width)
+        assert "…" not in text
+        assert all(len(line.rstrip()) <= width for line in text.splitlines())
+
+
+SETTINGS = "intra_op_num_threads=1,session.intra_op.allow_spinning=0"
+
+ONE_THREAD = Config(session_options={"intra_op_num_threads": 1})
+
+
+def make_bench_result(**changes: Any) -> BenchResult:
+    baseline, winner = SERVER.evidence.baseline, SERVER.evidence.winner
+    assert baseline and winner
+    speedup = Speedup(estimate=1.1, low=1.08, high=1.12, confidence=0.95, n_pairs=60, n_launches=6)
+    failure = Failure(kind="not_applied", stage="load", message="the workers are not pinned")
+    rows = (
+        Row(name="default", config=DEFAULT, summary=baseline),
+        Row(name=SETTINGS, config=ONE_THREAD, summary=winner, speedup=speedup),
+        Row(name="other.json", config=ONE_THREAD, failure=failure),
+    )
+    noise = msgspec.structs.replace(SERVER.evidence.noise, regime="quiet")
+    result = BenchResult(
+        objective="p50",
+        rows=rows,
+        calls_needed=1,
+        noise=noise,
+        workload=SERVER.workload,
+        model=SERVER.model,
+        host=SERVER.host,
+        runtime=SERVER.runtime,
+    )
+    return msgspec.structs.replace(result, **changes)
+
+
+class TestBench:
+    def show(self, result: BenchResult, width: int = 120) -> list[str]:
+        file = io.StringIO()
+        show_comparison(Console(file=file, width=width), result)
+        assert all(len(line.rstrip()) <= width for line in file.getvalue().splitlines())
+        assert "…" not in file.getvalue()
+        return [" ".join(line.split()) for line in file.getvalue().splitlines()]
+
+    def test_one_table_where_there_is_room(self) -> None:
+        lines = self.show(make_bench_result(), width=160)
+        assert "config p50 p99 calls/s CPU memory p50 ratio" in lines
+        assert f"2 {SETTINGS} 205 µs 363 µs 93.4 181 µs 69.8 MB 1.10x [1.08, 1.12]" in lines
+        assert "3 other.json failed" in lines
+        assert "failed: other.json: not applied: the workers are not pinned" in lines
+        assert not any(line.startswith("warning:") for line in lines)
+
+    @pytest.mark.parametrize("width", [45, 80])
+    def test_two_tables_elsewhere(self, width: int) -> None:
+        lines = self.show(make_bench_result(), width)
+        assert "config p50 ratio" in lines
+        assert "p50 p99 calls/s CPU memory" in lines
+        assert "2 205 µs 363 µs 93.4 181 µs 69.8 MB" in lines
+
+    def test_warnings(self) -> None:
+        noise = msgspec.structs.replace(SERVER.evidence.noise, regime="contended")
+        baseline = SERVER.evidence.baseline
+        assert baseline
+        row = Row(name="default", config=DEFAULT, summary=msgspec.structs.replace(baseline, utilization=2.0))
+        text = " ".join(self.show(make_bench_result(rows=(row,), calls_needed=1522, objective="p99", noise=noise)))
+        assert "p99 needs 1522 calls of each config, but only 209 were measured." in text
+        assert "Other processes used the CPUs during most of the measurement" in text
+        assert "default is overloaded: it can serve 50.0 of 100 requests per second." in text
+
+
+class TestVerification:
+    def show(self, verification: Verification) -> str:
+        file = io.StringIO()
+        show_verification(Console(file=file, width=100), verification)
+        return " ".join(file.getvalue().split())
+
+    @pytest.mark.parametrize(
+        ("answer", "text"),
+        [
+            ("holds", "The recorded gain holds on this host Why. recorded 1.10x [1.08, 1.12] here 1.10x [1.08, 1.12]"),
+            ("does_not_hold", "The recorded gain does not hold on this host Why."),
+            ("inconclusive", "Inconclusive Why."),
+        ],
+    )
+    def test_answers(self, answer: Answer, text: str) -> None:
+        speedup = make_bench_result().rows[1].speedup
+        shown = self.show(Verification(answer=answer, reason="why", recorded=speedup, here=speedup))
+        assert shown.startswith(text)
+
+    def test_mismatches(self) -> None:
+        mismatch = Mismatch(what="physical cores", recorded="64", here="2", hint="Search again.")
+        shown = self.show(Verification(answer="holds", reason="why", mismatches=(mismatch,)))
+        assert shown.startswith("mismatch: physical cores: 64 in the record, 2 on this host. The recorded gain holds")
+
+
+class TestApply:
     def show(self, record: Record) -> str:
         file = io.StringIO()
         show_config(Console(file=file, width=100), record)
         return " ".join(file.getvalue().split())
 
     def test_a_gain(self) -> None:
-        record = msgspec.structs.replace(change_evidence(SERVER, verdict="faster"), config=self.ONE_THREAD)
+        record = msgspec.structs.replace(change_evidence(SERVER, verdict="faster"), config=ONE_THREAD)
         text = self.show(record)
         assert text.startswith("1 setting for models/tiny_cnn.onnx: 58.0x [50.9, 66.0] in cpu when the record was made")
         assert text.endswith("setting default tuned intra_op_num_threads 0 1")
@@ -199,13 +337,13 @@ class TestWarnings:
         ("noise", "text"),
         [
             ({"regime": "contended"}, "Other processes used the CPUs during most of confirmation"),
-            ({"contended": 30, "blocks": 71}, "during 30 of 71 blocks. They do not count towards the result."),
+            ({"n_contended": 30, "n_blocks": 71}, "during 30 of 71 blocks. They do not count towards the result."),
             ({"drift": 1.4}, "in racing was 1.4 times the speedup measured in confirmation"),
-            ({"slowed": 71}, "due to heat or power, in 71 of 71 blocks"),
+            ({"n_throttled": 71}, "due to heat or power, in 71 of 71 blocks"),
         ],
     )
     def test_noise(self, noise: dict[str, Any], text: str) -> None:
-        quiet = msgspec.structs.replace(SERVER.evidence.noise, regime="quiet", contended=0, drift=1.1, slowed=0)
+        quiet = msgspec.structs.replace(SERVER.evidence.noise, regime="quiet", n_contended=0, drift=1.1, n_throttled=0)
         assert "warning:" not in print_verdict(change_evidence(SERVER, noise=quiet))
         noisy = msgspec.structs.replace(quiet, **noise)
         assert text in print_verdict(change_evidence(SERVER, noise=noisy)).partition("warning: ")[2]

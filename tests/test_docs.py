@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from docs.record_page import find_undocumented
+from docs.record_page import render as render_record_page
 from docs.transcript.render import COMMAND, find, normalize, render, replace
 from ortune.errors import ExitCode
 from tests.conftest import ROOT
@@ -109,3 +111,13 @@ def test_the_transcript_is_found_wherever_it_is() -> None:
     page = f"# Title\n\n```bash\nls\n```\n\n```console\n$ {COMMAND}\nold\n```\n\n```\nlast\n```\n"
     assert find(page)[1] == f"$ {COMMAND}\nold"
     assert replace(page, f"$ {COMMAND}\nnew") == page.replace("old", "new")
+
+
+def test_the_page_of_the_record_is_that_of_the_code() -> None:
+    """If this fails, run `python -m docs.generate`."""
+    page = (ROOT / "docs" / "record.md").read_text()
+    assert render_record_page(page) == page
+
+
+def test_every_field_of_a_record_has_a_meaning() -> None:
+    assert find_undocumented() == []

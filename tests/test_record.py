@@ -70,7 +70,7 @@ class TestForm:
         document = json.loads(encode_record(msgspec.structs.replace(example(), config=ONE_THREAD)))
         assert document["config"] == {"session_options": {"intra_op_num_threads": 1}}
         assert list(document) == ["schema", "config", "evidence", "model", "workload", "host", "runtime", "search"]
-        assert {"estimate", "low", "high", "confidence", "pairs"} <= set(document["evidence"]["speedup"])
+        assert {"estimate", "low", "high", "confidence", "n_pairs"} <= set(document["evidence"]["speedup"])
 
     def test_defaults_are_left_out(self) -> None:
         text = EXAMPLE.read_text()
@@ -87,7 +87,7 @@ class TestForm:
     def test_short_values_are_on_one_line_and_long_ones_are_not(self) -> None:
         lines = EXAMPLE.read_text().splitlines()
         assert max(map(len, lines)) <= 120
-        assert any(line.startswith('    "speedup": {"estimate": ') and line.endswith("},") for line in lines)
+        assert any(line.startswith('      {"stage": "screening"') and line.endswith("},") for line in lines)
 
     @given(
         st.recursive(
@@ -272,7 +272,7 @@ class TestWhatIsKnown:
     def front(self) -> Record:
         record = example()
         assert record.evidence.winner
-        better = Speedup(estimate=2, low=1.5, high=2.5, confidence=0.95, pairs=8, restarts=4)
+        better = Speedup(estimate=2, low=1.5, high=2.5, confidence=0.95, n_pairs=8, n_launches=4)
         worse = msgspec.structs.replace(better, estimate=0.5, low=0.4, high=0.6)
         points = (
             FrontPoint(summary=msgspec.structs.replace(record.evidence.winner, config=Config()), recommended=True),

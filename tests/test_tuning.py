@@ -74,8 +74,8 @@ def test_finds_the_fastest_and_claims_its_true_gain() -> None:
     assert "graph_optimization_level" not in outcome.config.session_options
     assert outcome.speedup is not None
     assert outcome.speedup.low <= 1.25 <= outcome.speedup.high
-    assert outcome.speedup.pairs >= 60
-    assert outcome.speedup.restarts >= 5
+    assert outcome.speedup.n_pairs >= 60
+    assert outcome.speedup.n_launches >= 5
     assert outcome.winner is not None
     assert outcome.baseline is not None
     assert outcome.winner.p50_ns < outcome.baseline.p50_ns
@@ -113,8 +113,8 @@ def test_a_ranking_that_flips_under_contention_is_judged_on_quiet_blocks() -> No
     assert outcome.verdict == "default_is_best"
     assert outcome.config == DEFAULT
     assert outcome.noise.regime == "quiet"
-    assert outcome.noise.contended > 0
-    assert outcome.noise.repeated > 0
+    assert outcome.noise.n_contended > 0
+    assert outcome.noise.n_repeated > 0
 
 
 def test_on_a_host_that_is_always_busy_the_claim_is_marked() -> None:
@@ -122,7 +122,7 @@ def test_on_a_host_that_is_always_busy_the_claim_is_marked() -> None:
     assert outcome.noise.regime == "contended"
     assert outcome.verdict == "faster"
     # Patience ends: a host that is never quiet does not stop the search.
-    assert outcome.noise.repeated < 0.35 * outcome.noise.blocks
+    assert outcome.noise.n_repeated < 0.35 * outcome.noise.n_blocks
 
 
 def test_the_budget_is_kept() -> None:

@@ -33,7 +33,7 @@ ONE_THREAD = Config(session_options={"intra_op_num_threads": 1})
 
 
 def speedup(low: float, estimate: float, high: float) -> Speedup:
-    return Speedup(estimate=estimate, low=low, high=high, confidence=0.95, pairs=60, restarts=6)
+    return Speedup(estimate=estimate, low=low, high=high, confidence=0.95, n_pairs=60, n_launches=6)
 
 
 SLIGHTLY_FASTER = speedup(1.03, 1.05, 1.07)
@@ -206,7 +206,7 @@ class TestCommand:
         answer = json.loads(done.stdout)
         assert answer["answer"] == "holds"
         assert answer["reason"] == "the config keeps to all limits"
-        assert answer["here"]["pairs"] > 0
+        assert answer["here"]["n_pairs"] > 0
         assert [row["name"] for row in answer["comparison"]["rows"]] == ["default", "tuned"]
 
     def test_a_config_that_does_not_work(self, tmp_path: Path) -> None:

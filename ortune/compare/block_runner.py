@@ -72,7 +72,7 @@ class BlockRunner:
         self._n_blocks = 0
         self._n_contended = 0
         self._n_repeated = 0
-        self._n_slowed = 0
+        self._n_throttled = 0
 
     def now_s(self) -> float:
         """Return the time on the executor's clock, in seconds."""
@@ -91,7 +91,7 @@ class BlockRunner:
                 return block
             self._n_blocks += 1
             self._n_contended += block.contended
-            self._n_slowed += bool(block.gpu and block.gpu.slowdowns)
+            self._n_throttled += bool(block.gpu and block.gpu.slowdowns)
             self.inference_s += (block.wall_ns + block.lead_in_ns) / 1e9
             if block.foreign_share is not None:
                 self._shares.append(block.foreign_share)
@@ -139,14 +139,14 @@ class BlockRunner:
         """
         known = bool(self._shares)
         return Noise(
-            blocks=self._n_blocks,
-            contended=self._n_contended,
-            repeated=self._n_repeated,
+            n_blocks=self._n_blocks,
+            n_contended=self._n_contended,
+            n_repeated=self._n_repeated,
             foreign_share_mean=round(max(float(np.mean(self._shares)), 0.0), 4) if known else None,
             foreign_share_p90=round(max(float(np.quantile(self._shares, 0.9)), 0.0), 4) if known else None,
             regime=("contended" if contended else "quiet") if known else "unknown",
             drift=drift,
-            slowed=self._n_slowed,
+            n_throttled=self._n_throttled,
         )
 
 

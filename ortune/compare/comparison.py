@@ -20,8 +20,12 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     Attributes:
         config: Its settings.
-        p50_ns: Median latency of a call; p90, p95, p99 and the mean likewise. With a request rate, latency counts from
-            the arrival. With several input cases, percentiles are geometric means over the cases.
+        p50_ns: Median latency of a call. With a request rate, latency counts from the arrival. With several input
+            cases, percentiles are geometric means over the cases.
+        p90_ns: 90th percentile of latency.
+        p95_ns: 95th percentile of latency.
+        p99_ns: 99th percentile of latency.
+        mean_ns: Mean latency.
         calls_per_s: Throughput of all callers together.
         cpu_ns_per_call: CPU time of the whole process per call, including threads that spin between calls.
         cpu_ns_between_calls: With a request rate: the part of it that was spent while no call was in progress.
@@ -34,7 +38,6 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         gpu_bytes: Memory in use on the GPU; None without a GPU, or where it cannot be read.
         nodes: Number of nodes that each execution provider got; empty for the CPU alone.
         build_s: Time that the execution provider took to compile the model; None if it does not compile.
-        session: What took effect, read back from the session. None in a record, whose trials file has it.
     """
 
     config: Config = DEFAULT
@@ -54,19 +57,18 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     gpu_bytes: int | None = None
     nodes: dict[str, int] = {}
     build_s: float | None = None
-    session: SessionInfo | None = None
 
 
 class Speedup(Interval, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How many times better than the baseline a side is: a ratio of costs, above 1 if it is better.
 
     Attributes:
-        pairs: Pairs of blocks that the interval rests on.
-        restarts: Launches of each side that these pairs are spread over.
+        n_pairs: Pairs of blocks that the interval rests on.
+        n_launches: Launches of each side that these pairs are spread over.
     """
 
-    pairs: int
-    restarts: int
+    n_pairs: int
+    n_launches: int
 
 
 class LimitCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -97,30 +99,36 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """CPU use by other processes during the measurements.
 
     Attributes:
-        blocks: Number of blocks measured.
-        contended: Of these, blocks during which other processes used the CPUs.
-        repeated: Blocks that were measured again for that reason.
+        n_blocks: Blocks measured.
+        n_contended: Of these, blocks during which other processes used the CPUs.
+        n_repeated: Blocks that were measured again for that reason.
         foreign_share_mean: Mean share of the usable CPUs' time that other processes used; None if unknown.
         foreign_share_p90: Its 90th percentile.
         regime: Which blocks the result rests on: "quiet", "contended", or "unknown" where the system does not report
             CPU use. The two are never mixed.
         drift: The winner's speedup in racing divided by that in confirmation; None without both. Somewhat above 1 is
             normal, because the luckiest candidate is chosen. Far from 1, the host changes over time.
-        slowed: Blocks at whose end the GPU was throttled by heat or power.
+        n_throttled: Blocks at whose end the GPU was throttled by heat or power.
     """
 
-    blocks: int
-    contended: int
-    repeated: int
+    n_blocks: int
+    n_contended: int
+    n_repeated: int
     foreign_share_mean: float | None = None
     foreign_share_p90: float | None = None
     regime: Literal["quiet", "contended", "unknown"]
     drift: float | None = None
-    slowed: int = 0
+    n_throttled: int = 0
 
 
 class StageTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Wall time of a stage, and the part of it in which calls were made."""
+    """Time that a stage took.
+
+    Attributes:
+        stage: The stage.
+        wall_s: Its wall time.
+        inference_s: Time in which calls were made.
+    """
 
     stage: Stage
     wall_s: float
@@ -138,6 +146,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
             failure, and for fewer than two launches.
         limits: Whether it keeps to each limit.
         enough_calls: Whether the objective rests on enough calls, or the sides differ so much that fewer suffice.
+        session: What took effect, read back from its last session; None after a failure.
         failure: Why it failed, or None.
     """
 
@@ -147,6 +156,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     speedup: Speedup | None = None
     limits: tuple[LimitCheck, ...] = ()
     enough_calls: bool = True
+    session: SessionInfo | None = None
     failure: Failure | None = None
 
 

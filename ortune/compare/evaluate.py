@@ -56,6 +56,7 @@ def evaluate_side(run: PairedRun, position: int, goal: Goal) -> Row:
         speedup=None if position == BASELINE_POSITION else compute_speedup(run, position, goal.objective),
         limits=tuple(check_limit(run, position, limit) for limit in goal.limits),
         enough_calls=rests_on_enough_calls(run, position, goal.objective),
+        session=run.loaded[position][-1],
     )
 
 
@@ -87,8 +88,8 @@ def compute_speedup(
         low=interval.low,
         high=interval.high,
         confidence=interval.confidence,
-        pairs=sum(map(len, launches)),
-        restarts=len(launches),
+        n_pairs=sum(map(len, launches)),
+        n_launches=len(launches),
     )
 
 
@@ -188,5 +189,4 @@ def summarize(run: PairedRun, position: int) -> Summary:
         gpu_bytes=max((block.gpu.used_bytes for block in blocks if block.gpu and block.gpu.used_bytes), default=None),
         nodes=loaded[-1].nodes,
         build_s=loaded[-1].build_s,
-        session=loaded[-1],
     )

@@ -11,7 +11,14 @@ DEFAULT_CONFIDENCE = 0.95
 
 
 class Interval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An estimate with its confidence interval, of ratios or of their logarithms."""
+    """An estimate with its confidence interval, of ratios or of their logarithms.
+
+    Attributes:
+        estimate: The estimate.
+        low: Lower end of the interval.
+        high: Upper end.
+        confidence: Probability with which such intervals contain the true value.
+    """
 
     estimate: float
     low: float

@@ -60,8 +60,8 @@ def show_comparison(console: Console, comparison: BenchResult) -> None:
             show_note(console, "failed", f"{row.name}: {failure}", "bold red")
     first = next((row.speedup for row in comparison.rows if row.speedup), None)
     if first:
-        pairs = format_count(first.pairs, "paired block")
-        launches = format_count(first.restarts, "launch", "launches")
+        pairs = format_count(first.n_pairs, "paired block")
+        launches = format_count(first.n_launches, "launch", "launches")
         console.print(
             Text(
                 f"Ratios of {FIGURES[objective].title}: above 1 is better than the default. "

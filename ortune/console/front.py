@@ -34,17 +34,14 @@ def show_front(console: Console, record: Record) -> None:
         text = draw_plot(points, FIGURES[names[0]].title, FIGURES[names[1]].title, width)  # type: ignore[arg-type]
         console.print(Text(text, "cyan"))
         console.print()
-    if any(point.recommended for point in front):
-        pick = spell_as_flag("pick", "N")
-        console.print(
-            Text(
-                "Ratios above 1 are better than the default; intervals have 95% confidence. → marks the knee of the "
-                "front: beyond it, improving one objective by 1% costs more than 1% of another. To choose another "
-                f"point: ortune apply FILE {pick}",
-                "dim",
-            )
+    text = "Ratios above 1 are better than the default; intervals have 95% confidence."
+    if len(front) > 1 and any(point.recommended for point in front):
+        text += (
+            " → marks the knee of the front: beyond it, improving one objective by 1% costs more than 1% of another. "
+            f"To choose another point: ortune apply FILE {spell_as_flag('pick', 'N')}"
         )
-        console.print()
+    console.print(Text(text, "dim"))
+    console.print()
 
 
 def make_front_table(front: Sequence[FrontPoint], names: Sequence[str]) -> Table:

@@ -16,7 +16,6 @@ from rich.text import Text
 from ortune.compare.interval import Interval
 from ortune.console.header import add_inputs, add_load, show_guesses
 from ortune.console.widgets import LIMIT_STATES, find_figure, format_count, format_figure, make_grid, make_table
-from ortune.errors import spell_as_flag, spell_options
 from ortune.gate.reporters.messages import describe_allowed, describe_cost, describe_finding, describe_interval
 from ortune.gate.results import Finding, Gate, GateError, GateResult, InterimResult, Observe
 from ortune.knobs import describe
@@ -132,7 +131,7 @@ class GateScreen:
             state = Text.from_markup(LIMIT_STATES[check.kept])
             self._console.print(Text.assemble(("limit ", "dim"), check.limit, "  ", state))
         decision = (result.decision, f"bold {STYLES[result.decision]}")
-        self._console.print(Text.assemble(decision, f"  {spell_options(result.reason, spell_as_flag)}"))
+        self._console.print(Text.assemble(decision, f"  {result.reason}"))
 
     def show_all(self, results: Sequence[GateResult | GateError]) -> None:
         """Show how many of several gates passed, failed, and so on."""

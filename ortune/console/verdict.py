@@ -159,10 +159,10 @@ def format_gain(objective: str, estimate: float) -> str:
 
 def format_evidence(speedup: Speedup) -> str:
     """Return a speedup with what it rests on."""
-    launches = format_count(speedup.restarts, "launch", "launches")
+    launches = format_count(speedup.n_launches, "launch", "launches")
     return (
         f"{format_speedup(speedup)} with {speedup.confidence:.0%} confidence, "
-        f"from {format_count(speedup.pairs, 'paired block')} in {launches} of each config"
+        f"from {format_count(speedup.n_pairs, 'paired block')} in {launches} of each config"
     )
 
 
@@ -223,11 +223,11 @@ def find_warnings(record: Record) -> list[str]:
     warnings = []
     if noise.regime == "contended":
         warnings.append(warn_busy_host("confirmation"))
-    elif noise.contended > NOTABLE_SHARE * noise.blocks:
+    elif noise.n_contended > NOTABLE_SHARE * noise.n_blocks:
         excluded = bool(evidence.winner or evidence.front)
-        warnings.append(warn_contended_blocks(noise.contended, noise.blocks, excluded=excluded))
-    if noise.slowed > NOTABLE_SHARE * noise.blocks:
-        warnings.append(warn_slow_gpu(noise.slowed, noise.blocks))
+        warnings.append(warn_contended_blocks(noise.n_contended, noise.n_blocks, excluded=excluded))
+    if noise.n_throttled > NOTABLE_SHARE * noise.n_blocks:
+        warnings.append(warn_slow_gpu(noise.n_throttled, noise.n_blocks))
     warnings += find_config_warnings(record)
     if evidence.output_check.compared == "shapes":
         warnings.append(warn_unstable_outputs())

@@ -27,7 +27,7 @@ def show_plan(console: Console, record: Record, setup: ComparisonSetup) -> None:
     grid = make_grid()
     add_subject(grid, setup)
     claim = format_speedup(record.gain) if record.gain else record.evidence.verdict.replace("_", " ")
-    grid.add_row("recorded", escape(f"{claim}  {record.evidence.objective}, {record.search.started[:10]}"))
+    grid.add_row("recorded", escape(f"{claim}  {record.objectives[0]}, {record.search.started[:10]}"))
     show_header(console, grid, setup)
     given = sorted({each.origin for each in record.workload.inputs.values() if each.origin.startswith("from ")})
     warnings = []

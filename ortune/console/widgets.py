@@ -11,7 +11,6 @@ from rich.text import Text
 
 from ortune.compare.comparison import Summary
 from ortune.compare.interval import Interval
-from ortune.errors import spell_as_flag, spell_options
 from ortune.knobs import KNOBS, Config, describe
 from ortune.workload import FIGURES
 
@@ -79,9 +78,8 @@ def show_note(console: Console, label: str, text: str, style: str = "bold yellow
 
 
 def format_reason(reason: str) -> str:
-    """Return a reason as a sentence, with options spelled as flags."""
-    text = spell_options(reason, spell_as_flag).rstrip(".")
-    # Names of figures, such as p50, stay as they are.
+    """Return a reason as a sentence. Names of figures, such as p50, are not capitalized."""
+    text = reason.rstrip(".")
     first = text.partition(" ")[0]
     return f"{text}." if first in FIGURES else f"{text[:1].upper()}{text[1:]}."
 

@@ -36,7 +36,12 @@ BETWEEN_SESSIONS = " | "
 
 
 class ThreadPool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Sizes of the pool that all sessions of a process share, for `onnxruntime.set_global_thread_pool_sizes`."""
+    """Sizes of the pool that all sessions of a process share, for `onnxruntime.set_global_thread_pool_sizes`.
+
+    Attributes:
+        intra_op_num_threads: Threads within an operator; 0 for one per physical core.
+        inter_op_num_threads: Threads between operators; 0 for one per physical core.
+    """
 
     intra_op_num_threads: int
     inter_op_num_threads: int

@@ -13,7 +13,13 @@ from ortune.model.info import ModelFile
 
 
 class ModelIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The identity of a model: the path that it had, the digest of all its files, and each file."""
+    """The identity of a model.
+
+    Attributes:
+        path: Path that it had.
+        digest: Digest of all its files.
+        files: The ONNX file, then the files with external data.
+    """
 
     path: str
     digest: str

@@ -63,7 +63,13 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class ModelFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A file of a model: its path relative to the model's folder, its size, and the SHA-256 of its content."""
+    """A file of a model.
+
+    Attributes:
+        name: Path relative to the model's folder.
+        size_bytes: Size.
+        sha256: SHA-256 of the content, as hexadecimal digits.
+    """
 
     name: str
     size_bytes: int

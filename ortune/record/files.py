@@ -1,4 +1,8 @@
-"""Reads and writes the files of records and trials."""
+"""Reads and writes the files of records and trials.
+
+Every program that `ortune apply` starts waits for this module: what only writing and older schemas need is imported
+where it is needed.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +11,15 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ortune.errors import RecordError, UsageError
-from ortune.record.layout import encode
-from ortune.record.migrate import migrate
-from ortune.record.rounding import round_record
 from ortune.record.schema import SCHEMA, Bundle, Record, TrialsFile
-from ortune.record.trials import Trial, Trials, decode_trials
+
+if TYPE_CHECKING:
+    from ortune.record.trials import Trial, Trials
 
 STANDARD_STREAM = "-"
 """In the place of a path: stdin where a file is read, stdout where one is written."""
@@ -122,8 +125,8 @@ def _convert(document: dict[str, Any], version: int) -> Document:
         msgspec.ValidationError: It is malformed.
     """
     if "records" not in document:
-        trials = migrate(document, version)
-        return Document(records=(_rounded(msgspec.convert(document, type=Record), version),), trials=trials)
+        trials = _migrate(document, version)
+        return Document(records=(_round_old(msgspec.convert(document, type=Record), version),), trials=trials)
     versions: list[int] = []
     for number, each in enumerate(document["records"] if isinstance(document["records"], list) else ()):
         if not isinstance(each, dict):
@@ -134,18 +137,32 @@ def _convert(document: dict[str, Any], version: int) -> Document:
             raise msgspec.ValidationError(f"schema {own!r} is not one of 1 to {SCHEMA} - at `$.records[{number}]`")
         versions.append(own)
         try:
-            migrate(each, own)
+            _migrate(each, own)
         except msgspec.ValidationError as error:
             text, place = str(error), f"`$.records[{number}]"
             raise msgspec.ValidationError(
                 text.replace("`$", place) if "`$" in text else f"{text} - at {place}`"
             ) from None
     records = msgspec.convert({**document, "schema": SCHEMA}, type=Bundle).records
-    return Document(records=tuple(map(_rounded, records, versions)))
+    return Document(records=tuple(map(_round_old, records, versions)))
 
 
-def _rounded(record: Record, version: int) -> Record:
-    return round_record(record) if version < 4 else record
+def _migrate(document: dict[str, Any], version: int) -> tuple[Trial, ...] | None:
+    """Change a document of an older schema into one of the newest; return the trials that it held."""
+    if version == SCHEMA:
+        return None
+    from ortune.record.migrate import migrate
+
+    return migrate(document, version)
+
+
+def _round_old(record: Record, version: int) -> Record:
+    """Return a record with rounded figures: before schema 4, they were written as they were."""
+    if version >= 4:
+        return record
+    from ortune.record.rounding import round_record
+
+    return round_record(record)
 
 
 def _only_record(path: str | Path, document: Document) -> Record:
@@ -168,6 +185,8 @@ def read_trials(path: str | Path) -> Trials:
     Raises:
         RecordError: The record has no trials file, or the file is missing, was changed or cannot be read.
     """
+    from ortune.record.trials import Trials, decode_trials
+
     document = read_document(path)
     if document.trials is not None:
         return Trials(trials=document.trials)
@@ -205,6 +224,8 @@ def path_of_trials(record: Path) -> Path:
 
 def encode_record(record: Record | Bundle) -> bytes:
     """Return the text of a record or a bundle."""
+    from ortune.record.layout import encode
+
     return encode(record)
 
 

@@ -21,6 +21,14 @@ STAGES: dict[Any, Stage] = {"screen": "screening", "race": "racing", "duel": "co
 """Names of the stages before schema 4."""
 
 
+NEW_NAMES_OF_NOISE = {
+    "blocks": "n_blocks",
+    "contended": "n_contended",
+    "repeated": "n_repeated",
+    "slowed": "n_throttled",
+}
+
+
 class OldTrial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A trial as schemas 1 to 3 have it, in the record itself."""
 
@@ -102,12 +110,20 @@ def _from_3(document: dict[str, Any]) -> tuple[Trial, ...]:
         session = _dict(summary.pop("session", None))
         summary |= {name: session[name] for name in ("nodes", "build_s") if name in session}
     _dict(evidence.get("best_so_far")).pop("proven", None)
-    _dict(evidence.get("output_check")).pop("tolerance", None)
+    check, noise, speedup = (_dict(evidence.get(name)) for name in ("output_check", "noise", "speedup"))
+    check.pop("tolerance", None)
+    _rename(check, "rejected", "n_rejected")
+    for old, new in NEW_NAMES_OF_NOISE.items():
+        _rename(noise, old, new)
+    for each in (speedup, *_speedups_of_front(evidence)):
+        _rename(each, "pairs", "n_pairs")
+        _rename(each, "restarts", "n_launches")
     _rename(_dict(document.get("workload")), "neighbour", "background_load")
     for time in _dicts(search.get("stages")):
         if isinstance(time.get("stage"), str):
             time["stage"] = STAGES.get(time["stage"], time["stage"])
     search.setdefault("strategy", "tpe")
+    _rename(search, "hints", "n_hints")
     del search["trials"]
     search |= msgspec.to_builtins(summarize_trials(trials))
     return trials
@@ -128,6 +144,11 @@ def _summaries(evidence: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for point in _dicts(evidence.get("front")):
         if isinstance(point.get("summary"), dict):
             yield point["summary"]
+
+
+def _speedups_of_front(evidence: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for point in _dicts(evidence.get("front")):
+        yield from map(_dict, _dict(point.get("speedups")).values())
 
 
 def _rename(value: dict[str, Any], old: str, new: str) -> None:

@@ -92,12 +92,12 @@ class OutputCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     Attributes:
         compared: "values", or "shapes" where the baseline's own outputs differ from run to run.
         max_error: The winner's largest difference, as a share of the output's largest value; None without a winner.
-        rejected: Number of candidates that were rejected for their outputs.
+        n_rejected: Number of candidates that were rejected for their outputs.
     """
 
     compared: Literal["values", "shapes"] = "values"
     max_error: float | None = None
-    rejected: int = 0
+    n_rejected: int = 0
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -196,7 +196,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         budget_s: Wall time that it was given, in seconds.
         seed: Its random seed.
         strategy: In which order candidates were screened.
-        hints: Number of configs from earlier searches that were screened first.
+        n_hints: Number of configs from earlier searches that were screened first.
         interrupted: Whether it was interrupted.
         ended_early: Why the screening ended before its time; empty if it did not.
         n_candidates: Number of distinct candidates in the search space.
@@ -212,7 +212,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     budget_s: float
     seed: int
     strategy: str
-    hints: int = 0
+    n_hints: int = 0
     interrupted: bool = False
     ended_early: str = ""
     n_candidates: int

@@ -57,7 +57,7 @@ def measure_finalists(
 
     def add_rounds() -> bool:
         for each in run.launches[-1]:
-            state.results.add_round([state.baseline, *finalists], each)
+            state.results.add_round([state.baseline, *finalists], each, launch=len(run.launches) - 1)
         report(run)
         return False
 

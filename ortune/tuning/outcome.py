@@ -11,7 +11,7 @@ from ortune.compare.interval import Interval
 from ortune.knobs import Candidate
 from ortune.knobs.config import Config
 from ortune.record.schema import BestSoFar, Closest, FrontPoint, Verdict
-from ortune.record.trials import Trial, TrialRound
+from ortune.record.trials import Trial, TrialRound, TrialSession
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +34,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         noise: CPU use by other processes.
         trials: All candidates that were tried.
         rounds: What each round measured.
+        sessions: What took effect in the sessions of the confirmation.
         n_candidates: Size of the space.
         stages: Time spent in each stage.
         deterministic: Whether the baseline's outputs are the same in each run.
@@ -56,10 +57,17 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     noise: Noise
     trials: tuple[Trial, ...]
     rounds: tuple[TrialRound, ...] = ()
+    sessions: tuple[TrialSession, ...] = ()
     n_candidates: int
     stages: tuple[StageTime, ...]
     deterministic: bool
     ended_early: str = ""
+
+    @property
+    def max_error(self) -> float | None:
+        """Largest difference of the winner's outputs from the baseline's; None without a winner."""
+        config = self.winner and self.winner.config
+        return next((each.session.max_error for each in self.sessions if each.config == config), None)
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from ortune.compare.comparison import Summary
 from ortune.host import HostClass
 from ortune.record.rounding import round_record, significant
 from ortune.record.schema import SCHEMA, Evidence, OutputCheck, Record, Search
-from ortune.record.trials import Header, TrialRound, Trials, TrialSession, summarize_trials
+from ortune.record.trials import Header, TrialRound, Trials, summarize_trials
 from ortune.tuning.outcome import Outcome
 from ortune.tuning.prepare import PreparedSearch
 from ortune.worker import Runtime
@@ -42,7 +41,7 @@ def make_record(prepared: PreparedSearch, outcome: Outcome, runtime: Runtime, st
                 budget_s=outcome.budget_s,
                 seed=prepared.seed,
                 strategy=prepared.request.strategy,
-                hints=len(prepared.hints),
+                n_hints=len(prepared.hints),
                 interrupted=outcome.interrupted,
                 ended_early=outcome.ended_early,
                 n_candidates=outcome.n_candidates,
@@ -58,33 +57,25 @@ def make_record(prepared: PreparedSearch, outcome: Outcome, runtime: Runtime, st
 
 def make_evidence(prepared: PreparedSearch, outcome: Outcome) -> Evidence:
     """Return what the recommendation rests on."""
-    winner = outcome.winner
     return Evidence(
         verdict=outcome.verdict,
         reason=outcome.reason,
         objective=",".join(prepared.goal.objectives),
         speedup=outcome.speedup,
-        baseline=_without_session(outcome.baseline),
-        winner=_without_session(winner),
+        baseline=outcome.baseline,
+        winner=outcome.winner,
         limits=outcome.limits,
         baseline_limits=outcome.baseline_limits,
         closest=outcome.closest,
-        front=tuple(
-            msgspec.structs.replace(point, summary=msgspec.structs.replace(point.summary, session=None))
-            for point in outcome.front
-        ),
+        front=outcome.front,
         best_so_far=outcome.best_so_far,
         output_check=OutputCheck(
             compared="values" if outcome.deterministic else "shapes",
-            max_error=winner.session.max_error if winner and winner.session else None,
-            rejected=sum(1 for trial in outcome.trials if trial.failure and trial.failure.kind == "wrong_output"),
+            max_error=outcome.max_error,
+            n_rejected=sum(1 for trial in outcome.trials if trial.failure and trial.failure.kind == "wrong_output"),
         ),
         noise=outcome.noise,
     )
-
-
-def _without_session(summary: Summary | None) -> Summary | None:
-    return summary and msgspec.structs.replace(summary, session=None)
 
 
 def _round_values(measured: TrialRound) -> TrialRound:
@@ -99,12 +90,6 @@ def _round_values(measured: TrialRound) -> TrialRound:
 def make_trials(record: Record, outcome: Outcome) -> Trials:
     """Return the content of the trials file that belongs to a record."""
     workload = record.workload
-    sides = [outcome.baseline, outcome.winner, *(point.summary for point in outcome.front)]
-    sessions = {
-        side.config.key: TrialSession(config=side.config, session=side.session)
-        for side in sides
-        if side and side.session
-    }
     return Trials(
         header=Header(
             schema=record.schema,
@@ -115,5 +100,5 @@ def make_trials(record: Record, outcome: Outcome) -> Trials:
         ),
         trials=outcome.trials,
         rounds=tuple(map(_round_values, outcome.rounds)),
-        sessions=tuple(sessions.values()),
+        sessions=outcome.sessions,
     )

@@ -170,13 +170,18 @@ class Results:
         """Return the result of a candidate; add an empty one if it is new."""
         return self._results.setdefault(candidate.config.key, CandidateResult(candidate, len(self._results), self.goal))
 
-    def add_round(self, results: list[CandidateResult], measured: Round) -> None:
-        """Add a round; `results` are in the order of its positions, the baseline first.
+    def add_round(self, results: list[CandidateResult], measured: Round, launch: int | None = None) -> None:
+        """Add a round.
+
+        Args:
+            results: The candidates in the order of the round's positions, the baseline first.
+            measured: The round.
+            launch: In confirmation: number of the launch.
 
         Raises:
             MeasureError: The baseline failed.
         """
-        self.rounds.append(self._describe_round(results, measured))
+        self.rounds.append(self._describe_round(results, measured, launch))
         baseline = measured.blocks.get(BASELINE_POSITION)
         for position, block in measured.blocks.items():
             result = results[position]
@@ -199,10 +204,11 @@ class Results:
                 raise_failure(BASELINE_NAME, failure)
             results[position].failure = failure
 
-    def _describe_round(self, results: list[CandidateResult], measured: Round) -> TrialRound:
+    def _describe_round(self, results: list[CandidateResult], measured: Round, launch: int | None) -> TrialRound:
         """Return a round as the trials file holds it."""
         return TrialRound(
             stage=results[-1].stage,
+            launch=launch,
             values={
                 results[position].number: tuple(measured.figure(name, position) for name in self.goal.figures)
                 for position in measured.blocks

@@ -16,6 +16,7 @@ from ortune.compare.paired_run import PairedRun
 from ortune.errors import BackgroundLoadError
 from ortune.knobs import Config, SearchSpace
 from ortune.record.schema import BestSoFar, Closest, Verdict
+from ortune.record.trials import TrialSession
 from ortune.requests import StrategyName
 from ortune.tuning.confirmation import confirm
 from ortune.tuning.front import confirm_front, judge_front
@@ -250,6 +251,7 @@ def conclude_winner(outcome: Outcome, goal: Goal, comparison: Comparison, *, oth
         limits=candidate.limits,
         baseline_limits=baseline.limits,
         closest=find_closest(goal, [candidate, baseline]) if verdict == "infeasible" else None,
+        sessions=list_sessions(comparison),
     )
 
 
@@ -265,7 +267,13 @@ def conclude_front(outcome: Outcome, goal: Goal, run: PairedRun, comparison: Com
         closest=find_closest(goal, comparison.rows) if verdict == "infeasible" else None,
         baseline=comparison.baseline.summary if front else None,
         config=recommended[0] if recommended else comparison.baseline.config,
+        sessions=list_sessions(comparison),
     )
+
+
+def list_sessions(comparison: Comparison) -> tuple[TrialSession, ...]:
+    """Return what took effect in the sessions of a comparison."""
+    return tuple(TrialSession(config=row.config, session=row.session) for row in comparison.rows if row.session)
 
 
 def explain_no_confirmation(state: SearchState) -> tuple[Verdict, str]:

@@ -46,7 +46,14 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Runtime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Versions of the software that a worker runs, and the available execution providers."""
+    """The software that a worker runs.
+
+    Attributes:
+        onnxruntime: Version of ONNX Runtime.
+        providers: Execution providers that it has.
+        python: Version of Python.
+        ortune: Version of ortune.
+    """
 
     onnxruntime: str
     providers: tuple[str, ...]
