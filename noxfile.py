@@ -1,4 +1,4 @@
-"""What CI runs: `nox` for all of it, `nox -s tests` for one part."""
+"""The checks of CI. `nox` runs lint, types and tests; `nox -s NAME` runs one session."""
 
 import nox
 
@@ -28,7 +28,7 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def minimums(session: nox.Session) -> None:
-    """Run the tests on the oldest dependencies that pyproject.toml allows."""
+    """Run the tests with the oldest dependencies that pyproject.toml allows."""
     session.install("uv")
     session.run("uv", "pip", "install", "--resolution", "lowest-direct", "-e", ".[test]")
     session.run("python", "-m", "pytest", *session.posargs)
@@ -43,7 +43,7 @@ def zoo(session: nox.Session) -> None:
 
 
 def install_with(session: nox.Session, onnxruntime: str) -> None:
-    """Install ortune with another package of onnxruntime: two of them in one environment overwrite each other."""
+    """Install ortune with another package of onnxruntime. Two of them in one environment overwrite each other."""
     session.install("-e", ".[test]")
     session.run("python", "-m", "pip", "uninstall", "--yes", "onnxruntime")
     session.install(onnxruntime)
@@ -58,14 +58,14 @@ def openvino(session: nox.Session) -> None:
 
 @nox.session
 def gpu(session: nox.Session) -> None:
-    """Run the tests of GPU providers: for real where there is a GPU, elsewhere that the wheel is not believed."""
+    """Test GPU providers: on a GPU with --cuda, else that ortune detects that the GPU wheel does not work."""
     install_with(session, "onnxruntime-gpu[cuda,cudnn]" if "--cuda" in session.posargs else "onnxruntime-gpu")
     session.run("python", "-m", "pytest", "tests/test_providers.py")
 
 
 @nox.session
 def consumers(session: nox.Session) -> None:
-    """Give exports to what reads them, and run programs of others with records in force."""
+    """Read exports with the programs that they are for, and run third-party programs with records."""
     session.install("-e", ".[test]", "-r", "tests/consumers/requirements.txt")
     session.install("--no-deps", "-r", "tests/consumers/requirements-no-deps.txt")
     folder = session.create_tmp()
@@ -75,14 +75,14 @@ def consumers(session: nox.Session) -> None:
 
 @nox.session
 def schema(session: nox.Session) -> None:
-    """Write docs/record.schema.json from the code."""
+    """Write the files that are generated from code."""
     session.install("-e", ".")
     session.run("python", "-m", "docs.generate")
 
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Run the benchmarks of benchmarks/ on an idle host; it takes seven hours."""
+    """Run all benchmarks. This takes seven hours on an idle host."""
     session.install("-e", ".")
     session.run("python", "-m", "models.build", "squeezenet", "ppocrv2_cls", "tiny_regressor", "logreg_iris")
     session.run("python", "-m", "benchmarks.overhead")

@@ -1,9 +1,10 @@
-"""The default against itself, as if it were a candidate: how often is a difference claimed, how wide is the interval?
+"""A/A tests of the default: how often a difference is claimed, and how wide the interval is.
 
-    python -m benchmarks.aa [--duels 10] [--budget 60] [--json FILE] [MODEL ...]
+    python -m benchmarks.aa [--comparisons 10] [--budget 60] [--json FILE] [MODEL ...]
 
-Each duel is the one that a search of that budget ends with. A right tool claims a difference in at most 1 of 40.
-Run it on an idle host, after `python -m models.build` for the models.
+Each comparison is the confirmation of a search with that budget, with the default in place of the winner. A correct
+tool claims a difference in at most 1 of 40 comparisons. Run this on an idle host, after `python -m models.build` for
+the models.
 """
 
 from __future__ import annotations
@@ -56,16 +57,16 @@ def compare_once(name: str, budget_s: float, seed: int) -> dict[str, object]:
 
 
 def main() -> None:
-    """Run the duels, models in turn, so that a busy spell of the host does not hit one model alone."""
+    """Run the comparisons, models in turn, so that a busy period of the host does not affect only one model."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("models", nargs="*", default=MODELS, metavar="MODEL")
-    parser.add_argument("--duels", type=int, default=10, help="duels for each model")
-    parser.add_argument("--budget", type=float, default=60.0, help="budget of the search that the duel would end, in s")
+    parser.add_argument("--comparisons", type=int, default=10, help="comparisons of each model")
+    parser.add_argument("--budget", type=float, default=60.0, help="budget of the search, in seconds")
     parser.add_argument("--json", type=Path, help="where to write all results")
     arguments = parser.parse_args()
     print(describe_host())
     rows = []
-    for number in range(arguments.duels):
+    for number in range(arguments.comparisons):
         for name in arguments.models:
             row = compare_once(name, arguments.budget, seed=number)
             rows.append(row)

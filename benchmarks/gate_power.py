@@ -1,18 +1,18 @@
-"""How often gates are wrong, and how long they take: by replay of recorded noise, and live on this host.
+"""Measure how often gates are wrong and how long they take, by replay of recorded noise and live on this host.
 
     python -m benchmarks.gate_power replay [--gates 300] [--json FILE]
     python -m benchmarks.gate_power live [--model squeezenet_qdq] [--same 60] [--ten 60] [--five 40] [--json FILE]
     python -m benchmarks.gate_power hog [--model squeezenet_qdq] [--gates 30] [--json FILE]
     python -m benchmarks.gate_power config [--model squeezenet] [--gates 10] [--json FILE]
 
-`replay` draws blocks from the landscapes of benchmarks/landscapes, whose noise, drift and busy spells were recorded on
-a shared host, and multiplies head's costs by a known factor. Beside ortune's rule, the rules that others use meet the
-same noise: pytest-benchmark's --benchmark-compare-fail=median:10% against a stored run, and asv's (its two rounds
-interleaved, Mann-Whitney at 0.002, and a factor of 1.1).
+`replay` draws blocks from the landscapes in benchmarks/landscapes, whose noise, drift and busy periods were recorded
+on a shared host, and multiplies the costs of head by a known factor. The rules of other tools get the same noise:
+pytest-benchmark's --benchmark-compare-fail=median:10% against a stored run, and asv's (two interleaved rounds,
+Mann-Whitney at 0.002, and a factor of 1.1).
 
-`live` gates a model against itself, with a worker for head whose calls compute for a set share longer
-(benchmarks/slow_worker.py). `hog` does so beside two processes that compute without end. `config` gates configs that
-are known to be slower. Run these on an idle host.
+`live` gates a model against itself, with a worker for head whose calls take longer by a given share
+(benchmarks/slow_worker.py). `hog` does this while two processes compute all the time. `config` gates configs that are
+known to be slower. Run these on an idle host.
 
 Sources: pytest-benchmark's documentation ("Comparing past runs"); `asv_runner` and asv/commands/compare.py of asv 0.6.
 """
@@ -55,7 +55,7 @@ ALLOWED = 1.03
 BUDGET_S = 180.0
 
 LATER_S = 3600.0
-"""Time between a stored run and the one that is compared with it."""
+"""Time between a stored run and the run that is compared with it."""
 
 BENCHMARK_S = 1.0
 """Time for which pytest-benchmark runs a function (--benchmark-max-time)."""
@@ -64,12 +64,12 @@ ASV_ROUNDS = 2
 ASV_SAMPLES = 10
 ASV_FACTOR = 1.1
 ASV_P = 0.002
-"""asv's rounds, samples in each (`repeat` is at most 10), `--factor` of `asv continuous`, and its significance."""
+"""asv's rounds, samples per round (`repeat` is at most 10), `--factor` of `asv continuous`, and its significance."""
 
 SLOW_WORKER = Path(__file__).parent / "slow_worker.py"
 
 
-# By replay.
+# Gates by replay.
 
 
 class Slowed:
@@ -80,7 +80,7 @@ class Slowed:
         self._live, self._factor = live, factor
 
     def measure(self, plan: BlockPlan) -> Block | Failure:
-        """Measure a block, and make it slower."""
+        """Measure a block and multiply its latencies."""
         block = self._live.measure(plan)
         if isinstance(block, Failure):
             return block
@@ -93,7 +93,7 @@ class Slowed:
         )
 
     def close(self) -> None:
-        """End it."""
+        """Close the candidate."""
         self._live.close()
 
 
@@ -115,7 +115,7 @@ class SlowedExecutor:
 
 
 def gate_by_replay(landscape: Landscape, factor: float, seed: int) -> tuple[str, float]:
-    """Return ortune's decision and the replayed time that it took."""
+    """Return the decision of `ortune gate`, and the time that it took in the replay."""
     opened = open_replay(msgspec.structs.replace(landscape, quota=False), seed=seed)
     (executor,) = opened.executors
     goal, calibration = landscape.goal, opened.calibration
@@ -135,7 +135,7 @@ def gate_by_replay(landscape: Landscape, factor: float, seed: int) -> tuple[str,
 
 
 def samples_of(executor: ReplayExecutor, factor: float, n_blocks: int, block: BlockPlan) -> list[float]:
-    """Return costs of one launch's blocks."""
+    """Return the costs of the blocks of one launch."""
     (live,) = executor.launch([DEFAULT], deadline_s=60)
     assert not isinstance(live, Failure)
     name = executor.landscape.goal.objective
@@ -148,7 +148,7 @@ def samples_of(executor: ReplayExecutor, factor: float, n_blocks: int, block: Bl
 
 
 def pytest_benchmark(landscape: Landscape, factor: float, seed: int, *, later_s: float) -> str:
-    """Return the decision of a median that may be 10 % above that of a run before."""
+    """Return the decision of pytest-benchmark: the median may be 10 % above that of an earlier run."""
     executor = ReplayExecutor(landscape, seed=seed)
     block = short_block(landscape)
     n_blocks = max(round(BENCHMARK_S * 1e9 / block.duration_ns), 5)
@@ -159,7 +159,7 @@ def pytest_benchmark(landscape: Landscape, factor: float, seed: int, *, later_s:
 
 
 def asv(landscape: Landscape, factor: float, seed: int) -> str:
-    """Return the decision of asv: rounds of both sides in turn, a rank test, and a factor."""
+    """Return the decision of asv: alternating rounds of both sides, a rank test, and a factor."""
     from scipy.stats import mannwhitneyu
 
     executor = ReplayExecutor(landscape, seed=seed)
@@ -228,7 +228,7 @@ def replay(n_gates: int, path: Path | None) -> None:
         path.write_text(json.dumps(found, indent=1) + "\n")
 
 
-# Live.
+# Live gates.
 
 
 def make_gate(model: str, config: Config, command: tuple[str, ...], seed: int, budget_s: float) -> Gate:
@@ -266,7 +266,7 @@ def gate_live(model: str, share: float, seed: int, config: Config = DEFAULT, bud
 
 
 def summarize(rows: list[Any], title: str) -> None:
-    """Print what became of some gates."""
+    """Print the decisions and times of some gates."""
     decisions = [row["decision"] for row in rows]
     times = sorted(row["wall_s"] for row in rows)
     counts = ", ".join(f"{decisions.count(each)} {each}" for each in ("pass", "fail", "inconclusive"))
@@ -290,7 +290,7 @@ def live(model: str, counts: dict[float, int], path: Path | None) -> None:
 
 
 def hog(model: str, n_gates: int, budget_s: float, path: Path | None) -> None:
-    """Gate a model against itself beside two processes that compute without end."""
+    """Gate a model against itself while two processes compute all the time."""
     code = "while True: pass"
     hogs = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
     rows: list[Any] = []
@@ -327,7 +327,7 @@ def config(model: str, n_gates: int, path: Path | None) -> None:
 
 
 def save(path: Path | None, model: str, rows: list[Any]) -> None:
-    """Write what there is so far."""
+    """Write the rows so far."""
     if path:
         path.write_text(json.dumps({"host": describe_host(), "model": model, "rows": rows}, indent=1) + "\n")
 
@@ -340,7 +340,7 @@ def main() -> None:
     parser.add_argument("--same", type=int, default=60)
     parser.add_argument("--ten", type=int, default=60)
     parser.add_argument("--five", type=int, default=40)
-    parser.add_argument("--budget", type=float, default=60.0, help="budget of a gate beside hogs, in seconds")
+    parser.add_argument("--budget", type=float, default=60.0, help="budget of a gate with `hog`, in seconds")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     print(describe_host())

@@ -1,4 +1,4 @@
-"""How results describe the machine that they were measured on."""
+"""Describes the machine on which results were measured."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ortune.host import read_host
 
 
 def describe_host() -> str:
-    """Return the machine and the versions in a line."""
+    """Return a line with the machine and the versions of the software."""
     host = read_host()
     cores = len(host.usable_cores)
     return (
@@ -22,7 +22,7 @@ def describe_host() -> str:
 
 
 def note_noise(rows: Sequence[dict[str, Any]]) -> str:
-    """Return how many blocks were contended, and how many claims rest on them."""
+    """Return a line with the number of contended blocks, and of results that are based on them."""
     blocks = sum(row["blocks"] for row in rows)
     contended = sum(row["contended"] for row in rows)
     regimes = sum(row["regime"] == "contended" for row in rows)

@@ -1,7 +1,7 @@
-"""Landscapes: what every candidate of a space costs on a host, and how its blocks scatter.
+"""Landscapes: the true cost of every candidate of a search space on a host, and the scatter of its blocks.
 
-A landscape is recorded by measuring all candidates again and again, or generated. The replay executor draws blocks from
-it, so that a search of minutes is over in milliseconds, and what it should have found is known.
+A landscape is generated, or recorded by measuring all candidates repeatedly. The replay executor draws blocks from it:
+a search of several minutes then takes milliseconds, and the best candidate is known.
 """
 
 from __future__ import annotations
@@ -29,44 +29,44 @@ if TYPE_CHECKING:
 SCHEMA = 3
 
 N_QUANTILES = 16
-"""Latencies that are kept of each block, evenly by rank."""
+"""Latencies that are stored for each block: quantiles at equal distances."""
 
 SWEEPS = 20
-"""Steps of the polish that tells candidates from rounds; it has converged long before."""
+"""Iterations of the median polish. It converges in far fewer."""
 
 ENOUGH_LAUNCHES = 4
-"""Launches from which on a candidate says something of luck."""
+"""Minimum number of launches for a candidate to contribute to the variation between launches."""
 
 OUTLYING = 4.0
 MAD_OF_NORMAL = 0.6745
-"""Standard deviations from which on a launch is an outlier; median absolute deviation of a standard normal one."""
+"""Standard deviations beyond which a launch is an outlier; median absolute deviation of the standard normal."""
 
 GAP_BETWEEN_SPEEDS = 0.1
 FEWEST_OF_A_SPEED = 0.1
-"""Log-cost of the default by which two speeds of a host differ at least, and share of the batches that each has."""
+"""Minimum difference of two speeds of a host, in log-cost of the default, and minimum share of batches for each."""
 
 FEWEST_OF_ITS_OWN = 8
-"""Blocks from which on a candidate's noise is drawn from its own blocks, and not from everybody's."""
+"""Minimum number of blocks for a candidate's noise to be drawn from its own blocks only."""
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a recording comes from, and what it is of.
+    """The origin and the subject of a recording.
 
     Attributes:
         schema: Version of the file's format.
         name: The landscape's name.
         model: The model's name and digest.
-        traits: Of its graph.
-        host: Where it was recorded.
-        host_text: The same for people.
-        quota: CPUs' worth of time that it was allowed, or None.
-        background_load: The command that ran beside it, or None.
+        traits: Traits of its graph.
+        host: Class of the host.
+        host_text: Human-readable description of the host.
+        quota: CPU quota in CPUs, or None.
+        background_load: Command of the background load, or None.
         goal: Load and objective.
-        runtime: Versions.
-        recorded: When.
+        runtime: Versions of the software.
+        recorded: Date and time.
         space: The candidates, in the order of `SearchSpace.candidates`.
-        launch_s: Time that each further worker of a launch takes.
-        start_s: Time that a launch takes by itself.
+        launch_s: Time that each additional worker adds to a launch.
+        start_s: Fixed time of a launch.
         block_ns: Duration of the recorded blocks.
         failures: Candidates that failed, by number.
     """
@@ -90,19 +90,19 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recording:
-    """The blocks of a recorded landscape, a row each.
+    """The blocks of a recorded landscape, one row each.
 
     Attributes:
-        about: Where it comes from.
+        about: Origin and subject.
         candidate: Number of the candidate.
-        launch: Number of the launch: blocks of one process share it.
-        turn: Number of the round: blocks that were measured one right after the other share it.
-        time_s: When, from the start.
+        launch: Number of the launch: blocks of one process have the same.
+        turn: Number of the round: blocks that were measured one after another have the same.
+        time_s: Time since the start.
         log_cost: Logarithm of the objective's cost, in ns or s.
-        foreign: Share of the CPUs that others used; NaN where it is not told.
-        contended: Whether that spoilt the block.
+        foreign: Share of the CPUs that other processes used; NaN if unknown.
+        contended: Whether the block is contended.
         profile: `N_QUANTILES` latencies, ascending, as multiples of the median.
-        load_ns: By launch: time that creating the session took.
+        load_ns: By launch: time to create the session.
     """
 
     COLUMNS: Mapping[str, str] = {
@@ -134,7 +134,7 @@ class Recording:
     load_ns: NDArray[np.float32]
 
     def save(self, path: Path) -> None:
-        """Write it to a compressed NumPy file (.npz)."""
+        """Write the recording to a compressed NumPy file (.npz)."""
         buffer = io.BytesIO()
         text = _encode(self.about)
         columns: dict[str, Any] = {name: getattr(self, name) for name in self.COLUMNS}
@@ -143,21 +143,21 @@ class Recording:
 
     @classmethod
     def load(cls, path: Path) -> Recording:
-        """Read it back.
+        """Read a recording.
 
         Raises:
-            ValueError: It is of another schema.
+            ValueError: The file has another schema.
         """
         with np.load(path) as file:
             about = json.loads(file["about"].tobytes())
             schema = about.get("schema")
             if schema != SCHEMA:
-                raise ValueError(f"{path}: schema {schema}, where {SCHEMA} is read: record it anew")
+                raise ValueError(f"{path}: the schema is {schema}, but must be {SCHEMA}. Record the landscape again.")
             return cls(_decode(about), **{name: file[name] for name in cls.COLUMNS})
 
 
 def _encode(about: About) -> bytes:
-    """Return a description as JSON. Knobs are stored by their id: the catalogue has the rest."""
+    """Return a description as JSON. Only the ids of knobs are stored; the catalog has the rest."""
     data = msgspec.to_builtins(about, order="deterministic")
     for stored, dimension in zip(data["space"]["dimensions"], about.space.dimensions, strict=True):
         stored["knob"] = dimension.knob.id
@@ -167,7 +167,7 @@ def _encode(about: About) -> bytes:
 
 
 def _decode(data: dict[str, Any]) -> About:
-    """Return a description from JSON."""
+    """Return the description that JSON data contain."""
     for field in ("dimensions", "skipped"):
         for stored in data["space"][field]:
             stored["knob"] = KNOBS[stored["knob"]]
@@ -178,11 +178,11 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     """Blocks to draw noise from.
 
     Attributes:
-        residuals: Deviation of each block's log-cost from what its candidate, launch and round explain.
-        foreign: Share of the CPUs that others used.
+        residuals: Log-cost of each block minus the effects of its candidate, launch and round.
+        foreign: Share of the CPUs that other processes used.
         profiles: Latencies of each block as multiples of its median.
-        first: By candidate: its first block in here.
-        last: By candidate: the one behind its last.
+        first: By candidate: position of its first block.
+        last: By candidate: position after its last block.
     """
 
     residuals: NDArray[np.float64]
@@ -192,7 +192,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     last: NDArray[np.int64]
 
     def draw(self, candidate: int, rng: np.random.Generator) -> int:
-        """Return the number of a block: of this candidate if it has enough, else of any."""
+        """Return the position of a random block: of this candidate if it has enough blocks, else of any candidate."""
         first, last = int(self.first[candidate]), int(self.last[candidate])
         if last - first < FEWEST_OF_ITS_OWN:
             first, last = 0, len(self.residuals)
@@ -200,25 +200,25 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Landscape(msgspec.Struct, frozen=True, kw_only=True):
-    """A space with what each of its candidates truly costs, and the noise in which a search would see it.
+    """A search space with the true cost of each candidate, and the noise of its measurements.
 
     Attributes:
         name: Its name.
         space: The candidates, in the order of `SearchSpace.candidates`; arrays below are in that order.
         goal: Load and objective.
-        log_costs: Logarithm of the true cost; NaN where the candidate fails.
-        failures: Why it does, by number.
-        lucks: Deviations, in log-cost, of launches of one candidate from its level, to draw from.
+        log_costs: Logarithm of the true cost; NaN if the candidate fails.
+        failures: The failures, by number of the candidate.
+        lucks: Deviations of launches from the level of their candidate, in log-cost, to draw from.
         own_lucks: The same for candidates that were launched often enough, by number.
         quiet: Blocks of a quiet host.
-        contended: Blocks of a busy host, or None where there were none.
+        contended: Blocks of a busy host, or None if there are none.
         contended_share: Share of the time in which the host is busy.
-        spell_s: How long it stays so, on average.
-        drift: Log-cost over time that all candidates share.
-        drift_step_s: Time between two values of it.
-        launch_s: Time that each further worker of a launch takes.
-        start_s: Time that a launch takes by itself.
-        quota: Whether a CPU quota holds.
+        spell_s: Mean duration of a busy period.
+        drift: Log-cost over time that all candidates have in common.
+        drift_step_s: Time between two values of `drift`.
+        launch_s: Time that each additional worker adds to a launch.
+        start_s: Fixed time of a launch.
+        quota: Whether there is a CPU quota.
     """
 
     name: str
@@ -239,33 +239,34 @@ class Landscape(msgspec.Struct, frozen=True, kw_only=True):
     quota: bool = False
 
     def log_speedup(self, number: int) -> float:
-        """Return the logarithm of how many times better than the default a candidate truly is."""
+        """Return the logarithm of the true speedup of a candidate over the default."""
         return float(self.log_costs[0] - self.log_costs[number])
 
     def draw_luck(self, number: int, rng: np.random.Generator) -> float:
-        """Return by how much a launch of a candidate deviates from its level, as a log-cost."""
+        """Return a random deviation of a launch from the level of its candidate, in log-cost."""
         return float(rng.choice(self.own_lucks.get(number, self.lucks)))
 
     @property
     def best(self) -> int:
-        """Number of the candidate that is truly best."""
+        """Number of the best candidate."""
         return int(np.nanargmin(self.log_costs))
 
 
 def load_landscape(path: Path) -> Landscape:
-    """Read a recording and make a landscape of it."""
+    """Read a recording and fit a landscape to it."""
     return fit(Recording.load(path))
 
 
 def fit(recording: Recording) -> Landscape:
-    """Tell what is due to the candidate, its launch, the round, and chance.
+    """Separate the effects of candidate, launch, round and noise.
 
-    A virtual machine may run at two speeds for minutes at a time, between which rankings differ. A search of a minute
-    sees one of them, and so does the landscape: that at which the best were launched most.
+    A virtual machine may run at two speeds for minutes at a time, and candidates rank differently at each. A search of
+    one minute sees one of them. The landscape is that of the speed at which most launches of the best candidates were
+    made.
 
-    Within a batch, the log-cost of a block is that of its launch plus that of its round plus chance, which a median
-    polish of the quiet blocks takes apart. A launch is compared with the default's in the same batch, and a candidate's
-    level is the median of its launches'.
+    Within a batch, the log-cost of a block is the sum of the effects of its launch and its round, and of noise. A
+    median polish of the quiet blocks separates them. A launch is compared with the default's launch in the same batch,
+    and the level of a candidate is the median of its launches.
 
     Source: J. W. Tukey, "Exploratory Data Analysis" (1977), chapter 11, for the polish.
     """
@@ -275,12 +276,12 @@ def fit(recording: Recording) -> Landscape:
     quiet = ~recording.contended
     by_launch, by_turn = _polish(y, recording.launch, recording.turn, quiet)
     residuals = y - by_launch[recording.launch] - by_turn[recording.turn]
-    # A fit with so many free levels leaves what it was fitted to too near to it.
+    # With so many free levels, the residuals of the fit are too small.
     batch = _batches(recording)
     n_free = len(by_launch) + len(by_turn) - int(batch.max()) - 1
     residuals[quiet] *= np.sqrt(quiet.sum() / max(quiet.sum() - n_free, 1))
 
-    owner = np.full(len(by_launch), -1)  # of a launch that failed before its first block
+    owner = np.full(len(by_launch), -1)  # for a launch that failed before its first block
     owner[recording.launch] = recording.candidate
     defaults = np.full(int(batch.max()) + 1, np.nan)
     defaults[batch[owner == 0]] = by_launch[owner == 0]
@@ -288,7 +289,7 @@ def fit(recording: Recording) -> Landscape:
     refined = (owner > 0) & (n_launches[owner] >= ENOUGH_LAUNCHES)
     at_speed = _find_speed(defaults, np.bincount(batch[refined], minlength=len(defaults)))
     relative = by_launch - defaults[batch]
-    # What was launched at the other speed alone keeps what it showed there.
+    # A candidate that was launched only at the other speed keeps its level from there.
     launched = np.bincount(owner[at_speed[batch] & (owner >= 0)], minlength=n) > 0
     relative[~at_speed[batch] & launched[owner]] = np.nan
     log_costs = np.full(n, np.nan)
@@ -296,15 +297,15 @@ def fit(recording: Recording) -> Landscape:
     for number in range(n):
         own = relative[(owner == number) & np.isfinite(relative)]
         if len(own) and number not in about.failures:
-            # The median: one unlucky launch, of its own or of the default, does not make a level.
+            # The median: one slow launch, of the candidate or of the default, does not determine the level.
             log_costs[number] = np.median(own)
             if number and len(own) >= ENOUGH_LAUNCHES:
-                # What is seen is the difference of two launches' luck.
+                # The deviation is that of two launches, the candidate's and the default's.
                 own_lucks[number] = (own - np.median(own)) / math.sqrt(2)
     often = np.bincount(owner[np.isfinite(relative)], minlength=n) >= ENOUGH_LAUNCHES
     best = np.nanmin(log_costs[often], initial=0.0)
     for number in np.flatnonzero(~often & (log_costs < best)).tolist():
-        # The best is one that was launched often: what seems better on a launch or two is taken at its worst.
+        # The best candidate must have been launched often. If one with few launches looks better, its worst counts.
         own = relative[(owner == number) & np.isfinite(relative)]
         log_costs[number] = max(float(own.max()), best)
     lucks = np.concatenate([*own_lucks.values(), [0.0]])
@@ -312,7 +313,7 @@ def fit(recording: Recording) -> Landscape:
     log_costs += base
     rows = at_speed[batch[recording.launch]]
     has_spells = int(recording.contended.sum()) >= FEWEST_OF_ITS_OWN
-    # Rounds are numbered in the order of their time.
+    # Rounds are numbered in the order of time.
     first_rows = np.unique(recording.turn, return_index=True)[1]
     first_rows = first_rows[rows[first_rows]]
     drift = by_turn[recording.turn[first_rows]] + defaults[batch[recording.launch[first_rows]]]
@@ -340,19 +341,19 @@ def fit(recording: Recording) -> Landscape:
 def _polish(
     y: NDArray[np.float64], launch: NDArray[Any], turn: NDArray[Any], quiet: NDArray[np.bool_]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Take a two-way table apart: return the level of each launch, and by how much each round deviates.
+    """Fit a two-way table; return the level of each launch and the deviation of each round.
 
     Args:
         y: The values.
-        launch: Row of each.
-        turn: Column of each.
-        quiet: Which of them count, in rows and columns that have such.
+        launch: Row of each value.
+        turn: Column of each value.
+        quiet: Which values count, in rows and columns that have any of these.
     """
     n_launches, n_turns = int(launch.max()) + 1, int(turn.max()) + 1
     by_launch, by_turn = np.zeros(n_launches), np.zeros(n_turns)
     launches = [np.flatnonzero(launch == k) for k in range(n_launches)]
     turns = [np.flatnonzero(turn == k) for k in range(n_turns)]
-    # Where a launch or a round has no quiet block, its contended ones must do.
+    # If a launch or a round has no quiet block, its contended blocks count.
     launches = [rows[quiet[rows]] if quiet[rows].any() else rows for rows in launches]
     turns = [rows[quiet[rows]] if quiet[rows].any() else rows for rows in turns]
     for _ in range(SWEEPS):
@@ -370,7 +371,7 @@ def _polish(
 def _find_speed(defaults: NDArray[np.float64], weights: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return which batches were measured at the host's main speed.
 
-    Two speeds are told by a gap between the default's log-costs, with a good part of the batches on either side.
+    The host has two speeds if there is a gap between the log-costs of the default, with enough batches on both sides.
 
     Args:
         defaults: By batch: the default's log-cost.
@@ -389,9 +390,9 @@ def _find_speed(defaults: NDArray[np.float64], weights: NDArray[np.int64]) -> ND
 
 
 def _clip(lucks: NDArray[np.float64], of_all: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return deviations without the worst of them, centred on their mean, which is what launches average to.
+    """Return deviations with outliers limited, and with a mean of zero.
 
-    That one launch of a candidate hung says little of its other launches, and nothing of other candidates.
+    If one launch of a candidate hung, this says little about its other launches, and nothing about other candidates.
     """
     most = OUTLYING * float(np.median(np.abs(of_all))) / MAD_OF_NORMAL
     clipped = np.clip(lucks, -most, most)
@@ -399,7 +400,7 @@ def _clip(lucks: NDArray[np.float64], of_all: NDArray[np.float64]) -> NDArray[np
 
 
 def _batches(recording: Recording) -> NDArray[np.int64]:
-    """Return the number of each launch's batch: launches that share a round are of one."""
+    """Return the number of each launch's batch. Launches with a round in common are in one batch."""
     batch = np.arange(int(recording.launch.max()) + 1)
     for turn in np.unique(recording.turn):
         members = np.unique(recording.launch[recording.turn == turn])
@@ -408,7 +409,7 @@ def _batches(recording: Recording) -> NDArray[np.int64]:
 
 
 def _pool(recording: Recording, residuals: NDArray[np.float64], rows: NDArray[np.bool_], n: int) -> Pool:
-    """Return these blocks, in the order of their candidates."""
+    """Return these blocks in the order of their candidates."""
     chosen = np.flatnonzero(rows)
     chosen = chosen[np.argsort(recording.candidate[chosen], kind="stable")]
     owners = recording.candidate[chosen]
@@ -424,7 +425,7 @@ def _pool(recording: Recording, residuals: NDArray[np.float64], rows: NDArray[np
 
 
 def _spell_s(recording: Recording) -> float:
-    """Return how long the host stays busy, on average, once it is."""
+    """Return the mean duration of a busy period."""
     order = np.argsort(recording.time_s, kind="stable")
     states = recording.contended[order]
     n_spells = int(np.sum(states[1:] & ~states[:-1])) + int(states[:1].sum())

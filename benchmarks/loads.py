@@ -1,9 +1,9 @@
-"""What tuning gains under real loads: callers, quotas, request rates, neighbours.
+"""Measure what tuning gains under several callers, quotas, request rates and background loads.
 
     python -m benchmarks.loads [--runs 3] [--json FILE] [clients quota rate beside]
 
-Each line is a search of its own, by the command line, on the models of `python -m models.build`. The quota needs a
-Linux host on which this user may make cgroups; elsewhere that part is skipped, and says so. Run it on an idle host.
+Each line is a search with `ortune search` on a model of `python -m models.build`. The quota needs a Linux host on
+which the user may create cgroups; on other hosts, this part is skipped with a message. Run this on an idle host.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ Row = dict[str, Any]
 
 
 class Case:
-    """A load, the models under it, and what is aimed at.
+    """A load, the models that are searched, and the target.
 
     Args:
         models: Names in the manifest.
         arguments: Options of `ortune search`.
-        quota: CPUs' worth of time that the search may use, or None for all.
-        aim: The target, in words.
-        reached: Whether a record's figures reach it.
+        quota: CPU quota of the search in CPUs, or None.
+        aim: Text of the target.
+        reached: Returns whether the figures of a record reach the target.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ CASES = {
         ),
     ],
     "rate": [
-        # No budget: a search plans the calls that a verdict on p99 rests on, minutes at such rates.
+        # No budget: the search then takes the minutes that a verdict on p99 needs at such rates.
         Case(
             ("silero_vad",),
             ("--rate", rate, "--objective", "cpu", "--limit", "p99<1.3x"),
@@ -102,7 +102,7 @@ CASES = {
 
 @contextlib.contextmanager
 def cpu_quota(cpus: float | None) -> Iterator[list[str] | None]:
-    """Yield the beginning of a command that runs in a cgroup with that quota; None where no cgroup can be made."""
+    """Yield the prefix of a command that runs in a cgroup with this quota; None if no cgroup can be created."""
     if cpus is None:
         yield []
         return
@@ -119,7 +119,7 @@ def cpu_quota(cpus: float | None) -> Iterator[list[str] | None]:
         for file, text in files.items():
             (folder / file).write_text(text)
     except OSError as error:
-        print(f"skipped: no cgroup can be made here ({error})")
+        print(f"skipped: cannot create a cgroup ({error})")
         yield None
         return
     try:
@@ -129,7 +129,7 @@ def cpu_quota(cpus: float | None) -> Iterator[list[str] | None]:
 
 
 def search(case: Case, name: str, seed: int) -> Row | None:
-    """Run one search, and return its figures: all ratios are above 1 where tuning is better."""
+    """Run one search and return its figures. All ratios are above 1 if the tuned config is better."""
     with cpu_quota(case.quota) as prefix, tempfile.TemporaryDirectory() as folder:
         if prefix is None:
             return None
@@ -178,7 +178,7 @@ def search(case: Case, name: str, seed: int) -> Row | None:
 
 
 def show(row: Row) -> str:
-    """Return a search as a line."""
+    """Return a line that describes a search."""
     default, tuned = row["default"], row["tuned"]
     settings = ", ".join(f"{name.split('.', 1)[-1]}={value}" for name, value in row["config"].items()) or "default"
     return (
@@ -191,15 +191,15 @@ def show(row: Row) -> str:
 
 
 def main() -> None:
-    """Run the cases, each several times."""
+    """Run each case several times."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"{', '.join(CASES)}; all by default")
-    parser.add_argument("--runs", type=int, default=3, help="searches for each model and load")
+    parser.add_argument("--runs", type=int, default=3, help="searches per model and load")
     parser.add_argument("--json", type=Path, help="where to write all results")
     arguments = parser.parse_args()
     unknown = set(arguments.cases) - set(CASES)
     if unknown:
-        parser.error(f"no such case: {', '.join(unknown)}; there are {', '.join(CASES)}")
+        parser.error(f"unknown case {', '.join(unknown)}; choose from {', '.join(CASES)}")
     print(describe_host())
     rows = []
     for name in arguments.cases or CASES:

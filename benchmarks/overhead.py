@@ -1,13 +1,13 @@
-"""What measuring costs: is the latency right, and how much of the time goes into inference?
+"""Measure the cost of measuring: whether latencies are right, and how much of the time is spent in inference.
 
     python -m benchmarks.overhead [--restarts 10] [--budget 60] [SMALL LARGE]
 
-1. Latency of the default as a worker measures it, against a bare timing loop in a process of its own, fresh
-   processes on both sides, in turn. Target: within 3 %, for a model below 20 µs and one above 5 ms.
-2. Cost of the load generators themselves, with calls that do nothing: time a call for several callers, and how late a
-   request that arrives at a rate is served.
-3. Share of wall time spent inside inference calls, stage by stage, in a whole search of LARGE. Target: at least 60 %
-   in the screen.
+1. Latency of the default as a worker measures it, relative to a bare timing loop in a separate process, with
+   alternating launches of both. Target: within 3 %, for a model below 20 µs and one above 5 ms.
+2. Cost of the load generators, with calls that do nothing: time per call for several callers, and how late a request
+   is served with a request rate.
+3. Share of the wall time that is spent in inference calls, by stage, in a search of LARGE. Target: at least 60 % in
+   screening.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ BLOCKS = 4
 
 
 def compare(name: str, restarts: int) -> None:
-    """Print the ratio of the two ways to measure one model."""
+    """Print the ratio of the two measurements of one model."""
     host, model = read_host(), read_model(build(name))
     feed = make_feed(model, InputOptions(shapes=shapes_of(name)))
     ratios: list[list[float]] = []
@@ -108,7 +108,7 @@ def compare(name: str, restarts: int) -> None:
 
 
 def generators() -> None:
-    """Print what it costs to make calls arrive."""
+    """Print the cost of the load generators."""
 
     def read(is_start: bool) -> int:
         return time.process_time_ns()
@@ -135,7 +135,7 @@ def generators() -> None:
 
 
 def main() -> None:
-    """Run both measurements."""
+    """Run all measurements."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("models", nargs="*", default=["tiny_regressor", "ppocrv4_rec"], metavar="MODEL")
     parser.add_argument("--restarts", type=int, default=10)

@@ -1,11 +1,11 @@
-"""Records a landscape: every candidate for a model under a load, measured again and again.
+"""Record a landscape: measure every candidate for a model under a load, several times.
 
     python -m benchmarks.record MODEL [--name NAME] [--clients N] [--objective p50] [--quota 1.0] [--beside COMMAND]
 
-All candidates are swept several times, in batches with the default among them, each time launched afresh and in a new
-order; then those that look best are launched more often, so that the best is known more sharply. The blocks are those
-of a search. Nothing is repeated for noise: busy spells of the host are part of the landscape. It takes minutes: run it
-on an idle host, after `python -m models.build MODEL`.
+All candidates are launched several times, each time in a new order, in batches that include the default. Then the
+candidates that look best are launched more often, so that the best one is known more precisely. The blocks are those
+of a search. Contended blocks are not repeated: busy periods of the host are part of the landscape. This takes minutes.
+Run it on an idle host, after `python -m models.build MODEL`.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from ortune.workload import Goal
 LANDSCAPES = Path(__file__).parent / "landscapes"
 
 BATCH = 7
-"""Candidates that are live beside the default."""
+"""Candidates that are live together with the default."""
 
 LOAD_DEADLINE_S = 60.0
 
 
 class Recorder:
-    """Measures batches, and keeps a row for each block."""
+    """Measures batches, and stores a row for each block."""
 
     def __init__(self, executor: Executor, goal: Goal, plan: BlockPlan, seed: int) -> None:
         self.executor = executor
@@ -61,7 +61,7 @@ class Recorder:
         self.n_turns = 0
 
     def sweep(self, candidates: list[tuple[int, Candidate]], rounds: int, word: str) -> None:
-        """Measure all of them in batches, in a new order."""
+        """Measure all candidates in batches, in a new order."""
         (default,) = [pair for pair in candidates if pair[0] == 0]
         others = [pair for pair in candidates if pair[0] and pair[0] not in self.failures]
         order = [others[k] for k in self.rng.permutation(len(others))]
@@ -100,7 +100,7 @@ class Recorder:
                 live.close()
 
     def fail(self, number: int, failure: Failure) -> None:
-        """Leave a candidate out from now on; without the default there is nothing to compare with."""
+        """Exclude a candidate from further batches. Exit if it is the default."""
         if number == 0:
             raise SystemExit(f"the default failed: {failure.message}")
         self.failures[number] = failure
@@ -117,7 +117,7 @@ class Recorder:
         self.profiles.append((quantiles / np.median(block.samples_ns)).tolist())
 
     def best(self, n: int) -> list[int]:
-        """Return the numbers of those that are cheapest so far, relative to the default in the same rounds."""
+        """Return the numbers of the best candidates so far, relative to the default in the same rounds."""
         base: dict[int, float] = {turn: value for number, _, turn, _, value, _, _ in self.rows if number == 0}
         found: dict[int, list[float]] = {}
         for number, _, turn, _, value, _, _ in self.rows:
@@ -188,35 +188,35 @@ def record(arguments: argparse.Namespace, path: Path) -> None:
 
 
 def fit_launches(launches: list[tuple[int, float]]) -> tuple[float, float]:
-    """Return the time that each worker of a launch takes, and that of a launch by itself.
+    """Return the time that each worker adds to a launch, and the fixed time of a launch.
 
-    All launches of a recording are of about one size, so that the two cannot be told apart by them: a launch by itself
-    is taken as one further worker, which is what an interpreter's start on an idle CPU costs.
+    All launches of a recording have about the same size, so the two cannot be separated. The fixed time is assumed to
+    be that of one more worker, which is the start of an interpreter on an idle CPU.
     """
     each_s = statistics.median(duration_s / (n + 1) for n, duration_s in launches)
     return each_s, each_s
 
 
 def main() -> None:
-    """Record the landscape that the command line asks for."""
+    """Record a landscape according to the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", metavar="MODEL", help="a model of models/manifest.toml")
-    parser.add_argument("--name", help="name of the landscape; the model's by default")
+    parser.add_argument("--name", help="name of the landscape (default: name of the model)")
     parser.add_argument("--clients", type=int, help="concurrent callers")
     parser.add_argument(
-        "--objective", help="p50 by default, throughput with callers; p50, mean and throughput are replayed"
+        "--objective", help="p50, mean or throughput (default: p50, or throughput with several callers)"
     )
-    parser.add_argument("--quota", type=float, help="CPUs' worth of time, by a cgroup made for it")
-    parser.add_argument("--beside", metavar="COMMAND", help="a background_load")
+    parser.add_argument("--quota", type=float, help="CPU quota in CPUs, set with a cgroup")
+    parser.add_argument("--beside", metavar="COMMAND", help="command of the background load")
     parser.add_argument("--sweeps", type=int, default=2, help="launches of every candidate")
     parser.add_argument("--rounds", type=int, default=3, help="blocks in each launch")
     parser.add_argument("--refine", type=int, default=14, help="candidates that are launched more often")
-    parser.add_argument("--refinements", type=int, default=4, help="their further launches")
+    parser.add_argument("--refinements", type=int, default=4, help="additional launches of these")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     path = LANDSCAPES / f"{arguments.name or arguments.model}.npz"
     if arguments.quota and not read_host().limits.quota:
-        # The cgroup is made for a second process: this one would not get out of it again.
+        # The cgroup is for a second process, because this process could not leave it again.
         with cpu_quota(arguments.quota) as prefix:
             if prefix is not None:
                 subprocess.run([*prefix, sys.executable, "-m", "benchmarks.record", *sys.argv[1:]], check=True)

@@ -1,19 +1,19 @@
-"""How near strategies come to the best there is, by replay on landscapes whose truth is known.
+"""Measure how close search methods get to the best candidate, by replay on landscapes with known costs.
 
     python -m benchmarks.regret [--replays 200] [--budgets 15,60,300] [--methods 'ours;tpe-1;...']
                                 [--landscapes NAME,...] [--json FILE] [--plot FILE]
 
-The landscapes are the recorded ones in benchmarks/landscapes and the synthetic ones of benchmarks/synthetic.py. Every
-method meets the same host with the same seed. It is told nothing but the space, and pays for each launch and block in
-replayed time. What it recommends is compared with the best of the landscape:
+The landscapes are the recorded ones in benchmarks/landscapes and the synthetic ones of benchmarks/synthetic.py. With
+the same seed, every method runs on the same simulated host. A method knows only the search space, and each launch and
+block takes simulated time. Its recommendation is compared with the best candidate of the landscape:
 
-- regret: how much slower than the best, in percent;
-- claimed minus true: the gain that it reports, less the gain that its recommendation truly has, in points;
-- coverage: share of the intervals that hold the truth, for what reports one.
+- regret: how much slower it is than the best, in percent;
+- claimed minus true: the gain that the method reports minus the true gain, in percentage points;
+- coverage: share of the confidence intervals that contain the true value, if the method reports intervals.
 
-Ours is `ortune search` with all of its stages. The others are the strategies as tuners use them: TPE and random search
-with one, three or ten blocks a trial, successive halving with a doubling of blocks, and a sweep over all candidates;
-each recommends what measured best, and claims what it measured.
+`ours` is `ortune search` with all of its stages. The others are common strategies: TPE and random search with one,
+three or ten blocks per trial, successive halving with twice the blocks in each step, and a sweep over all candidates.
+They recommend the candidate that measured best, and claim the gain that they measured.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ Row = dict[str, Any]
 
 @cache
 def landscapes() -> dict[str, Landscape]:
-    """Return all landscapes by name: the recorded ones first."""
+    """Return all landscapes by name, the recorded ones first."""
     recorded = [load_landscape(path) for path in sorted(LANDSCAPES.glob("*.npz"))]
     return {each.name: each for each in (*recorded, *all_landscapes())}
 
 
 class Tuner:
-    """A tuner as others are: it measures one candidate after the other, and believes what it measured."""
+    """A common tuner: it measures one candidate after another, and trusts these measurements."""
 
     def __init__(self, landscape: Landscape, budget_s: float, seed: int) -> None:
         self.landscape = landscape
@@ -70,7 +70,7 @@ class Tuner:
         self.found: dict[int, float] = {}
         goal = landscape.goal
         cost_of_default = math.exp(landscape.log_costs[0])
-        # As a cost, throughput is in seconds a call; all else that is replayed is in ns.
+        # The cost of throughput is in seconds per call; all other costs in a replay are in ns.
         gap_ns = 1e9 * cost_of_default if goal.objective == "throughput" else cost_of_default / goal.load.clients
         self.plan = plan_block(
             Pace(load=goal.load, gap_ns=gap_ns, call_ns=gap_ns * goal.load.clients, quota=landscape.quota)
@@ -98,18 +98,18 @@ class Tuner:
         return self.found[number]
 
     def answer(self, found: dict[int, float] | None = None) -> tuple[int, float]:
-        """Return what measured best, and the gain that it seems to have."""
+        """Return the candidate that measured best, and its measured gain."""
         found = found or self.found
         best = min(found, key=found.__getitem__)
         return best, math.exp(self.found[0] - found[best])
 
 
 def tpe(tuner: Tuner, seed: int, n_blocks: int) -> tuple[int, float]:
-    """Run Optuna's default sampler as its tutorial does: all choices asked for, each trial told what it measured.
+    """Run Optuna's default sampler as in its tutorial: one parameter per dimension, one result per trial.
 
-    What was measured is not measured again, as a good tuner does, but told again; and where the sampler has nothing
-    new to propose, a candidate is taken at random. The sampler's own time, which for a thousand trials of eight choices
-    is minutes, is not counted.
+    A candidate that was measured is not measured again; the sampler gets its result again. If the sampler has no new
+    proposal, a random candidate is measured. The time of the sampler itself is not counted. It is minutes for a
+    thousand trials of eight choices.
     """
     space = tuner.landscape.space
     sampler = ChoiceTpe([len(dimension.choices) for dimension in space.dimensions], seed)
@@ -139,7 +139,7 @@ def tpe(tuner: Tuner, seed: int, n_blocks: int) -> tuple[int, float]:
 
 
 def random_search(tuner: Tuner, seed: int, n_blocks: int) -> tuple[int, float]:
-    """Measure candidates at random, none twice."""
+    """Measure candidates in random order, none of them twice."""
     tuner.measure(0, n_blocks)
     for number in tuner.rng.permutation(np.arange(1, len(tuner.landscape.space.candidates))):
         if tuner.is_over():
@@ -149,7 +149,7 @@ def random_search(tuner: Tuner, seed: int, n_blocks: int) -> tuple[int, float]:
 
 
 def exhaustive(tuner: Tuner, seed: int) -> tuple[int, float]:
-    """Measure all candidates in order, with as many blocks each as there is time for, or as far as it goes."""
+    """Measure all candidates in order, with as many blocks each as time allows, until the budget is spent."""
     n = len(tuner.landscape.space.candidates)
     each_s = tuner.budget_s / n - tuner.landscape.start_s - tuner.landscape.launch_s
     n_blocks = min(max(int(each_s / (1.1e-9 * tuner.plan.duration_ns)), 1), 50)
@@ -161,7 +161,7 @@ def exhaustive(tuner: Tuner, seed: int) -> tuple[int, float]:
 
 
 def successive_halving(tuner: Tuner, seed: int) -> tuple[int, float]:
-    """Measure as many as there is time for; keep the better half, and measure it with twice the blocks; and so on.
+    """Measure as many candidates as time allows, then repeatedly the better half of them with twice the blocks.
 
     Source: K. Jamieson and A. Talwalkar, "Non-stochastic best arm identification" (AISTATS 2016).
     """
@@ -197,11 +197,11 @@ OURS: dict[str, StrategyName] = {
     "ours, random": "random",
     "ours, exhaustive": "exhaustive",
 }
-"""Ours, and its other strategies for the screen, with the same race and duel."""
+"""`ortune search`, and its other strategies for screening, with the same racing and confirmation."""
 
 
 def replay(name: str, method: str, budget_s: float, seed: int) -> Row:
-    """Run one search, and return what became of it."""
+    """Run one search and return its result."""
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     landscape = landscapes()[name]
@@ -237,12 +237,12 @@ def replay(name: str, method: str, budget_s: float, seed: int) -> Row:
 def replay_many(job: tuple[str, str, float, range]) -> list[Row]:
     """Run the searches of several seeds."""
     name, method, budget_s, seeds = job
-    with threadpool_limits(limits=1):  # every CPU has a process of its own already
+    with threadpool_limits(limits=1):  # each CPU already has a process
         return [replay(name, method, budget_s, seed) for seed in seeds]
 
 
 def summarize(rows: list[Row]) -> Row:
-    """Return the figures of some searches."""
+    """Return a summary of some searches."""
     regrets = np.array([row["regret"] for row in rows])
     covered = [row["covered"] for row in rows if "covered" in row]
     return {
@@ -267,7 +267,7 @@ HEAD = (
 
 
 def line(landscape: str, method: str, budget_s: float, figures: Row) -> str:
-    """Return a summary as a line."""
+    """Return a line of the table."""
     coverage = "" if figures["coverage"] is None else f"{figures['coverage']:.2f}"
     return (
         f"{landscape:24} {method:17} {budget_s:6.0f} {figures['n']:5} {figures['mean']:6.2f} {figures['p90']:6.2f} "
@@ -277,11 +277,11 @@ def line(landscape: str, method: str, budget_s: float, figures: Row) -> str:
 
 
 TOGETHER = ("RECORDED", "SYNTHETIC")
-"""Names of all recorded and of all synthetic landscapes together."""
+"""Names of the groups of all recorded and of all synthetic landscapes."""
 
 
 def groups(rows: list[Row]) -> Iterator[tuple[str, list[Row]]]:
-    """Yield the landscapes, and all recorded and all synthetic ones together."""
+    """Yield the rows of each landscape, then those of each group."""
     recorded = {path.stem for path in LANDSCAPES.glob("*.npz")}
     for name in dict.fromkeys(row["landscape"] for row in rows):
         yield name, [row for row in rows if row["landscape"] == name]
@@ -301,7 +301,7 @@ def summarize_all(rows: list[Row]) -> list[Row]:
 
 
 def join(parts: list[list[Row]]) -> list[Row]:
-    """Return the summaries of several runs, in the order in which one run would print them."""
+    """Return the summaries of several runs in the order of a single run."""
     summaries = [row for part in parts for row in part]
     places = {name: place for place, name in enumerate([*landscapes(), *TOGETHER])}
     return sorted(summaries, key=lambda row: (places[row["landscape"]], row["budget_s"], order(row["method"])))
@@ -315,12 +315,12 @@ def show(summaries: list[Row]) -> None:
 
 
 def order(method: str) -> int:
-    """Return a method's place in tables."""
+    """Return the position of a method in tables."""
     return [*OURS, *OTHERS].index(method)
 
 
 def plot(summaries: list[Row], path: Path) -> None:
-    """Draw the share of searches within 2 % of the best, by budget, for recorded and synthetic landscapes."""
+    """Plot the share of searches within 2 % of the best, by budget, for recorded and synthetic landscapes."""
     import matplotlib.pyplot as plt
 
     kinds = [name for name in TOGETHER if any(row["landscape"] == name for row in summaries)]
@@ -346,23 +346,23 @@ def plot(summaries: list[Row], path: Path) -> None:
 
 
 def main() -> None:
-    """Replay what the command line asks for."""
+    """Run the replays that the command line asks for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--replays", type=int, default=200)
     parser.add_argument("--budgets", default="15,60,300")
     parser.add_argument(
         "--methods",
         default=";".join(["ours", *OTHERS]),
-        help=f"separated by semicolons; there are also {'; '.join(list(OURS)[1:])}",
+        help=f"methods, separated by semicolons; {'; '.join(list(OURS)[1:])} can be added",
     )
-    parser.add_argument("--landscapes", default="", help="all by default; 'recorded' or 'synthetic' for those alone")
+    parser.add_argument("--landscapes", default="", help="names, or 'recorded' or 'synthetic' (default: all)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="where to write a summary of each landscape, method and budget")
-    parser.add_argument("--plot", type=Path, help="where to draw the shares within 2 %%; needs matplotlib")
+    parser.add_argument("--plot", type=Path, help="where to plot the shares within 2 %%; needs matplotlib")
     parser.add_argument(
-        "--join", type=Path, nargs="+", help="print and draw what earlier runs wrote with --json, without replaying"
+        "--join", type=Path, nargs="+", help="print and plot the --json files of earlier runs instead of replaying"
     )
-    parser.add_argument("--picks", type=Path, help="where to write what each search chose, with its interval")
+    parser.add_argument("--picks", type=Path, help="where to write the choice of each search with its interval")
     arguments = parser.parse_args()
     if arguments.join:
         summaries = join([json.loads(path.read_text()) for path in arguments.join])
@@ -379,7 +379,7 @@ def main() -> None:
 
 
 def write_picks(rows: list[Row], path: Path) -> None:
-    """Write a line of JSON for each search: what it chose and claimed, without what depends on the host's speed."""
+    """Write a line of JSON for each search: its choice and claim, without times that depend on this host."""
     names = ("landscape", "method", "budget_s", "seed", "verdict", "chosen", "speedup", "spent_s", "n_tried")
     lines = [json.dumps({name: row.get(name) for name in names}) for row in rows]
     path.write_text("\n".join(lines) + "\n")

@@ -1,4 +1,4 @@
-"""Runs candidates from a landscape: blocks are drawn instead of measured, and the clock goes as fast as it can."""
+"""An executor that draws blocks from a landscape instead of measuring them, on a simulated clock."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PIPE_S = 0.002
-"""Time that a block takes beside its calls: to resume, to answer, to suspend."""
+"""Time of a block in addition to its calls: to resume the worker, to answer, to suspend it."""
 
 FAILED_LOAD_S = 1.0
 
 LAUNCH_DEADLINE_S = 60.0
 
 MEMORY = Memory(steady_bytes=60_000_000, peak_bytes=80_000_000)
-"""Landscapes do not hold it: it is the same for all."""
+"""Memory of a worker, which landscapes do not contain."""
 
 RUNTIME = Runtime(onnxruntime="replay", providers=("CPUExecutionProvider",), python="", ortune="")
 
 
 class ReplayExecutor:
-    """Makes candidates of a landscape live.
+    """Launches candidates of a landscape.
 
     Args:
-        landscape: Where blocks are drawn from.
-        seed: Seed of all draws: the luck of launches, noise, busy spells, and where in the drift the search begins.
+        landscape: The landscape.
+        seed: Random seed of launches, noise, busy periods, and the position in the drift at which the search starts.
 
     Attributes:
-        runtime: What would be told of the software.
+        runtime: Versions of the software.
     """
 
     def __init__(self, landscape: Landscape, *, seed: int = 0) -> None:
@@ -54,15 +54,15 @@ class ReplayExecutor:
         self._drift_from_s = float(self.rng.random()) * len(landscape.drift) * landscape.drift_step_s
 
     def now_s(self) -> float:
-        """Return the time on the replay's own clock, in seconds."""
+        """Return the simulated time in seconds."""
         return self._time_s
 
     def spend(self, duration_s: float) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         self._time_s += duration_s
 
     def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[LiveCandidate | Failure]:
-        """Make all of them live, as far as the landscape knows them and they do not fail there."""
+        """Launch candidates. They fail if the landscape does not contain them, or if they failed in the recording."""
         landscape = self.landscape
         self.spend(landscape.start_s + landscape.launch_s * len(configs))
         answers: list[LiveCandidate | Failure] = []
@@ -70,7 +70,7 @@ class ReplayExecutor:
             number = self._numbers.get(config.key)
             if number is None or math.isnan(landscape.log_costs[number]):
                 self.spend(min(FAILED_LOAD_S, deadline_s))
-                unknown = Failure(kind="exception", stage="load", message="the landscape does not know it")
+                unknown = Failure(kind="exception", stage="load", message="the landscape does not contain this config")
                 answers.append(landscape.failures.get(number, unknown) if number is not None else unknown)
             else:
                 answers.append(ReplayLive(self, config, number))
@@ -84,11 +84,11 @@ class ReplayExecutor:
         return self._busy
 
     def drift(self) -> float:
-        """Return the deviation of the log-cost that all candidates share now."""
+        """Return the current drift, which is common to all candidates, in log-cost."""
         series = self.landscape.drift
         if len(series) == 0:
             return 0.0
-        # There and back, so that it has no jump that was not recorded.
+        # Forward, then backward, so that there is no jump that was not recorded.
         position = int((self._drift_from_s + self._time_s) / self.landscape.drift_step_s) % (2 * len(series))
         return float(series[min(position, 2 * len(series) - 1 - position)])
 
@@ -111,7 +111,7 @@ def open_replay(landscape: Landscape, *, seed: int = 0) -> OpenComparison:
 
 
 class ReplayLive:
-    """A candidate of a landscape with the luck of one launch."""
+    """One launch of a candidate of a landscape."""
 
     def __init__(self, executor: ReplayExecutor, config: Config, number: int) -> None:
         landscape = executor.landscape
@@ -124,7 +124,7 @@ class ReplayLive:
         self._level = float(landscape.log_costs[number]) + landscape.draw_luck(number, executor.rng)
 
     def measure(self, plan: BlockPlan) -> Block | Failure:
-        """Draw one block."""
+        """Draw a block."""
         executor, landscape = self._executor, self._executor.landscape
         busy = executor.is_busy()
         pool = landscape.contended if busy else landscape.quiet
@@ -149,7 +149,7 @@ class ReplayLive:
         )
 
     def _calls(self, cost: float, profile: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-        """Return latencies whose figure is that cost, and the time in which one call is completed, in ns."""
+        """Return latencies that have this cost, and the time between two completed calls, in ns."""
         goal = self._executor.landscape.goal
         if goal.objective == "throughput":
             gap_ns = 1e9 * cost
@@ -158,4 +158,4 @@ class ReplayLive:
         return samples_ns, float(samples_ns.mean()) / goal.load.clients
 
     def close(self) -> None:
-        """End it: there is nothing to end."""
+        """Do nothing: there is no process."""

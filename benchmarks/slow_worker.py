@@ -1,6 +1,6 @@
-"""A worker whose calls are slower than they need be: `python benchmarks/slow_worker.py SHARE HANDLE`.
+"""A worker with a regression of known size: `python benchmarks/slow_worker.py SHARE HANDLE`.
 
-Each call goes on computing for that share of its own time, on the thread that called: a regression of known size.
+After each call, the calling thread keeps computing for this share of the duration of the call.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class SlowCandidate(CandidateSession):
     """A candidate with a regression."""
 
     def load(self) -> SessionInfo:
-        """Load as always, and make calls longer from then on."""
+        """Create the session, and make all of its calls longer."""
         loaded = super().load()
         call, clock = self.call, time.perf_counter_ns
 

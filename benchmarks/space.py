@@ -1,9 +1,10 @@
-"""How long making the search space takes on large hosts, and a search of 20,000 candidates outside of measuring.
+"""Measure the time to build search spaces for large hosts, and the time of a search outside of measurements.
 
     python -m benchmarks.space
 
-Targets: under 100 ms, and under 5 % of the wall time. For the second, searches are replayed on a synthetic landscape:
-what a replay takes is all that is not measuring, and the time that it replays is that of the search.
+Targets: less than 100 ms, and less than 5 % of the wall time. For the second, searches of 20,000 candidates are
+replayed on a synthetic landscape: a replay takes only the time outside of measurements, and simulates the duration of
+the search.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ N_REPLAYS = 5
 
 
 def main() -> None:
-    """Print size and time for hosts of 2 to 512 CPUs, and graphs of several widths; and the times of searches."""
+    """Print sizes and times of search spaces for 2 to 512 CPUs and several widths of graphs, and times of searches."""
     print(describe_host())
     print("CPUs  nodes  width  candidates  best of 5")
     for n_cores, smt, n_nodes in ((2, 1, 1), (32, 2, 2), (256, 2, 8)):
@@ -37,7 +38,7 @@ def main() -> None:
             print(f"{n_cores * smt:4}  {n_nodes:5}  {width:5}  {n:10}  {min(times) * 1e3:6.1f} ms")
     landscape = make_landscape("512", "cliffs", seed=11, n_extra=4)
     n = len(landscape.space.candidates)
-    landscape.space.numbers  # noqa: B018  (it is made once in a search, and counts with the space)
+    landscape.space.numbers  # noqa: B018  (a search builds this once, together with the space)
     print(f"\n{n} candidates\nbudget  replayed  outside of measuring, mean of {N_REPLAYS}")
     for budget_s in (60.0, 300.0):
         outside_s, spent_s = 0.0, 0.0

@@ -1,18 +1,18 @@
-"""Landscapes of hosts that nobody here has: 64 to 512 CPUs, several NUMA nodes, more than 10,000 candidates.
+"""Synthetic landscapes of large hosts: 64 to 512 CPUs, several NUMA nodes, more than 10,000 candidates.
 
-What a candidate costs is a formula, so that the truth is known exactly. There are four kinds, from kind to unkind:
+The cost of a candidate is a formula, so it is known exactly. There are four kinds, from easy to hard:
 
-- `additive`: each choice multiplies the cost by a factor of its own, whatever the others are.
+- `additive`: each choice multiplies the cost by a factor, independently of the others.
 - `interacting`: a model of parallel work. Amdahl's law with a serial part; a barrier that costs more with each thread
-  and each node that it spans; bandwidth that grows with the nodes in use; imbalance that smaller blocks even out;
-  waking that costs time where workers do not spin; optimization levels that matter more the fewer threads there are.
-- `cliffs`: the same, and steps: both hardware threads of a core in use, workers that leave their L3 domain, and more
-  threads in all than cores.
-- `rugged`: each combination of threads, place and mode has a factor of its own, and each candidate another: nothing
-  can be learnt of one from the others.
+  and each node that it spans; bandwidth that grows with the nodes in use; imbalance that smaller blocks reduce;
+  threads that take time to wake up if they do not spin; optimization levels that matter more with fewer threads.
+- `cliffs`: the same with steps: both hardware threads of a core in use, threads outside of their L3 domain, and more
+  threads than cores.
+- `rugged`: each combination of threads, placement and mode has a random factor, and each candidate another one. No
+  candidate says anything about another one.
 
-The constants of a landscape are drawn from its seed. Noise is that of a shared machine: heavy-tailed blocks, launches
-that differ, a slow drift, and spells in which the host is busy.
+The constants of a landscape are drawn with its seed. The noise is that of a shared machine: heavy-tailed blocks,
+variation between launches, a slow drift, and busy periods.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from ortune.workload import Goal
 Kind = Literal["additive", "interacting", "cliffs", "rugged"]
 
 CALL_NS = 5e6
-"""What a call takes by default."""
+"""Duration of a call with the default."""
 
 N_BLOCKS = 400
-"""Blocks in the pool that noise is drawn from."""
+"""Blocks in the pool from which noise is drawn."""
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """How many of each: packages, NUMA nodes in each, cores in each node, hardware threads in each core."""
+    """Number of packages, NUMA nodes per package, cores per node, and hardware threads per core."""
 
     packages: int
     nodes: int
@@ -49,17 +49,17 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def n_nodes(self) -> int:
-        """NUMA nodes in all."""
+        """Total number of NUMA nodes."""
         return self.packages * self.nodes
 
     @property
     def n_cores(self) -> int:
-        """Cores in all."""
+        """Total number of cores."""
         return self.n_nodes * self.cores
 
     @property
     def n_cpus(self) -> int:
-        """Hardware threads in all."""
+        """Total number of hardware threads."""
         return self.n_cores * self.threads
 
 
@@ -76,11 +76,11 @@ EXTRA = (
     ("session.disable_prepacking", ("1",)),
     ("session.use_device_allocator_for_initializers", ("1",)),
 )
-"""Further dimensions of the largest spaces. Their effects are as made up as all the others."""
+"""Additional dimensions of the largest spaces. Their effects are synthetic, like all others."""
 
 
 def make_host(machine: Machine) -> Host:
-    """Return a host; CPUs are numbered as Linux does on most: first hardware threads first."""
+    """Return a host. CPUs are numbered as Linux usually does: the first hardware threads of all cores come first."""
     cores = tuple(
         Core(cpus=tuple(core + machine.n_cores * thread for thread in range(machine.threads)))
         for core in range(machine.n_cores)
@@ -110,7 +110,7 @@ def make_host(machine: Machine) -> Host:
 
 
 def make_model(width: int) -> ModelInfo:
-    """Return a model whose graph is so wide."""
+    """Return a model whose graph has this width."""
     traits = Traits(
         opset=17, ir_version=8, n_nodes=120, width=width, quantized=False, control_flow=False, ops={"Conv": 60}
     )
@@ -124,7 +124,7 @@ def make_model(width: int) -> ModelInfo:
 
 
 def widen(space: SearchSpace, n_extra: int) -> SearchSpace:
-    """Return the space with so many of the further dimensions, and without those that are tried one at a time."""
+    """Return the space with additional dimensions, and without those that are tried one at a time."""
     more = tuple(
         Dimension(
             knob=KNOBS[name],
@@ -137,7 +137,7 @@ def widen(space: SearchSpace, n_extra: int) -> SearchSpace:
 
 
 class Formula:
-    """What a candidate costs, as the logarithm of a multiple of the default's cost."""
+    """The cost of candidates relative to the default, as a logarithm."""
 
     def __init__(self, machine: Machine, space: SearchSpace, kind: Kind, seed: int) -> None:
         self.machine = machine
@@ -166,7 +166,7 @@ class Formula:
         }
 
     def log_cost(self, candidate: Candidate) -> float:
-        """Return it for one candidate."""
+        """Return the log-cost of a candidate."""
         if self.kind == "additive":
             return sum(self.effects.get(item, 0.0) for item in candidate.labels.items())
         if self.kind == "rugged":
@@ -188,7 +188,7 @@ class Formula:
         fewest = math.ceil(n / machine.cores)
         nodes = {"scattered": min(n, machine.n_nodes), "node": 1}.get(place, fewest)
         if place == "default" and n != self.space.n_default_threads:
-            nodes = min(machine.n_nodes, fewest + 1)  # the kernel spreads what is not pinned
+            nodes = min(machine.n_nodes, fewest + 1)  # the kernel spreads threads that are not pinned
         in_all = n * inter
         speed = min(n, machine.n_cores) + 0.25 * max(min(n, machine.n_cpus) - machine.n_cores, 0)
         if place == "node":
@@ -228,12 +228,12 @@ class Formula:
         return self._draw(str(group), 0.15) + self._draw(text_of(candidate.config), 0.05)
 
     def _draw(self, text: str, sigma: float) -> float:
-        """Return a number that is always the same for the same text."""
+        """Return a random number that depends only on the text and the seed."""
         return float(np.random.default_rng([self.seed, 2, *text.encode()]).normal(0, sigma))
 
 
 def make_pool(rng: np.random.Generator, mean: float, sigma: float, foreign: tuple[float, float], n: int) -> Pool:
-    """Return blocks that scatter with heavy tails: Student's distribution with four degrees of freedom."""
+    """Return blocks with heavy-tailed noise: Student's distribution with four degrees of freedom."""
     residuals = mean + sigma * rng.standard_t(4, N_BLOCKS) / math.sqrt(2)
     profiles = np.sort(np.exp(rng.normal(0, 0.03, (N_BLOCKS, N_QUANTILES))), axis=1)
     return Pool(
@@ -250,9 +250,9 @@ def make_landscape(size: str, kind: Kind, seed: int, *, n_extra: int = 0) -> Lan
 
     Args:
         size: Number of CPUs, a key of `MACHINES`.
-        kind: How unkind it is.
-        seed: Seed of its constants.
-        n_extra: Further dimensions, each of which doubles the space.
+        kind: Kind of costs.
+        seed: Random seed of its constants.
+        n_extra: Number of additional dimensions, each of which doubles the space.
     """
     machine = MACHINES[size]
     rng = np.random.default_rng([seed, 3])
@@ -280,7 +280,7 @@ def make_landscape(size: str, kind: Kind, seed: int, *, n_extra: int = 0) -> Lan
 
 
 def text_of(config: Config) -> str:
-    """Return a text that is equal for equal configs, and stays what it is when configs get further fields."""
+    """Return a text that identifies a config, and does not change if configs get more fields."""
     fields = ("session_options", "session_config", "run_config", "providers", "environment")
     parts = (
         f'"{name}":{msgspec.json.encode(getattr(config, name), order="deterministic").decode()}' for name in fields
@@ -289,7 +289,7 @@ def text_of(config: Config) -> str:
 
 
 def all_landscapes() -> list[Landscape]:
-    """Return those that searches are compared on."""
+    """Return the landscapes on which methods are compared."""
     kinds: tuple[Kind, ...] = ("additive", "interacting", "cliffs", "rugged")
     found = [make_landscape(size, kind, seed=int(size) + k) for k, kind in enumerate(kinds) for size in ("64", "256")]
     found.append(make_landscape("512", "interacting", seed=7))

@@ -1,8 +1,8 @@
-"""Optuna's TPE for choices alone, without the study: the same proposals, a hundred times as fast.
+"""Optuna's TPE for categorical parameters, without a study: the same proposals, a hundred times as fast.
 
-A study keeps all trials as objects, and its sampler reads them anew for each proposal; in a comparison of thousands of
-searches, that is nearly all of the time. What is left here are the formulas. `tests/test_regret.py` checks that the
-proposals are those of `optuna.samplers.TPESampler`.
+A study stores all trials as objects, and its sampler reads them for each proposal. In a comparison of thousands of
+searches, this takes nearly all of the time. This module contains only the formulas. `tests/test_regret.py` checks that
+the proposals are those of `optuna.samplers.TPESampler`.
 
 Source: S. Watanabe, "Tree-Structured Parzen Estimator" (arXiv 2304.11127), with the defaults of Optuna 5.0.
 """
@@ -28,13 +28,13 @@ class ChoiceTpe:
     """Proposes one choice for each dimension.
 
     Args:
-        n_choices: Choices of each dimension.
-        seed: Seed of all proposals.
+        n_choices: Number of choices of each dimension.
+        seed: Random seed.
     """
 
     def __init__(self, n_choices: Sequence[int], seed: int) -> None:
         self._sizes = np.asarray(n_choices)
-        # Of the same kind as Optuna's, whose first proposals come from a generator of their own.
+        # The same generators as in Optuna, which has a separate one for the first proposals.
         self._startup = np.random.RandomState(seed)
         self._rng = np.random.RandomState(seed)
         self._table = Table(self._sizes)
@@ -45,27 +45,27 @@ class ChoiceTpe:
         """Return a proposal: the number of a choice for each dimension."""
         n = len(self._values)
         if n < N_STARTUP:
-            # Optuna draws a number for each choice, and takes the choice with the largest.
+            # Optuna draws a number for each choice, and takes the choice with the largest number.
             return [int(np.argmax(self._startup.uniform(np.zeros(size), np.ones(size)))) for size in self._sizes]
         is_below = np.zeros(n, dtype=bool)
         is_below[np.argsort(self._values, kind="stable")[: min(math.ceil(0.1 * n), MOST_BELOW)]] = True
         rows = np.asarray(self._rows)
         below, above = Kernels(self._table, rows[is_below]), Kernels(self._table, rows[~is_below])
         proposals = below.sample(self._rng)
-        # Many are alike.
+        # Many proposals are equal.
         unlike, places = np.unique(proposals, axis=0, return_inverse=True)
         ratios = below.log_pdf(unlike) - above.log_pdf(unlike)
         best = int(np.argmax(ratios[places.ravel()]))
         return [int(label) for label in proposals[best]]
 
     def tell(self, labels: Sequence[int], value: float) -> None:
-        """Take in what a proposal was worth: less is better."""
+        """Add the value of a proposal. Lower is better."""
         self._rows.append(self._table.row(tuple(labels)))
         self._values.append(value)
 
 
 class Table:
-    """The unlike proposals that were told, a row each, also with a column for each choice of each dimension."""
+    """The distinct proposals with values, one row each, also one-hot encoded."""
 
     def __init__(self, sizes: Labels) -> None:
         self.sizes = sizes
@@ -75,7 +75,7 @@ class Table:
         self._rows: dict[tuple[int, ...], int] = {}
 
     def row(self, labels: tuple[int, ...]) -> int:
-        """Return the row of a proposal, which is added if it is new."""
+        """Return the row of a proposal. Add it if it is new."""
         if labels not in self._rows:
             row = self._rows[labels] = len(self._rows)
             if row == len(self.labels):
@@ -87,7 +87,7 @@ class Table:
 
 
 class Kernels:
-    """A mixture of one kernel for each observation, and of a flat one, the prior."""
+    """A mixture of one kernel per observation and a uniform kernel, the prior."""
 
     def __init__(self, table: Table, rows: Labels) -> None:
         n = len(rows)
@@ -101,7 +101,7 @@ class Kernels:
         self._hit = (1 + share) / (1 + table.sizes * share)
 
     def sample(self, rng: np.random.RandomState) -> Labels:
-        """Draw some proposals, one a row."""
+        """Draw some proposals, one per row."""
         n, sizes = len(self._rows), self._table.sizes
         chosen = rng.choice(n + 1, p=self._weights, size=N_CANDIDATES)
         observed = np.flatnonzero(chosen < n)
@@ -119,7 +119,7 @@ class Kernels:
     def log_pdf(self, proposals: Labels) -> Array:
         """Return the logarithm of the density of each proposal."""
         table = self._table
-        # What was told again and again is one kernel with the sum of the weights.
+        # Repeated observations are one kernel with the sum of their weights.
         sums = np.bincount(self._rows, self._weights[:-1])
         kept = np.flatnonzero(sums)
         gains = np.zeros((len(proposals), table.hot.shape[1]))

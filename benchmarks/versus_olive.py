@@ -1,14 +1,14 @@
-"""ortune and Microsoft's Olive, side by side: same model, same knobs, same machine, one run.
+"""Compare ortune with Microsoft's Olive: same model, same knobs, same machine, same run.
 
     python -m benchmarks.versus_olive [--runs 3] [--home FOLDER] [--json FILE] [MODEL ...]
 
-Olive's session-parameter tuning tries execution mode, optimization level, intra-op and inter-op threads: 32 points on
-two cores, all of which it measures. ortune is given the same knobs, and less than half of the time that Olive took.
-Then both answers and the default meet in a match that neither tool chose, launched afresh several times, in interleaved
-rounds. Where it shows a difference between the two tools, it is played again, and a difference is one that both show.
+Olive's tuning of session parameters measures all combinations of execution mode, optimization level, intra-op and
+inter-op threads: 32 points on two cores. ortune gets the same knobs, and less than half of the time that Olive took.
+Then both results and the default are compared in a paired run with several launches and interleaved rounds. If it
+shows a difference between the two tools, it is repeated. Only a difference in both runs counts.
 
-Olive gets an environment of its own in FOLDER, made on the first run; with torch, that is some gigabytes. It is fed
-zeros and ones, as its dummy data are, so that models here have fixed shapes. Run it on an idle host.
+The first run installs Olive in a virtual environment in FOLDER, which takes several gigabytes because of torch. Olive
+uses its dummy data, zeros and ones, so models must have fixed shapes. Run this on an idle host.
 
 Source of Olive's settings: https://microsoft.github.io/Olive/ ("OrtSessionParamsTuning"), olive-ai 0.13.0.
 """
@@ -50,7 +50,7 @@ OLIVE = (
     "olive-ai==0.13.0",
     "onnxruntime",
     "onnx",
-    # What olive-ai needs and does not ask for.
+    # Packages that olive-ai needs but does not declare.
     "requests",
     "psutil",
     "tabulate",
@@ -67,18 +67,18 @@ KNOBS = (
 LEVELS = {0: "ORT_DISABLE_ALL", 1: "ORT_ENABLE_BASIC", 2: "ORT_ENABLE_EXTENDED", 3: "ORT_ENABLE_LAYOUT"}
 
 TYPES = {1: "float32", 2: "uint8", 6: "int32", 7: "int64", 9: "bool", 10: "float16"}
-"""ONNX's numbers of element types, by the names that Olive takes."""
+"""Olive's names of element types, by ONNX's numbers."""
 
 RUN_S = 40.0
 
 RATIOS = ("ortune_over_olive", "ortune_over_default", "olive_over_default")
 
 BUDGET_SHARE = 0.42
-"""Budget of ortune as a share of what Olive took; the target is half of it, from start to answer."""
+"""Budget of ortune as a share of Olive's time. The target is half of Olive's time from start to result."""
 
 
 def install(home: Path) -> Path:
-    """Return the `olive` command, after installing it if it is not there."""
+    """Return the path of the `olive` command. Install it if it is missing."""
     command = home / "bin" / "olive"
     if not command.exists():
         subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
@@ -87,7 +87,7 @@ def install(home: Path) -> Path:
 
 
 def fix_shapes(source: Path, target: Path, shapes: dict[str, list[int]]) -> list[dict[str, Any]]:
-    """Write the model with fixed input shapes, without initializers among its inputs; return its inputs."""
+    """Write the model with fixed input shapes and without initializers among its inputs; return its inputs."""
     import onnx
 
     model = onnx.load(source)
@@ -108,7 +108,7 @@ def fix_shapes(source: Path, target: Path, shapes: dict[str, list[int]]) -> list
 
 
 def run_olive(command: Path, model: Path, inputs: list[dict[str, Any]], folder: Path) -> tuple[Config, float, int]:
-    """Let Olive tune; return its answer, the seconds that it took, and the points that it measured."""
+    """Run Olive; return its config, the time in seconds, and the number of points measured."""
     n = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = sorted({1, max(1, n // 2), n})
     data = {
@@ -199,7 +199,7 @@ def config_of(options: dict[str, Any]) -> Config:
 
 
 def run_ortune(prepared: PreparedSearch, budget_s: float, seed: int) -> tuple[Config, float, Speedup | None, str]:
-    """Search the same knobs with ortune; return its answer, the time in seconds, its claim and its verdict."""
+    """Search the same knobs with ortune; return its config, the time in seconds, its claim and its verdict."""
     dimensions = tuple(each for each in prepared.space.dimensions if each.name in KNOBS)
     names = {each.name for each in dimensions}
     rules = tuple(rule for rule in prepared.space.rules if names.issuperset(rule.labels))
@@ -211,7 +211,7 @@ def run_ortune(prepared: PreparedSearch, budget_s: float, seed: int) -> tuple[Co
 
 
 def compare(prepared: PreparedSearch, olive: Config, ours: Config, seed: int) -> tuple[Speedup, Speedup, Speedup]:
-    """Compare both answers and the default; return ours over Olive's, ours over the default, and Olive's likewise."""
+    """Return the speedups of ortune's config over Olive's, of ortune's over the default, and of Olive's over it."""
     configs = {"default": DEFAULT, "ortune": ours, "olive": olive}
     with open_comparison(msgspec.structs.replace(prepared, seed=seed, n_sides=len(configs))) as opened:
         goal, calibration = opened.goal, opened.calibration
@@ -251,11 +251,11 @@ def main() -> None:
         prepared = prepare(SearchRequest(model=str(model)))
         for seed in range(arguments.runs):
             olive, olive_s, n_points = run_olive(command, model, inputs, folder)
-            # ORT_PARALLEL with one inter-op thread is sequential: as it is, it would count as not applied.
+            # ORT_PARALLEL with one inter-op thread is sequential. Without this, the config would count as not applied.
             olive = canonical(olive, prepared.space.n_default_threads)
             ours, ours_s, claim, verdict = run_ortune(prepared, BUDGET_SHARE * olive_s, seed)
             runs = [compare(prepared, olive, ours, seed)]
-            # One interval in forty excludes 1 by chance on either side: a difference must be confirmed.
+            # One of forty intervals is above 1 by chance, and one below: a difference must be confirmed.
             if runs[0][0].high < 1 or runs[0][0].low > 1:
                 runs.append(compare(prepared, olive, ours, seed + 1000))
             print(

@@ -65,7 +65,7 @@ def test_costs_are_smaller_when_better() -> None:
         assert left < right, name
 
 
-def test_a_block_with_few_calls_tells_a_lower_percentile() -> None:
+def test_a_block_with_few_calls_shows_a_lower_percentile() -> None:
     few = block(list(range(1, 31)))
     assert supported_percentile(30) == pytest.approx(90)
     assert compute_block_figure("p99", few, 0) == compute_figure("p90", [few])

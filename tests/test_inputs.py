@@ -1,4 +1,4 @@
-"""Synthesised and given inputs."""
+"""Synthesized and given inputs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_open_dimensions_get_a_size_by_role(given_info: InputInfo, shape: tuple[
     assert feed_one(given_info).shape == shape
 
 
-def test_guesses_are_told() -> None:
+def test_guesses_are_shown() -> None:
     feed = make_feed(make_model(inputs=(info("x", "float32", ("N", 3, None, "W")),)), InputOptions())
     assert feed.tensors["x"].guessed == ("N=1", "axis 2=224", "W=224")
 

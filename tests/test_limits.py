@@ -84,7 +84,7 @@ def test_nested_quotas(cgroups: list[Path]) -> None:
 
 
 @needs_cpu
-def test_a_quota_below_the_default_threads_is_told(cgroups: list[Path]) -> None:
+def test_a_quota_below_the_default_threads_is_reported(cgroups: list[Path]) -> None:
     cgroup = make_cgroup(cgroups, "cpu", "", {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "100000"})
     answer = host_in(cgroup)
     if answer["default"]["n_threads"] > 1:
@@ -112,7 +112,7 @@ def test_an_affinity_mask() -> None:
 
 
 def search_and_check(done: Any, path: Path, usable: set[int]) -> None:
-    """Check that no candidate was pinned outside, and that the default's own escape was told."""
+    """Check that no candidate was pinned outside, and that it was reported if the default was."""
     assert done.returncode in {0, 3}, done.stdout + done.stderr
     assert "pinned to CPUs that this process may not use" in " ".join(done.stdout.split())
     record = read_record(path)
@@ -130,7 +130,8 @@ def search_and_check(done: Any, path: Path, usable: set[int]) -> None:
         session = trials.session_of(winner.config)
         assert session is not None
         assert {cpu for thread in session.threads for cpu in thread.cpus} <= usable
-    # The baseline is ONNX Runtime's true default, escaping or failing to pin: nobody gains by a weaker one.
+    # The baseline is ONNX Runtime's true default, also if it leaves the mask or fails to pin: a weaker baseline would
+    # make gains look larger.
     assert baseline.config.is_default
     session = trials.session_of(baseline.config)
     assert session is not None

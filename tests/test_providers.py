@@ -186,7 +186,7 @@ class TestDetection:
     def test_the_cpu_works(self) -> None:
         assert find_provider_fault(CPU) == ""
 
-    def test_the_version_is_told_without_importing(self) -> None:
+    def test_the_version_is_known_without_importing(self) -> None:
         assert RUNTIME and find_installed_version() == RUNTIME.onnxruntime
         code = "import ortune.worker.runtime as r, sys; r.find_installed_version(); print('onnxruntime' in sys.modules)"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -197,7 +197,7 @@ class TestDetection:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == "False"
 
-    def test_a_provider_that_is_not_installed_is_told_with_its_package(self) -> None:
+    def test_a_provider_that_is_not_installed_is_reported_with_its_package(self) -> None:
         missing = next(name for name in (OPENVINO, CUDA) if name not in AVAILABLE)
         with pytest.raises(UsageError, match=find_provider(missing).package.split("[")[0]):
             choose_providers([missing])
@@ -231,7 +231,7 @@ class TestDetection:
     def test_the_cause_is_found_in_the_log(self, log: str, why: str) -> None:
         assert why in explain_provider_fault(log, 3)
 
-    def test_an_ended_process_is_told(self) -> None:
+    def test_an_ended_process_is_reported(self) -> None:
         assert explain_provider_fault("", -11) == "the process exited with status -11"
 
 
@@ -246,11 +246,11 @@ class TestReadBack:
             config, self.loaded(nodes={CPU: 5})
         )
 
-    def test_a_provider_that_fell_away_is_told(self) -> None:
+    def test_a_missing_provider_is_reported(self) -> None:
         fallen = SessionInfo(load_ns=1, providers=(CPU,))
         assert f"without {CUDA}" in find_unapplied(Config(providers=chain_of(CUDA)), fallen)
 
-    def test_an_option_that_did_not_take_is_told(self) -> None:
+    def test_an_option_without_effect_is_reported(self) -> None:
         config = Config(providers=((CUDA, {"prefer_nhwc": "1"}), (CPU, {})))
         assert find_unapplied(config, self.loaded(settings={"cuda.prefer_nhwc": "1"})) == ""
         assert "cuda.prefer_nhwc was set to '1', but is '0'" in find_unapplied(
@@ -275,7 +275,7 @@ class TestBuilds:
         config = Config(providers=providers)
         return config.with_setting("provider_options", "trt_builder_optimization_level", level, TENSORRT)
 
-    def test_the_build_is_made_once_and_told_apart(self, no_workers_left: None) -> None:
+    def test_the_build_is_made_once_and_timed_separately(self, no_workers_left: None) -> None:
         model = read_model(TINY_CNN)
         feed = make_feed(model, InputOptions())
         with self.executor(model, feed) as executor:
@@ -307,7 +307,7 @@ class TestBuilds:
                 assert f"{TENSORRT} did not compile the model within 3 s" in answer.message
                 assert not isinstance(other, Failure)
 
-    def test_exhausted_memory_of_the_gpu_is_told(self) -> None:
+    def test_exhausted_gpu_memory_is_reported(self) -> None:
         model = read_model(TINY_CNN)
         feed = make_feed(model, InputOptions())
         with self.executor(model, feed) as executor:
@@ -347,7 +347,7 @@ class TestGpuReader:
 
 @needs_gpu_wheel
 class TestGpuWheelWithoutGpu:
-    """The wheel loads, has the providers, and runs on the CPU without a word: it must not pretend."""
+    """The wheel loads, lists its providers, and silently runs on the CPU. ortune must detect that."""
 
     @pytest.mark.parametrize("name", [CUDA, TENSORRT])
     def test_the_provider_is_found_not_to_work(self, name: str) -> None:

@@ -37,7 +37,7 @@ def test_other_names_raise_attribute_error() -> None:
         ortune.nonsense  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_errors_say_what_and_how_to_cure() -> None:
+def test_errors_say_what_failed_and_what_to_do() -> None:
     error = ortune.UsageError("It is wrong.", "Do it right.")
     assert isinstance(error, ortune.OrtuneError)
     assert str(error) == "It is wrong.\nDo it right."

@@ -235,7 +235,7 @@ class TestConsole:
         assert "40 paired blocks in 5 launches of each side, 12 s, base vs. itself +0.0% [-1.0%, +1.0%]" in text
         assert "outputs match; the largest difference is 1e-06 of the largest value" in text
         assert text.endswith("pass p50 is not worse by 3%")
-        # Base and head are the rows of the table, or the columns where there is little room.
+        # Base and head are the rows of the table, or the columns if the console is narrow.
         assert ("base head p50" in text) == (width == 45)
 
     def test_several_gates(self) -> None:

@@ -225,7 +225,7 @@ class TestApi:
             ortune.create_session(TINY_CNN, bundle, clients=0)
 
 
-def test_the_latest_is_told_across_time_zones() -> None:
+def test_the_latest_is_found_across_time_zones() -> None:
     """Eleven at night in New York is later than one in the morning in London."""
     later = sourced(1, started="2026-01-01T23:00:00-05:00")
     earlier = sourced(2, started="2026-01-02T01:00:00+00:00")

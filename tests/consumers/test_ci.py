@@ -1,4 +1,4 @@
-"""Files for CI servers are valid: JUnit XML, the workflows and the action match their schemas."""
+"""Files for CI servers are valid: JUnit XML, the workflows and the action conform to their schemas."""
 
 from __future__ import annotations
 
