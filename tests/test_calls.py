@@ -106,7 +106,7 @@ class TestSessions:
     def test_number_of_sessions_is_part_of_the_load(self) -> None:
         load = make_load(sessions=3)
         assert (load.sessions, load.clients, load.scenario) == (3, 3, "multi-client")
-        assert str(load) == "3 callers on 3 sessions, back to back"
+        assert str(load) == "3 clients on 3 sessions, back to back"
         assert make_load(clients=6, sessions=3).clients == 6
 
 

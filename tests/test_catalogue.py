@@ -625,7 +625,7 @@ class TestCommand:
 
     @pytest.mark.parametrize("knob", KNOBS.values(), ids=lambda knob: knob.id)
     def test_details_of_each(self, knob: Knob, capsys: pytest.CaptureFixture[str]) -> None:
-        knobs_command([knob.id])
+        knobs_command(name=[knob.id])
         out = capsys.readouterr().out
         assert out.startswith(knob.id)
         assert (f"--fix {knob.id}=" in out) == knob.is_settable
@@ -646,21 +646,21 @@ class TestCommand:
         ],
     )
     def test_how_to_set_it(self, name: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
-        knobs_command([name])
+        knobs_command(name=[name])
         assert line in capsys.readouterr().out
 
     def test_words(self, capsys: pytest.CaptureFixture[str]) -> None:
-        knobs_command(["intra", "spin"])
+        knobs_command(name=["intra", "spin"])
         out = capsys.readouterr().out
         assert "session.intra_op.spin_duration_us" in out
         assert "3 knobs. For details: ortune knobs NAME" in out
 
     def test_nothing(self) -> None:
         with pytest.raises(UsageError, match="xyzzy: there is no such knob"):
-            knobs_command(["xyzzy"])
+            knobs_command(name=["xyzzy"])
 
     def test_json(self, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-        knobs_command(["use_tf32"], json=True)
+        knobs_command(name=["use_tf32"], json=True)
         sys.stdout.flush()
         (entry,) = json.loads(capfdbinary.readouterr().out)
         assert entry["id"] == "cuda.use_tf32"
