@@ -58,7 +58,6 @@ def bench(
     seed: int = ...,
     progress: Callable[[int, int], None] | None = ...,
 ) -> BenchResult: ...
-
 def gate(
     base: str | PathLike[str],
     head: str | PathLike[str] | None = ...,
@@ -85,7 +84,6 @@ def gate(
     ignore_outputs: bool = ...,
     progress: Callable[[InterimResult], None] | None = ...,
 ) -> GateResult: ...
-
 def search(
     model: str | PathLike[str],
     *,
@@ -117,7 +115,6 @@ def search(
     study: str | PathLike[str] | None = ...,
     progress: Callable[[Progress], None] | None = ...,
 ) -> Record: ...
-
 def verify(
     config: str | PathLike[str] | Record,
     model: str | PathLike[str] | None = ...,
