@@ -44,7 +44,7 @@ FIGURES_SHOWN = {
 """Figures of the table, by its titles."""
 
 
-class GateScreen:
+class GateDisplay:
     """Shows gates while they run and when they end. Nothing is drawn while a block is measured.
 
     Args:
