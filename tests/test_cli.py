@@ -403,7 +403,7 @@ def bad(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["search", TINY_CNN, "--rtol", "-1"], "--rtol"),
         (["search", TINY_CNN, "--study", "study.xml"], ".xml"),
         (["search", TINY_CNN, "--strategy", "hope"], "adaptive, tpe, random, exhaustive"),
-        (["search", TINY_CNN, "--study", "no/such/folder/study.db"], "or name another file with --study"),
+        (["search", TINY_CNN, "--study", "no/such/folder/study.db"], "Create it, or name another file"),
         (["search", TINY_CNN, "--clients", "0"], "--clients 0"),
         (["search", TINY_CNN, "--rate", "0"], "--rate 0"),
         (["search", TINY_CNN, "--objective", "speed"], "The figures are: p50, p90"),
