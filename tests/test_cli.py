@@ -163,12 +163,12 @@ def test_space_gives_reasons(tmp_path: Path) -> None:
     assert all(candidate["why"] for candidate in data["candidates"][1:])
 
 
-def test_several_callers_from_the_command_line(tmp_path: Path) -> None:
+def test_several_clients_from_the_command_line(tmp_path: Path) -> None:
     done = run_ortune(
         *("search", TINY_CNN, "-o", "c.json", "--clients", "2", "--limit", "memory<10GB", *FAST), cwd=tmp_path
     )
     assert done.returncode in {0, 3}, done.stderr
-    assert "2 callers, back to back" in done.stdout
+    assert "2 clients, back to back" in done.stdout
     assert "throughput" in done.stdout
     assert "memory<10GB" in done.stdout
     record = read_record(tmp_path / "c.json")
