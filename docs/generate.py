@@ -81,7 +81,7 @@ def describe_interface() -> str:
         if name != "__version__" and name not in made:
             home, own_name = ortune._home_of(name)  # type: ignore[attr-defined]
             lines.append(f"from {home} import {own_name} as {name}")
-    text = STUB_HEAD + "\n".join(sorted(lines)) + "\n\n__version__: str\n__all__: list[str]\n"
+    text = STUB_HEAD + "\n".join(sorted(lines)) + "\n\n__version__: str\n__all__: list[str]\n\n"
     for name in sorted(made):
         signature = inspect.signature(getattr(api, name))
         parts, keyword_only = [], False
@@ -92,7 +92,7 @@ def describe_interface() -> str:
             default = "" if parameter.default is inspect.Parameter.empty else " = ..."
             parts.append(f"{parameter.name}: {parameter.annotation}{default}")
         arguments = "".join(f"    {part},\n" for part in parts)
-        text += f"\ndef {name}(\n{arguments}) -> {signature.return_annotation}: ...\n"
+        text += f"def {name}(\n{arguments}) -> {signature.return_annotation}: ...\n"
     return text
 
 

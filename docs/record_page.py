@@ -19,8 +19,15 @@ EXAMPLE = Path(__file__).parent / "transcript" / "tuned.json"
 
 def render(page: str) -> str:
     """Return a page with its generated parts."""
-    page = _replace(page, "example", f"```json\n{EXAMPLE.read_text()}```\n")
+    page = _replace(page, "example", make_example())
     return _replace(page, "fields", f"\n{make_tables()}")
+
+
+def make_example() -> str:
+    """Return the record of the default search of the bundled model, and its size."""
+    text = EXAMPLE.read_text()
+    size = f"This record has {len(text.splitlines())} lines and {len(text.encode()):,} bytes:"
+    return f"\n{size}\n\n```json\n{text}```\n\n"
 
 
 def _replace(page: str, name: str, text: str) -> str:

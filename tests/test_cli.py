@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import onnx
 import onnxruntime
@@ -19,9 +20,11 @@ from onnx import TensorProto, helper
 
 import ortune
 from ortune.errors import RecordError
+from ortune.knobs import Config
 from ortune.record.files import encode_record, read_record, read_trials
-from ortune.record.schema import SCHEMA
+from ortune.record.schema import SCHEMA, Record
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
+from tests.records import make_record, write
 
 pytestmark = pytest.mark.usefixtures("no_workers_left")
 
@@ -160,12 +163,12 @@ def test_space_gives_reasons(tmp_path: Path) -> None:
     assert all(candidate["why"] for candidate in data["candidates"][1:])
 
 
-def test_several_callers_from_the_command_line(tmp_path: Path) -> None:
+def test_several_clients_from_the_command_line(tmp_path: Path) -> None:
     done = run_ortune(
         *("search", TINY_CNN, "-o", "c.json", "--clients", "2", "--limit", "memory<10GB", *FAST), cwd=tmp_path
     )
     assert done.returncode in {0, 3}, done.stderr
-    assert "2 callers, back to back" in done.stdout
+    assert "2 clients, back to back" in done.stdout
     assert "throughput" in done.stdout
     assert "memory<10GB" in done.stdout
     record = read_record(tmp_path / "c.json")
@@ -403,7 +406,7 @@ def bad(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["search", TINY_CNN, "--rtol", "-1"], "--rtol"),
         (["search", TINY_CNN, "--study", "study.xml"], ".xml"),
         (["search", TINY_CNN, "--strategy", "hope"], "adaptive, tpe, random, exhaustive"),
-        (["search", TINY_CNN, "--study", "no/such/folder/study.db"], "or name another file with --study"),
+        (["search", TINY_CNN, "--study", "no/such/folder/study.db"], "Create it, or name another file"),
         (["search", TINY_CNN, "--clients", "0"], "--clients 0"),
         (["search", TINY_CNN, "--rate", "0"], "--rate 0"),
         (["search", TINY_CNN, "--objective", "speed"], "The figures are: p50, p90"),
@@ -493,6 +496,34 @@ def test_an_interrupt_writes_the_best_so_far(tmp_path: Path, number: signal.Sign
     assert record.evidence.verdict == "inconclusive"
     assert record.evidence.best_so_far is not None
     assert record.config.is_default
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_an_interrupt_with_fixed_settings_keeps_a_proven_record(tmp_path: Path) -> None:
+    proven = make_record(TINY_CNN, Config(session_options={"enable_mem_pattern": False}))
+    assert proven.is_proven
+    write(proven, tmp_path / "tuned.json")
+    process = start_search(tmp_path, "--fix", "intra_op_num_threads=1")
+    wait_for(process, "screening ")
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, output + errors
+    record = read_record(tmp_path / "tuned.json")
+    assert record.config == record.base == Config(session_options={"intra_op_num_threads": 1})
+    assert not record.is_proven
+    assert read_record(tmp_path / "tuned.before.json") == proven
+
+
+@pytest.mark.slow
+def test_a_record_on_stdout(tmp_path: Path) -> None:
+    done = run_ortune("search", TINY_CNN, "-o", "-", *FAST, cwd=tmp_path)
+    assert done.returncode in {0, 3}, done.stderr
+    record = msgspec.json.decode(done.stdout, type=Record)
+    assert record.search.trials is None
+    assert encode_record(record).decode() == done.stdout
+    assert "screening" in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")

@@ -1,10 +1,18 @@
-"""The rooms of the house and which way the imports go."""
+"""The structure of the package: allowed imports, no import cycles, homes of libraries, light imports.
+
+The allowed imports are the arrows of the first diagram in docs/architecture.md. There are no exemptions: imports in
+functions and imports for type checkers count like all others.
+"""
 
 from __future__ import annotations
 
 import ast
+import functools
+import importlib
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,95 +20,191 @@ import pytest
 from tests.conftest import ROOT
 
 PACKAGE = ROOT / "ortune"
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
 
-VALUES = {"errors", "host", "model", "knobs", "workload", "measure"}
+ENTRY_POINTS = {"__init__", "__main__"}
+"""Modules at the top that may import all others."""
 
-ALLOWED: dict[str, set[str]] = {
-    "errors": set(),
-    "interrupts": set(),
-    "host": {"errors"},
-    "model": {"errors"},
-    "knobs": {"errors", "host", "model"},
-    "workload": {"errors", "model"},
-    "measure": VALUES - {"measure"} | {"interrupts"},
-    "trials": {"errors", "knobs", "workload", "measure"},
-    "record": VALUES | {"trials"},
-    "bundle": VALUES | {"trials", "record"},
-    "history": VALUES,
-    "tune": VALUES | {"trials", "record", "history"},
-    "bench": VALUES | {"trials", "record", "tune"},
-    "apply": VALUES | {"record", "bundle"},
-    "verify": VALUES | {"trials", "record", "tune", "bench", "apply"},
-    "export": VALUES | {"record"},
-    "gate": VALUES | {"trials", "record", "bundle", "tune", "apply", "verify"},
-    "report": {"errors", "gate"},
-    "doctor": VALUES,
-    "profile": VALUES | {"record"},
-    "console": VALUES
-    | {"trials", "record", "bundle", "tune", "bench", "apply", "verify", "export", "doctor", "profile"}
-    | {"gate", "report"},
-    "launch": {"errors", "record", "bundle", "apply"},
-    "cli": VALUES
-    | {"interrupts", "trials", "record", "bundle", "history", "tune", "bench", "apply", "verify", "export"}
-    | {"gate", "report", "doctor", "profile", "console"},
-    "__main__": {"errors", "interrupts", "launch", "cli"},
-}
-"""Each room, and the rooms that it may import from: those before it."""
+INSIDE = "ortune.apply.inside"
+"""Package that may import only the standard library, onnxruntime and itself."""
 
-HEAVY = {
-    "onnxruntime": {"measure", "apply"},
-    "optuna": {"trials"},
-    "onnx": {"model", "workload", "export"},
-    "rich": {"console", "cli"},
-    "typer": {"cli"},
-}
-"""Libraries that only some rooms may import."""
+STANDARD_LIBRARY = sys.stdlib_module_names | {"sitecustomize"}
+"""Its modules, with the one that `site` imports if there is one."""
+
+HEAVY = ("onnxruntime", "optuna", "onnx", "numpy", "scipy")
 
 
-def room_of(path: Path) -> str:
-    part = path.relative_to(PACKAGE).parts[0]
-    return part.removesuffix(".py")
+def read_diagrams() -> list[list[tuple[str, str]]]:
+    """Return the arrows of each Mermaid diagram."""
+    diagrams = re.findall(r"```mermaid\n(.*?)```", ARCHITECTURE.read_text(), re.DOTALL)
+    return [re.findall(r"(\w+) -->(?:\|[^|]*\|)? (\w+)", diagram) for diagram in diagrams]
 
 
-def imports_of(path: Path) -> set[str]:
+def read_homes() -> dict[str, set[str]]:
+    """Return the packages that may import each library, by the table in docs/architecture.md."""
+    rows = re.findall(r"^\| (\w+) \| (`.*`) \|$", ARCHITECTURE.read_text(), re.MULTILINE)
+    return {
+        library: {f"ortune.{home.strip('/').replace('/', '.')}" for home in re.findall(r"`([\w/]+)`", homes)}
+        for library, homes in rows
+    }
+
+
+def name_module(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts).removesuffix(".__init__")
+
+
+MODULES = {name_module(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+@functools.cache
+def imports_of(module: str) -> frozenset[str]:
+    """Return the modules that a module imports anywhere in its code; for names of a package, the package."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(MODULES[module].read_text())):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            found.add(node.module or "")
-            if node.module == "ortune":
-                found.update(f"ortune.{alias.name}" for alias in node.names)
+            assert node.level == 0, f"{module} has a relative import"
+            names = (f"{node.module}.{alias.name}" for alias in node.names)
+            found.update(name if name in MODULES else str(node.module) for name in names)
+    return frozenset(found)
+
+
+def package_of(module: str) -> str:
+    """Return the package or top-level module of ortune that a module belongs to."""
+    return module.split(".")[1] if "." in module else "__init__"
+
+
+def reachable(start: str, arrows: list[tuple[str, str]]) -> set[str]:
+    """Return all packages that arrows from `start` lead to."""
+    found: set[str] = set()
+    pending = [start]
+    while pending:
+        current = pending.pop()
+        for source, target in arrows:
+            if source == current and target not in found:
+                found.add(target)
+                pending.append(target)
     return found
 
 
-SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
+def find_cycles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Return the groups of nodes that reach each other (Tarjan's strongly connected components)."""
+    number: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    cycles: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        number[node] = lowest[node] = len(number)
+        stack.append(node)
+        for target in graph[node]:
+            if target not in number:
+                visit(target)
+            if target in stack:
+                lowest[node] = min(lowest[node], lowest[target])
+        if lowest[node] == number[node]:
+            place = stack.index(node)
+            group = stack[place:]
+            del stack[place:]
+            if len(group) > 1:
+                cycles.append(sorted(group))
+
+    for node in graph:
+        if node not in number:
+            visit(node)
+    return cycles
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_go_one_way(path: Path) -> None:
-    room = room_of(path)
-    for name in imports_of(path):
+def import_graph() -> dict[str, set[str]]:
+    return {module: {name for name in imports_of(module) if name in MODULES} - {module} for module in MODULES}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_follow_the_diagram(module: str) -> None:
+    package = package_of(module)
+    if package in ENTRY_POINTS:
+        return
+    arrows, _ = read_diagrams()
+    allowed = reachable(package, arrows) | {package}
+    for name in imports_of(module):
+        # The root holds the version.
         if name.startswith("ortune."):
-            other = name.split(".")[1]
-            assert other == room or other in ALLOWED[room] | {"__version__"}, f"{room} must not import {name}"
-        top = name.split(".")[0]
-        if top in HEAVY:
-            typed_only = "TYPE_CHECKING" in path.read_text() and room == "apply"
-            assert room in HEAVY[top] or typed_only, f"{room} must not import {name}"
+            assert package_of(name) in allowed, f"{package} must not import {name}"
 
 
-def test_every_room_is_listed() -> None:
-    assert {room_of(path) for path in SOURCES} == set(ALLOWED)
+def test_the_diagram_has_every_package() -> None:
+    arrows, _ = read_diagrams()
+    drawn = {package for arrow in arrows for package in arrow}
+    assert drawn == {package_of(module) for module in MODULES} - ENTRY_POINTS
 
 
-@pytest.mark.parametrize("statement", ["import ortune", "import ortune.cli"])
+def test_the_diagram_has_no_cycle_and_no_arrow_too_many() -> None:
+    arrows, _ = read_diagrams()
+    packages = {package for arrow in arrows for package in arrow}
+    assert find_cycles({each: {target for source, target in arrows if source == each} for each in packages}) == []
+    for arrow in arrows:
+        others = [each for each in arrows if each != arrow]
+        assert arrow[1] not in reachable(arrow[0], others), f"{arrow} follows from the other arrows"
+
+
+def test_modules_do_not_import_each_other() -> None:
+    assert find_cycles(import_graph()) == []
+
+
+def test_cycles_are_found() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set(), "e": {"d"}}
+    assert find_cycles(graph) == [["a", "b", "c"]]
+
+
+def importers(library: str) -> Iterator[str]:
+    for module in MODULES:
+        if any(name == library or name.startswith(f"{library}.") for name in imports_of(module)):
+            yield module
+
+
+@pytest.mark.parametrize("library", ["onnxruntime", "onnx", "optuna", "rich", "typer"])
+def test_libraries_have_one_home(library: str) -> None:
+    homes = read_homes()[library]
+    found = list(importers(library))
+    assert found
+    for module in found:
+        assert any(f"{module}.".startswith(f"{home}.") for home in homes), f"{module} must not import {library}"
+
+
+def test_code_inside_programs_imports_the_standard_library_only() -> None:
+    inside = [module for module in MODULES if f"{module}.".startswith(f"{INSIDE}.")]
+    assert len(inside) > 1
+    for module in inside:
+        for name in imports_of(module):
+            allowed = name.split(".")[0] in {*STANDARD_LIBRARY, "onnxruntime"} or name.startswith(INSIDE)
+            assert allowed, f"{module} must not import {name}"
+
+
+def test_the_path_of_a_measurement_names_what_is_there() -> None:
+    """Each type of the second diagram is in the table, and each is a class of its module."""
+    _, arrows = read_diagrams()
+    types = dict(re.findall(r"^\| `(\w+)` \|.*\| `([\w/.]+)` \|$", ARCHITECTURE.read_text(), re.MULTILINE))
+    assert {name for arrow in arrows for name in arrow} == set(types)
+    for name, path in types.items():
+        module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
+        assert isinstance(getattr(module, name), type)
+
+
+@pytest.mark.parametrize("end", ["Outcome", "GateResult"])
+def test_a_measurement_passes_at_most_five_types(end: str) -> None:
+    _, arrows = read_diagrams()
+    paths = [["Block"]]
+    for path in paths:
+        paths += [[*path, target] for source, target in arrows if source == path[-1]]
+    (found,) = (path for path in paths if path[-1] == end)
+    assert len(found) == 5
+
+
+@pytest.mark.parametrize("statement", ["import ortune", "import ortune.cli", "import ortune.requests"])
 def test_importing_is_light(statement: str) -> None:
-    code = (
-        f"{statement}; import sys; "
-        "print([name for name in ('onnxruntime', 'optuna', 'onnx', 'numpy', 'scipy') if name in sys.modules])"
-    )
+    code = f"{statement}; import sys; print([name for name in {HEAVY} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -110,7 +214,7 @@ def test_help_is_light() -> None:
         "import sys; from ortune.cli import app\n"
         "try: app(['search', '--help'])\n"
         "except SystemExit: pass\n"
-        "print([name for name in ('onnxruntime', 'optuna', 'onnx', 'numpy', 'scipy') if name in sys.modules])"
+        f"print([name for name in {HEAVY} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().splitlines()[-1] == "[]"

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from ortune.console.gate import GateScreen, draw_finding, draw_interval
+from ortune.console.gate import GateDisplay, draw_finding, draw_interval
 from ortune.console.report import show_history
 from ortune.errors import RecordError, UsageError
 from ortune.gate.decision import judge_objective
@@ -24,7 +24,7 @@ from ortune.gate.reporters.messages import describe_allowed, describe_finding, d
 from ortune.gate.reporters.plot import choose_entries, draw_history
 from ortune.gate.results import Finding, GateResult
 from ortune.requests import GateReportOptions
-from tests.conftest import run_ortune
+from tests.conftest import TINY_CNN, run_ortune
 from tests.gate_results import ERROR, make_interval, make_result, make_results
 
 OLD_LINE = (
@@ -43,13 +43,13 @@ def without_findings() -> GateResult:
 def print_results(*results: Any, width: int) -> str:
     """Return what the console shows for gates: one in full, several with a line each."""
     console = Console(width=width, file=io.StringIO())
-    screen = GateScreen(console)
+    display = GateDisplay(console)
     if len(results) == 1:
-        screen.show(results[0])
+        display.show(results[0])
     else:
         for result in results:
-            screen.finish(result)
-        screen.show_all(results)
+            display.finish(result)
+        display.show_all(results)
     return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
 
@@ -275,3 +275,11 @@ def test_github_gets_annotations_and_a_summary(
     write_reports(make_results(), GateReportOptions())
     assert (tmp_path / "summary.md").read_text().startswith("### ortune gate")
     assert "::error" in capsys.readouterr().out
+
+
+def test_an_error_names_the_flag_in_reports_too(tmp_path: Path) -> None:
+    done = run_ortune("gate", TINY_CNN, TINY_CNN, "--max-slowdown", "p99=3%", "--junit", "j.xml", cwd=tmp_path)
+    assert done.returncode == 2
+    (suite,) = ElementTree.parse(tmp_path / "j.xml").getroot()
+    (error,) = suite.iter("error")
+    assert error.get("message") == "--max-slowdown p99=3%: p99 is not gated. Gated are p50. Add --also p99."

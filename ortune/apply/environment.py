@@ -29,10 +29,10 @@ def start() -> None:
 
 
 def _make_plan() -> dict[str, Any]:
-    from ortune.apply.install import plan_of
+    from ortune.apply.plan import plan_process
     from ortune.requests import ProgramRequest
 
     def warn(text: str) -> None:
         print(f"ortune: {text}", file=sys.stderr)  # noqa: T201
 
-    return plan_of(read_config_variable(), ProgramRequest(), warn)
+    return plan_process(read_config_variable(), ProgramRequest(), warn)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from ortune.apply.environment import CONFIG_VARIABLE, read_config_variable
 from ortune.apply.inside import finder
-from ortune.apply.messages import describe_mismatch, missing_variables
-from ortune.apply.plan import choose_records, environment_of, make_plan
+from ortune.apply.plan import plan_process
 from ortune.errors import UsageError
 from ortune.options import make_request
 from ortune.requests import ProgramRequest
@@ -77,7 +75,7 @@ def install(
             "sessions": sessions,
         },
     )
-    plan = plan_of(paths, options, lambda text: warnings.warn(text, stacklevel=4))
+    plan = plan_process(paths, options, lambda text: warnings.warn(text, stacklevel=4))
     if finder.activate(lambda: plan):
         return
     if not finder.from_environment:
@@ -87,23 +85,3 @@ def install(
     # A program that installs records can also run under `ortune apply` or ORTUNE_CONFIG.
     if paths != read_config_variable():
         warnings.warn("this process already uses the records of its environment; these are not installed", stacklevel=2)
-
-
-def plan_of(paths: Sequence[str | Path], options: ProgramRequest, warn: Callable[[str], None]) -> dict[str, Any]:
-    """Return the plan for a process that is already running.
-
-    Args:
-        paths: Records or bundles.
-        options: How they are used.
-        warn: Called with each warning.
-
-    Raises:
-        OrtuneError: The records cannot be read, or contradict each other.
-    """
-    choices = choose_records(paths, options)
-    for choice in choices:
-        if not choice.applies:
-            warn(describe_mismatch(choice))
-    if missing := missing_variables(environment_of(choices)):
-        warn(missing)
-    return make_plan(choices, options, "ortune.install(..., explain=True) shows why")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from ortune.apply.messages import describe_mismatch, missing_variables
 from ortune.errors import RecordError, UsageError
 from ortune.record.select import Choice, Wanted, read_sourced, select_per_model
 from ortune.requests import ProgramRequest
@@ -87,3 +88,23 @@ def encode_plan(plan: dict[str, Any]) -> str:
             "There are too many records for one program.", "Pass only those for the models that it loads."
         )
     return text
+
+
+def plan_process(paths: Sequence[str | Path], options: ProgramRequest, warn: Callable[[str], None]) -> dict[str, Any]:
+    """Return the plan for a process that is already running.
+
+    Args:
+        paths: Records or bundles.
+        options: How they are used.
+        warn: Called with each warning.
+
+    Raises:
+        OrtuneError: The records cannot be read, or contradict each other.
+    """
+    choices = choose_records(paths, options)
+    for choice in choices:
+        if not choice.applies:
+            warn(describe_mismatch(choice))
+    if missing := missing_variables(environment_of(choices)):
+        warn(missing)
+    return make_plan(choices, options, "ortune.install(..., explain=True) shows why")

@@ -11,7 +11,7 @@ import typer
 
 from ortune.cli.command import Values, command
 from ortune.cli.output import encode_json
-from ortune.errors import ExitCode, OrtuneError, UsageError
+from ortune.errors import ExitCode, OrtuneError, UsageError, spell_as_flag
 from ortune.options import make_request
 from ortune.requests import GateFileOptions, GateReportOptions, GateRequest
 
@@ -43,7 +43,8 @@ def gate(values: Values, source: GateFileOptions, reports: GateReportOptions) ->
     except BaseException as error:
         # CI gets a report in this case too, also of the gates that were done before.
         if isinstance(error, OrtuneError):
-            done.append(GateError(name=requests[0].name, message=error.message, hint=error.hint))
+            message, hint = error.render(spell_as_flag)
+            done.append(GateError(name=requests[0].name, message=message, hint=hint))
         if done:
             write_reports(judge_together(done), reports)
         raise
@@ -85,28 +86,28 @@ def run(
     Raises:
         OrtuneError: The only gate could not be measured.
     """
-    from ortune.console.gate import GateScreen
+    from ortune.console.gate import GateDisplay
     from ortune.console.widgets import make_console
     from ortune.gate.prepare import make_gate, prepare_gate
     from ortune.gate.run import run_gate, run_gates
 
     to_stderr = reports.json or "-" in (reports.junit, reports.markdown)
-    screen = GateScreen(make_console(stderr=to_stderr), quiet=reports.quiet)
+    display = GateDisplay(make_console(stderr=to_stderr), quiet=reports.quiet)
     if len(requests) == 1:
         gate = make_gate(requests[0])
         setup = prepare_gate(gate)
-        with screen.watch(gate, setup.feed) as observe:
+        with display.watch(gate, setup.feed) as observe:
             result = run_gate(gate, observe, setup=setup)
-        screen.show(result)
+        display.show(result)
         return (result,)
 
     def finished(result: GateResult | GateError) -> None:
         done.append(result)
-        screen.finish(result)
+        display.finish(result)
 
-    with screen:
-        results = run_gates(requests, lambda number: screen.observer(requests[number].name), finished)
-    screen.show_all(results)
+    with display:
+        results = run_gates(requests, lambda number: display.observer(requests[number].name), finished)
+    display.show_all(results)
     return results
 
 

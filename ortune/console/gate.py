@@ -25,13 +25,13 @@ STYLES = {"pass": "green", "fail": "red", "inconclusive": "yellow", "error": "re
 """Color of each decision."""
 
 DRAWN_WIDTH = 21
-"""Characters of a drawn interval; odd, so that no difference is in the middle."""
+"""Characters of a drawn interval. The number is odd, so that the middle is no difference."""
 
 DRAWN_SPAN = 3.0
 """Largest slowdown that is drawn, as a multiple of the allowed one."""
 
 WIDE = 78
-"""Columns of the console from which on intervals are drawn, and base and head are rows of the table."""
+"""Minimum number of columns to draw intervals, and to show base and head as rows of the table."""
 
 FIGURES_SHOWN = {
     "p50": "p50",
@@ -44,7 +44,7 @@ FIGURES_SHOWN = {
 """Figures of the table, by its titles."""
 
 
-class GateScreen:
+class GateDisplay:
     """Shows gates while they run and when they end. Nothing is drawn while a block is measured.
 
     Args:

@@ -26,7 +26,7 @@ LIVE_INTERVAL_S = 0.1
 """Time between two updates of a terminal."""
 
 WIDE = 60
-"""Columns from which on the bar and the remaining time are shown."""
+"""Minimum number of columns to show a bar and the remaining time."""
 
 STAGE_WIDTH = len("confirmation")
 

@@ -13,7 +13,7 @@ from ortune.gate.reporters.history import HistoryEntry
 from ortune.gate.reporters.messages import describe_cost, describe_interval
 
 WIDE = 100
-"""Columns from which on the table has a column for the name of head."""
+"""Minimum number of columns to show how head was named."""
 
 
 def show_history(console: Console, entries: Sequence[HistoryEntry], output: str | None) -> None:

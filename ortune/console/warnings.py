@@ -9,14 +9,14 @@ from ortune.errors import spell_as_flag
 from ortune.knobs import Config
 
 NOTABLE_SHARE = 0.1
-"""Share of disturbed blocks from which on a warning is given."""
+"""Minimum share of disturbed blocks for a warning."""
 
 NOTABLE_DRIFT = 1.25
-"""Ratio of two stages' speedups that noise and the selection of the best candidate do not explain."""
+"""Minimum ratio of the speedups of two stages for a warning: noise and the selection of the best do not explain it."""
 
 
 def warn_guessed_dimensions(guessed: Mapping[str, Sequence[str]]) -> str:
-    """Return that the model leaves dimensions open.
+    """Warn that the model leaves dimensions open.
 
     Args:
         guessed: Assumed sizes, such as `batch=1`, by the name of the input.
@@ -30,17 +30,17 @@ def warn_guessed_dimensions(guessed: Mapping[str, Sequence[str]]) -> str:
 
 
 def warn_default_pool(fault: str) -> str:
-    """Return that ONNX Runtime's default thread pool does not suit the host."""
+    """Warn that ONNX Runtime's default thread pool does not suit the host."""
     return f"ONNX Runtime's default thread pool does not suit this host: {fault}."
 
 
 def warn_provider(name: str, fault: str) -> str:
-    """Return that an execution provider is not available."""
+    """Warn that an execution provider is not available."""
     return f"{name} is not used: {fault}."
 
 
 def warn_busy_host(stage: str = "the measurement") -> str:
-    """Return that most blocks were measured while other processes used the CPUs."""
+    """Warn that most blocks were measured while other processes used the CPUs."""
     return (
         f"Other processes used the CPUs during most of {stage}, so the result holds for a busy host. "
         "If the model will run on a quiet host, measure on one."
@@ -48,7 +48,7 @@ def warn_busy_host(stage: str = "the measurement") -> str:
 
 
 def warn_contended_blocks(n_contended: int, n_blocks: int, *, excluded: bool) -> str:
-    """Return that some blocks were measured while other processes used the CPUs.
+    """Warn that some blocks were measured while other processes used the CPUs.
 
     Args:
         n_contended: Number of such blocks.
@@ -60,12 +60,12 @@ def warn_contended_blocks(n_contended: int, n_blocks: int, *, excluded: bool) ->
 
 
 def warn_slow_gpu(n_slowed: int, n_blocks: int) -> str:
-    """Return that the GPU throttled."""
+    """Warn that the GPU throttled."""
     return f"The GPU ran below its normal clock, due to heat or power, in {n_slowed} of {n_blocks} blocks."
 
 
 def warn_disagreement(drift: float) -> str:
-    """Return that racing and confirmation found different speedups.
+    """Warn that racing and confirmation found different speedups.
 
     Args:
         drift: Speedup in racing divided by speedup in confirmation.
@@ -77,7 +77,7 @@ def warn_disagreement(drift: float) -> str:
 
 
 def warn_few_calls(objective: str, n_needed: int, n_calls: int) -> str:
-    """Return that a percentile rests on too few calls."""
+    """Warn that a percentile rests on too few calls."""
     return (
         f"{objective} needs {n_needed} calls of each config, but only {n_calls} were measured. "
         f"Increase {spell_as_flag('budget')} or choose a lower percentile."
@@ -85,7 +85,7 @@ def warn_few_calls(objective: str, n_needed: int, n_calls: int) -> str:
 
 
 def warn_overload(name: str, capacity_per_s: float, rate_per_s: float) -> str:
-    """Return that a config cannot serve the requests that arrive."""
+    """Warn that a config cannot serve the requests that arrive."""
     return (
         f"{name} is overloaded: it can serve {format_number(capacity_per_s)} of "
         f"{format_number(rate_per_s)} requests per second. "
@@ -94,12 +94,12 @@ def warn_overload(name: str, capacity_per_s: float, rate_per_s: float) -> str:
 
 
 def warn_unstable_outputs() -> str:
-    """Return that the values of outputs could not be compared."""
+    """Warn that the values of outputs could not be compared."""
     return "The model's outputs differ from run to run, so only their types and shapes were compared."
 
 
 def warn_failures(n_failed: int, n_tried: int, kinds: Iterable[str], trials: str = "") -> str:
-    """Return that candidates failed.
+    """Warn that candidates failed.
 
     Args:
         n_failed: Number of candidates that failed.
@@ -113,17 +113,17 @@ def warn_failures(n_failed: int, n_tried: int, kinds: Iterable[str], trials: str
 
 
 def warn_other_data(origins: Sequence[str]) -> str:
-    """Return that a record was made with data of the user's."""
+    """Warn that a record was made with the user's own data."""
     return f"The record was made with data {', '.join(origins)}. To use the same data, pass {spell_as_flag('inputs')}."
 
 
 def warn_no_background_load(command: str) -> str:
-    """Return that a record was made with a background load that does not run now."""
+    """Warn that a record was made with a background load that does not run now."""
     return f"The record was made with the background load `{command}`. To run it here, pass {spell_as_flag('beside')}."
 
 
 def warn_mismatch(what: str, recorded: str, here: str) -> str:
-    """Return that this host or runtime differs from where a record was made.
+    """Warn that this host or runtime differs from where a record was made.
 
     Args:
         what: What differs, such as `physical cores`.
@@ -134,7 +134,7 @@ def warn_mismatch(what: str, recorded: str, here: str) -> str:
 
 
 def warn_broken_line(path: str, number: int) -> str:
-    """Return that a line of a history cannot be read."""
+    """Warn that a line of a history cannot be read."""
     return f"{path}, line {number} is not an entry of a history and is skipped."
 
 
@@ -156,7 +156,7 @@ def warn_requirements(config: Config) -> tuple[str, ...]:
 
 
 def warn_other_nodes(provider: str, nodes: dict[str, int]) -> str:
-    """Return that nodes run on another execution provider than the config's.
+    """Warn that some nodes do not run on the execution provider of the config.
 
     Args:
         provider: Name of the config's execution provider.
@@ -168,7 +168,7 @@ def warn_other_nodes(provider: str, nodes: dict[str, int]) -> str:
 
 
 def warn_approximate(max_error: float | None) -> str:
-    """Return that a config changes outputs.
+    """Warn that a config changes outputs.
 
     Args:
         max_error: Largest difference seen, as a share of the output's largest value; None if not known.

@@ -1,0 +1,149 @@
+"""Paired runs: the order of launches and rounds, failures, regimes, and how a comparison is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_info
+
+from ortune.compare.block_plan import RunPlan
+from ortune.compare.block_runner import BlockRunner
+from ortune.compare.open import open_comparison, prepare_comparison, start_comparison
+from ortune.compare.paired_run import Order, PairedRun, Side, alternate, shuffle
+from ortune.errors import MeasureError
+from ortune.knobs import DEFAULT, Config
+from ortune.worker import BlockPlan, Failure, LiveCandidate
+from ortune.workload import Goal, InputOptions, Load
+from tests.conftest import TINY_CNN
+from tests.simulation import SimulatedExecutor
+
+ONE_THREAD = Config(session_options={"intra_op_num_threads": 1})
+TWO_THREADS = Config(session_options={"intra_op_num_threads": 2})
+
+BLOCK = BlockPlan(duration_ns=50_000_000, lead_in_ns=5_000_000, min_calls=2, deadline_s=60)
+BROKEN = Failure(kind="out_of_memory", stage="load", message="bad_alloc")
+
+
+def make_sides(*configs: Config, is_required: bool = False) -> list[Side]:
+    return [
+        Side(name=f"side {position}", config=config, is_required=is_required) for position, config in enumerate(configs)
+    ]
+
+
+def measure(
+    executor: SimulatedExecutor,
+    sides: Sequence[Side],
+    *,
+    launches: int = 3,
+    rounds: int = 4,
+    order: Order = shuffle,
+    executors: Sequence[SimulatedExecutor] | None = None,
+) -> PairedRun:
+    run = PairedRun(sides, Load(), executors=executors)
+    runner = BlockRunner(executor, np.random.default_rng(0))
+    run.measure(runner, RunPlan(block=BLOCK, launches=launches, rounds=rounds), end_s=1e9, order=order)
+    assert not executor.live, "candidates are still live"
+    return run
+
+
+def orders_of(run: PairedRun) -> list[list[list[int]]]:
+    """Return the order of each round, by launch."""
+    return [[list(each.blocks) for each in launch] for launch in run.launches]
+
+
+def test_each_side_is_the_first_to_start_in_turn() -> None:
+    executor = SimulatedExecutor(lambda config: 1e6)
+    measure(executor, make_sides(DEFAULT, ONE_THREAD, TWO_THREADS))
+    first, second, third = (executor.launched[start : start + 3] for start in (0, 3, 6))
+    assert first == [DEFAULT, ONE_THREAD, TWO_THREADS]
+    assert second == [ONE_THREAD, TWO_THREADS, DEFAULT]
+    assert third == [TWO_THREADS, DEFAULT, ONE_THREAD]
+
+
+def test_every_second_round_has_the_reverse_order() -> None:
+    run = measure(SimulatedExecutor(lambda config: 1e6), make_sides(DEFAULT, ONE_THREAD, TWO_THREADS), rounds=6)
+    for orders in orders_of(run):
+        assert orders[1::2] == [order[::-1] for order in orders[::2]]
+    assert len({tuple(order) for orders in orders_of(run) for order in orders[::2]}) > 2
+
+
+def test_a_fixed_order_alternates_between_launches() -> None:
+    run = measure(SimulatedExecutor(lambda config: 1e6), make_sides(DEFAULT, ONE_THREAD, TWO_THREADS), order=alternate)
+    down, up = [2, 1, 0], [0, 1, 2]
+    assert orders_of(run) == [[down, up, down, up], [up, down, up, down], [down, up, down, up]]
+
+
+def test_each_side_is_launched_by_its_executor() -> None:
+    base, head = (SimulatedExecutor(lambda config: 1e6) for _ in range(2))
+    measure(base, make_sides(DEFAULT, ONE_THREAD, DEFAULT), launches=1, executors=(base, head, base))
+    assert base.launched == [DEFAULT, DEFAULT]
+    assert head.launched == [ONE_THREAD]
+
+
+def test_a_side_that_fails_is_dropped() -> None:
+    executor = SimulatedExecutor(lambda config: 1e6, dies_when_measured=[ONE_THREAD])
+    run = measure(executor, make_sides(DEFAULT, ONE_THREAD, TWO_THREADS))
+    assert list(run.failures) == [1]
+    assert run.n_rounds == 12
+    assert executor.launched.count(ONE_THREAD) == 1
+
+
+def test_it_ends_when_only_the_baseline_is_left() -> None:
+    executor = SimulatedExecutor(lambda config: 1e6, fails_to_launch=lambda c: BROKEN if c == ONE_THREAD else None)
+    run = measure(executor, make_sides(DEFAULT, ONE_THREAD))
+    assert run.failures == {1: BROKEN}
+    assert run.n_rounds == 1
+
+
+@pytest.mark.parametrize(("failing", "name"), [(DEFAULT, "Side 0"), (ONE_THREAD, "Side 1")])
+def test_a_required_side_that_fails_is_an_error(failing: Config, name: str) -> None:
+    executor = SimulatedExecutor(lambda config: 1e6, dies_when_measured=[failing])
+    with pytest.raises(MeasureError, match=f"{name} worked at first and then failed"):
+        measure(executor, make_sides(DEFAULT, ONE_THREAD, is_required=True))
+    assert not executor.live
+
+
+def test_quiet_and_contended_rounds_are_not_mixed() -> None:
+    run = measure(SimulatedExecutor(lambda config: 1e6, contended_share=0.4), make_sides(DEFAULT, ONE_THREAD), rounds=8)
+    n_quiet = sum(not each.contended for launch in run.launches for each in launch)
+    assert 12 <= n_quiet < 24
+    selected = run.in_one_regime()
+    assert not selected.contended
+    assert selected.n_rounds == n_quiet
+    assert not any(each.contended for launch in selected.launches for each in launch)
+    assert run.n_rounds == 24
+
+
+def test_on_a_busy_host_contended_rounds_count() -> None:
+    run = measure(SimulatedExecutor(lambda config: 1e6, contended_share=1.0), make_sides(DEFAULT, ONE_THREAD))
+    assert run.in_one_regime().contended
+    assert run.in_one_regime().n_rounds == run.n_rounds
+
+
+def test_sides_that_do_not_fit_into_memory_are_rejected() -> None:
+    """The limit is 80 % of the free memory."""
+
+    def first(executor: SimulatedExecutor) -> LiveCandidate:
+        (live,) = executor.launch([DEFAULT], deadline_s=1)
+        assert not isinstance(live, Failure)
+        return live
+
+    executor = SimulatedExecutor(lambda config: 1e6, peak_bytes=lambda config: 1e9)
+    start_comparison(executor, first(executor), Goal(), n_sides=4, free_bytes=5_000_000_000)
+    with pytest.raises(MeasureError, match=r"5 sessions of this model need 5\.0 GB of memory, and at most 4\.0 GB"):
+        start_comparison(executor, first(executor), Goal(), n_sides=5, free_bytes=5_000_000_000)
+    assert not executor.live
+
+
+@pytest.mark.usefixtures("no_workers_left")
+def test_an_open_comparison_has_a_measured_baseline_and_one_blas_thread() -> None:
+    setup = prepare_comparison(str(TINY_CNN), Goal(), InputOptions())
+    np.ones((2, 2)) @ np.ones((2, 2))
+    with open_comparison(msgspec.structs.replace(setup, base=ONE_THREAD)) as opened:
+        assert {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"} <= {1}
+        assert opened.calibration.pace.call_ns > 0
+        assert opened.runtime.onnxruntime
+        assert opened.deterministic
