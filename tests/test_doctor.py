@@ -651,7 +651,7 @@ def test_output_and_exit_codes(clean: Path, tmp_path: Path) -> None:
         (["text.onnx"], "not an ONNX model"),
         ([TINY_CNN, "--provider", "nonsense"], "no such provider"),
         ([TINY_CNN, "--dim", "batch=2"], "no dimension"),
-        ([TINY_CNN, "--shape", "image"], "not an input's name"),
+        ([TINY_CNN, "--shape", "image"], "is not an input and a shape"),
     ],
 )
 def test_invalid_input_is_reported(tmp_path: Path, arguments: list[object], message: str) -> None:
