@@ -31,7 +31,7 @@ _HOMES = {
         "RecordError",
         "UsageError",
     ),
-    "ortune.gate.results": ("GateResult", "InterimResult"),
+    "ortune.gates.results": ("GateResult", "InterimResult"),
     "ortune.knobs.config": ("Config",),
     "ortune.knobs.knob": ("Value",),
     "ortune.record.files": ("read_record",),

@@ -20,8 +20,8 @@ from ortune.errors import ModelError as ModelError
 from ortune.errors import OrtuneError as OrtuneError
 from ortune.errors import RecordError as RecordError
 from ortune.errors import UsageError as UsageError
-from ortune.gate.results import GateResult as GateResult
-from ortune.gate.results import InterimResult as InterimResult
+from ortune.gates.results import GateResult as GateResult
+from ortune.gates.results import InterimResult as InterimResult
 from ortune.knobs.config import Config as Config
 from ortune.knobs.knob import Value as Value
 from ortune.record.files import read_record as read_record

@@ -20,7 +20,7 @@ from ortune.requests import BenchRequest, GateRequest, SearchRequest, VerifyRequ
 if TYPE_CHECKING:
     from ortune.apply.verify import Verification
     from ortune.compare.bench import BenchResult
-    from ortune.gate.results import GateResult, InterimResult
+    from ortune.gates.results import GateResult, InterimResult
     from ortune.record.schema import Record
     from ortune.tuning.outcome import Progress
 
@@ -196,8 +196,8 @@ def gate(
         >>> result.decision in ("pass", "fail", "inconclusive")
         True
     """
-    from ortune.gate.prepare import make_gate
-    from ortune.gate.run import run_gate
+    from ortune.gates.prepare import make_gate
+    from ortune.gates.run import run_gate
 
     request = make_request(GateRequest, {"base": base, "head": head, **options})
     return run_gate(make_gate(request), progress or ignore)

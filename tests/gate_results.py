@@ -8,7 +8,7 @@ import msgspec
 
 from ortune.compare.comparison import Noise
 from ortune.compare.interval import Interval
-from ortune.gate.results import Blocks, Decision, Finding, GateError, GateResult, SideResult
+from ortune.gates.results import Blocks, Decision, Finding, GateError, GateResult, SideResult
 from ortune.host import HostClass, read_host
 from ortune.knobs import Config
 from tests.conftest import TINY_CNN

@@ -18,12 +18,12 @@ from onnx import TensorProto, helper
 from benchmarks.gate_power import SLOW_WORKER
 from ortune.cli.gate import check_outputs, write_reports
 from ortune.errors import InputsError, MeasureError, ModelError, RecordError, UsageError
-from ortune.gate.file import read_gates
-from ortune.gate.prepare import make_gate, parse_slowdowns
-from ortune.gate.reporters.history import read_history
-from ortune.gate.results import Gate, GateResult, GateSide, InterimResult
-from ortune.gate.run import exit_decision, judge_together, run_gate
-from ortune.gate.sides import check_python, read_side
+from ortune.gates.file import read_gates
+from ortune.gates.prepare import make_gate, parse_slowdowns
+from ortune.gates.reporters.history import read_history
+from ortune.gates.results import Gate, GateResult, GateSide, InterimResult
+from ortune.gates.run import exit_decision, judge_together, run_gate
+from ortune.gates.sides import check_python, read_side
 from ortune.knobs import DEFAULT, Config
 from ortune.options import make_request
 from ortune.requests import GateReportOptions, GateRequest
@@ -349,7 +349,7 @@ class TestFile:
         }
 
     def test_pyproject(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        text = '[project]\nname = "x"\n[tool.ortune.gate.a]\nbase = "a"\n'
+        text = '[project]\nname = "x"\n[tool.ortune.gates.a]\nbase = "a"\n'
         expected = GateRequest(name="a", base="a")
         assert self.read(text, tmp_path, "pyproject.toml") == {"a": expected}
         monkeypatch.chdir(tmp_path)

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.gate_power import gate_by_replay, landscapes
 from ortune.compare.block_plan import RunPlan
 from ortune.compare.block_runner import BlockRunner
-from ortune.gate.decision import (
+from ortune.gates.decision import (
     combine_decisions,
     compute_p_value,
     holm,
@@ -20,8 +20,8 @@ from ortune.gate.decision import (
     judge_objective,
     strict_confidence,
 )
-from ortune.gate.results import Decision, Finding, InterimResult, Observe
-from ortune.gate.sequential_test import SequentialTest, count_pairs, decide, explain_indecision, run_test
+from ortune.gates.results import Decision, Finding, InterimResult, Observe
+from ortune.gates.sequential_test import SequentialTest, count_pairs, decide, explain_indecision, run_test
 from ortune.knobs import Config
 from ortune.worker import BlockPlan
 from ortune.workload import Goal, Load, Objective, make_goal, make_load

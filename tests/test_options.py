@@ -15,7 +15,7 @@ import ortune
 from docs.generate import describe_interface, describe_options
 from ortune.cli import app
 from ortune.errors import UsageError, spell_as_flag, spell_in_python, spell_in_toml
-from ortune.gate.file import read_gates
+from ortune.gates.file import read_gates
 from ortune.options import (
     DeclaredOption,
     make_request,

@@ -2,29 +2,91 @@
 
 from __future__ import annotations
 
+import importlib.util
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
 import pytest
 
 import ortune
+from ortune.host import HostClass, read_host
+from ortune.knobs import Config
+from ortune.record.files import encode_record
+from ortune.workload import Load
+from tests.conftest import TINY_CNN
+from tests.records import make_record
+
+PUBLIC = """
+BackgroundLoadError BenchResult Config Evidence GateResult Goal HostError InputsError InterimResult Limit Load
+MeasureError ModelError Objective OrtuneError Progress Record RecordError Speedup Summary Tolerance UsageError Value
+Verdict Verification Workload __version__ bench create_session gate install read_record run_options search
+session_options verify
+"""
 
 
 def test_public_names_are_frozen() -> None:
-    assert sorted(ortune.__all__) == [
-        "HostError",
-        "InputsError",
-        "MeasureError",
-        "ModelError",
-        "OrtuneError",
-        "Record",
-        "RecordError",
-        "UsageError",
-        "__version__",
-        "create_session",
-        "install",
-        "read_record",
-        "run_options",
-        "search",
-        "session_options",
-    ]
+    """The README and the documentation promise these names, so a change must be made here too."""
+    assert set(ortune.__all__) == set(PUBLIC.split())
+    assert {name for name in vars(ortune) if not name.startswith("_")} <= set(PUBLIC.split()) | SUBMODULES
+
+
+SUBMODULES = {path.stem for path in Path(ortune.__file__).parent.iterdir()} | {"annotations", "Any"}
+"""What imports put into the package."""
+
+FUNCTIONS = ("search", "bench", "verify", "gate", "create_session", "session_options", "run_options", "install")
+
+
+def test_functions_stay_functions() -> None:
+    """No module has the name of a public function, which would take its place when it is imported."""
+    for name in FUNCTIONS:
+        assert importlib.util.find_spec(f"ortune.{name}") is None
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the model and the record that examples use."""
+    folder = tmp_path_factory.mktemp("examples")
+    (folder / "model.onnx").write_bytes(TINY_CNN.read_bytes())
+    record = make_record(TINY_CNN, Config(session_options={"intra_op_num_threads": 1}))
+    load = msgspec.structs.replace(record.workload, load=Load(), objectives=("p50",), limits=())
+    evidence = msgspec.structs.replace(record.evidence, objective="p50", limits=(), baseline_limits=())
+    record = msgspec.structs.replace(
+        record, workload=load, evidence=evidence, host=HostClass.of(read_host()), config=record.config
+    )
+    (folder / "tuned.json").write_bytes(encode_record(record))
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", (*FUNCTIONS, "read_record"))
+def test_examples_run(name: str, folder: Path) -> None:
+    """Each in a process of its own: some change the process."""
+    code = (
+        "import doctest, ortune, sys\n"
+        f"function = ortune.{name}\n"
+        "tests = doctest.DocTestFinder(recurse=False).find(function, 'example', globs={}, module=False)\n"
+        "assert tests and tests[0].examples, 'there is no example'\n"
+        "results = doctest.DocTestRunner().run(tests[0])\n"
+        "sys.exit(results.failed)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False, timeout=150
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_documentation_describes_every_parameter(name: str) -> None:
+    function = getattr(ortune, name)
+    document = inspect.getdoc(function) or ""
+    for section in ("Args:", "Raises:", "Example:"):
+        assert f"\n{section}\n" in document
+    for parameter in inspect.signature(function).parameters:
+        assert re.search(rf"^    {parameter}: \S", document, re.MULTILINE), parameter
 
 
 @pytest.mark.parametrize("name", ortune.__all__)

@@ -15,14 +15,14 @@ from rich.console import Console
 from ortune.console.gate import GateDisplay, draw_finding, draw_interval
 from ortune.console.report import show_history
 from ortune.errors import RecordError, UsageError
-from ortune.gate.decision import judge_objective
-from ortune.gate.reporters.github import render_annotations
-from ortune.gate.reporters.history import HistoryEntry, append_history, make_entry, read_history
-from ortune.gate.reporters.junit import render_junit
-from ortune.gate.reporters.markdown import render_markdown
-from ortune.gate.reporters.messages import describe_allowed, describe_finding, describe_interval, percent
-from ortune.gate.reporters.plot import choose_entries, draw_history
-from ortune.gate.results import Finding, GateResult
+from ortune.gates.decision import judge_objective
+from ortune.gates.reporters.github import render_annotations
+from ortune.gates.reporters.history import HistoryEntry, append_history, make_entry, read_history
+from ortune.gates.reporters.junit import render_junit
+from ortune.gates.reporters.markdown import render_markdown
+from ortune.gates.reporters.messages import describe_allowed, describe_finding, describe_interval, percent
+from ortune.gates.reporters.plot import choose_entries, draw_history
+from ortune.gates.results import Finding, GateResult
 from ortune.requests import GateReportOptions
 from tests.conftest import TINY_CNN, run_ortune
 from tests.gate_results import ERROR, make_interval, make_result, make_results

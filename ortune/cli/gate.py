@@ -18,7 +18,7 @@ from ortune.requests import GateFileOptions, GateReportOptions, GateRequest
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ortune.gate.results import GateError, GateResult
+    from ortune.gates.results import GateError, GateResult
 
     Results = Sequence[GateResult | GateError]
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 @command(GateRequest, GateFileOptions, GateReportOptions, optional=frozenset({"base"}))
 def gate(values: Values, source: GateFileOptions, reports: GateReportOptions) -> None:
     """Measure BASE and HEAD side by side until it is decided whether HEAD is slower."""
-    from ortune.gate.file import read_gates
-    from ortune.gate.results import GateError
-    from ortune.gate.run import judge_together
+    from ortune.gates.file import read_gates
+    from ortune.gates.results import GateError
+    from ortune.gates.run import judge_together
 
     check_outputs(reports)
     from_file = source.all or source.only or source.file
@@ -58,8 +58,8 @@ def check_outputs(reports: GateReportOptions) -> None:
     Raises:
         UsageError: One cannot.
     """
-    from ortune.gate.reporters.history import is_history
-    from ortune.gate.reporters.markdown import TITLE
+    from ortune.gates.reporters.history import is_history
+    from ortune.gates.reporters.markdown import TITLE
     from ortune.record.files import check_writable
 
     ours: dict[str, Callable[[bytes], bool]] = {
@@ -88,8 +88,8 @@ def run(
     """
     from ortune.console.gate import GateDisplay
     from ortune.console.widgets import make_console
-    from ortune.gate.prepare import make_gate, prepare_gate
-    from ortune.gate.run import run_gate, run_gates
+    from ortune.gates.prepare import make_gate, prepare_gate
+    from ortune.gates.run import run_gate, run_gates
 
     to_stderr = reports.json or "-" in (reports.junit, reports.markdown)
     display = GateDisplay(make_console(stderr=to_stderr), quiet=reports.quiet)
@@ -113,10 +113,10 @@ def run(
 
 def write_reports(results: Results, reports: GateReportOptions) -> None:
     """Write the reports for other programs."""
-    from ortune.gate.reporters.markdown import render_markdown
+    from ortune.gates.reporters.markdown import render_markdown
 
     if reports.junit is not None:
-        from ortune.gate.reporters.junit import render_junit
+        from ortune.gates.reporters.junit import render_junit
 
         write(reports.junit, render_junit(results, inconclusive_fails=reports.inconclusive == "fail"))
     if reports.json:
@@ -131,13 +131,13 @@ def write_reports(results: Results, reports: GateReportOptions) -> None:
         except OSError as error:
             sys.stderr.write(f"ortune: cannot write $GITHUB_STEP_SUMMARY ({summary}): {error.strerror}\n")
     if os.environ.get("GITHUB_ACTIONS") == "true":
-        from ortune.gate.reporters.github import render_annotations
+        from ortune.gates.reporters.github import render_annotations
 
         # GitHub reads annotations from both streams.
         is_taken = reports.json or "-" in (reports.junit, reports.markdown)
         (sys.stderr if is_taken else sys.stdout).write(render_annotations(results))
     if reports.history is not None:
-        from ortune.gate.reporters.history import append_history
+        from ortune.gates.reporters.history import append_history
 
         append_history(Path(reports.history), results)
 
@@ -154,7 +154,7 @@ def write(path: str, content: bytes) -> None:
 
 def exit_with_decision(results: Results, inconclusive: str) -> None:
     """Exit with the code of the joint decision."""
-    from ortune.gate.run import exit_decision
+    from ortune.gates.run import exit_decision
 
     codes = {"pass": ExitCode.DONE, "fail": ExitCode.FAILED, "error": ExitCode.ERROR}
     codes["inconclusive"] = {"pass": ExitCode.DONE, "fail": ExitCode.FAILED}.get(inconclusive, ExitCode.INCONCLUSIVE)

@@ -14,8 +14,8 @@ def report(values: Values) -> None:
     """Show the results of gates over time, and plot them."""
     from ortune.console.warnings import warn_broken_line
     from ortune.console.widgets import make_console, show_warning
-    from ortune.gate.reporters.history import read_history
-    from ortune.gate.reporters.plot import choose_entries, draw_history
+    from ortune.gates.reporters.history import read_history
+    from ortune.gates.reporters.plot import choose_entries, draw_history
 
     request = make_request(ReportRequest, values, "cli")
     found, broken = read_history(Path("/dev/stdin" if request.history == "-" else request.history))

@@ -16,8 +16,8 @@ from rich.text import Text
 from ortune.compare.interval import Interval
 from ortune.console.header import add_inputs, add_load, show_guesses
 from ortune.console.widgets import LIMIT_STATES, find_figure, format_count, format_figure, make_grid, make_table
-from ortune.gate.reporters.messages import describe_allowed, describe_cost, describe_finding, describe_interval
-from ortune.gate.results import Finding, Gate, GateError, GateResult, InterimResult, Observe
+from ortune.gates.reporters.messages import describe_allowed, describe_cost, describe_finding, describe_interval
+from ortune.gates.results import Finding, Gate, GateError, GateResult, InterimResult, Observe
 from ortune.knobs import describe
 from ortune.workload import Feed
 

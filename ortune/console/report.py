@@ -9,8 +9,8 @@ from rich.markup import escape
 
 from ortune.console.gate import STYLES
 from ortune.console.widgets import make_table, show_note
-from ortune.gate.reporters.history import HistoryEntry
-from ortune.gate.reporters.messages import describe_cost, describe_interval
+from ortune.gates.reporters.history import HistoryEntry
+from ortune.gates.reporters.messages import describe_cost, describe_interval
 
 WIDE = 100
 """Minimum number of columns to show how head was named."""

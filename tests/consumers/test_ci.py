@@ -41,7 +41,7 @@ def test_junit(inconclusive_fails: bool, tmp_path: Path) -> None:
     need("xmlschema")
     import xmlschema
 
-    from ortune.gate.reporters.junit import render_junit
+    from ortune.gates.reporters.junit import render_junit
 
     path = consumers() / "junit-10.xsd"
     if not path.is_file():

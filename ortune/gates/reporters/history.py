@@ -10,7 +10,7 @@ import msgspec
 
 from ortune.compare.interval import Interval
 from ortune.errors import RecordError, UsageError
-from ortune.gate.results import GateError, GateResult
+from ortune.gates.results import GateError, GateResult
 
 HINT = "Such files are written by ortune gate with {history=FILE}."
 

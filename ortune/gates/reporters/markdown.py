@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ortune.gate.reporters.messages import (
+from ortune.gates.reporters.messages import (
     SIGNS,
     describe_cost,
     describe_interval,
     describe_sides,
     percent,
 )
-from ortune.gate.results import GateError, GateResult
+from ortune.gates.results import GateError, GateResult
 
 TITLE = "### ortune gate"
 

@@ -13,7 +13,7 @@ from ortune.compare.evaluate import check_limit, compute_costs, compute_utilizat
 from ortune.compare.figures import required_calls, to_cost
 from ortune.compare.limits import kept_all, name_limits
 from ortune.compare.paired_run import PairedRun, Side, alternate
-from ortune.gate.decision import (
+from ortune.gates.decision import (
     GATE_CONFIDENCE,
     MAX_PAIRS,
     MIN_LAUNCHES,
@@ -23,8 +23,8 @@ from ortune.gate.decision import (
     is_biased,
     judge_objective,
 )
-from ortune.gate.reporters.messages import describe_failure, percent
-from ortune.gate.results import Blocks, Decision, InterimResult, Observe
+from ortune.gates.reporters.messages import describe_failure, percent
+from ortune.gates.results import Blocks, Decision, InterimResult, Observe
 from ortune.knobs import Config
 from ortune.worker import Executor
 from ortune.workload import Goal, Objective

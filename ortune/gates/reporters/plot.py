@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ortune.errors import UsageError
-from ortune.gate.reporters.history import HistoryEntry
-from ortune.gate.reporters.messages import describe_cost
+from ortune.gates.reporters.history import HistoryEntry
+from ortune.gates.reporters.messages import describe_cost
 
 SUFFIXES = (".svg", ".png", ".pdf")
 

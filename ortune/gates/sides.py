@@ -14,7 +14,7 @@ import msgspec
 
 from ortune.compare.open import Program
 from ortune.errors import InputsError, MeasureError, ModelError, UsageError
-from ortune.gate.results import GateSide
+from ortune.gates.results import GateSide
 from ortune.knobs import DEFAULT, Config
 from ortune.model import ModelInfo
 from ortune.record.schema import Record

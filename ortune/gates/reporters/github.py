@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ortune.gate.reporters.messages import describe_finding
-from ortune.gate.results import GateError, GateResult
+from ortune.gates.reporters.messages import describe_finding
+from ortune.gates.results import GateError, GateResult
 
 LEVELS = {"fail": "error", "error": "error", "inconclusive": "warning", "pass": "notice"}
 """Level of the annotation for each decision."""

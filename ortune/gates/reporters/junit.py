@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ortune.gate.reporters.messages import describe_finding, describe_sides
-from ortune.gate.results import GateError, GateResult
+from ortune.gates.reporters.messages import describe_finding, describe_sides
+from ortune.gates.results import GateError, GateResult
 
 
 def render_junit(results: Sequence[GateResult | GateError], *, inconclusive_fails: bool) -> bytes:

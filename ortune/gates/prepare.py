@@ -10,8 +10,8 @@ import msgspec
 from ortune.apply.verify import HELD_SHARE, recorded_inputs
 from ortune.compare.open import ComparisonSetup, Program, choose_tolerance
 from ortune.errors import UsageError
-from ortune.gate.results import USUAL_SLOWDOWN, Gate, GateSide
-from ortune.gate.sides import NamedSide, check_inputs, check_outputs, make_side, read_side
+from ortune.gates.results import USUAL_SLOWDOWN, Gate, GateSide
+from ortune.gates.sides import NamedSide, check_inputs, check_outputs, make_side, read_side
 from ortune.host import read_host
 from ortune.model import read_model
 from ortune.record.schema import Record

@@ -13,11 +13,11 @@ from ortune.compare.evaluate import summarize
 from ortune.compare.open import ComparisonSetup, open_comparison
 from ortune.compare.paired_run import PairedRun
 from ortune.errors import OrtuneError, spell_in_toml
-from ortune.gate.decision import GATE_CONFIDENCE, MIN_LAUNCHES, MIN_PAIRS, holm, strict_confidence
-from ortune.gate.prepare import make_gate, prepare_gate
-from ortune.gate.results import Decision, Gate, GateError, GateResult, GateSide, Observe, SideResult
-from ortune.gate.sequential_test import BASE, HEAD, SequentialTest, collect_blocks, count_pairs, run_test
-from ortune.gate.sides import check_head, open_worker
+from ortune.gates.decision import GATE_CONFIDENCE, MIN_LAUNCHES, MIN_PAIRS, holm, strict_confidence
+from ortune.gates.prepare import make_gate, prepare_gate
+from ortune.gates.results import Decision, Gate, GateError, GateResult, GateSide, Observe, SideResult
+from ortune.gates.sequential_test import BASE, HEAD, SequentialTest, collect_blocks, count_pairs, run_test
+from ortune.gates.sides import check_head, open_worker
 from ortune.host import HostClass
 from ortune.model.identity import ModelIdentity
 from ortune.requests import GateRequest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ortune.compare.interval import Interval
-from ortune.gate.results import Finding, GateResult
+from ortune.gates.results import Finding, GateResult
 from ortune.knobs import describe
 
 SIGNS = {"pass": "✅", "fail": "❌", "inconclusive": "❔", "error": "💥"}

@@ -15,7 +15,7 @@ import numpy as np
 
 from ortune.compare.interval import Interval
 from ortune.compare.stats import TRIM, clustered_interval, trimmed_mean
-from ortune.gate.results import Decision, Finding
+from ortune.gates.results import Decision, Finding
 from ortune.workload import Objective
 
 GATE_CONFIDENCE = 0.99
