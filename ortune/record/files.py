@@ -49,6 +49,12 @@ def read_record(path: str | Path) -> Record:
 
     Raises:
         RecordError: There is no such file, or it is not a record that this version can read.
+
+    Example:
+        >>> import ortune
+        >>> record = ortune.read_record("tuned.json")
+        >>> record.config.session_options
+        {'intra_op_num_threads': 1}
     """
     return _only_record(path, read_document(path))
 
