@@ -49,7 +49,7 @@ class TestChoice:
     def test_the_host_goes_first(self) -> None:
         choice = choose([sourced(1, FOUR, here=False), sourced(2, ONE)], HERE, FOUR)
         assert (choice.source, choice.fits) == ("2.json", True)
-        assert choice.why == "tuned for one caller, back to back, the closest to 4 callers, back to back"
+        assert choice.why == "tuned for one client, back to back, the closest to 4 clients, back to back"
 
     def test_then_the_load(self) -> None:
         records = [sourced(1, ONE), sourced(2, FOUR), sourced(3, BUSY)]
@@ -58,7 +58,7 @@ class TestChoice:
         assert choose(records, HERE, make_load(rate_per_s=500)).source == "3.json"
         untold = choose(records, HERE, None)
         assert untold.source == "1.json"
-        assert "other records are for 100 requests a second" in untold.why
+        assert "other records are for 100 requests/s" in untold.why
 
     def test_then_the_latest(self) -> None:
         records = [sourced(1, started="2026-01-01"), sourced(2, started="2026-03-01"), sourced(3, started="2026-02-01")]
@@ -221,7 +221,7 @@ class TestApi:
             assert ortune.session_options(record, any_host=True).intra_op_num_threads == 1
 
     def test_a_load_that_makes_no_sense(self, bundle: Path) -> None:
-        with pytest.raises(UsageError, match="--clients"):
+        with pytest.raises(UsageError, match="clients 0: must be from 1"):
             ortune.create_session(TINY_CNN, bundle, clients=0)
 
 
