@@ -156,8 +156,8 @@ class TestBadInput:
             assert read_record(tuned).model.digest in text
 
     def test_options_that_exclude_each_other(self, tuned: Path, tmp_path: Path) -> None:
-        assert "needs a command" in self.refused(tuned, "--any-model", tmp_path=tmp_path)
-        assert "--to and --verify" in self.refused(tuned, "--to", "python", "--verify", tmp_path=tmp_path)
+        assert "--any-model needs a command" in self.refused(tuned, "--any-model", tmp_path=tmp_path)
+        assert "combined with --verify" in self.refused(tuned, "--to", "python", "--verify", tmp_path=tmp_path)
         assert "nothing to write without --to" in self.refused(tuned, "-o", "x", tmp_path=tmp_path)
 
     def test_any_model_of_several(self, tuned: Path, tmp_path: Path) -> None:

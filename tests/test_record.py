@@ -21,9 +21,9 @@ from ortune.compare.comparison import Speedup
 from ortune.errors import RecordError, UsageError, spell_as_flag
 from ortune.knobs import Config
 from ortune.record.files import (
+    check_record_writable,
     check_writable,
     encode_record,
-    is_record,
     path_of_trials,
     read_record,
     read_trials,
@@ -334,7 +334,7 @@ class TestWriting:
     def test_a_pipe_is_written_to(self, tmp_path: Path) -> None:
         pipe, read = tmp_path / "pipe", []
         os.mkfifo(pipe)
-        check_writable(pipe, may_replace=is_record)
+        check_record_writable(pipe)
         reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
         reader.start()
         record = example()
@@ -346,7 +346,7 @@ class TestWriting:
 
     def test_stdout(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: Any) -> None:
         monkeypatch.chdir(tmp_path)
-        check_writable(Path("-"))
+        check_record_writable(Path("-"))
         write_record(example(), Path("-"), b"trials")
         assert capfdbinary.readouterr().out == EXAMPLE.read_bytes()
         assert list(tmp_path.iterdir()) == []
@@ -374,11 +374,19 @@ class TestWriting:
         for content, is_ours in ((b"\x08\x07onnx", False), (b"[1]", False), (b"", True), (EXAMPLE.read_bytes(), True)):
             path.write_bytes(content)
             if is_ours:
-                check_writable(path, may_replace=is_record)
+                check_record_writable(path)
             else:
                 with pytest.raises(UsageError, match=r"model.onnx: this file exists and was not written by ortune"):
-                    check_writable(path, may_replace=is_record)
+                    check_record_writable(path)
             assert path.read_bytes() == content
+
+    def test_files_in_the_place_of_trials_are_not_replaced(self, tmp_path: Path) -> None:
+        path = tmp_path / "c.json"
+        path_of_trials(path).write_text("mine")
+        with pytest.raises(UsageError, match=r"c\.trials\.jsonl\.gz: this file exists"):
+            check_record_writable(path)
+        path_of_trials(path).write_bytes(encode_trials(trials(1)))
+        check_record_writable(path)
 
     def test_what_cannot_be_written_is_reported_beforehand(self, tmp_path: Path) -> None:
         check_writable(tmp_path / "c.json")

@@ -139,7 +139,7 @@ def _convert(document: dict[str, Any], version: int) -> Document:
             continue
         # A bundle that was put together by hand may hold records of several schemas.
         own = each.get("schema", version)
-        if not isinstance(own, int) or not 1 <= own <= SCHEMA:
+        if type(own) is not int or not 1 <= own <= SCHEMA:
             raise msgspec.ValidationError(f"schema {own!r} is not one of 1 to {SCHEMA} - at `$.records[{number}]`")
         versions.append(own)
         try:
@@ -199,7 +199,7 @@ def read_trials(path: str | Path) -> Trials:
     named = _only_record(path, document).search.trials
     if named is None:
         raise RecordError(f"{path} names no trials file.", "A search writes one next to the record that it writes.")
-    record = Path(os.path.realpath(path))
+    record = _follow(Path(path))
     paths = (record.with_name(named.file), path_of_trials(record))
     contents = {each: _read_if_present(each) for each in paths}
     for each, data in contents.items():
@@ -264,7 +264,7 @@ def write_record(record: Record, path: Path, trials: bytes | None = None) -> Wri
     if str(path) == STANDARD_STREAM or _is_device(path):
         write_atomically(path, encode_record(record))
         return Written(record=record)
-    path = Path(os.path.realpath(path))
+    path = _follow(path)
     kept = None if record.is_proven else _keep_proven(path)
     fault: UsageError | None = None
     if trials is not None:
@@ -318,7 +318,7 @@ def write_atomically(path: Path, data: bytes) -> None:
             with path.open("wb") as file:
                 file.write(data)
             return
-        target = Path(os.path.realpath(path))
+        target = _follow(path)
         descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
             with os.fdopen(descriptor, "wb") as file:
@@ -336,6 +336,11 @@ def write_atomically(path: Path, data: bytes) -> None:
         raise UsageError(f"Cannot write {path}: {error.strerror}.") from None
 
 
+def _follow(path: Path) -> Path:
+    """Return the file that a link leads to, or the path itself if it is not a link."""
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
 def _is_device(path: Path) -> bool:
     """Return whether a path leads to something other than a file or a folder: a device, a pipe, a socket."""
     return path.exists() and not path.is_file() and not path.is_dir()
@@ -347,6 +352,19 @@ def is_record(data: bytes) -> bool:
         return "schema" in msgspec.json.decode(data, type=dict[str, Any])
     except msgspec.MsgspecError:
         return False
+
+
+def check_record_writable(path: Path, option: str = "output") -> None:
+    """Check before a search that its record and its trials can be written.
+
+    Raises:
+        UsageError: A file cannot be written, or was not written by ortune.
+    """
+    from ortune.record.trials import is_trials_file
+
+    check_writable(path, option, is_record)
+    if str(path) != STANDARD_STREAM and not _is_device(path):
+        check_writable(path_of_trials(_follow(path)), option, is_trials_file)
 
 
 def check_writable(path: Path, option: str = "output", may_replace: Callable[[bytes], bool] | None = None) -> None:
@@ -371,12 +389,10 @@ def check_writable(path: Path, option: str = "output", may_replace: Callable[[by
         if not os.access(path, os.W_OK):
             raise UsageError(f"{path}: permission denied.", another, option=option)
         return
-    target = Path(os.path.realpath(path))
+    target = _follow(path)
     if not target.parent.is_dir():
         raise UsageError(
-            f"{path}: there is no folder {target.parent if path.is_symlink() else path.parent}.",
-            "Create it, or name another file.",
-            option=option,
+            f"{path}: there is no folder {target.parent}.", "Create it, or name another file.", option=option
         )
     try:
         with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}."):

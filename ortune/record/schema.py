@@ -4,7 +4,7 @@ A record is short enough to review and plain enough to apply by hand: fields tha
 is data and executes nothing. Reading is strict: a newer schema, an unknown field, a wrong type or an illegal value is
 rejected with its JSON path, because a config that is understood in part would be applied in part.
 
-All samples and trials of a search are in a separate file, see `ortune.record.trials`.
+The trials of a search are in a file of their own: see `ortune.record.trials`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ to a file of their own, and states what the config was compared with.
 Verdict = Literal["faster", "default_is_best", "inconclusive", "within_limits", "infeasible", "overload", "trade_off"]
 """The conclusion of a search.
 
-- "faster": the challenger is better than the baseline, statistically significantly, and keeps all limits.
+- "faster": the winner is proven to be better than the baseline, and keeps to all limits.
 - "default_is_best": no candidate is better than the baseline.
-- "inconclusive": neither could be shown.
-- "within_limits": the baseline breaks a limit, and the challenger keeps all of them.
-- "infeasible": every candidate that was compared breaks a limit.
+- "inconclusive": neither could be proven.
+- "within_limits": the baseline exceeds a limit, and the winner keeps to all of them.
+- "infeasible": all configs that were compared exceed a limit.
 - "overload": requests arrive faster than the baseline or any candidate can serve them.
 - "trade_off": several objectives were given, and there is a Pareto front to choose from.
 """
@@ -51,7 +51,7 @@ class FrontPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     Attributes:
         summary: Its settings and figures.
         speedups: By objective: how many times better than the baseline; empty for the baseline itself.
-        limits: Whether it keeps each limit.
+        limits: Whether it keeps to each limit.
         recommended: Whether it is the knee of the front: beyond it, 1 % more of one objective costs more than 1 % of
             another.
     """
@@ -63,7 +63,7 @@ class FrontPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Closest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The config that comes closest to keeping all limits, where none keeps them.
+    """The config that comes closest to keeping to all limits, if none keeps to them.
 
     Attributes:
         config: Its settings.
@@ -109,11 +109,11 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         objective: What was optimized; several are separated by commas.
         speedup: Result of the confirmation; None without one.
         baseline: Figures of the baseline in the confirmation.
-        winner: Figures of the challenger in the confirmation. It is recommended only if the verdict is "faster" or
-            "within_limits".
-        limits: Whether the challenger keeps each limit.
-        baseline_limits: Whether the baseline does.
-        closest: The config that comes closest to the limits, where none keeps them.
+        winner: Figures of the best candidate in the confirmation. It is recommended only if the verdict is "faster"
+            or "within_limits".
+        limits: Whether the winner keeps to each limit.
+        baseline_limits: Whether the baseline keeps to each limit.
+        closest: The config that comes closest to keeping to all limits, if none keeps to them.
         front: The Pareto front, where several objectives were given.
         best_so_far: The best candidate of an interrupted search.
         output_check: How outputs were compared.
@@ -156,7 +156,7 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class RankedTrial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One of the best trials. Its speedups are medians without a claim; only the confirmation proves something.
+    """One of the best trials. Its speedups are medians, and prove nothing: only the confirmation does.
 
     Attributes:
         config: Its settings.
@@ -170,7 +170,7 @@ class RankedTrial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class TrialsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The file with all trials, which lies next to the record. Only reports need it.
+    """The file with all trials, next to the record. Applying the record does not need it.
 
     Attributes:
         file: Its name, without a folder.
@@ -181,7 +181,7 @@ class TrialsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     sha256: str
 
     def __post_init__(self) -> None:
-        """Check that it is a name and a digest: a record must not lead to other files."""
+        """Check that it is a name and a digest: a record must not lead to files elsewhere."""
         if self.file in {"", ".", ".."} or any(each in self.file for each in "/\\\0"):
             raise ValueError(f"{self.file!r} is not a plain file name")
         if len(self.sha256) != 64 or set(self.sha256) - set("0123456789abcdef"):
@@ -259,7 +259,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def is_proven(self) -> bool:
         """Whether the search showed that `config` is better than another config, or that no other is better.
 
-        The base that a search without a result recommends is as good as any other config.
+        A search without a result recommends the base, about which it has proven nothing.
         """
         return self.evidence.verdict not in WITHOUT_PROOF or self.config != self.base
 

@@ -19,7 +19,7 @@ from ortune.record.schema import RankedTrial, Tried
 from ortune.worker import Failure, FailureKind, SessionInfo
 from ortune.workload import Objective
 
-MOST_RANKED = 3
+MAX_RANKED = 3
 """Number of trials that the record itself lists."""
 
 GZIP_MAGIC = b"\x1f\x8b"
@@ -53,9 +53,9 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         config: Its settings.
         stage: The last stage that it reached.
         speedups: For each objective: how many times better than the baseline in that stage; None where it failed.
-        over_limits: Limits that it seemed to break.
+        over_limits: Limits that it seemed to exceed.
         n_blocks: Number of blocks measured in all stages.
-        failure: Why it was rejected, or None.
+        failure: Why it failed, or None.
     """
 
     number: int
@@ -119,7 +119,7 @@ class Trials(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrialsSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What the record itself says about the trials: fields of `ortune.record.schema.Search`."""
+    """What the record itself says about its trials, as in `ortune.record.schema.Search`."""
 
     n_tried: int
     failed: dict[FailureKind, int]
@@ -138,7 +138,7 @@ def summarize_trials(trials: Sequence[Trial]) -> TrialsSummary:
         tried=Tried.of(*(trial.config for trial in trials)),
         best=tuple(
             RankedTrial(config=trial.config, stage=trial.stage, speedups=trial.speedups or ())
-            for trial in ranked[:MOST_RANKED]
+            for trial in ranked[:MAX_RANKED]
         ),
     )
 

@@ -13,8 +13,7 @@ from ortune.host import HostClass
 from ortune.host.allocators import find_allocators
 from ortune.knobs import CPU, KNOBS, Config, SearchSpace, SpaceOptions, build_space
 from ortune.knobs.providers import find_provider
-from ortune.record.files import STANDARD_STREAM, check_writable, is_record, path_of_trials
-from ortune.record.trials import is_trials_file
+from ortune.record.files import check_record_writable, check_writable
 from ortune.requests import SearchRequest, SpaceRequest
 from ortune.tuning.hints import history_path, recall
 from ortune.tuning.study import check_study
@@ -45,9 +44,7 @@ def prepare(request: SearchRequest) -> PreparedSearch:
         OrtuneError: An option is not valid, or the model or the host cannot be read.
     """
     if request.output is not None:
-        check_writable(request.output, may_replace=is_record)
-        if str(request.output) != STANDARD_STREAM:
-            check_writable(path_of_trials(request.output), may_replace=is_trials_file)
+        check_record_writable(request.output)
     if request.study is not None:
         check_writable(request.study, "study")
         check_study(request.study)
