@@ -1,7 +1,7 @@
 """A paired run: all sides are launched several times, and measured in interleaved rounds.
 
-Earlier measurements do not count here. The candidates were chosen because they looked good, and part of that was luck.
-A claim must not rest on the measurements that the choice was based on.
+Earlier measurements do not count here. The candidates were chosen for them, and part of their lead was chance. A claim
+must not rest on the measurements that the choice was based on.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ def required_budget_s(goal: Goal, pace: Pace, launch_s: float) -> float:
 
 
 def warn_of_few_calls(goal: Goal, plan: Plan, pace: Pace) -> str:
-    """Return a warning if the budget has no room for the calls that a percentile needs; else an empty text."""
+    """Return a warning if the budget has no time for the calls that a percentile needs; else an empty text."""
     lacking = [name for name in goal.figures if required_calls(name) > plan.confirmation_calls]
     if not lacking or not plan.can_prove:
         return ""
@@ -166,6 +166,6 @@ def warn_of_few_calls(goal: Goal, plan: Plan, pace: Pace) -> str:
     advice = f"a budget of {required_budget_s(goal, pace, plan.launch_s):.0f} s"
     advice += f", or {lower[-1]} as the objective" if lower and goal.figures == (name,) else ""
     return (
-        f"{name} needs {required_calls(name)} calls of each side, and this budget has room for "
+        f"{name} needs {required_calls(name)} calls of each side, and this budget has time for "
         f"{plan.confirmation_calls}: only a large difference can be proven. To prove a smaller one, choose {advice}."
     )

@@ -15,8 +15,8 @@ from ortune.tuning.state import SearchState
 
 MAX_CANDIDATES = 8
 WORTH_RACING = 0.25
-"""Candidates that race at most, and how far behind the best of screening they may be, as a log-ratio. The best was
-lucky: by as much as 15 % under several callers."""
+"""Candidates that race at most, and how far behind the best of screening they may be, as a log-ratio. Part of its
+lead is chance: as much as 15 % under several callers."""
 
 LAUNCHES = 5
 MIN_LAUNCHES = 2
@@ -120,7 +120,7 @@ def choose_candidates(state: SearchState, most: int = MAX_CANDIDATES) -> list[Ca
     keeping = [result for result in ranked if not result.excess] or ranked
     vectors = {result.number: result.log_ratios or () for result in keeping}
     if state.expected and len(state.goal.objectives) == 1:
-        # Part of the lead of the best of many is luck, the more so if similar candidates are slower.
+        # Part of the lead of the best of many is chance, the more so if similar candidates are slower.
         vectors = {result.number: (state.expected[result.candidate.config.key],) for result in keeping}
         keeping.sort(key=lambda result: (result.excess, vectors[result.number]))
     bests = [min(values) for values in zip(*vectors.values(), strict=True)]

@@ -1,0 +1,121 @@
+"""The verdict on a candidate that was compared with the baseline."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+
+from ortune.compare.comparison import Comparison, LimitCheck, Noise, Row, Speedup, Summary
+from ortune.knobs import DEFAULT, Config
+from ortune.record.schema import Verdict
+from ortune.tuning.verdict import judge_confirmation
+from ortune.workload import make_goal, make_load
+
+Kept = Literal["yes", "no", "unsure"]
+
+FASTER, SAME, UNCLEAR = (1.1, 1.2, 1.3), (0.99, 1.0, 1.01), (0.95, 1.05, 1.15)
+
+
+def make_row(
+    name: str, config: Config, kept: Kept, utilization: float, *, speedup: Speedup | None = None, enough: bool = True
+) -> Row:
+    check = LimitCheck(limit="p99<1ms", figure="p99", bound=1e6, value=1e6, low=1e6, high=1e6, kept=kept)
+    summary = Summary(
+        config=config,
+        p50_ns=1e6,
+        p90_ns=1e6,
+        p95_ns=1e6,
+        p99_ns=1e6,
+        mean_ns=1e6,
+        calls_per_s=1000,
+        cpu_ns_per_call=1e6,
+        utilization=utilization,
+        n_calls=100,
+        load_ns=1e6,
+    )
+    return Row(name=name, config=config, summary=summary, speedup=speedup, limits=(check,), enough_calls=enough)
+
+
+def judge(
+    interval: tuple[float, float, float] = FASTER,
+    *,
+    kept: Kept = "yes",
+    baseline_kept: Kept = "yes",
+    utilization: float = 0.5,
+    baseline_utilization: float = 0.5,
+    enough_calls: bool = True,
+    others_left: bool = False,
+) -> tuple[Verdict, str]:
+    low, estimate, high = interval
+    speedup = Speedup(low=low, estimate=estimate, high=high, confidence=0.95, n_pairs=60, n_launches=6)
+    one_thread = Config(session_options={"intra_op_num_threads": 1})
+    comparison = Comparison(
+        objective="p99",
+        rows=(
+            make_row("the baseline", DEFAULT, baseline_kept, baseline_utilization),
+            make_row("candidate", one_thread, kept, utilization, speedup=speedup, enough=enough_calls),
+        ),
+        calls_needed=1522,
+        noise=Noise(n_blocks=1, n_contended=0, n_repeated=0, regime="quiet"),
+    )
+    return judge_confirmation(make_goal(make_load(rate_per_s=100)), comparison, others_left=others_left)
+
+
+@pytest.mark.parametrize(
+    ("interval", "verdict"), [(FASTER, "faster"), (SAME, "default_is_best"), (UNCLEAR, "inconclusive")]
+)
+def test_the_interval_decides(interval: tuple[float, float, float], verdict: Verdict) -> None:
+    assert judge(interval)[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("kept", "baseline_kept", "verdict"),
+    [
+        ("yes", "yes", "faster"),
+        ("yes", "unsure", "faster"),
+        ("yes", "no", "within_limits"),
+        ("unsure", "yes", "inconclusive"),
+        ("unsure", "unsure", "inconclusive"),
+        ("unsure", "no", "inconclusive"),
+        ("no", "yes", "default_is_best"),
+        ("no", "unsure", "inconclusive"),
+        ("no", "no", "infeasible"),
+    ],
+)
+def test_limits_of_a_faster_candidate(kept: Kept, baseline_kept: Kept, verdict: Verdict) -> None:
+    assert judge(FASTER, kept=kept, baseline_kept=baseline_kept)[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("kept", "baseline_kept", "verdict"),
+    [("yes", "yes", "default_is_best"), ("yes", "unsure", "inconclusive"), ("yes", "no", "within_limits")],
+)
+def test_limits_of_a_candidate_that_is_not_faster(kept: Kept, baseline_kept: Kept, verdict: Verdict) -> None:
+    assert judge(SAME, kept=kept, baseline_kept=baseline_kept)[0] == verdict
+
+
+def test_a_candidate_that_exceeds_a_limit_does_not_end_the_search_if_others_are_left() -> None:
+    verdict, reason = judge(kept="no", others_left=True)
+    assert verdict == "inconclusive"
+    assert reason == "the best candidate exceeds p99<1ms, and there was no time to try the next one"
+
+
+def test_too_few_calls_prove_nothing() -> None:
+    verdict, reason = judge(enough_calls=False)
+    assert verdict == "inconclusive"
+    assert reason.startswith("p99 needs 1522 calls of each side, the confirmation had 100")
+
+
+@pytest.mark.parametrize(
+    ("baseline_utilization", "utilization", "verdict", "reason"),
+    [
+        (1.25, 2.0, "overload", "the baseline can serve 80, and the best candidate 50 of 100 requests per second"),
+        (0.5, 2.0, "default_is_best", "the best candidate can serve only 50 of 100 requests per second"),
+        (1.25, 0.5, "faster", "the baseline can serve only 80 of 100 requests per second"),
+    ],
+)
+def test_overload(baseline_utilization: float, utilization: float, verdict: Verdict, reason: str) -> None:
+    found = judge(utilization=utilization, baseline_utilization=baseline_utilization)
+    assert found[0] == verdict
+    assert found[1].startswith(reason)
