@@ -303,7 +303,7 @@ def test_the_record_of_another_model_of_the_same_name(tmp_path: Path, tuned: Pat
     (tmp_path / "model.ortune.json").write_bytes(tuned.read_bytes())
     done = run_ortune("search", path, cwd=tmp_path)
     assert done.returncode == 2
-    assert "model.ortune.json is there already: the record of " in done.stderr
+    assert "model.ortune.json exists: it is the record of " in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ class TestSides:
             parse_slowdowns(["p99=3%"], goal)
 
     def test_a_gate_needs_time(self) -> None:
-        with pytest.raises(UsageError, match="budget 0s: must be positive"):
+        with pytest.raises(UsageError, match="budget 0: must be positive"):
             make_request(GateRequest, {"base": "a.onnx", "head": "b.onnx", "budget": 0})
 
     def test_a_gain_is_that_of_its_load_and_objective(self, tmp_path: Path) -> None:
@@ -262,18 +262,18 @@ class TestWorkers:
 
     def test_the_command(self, tmp_path: Path) -> None:
         done = run_ortune(
-            *("gate", TINY_CNN, TINY_CNN, "--max-time", "40s", "--busy", "--max-slowdown", "300%"),
-            *("--json", "all.json", "--junit", "junit.xml", "--markdown", "page.md", "--history", "h.jsonl"),
+            *("gate", TINY_CNN, TINY_CNN, "--budget", "40s", "--busy", "--max-slowdown", "300%"),
+            *("--json", "--junit", "junit.xml", "--markdown", "page.md", "--history", "h.jsonl"),
             cwd=tmp_path,
         )
         assert done.returncode in {0, 3}, done.stdout + done.stderr
-        (result,) = json.loads((tmp_path / "all.json").read_text())
+        (result,) = json.loads(done.stdout)
         assert result["decision"] == {0: "pass", 3: "inconclusive"}[done.returncode]
         assert 'name="gate"' in (tmp_path / "junit.xml").read_text()
         assert "| gate |" in (tmp_path / "page.md").read_text()
         ((entry,), _) = read_history(tmp_path / "h.jsonl")
         assert entry.decision == result["decision"]
-        assert result["decision"] in done.stdout
+        assert result["decision"] in done.stderr
         shown = run_ortune("report", "h.jsonl", cwd=tmp_path)
         assert entry.decision in shown.stdout
 
@@ -281,7 +281,7 @@ class TestWorkers:
         (tmp_path / "ortune.toml").write_text(
             f"""
             [gate]
-            max-time = "40s"
+            budget = "40s"
             busy = true
             max-slowdown = "300%"
             [gate.same]
@@ -292,7 +292,7 @@ class TestWorkers:
             head = "{TINY_ENCODER}"
             """
         )
-        done = run_ortune("gate", "--all", "--json", "-", cwd=tmp_path)
+        done = run_ortune("gate", "--all", "--json", cwd=tmp_path)
         assert done.returncode == 2, done.stderr
         same, broken = json.loads(done.stdout)
         assert same["decision"] in {"pass", "inconclusive"}

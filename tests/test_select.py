@@ -12,9 +12,12 @@ import msgspec
 import pytest
 
 import ortune
+from ortune.apply.bench import read_sides
 from ortune.errors import ModelError, RecordError, UsageError
 from ortune.host import HostClass, read_host
 from ortune.knobs import Config
+from ortune.model import read_model
+from ortune.profile.run import read_config
 from ortune.record.files import encode_record, read_record, read_records
 from ortune.record.schema import SCHEMA
 from ortune.record.select import (
@@ -244,3 +247,16 @@ def test_options_of_a_bundle_for_several_models(tmp_path: Path) -> None:
     assert ortune.run_options(path, model=TINY_CNN) is None
     with pytest.raises(RecordError, match="records for several models"):
         ortune.session_options(path)
+
+
+def test_bench_and_profile_select_too(tmp_path: Path) -> None:
+    records = [sourced(1), sourced(2, FOUR), sourced(3, model=TINY_ENCODER)]
+    path = tmp_path / "b.json"
+    path.write_bytes(encode_record(merge(records)[0]))
+    for model, load, n_threads in ((TINY_CNN, ONE, 1), (TINY_CNN, FOUR, 2), (TINY_ENCODER, ONE, 3)):
+        (side,) = read_sides([path], [], str(model), load)
+        assert side.config == threads(n_threads)
+    (side,) = read_sides([write(records[0].record, tmp_path / "a.json")], [], str(TINY_ENCODER))
+    assert side.config == threads(1)  # a config may be tried on another model
+    found = read_config(path, read_model(TINY_ENCODER))
+    assert found and found.config == threads(3)

@@ -348,7 +348,7 @@ class TestLandscapes:
         recording, _ = make_recording()
         recording.about = msgspec.structs.replace(recording.about, schema=99)
         recording.save(tmp_path / "made.npz")
-        with pytest.raises(ValueError, match="schema 99"):
+        with pytest.raises(ValueError, match="the schema is 99"):
             Recording.load(tmp_path / "made.npz")
 
     def test_a_replay_of_a_recording_can_be_searched(self) -> None:

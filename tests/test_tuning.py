@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -21,8 +20,7 @@ from ortune.tuning.pareto import find_front, find_knee
 from ortune.tuning.racing import LAUNCHES as RACING_LAUNCHES
 from ortune.tuning.stages import SearchSettings, run_search
 from ortune.worker import Block, BlockPlan, Failure
-from ortune.workload import Goal, Load, make_goal, make_load
-from ortune.workload.objectives import Objective
+from ortune.workload import Goal, Load, Objective, make_goal, make_load, parse_limit
 from tests.simulation import SimulatedExecutor, make_host, make_model
 
 P50 = Goal()
@@ -277,8 +275,13 @@ def cpu_of_one_thread(share: float) -> Callable[[Config], float]:
     return lambda config: share if config.session_options.get("intra_op_num_threads") == 1 else 1.0
 
 
-def goal(load: Load = P50.load, objective: Objective | None = None, **options: Any) -> Goal:
-    return make_goal(load, objective, **options)
+def goal(
+    load: Load = P50.load,
+    objective: Objective | None = None,
+    pareto: tuple[Objective, ...] = (),
+    limits: tuple[str, ...] = (),
+) -> Goal:
+    return make_goal(load, objective, pareto, tuple(map(parse_limit, limits)))
 
 
 def test_without_a_budget_a_search_takes_what_it_needs() -> None:
@@ -393,7 +396,7 @@ def test_a_front_has_the_configs_that_no_other_dominates() -> None:
         return latency_of_one_thread(1.6)(config) * level
 
     executor = SimulatedExecutor(latency, cpu=cpu_of_one_thread(0.25))
-    outcome = search(executor, seconds=120, goal=goal(pareto="p50,cpu"))
+    outcome = search(executor, seconds=120, goal=goal(pareto=("p50", "cpu")))
     assert outcome.verdict == "trade_off"
     configs = [point.summary.config for point in outcome.front]
     assert configs[0] == DEFAULT
@@ -407,18 +410,20 @@ def test_a_front_has_the_configs_that_no_other_dominates() -> None:
 
 
 def test_a_front_of_the_baseline_alone() -> None:
-    outcome = search(SimulatedExecutor(lambda config: 5e6 if config.is_default else 6e6), goal=goal(pareto="p50,cpu"))
+    outcome = search(
+        SimulatedExecutor(lambda config: 5e6 if config.is_default else 6e6), goal=goal(pareto=("p50", "cpu"))
+    )
     assert outcome.verdict == "default_is_best"
     assert [point.summary.config for point in outcome.front] == [DEFAULT]
 
 
 def test_a_front_within_limits() -> None:
     executor = SimulatedExecutor(latency_of_one_thread(1.6), cpu=cpu_of_one_thread(0.25))
-    outcome = search(executor, seconds=120, goal=goal(pareto="p50,cpu", limits=("p50<1.3x",)))
+    outcome = search(executor, seconds=120, goal=goal(pareto=("p50", "cpu"), limits=("p50<1.3x",)))
     assert outcome.verdict == "default_is_best"
     assert [point.summary.config for point in outcome.front] == [DEFAULT]
     executor = SimulatedExecutor(latency_of_one_thread(1.6), cpu=cpu_of_one_thread(0.25))
-    wide = search(executor, seconds=120, goal=goal(pareto="p50,cpu", limits=("p50<2x",)))
+    wide = search(executor, seconds=120, goal=goal(pareto=("p50", "cpu"), limits=("p50<2x",)))
     assert wide.verdict == "trade_off"
     assert wide.config.session_options["intra_op_num_threads"] == 1
 
@@ -426,10 +431,10 @@ def test_a_front_within_limits() -> None:
 def test_a_front_where_the_baseline_exceeds_a_limit_has_configs_that_keep_to_it() -> None:
     """Though it is worse in both objectives."""
     executor = SimulatedExecutor(latency_of_one_thread(1.1), peak_bytes=lambda c: 60e6 if c == ONE_THREAD else 90e6)
-    outcome = search(executor, seconds=200, goal=goal(pareto="p50,cpu", limits=("memory<70MB",)))
+    outcome = search(executor, seconds=200, goal=goal(pareto=("p50", "cpu"), limits=("memory<70MB",)))
     assert outcome.verdict == "trade_off"
     assert outcome.config == ONE_THREAD
-    nothing = search(SimulatedExecutor(all_alike), goal=goal(pareto="p50,cpu", limits=("memory<1MB",)))
+    nothing = search(SimulatedExecutor(all_alike), goal=goal(pareto=("p50", "cpu"), limits=("memory<1MB",)))
     assert nothing.verdict == "infeasible"
     assert nothing.closest is not None
     assert nothing.config == DEFAULT
@@ -440,7 +445,7 @@ def test_false_claims_of_fronts_are_rare() -> None:
         search(
             SimulatedExecutor(all_alike, seed=seed, block_sigma=0.03, launch_sigma=0.01),
             seed=seed,
-            goal=goal(pareto="p50,cpu"),
+            goal=goal(pareto=("p50", "cpu")),
         ).verdict
         for seed in range(30)
     ]
@@ -449,7 +454,7 @@ def test_false_claims_of_fronts_are_rare() -> None:
 
 def test_the_usual_budget_of_a_front_has_time_for_the_calls_that_a_percentile_needs() -> None:
     executor = SimulatedExecutor(latency_of_one_thread(1.6), cpu=cpu_of_one_thread(0.25))
-    outcome = search(executor, seconds=None, goal=goal(make_load(rate_per_s=50), pareto="p99,cpu"))
+    outcome = search(executor, seconds=None, goal=goal(make_load(rate_per_s=50), pareto=("p99", "cpu")))
     assert outcome.verdict == "trade_off"
     assert all(point.summary.n_calls >= 1522 for point in outcome.front)
 
@@ -459,7 +464,7 @@ def test_a_front_with_nothing_to_compare() -> None:
     outcome = search(
         SimulatedExecutor(all_alike, fails_to_launch=lambda config: None if config.is_default else broken),
         seconds=20,
-        goal=goal(pareto="p50,cpu"),
+        goal=goal(pareto=("p50", "cpu")),
     )
     assert outcome.verdict == "default_is_best"
     assert "none of the" in outcome.reason

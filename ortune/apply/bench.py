@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from os import PathLike
-from pathlib import Path
+from os import PathLike, fspath
 from typing import Any
 
 from ortune.compare.bench import BASELINE
@@ -13,9 +12,10 @@ from ortune.compare.paired_run import Side
 from ortune.errors import UsageError
 from ortune.knobs import DEFAULT, Config
 from ortune.knobs.parse_config import make_config, split_settings
-from ortune.record.files import read_record
 from ortune.record.schema import Record
+from ortune.record.select import Wanted, read_sourced, select_record
 from ortune.requests import BenchRequest
+from ortune.workload import Load
 
 
 def prepare_bench(request: BenchRequest) -> tuple[ComparisonSetup, tuple[Side, ...]]:
@@ -24,7 +24,7 @@ def prepare_bench(request: BenchRequest) -> tuple[ComparisonSetup, tuple[Side, .
     Raises:
         OrtuneError: The model, its inputs, a record or a setting is not valid.
     """
-    sides = read_sides(request.configs, request.set)
+    sides = read_sides(request.configs, request.set, request.model, request.goal.load)
     setup = prepare_comparison(
         request.model,
         request.goal,
@@ -36,15 +36,19 @@ def prepare_bench(request: BenchRequest) -> tuple[ComparisonSetup, tuple[Side, .
     return setup, sides
 
 
-def read_sides(configs: Sequence[Any], settings: Sequence[Any]) -> tuple[Side, ...]:
+def read_sides(
+    configs: Sequence[Any], settings: Sequence[Any], model: str | None = None, load: Load | None = None
+) -> tuple[Side, ...]:
     """Return named configs: those of records first, then those that are written as settings.
 
     Args:
         configs: Records, paths of records, `Config` objects, or the word `default`.
         settings: Each a config, as a mapping or as a text `knob=value,knob=value`.
+        model: Path of the model. With the load, it selects among the records of a bundle.
+        load: The load.
 
     Raises:
-        RecordError: A file is not a record.
+        RecordError: A file is not a record, or a bundle has no record for the model.
         UsageError: A setting is unknown or has no valid value.
     """
     sides = []
@@ -54,7 +58,7 @@ def read_sides(configs: Sequence[Any], settings: Sequence[Any]) -> tuple[Side, .
         elif isinstance(given, Config):
             sides.append(Side(name=f"config {number}", config=given))
         elif isinstance(given, (str, PathLike)):
-            config = DEFAULT if str(given) == BASELINE else read_record(Path(given)).config
+            config = DEFAULT if str(given) == BASELINE else read_config(given, model, load)
             sides.append(Side(name=str(given), config=config))
         else:
             raise UsageError(f"{given!r}: is not a record, a config or the path of a record.", option="configs")
@@ -65,3 +69,9 @@ def read_sides(configs: Sequence[Any], settings: Sequence[Any]) -> tuple[Side, .
         )
         sides.append(Side(name=name, config=make_config(pairs, name)))
     return tuple(sides)
+
+
+def read_config(path: str | PathLike[str], model: str | None, load: Load | None) -> Config:
+    """Return the config of a record, which may be for another model or host."""
+    wanted = Wanted(load=load, any_host=True, other_model=True)
+    return select_record(read_sourced([fspath(path)]), wanted, model).record.config

@@ -85,9 +85,7 @@ def read_side(text: str) -> NamedSide:
 
 def _read_config(path: str, model: str) -> tuple[Record, str]:
     """Return the record of a file; of a bundle for several models, the one for the model."""
-    records = read_sourced([path])
-    has_several_models = len({each.record.model.digest for each in records}) > 1
-    choice = select_record(records, Wanted(any_host=True), model if model and has_several_models else None)
+    choice = select_record(read_sourced([path]), Wanted(any_host=True, other_model=True), model or None)
     return choice.record, choice.source
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterator
+from os import PathLike, fspath
 from pathlib import Path
 
 import msgspec
@@ -14,9 +15,8 @@ from ortune.knobs import DEFAULT, Config
 from ortune.model import ModelInfo, compute_digest, read_model
 from ortune.profile.record_trace import TraceRequest, record_in_child
 from ortune.profile.trace import Breakdown, break_down, read_trace, split_runs
-from ortune.record.files import read_record
 from ortune.record.schema import Record
-from ortune.record.select import check_digest
+from ortune.record.select import Wanted, check_digest, read_sourced, select_record
 from ortune.requests import ProfileRequest
 from ortune.worker import Failure
 from ortune.workload import Feed, InputData, InputOptions, make_feed
@@ -69,9 +69,7 @@ def profile(request: ProfileRequest) -> Profile:
         MeasureError: The trace cannot be read.
     """
     model = read_model(request.model)
-    record = request.config if isinstance(request.config, Record | None) else read_record(request.config)
-    if record is not None:
-        check_digest(record, model.path, compute_digest(model.files))
+    record = read_config(request.config, model)
     feed = make_feed(model, choose_inputs(request.input_options, record))
     if feed.n_cases > 1:
         sizes = "; ".join(f"{name}={','.join(map(str, sizes))}" for name, sizes in request.dim.items())
@@ -97,6 +95,20 @@ def profile(request: ProfileRequest) -> Profile:
         for name in {DEFAULT_NAME, TUNED_NAME} - {found.name for found in profiles if found.trace}:
             (folder / f"{name}.json").unlink(missing_ok=True)  # a trace of an earlier profile
     return Profile(model=request.model, inputs=feed.describe(), configs=tuple(profiles))
+
+
+def read_config(config: Record | str | PathLike[str] | None, model: ModelInfo) -> Record | None:
+    """Return the record for a model, from a record or the path of one.
+
+    Raises:
+        RecordError: There is none for this model.
+    """
+    if config is None:
+        return None
+    if not isinstance(config, Record):
+        return select_record(read_sourced([fspath(config)]), Wanted(any_host=True), model.path).record
+    check_digest(config, model.path, compute_digest(model.files))
+    return config
 
 
 def choose_inputs(inputs: InputOptions, record: Record | None) -> InputOptions:

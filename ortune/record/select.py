@@ -62,12 +62,15 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         load: The load to come, or None where it is not known.
         pick: The point of the record's front, counted from 1; None for what the record recommends.
         any_host: Whether a record for another class of host may be used.
+        other_model: Whether a record for another model may be used. The model then only decides among records for
+            several models.
         host: The class of host; None for this host.
     """
 
     load: Load | None = None
     pick: int | None = None
     any_host: bool = False
+    other_model: bool = False
     host: HostClass | None = None
 
 
@@ -98,7 +101,8 @@ def select_record(records: Sequence[Sourced], wanted: Wanted, model: str | Path 
         RecordError: No record is for the model, the records are for several models, or the front has no such point.
         ModelError: The model cannot be read.
     """
-    if model is not None:
+    is_for_one = len({each.record.model.digest for each in records}) == 1
+    if model is not None and not (wanted.other_model and is_for_one):
         records = _for_model(records, model)
     (choice,) = select_per_model(records, wanted, one_model=True)
     return choice
