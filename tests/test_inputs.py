@@ -62,7 +62,7 @@ def test_values_by_role() -> None:
     assert feed_one(info("ids", "int64", (500,), index_size=9)).max() <= 8
     assert feed_one(info("pixels", "uint8", (500,))).max() > 100
     assert set(feed_one(info("flags", "bool", (5,))).tolist()) == {True}
-    assert set(feed_one(info("colour", "string", (60,), strings=("red", "blue"))).tolist()) == {"red", "blue"}
+    assert set(feed_one(info("color", "string", (60,), strings=("red", "blue"))).tolist()) == {"red", "blue"}
 
 
 def test_values_are_seeded() -> None:

@@ -48,7 +48,7 @@ def run_once(record: Record, model: str | Path, data: str | None = None) -> Chec
     Args:
         record: What to apply.
         model: Path of the ONNX file.
-        data: Input data as for a search, or None to synthesise it.
+        data: Input data as for a search, or None to synthesize it.
 
     Raises:
         OrtuneError: The record is for another model, or the model does not run.
