@@ -218,3 +218,27 @@ def test_help_is_light() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().splitlines()[-1] == "[]"
+
+
+DECLARATIONS = {"ortune.requests"}
+"""Modules that hold data, one declaration for each option."""
+
+MAX_CODE_LINES = 450
+
+
+def count_code_lines(text: str) -> int:
+    """Return the number of lines with code: no blank lines, comments or docstrings."""
+    tree = ast.parse(text)
+    documentation = {
+        line
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+    lines = enumerate(text.splitlines(), 1)
+    return sum(1 for n, line in lines if line.strip() and not line.strip().startswith("#") and n not in documentation)
+
+
+@pytest.mark.parametrize("module", sorted(MODULES.keys() - DECLARATIONS))
+def test_modules_are_short(module: str) -> None:
+    assert count_code_lines(MODULES[module].read_text()) <= MAX_CODE_LINES
