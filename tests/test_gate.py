@@ -349,7 +349,7 @@ class TestFile:
         }
 
     def test_pyproject(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        text = '[project]\nname = "x"\n[tool.ortune.gates.a]\nbase = "a"\n'
+        text = '[project]\nname = "x"\n[tool.ortune.gate.a]\nbase = "a"\n'
         expected = GateRequest(name="a", base="a")
         assert self.read(text, tmp_path, "pyproject.toml") == {"a": expected}
         monkeypatch.chdir(tmp_path)
