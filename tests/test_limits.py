@@ -89,7 +89,7 @@ def test_a_quota_below_the_default_threads_is_reported(cgroups: list[Path]) -> N
     answer = host_in(cgroup)
     if answer["default"]["n_threads"] > 1:
         assert any("quota of 1 CPUs" in fault for fault in answer["default"]["faults"])
-    assert answer["fingerprint"]["cpu_quota"] == 1.0
+    assert answer["host_class"]["cpu_quota"] == 1.0
 
 
 @needs_cpuset
