@@ -649,7 +649,7 @@ class BenchRequest(WorkloadOptions, InputsOptions):
 
 
 class VerifyRequest(LoadOptions):
-    """Options of `ortune apply --verify`. The workload comes from the record; the load selects one of several records."""
+    """Options of `ortune apply --verify`. The workload comes from the record; the load selects the record."""
 
     config: Config
     model: Annotated[

@@ -1,7 +1,7 @@
 """`ortune apply CONFIG... -- COMMAND`: run an unmodified program with tuned options.
 
 The program starts only after this module has run. The module therefore parses its arguments with the standard library
-and imports only what it needs. `ortune/cli/apply.py` implements `ortune apply --help` and the other uses of the command.
+and imports only what it needs. `ortune/cli/apply.py` implements `ortune apply --help` and other uses of the command.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Synthesizes input data on which a model behaves as in production.
 
-The difficulty is unknown dimensions: a detector runs on a 1x1 image, but the timing is meaningless. Every dimension that
+The difficulty is unknown dimensions: a detector runs on a 1x1 image, but the timing is meaningless. Each dimension that
 the model leaves open therefore gets a size based on its role, and ortune reports every such guess.
 """
 
