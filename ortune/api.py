@@ -1,7 +1,7 @@
 """The public Python functions that measure: `search`, `bench`, `verify` and `gate`.
 
-They take the options of the commands of the same name, with the same names (`allow_approximate` for
-`--allow-approximate`). Signatures and the descriptions of parameters are made from `ortune.requests`.
+Each takes the options of the command of the same name (`allow_approximate` for `--allow-approximate`). Signatures and
+parameter descriptions are generated from `ortune.requests`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def takes_options_of(request: type[Request]) -> Callable[[Function], Function]:
     """Return a decorator that gives a function the signature and the documentation of a request's options.
 
     Args:
-        request: A class of `ortune.requests`. Its positional options are parameters of the function already.
+        request: A class of `ortune.requests`. The function already has its positional options as parameters.
     """
 
     def decorate(function: Function) -> Function:

@@ -66,8 +66,8 @@ class OrtuneError(Exception):
 
     Args:
         message: What failed, with which value. It does not name the option.
-        hint: What the user can do about it, a sentence; empty when the message says it.
-        option: Python name of the option whose value is at fault; empty when there is none.
+        hint: How the user can fix it, as a sentence; empty when the message says so.
+        option: Python name of the option with the invalid value; empty when there is none.
     """
 
     def __init__(self, message: str, hint: str = "", *, option: str = "") -> None:
@@ -81,7 +81,7 @@ class OrtuneError(Exception):
 
         Args:
             spell: Spells options.
-            where: Where the option was given, such as `ortune.toml, line 3`; empty when the option says it.
+            where: Location of the option, such as `ortune.toml, line 3`; empty when the option name is enough.
         """
         named = " ".join(part for part in (f"{where}:" if where else "", spell(self.option, "")) if part)
         message = spell_options(self.message, spell)

@@ -3,8 +3,8 @@
 An option is a field of a request in `ortune.requests`, annotated with an `Option`. Everything else is derived from that
 declaration: the flag, the key in `ortune.toml`, the Python parameter, the help text and the reference documentation.
 
-Every start of a program under `ortune apply` waits for this module. So it imports little, and requests are plain
-classes: creating 25 dataclasses would take longer than all other imports.
+Every program that starts under `ortune apply` loads this module first. It therefore imports little, and requests are
+plain classes: creating 25 dataclasses would take longer than all other imports.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ PANELS = (OPTIONS, PROGRAM, EXPORT, WORKLOAD, INPUTS, SPACE, MEASURING, OUTPUTS,
 
 
 class Option(NamedTuple):
-    """How a field of a request is given by a user.
+    """How a user sets a field of a request.
 
     Attributes:
-        help: What it does, in a sentence or two. `{budget}` refers to another option.
+        help: Description of the option, in one or two sentences. `{budget}` refers to another option.
         metavar: Placeholder of the value on the command line; empty for a switch.
         parse: Turns any value that an interface can give into the value of the field. It raises a `UsageError`
             whose message begins with the value.
-        accepts: Type of the Python parameter, as it is written in a stub.
-        default: What happens without it, for help texts; empty when the help says it.
+        accepts: Type of the Python parameter, as written in a stub.
+        default: What happens without the option, for help texts; empty when `help` explains it.
         flags: Further spellings on the command line, such as `-o`.
         positional: Whether it is an argument and has no flag.
-        repeatable: Whether it may be given several times.
+        repeatable: Whether it may be repeated.
         negatable: Whether there is a `--no-...` switch.
-        interfaces: Where it can be given.
+        interfaces: Interfaces that accept it.
         panel: Heading in the help of its command.
     """
 
@@ -99,7 +99,7 @@ class DeclaredOption(NamedTuple):
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class Request:
-    """Base of requests: their annotated class attributes are fields, as in a frozen dataclass with keywords only."""
+    """Base class of requests. Annotated class attributes are fields, as in a frozen, keyword-only dataclass."""
 
     def __init__(self, **values: Any) -> None:
         names = field_names(type(self))
@@ -143,7 +143,7 @@ def field_names(request_type: type[Request]) -> tuple[str, ...]:
     """Return the names of all fields, those of bases first."""
     names: dict[str, None] = {}
     for base in reversed(request_type.__mro__):
-        # inspect, which has a function for this, takes as long to import as this module.
+        # The function for this in `inspect` is avoided: importing `inspect` takes as long as importing this module.
         names |= dict.fromkeys(base.__dict__.get("__annotations__", ()))  # noqa: RUF063
     return tuple(names)
 
@@ -164,7 +164,7 @@ def options_of(request_type: type[Request]) -> dict[str, DeclaredOption]:
 
 
 def sort_options(declared: Mapping[str, DeclaredOption]) -> dict[str, DeclaredOption]:
-    """Return options with arguments first, then by panel, else in the order in which they are."""
+    """Return options with arguments first, then by panel, otherwise in their original order."""
 
     def place(item: tuple[str, DeclaredOption]) -> tuple[bool, int]:
         option = item[1].option
@@ -176,12 +176,12 @@ def sort_options(declared: Mapping[str, DeclaredOption]) -> dict[str, DeclaredOp
 def make_request(
     request_type: type[AnyRequest], values: Mapping[str, Any], interface: Interface = "python"
 ) -> AnyRequest:
-    """Return a request made of the values that a user gave.
+    """Return a request with the values that a user gave.
 
     Args:
         request_type: A class of `ortune.requests`.
-        values: By name of the option. A value of None counts as not given.
-        interface: Where they were given.
+        values: Values by option name. None means that the option is not set.
+        interface: The interface that the values come from.
 
     Raises:
         UsageError: An option is unknown or missing, or a value is not valid. The error names the option.
@@ -230,10 +230,10 @@ def parse_switch(value: Any) -> bool:
 
 
 def parse_text(value: Any) -> str:
-    """Return a text, also of a path.
+    """Return a string, or a path as a string.
 
     Raises:
-        UsageError: It is neither.
+        UsageError: The value is neither.
     """
     if isinstance(value, str) or hasattr(value, "__fspath__"):
         return str(value)
@@ -280,7 +280,7 @@ def parse_number(value: Any) -> float:
     """Return a number that is at least 0.
 
     Raises:
-        UsageError: It is not one.
+        UsageError: The value is not such a number.
     """
     try:
         number = float(_number_as_text(value))
@@ -292,7 +292,7 @@ def parse_number(value: Any) -> float:
 
 
 def parse_choice(*choices: str) -> Callable[[Any], str]:
-    """Return a parser of one of some words."""
+    """Return a parser that accepts one of some words."""
 
     def parse(value: Any) -> str:
         if value not in choices:
@@ -303,10 +303,10 @@ def parse_choice(*choices: str) -> Callable[[Any], str]:
 
 
 def parse_texts(value: Any) -> tuple[str, ...]:
-    """Return several texts; a single one is a tuple of one.
+    """Return several strings as a tuple; a single string becomes a tuple of one.
 
     Raises:
-        UsageError: The value is neither a text nor several.
+        UsageError: The value is neither a string nor several strings.
     """
     if isinstance(value, str) or hasattr(value, "__fspath__"):
         return (str(value),)
@@ -316,7 +316,7 @@ def parse_texts(value: Any) -> tuple[str, ...]:
 
 
 def parse_names(value: Any) -> tuple[str, ...]:
-    """Return names that are given as texts, each of which may hold several, separated by commas."""
+    """Return names from strings, each of which may contain several names separated by commas."""
     names = [part.strip() for text in parse_texts(value) for part in text.split(",")]
     return tuple(dict.fromkeys(name for name in names if name))
 
@@ -361,7 +361,7 @@ def parse_shapes(value: Any) -> dict[str, tuple[int, ...]]:
 
 
 def _pairs(value: Any, fault: str, hint: str) -> list[tuple[str, Any]]:
-    """Return names with what is given for them: of a mapping, or of texts with an equals sign."""
+    """Return names and their values, from a mapping or from strings with an equals sign."""
     if isinstance(value, Mapping):
         return [(parse_text(name), given) for name, given in value.items()]
     pairs: list[tuple[str, Any]] = []
@@ -383,6 +383,6 @@ def _number_as_text(value: Any) -> str:
 
 
 def show(value: Any) -> str:
-    """Return a value for a message, at most 200 characters of it."""
+    """Return a value as text for a message, cut to 200 characters."""
     text = value if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else repr(value)
     return text if len(text) <= 200 else f"{text[:199]}…"

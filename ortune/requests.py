@@ -1,12 +1,12 @@
 """Every option of every command, declared once.
 
-A request is what one command takes. Its fields are its options: the command line, `ortune.toml` and the Python API are
-made from these declarations, and so are the help texts and docs/options.md. To add an option, add a field here and use
+A request holds the options of one command, one field per option. The command line, `ortune.toml`, the Python API, the
+help texts and docs/options.md are generated from these declarations. To add an option, add a field here and use
 it where the request is used; CONTRIBUTING.md shows an example.
 
-Options that several commands share stand in a group of their own (`LoadOptions`, `InputsOptions`, ...) or have an alias
-(`Budget`, `Seed`, ...). Fields hold parsed values: seconds, counts, names. Properties put several of them together, as
-in `SearchRequest.goal`. Only the standard library is imported at module level.
+Options that several commands share are in a separate group (`LoadOptions`, `InputsOptions`, ...) or have an alias
+(`Budget`, `Seed`, ...). Fields hold parsed values: seconds, counts, names. Properties combine several fields, as in
+`SearchRequest.goal`. Only the standard library is imported at module level.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ else:
 StrategyName = Literal["adaptive", "tpe", "random", "exhaustive"]
 """The order in which candidates are screened.
 
-- "adaptive": the most promising first, going by similar models, the documentation and the measurements so far.
+- "adaptive": the most promising first, based on similar models, the documentation and the measurements so far.
 - "tpe": Optuna's tree-structured Parzen estimator.
-- "random": at random.
-- "exhaustive": all of them, in the order of the space.
+- "random": in random order.
+- "exhaustive": all candidates, in the order of the space.
 """
 
 PATH = "str | PathLike[str]"
@@ -83,7 +83,7 @@ def parse_objectives(value: Any) -> tuple[Objective, ...]:
 
 
 def parse_limits(value: Any) -> tuple[Limit, ...]:
-    """Parse limits, or take those that are `Limit` objects already."""
+    """Parse limits. `Limit` objects are returned unchanged."""
     from ortune.workload import Limit, parse_limit
 
     given = [value] if isinstance(value, (str, Limit)) else list(value)
@@ -332,7 +332,7 @@ class LoadOptions(Request):
 
 
 class WorkloadOptions(LoadOptions):
-    """How calls arrive, and what is optimized."""
+    """How calls arrive, and what to optimize."""
 
     arrivals: Annotated[
         str | None,
@@ -360,7 +360,7 @@ class WorkloadOptions(LoadOptions):
 
 
 class InputsOptions(Request):
-    """What is fed to the model."""
+    """Input data of the model."""
 
     dim: Annotated[
         Mapping[str, tuple[int, ...]],
@@ -388,19 +388,19 @@ class InputsOptions(Request):
 
     @property
     def input_options(self) -> InputOptions:
-        """What the user said about inputs."""
+        """The user's options for inputs."""
         from ortune.workload import InputOptions
 
         return InputOptions(dims=self.dim, shapes=self.shape, data=self.inputs, seed=getattr(self, "seed", 0))
 
     @property
     def given_inputs(self) -> InputOptions | None:
-        """What the user said about inputs, or None if nothing."""
+        """The user's options for inputs, or None if there are none."""
         return self.input_options if self.dim or self.shape or self.inputs is not None else None
 
 
 class KnobOptions(Request):
-    """Which settings may be tried."""
+    """Which settings a search may try."""
 
     provider: Provider = None
     tune: Annotated[
@@ -439,7 +439,7 @@ class KnobOptions(Request):
     allow_approximate: AllowApproximate = False
 
     def check(self) -> None:
-        """Check the knobs, which depends on whether approximations are allowed."""
+        """Check the knobs. The valid values depend on whether approximations are allowed."""
         if self.tune or self.fix or self.only:
             from ortune.knobs.parse_knobs import check_fix, check_only, check_tune
 
@@ -499,7 +499,7 @@ class SearchRequest(WorkloadOptions, KnobOptions, InputsOptions, ToleranceOption
 
     Attributes:
         worker_command: Program and arguments that start a worker; None for ortune's own.
-        memory_limit_bytes: Private memory that one worker may take; None for a share of what is free.
+        memory_limit_bytes: Private memory that one worker may use; None for a share of the free memory.
     """
 
     model: Model
@@ -649,7 +649,7 @@ class BenchRequest(WorkloadOptions, InputsOptions):
 
 
 class VerifyRequest(LoadOptions):
-    """Options of `ortune apply --verify`. The workload is the record's; the load picks among several records."""
+    """Options of `ortune apply --verify`. The workload comes from the record; the load selects the record."""
 
     config: Config
     model: Annotated[
@@ -676,7 +676,7 @@ class GateRequest(WorkloadOptions, InputsOptions, ToleranceOptions):
     """Options of one gate, on the command line, in `ortune.toml` and in Python.
 
     Attributes:
-        name: Name of the gate, as it is reported.
+        name: Name of the gate in reports.
     """
 
     base: Annotated[
@@ -1054,7 +1054,7 @@ class ProfileRequest(InputsOptions):
 
 
 class HostRequest(Request):
-    """Options of `ortune host`: none but those on output."""
+    """Options of `ortune host`, which has only output options."""
 
 
 class KnobsRequest(Request):
@@ -1086,4 +1086,4 @@ COMMANDS: Mapping[str, tuple[type[Request], ...]] = {
     "doctor": (DoctorRequest, JsonOptions),
     "host": (HostRequest, JsonOptions),
 }
-"""What each command takes: the request first, then what concerns the command line alone."""
+"""The options of each command: the request first, then the options that only the command line has."""

@@ -1,4 +1,4 @@
-"""Reads what `ortune bench` compares: configs of records, and configs that are written as settings."""
+"""Reads the configs that `ortune bench` compares: those of records and those given as settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ortune.workload import Load
 
 
 def prepare_bench(request: BenchRequest) -> tuple[ComparisonSetup, tuple[Side, ...]]:
-    """Return the set-up of a comparison, and what is compared with the baseline.
+    """Return the setup of a comparison, and the configs to compare with the baseline.
 
     Raises:
         OrtuneError: The model, its inputs, a record or a setting is not valid.
@@ -39,11 +39,11 @@ def prepare_bench(request: BenchRequest) -> tuple[ComparisonSetup, tuple[Side, .
 def read_sides(
     configs: Sequence[Any], settings: Sequence[Any], model: str | None = None, load: Load | None = None
 ) -> tuple[Side, ...]:
-    """Return named configs: those of records first, then those that are written as settings.
+    """Return named configs: those of records first, then those given as settings.
 
     Args:
         configs: Records, paths of records, `Config` objects, or the word `default`.
-        settings: Each a config, as a mapping or as a text `knob=value,knob=value`.
+        settings: Configs, each as a mapping or as a string `knob=value,knob=value`.
         model: Path of the model. With the load, it selects among the records of a bundle.
         load: The load.
 

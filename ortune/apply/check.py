@@ -1,4 +1,4 @@
-"""Runs a record's config once, beside the default, and reads back what took effect."""
+"""Runs a record's config and the default once, and reads back the effective settings."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ortune.workload import InputOptions, make_feed
 
 
 class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened.
+    """Result of a check.
 
     Attributes:
-        runtime: The software here.
-        loaded: The session with the config, read back, or why there is none.
-        mismatches: What differs between where the record was made and here.
+        runtime: The software on this host.
+        loaded: The session with the config, read back, or the reason why there is none.
+        mismatches: Differences between the recorded host and software and these.
     """
 
     runtime: Runtime
@@ -31,22 +31,22 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def works(self) -> bool:
-        """Whether the config works here."""
+        """Whether the config works on this host."""
         return isinstance(self.loaded, SessionInfo)
 
     @property
     def fits(self) -> bool:
-        """Whether the config works here, on the kind of host that it was made for."""
+        """Whether the config works on this host, and this host is of the recorded class."""
         return self.works and not self.mismatches
 
 
 def run_once(record: Record, model: str | Path, data: str | None = None) -> CheckResult:
     """Create the default's session and the config's, run both, and compare their outputs.
 
-    Inputs have the recorded shapes; of several, the first.
+    Inputs have the recorded shapes, or the first of them if there are several.
 
     Args:
-        record: What to apply.
+        record: The record to check.
         model: Path of the ONNX file.
         data: Input data as for a search, or None to synthesize it.
 

@@ -1,7 +1,7 @@
 """`ortune apply CONFIG... -- COMMAND`: run an unmodified program with tuned options.
 
-Every start of the program waits for this module, so it parses its arguments with the standard library and imports only
-what it needs. `ortune apply --help` and the other uses of that command are in `ortune/cli/apply.py`.
+The program starts only after this module has run. The module therefore parses its arguments with the standard library
+and imports only what it needs. `ortune/cli/apply.py` implements `ortune apply --help` and other uses of the command.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from ortune.requests import ProgramRequest
 
 
 def launch(arguments: list[str]) -> NoReturn:
-    """Become the command that follows `--`.
+    """Replace this process with the command that follows `--`.
 
     Args:
-        arguments: Those of `ortune`, beginning with `apply`.
+        arguments: The arguments of `ortune`, beginning with `apply`.
 
     Raises:
         OrtuneError: The command does not exist, an option is not valid, or a record cannot be used.
@@ -43,7 +43,7 @@ def launch(arguments: list[str]) -> NoReturn:
 
 
 def parse(arguments: list[str]) -> ProgramRequest:
-    """Return the records and how they are used.
+    """Return the records and how to use them.
 
     Raises:
         UsageError: No record is given, or an option is not valid.
@@ -83,7 +83,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def notes(choices: tuple[Choice, ...], *, keep_explicit: bool) -> list[str]:
-    """Return what is printed before the program starts."""
+    """Return the message to print before the program starts."""
     lines = [
         f"{choice.source} for {choice.record.model.path}: {choice.why}"
         if choice.applies

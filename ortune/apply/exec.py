@@ -16,7 +16,7 @@ STARTUP = Path(__file__).parent / "inside" / "startup"
 """Folder for PYTHONPATH. It holds the `sitecustomize` that every Python imports when it starts."""
 
 SEPARATED_BY_SPACE = frozenset({"LD_PRELOAD"})
-"""Variables that hold lists. New values are put before those that are set already."""
+"""Variables that hold lists. New values are prepended to existing ones."""
 
 
 def find_program(command: Sequence[str]) -> str:
@@ -61,7 +61,7 @@ def make_environment(plan: str, settings: Mapping[str, str], inherited: Mapping[
 
 
 def replace_process(program: str, command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
-    """Become the program. It keeps this process id, and has its own signals, streams and exit code.
+    """Replace this process with the program, which keeps the process ID.
 
     Raises:
         UsageError: The system cannot start it.
@@ -74,7 +74,7 @@ def replace_process(program: str, command: Sequence[str], environment: Mapping[s
 
             # On Windows, exec returns to the shell immediately.
             sys.exit(subprocess.call([program, *command[1:]], env=dict(environment)))
-        # Python ignores these signals, and the program would inherit that.
+        # Python ignores these signals, and the program would inherit this setting.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         os.execve(program, list(command), dict(environment))  # noqa: S606  (the user asks for it)

@@ -1,4 +1,4 @@
-"""Finds what differs between where a record was made and here."""
+"""Finds differences between the recorded host and software and these."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
     """One way in which a record does not fit.
 
     Attributes:
-        what: What differs.
+        what: The property that differs.
         recorded: Its value in the record.
-        here: Its value here.
-        hint: What to do, a sentence.
+        here: Its value on this host.
+        hint: What to do, as a sentence.
     """
 
     what: str
@@ -27,7 +27,7 @@ class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_mismatches(record: Record, host: Host, runtime: Runtime) -> tuple[Mismatch, ...]:
-    """Return what differs between where the record was made and here, as far as it may change which config is best."""
+    """Return the differences between the recorded host and software and these that may change which config is best."""
     search = f"Search again here: ortune search {record.model.path}."
     mismatches = [
         Mismatch(
@@ -62,5 +62,5 @@ def find_mismatches(record: Record, host: Host, runtime: Runtime) -> tuple[Misma
 
 
 def _minor(version: str) -> str:
-    """Return major and minor version: a patch release changes no default."""
+    """Return the major and minor version. Patch releases do not change defaults."""
     return ".".join(version.split(".")[:2])

@@ -10,7 +10,7 @@ from ortune.record.select import Choice
 
 
 def describe_mismatch(choice: Choice, spell: Spelling = spell_in_python) -> str:
-    """Return a warning that a record is not used.
+    """Return a warning that ortune does not use a record.
 
     Args:
         choice: The record.

@@ -31,7 +31,7 @@ def make_plan(choices: Sequence[Choice], options: ProgramRequest, hint: str) -> 
 
     Args:
         choices: A record for each model.
-        options: How they are used.
+        options: How to use them.
         hint: How to get a report on each session.
     """
     return {
@@ -79,7 +79,7 @@ def encode_plan(plan: dict[str, Any]) -> str:
     """Return the plan as the text of an environment variable.
 
     Raises:
-        RecordError: It is too long for one.
+        RecordError: The plan is too long for an environment variable.
     """
     text = json.dumps(plan, separators=(",", ":"))
     # Linux allows 128 KiB for a variable (MAX_ARG_STRLEN).
@@ -95,7 +95,7 @@ def plan_process(paths: Sequence[str | Path], options: ProgramRequest, warn: Cal
 
     Args:
         paths: Records or bundles.
-        options: How they are used.
+        options: How to use them.
         warn: Called with each warning.
 
     Raises:

@@ -25,8 +25,7 @@ Answer = Literal["holds", "does_not_hold", "inconclusive"]
 HELD_SHARE = 0.5
 """Share of the recorded gain, on a log scale, that must be left for it to hold.
 
-A gain changes somewhat with the conditions on a host. If 3.5x is left of 3.7x, the record keeps its promise. If 1.05x
-is left, it does not.
+A gain varies somewhat with the conditions on a host. A recorded speedup of 3.7x holds at 3.5x, but not at 1.05x.
 """
 
 
@@ -79,12 +78,12 @@ def prepare_verification(record: Record, request: VerifyRequest) -> ComparisonSe
 
 
 def recorded_inputs(record: Record, data: str | None, model: str | None = None) -> InputOptions:
-    """Return what to feed: data if a path is given, else values in the recorded sizes.
+    """Return the input data: the user's data if a path is given, otherwise values in the recorded sizes.
 
     Args:
         record: The record.
         data: Path of input data, or None.
-        model: The model that is fed, if it may be another than the recorded one. Inputs that it lacks are left out.
+        model: The model to run, if it may differ from the recorded one. Inputs that it lacks are left out.
     """
     names = None if model is None else {each.name for each in read_model(model).inputs}
     shapes = {name: given.shapes for name, given in record.workload.inputs.items() if names is None or name in names}
@@ -112,7 +111,7 @@ def verify(
         record: The record.
         setup: Its workload, set up on this host.
         observe: Called with the progress.
-        budget_s: Wall time to spend, or None for what the model and the goal need.
+        budget_s: Wall time to spend, or None to choose it from the model and the goal.
 
     Raises:
         OrtuneError: The model does not run, or the baseline cannot be measured.
@@ -165,7 +164,7 @@ def judge_gain(row: Row, comparison: Comparison, recorded: Speedup | None) -> tu
 
 
 def judge_speedup(here: Speedup, recorded: Speedup | None) -> tuple[Answer, str]:
-    """Return whether the speedup on this host upholds the recorded one."""
+    """Return whether the speedup on this host confirms the recorded one."""
     needed = math.exp(HELD_SHARE * math.log(recorded.estimate)) if recorded and recorded.estimate > 1 else 1.0
     if here.low > needed:
         if needed == 1:

@@ -83,7 +83,7 @@ def main() -> None:
             sys.exit(ExitCode.INTERRUPTED)
         if isinstance(error, SystemExit):
             raise
-        # A bug in ortune. Python would exit with 1, which means that a check failed.
+        # A bug in ortune. Python would exit with code 1, which ortune uses for a failed check.
         traceback.print_exc()
         sys.exit(ExitCode.ERROR)
 

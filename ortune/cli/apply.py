@@ -1,4 +1,4 @@
-"""`ortune apply`: use records in a program, in code, in the files of other systems; or check them on this host."""
+"""`ortune apply`: use records in a program, in code or in the files of other systems, or check them on this host."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def find_record(request: ApplyRequest, configs: list[str], model: str | None) ->
     """
     from ortune.record.select import Wanted, read_sourced, select_record
 
-    # The path may be the one on another host, where what is exported will be used.
+    # The path may be that on another host, where the exported config will be used.
     present = model if model is not None and Path(model).is_file() else None
     wanted = Wanted(load=request.given_load, pick=request.pick, any_host=request.any_host)
     choice = select_record(read_sourced(configs), wanted, present)
@@ -103,7 +103,7 @@ def find_record(request: ApplyRequest, configs: list[str], model: str | None) ->
 
 
 def check_here(request: ApplyRequest, record: Record, model: str | None) -> None:
-    """Create the session, run it, and show what took effect and the code."""
+    """Create and run the session, and show the effective settings and the code."""
     from ortune.apply.check import run_once
     from ortune.export import render
 
@@ -122,7 +122,7 @@ def check_here(request: ApplyRequest, record: Record, model: str | None) -> None
 
 
 def export(record: Record, source: str, model: str | None, target: str, output: str | None) -> None:
-    """Write the config for another system, and report what that cannot express."""
+    """Write the config for another system, and report the settings that it cannot express."""
     from ortune.console.apply import show_export
     from ortune.console.widgets import make_console
     from ortune.export import export as write

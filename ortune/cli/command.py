@@ -1,4 +1,4 @@
-"""Makes Typer commands of the options that `ortune.requests` declares."""
+"""Builds Typer commands from the options that `ortune.requests` declares."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ortune.errors import OrtuneError, spell_as_flag, spell_options
 from ortune.options import DeclaredOption, Request, make_request, options_of, sort_options
 
 Values = dict[str, Any]
-"""What the user gave on the command line, unparsed, by name of the option; what was not given is left out."""
+"""Unparsed values from the command line by option name, without options that are not set."""
 
 Command = Callable[..., None]
 
@@ -85,5 +85,5 @@ def make_parameter(declared: DeclaredOption, *, required: bool) -> inspect.Param
 
 
 def escape(text: str) -> str:
-    """Return a text without markup, of which Rich knows `[...]`."""
+    """Return a text without Rich's `[...]` markup."""
     return text.replace("[", "\\[")

@@ -41,7 +41,7 @@ def gate(values: Values, source: GateFileOptions, reports: GateReportOptions) ->
     try:
         results = run(requests, done, reports)
     except BaseException as error:
-        # CI gets a report in this case too, also of the gates that were done before.
+        # CI also gets a report in this case, including the gates that finished before.
         if isinstance(error, OrtuneError):
             message, hint = error.render(spell_as_flag)
             done.append(GateError(name=requests[0].name, message=message, hint=hint))
@@ -53,10 +53,10 @@ def gate(values: Values, source: GateFileOptions, reports: GateReportOptions) ->
 
 
 def check_outputs(reports: GateReportOptions) -> None:
-    """Check before the gates whether the files of reports can be written.
+    """Check, before running the gates, that the report files can be written.
 
     Raises:
-        UsageError: One cannot.
+        UsageError: A file cannot be written.
     """
     from ortune.gates.reporters.history import is_history
     from ortune.gates.reporters.markdown import TITLE
@@ -81,7 +81,7 @@ def run(
     Args:
         requests: The gates.
         done: Each of several gates is appended when it has ended.
-        reports: What else is written, which decides where progress is shown.
+        reports: The reports to write, which decide where progress is shown.
 
     Raises:
         OrtuneError: The only gate could not be measured.

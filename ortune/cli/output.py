@@ -1,4 +1,4 @@
-"""What commands print to stdout for other programs."""
+"""Machine-readable output on stdout."""
 
 from __future__ import annotations
 

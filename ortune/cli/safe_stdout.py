@@ -1,4 +1,4 @@
-"""What the command line prints goes through here, so that no work is lost when nobody can take it any more."""
+"""A wrapper for output streams, so that no work is lost when a stream can no longer be written to."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import IO, Any
 
 
 class SafeStdout:
-    """Stands before a stream; what it cannot write any more goes nowhere.
+    """Wraps a stream, and discards output that can no longer be written.
 
-    The reader of a pipe may have gone, as `head` does, while a search is going on: its record is written all the same.
+    The reader of a pipe, such as `head`, may exit during a search. The search still writes its record.
 
     Args:
         stream: The stream, of text or of bytes.
 
     Attributes:
-        fault: Why nothing is written any more, other than that the reader has gone; empty as long as all is well.
+        fault: Why writing failed, unless the reader closed the pipe; empty if there was no failure.
     """
 
     def __init__(self, stream: IO[Any]) -> None:
@@ -44,7 +44,7 @@ class SafeStdout:
             self._give_up(error)
 
     def find_fault(self) -> str:
-        """Return why not all could be written; empty if it was, or if its reader had gone."""
+        """Return why output was lost; empty if all of it was written or the reader closed the pipe."""
         self.flush()
         inner = self.__dict__.get("buffer")
         return self.fault or (inner.fault if inner else "")
@@ -52,7 +52,7 @@ class SafeStdout:
     def _give_up(self, error: OSError) -> None:
         if error.errno != errno.EPIPE:
             self.fault = error.strerror or str(error)
-        # What is buffered is written again at the end, and then has to go somewhere.
+        # Python flushes the buffered output again at exit, which needs a stream that works.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self._stream.fileno())
         os.close(nowhere)

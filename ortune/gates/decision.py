@@ -2,8 +2,8 @@
 
 Pairs come in launches, and the memory layout of a launch affects all of its pairs, so only launches are independent.
 After each launch, the rule checks whether the whole 99 % interval of the mean log-ratio lies on one side of the allowed
-slowdown. Checking again and again makes errors more likely than a single check does, which is why the interval is that
-wide. Simulated and replayed error rates are in docs/gate.md.
+slowdown. Repeated checks make errors more likely than a single check does, so the interval is that wide. docs/gate.md
+lists simulated and replayed error rates.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GATE_CONFIDENCE = 0.99
 MIN_LAUNCHES = 5
 MIN_PAIRS = 20
 MAX_PAIRS = 120
-"""Pairs at the first check and at the last: more do not help if these did not."""
+"""Pairs at the first and at the last check. If these do not decide the gate, more pairs would not either."""
 
 SAME = 0.5
 """Two copies of base may differ by this share of the allowed slowdown of head. If they differ significantly by more,
@@ -36,7 +36,7 @@ Clusters = Sequence[Sequence[float]]
 def judge_objective(
     objective: Objective, clusters: Clusters, allowed: float, *, confidence: float = GATE_CONFIDENCE, seed: int = 0
 ) -> Finding:
-    """Return what the log-ratios show about one objective.
+    """Return the finding that the log-ratios support for one objective.
 
     Args:
         objective: The objective.
@@ -100,11 +100,11 @@ def strict_confidence(n_gates: int) -> float:
 
 
 def holm(p_values: Mapping[str, float], alpha: float = (1 - GATE_CONFIDENCE) / 2) -> frozenset[str]:
-    """Return which of several gates fail, such that the chance of any false alarm is that of a single gate.
+    """Return which of several gates fail, keeping the probability of any false alarm at that of a single gate.
 
     Args:
         p_values: For each gate, the smallest p-value over its objectives.
-        alpha: The chance of a false alarm; by default that of one side of the interval.
+        alpha: Probability of a false alarm; by default that of one side of the interval.
 
     Source: S. Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6
     (1979).

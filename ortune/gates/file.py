@@ -47,7 +47,7 @@ def read_gates(
         places = {key: f"{prefix}gate.{name}" if key in own else f"{prefix}gate" for key in {**shared, **own}}
         values = {key.replace("-", "_"): value for key, value in {**shared, **own}.items()}
         try:
-            # The file is checked as it stands: a fault is not hidden by what the command line replaces.
+            # Check the file without the command line's values, so that these do not hide an error in the file.
             request = make_request(GateRequest, values, "toml")
             if given:
                 request = make_request(GateRequest, {**values, **given}, "toml")
@@ -98,7 +98,7 @@ def _read(path: Path, *, is_stdin: bool) -> tuple[str, dict[str, Any]]:
 
 
 def _line_of_table(text: str, table: str) -> int:
-    """Return the line of a table's header, counted from 1; 1 where it is not found."""
+    """Return the line of a table's header, counted from 1; 1 if it is not found."""
     for number, line in enumerate(text.splitlines(), 1):
         header = re.match(r"\s*\[\s*(.+?)\s*\]\s*(#.*)?$", line)
         if header and header[1].replace('"', "").replace("'", "").replace(" ", "") == table.replace(" ", ""):
@@ -107,7 +107,7 @@ def _line_of_table(text: str, table: str) -> int:
 
 
 def _line(text: str, key: str, table: str = "") -> int:
-    """Return the line of a key in a table, counted from 1; that of the table where it is not found."""
+    """Return the line of a key in a table, counted from 1; the line of the table if it is not found."""
     start = _line_of_table(text, table) if table else 1
     for number, line in enumerate(text.splitlines()[start - 1 :], start):
         if re.match(rf"""\s*["']?{re.escape(key)}["']?\s*[=.]""", line) or f"[{key}]" in line.replace(" ", ""):

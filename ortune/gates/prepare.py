@@ -1,4 +1,4 @@
-"""Prepares a gate: reads the records and models of both sides, and fills in what the user leaves open."""
+"""Prepares a gate: reads the records and models of both sides, and fills in missing options."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ N_SIDES = 3
 
 
 def make_gate(request: GateRequest) -> Gate:
-    """Read the records of both sides, and take from them what the user leaves open.
+    """Read the records of both sides, and take missing options from them.
 
     Raises:
         OrtuneError: An option is not valid, or a file cannot be read.
@@ -38,7 +38,7 @@ def make_gate(request: GateRequest) -> Gate:
     head = base if request.head is None else read_side(request.head)
     record = head.record or base.record
     goal = _choose_goal(request, record)
-    # The gain of a config is the gain in its first objective. Others may have been traded for it.
+    # The gain of a config is the gain in its first objective, possibly at the expense of the others.
     gated = goal.objectives if request.head is not None else goal.objectives[:1]
     goal = msgspec.structs.replace(goal, objectives=tuple(dict.fromkeys((*gated, *request.also))))
     slowdowns = parse_slowdowns(request.max_slowdown, goal)
@@ -67,7 +67,7 @@ def make_gate(request: GateRequest) -> Gate:
 
 
 def _choose_goal(request: GateRequest, record: Record | None) -> Goal:
-    """Return load, objectives and limits. What the user leaves open is the record's, as far as that fits."""
+    """Return load, objectives and limits. Missing options come from the record where they are compatible."""
     workload = record.workload if record else None
     load = request.given_load or (workload.load if workload else Load())
     goal = make_goal(load, request.objective, (), request.limit)
@@ -81,10 +81,10 @@ def _choose_goal(request: GateRequest, record: Record | None) -> Goal:
 def _gate_gain(
     request: GateRequest, named: NamedSide, goal: Goal, slowdowns: dict[Objective, float]
 ) -> tuple[tuple[GateSide, GateSide], dict[Objective, float]]:
-    """Return the sides of a gate on a single config: its baseline, and itself, which must be better.
+    """Return the sides of a gate on a single config: its baseline, and the config itself, which must be better.
 
     Raises:
-        UsageError: There is only a model, or the config is the baseline.
+        UsageError: Only a model is given, or the config is the baseline.
         RecordError: The config is for another model.
     """
     record = named.record

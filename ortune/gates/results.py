@@ -25,7 +25,7 @@ class GateSide(msgspec.Struct, frozen=True, kw_only=True):
     """One side of a gate.
 
     Attributes:
-        text: As the user wrote it.
+        text: The side as the user wrote it.
         model: Path of the ONNX file.
         config: Its settings.
         record: File that they were read from; empty for ONNX Runtime's default.
@@ -46,13 +46,13 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: Its name in reports.
-        base: What head is compared with.
-        head: What must not be slower.
-        goal: Load, objectives that are gated, and limits that head must keep to.
+        base: The side that head is compared with.
+        head: The side that must not be slower.
+        goal: Load, objectives to check, and limits that head must keep to.
         slowdowns: Allowed slowdown of head by objective, as a share; negative if head must be better.
         budget_s: Wall time after which the gate ends, decided or not.
-        inputs: What both sides are fed.
-        tolerance: Allowed difference of head's outputs from base's, or None for what suits the model.
+        inputs: Input data of both sides.
+        tolerance: Allowed difference of head's outputs from base's, or None to choose it from the model.
         same_outputs: Whether outputs are compared at all.
         beside: Command of the background load, or None.
         busy: Whether to decide even on a busy host.
@@ -100,7 +100,8 @@ class InterimResult(msgspec.Struct, frozen=True, kw_only=True):
         is_void: Whether nothing can be decided, whatever the figures are: the host is busy or biased, requests arrive
             faster than base can serve them, or fewer than two launches count.
         findings: Results by objective; empty while fewer than two launches count.
-        self_check: Base compared with a second copy of itself in the first objective; None likewise.
+        self_check: Base compared with a second copy of itself in the first objective; None while fewer than two
+            launches count.
         biased: Objectives in which base differs significantly from its copy, and by too much.
         lacking: Percentiles that rest on too few calls: objectives, and limits in doubt.
         limits: Whether head keeps to each limit.

@@ -25,7 +25,7 @@ from ortune.worker import Runtime
 
 MIN_LAUNCH_DEADLINE_S = 60.0
 LAUNCH_DEADLINE_FACTOR = 20
-"""Time that a launch may take, and as a multiple of base's first one: head may load more slowly."""
+"""Time that a launch may take, and the same as a multiple of base's first launch, because head may load more slowly."""
 
 
 def run_gate(
@@ -41,7 +41,7 @@ def run_gate(
         gate: The gate.
         observe: Called after each launch.
         setup: Its models and inputs, if they have been read.
-        n_gates: Number of gates that run together. The more, the more certain each must be before it fails alone.
+        n_gates: Number of gates that run together. A larger number requires more confidence before one gate may fail.
 
     Raises:
         OrtuneError: A side does not load or run, or the two cannot be compared.
@@ -121,7 +121,7 @@ def run_gates(
     """Run several gates, and judge all of them with Holm's correction.
 
     Args:
-        requests: The gates, each with a name of its own.
+        requests: The gates, each with a unique name.
         observe: Returns the observer of a gate, given its number.
         finished: Called with the result of each gate alone.
     """

@@ -35,7 +35,7 @@ BASE, HEAD, COPY = 0, 1, 2
 PAIRS_PER_LAUNCH = 4
 MAX_PAIRS_PER_LAUNCH = 24
 LAUNCH_TIME_SHARE = 1.0
-"""Pairs per launch at least and at most, and the time of launching as a multiple of the time of measuring: where
+"""Minimum and maximum of pairs per launch, and the time of launching as a multiple of the time of measuring: if
 launching takes longer, each launch gets more pairs."""
 
 
@@ -81,7 +81,7 @@ def run_test(
     Args:
         test: Settings of the test.
         runner: Measures blocks.
-        executors: What launches base, and what launches head.
+        executors: Executors that launch base and head.
         configs: Settings of base and of head.
         observe: Called after each launch.
 
@@ -139,7 +139,7 @@ def evaluate_interim(run: PairedRun, test: SequentialTest, now_s: float) -> Inte
     ]
     base, head = (compute_utilization(counting, position, GATE_CONFIDENCE) for position in (BASE, HEAD))
     interim = InterimResult(
-        # With too few calls, another percentile was measured: it decides nothing, not even among other gates.
+        # With too few calls, the blocks support only a lower percentile, which must not decide any gate.
         findings=tuple(
             msgspec.structs.replace(each, decision="inconclusive", p_value=1.0) if each.objective in few else each
             for each in findings
@@ -192,7 +192,7 @@ def decide(interim: InterimResult, test: SequentialTest) -> tuple[Decision, str]
     if kept == "no":
         return "fail", f"head exceeds {name_limits(interim.limits, 'no')}"
     if _is_overloaded(interim):
-        # Latency then depends on how long requests have been arriving, and hardly on the side that serves them.
+        # Latency then depends on how long requests have been arriving, and hardly on the side that is measured.
         return "inconclusive", "requests arrive faster than base can serve them: use a lower request rate"
     if interim.utilization and interim.utilization[0].high < 1 <= interim.utilization[1].low:
         return "fail", "requests arrive faster than head can serve them, but not faster than base can"
@@ -247,7 +247,7 @@ def _is_overloaded(interim: InterimResult) -> bool:
 
 
 def _is_near_overload(interim: InterimResult) -> bool:
-    """Return whether either side seems to be overloaded, which brings ratios closer to 1."""
+    """Return whether either side seems to be overloaded, which moves ratios closer to 1."""
     return interim.utilization is not None and any(each.estimate >= 1 for each in interim.utilization)
 
 

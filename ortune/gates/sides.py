@@ -1,4 +1,4 @@
-"""The sides of a gate: reads what the user names, checks that the sides can be compared, and starts their workers."""
+"""The sides of a gate: reads their models and records, checks that they can be compared, and starts their workers."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ print(json.dumps(found))
 PROBE_DEADLINE_S = 120.0
 
 DEFAULT_WORD = "default"
-"""Names ONNX Runtime's default after the `@`."""
+"""Name of ONNX Runtime's default after the `@`."""
 
 
 class NamedSide(msgspec.Struct, frozen=True, kw_only=True):
-    """What the text of a side names.
+    """The model and record that the text of a side refers to.
 
     Attributes:
         model: Path of the ONNX file.
@@ -58,7 +58,7 @@ class NamedSide(msgspec.Struct, frozen=True, kw_only=True):
 def read_side(text: str) -> NamedSide:
     """Read `model.onnx`, `config.json` or `model.onnx@config.json`.
 
-    The config of a record may be tried on another model than its own, for example a newer version of it.
+    A gate may use the config of a record for another model, such as a newer version of the recorded one.
 
     Raises:
         UsageError: There is no such file.
@@ -84,7 +84,7 @@ def read_side(text: str) -> NamedSide:
 
 
 def _read_config(path: str, model: str) -> tuple[Record, str]:
-    """Return the record of a file; of a bundle for several models, the one for the model."""
+    """Return the record in a file or, from a bundle for several models, the record for this model."""
     choice = select_record(read_sourced([path]), Wanted(any_host=True, other_model=True), model or None)
     return choice.record, choice.source
 
@@ -93,8 +93,8 @@ def make_side(text: str, named: NamedSide, python: str | None, option: str, conf
     """Return a side, after checking its Python.
 
     Args:
-        text: As the user wrote it.
-        named: What that names.
+        text: The side as the user wrote it.
+        named: The model and record that the text refers to.
         python: The Python that runs it, or None for this one.
         option: Option that gives the Python.
         config: Its settings, if they are not those of the record.
@@ -110,7 +110,7 @@ def make_side(text: str, named: NamedSide, python: str | None, option: str, conf
 
 
 def check_python(python: str, option: str) -> None:
-    """Check that a Python has what a worker needs.
+    """Check that a Python interpreter can run a worker.
 
     Raises:
         UsageError: It does not run, is too old, or lacks a package.
@@ -179,10 +179,10 @@ def check_inputs(base: ModelInfo, head: ModelInfo, base_text: str, head_text: st
 
 
 def open_worker(side: GateSide, program: Program, stack: contextlib.ExitStack) -> Program:
-    """Return a program with what starts the workers of a side.
+    """Return a program with the command that starts the workers of a side.
 
-    Another Python need not have ortune: it gets a folder with nothing but ortune on its path, which lasts as long as
-    the stack.
+    Another Python interpreter does not need ortune: a folder that contains only ortune is added to its path, and is
+    removed when the stack closes.
     """
     if side.command:
         return msgspec.structs.replace(program, command=side.command)

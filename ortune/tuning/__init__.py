@@ -1,1 +1,1 @@
-"""The search: screening proposes candidates, racing eliminates the slower ones, confirmation proves the winner."""
+"""The search: screening finds promising candidates, racing eliminates slower ones, confirmation verifies the winner."""

@@ -1,9 +1,9 @@
-"""The additive model: predicts all candidates from the few that were measured.
+"""The additive model: predicts all candidates from the few measured ones.
 
 The log-ratio of a candidate to the baseline is a sum of effects: one of each choice that differs from the baseline, a
 smaller one of each pair of choices, and one of the candidate alone. A priori, all effects are normal with mean 0. Their
 scales maximize the likelihood of the measurements. Given the measurements, the log-ratios of all candidates are again
-normal, and can be drawn from: a draw is one possible set of log-ratios that agrees with the measurements.
+normal. A draw from this distribution is one set of log-ratios that is consistent with the measurements.
 
 Sources: W. R. Thompson, "On the likelihood that one unknown probability exceeds another" (Biometrika 25, 1933), for
 choosing by a draw; C. E. Rasmussen and C. K. I. Williams, "Gaussian Processes for Machine Learning" (2006), sections
@@ -33,8 +33,8 @@ STEP_SHARE = 0.5
 adjacent thread counts cost about the same."""
 
 WORST = 0.7
-"""Log-ratios are cut off here: a candidate that takes ten times as long must not distort the prediction of the good
-ones."""
+"""Maximum of log-ratios. Larger values are clipped, so that a candidate that takes ten times as long does not distort
+the predictions for good candidates."""
 
 BASELINE_NUMBER = 0
 """The baseline is the first candidate of every space, and its log-ratio to itself is 0."""
@@ -75,7 +75,7 @@ class AdditiveModel:
         seen_main, seen_pairs = self._main[self._seen], self._pairs[self._seen]
         of_main, of_pairs = (seen_main * self._shares**2) @ seen_main.T, seen_pairs @ seen_pairs.T
         if len(self._seen) >= max(8, 1.25 * self._n_fitted):
-            # The scales change little from one measurement to the next.
+            # The scales change little between consecutive measurements.
             self._scales = max(
                 itertools.product(MAIN_SCALES, PAIR_SHARES, OWN_SCALES),
                 key=lambda scales: self._log_likelihood(self._factorize(of_main, of_pairs, scales)),
@@ -146,7 +146,7 @@ def features_of(space: SearchSpace) -> tuple[Array, Array, Array]:
         if len(numbers) > 2 and len(numbers) == len(dimension.choices) - 1:
             numbers[DEFAULT_LABEL] = space.n_default_threads
             values = np.array([numbers[label] for label in chosen])
-            # A dimension that has no effect is at its default.
+            # A dimension without effect has its default value.
             for step in sorted(set(numbers.values()))[1:]:
                 of_steps.append((values >= step).astype(float) - float(numbers[DEFAULT_LABEL] >= step))
     choices = [column for columns in of_choices for column in columns]

@@ -13,10 +13,10 @@ from ortune.tuning.results import CandidateResult
 from ortune.tuning.state import SearchState
 
 FINALIST_POSITION = 1
-"""Position of the candidate in a confirmation of one."""
+"""Position of the candidate in the confirmation of a single candidate."""
 
 LONGEST_CONFIRMATION = 1.5
-"""How many times its planned time the confirmation may take, because of blocks repeated for noise."""
+"""Maximum time of the confirmation as a multiple of its planned time, because noise causes repeated blocks."""
 
 
 def confirm(state: SearchState, finalist: CandidateResult) -> Comparison:

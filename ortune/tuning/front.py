@@ -26,7 +26,7 @@ def confirm_front(state: SearchState, ranked: Sequence[CandidateResult]) -> tupl
     """Compare the best candidates with the baseline."""
     chosen = choose_finalists(ranked, min(MAX_FRONT_CANDIDATES, state.plan.max_live - 1))
     planned = state.plan.confirmation
-    # The plan is for the maximum of candidates.
+    # The plan assumes the maximum number of candidates.
     rounds = max(2, planned.rounds * (1 + MAX_FRONT_CANDIDATES) // (len(chosen) + 1) // 2 * 2)
     plan = msgspec.structs.replace(planned, rounds=rounds)
 
@@ -105,8 +105,8 @@ def judge_front(goal: Goal, run: PairedRun, comparison: Comparison) -> tuple[Ver
 def find_better(goal: Goal, run: PairedRun, positions: Sequence[int]) -> list[int]:
     """Return the positions of candidates that are significantly better than the baseline in at least one objective.
 
-    Several comparisons are made at once, so each must be more certain for all of them together to have the usual
-    confidence (Bonferroni). Figures without noise, such as memory, must differ by a minimum.
+    With several comparisons, each requires a higher confidence for all of them together to have the usual confidence
+    (Bonferroni). Figures without noise, such as memory, must differ by a minimum.
     """
     confidence = 1 - (1 - DEFAULT_CONFIDENCE) / ((len(positions) - 1) * len(goal.objectives))
     better = []
@@ -140,7 +140,7 @@ def make_front(
     def vector(position: int) -> tuple[float, ...]:
         return tuple(-math.log(speedups[position][name].estimate) if position else 0.0 for name in goal.objectives)
 
-    # Of equal candidates, the one with the fewest settings stays.
+    # Among equal candidates, keep the one with the fewest settings.
     simplest = sorted(positions, key=lambda position: len(comparison.rows[position].config.settings))
     front = [simplest[place] for place in find_front([vector(position) for position in simplest])]
     knee = front[find_knee([vector(position) for position in front])] if recommend else None

@@ -1,7 +1,7 @@
 """Hints from earlier searches on this host: a small local file of the best configs by model and load.
 
-Hints decide what is tried early, and nothing else: every claim rests on new measurements. `ORTUNE_HISTORY` names
-another file, or is `off`.
+Hints only affect which candidates are screened early. Every claim rests on new measurements. Set `ORTUNE_HISTORY` to
+the path of another file, or to `off`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from ortune.workload import Goal
 VARIABLE = "ORTUNE_HISTORY"
 
 MAX_KEPT = 300
-"""Searches that are kept: the newest."""
+"""Number of searches to keep. Older ones are dropped."""
 
 MAX_HINTS = 4
 MAX_SIMILAR = 3
-"""Configs that a search starts with, and earlier searches that they are taken from."""
+"""Maximum number of configs that a search starts with, and of earlier searches that they come from."""
 
 MIN_SIMILARITY = 0.6
-"""Similarity of two graphs, from 0 to 1, from which on a search of one is a hint for the other."""
+"""Minimum similarity of two graphs, from 0 to 1, for a search of one to give hints for the other."""
 
 
 class PastSearch(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,14 +63,14 @@ def history_path() -> Path | None:
 
 
 def describe_search(host: HostClass, traits: Traits, goal: Goal, configs: Sequence[Config]) -> PastSearch:
-    """Return what is kept of a search."""
+    """Return the parts of a search to keep."""
     return PastSearch(
         host=host, traits=traits, load=f"{goal.load}", objectives=tuple(goal.objectives), configs=tuple(configs)
     )
 
 
 def remember(path: Path, search: PastSearch) -> None:
-    """Add a search to the file. If the file cannot be written, nothing is kept."""
+    """Add a search to the file. If the file cannot be written, do nothing."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         # The leading newline protects this line from one that was cut off.
@@ -111,7 +111,7 @@ def recall(path: Path, host: HostClass, traits: Traits, goal: Goal) -> tuple[Con
         and search.objectives == tuple(goal.objectives)
         and measure_similarity(search.traits, traits) >= MIN_SIMILARITY
     ]
-    # Of equally similar models, the newest search comes first.
+    # Among equally similar models, the newest search comes first.
     fitting.reverse()
     fitting.sort(key=lambda search: -round(measure_similarity(search.traits, traits), 2))
     hints: dict[str, Config] = {}
@@ -125,7 +125,7 @@ def recall(path: Path, host: HostClass, traits: Traits, goal: Goal) -> tuple[Con
 def measure_similarity(one: Traits, other: Traits) -> float:
     """Return how similar two graphs are, from 0 to 1: by their operators, and whether they branch and are quantized.
 
-    Operator counts are compared as square roots, so that a thousand of one kind do not dominate.
+    Operator counts are compared as square roots, so that a very frequent operator does not dominate.
     """
     mix = _cosine(one.ops, other.ops)
     unlike = (one.quantized != other.quantized) + ((one.width > 1) != (other.width > 1))

@@ -19,7 +19,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         verdict: The conclusion.
-        reason: Why, as a sentence without its full stop.
+        reason: The reason for it, as a sentence without a period.
         config: The recommended config: the winner's if it is proven to be better, else the baseline's.
         speedup: Speedup of the winner in confirmation; None if it was not confirmed.
         baseline: Figures of the baseline in confirmation, or None.
@@ -34,7 +34,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         noise: CPU use by other processes.
         trials: All candidates that were tried.
         rounds: What each round measured.
-        sessions: What took effect in the sessions of the confirmation.
+        sessions: Effective settings in the sessions of the confirmation.
         n_candidates: Size of the space.
         stages: Time spent in each stage.
         deterministic: Whether the baseline's outputs are the same in each run.

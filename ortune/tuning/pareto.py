@@ -20,9 +20,9 @@ def dominates(one: Vector, other: Vector) -> bool:
 
 
 def find_front(vectors: Sequence[Vector]) -> list[int]:
-    """Return the positions of those that no other dominates, in order of the first objective.
+    """Return the positions of the non-dominated candidates, in order of the first objective.
 
-    Of several that are equal in all objectives, the first in the list stays.
+    Among candidates that are equal in all objectives, the first in the list is kept.
     """
     distinct: list[int] = []
     for position, vector in enumerate(vectors):
@@ -43,7 +43,7 @@ def find_front(vectors: Sequence[Vector]) -> list[int]:
 def find_knee(vectors: Sequence[Vector]) -> int:
     """Return the position of the knee: beyond it, 1 % more in one objective costs more than 1 % of another.
 
-    That is the smallest sum of log-ratios, or the largest product of speedups.
+    The knee has the smallest sum of log-ratios, which is the largest product of speedups.
     """
     return min(range(len(vectors)), key=lambda position: sum(vectors[position]))
 

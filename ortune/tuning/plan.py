@@ -23,16 +23,16 @@ from ortune.workload import FIGURES, Goal
 
 USUAL_BUDGET_S = 60.0
 LONGEST_USUAL_BUDGET_S = 600.0
-"""Budget where the user gives none: a minute, or longer where the confirmation needs it."""
+"""Default budget: a minute, or longer if the confirmation needs it."""
 
 CONFIRMATION_SHARE = 0.42
 LARGEST_CONFIRMATION_SHARE = 0.7
 RACING_SHARE = 0.31
-"""Share of the budget for confirmation, which is larger where a percentile needs it; and of the rest, the share for
-racing. Screening gets what is left."""
+"""Share of the budget for confirmation, which is larger if a percentile needs it, and racing's share of the rest.
+Screening gets the remaining time."""
 
 SHORTEST_CONFIRMATION_SHARE = 0.6
-"""Share of its planned time that confirmation gets at least, if the stages before it took longer than planned."""
+"""Minimum share of its planned time that confirmation gets if earlier stages took longer than planned."""
 
 MIN_SCREENING_ROUNDS = 3
 MAX_SCREENING_ROUNDS = 12
@@ -124,7 +124,7 @@ def shorten_confirmation(plan: Plan, goal: Goal, pace: Pace, left_s: float) -> P
 
 
 def count_screening_rounds(block_s: float, launch_s: float) -> int:
-    """Return how many rounds a candidate gets in screening: more where launching it costs more than they do."""
+    """Return how many rounds a candidate gets in screening: more if launching it takes longer than measuring them."""
     return min(max(MIN_SCREENING_ROUNDS, round(ROUNDS_PER_LAUNCH_TIME * launch_s / block_s)), MAX_SCREENING_ROUNDS)
 
 
@@ -141,13 +141,13 @@ def count_sides(goal: Goal) -> int:
 
 
 def usual_budget_s(goal: Goal, pace: Pace, launch_s: float) -> float:
-    """Return the budget where the user gives none: a minute, or what the search needs up to ten minutes."""
+    """Return the default budget: a minute, or the time that the search needs, up to ten minutes."""
     return min(max(USUAL_BUDGET_S, required_budget_s(goal, pace, launch_s)), LONGEST_USUAL_BUDGET_S)
 
 
 def required_budget_s(goal: Goal, pace: Pace, launch_s: float) -> float:
     """Return the smallest budget, in steps of ten seconds, whose confirmation has the rounds and the calls it needs."""
-    # A tenth more, for calibrating and for rounding down to whole rounds.
+    # Add a tenth for calibration and for rounding down to whole rounds.
     needed_s = 1.1 * required_run_s(goal, pace, launch_s, count_sides(goal)) / LARGEST_CONFIRMATION_SHARE
     return 10.0 * math.ceil(needed_s / 10)
 

@@ -25,10 +25,10 @@ class PreparedSearch(ComparisonSetup, frozen=True, kw_only=True):
     """Everything that a search needs before it starts.
 
     Attributes:
-        request: What the user asked for.
-        space: What may be tried.
+        request: The options of the search.
+        space: The search space.
         hints: The best configs of earlier searches for similar models on this host.
-        faults: Why a provider does not work here, for those that onnxruntime has or that were asked for.
+        faults: The reason why a provider does not work on this host, for each available or requested provider.
     """
 
     request: SearchRequest
@@ -82,12 +82,12 @@ def prepare(request: SearchRequest) -> PreparedSearch:
 
 
 def find_history(request: SearchRequest) -> Path | None:
-    """Return the file with earlier searches, or None if it is not to be used."""
+    """Return the file with earlier searches, or None if the user disabled it."""
     return history_path() if request.history else None
 
 
 def choose_providers(wanted: Sequence[str] | None) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the execution providers to try, and why others do not work here.
+    """Return the execution providers to try, and the reasons why others do not work on this host.
 
     Args:
         wanted: Names or short names; None for the CPU and all others that work.

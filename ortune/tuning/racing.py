@@ -1,4 +1,4 @@
-"""Racing: the best of screening are launched again several times, and significantly slower ones are eliminated."""
+"""Racing: launches the best candidates of screening several times, and eliminates significantly slower ones."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ortune.tuning.state import SearchState
 
 MAX_CANDIDATES = 8
 WORTH_RACING = 0.25
-"""Candidates that race at most, and how far behind the best of screening they may be, as a log-ratio. Part of its
-lead is chance: as much as 15 % under several callers."""
+"""Maximum number of candidates in racing, and their maximum distance from the best of screening, as a log-ratio. Part of
+its lead is due to chance: up to 15 % with several callers."""
 
 LAUNCHES = 5
 MIN_LAUNCHES = 2
-"""How often the candidates are launched, and how often at least, however little time there is. Under several callers,
-two launches of one config differed by 10 %, which no number of rounds in one launch averages out. In replays, five
-launches of two rounds chose better candidates than three launches of four."""
+"""Planned and minimum number of launches. With several callers, two launches of one config differed by 10 %, and more
+rounds per launch do not reduce this difference. In replays, five launches of two rounds chose better candidates than
+three launches of four."""
 
 ROUNDS_BEFORE_ELIMINATION = 4
 MIN_ROUNDS = 2
@@ -120,7 +120,7 @@ def choose_candidates(state: SearchState, most: int = MAX_CANDIDATES) -> list[Ca
     keeping = [result for result in ranked if not result.excess] or ranked
     vectors = {result.number: result.log_ratios or () for result in keeping}
     if state.expected and len(state.goal.objectives) == 1:
-        # Part of the lead of the best of many is chance, the more so if similar candidates are slower.
+        # Part of the best candidate's lead is due to chance, especially if similar candidates are slower.
         vectors = {result.number: (state.expected[result.candidate.config.key],) for result in keeping}
         keeping.sort(key=lambda result: (result.excess, vectors[result.number]))
     bests = [min(values) for values in zip(*vectors.values(), strict=True)]

@@ -20,8 +20,8 @@ def make_record(prepared: PreparedSearch, outcome: Outcome, runtime: Runtime, st
     """Return the record of a search, with rounded figures.
 
     Args:
-        prepared: What was searched for.
-        outcome: What was found.
+        prepared: The inputs of the search.
+        outcome: The outcome of the search.
         runtime: The software of the workers.
         started: When the search began, in ISO 8601 with the time zone.
     """
@@ -56,7 +56,7 @@ def make_record(prepared: PreparedSearch, outcome: Outcome, runtime: Runtime, st
 
 
 def make_evidence(prepared: PreparedSearch, outcome: Outcome) -> Evidence:
-    """Return what the recommendation rests on."""
+    """Return the evidence for the recommendation."""
     return Evidence(
         verdict=outcome.verdict,
         reason=outcome.reason,
@@ -79,7 +79,7 @@ def make_evidence(prepared: PreparedSearch, outcome: Outcome) -> Evidence:
 
 
 def _round_values(measured: TrialRound) -> TrialRound:
-    """Return a round with the digits that a clock of nanoseconds can tell in a block."""
+    """Return a round with figures limited to the digits that a nanosecond clock can resolve in a block."""
     values = {
         number: tuple(significant(value, RAW_DIGITS) for value in figures)
         for number, figures in measured.values.items()

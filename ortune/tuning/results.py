@@ -19,7 +19,7 @@ from ortune.worker import Block, Failure
 from ortune.workload import Goal
 
 LENIENCE = 0.05
-"""Log-ratio by which a limit may seem exceeded in screening or racing: a few blocks are off by that much."""
+"""Log-ratio by which a limit may appear exceeded in screening or racing, because of the error of a few blocks."""
 
 LENIENCE_OF_FEW_CALLS = 0.4
 """The same for a percentile that rests on few calls, which support only a lower one. The two may rank differently: with
@@ -27,7 +27,7 @@ a request rate, a slower but steadier candidate loses at p90 and wins at p99."""
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
-    """What one round shows about a candidate.
+    """Scores of a candidate in one round.
 
     Attributes:
         log_ratios: For each objective: log(cost of the candidate / cost of the baseline).
@@ -44,11 +44,11 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CandidateResult:
-    """Everything that was measured of one candidate.
+    """All measurements of one candidate.
 
     Attributes:
-        candidate: What was tried.
-        goal: What the search is for.
+        candidate: The candidate.
+        goal: The goal of the search.
         number: Position in the order of trying; 0 is the baseline.
         stage: The last stage that it reached.
         scores: One for each round in that stage.
@@ -67,7 +67,7 @@ class CandidateResult:
         self._summary: tuple[int, tuple[tuple[float, ...], tuple[float, ...]]] | None = None
 
     def enter(self, stage: Stage) -> None:
-        """Begin a stage. Earlier scores are dropped: the candidate was chosen for them, so they are biased."""
+        """Begin a stage. Earlier scores are dropped, because selecting the candidate by them makes them biased."""
         self.stage = stage
         self.scores = []
         self._summary = None
@@ -112,7 +112,7 @@ class CandidateResult:
 
     @property
     def excess(self) -> float:
-        """By how much the worst-kept limit seems exceeded, beyond the error of a few blocks; 0 if none is."""
+        """Largest excess over a limit, beyond the error of a few blocks; 0 if no limit appears exceeded."""
         return max([0.0, *(excess - LENIENCE for excess in self.excesses)])
 
     def _summarize(self) -> tuple[tuple[float, ...], tuple[float, ...]]:

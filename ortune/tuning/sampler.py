@@ -1,4 +1,4 @@
-"""Samplers: the order in which candidates are screened, and the gain that can still be expected.
+"""Samplers: the order in which candidates are screened, and the remaining expected gain.
 
 Each strategy is an Optuna sampler, so that its study can be inspected, stored and shared like any other.
 """
@@ -34,12 +34,12 @@ than the baseline it seems to exceed its limits, as a log-ratio; whether it seem
 DRAWS_PER_FIT = 8
 DRAWS_FOR_GAIN = 32
 FAILURE_SIGMA = 0.22
-"""A candidate that fails counts as very slow, but with this standard deviation: it says little about others that share
-its choices."""
+"""A failed candidate counts as very slow, but with this standard deviation, because it says little about candidates
+with the same choices."""
 
 
 class CandidateSampler(optuna.samplers.BaseSampler, ABC):  # type: ignore[misc]
-    """Proposes candidates of the space that were not proposed before, as long as there are any."""
+    """Proposes new candidates of the space as long as there are any."""
 
     def __init__(self, space: SearchSpace) -> None:
         self.space = space
@@ -77,7 +77,7 @@ class CandidateSampler(optuna.samplers.BaseSampler, ABC):  # type: ignore[misc]
         return np.flatnonzero(mask)
 
     def number_of(self, trial: FrozenTrial) -> int | None:
-        """Return the number of a trial's candidate, or None while it is not known."""
+        """Return the number of a trial's candidate, or None if it is not known yet."""
         return self.space.numbers.get(trial.user_attrs.get(CONFIG, ""))
 
 
@@ -92,7 +92,7 @@ class ExhaustiveSampler(CandidateSampler):
 class ThompsonSampler(CandidateSampler):
     """Draws the log-ratios of all candidates from the additive model, and proposes the best candidate of the draw.
 
-    Each candidate is thus proposed as often as it may be the best, given the measurements.
+    The probability of proposing a candidate is the probability that it is the best, given the measurements.
 
     Attributes:
         baseline_keeps: Whether the baseline seems to keep to the limits.
@@ -124,7 +124,7 @@ class ThompsonSampler(CandidateSampler):
 
         Args:
             finished: The trials.
-            weights: Weight of each objective. By default they are drawn, so that each objective counts at times.
+            weights: Weight of each objective. By default, the weights are drawn at random.
         """
         self._n_fitted = len(finished)
         numbers, log_ratios, variances = [], [], []

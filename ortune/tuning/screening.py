@@ -1,4 +1,4 @@
-"""Screening: candidates are proposed, and a few blocks of each against the baseline show which are promising."""
+"""Screening: proposes candidates, and measures a few blocks of each to find the promising ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ortune.tuning.state import SearchState
 from ortune.worker import LiveCandidate
 
 BATCH = 4
-"""Candidates that are live at a time, beside the baseline. They start in parallel and share its blocks."""
+"""Number of live candidates in addition to the baseline. They start in parallel and share its blocks."""
 
 ROUNDS_BEFORE_DROPPING = 2
 HOPELESS = 0.2
@@ -25,7 +25,7 @@ STALE_ASKS = 6
 """Consecutive proposals of known candidates after which untried ones are taken at random."""
 
 WORTH_LEARNING = 0.0005
-"""Log-ratio that screening must be expected to gain for it to continue."""
+"""Minimum expected gain, as a log-ratio, for screening to continue."""
 
 CHECK_EVERY = 3 * BATCH
 """Candidates between two checks of the expected gain."""
@@ -43,7 +43,7 @@ BUSY_SIGMA = 0.25
 
 
 def run_screening(state: SearchState, study: optuna.Study) -> None:
-    """Screen candidates until time, trials or the space are used up, or no further gain is expected."""
+    """Screen candidates until time, trials or candidates run out, or no further gain is expected."""
     with state.time_stage("screening"):
         _Screening(state, study).run()
 
@@ -88,7 +88,7 @@ class _Screening:
         known: set[str] = set()
         for selection in first_selections(state):
             candidate = self.space.select(selection)
-            # Two rules may give the same candidate, and so may a rule and a hint.
+            # Two rules, or a rule and a hint, may give the same candidate.
             if candidate.config.key not in known and candidate.config.key in self.space.numbers:
                 known.add(candidate.config.key)
                 self.enqueue(candidate)

@@ -28,8 +28,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         record: The record.
-        outcome: What it was made from.
-        kept: Copy of an earlier record that proves more and was replaced, or None.
+        outcome: The outcome that the record was made from.
+        kept: Path of the copy of a replaced record with stronger evidence, or None.
     """
 
     record: Record
@@ -42,7 +42,7 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
 
     Raises:
         OrtuneError: The model does not run, the baseline cannot be measured, or the background load ends. In the last
-            case, what was found before is written all the same.
+            case, the results so far are still written.
     """
     request = prepared.request
     started = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
@@ -70,7 +70,7 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
 
 
 def best_configs(outcome: Outcome, base: Config) -> list[Config]:
-    """Return the configs that are worth trying next time: what was proven, the winner first, then the next best."""
+    """Return the configs to try in later searches: the proven ones, starting with the winner, then the next best."""
     if outcome.verdict not in {"faster", "within_limits", "trade_off"}:
         return []
     front = [point.summary.config for point in outcome.front]

@@ -35,7 +35,7 @@ AS_GOOD = 0.005
 """Candidates within this log-ratio of the best of racing count as equally good."""
 
 CLEARANCE = 0.03
-"""Log-ratio below a limit from which on a candidate clearly keeps to it."""
+"""Minimum distance below a limit, as a log-ratio, at which a candidate clearly keeps to it."""
 
 LONGEST_RACING = 2.0
 """How many times its planned time racing may take if screening ended early."""
@@ -63,7 +63,7 @@ class SearchSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Confirmed:
-    """What confirmation has shown so far.
+    """Results of confirmation so far.
 
     Attributes:
         comparison: The last comparison, or None.
@@ -87,7 +87,7 @@ def run_search(
 ) -> Outcome:
     """Find the best candidate and prove that it is better than the baseline, or find that none is.
 
-    A search that the user interrupts, or whose background load ends, returns what it knows so far.
+    If the user interrupts the search or the background load ends, return the results so far.
 
     Args:
         space: What may be tried.
@@ -159,8 +159,8 @@ def run_stages(state: SearchState, study: optuna.Study, opened: OpenComparison, 
 def rank_finalists(state: SearchState) -> list[CandidateResult]:
     """Return the candidates in the order in which they are confirmed: those that raced first.
 
-    Of those that are as good as the best, the one with the fewest settings comes first: a setting that makes no
-    difference here may do harm elsewhere.
+    Among candidates that are as good as the best, the one with the fewest settings comes first: a setting without
+    effect on this host may be harmful on another.
     """
     ranked = state.results.rank()
     raced = [result for result in ranked if result.stage != "screening"]
@@ -196,7 +196,7 @@ def conclude(
 
     Args:
         state: The search.
-        confirmed: What confirmation has shown.
+        confirmed: Results of confirmation.
         interrupted: Why the search was interrupted; empty if it was not.
         budget_s: Its budget.
         deterministic: Whether the baseline's outputs are the same in each run.
@@ -272,7 +272,7 @@ def conclude_front(outcome: Outcome, goal: Goal, run: PairedRun, comparison: Com
 
 
 def list_sessions(comparison: Comparison) -> tuple[TrialSession, ...]:
-    """Return what took effect in the sessions of a comparison."""
+    """Return the effective settings of the sessions of a comparison."""
     return tuple(TrialSession(config=row.config, session=row.session) for row in comparison.rows if row.session)
 
 

@@ -36,7 +36,7 @@ class SearchState:
         hints: Configs to screen early: the best of earlier searches.
         results: Results of all candidates tried.
         baseline: Result of the baseline.
-        ended_early: Why screening ended before its time; empty if it did not.
+        ended_early: Why screening ended early; empty if it did not.
         expected: Log-ratio to the baseline that each candidate is expected to have after screening, by the key of its
             config; empty where the strategy has no model.
         stages: Time of each stage that is complete.

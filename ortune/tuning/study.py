@@ -17,7 +17,7 @@ JOURNAL_SUFFIXES = (".log", ".journal")
 
 
 def check_study(path: Path) -> None:
-    """Check that a file can take a new study.
+    """Check that a new study can be written to a file.
 
     Raises:
         UsageError: It exists, or has an unknown suffix.

@@ -8,7 +8,7 @@ from ortune.record.schema import Verdict
 from ortune.workload import Goal
 
 NEGLIGIBLE_GAIN = 0.02
-"""A gain that is not worth a setting. If the interval excludes a larger one, the baseline is the answer."""
+"""Largest gain that does not justify a setting. If the interval excludes a larger gain, recommend the baseline."""
 
 
 def judge_confirmation(goal: Goal, comparison: Comparison, *, others_left: bool = False) -> tuple[Verdict, str]:
@@ -48,7 +48,7 @@ def judge_confirmation(goal: Goal, comparison: Comparison, *, others_left: bool 
 
 
 def judge_overload(goal: Goal, baseline: Row, candidate: Row) -> tuple[Verdict, str]:
-    """Return the verdict where the candidate cannot serve all requests."""
+    """Return the verdict if the candidate cannot serve all requests."""
     assert candidate.summary and baseline.summary
     served = f"{capacity_per_s(candidate.summary, goal.load):.3g} of {goal.load.rate_per_s:g} requests per second"
     if is_overloaded(baseline.summary):
@@ -60,7 +60,7 @@ def judge_overload(goal: Goal, baseline: Row, candidate: Row) -> tuple[Verdict, 
 
 
 def judge_limits(baseline: Row, candidate: Row, *, others_left: bool) -> tuple[Verdict, str] | None:
-    """Return the verdict that the limits decide, or None where they do not decide."""
+    """Return the verdict that follows from the limits, or None if they are not decisive."""
     kept_by_candidate, kept_by_baseline = kept_all(candidate.limits), kept_all(baseline.limits)
     broken, broken_by_baseline = name_limits(candidate.limits, "no"), name_limits(baseline.limits, "no")
     if kept_by_candidate == "no":
@@ -76,7 +76,7 @@ def judge_limits(baseline: Row, candidate: Row, *, others_left: bool) -> tuple[V
 
 
 def judge_interval(speedup: Speedup) -> tuple[Verdict, str]:
-    """Return the verdict that the interval of a speedup allows, and the reason."""
+    """Return the verdict that the interval of a speedup supports, and the reason."""
     if speedup.low > 1:
         return "faster", "the whole confidence interval lies above 1"
     if speedup.high < 1 + NEGLIGIBLE_GAIN:

@@ -1,6 +1,6 @@
-"""The workload: how calls arrive, what is fed to the model, what is optimized, and within which limits.
+"""The workload: how calls arrive, the input data, the objectives and the limits.
 
-The module that makes inputs is imported on first use: programs that start under `ortune apply` wait for imports.
+The module that makes inputs is imported on first use, so that programs start quickly under `ortune apply`.
 """
 
 from __future__ import annotations

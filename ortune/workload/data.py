@@ -64,7 +64,7 @@ def _natural(path: Path) -> list[tuple[int, str]]:
 
 
 def _load_npz(path: Path, inputs: tuple[InputInfo, ...]) -> list[dict[str, Array]]:
-    """Read one sample, or many that are stacked along a first axis of their own."""
+    """Read one sample, or many samples stacked along an additional first axis."""
     import numpy as np
 
     try:
@@ -78,7 +78,7 @@ def _load_npz(path: Path, inputs: tuple[InputInfo, ...]) -> list[dict[str, Array
         with saved:
             arrays = {name: saved[name] for name in saved.files}
     except (OSError, ValueError, EOFError) as error:
-        # NumPy takes unknown files for pickles, and its message says how to load them unsafely.
+        # NumPy treats unknown files as pickles, and its message suggests loading them unsafely.
         reason = "" if "pickle" in str(error) else f": {error}"
         raise InputsError(
             f"{path}: cannot be read as an .npz file{reason}",
@@ -123,7 +123,7 @@ def _load_folder(path: Path, inputs: tuple[InputInfo, ...]) -> dict[str, Array]:
 
 
 def fit_array(info: InputInfo, array: Array) -> Array:
-    """Return the array in the input's type, after checking that it fits.
+    """Check that the array fits the input, and return it in the input's type.
 
     Raises:
         InputsError: It does not fit.

@@ -1,4 +1,4 @@
-"""What is fed to the model: samples with a tensor for each input."""
+"""Input data of the model: samples with a tensor for each input."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class InputOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user said about inputs.
+    """The user's options for inputs.
 
     Attributes:
-        dims: Sizes by name of a symbolic dimension. Each of several sizes is a case of its own; all cases have the
-            same weight.
+        dims: Sizes by name of a symbolic dimension. Each of several sizes is a separate case; all cases have the same
+            weight.
         shapes: Whole shapes by input name.
-        cases: For each case, whole shapes by input name, as a record holds them; empty where `dims` says it.
-        data: An .npz file with an array for each input, or with arrays with one more axis that stack many samples; or
+        cases: For each case, whole shapes by input name, as in a record; empty where `dims` defines the cases.
+        data: An .npz file with an array for each input, optionally with an additional first axis for many samples; or
             a folder with `input_0.pb`, `input_1.pb`, ..., with several such folders, or with several .npz files.
         seed: Random seed of the synthesized values.
     """
@@ -78,7 +78,7 @@ class Feed(msgspec.Struct, frozen=True, kw_only=True):
         return len(set(self.cases))
 
     def describe(self) -> dict[str, InputData]:
-        """Return a description of each input, as it is written to the record."""
+        """Return a description of each input for the record."""
         return {name: self.describe_input(name) for name in self.tensors}
 
     def describe_input(self, name: str) -> InputData:
@@ -95,7 +95,7 @@ class Feed(msgspec.Struct, frozen=True, kw_only=True):
         """Write all arrays to an .npz file for the workers."""
         import numpy as np
 
-        # Positional names: the name of an input may hold characters that a file name cannot.
+        # Positional names, because the name of an input may contain characters that a file name cannot.
         arrays: dict[str, Any] = {
             f"{number:06}-{position:04}": tensor.array
             for number, sample in enumerate(self.samples)

@@ -13,12 +13,12 @@ from ortune.workload.objectives import FIGURES, Objective, Unit, parse_objective
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A bound that a config must meet.
+    """A bound that a config must satisfy.
 
     Attributes:
-        figure: What is bounded: throughput from below, all others from above.
+        figure: The bounded figure: throughput from below, all others from above.
         bound: In ns, bytes or calls per second; or a multiple of the default's figure.
-        relative: Whether it is such a multiple.
+        relative: Whether the bound is such a multiple.
         text: The limit as the user wrote it.
     """
 
@@ -28,7 +28,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     text: str
 
     def excess(self, value: float) -> float:
-        """Return by how much a value exceeds the limit, as a log-ratio: above 0 if the limit is not met."""
+        """Return by how much a value exceeds the limit, as a log-ratio: above 0 if it violates the limit."""
         if value <= 0 or math.isinf(value):
             return math.inf if (value > 0) != FIGURES[self.figure].larger_is_better else -math.inf
         excess = math.log(value / self.bound)
@@ -77,8 +77,8 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         load: How calls arrive.
-        objectives: What is optimized; several ask for a Pareto front.
-        limits: What the result must meet.
+        objectives: What is optimized; several objectives give a Pareto front.
+        limits: What the result must satisfy.
     """
 
     load: Load = Load()
@@ -92,7 +92,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def figures(self) -> tuple[Objective, ...]:
-        """All figures that must be known: the objectives, and what is limited."""
+        """All figures that must be measured: those of the objectives and of the limits."""
         return tuple(dict.fromkeys((*self.objectives, *(limit.figure for limit in self.limits))))
 
 
@@ -108,7 +108,7 @@ def make_goal(
         load: How calls arrive.
         objective: The objective, or None for the default of the load.
         pareto: Two or three objectives for a Pareto front, or none.
-        limits: What the result must meet.
+        limits: What the result must satisfy.
 
     Raises:
         UsageError: The options contradict each other.

@@ -1,4 +1,4 @@
-"""Makes the input data: the user's where given, else synthesized."""
+"""Makes the input data: the user's data if given, otherwise synthesized data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ortune.workload.synthesis import PLACEHOLDERS, synthesize
 
 
 def make_feed(model: ModelInfo, options: InputOptions) -> Feed:
-    """Return the data to feed: the user's where given, else synthesized.
+    """Return the input data: the user's data if given, otherwise synthesized data.
 
     Raises:
         InputsError: An option names no input or dimension, the data does not fit, or an input is of a type
@@ -80,7 +80,7 @@ def _check_options(by_name: Mapping[str, InputInfo], options: InputOptions) -> N
 
 
 def explain_failure(model: ModelInfo, feed: Feed, message: str) -> InputsError:
-    """Return an error for a failed first run that says which options to pass."""
+    """Return an error for a failed first run that names the options to pass."""
     lines = [f"The model does not run on these inputs: {message}"]
     for name, tensor in feed.tensors.items():
         guessed = f"; guessed: {', '.join(tensor.guessed)}" if tensor.guessed else ""

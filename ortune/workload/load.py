@@ -48,7 +48,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def default_objective(self) -> Objective:
-        """The objective where the user names none."""
+        """The objective if the user names none."""
         defaults: dict[Scenario, Objective] = {
             "single-stream": "p50",
             "multi-client": "throughput",

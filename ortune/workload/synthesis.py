@@ -1,7 +1,7 @@
-"""Synthesizes input data with which a model does what it does in production.
+"""Synthesizes input data on which a model behaves as in production.
 
-Unknown dimensions are the difficulty: a detector runs on a 1x1 image, and its timing means nothing. So every dimension
-that the model leaves open gets a size by its role, and every such guess is shown.
+The difficulty is unknown dimensions: a detector runs on a 1x1 image, but the timing is meaningless. Each dimension that
+the model leaves open therefore gets a size based on its role, and ortune reports every such guess.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def synthesize(info: InputInfo, dims: Mapping[str, int], options: InputOptions) 
     Args:
         info: The input.
         dims: Sizes by name of a symbolic dimension.
-        options: What the user said about inputs.
+        options: The user's options for inputs.
 
     Raises:
         InputsError: The input is of a type that cannot be synthesized, or its rank is unknown.
@@ -99,7 +99,7 @@ def resolve_shape(
 
 
 def _guess(info: InputInfo, axis: int) -> int:
-    """Return a sensible size for an open dimension, by its name, else by its position."""
+    """Return a sensible size for an open dimension, based on its name or, failing that, on its position."""
     shape = info.shape or ()
     dim = shape[axis]
     name = dim if isinstance(dim, str) and dim not in PLACEHOLDERS else ""

@@ -22,11 +22,12 @@ class Tolerance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 QUANTIZED_TOLERANCE = Tolerance(relative=1e-3, absolute=1 / 127)
-"""For int8 models: a value may be rounded the other way, which is one of the 127 steps of the output's range."""
+"""For int8 models: a value may round in the other direction, a difference of one of the 127 steps of the output's
+range."""
 
 
 APPROXIMATE_TOLERANCE = Tolerance(relative=0.05, absolute=0.05)
-"""Where the user allows approximations: a larger error means that the config is broken."""
+"""If the user allows approximations: a larger error means that the config is broken."""
 
 
 class InputData(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

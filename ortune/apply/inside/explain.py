@@ -1,4 +1,4 @@
-"""Describe what a session was created with, for people and as JSON."""
+"""Describe the options of a session, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ PINNING_S = 0.02
 
 
 def describe(model: str, tuned: TunedSession | None, reason: str, session: Any, before: set[int]) -> dict[str, Any]:
-    """Return what is known of a session, for JSON.
+    """Return a description of a session for JSON.
 
     Args:
         model: Name of its model.
-        tuned: What it was created with, or None if it has the program's own options.
+        tuned: Its tuned options, or None if it has the program's own options.
         reason: Why it has the program's own options.
         session: The session.
-        before: Ids of the threads that there were before it was created.
+        before: IDs of the threads that existed before the session was created.
     """
     description: dict[str, Any] = {"pid": os.getpid(), "model": model, "matched": tuned is not None}
     if tuned is None:
@@ -49,7 +49,7 @@ def describe(model: str, tuned: TunedSession | None, reason: str, session: Any, 
 
 
 def render(description: dict[str, Any]) -> str:
-    """Return a description as text for people."""
+    """Return a description as human-readable text."""
     head = f"ortune: [{description['pid']}] {description['model']}:"
     if not description["matched"]:
         return f"{head} keeps the program's own options: {description['reason']}\n"
@@ -70,7 +70,7 @@ def render(description: dict[str, Any]) -> str:
 
 
 def write_stderr(text: str) -> None:
-    """Write to stderr if the program has one: daemons close it."""
+    """Write to stderr if it is open. Daemons close it."""
     with contextlib.suppress(AttributeError, ValueError, OSError):
         sys.stderr.write(text)
 

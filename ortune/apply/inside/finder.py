@@ -1,7 +1,7 @@
 """Wait until the program imports onnxruntime, then install the hook.
 
-This module runs inside programs, on Python 3.10 or later, with or without ortune installed there. Every start of Python
-waits for it, so it imports little, and only from the standard library.
+This module runs inside programs, on Python 3.10 or later, with or without ortune installed there. It delays every start
+of Python, so it imports little, and only from the standard library.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def load(part: str) -> Any:
 
 
 class Finder:
-    """Import finder that lets the other finders find onnxruntime's module, and patches it once it is loaded."""
+    """Import finder that delegates to the other finders, and patches onnxruntime's module once it is loaded."""
 
     def __init__(self) -> None:
         self._busy = False

@@ -91,7 +91,7 @@ class Hook:
         self._lock = threading.Lock()
 
     def create(self, own: Callable[..., None], session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Create a session: with tuned options if a record is for its model, otherwise as the program asks.
+        """Create a session: with tuned options if a record is for its model, otherwise with the program's own options.
 
         Args:
             own: The original `InferenceSession.__init__`.
@@ -132,7 +132,7 @@ class Hook:
     def _prepare(
         self, signature: inspect.Signature, session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[str, TunedSession | None, str]:
-        """Return the model's name, and what to create its session with, or None and the reason."""
+        """Return the model's name, and the options for its session, or None and the reason."""
         model = "?"
         try:
             bound = signature.bind(session, *args, **kwargs)
@@ -158,7 +158,7 @@ class Hook:
         """Return the rule for a model.
 
         Raises:
-            Skip: There is none.
+            Skip: There is no rule for the model.
         """
         rules = self.plan["rules"]
         if self.plan["any_model"]:
@@ -184,7 +184,7 @@ class Hook:
         raise Skip("no record is for this model")
 
     def _tune(self, rule: dict[str, Any], arguments: dict[str, Any], extra: dict[str, Any]) -> TunedSession:
-        """Return what to create a session with.
+        """Return the options to create a session with.
 
         Raises:
             Skip: The session keeps the program's own options.
@@ -228,7 +228,7 @@ class Hook:
             setattr(session, RUN_SETTINGS, settings)
 
     def _explain(self, model: str, tuned: TunedSession | None, reason: str, session: Any, before: set[int]) -> None:
-        """Report what a session was created with, if the plan asks for it."""
+        """Report the options of a session if the plan requests it."""
         to_file, to_stderr = self.plan["explain_json"], self.plan["explain"]
         if not to_file and not to_stderr:
             return
@@ -243,7 +243,7 @@ class Hook:
             self._say(f"{model}: the session's options cannot be reported ({error}).")
 
     def _report(self) -> None:
-        """Warn when a program ends that created sessions, but none with tuned options."""
+        """Warn at exit if the program created sessions, but none with tuned options."""
         if self.others and not self.n_tuned and not self.plan["quiet"] and self._pid == os.getpid():
             models = ", ".join(sorted(set(self.others)))
             hint = f" ({self.plan['hint']})" if self.plan["hint"] else ""
@@ -297,7 +297,7 @@ def hash_file(path: Path) -> str:
 
 
 def _sentence(error: Exception) -> str:
-    """Return what an error says, as a sentence. For errors that are not ortune's: the type and the first line."""
+    """Return an error's message as a sentence. For errors from outside ortune, return the type and the first line."""
     if type(error).__module__.startswith("ortune"):
         return " ".join(str(error).splitlines())
     text = str(error).partition("\n")[0].rstrip(". ")

@@ -1,6 +1,6 @@
-"""A log of what a program does to the options that it passes to onnxruntime.
+"""A log of the changes that a program makes to the options that it passes to onnxruntime.
 
-SessionOptions and RunOptions can neither be copied nor list their configuration entries. The log makes both possible.
+SessionOptions and RunOptions cannot be copied and cannot list their configuration entries. The log makes both possible.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class OptionsLog:
         return assign
 
     def is_complete(self, options: Any) -> bool:
-        """Return whether these options were created after the log began, so that everything done to them is in it."""
+        """Return whether these options were created after the log began, so that the log contains all their changes."""
         return options in self._calls
 
     def attributes_of(self, options: Any) -> set[str]:

@@ -26,7 +26,7 @@ class Skip(Exception):  # noqa: N818  (not an error)
 
 
 class TunedSession:
-    """Arguments with which a session is created, and what became of each setting.
+    """The arguments that a session is created with, and whether each setting took effect.
 
     Args:
         rule: Rule of the plan that the session follows.
@@ -80,7 +80,7 @@ class TunedSession:
             self.providers = [name for name, _ in wanted]
             self.provider_options = [options for _, options in wanted]
         # With the fallback on, onnxruntime prints to stdout when a session fails and creates it again on the CPU.
-        # Instead, the hook creates the session again as the program asks.
+        # Instead, the hook creates the session again with the program's own options.
         self.extra["enable_fallback"] = 0
 
     def set_options(self, own: Any, wanted_entries: dict[str, str], log: OptionsLog, *, keep: bool) -> None:
@@ -127,7 +127,7 @@ class TunedSession:
             log.add_entry(self.options, name, text)
 
     def _note(self, final: dict[str, Any], ours: dict[str, Any], theirs: dict[str, Any]) -> None:
-        """Note what became of the settings of both sides."""
+        """Record which settings of the program and of the config took effect."""
         for name, value in ours.items():
             if name in final and final[name] == value:
                 self.set[name] = show_value(value)
@@ -193,8 +193,8 @@ class RunSettings:
 def combine(theirs: dict[str, Any], ours: dict[str, Any], tried: list[str], *, keep: bool) -> dict[str, Any]:
     """Return the settings of a session.
 
-    A setting that the search tried gets its tuned value. If that is ONNX Runtime's default, the setting is left out:
-    the default is what was measured. A setting that the search did not try keeps the program's value.
+    A setting that the search tried gets its tuned value. If that is ONNX Runtime's default, the setting is left out,
+    because the search measured the default. A setting that the search did not try keeps the program's value.
 
     Args:
         theirs: Settings of the program.
