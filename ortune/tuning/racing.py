@@ -15,8 +15,8 @@ from ortune.tuning.state import SearchState
 
 MAX_CANDIDATES = 8
 WORTH_RACING = 0.25
-"""Maximum number of candidates in racing, and their maximum distance from the best of screening, as a log-ratio. Part of
-its lead is due to chance: up to 15 % with several callers."""
+"""Maximum number of candidates in racing, and their maximum distance from the best of screening, as a log-ratio. Part
+of its lead is due to chance: up to 15 % with several callers."""
 
 LAUNCHES = 5
 MIN_LAUNCHES = 2
