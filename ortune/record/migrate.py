@@ -1,6 +1,6 @@
 """Converts documents of older schemas to the newest.
 
-Each step changes only the fields that it knows. The strict conversion that follows rejects anything that does not belong
+Each step changes only the fields that it knows. The strict conversion that follows rejects whatever does not belong
 in a record, and reports its JSON path.
 """
 
