@@ -74,7 +74,11 @@ def test_every_documented_option_exists() -> None:
 
 
 def test_the_exit_codes_are_those_of_the_code() -> None:
-    lists = [found[1] for page in PAGES for found in re.finditer(r"^Exit codes of all commands: (.+)$", page.read_text(), re.M)]
+    lists = [
+        found[1]
+        for page in PAGES
+        for found in re.finditer(r"^Exit codes of all commands: (.+)$", page.read_text(), re.M)
+    ]
     assert lists
     for codes in lists:
         assert [int(code) for code in re.findall(r"\d+", codes)] == sorted(ExitCode)

@@ -30,7 +30,7 @@ Observe = Callable[[int, int], None]
 
 
 class BenchResult(Comparison, frozen=True, kw_only=True):
-    """How configs compare, and what was measured.
+    """Result of comparing configs, and the workload that was measured.
 
     Attributes:
         workload: What was measured.
@@ -99,7 +99,7 @@ def compare(
     left_s = time_s - spent_s if budget_s else time_s
     plan = plan_paired_run(left_s, goal, calibration.pace, calibration.launch_s, len(sides))
     if (plan.launches or 0) < MIN_LAUNCHES:
-        # A tenth more: the next calibration may find the model slower.
+        # Add a tenth, because the next calibration may measure a slower model.
         enough_s = math.ceil(spent_s + 1.1 * needed_s)
         what = f"compare {len(sides)} configs" if len(sides) > 1 else "measure the baseline"
         raise UsageError(

@@ -18,7 +18,7 @@ CALLS_PER_CALLER = 16
 
 MIN_CALLS = 2
 LEAD_IN_SHARE = 0.08
-"""Unmeasured calls before a block, as a share of it: after a resume, caches are cold and threads asleep."""
+"""Unmeasured calls before a block, as a share of it. After a resume, caches are cold and threads are asleep."""
 
 ARRIVALS_PER_BLOCK = 16
 LONGEST_SERVER_BLOCK_NS = 2_000_000_000
@@ -41,14 +41,14 @@ interval more than more rounds do, because the memory layout of a launch affects
 
 MIN_ROUNDS = 20
 RESERVE = 1.1
-"""Where the user gives no time: this many rounds, or enough for the calls that a percentile must rest on, with a
-reserve for contended rounds."""
+"""Rounds if the user gives no time. A percentile may require more rounds for its calls, and contended rounds require a
+reserve."""
 
 ROUNDING = 0.01
-"""Part of a round by which the time may fall short: sums of seconds are never exact."""
+"""Tolerance for the time of a round, as a share of it, because sums of seconds are not exact."""
 
 BLOCK_OVERHEAD_S = 0.002
-"""Time of a block in addition to its calls: to resume and suspend the process."""
+"""Time to resume and suspend the process, in addition to the calls of a block."""
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,7 +126,7 @@ def plan_block(pace: Pace, shortest_ns: int = SHORTEST_BLOCK_NS) -> BlockPlan:
         lead_in_ns=int(lead_in_ns),
         min_calls=MIN_CALLS * pace.n_cases,
         creations_ns=pace.creations_ns,
-        # A candidate twenty times slower than the baseline is treated like one that hangs.
+        # A candidate that is twenty times slower than the baseline times out.
         deadline_s=5 + 20 * (duration_ns + lead_in_ns + 3 * pace.call_ns + pace.creations_ns) / 1e9,
     )
 
@@ -134,7 +134,8 @@ def plan_block(pace: Pace, shortest_ns: int = SHORTEST_BLOCK_NS) -> BlockPlan:
 def plan_paired_run(time_s: float, goal: Goal, pace: Pace, launch_s: float, n_sides: int) -> RunPlan:
     """Return the size of a paired run that fits into `time_s`.
 
-    As many launches as fit come first, then rounds, then longer blocks, which show CPU use by others more precisely.
+    The time is used first for launches, then for rounds, then for longer blocks, which show CPU use by others more
+    precisely.
     """
     for shortest_ns in (150_000_000, 100_000_000, SHORTEST_BLOCK_NS):
         block = plan_block(pace, shortest_ns)

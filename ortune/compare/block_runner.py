@@ -16,13 +16,13 @@ from ortune.worker import Block, BlockPlan, Executor, Failure, LiveCandidate
 from ortune.workload import Objective
 
 PATIENCE = 0.3
-"""Blocks that may be repeated for noise, as a share of all: on a host that is always busy, waiting for a quiet moment
-would never end."""
+"""Maximum share of blocks that are repeated because of noise. Without it, measuring would never end on a host that is
+always busy."""
 
 MAX_REPEATS = 2
 
 FIRST_LOAD_DEADLINE_S = 300.0
-"""Time that a launch may take until the calibration knows better."""
+"""Time that a launch may take before the calibration sets a deadline."""
 
 BASELINE_NAME = "the baseline"
 
@@ -50,7 +50,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlockRunner:
-    """Measures blocks and rounds, and keeps account of noise and time.
+    """Measures blocks and rounds, and tracks noise and time.
 
     Args:
         executor: Launches candidates.
@@ -83,7 +83,7 @@ class BlockRunner:
         return (executor or self.executor).launch(configs, deadline_s=self.load_deadline_s)
 
     def measure_block(self, live: LiveCandidate, plan: BlockPlan) -> Block | Failure:
-        """Measure one block; repeat it while it is contended and patience lasts."""
+        """Measure one block, and repeat it while it is contended and repetitions are left."""
         for attempt in range(MAX_REPEATS + 1):
             self.check()
             block = live.measure(plan)
@@ -167,7 +167,7 @@ def select_regime(values: Sequence[tuple[T, bool]], *, n_quiet: int) -> tuple[li
 
 
 def raise_failure(name: str, failure: Failure) -> NoReturn:
-    """Raise that a side which the comparison cannot do without has failed.
+    """Raise an error for the failure of a required side.
 
     Raises:
         MeasureError: Always.

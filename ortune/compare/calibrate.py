@@ -72,12 +72,12 @@ def calibrate(runner: BlockRunner, first: LiveCandidate, goal: Goal, *, n_cases:
         raise_failure(BASELINE_NAME, again)
     pace = pace_of(block, again.session_info.load_ns)
     try:
-        # The first block on a cold machine is often slower: take the faster of two.
+        # The first block on a cold machine is often slower, so take the faster of two.
         second = pace_of(measure(again, plan_block(pace)), again.session_info.load_ns)
         if second.call_ns < pace.call_ns:
             pace = second
     finally:
         again.close()
-    # A candidate that takes ten times as long to load as the baseline is treated like one that hangs.
+    # A candidate that takes ten times as long to load as the baseline times out.
     runner.load_deadline_s = 5 + 10 * launch_s
     return Calibration(pace=pace, launch_s=launch_s, peak_bytes=block.memory.peak_bytes)

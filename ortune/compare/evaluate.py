@@ -29,12 +29,12 @@ from ortune.workload import FIGURES, Goal, Limit, Objective
 
 
 def evaluate(run: PairedRun, goal: Goal, runner: BlockRunner) -> Comparison:
-    """Return how all sides of a run compare.
+    """Return the comparison of all sides of a run.
 
     Args:
         run: Its rounds of one regime.
-        goal: The first objective is what speedups are measured in.
-        runner: Knows the noise.
+        goal: The goal. Speedups refer to its first objective.
+        runner: Provides the noise.
     """
     return Comparison(
         objective=goal.objective,

@@ -81,7 +81,7 @@ def bound_percentile(blocks: Sequence[Block], point: float) -> tuple[float, floa
         p, n = point / 100, len(samples)
         margin = Z_95 * math.sqrt(p * (1 - p) / n)
         low += math.log(percentiles(samples, [100 * max(p - margin, 0.0)])[0])
-        # The highest rank bounds nothing: the next call may be slower.
+        # The highest rank is not a bound, because the next call may be slower.
         high += math.log(percentiles(samples, [100 * (p + margin)])[0]) if n * (1 - p - margin) >= 1 else math.inf
     return math.exp(low / len(cases)), math.exp(high / len(cases))
 
@@ -106,7 +106,7 @@ def count_calls(blocks: Sequence[Block]) -> int:
 
 
 def thin_samples(block: Block) -> Block:
-    """Return a block with a few hundred samples at most, evenly by rank: enough for its percentiles."""
+    """Return a block with at most a few hundred samples, evenly spaced by rank, which suffice for its percentiles."""
     step = -(-len(block.samples_ns) // MAX_KEPT_SAMPLES)
     if step == 1 or block.cases is not None:
         return block

@@ -7,7 +7,7 @@ import math
 import msgspec
 
 DEFAULT_CONFIDENCE = 0.95
-"""Confidence of intervals where nothing else is asked for."""
+"""Default confidence of intervals."""
 
 
 class Interval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

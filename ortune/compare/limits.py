@@ -20,7 +20,7 @@ def kept_all(checks: tuple[LimitCheck, ...]) -> str:
 
 
 def worst_excess(goal: Goal, checks: tuple[LimitCheck, ...]) -> float:
-    """Return by how much the worst-kept limit is exceeded, as a log-ratio; minus infinity without limits."""
+    """Return the largest excess over a limit, as a log-ratio; minus infinity without limits."""
     excesses = (limit.excess(check.value) for limit, check in zip(goal.limits, checks, strict=True))
     return max(excesses, default=-math.inf)
 

@@ -43,7 +43,7 @@ MEMORY_SHARE = 0.8
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
-    """What an executor runs.
+    """The program that an executor runs.
 
     Attributes:
         model: The model.
@@ -159,8 +159,8 @@ def prepare_comparison(
     Args:
         path: Path of the ONNX file.
         goal: Load, objectives and limits.
-        inputs: What the user says about inputs.
-        tolerance: Allowed difference of outputs, or None for what suits the model.
+        inputs: The user's options for inputs.
+        tolerance: Allowed difference of outputs, or None to choose it from the model.
         approximate: Whether configs may change outputs beyond rounding.
         beside: Command of the background load, or None.
         seed: Random seed.
@@ -182,7 +182,7 @@ def prepare_comparison(
 
 
 def choose_tolerance(model: ModelInfo, *, approximate: bool = False) -> Tolerance:
-    """Return the allowed difference of outputs where the user gives none."""
+    """Return the default tolerance for differences of outputs."""
     if approximate:
         return APPROXIMATE_TOLERANCE
     return QUANTIZED_TOLERANCE if model.traits.quantized else Tolerance()
@@ -202,7 +202,7 @@ def open_comparison(setup: ComparisonSetup) -> Iterator[OpenComparison]:
 
     free_bytes = setup.host.limits.memory_bytes
     with contextlib.ExitStack() as stack:
-        # Idle BLAS threads of NumPy spin for a while, which would be measured as CPU use by other processes.
+        # Idle BLAS threads of NumPy spin for a while, which would count as CPU use by other processes.
         stack.enter_context(threadpool_limits(limits=1, user_api="blas"))
         background_load = BackgroundLoad(setup.beside) if setup.beside is not None else None
         if background_load:

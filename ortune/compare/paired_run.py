@@ -1,7 +1,7 @@
 """A paired run: all sides are launched several times, and measured in interleaved rounds.
 
-Earlier measurements do not count here. The candidates were chosen for them, and part of their lead was chance. A claim
-must not rest on the measurements that the choice was based on.
+Earlier measurements do not count here. The candidates were selected by them, so part of their lead is due to chance. A
+claim must not rest on the measurements that the selection was based on.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     """A config that is compared with others.
 
     Attributes:
-        name: Its name, as it is shown.
+        name: Its name in reports.
         config: Its settings.
         is_required: Whether its failure ends the run.
     """
@@ -60,7 +60,7 @@ class PairedRun:
         sides: The baseline first. Positions below are places in this list.
         load: How calls arrive.
         seed: Random seed of the resampling in its statistics.
-        executors: What launches each side; by default the runner's executor launches all of them.
+        executors: The executor of each side; by default, the runner's executor launches all sides.
 
     Attributes:
         launches: The rounds of each launch.
@@ -96,10 +96,10 @@ class PairedRun:
         stop_within_launch: bool = False,
         is_done: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Launch all sides again and again, and measure rounds in each launch.
+        """Launch all sides repeatedly, and measure rounds in each launch.
 
-        It ends after the planned launches, at `end_s`, when `is_done` says so, or when no other side is left to compare
-        with the baseline.
+        The run ends after the planned launches, at `end_s`, when `is_done` returns True, or when only the baseline is
+        left.
 
         Args:
             runner: Measures blocks.
@@ -173,7 +173,7 @@ class PairedRun:
         rounds = [(each, each.contended) for launch in self.launches for each in launch]
         kept, contended = select_regime(rounds, n_quiet=math.ceil(ENOUGH_QUIET * len(rounds)))
         if not contended and kept and mean_foreign_share(kept) > QUIET_SHARE:
-            # No single block is contended, but all of them together are: the host was busy throughout.
+            # No single block is contended, but all blocks together are, because the host was busy throughout.
             kept, contended = [each for each, _ in rounds], True
         counted = {id(each) for each in kept}
         selected = PairedRun(self.sides, self.load, seed=self.seed)
@@ -189,7 +189,7 @@ class PairedRun:
         return [each.blocks[position] for launch in self.launches for each in launch if position in each.blocks]
 
     def rounds_of(self, *positions: int) -> list[list[Round]]:
-        """Return the rounds of each launch in which all of these sides were measured; launches without are left out."""
+        """Return the rounds of each launch that include all of these sides, without launches that have none."""
         launches = (
             [each for each in launch if all(position in each.blocks for position in positions)]
             for launch in self.launches

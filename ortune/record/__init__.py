@@ -1,1 +1,1 @@
-"""The record: the JSON document that a search writes, and that everything else reads."""
+"""The record: the JSON document that a search writes and all other commands read."""

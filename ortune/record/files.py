@@ -1,7 +1,7 @@
 """Reads and writes the files of records and trials.
 
-Every program that `ortune apply` starts waits for this module: what only writing and older schemas need is imported
-where it is needed.
+Every program that `ortune apply` starts loads this module first. Modules that only writing or older schemas need are
+therefore imported on use.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ortune.record.trials import Trial, Trials
 
 STANDARD_STREAM = "-"
-"""In the place of a path: stdin where a file is read, stdout where one is written."""
+"""Path that stands for stdin when reading and for stdout when writing."""
 
 TRIALS_SUFFIX = ".trials.jsonl.gz"
 
@@ -112,7 +112,7 @@ def read_document(path: str | Path) -> Document:
 
 
 def name_of_input(path: str | Path) -> str:
-    """Return how messages name a file that is read."""
+    """Return the name of an input file for messages."""
     return "stdin" if str(path) == STANDARD_STREAM else str(path)
 
 
@@ -125,7 +125,7 @@ def _version_of(document: Any) -> int:
 
 
 def _convert(document: dict[str, Any], version: int) -> Document:
-    """Return what a document of any schema holds.
+    """Return the content of a document of any schema.
 
     Raises:
         msgspec.ValidationError: It is malformed.
@@ -137,7 +137,7 @@ def _convert(document: dict[str, Any], version: int) -> Document:
     for number, each in enumerate(document["records"] if isinstance(document["records"], list) else ()):
         if not isinstance(each, dict):
             continue
-        # A bundle that was put together by hand may hold records of several schemas.
+        # A bundle that was edited by hand may contain records of several schemas.
         own = each.get("schema", version)
         if type(own) is not int or not 1 <= own <= SCHEMA:
             raise msgspec.ValidationError(f"schema {own!r} is not one of 1 to {SCHEMA} - at `$.records[{number}]`")
@@ -154,7 +154,7 @@ def _convert(document: dict[str, Any], version: int) -> Document:
 
 
 def _migrate(document: dict[str, Any], version: int) -> tuple[Trial, ...] | None:
-    """Change a document of an older schema into one of the newest; return the trials that it held."""
+    """Convert a document to the newest schema, and return the trials that it contained."""
     if version == SCHEMA:
         return None
     from ortune.record.migrate import migrate
@@ -163,7 +163,7 @@ def _migrate(document: dict[str, Any], version: int) -> tuple[Trial, ...] | None
 
 
 def _round_old(record: Record, version: int) -> Record:
-    """Return a record with rounded figures: before schema 4, they were written as they were."""
+    """Return a record with rounded figures. Before schema 4, figures were not rounded."""
     if version >= 4:
         return record
     from ortune.record.rounding import round_record
@@ -240,7 +240,7 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         record: The record as it is in the file, with the name of its trials file.
-        kept: Where the record is that was in the file before and proves more; None if there was none.
+        kept: Path of the copy of a replaced record with stronger evidence; None if there was none.
     """
 
     record: Record
@@ -250,8 +250,8 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
 def write_record(record: Record, path: Path, trials: bytes | None = None) -> Written:
     """Write a record, and its trials next to it.
 
-    The trials come first, so that a record never names a file that is not there. A record that proves nothing does
-    not replace one that does: the old one is kept under another name.
+    The trials are written first, so that a record never names a missing file. If a record that proves nothing replaces
+    one that does, the old record is kept under another name.
 
     Args:
         record: The record.
@@ -282,7 +282,7 @@ def write_record(record: Record, path: Path, trials: bytes | None = None) -> Wri
 
 
 def _keep_proven(path: Path) -> Path | None:
-    """Copy the record in a file, with its trials, if it proves something; return where the copy is."""
+    """Copy the record in a file, with its trials, if it proves something. Return the path of the copy."""
     try:
         if not path.is_file() or not read_record(path).is_proven:
             return None
@@ -296,9 +296,9 @@ def _keep_proven(path: Path) -> Path | None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that there is always either the old content or the whole new one.
+    """Write a file atomically.
 
-    Links are followed. What is not a regular file, such as a pipe or a device, is opened and written to.
+    Links are followed. Special files, such as pipes and devices, are opened and written to.
 
     Args:
         path: Path of the file; `-` for stdout.
@@ -373,7 +373,7 @@ def check_writable(path: Path, option: str = "output", may_replace: Callable[[by
     Args:
         path: Path of the file; `-` for stdout.
         option: Name of the option or parameter with the path.
-        may_replace: Says by the content of an existing file whether it may be replaced; None where any may.
+        may_replace: Returns whether an existing file may be replaced, given its content; None if any file may be.
 
     Raises:
         UsageError: It cannot be written, or must not be replaced.

@@ -37,7 +37,7 @@ def to_plain(value: Any) -> Any:
 
 
 def _to_number(value: float) -> float | None:
-    """Return a number as JSON shows it best: 198200 for 198200.0, and null for what JSON has no number for."""
+    """Return a number in its shortest JSON form: 198200 for 198200.0, and null for values that JSON cannot express."""
     if not math.isfinite(value):
         return None
     return int(value) if value.is_integer() and abs(value) < 2**53 else value
@@ -60,7 +60,7 @@ def encode_line(value: Any) -> bytes:
 
 
 def to_bytes(text: str) -> bytes:
-    """Encode a text as UTF-8. A file name that is not UTF-8 must not cost the result of a search."""
+    """Encode a text as UTF-8. A file name that is not valid UTF-8 does not cause an error."""
     return text.encode("utf-8", "replace")
 
 

@@ -1,7 +1,7 @@
-"""Brings documents of older schemas into the form of the newest.
+"""Converts documents of older schemas to the newest.
 
-Each step changes only what it knows, and leaves everything else to the strict conversion that follows: it rejects what
-does not belong into a record, with the JSON path.
+Each step changes only the fields that it knows. The strict conversion that follows rejects whatever does not belong
+in a record, and reports its JSON path.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ class _OldDocument(msgspec.Struct):
 
 
 def migrate(document: dict[str, Any], version: int) -> tuple[Trial, ...] | None:
-    """Change a document of an older schema into one of the newest, in place.
+    """Convert a document of an older schema to the newest, in place.
 
     Args:
         document: Dictionaries and lists, as they were read.
         version: Its schema.
 
     Returns:
-        The trials that it held; None where they are in a file of their own.
+        The trials that it contained; None if they are in a separate file.
 
     Raises:
         msgspec.ValidationError: It has no trials, or they are malformed.
@@ -83,7 +83,7 @@ def migrate(document: dict[str, Any], version: int) -> tuple[Trial, ...] | None:
 
 
 def _from_1(document: dict[str, Any]) -> None:
-    """Turn what there was one of into loads, objectives, shapes and speedups."""
+    """Convert single values to loads, objectives, shapes and speedups."""
     workload = _dict(document.get("workload"))
     if isinstance(workload.get("load"), str):
         workload["load"] = {"scenario": workload["load"]}
@@ -99,7 +99,7 @@ def _from_1(document: dict[str, Any]) -> None:
 
 
 def _from_3(document: dict[str, Any]) -> tuple[Trial, ...]:
-    """Rename fields, state the base, and take out the trials and what repeats other fields."""
+    """Rename fields, add the base, and remove the trials and redundant fields."""
     found = msgspec.convert(document, type=_OldDocument)
     trials = tuple(trial.to_new() for trial in found.search.trials)
     evidence, search = _dict(document.get("evidence")), document["search"]
@@ -130,9 +130,9 @@ def _from_3(document: dict[str, Any]) -> tuple[Trial, ...]:
 
 
 def _base_of(document: dict[str, Any], evidence: dict[str, Any]) -> Any:
-    """Return what the config was compared with, or None for ONNX Runtime's default.
+    """Return the config that the recommended config was compared with, or None for ONNX Runtime's default.
 
-    Without a confirmation, what is recommended is the base itself.
+    Without a confirmation, the recommended config is the base itself.
     """
     if isinstance(evidence.get("baseline"), dict):
         return evidence["baseline"].get("config")

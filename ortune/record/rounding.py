@@ -1,4 +1,4 @@
-"""Rounds the figures of a record: digits that only show noise make a diff of two records unreadable."""
+"""Rounds the figures of a record, because digits that only show noise make a diff of two records hard to read."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def round_limits(checks: tuple[LimitCheck, ...]) -> tuple[LimitCheck, ...]:
 
 
 def _significant(value: T, *names: str) -> T:
-    """Return a struct with some fields rounded to significant digits; fields that are None stay so."""
+    """Return a struct with some fields rounded to significant digits. Fields that are None are unchanged."""
     rounded = {name: significant(own) for name in names if (own := getattr(value, name)) is not None}
     return msgspec.structs.replace(value, **rounded)
 
@@ -102,6 +102,6 @@ def significant(value: float, digits: int = SIGNIFICANT) -> float:
 
 
 def ratio(value: float) -> float:
-    """Round a ratio, but never to 1: on which side of 1 an interval ends is what it claims."""
+    """Round a ratio, but never to 1, because a claim depends on which side of 1 the interval ends."""
     rounded = round(value, RATIO_PLACES)
     return rounded if rounded != 1 else float(f"{value:.12g}")

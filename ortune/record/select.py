@@ -1,4 +1,4 @@
-"""Several records: which of them is right for a model, a host and a load; and how they are merged into one file."""
+"""Selects the right record for a model, a host and a load, and merges records into one file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ortune.workload import Load
 
 
 class Sourced(msgspec.Struct, frozen=True, kw_only=True):
-    """A record, and where it was read.
+    """A record and the file it was read from.
 
     Attributes:
         record: The record.
@@ -51,15 +51,15 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def applies(self) -> bool:
-        """Whether a program gets its settings. Those of a search that proved nothing are not applied."""
+        """Whether to apply its settings to a program. Settings of a search that proved nothing are not applied."""
         return self.fits and self.record.is_proven
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What a record is needed for.
+    """Requirements that a record is selected by.
 
     Attributes:
-        load: The load to come, or None where it is not known.
+        load: The expected load, or None if it is not known.
         pick: The point of the record's front, counted from 1; None for what the record recommends.
         any_host: Whether a record for another class of host may be used.
         other_model: Whether a record for another model may be used. The model then only decides among records for
@@ -90,7 +90,7 @@ def read_sourced(paths: Iterable[str | Path]) -> tuple[Sourced, ...]:
 
 
 def select_record(records: Sequence[Sourced], wanted: Wanted, model: str | Path | None = None) -> Choice:
-    """Select one record: the answer to "which record is it?" for all commands and the Python API.
+    """Select one record. All commands and the Python API use this function.
 
     Args:
         records: To select from.
@@ -141,7 +141,7 @@ def _for_model(records: Sequence[Sourced], model: str | Path) -> tuple[Sourced, 
     """Return the records that are for a model.
 
     Raises:
-        RecordError: None is.
+        RecordError: No record is for the model.
         ModelError: The model cannot be read.
     """
     fits: dict[str, bool] = {}
@@ -164,7 +164,7 @@ def _for_model(records: Sequence[Sourced], model: str | Path) -> tuple[Sourced, 
 def check_model(record: Record, model: str | Path) -> None:
     """Check that a file is the model that the record is for.
 
-    Only the files that the record names are read; the graph is not.
+    Only the files that the record names are read, not the graph.
 
     Raises:
         RecordError: It is another model.
@@ -231,7 +231,7 @@ def started(each: Sourced) -> datetime.datetime:
 
 
 def load_distance(one: Load, other: Load) -> float:
-    """Return how far two loads are apart: 0 for the same, 100 and more for different scenarios."""
+    """Return the distance between two loads: 0 for equal loads, 100 or more for different scenarios."""
     distance = 0.0 if one.scenario == other.scenario else 100.0
     if one.sessions != other.sessions:
         distance += 10 + abs(math.log(one.sessions / other.sessions))
@@ -255,10 +255,10 @@ def _explain(best: Sourced, left: Sequence[Sourced], host: HostClass, load: Load
 
 
 def merge(records: Sequence[Sourced]) -> tuple[Bundle, tuple[Sourced, ...]]:
-    """Put records into a bundle. Of several for the same model, host, load and objective, the latest stays.
+    """Combine records into a bundle. Among records for the same model, host, load and objective, the latest is kept.
 
     Returns:
-        The bundle, and the records that were left out for a later one.
+        The bundle, and the records that a later one replaced.
 
     Raises:
         RecordError: There are none.
@@ -276,7 +276,7 @@ def merge(records: Sequence[Sourced]) -> tuple[Bundle, tuple[Sourced, ...]]:
 
 
 def _identity(record: Record) -> Mapping[str, object]:
-    """Return what two records must share for the later one to replace the earlier."""
+    """Return a key that is equal for two records if the later one replaces the earlier."""
     return {
         "model": record.model.digest,
         "host": record.host.id,

@@ -91,7 +91,7 @@ class TrialSession(
 
     Attributes:
         config: The settings that it was created with.
-        session: What the session turned out to be.
+        session: The effective settings of the session.
     """
 
     config: Config = DEFAULT

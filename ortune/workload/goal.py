@@ -13,12 +13,12 @@ from ortune.workload.objectives import FIGURES, Objective, Unit, parse_objective
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A bound that a config must satisfy.
+    """A bound that a config must meet.
 
     Attributes:
-        figure: The bounded figure: throughput from below, all others from above.
+        figure: What is bounded: throughput from below, all others from above.
         bound: In ns, bytes or calls per second; or a multiple of the default's figure.
-        relative: Whether the bound is such a multiple.
+        relative: Whether it is such a multiple.
         text: The limit as the user wrote it.
     """
 
