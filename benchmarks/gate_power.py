@@ -37,8 +37,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.host import describe_host
 from benchmarks.inputs import shapes_of
-from benchmarks.landscape import Landscape, load_landscape
-from benchmarks.record import LANDSCAPES
+from benchmarks.landscape import Landscape, load_landscape, recorded_paths
 from benchmarks.replay import ReplayExecutor, open_replay
 from models.build import build
 from ortune.compare.block_plan import RunPlan, plan_block
@@ -181,7 +180,7 @@ def short_block(landscape: Landscape) -> BlockPlan:
 @cache
 def landscapes() -> list[Landscape]:
     """Return the recorded landscapes."""
-    return [load_landscape(path) for path in sorted(LANDSCAPES.glob("*.npz"))]
+    return [load_landscape(path) for path in recorded_paths()]
 
 
 RULES: dict[str, Callable[[Landscape, float, int], tuple[str, float]]] = {

@@ -26,4 +26,6 @@ def note_noise(rows: Sequence[dict[str, Any]]) -> str:
     blocks = sum(row["blocks"] for row in rows)
     contended = sum(row["contended"] for row in rows)
     regimes = sum(row["regime"] == "contended" for row in rows)
-    return f"{contended} of {blocks} blocks contended; {regimes} of {len(rows)} duels rest on contended blocks"
+    return (
+        f"{contended} of {blocks} blocks contended; {regimes} of {len(rows)} comparisons are based on contended blocks"
+    )

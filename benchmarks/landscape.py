@@ -49,6 +49,10 @@ FEWEST_OF_ITS_OWN = 8
 """Minimum number of blocks for a candidate's noise to be drawn from its own blocks only."""
 
 
+LANDSCAPES = Path(__file__).parent / "landscapes"
+"""The folder with all recordings."""
+
+
 class About(msgspec.Struct, frozen=True, kw_only=True):
     """The origin and the subject of a recording.
 
@@ -250,6 +254,11 @@ class Landscape(msgspec.Struct, frozen=True, kw_only=True):
     def best(self) -> int:
         """Number of the best candidate."""
         return int(np.nanargmin(self.log_costs))
+
+
+def recorded_paths() -> list[Path]:
+    """Return the files of all recordings, by name."""
+    return sorted(LANDSCAPES.glob("*.npz"))
 
 
 def load_landscape(path: Path) -> Landscape:

@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks.host import describe_host
 from benchmarks.inputs import shapes_of
-from benchmarks.landscape import N_QUANTILES, About, Recording
+from benchmarks.landscape import LANDSCAPES, N_QUANTILES, About, Recording
 from benchmarks.loads import cpu_quota
 from models.build import build
 from ortune.compare.block_plan import plan_block
@@ -35,8 +35,6 @@ from ortune.requests import SearchRequest
 from ortune.tuning.prepare import prepare
 from ortune.worker import Block, BlockPlan, Executor, Failure, LiveCandidate
 from ortune.workload import Goal
-
-LANDSCAPES = Path(__file__).parent / "landscapes"
 
 BATCH = 7
 """Candidates that are live together with the default."""

@@ -37,8 +37,7 @@ import numpy as np
 import optuna
 from threadpoolctl import threadpool_limits
 
-from benchmarks.landscape import Landscape, load_landscape
-from benchmarks.record import LANDSCAPES
+from benchmarks.landscape import Landscape, load_landscape, recorded_paths
 from benchmarks.replay import LAUNCH_DEADLINE_S, ReplayExecutor, open_replay
 from benchmarks.synthetic import all_landscapes
 from benchmarks.tpe import ChoiceTpe
@@ -55,7 +54,7 @@ Row = dict[str, Any]
 @cache
 def landscapes() -> dict[str, Landscape]:
     """Return all landscapes by name, the recorded ones first."""
-    recorded = [load_landscape(path) for path in sorted(LANDSCAPES.glob("*.npz"))]
+    recorded = [load_landscape(path) for path in recorded_paths()]
     return {each.name: each for each in (*recorded, *all_landscapes())}
 
 
@@ -213,13 +212,14 @@ def replay(name: str, method: str, budget_s: float, seed: int) -> Row:
         outcome = run_search(landscape.space, opened, settings)
         chosen = landscape.space.numbers[outcome.config.key]
         claimed = 1.0
-        if outcome.speedup and outcome.winner:
-            rival = landscape.space.numbers[outcome.winner.config.key]
-            row["covered"] = outcome.speedup.low <= math.exp(landscape.log_speedup(rival)) <= outcome.speedup.high
-            claimed = outcome.speedup.estimate if chosen else 1.0
-        row |= {"verdict": outcome.verdict, "spent_s": opened.runner.now_s(), "n_tried": len(outcome.trials)}
-        if outcome.speedup:
-            row["speedup"] = [outcome.speedup.low, outcome.speedup.estimate, outcome.speedup.high]
+        verdict, speedup, winner = outcome.evidence.verdict, outcome.evidence.speedup, outcome.evidence.winner
+        if speedup and winner:
+            rival = landscape.space.numbers[winner.config.key]
+            row["covered"] = speedup.low <= math.exp(landscape.log_speedup(rival)) <= speedup.high
+            claimed = speedup.estimate if chosen else 1.0
+        row |= {"verdict": verdict, "spent_s": opened.runner.now_s(), "n_tried": len(outcome.trials)}
+        if speedup:
+            row["speedup"] = [speedup.low, speedup.estimate, speedup.high]
     else:
         tuner = Tuner(landscape, budget_s, seed)
         chosen, claimed = OTHERS[method](tuner, seed)
@@ -282,7 +282,7 @@ TOGETHER = ("RECORDED", "SYNTHETIC")
 
 def groups(rows: list[Row]) -> Iterator[tuple[str, list[Row]]]:
     """Yield the rows of each landscape, then those of each group."""
-    recorded = {path.stem for path in LANDSCAPES.glob("*.npz")}
+    recorded = {path.stem for path in recorded_paths()}
     for name in dict.fromkeys(row["landscape"] for row in rows):
         yield name, [row for row in rows if row["landscape"] == name]
     for name, is_recorded in zip(TOGETHER, (True, False), strict=True):
@@ -387,7 +387,7 @@ def write_picks(rows: list[Row], path: Path) -> None:
 
 def replay_all(arguments: argparse.Namespace) -> list[Row]:
     """Run all searches that the command line asks for."""
-    recorded = [path.stem for path in sorted(LANDSCAPES.glob("*.npz"))]
+    recorded = [path.stem for path in recorded_paths()]
     names = {
         "": list(landscapes()),
         "recorded": recorded,

@@ -25,8 +25,8 @@ import numpy as np
 
 from benchmarks.landscape import N_QUANTILES, Landscape, Pool
 from ortune.host import Core, Host, HostLimits, NumaNode, Topology
-from ortune.knobs import KNOBS, Candidate, Config, SearchSpace, build_space, ids
-from ortune.knobs.dimension import DEFAULT_CHOICE, Choice, Dimension
+from ortune.knobs import Candidate, Config, SearchSpace, build_space, ids
+from ortune.knobs.dimension import make_dimension
 from ortune.model import ModelFile, ModelInfo, OutputInfo, Traits
 from ortune.workload import Goal
 
@@ -125,13 +125,7 @@ def make_model(width: int) -> ModelInfo:
 
 def widen(space: SearchSpace, n_extra: int) -> SearchSpace:
     """Return the space with additional dimensions, and without those that are tried one at a time."""
-    more = tuple(
-        Dimension(
-            knob=KNOBS[name],
-            choices=(DEFAULT_CHOICE, *(Choice(label=str(value), value=value, why="") for value in values)),
-        )
-        for name, values in EXTRA[:n_extra]
-    )
+    more = tuple(make_dimension(name, *((value, "") for value in values)) for name, values in EXTRA[:n_extra])
     kept = tuple(each for each in space.dimensions if not each.alone)
     return msgspec.structs.replace(space, dimensions=kept + more)
 

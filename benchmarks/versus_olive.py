@@ -207,7 +207,7 @@ def run_ortune(prepared: PreparedSearch, budget_s: float, seed: int) -> tuple[Co
     request = prepared.request.replace(budget=budget_s, seed=seed)
     start_s = time.monotonic()
     outcome = search(msgspec.structs.replace(prepared, space=space, request=request, seed=seed)).outcome
-    return outcome.config, time.monotonic() - start_s, outcome.speedup, outcome.verdict
+    return outcome.config, time.monotonic() - start_s, outcome.evidence.speedup, outcome.evidence.verdict
 
 
 def compare(prepared: PreparedSearch, olive: Config, ours: Config, seed: int) -> tuple[Speedup, Speedup, Speedup]:

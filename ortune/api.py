@@ -161,13 +161,11 @@ def verify(
     from ortune.apply.verify import prepare_verification
     from ortune.apply.verify import verify as run
     from ortune.record.schema import Record
-    from ortune.record.select import Sourced, Wanted, read_sourced, select_record
+    from ortune.record.select import Wanted, read_sourced, select_record
 
     request = make_request(VerifyRequest, {"config": config, "model": model, **options})
     wanted = Wanted(load=request.given_load, pick=request.pick, any_host=request.any_host)
-    records = (
-        (Sourced(record=config, source="the record"),) if isinstance(config, Record) else read_sourced([Path(config)])
-    )
+    records = read_sourced([config if isinstance(config, Record) else Path(config)])
     record = select_record(records, wanted, request.model).record
     return run(record, prepare_verification(record, request), progress or ignore, budget_s=request.budget)
 

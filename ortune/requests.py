@@ -838,6 +838,11 @@ class GateReportOptions(ConsoleOptions):
         ),
     ] = None
 
+    @property
+    def take_stdout(self) -> bool:
+        """Whether stdout is for a report, so that human-readable output goes to stderr."""
+        return self.json or "-" in (self.junit, self.markdown)
+
 
 class ProgramRequest(LoadOptions, QuietOptions):
     """Options of `ortune apply CONFIG... -- COMMAND`."""

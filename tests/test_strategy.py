@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import regret, synthetic
-from benchmarks.landscape import N_QUANTILES, About, Landscape, Recording, fit, load_landscape
-from benchmarks.record import LANDSCAPES
+from benchmarks.landscape import N_QUANTILES, About, Landscape, Recording, fit, load_landscape, recorded_paths
 from benchmarks.replay import ReplayExecutor, open_replay
 from ortune.compare.figures import compute_block_figure
 from ortune.errors import UsageError
@@ -173,16 +172,16 @@ class TestStrategies:
         assert len(landscape.space.candidates) > 500
         outcome = search(landscape, budget_s=120)
         number = landscape.space.numbers[outcome.config.key]
-        assert outcome.verdict == "faster"
+        assert outcome.evidence.verdict == "faster"
         assert landscape.log_speedup(landscape.best) - landscape.log_speedup(number) < 0.03
         assert len(outcome.trials) < 400
 
     @pytest.mark.parametrize("strategy", get_args(StrategyName))
     def test_each_strategy_ends_with_a_proof(self, strategy: StrategyName) -> None:
         outcome = search(additive_landscape(small_space()), strategy)
-        assert outcome.verdict == "faster"
-        assert outcome.speedup
-        assert outcome.speedup.low > 1
+        assert outcome.evidence.verdict == "faster"
+        assert outcome.evidence.speedup
+        assert outcome.evidence.speedup.low > 1
 
     @pytest.mark.parametrize("strategy", get_args(StrategyName))
     def test_the_same_seed_gives_the_same_search(self, strategy: StrategyName) -> None:
@@ -195,7 +194,7 @@ class TestStrategies:
         reports: list[Progress] = []
         landscape = additive_landscape(small_space(), gain=0.0, noise=0.003)
         outcome = search(landscape, budget_s=300, reports=reports)
-        assert outcome.verdict == "default_is_best"
+        assert outcome.evidence.verdict == "default_is_best"
         assert "expected to gain less than" in outcome.ended_early
         assert any("screening ended early" in note for report in reports for note in report.notes)
         assert len(outcome.trials) < len(landscape.space.candidates)
@@ -356,7 +355,7 @@ class TestLandscapes:
         landscape = fit(recording)
         outcome = search(landscape)
         number = landscape.space.numbers[outcome.config.key]
-        assert outcome.verdict == "faster"
+        assert outcome.evidence.verdict == "faster"
         assert landscape.log_speedup(landscape.best) - landscape.log_speedup(number) < 0.05
 
     @pytest.mark.parametrize("kind", ["additive", "interacting", "cliffs", "rugged"])
@@ -369,7 +368,7 @@ class TestLandscapes:
         assert 0 < landscape.log_speedup(landscape.best) < 3
 
     def test_the_committed_recordings_can_be_read(self) -> None:
-        paths = sorted(LANDSCAPES.glob("*.npz"))
+        paths = recorded_paths()
         assert paths
         for path in paths:
             landscape = load_landscape(path)

@@ -67,31 +67,31 @@ def search(
 
 def test_finds_the_fastest_and_claims_its_true_gain() -> None:
     outcome = search(SimulatedExecutor(one_thread_wins))
-    assert outcome.verdict == "faster"
+    assert outcome.evidence.verdict == "faster"
     assert outcome.config.session_options["intra_op_num_threads"] == 1
     assert "graph_optimization_level" not in outcome.config.session_options
-    assert outcome.speedup is not None
-    assert outcome.speedup.low <= 1.25 <= outcome.speedup.high
-    assert outcome.speedup.n_pairs >= 60
-    assert outcome.speedup.n_launches >= 5
-    assert outcome.winner is not None
-    assert outcome.baseline is not None
-    assert outcome.winner.p50_ns < outcome.baseline.p50_ns
+    assert outcome.evidence.speedup is not None
+    assert outcome.evidence.speedup.low <= 1.25 <= outcome.evidence.speedup.high
+    assert outcome.evidence.speedup.n_pairs >= 60
+    assert outcome.evidence.speedup.n_launches >= 5
+    assert outcome.evidence.winner is not None
+    assert outcome.evidence.baseline is not None
+    assert outcome.evidence.winner.p50_ns < outcome.evidence.baseline.p50_ns
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_recommends_the_baseline_when_nothing_beats_it(seed: int) -> None:
     outcome = search(SimulatedExecutor(all_alike, seed=seed), seed=seed)
-    assert outcome.verdict == "default_is_best"
+    assert outcome.evidence.verdict == "default_is_best"
     assert outcome.config == DEFAULT
-    assert outcome.speedup is not None
-    assert outcome.speedup.low <= 1 <= outcome.speedup.high
+    assert outcome.evidence.speedup is not None
+    assert outcome.evidence.speedup.low <= 1 <= outcome.evidence.speedup.high
 
 
 def test_false_claims_are_rare() -> None:
     """Of 60 searches where all candidates are alike, a 95 % interval lets 1.5 claim a gain on average."""
     claims = sum(
-        search(SimulatedExecutor(all_alike, seed=seed, block_sigma=0.03, launch_sigma=0.01), seed=seed).verdict
+        search(SimulatedExecutor(all_alike, seed=seed, block_sigma=0.03, launch_sigma=0.01), seed=seed).evidence.verdict
         == "faster"
         for seed in range(60)
     )
@@ -108,19 +108,19 @@ def test_a_ranking_that_flips_under_contention_is_judged_on_quiet_blocks() -> No
         return 1.5 if config.session_options.get("intra_op_num_threads") == 1 else 4.0
 
     outcome = search(SimulatedExecutor(latency, contended_share=0.3, contention=contention))
-    assert outcome.verdict == "default_is_best"
+    assert outcome.evidence.verdict == "default_is_best"
     assert outcome.config == DEFAULT
-    assert outcome.noise.regime == "quiet"
-    assert outcome.noise.n_contended > 0
-    assert outcome.noise.n_repeated > 0
+    assert outcome.evidence.noise.regime == "quiet"
+    assert outcome.evidence.noise.n_contended > 0
+    assert outcome.evidence.noise.n_repeated > 0
 
 
 def test_on_a_host_that_is_always_busy_the_claim_is_marked() -> None:
     outcome = search(SimulatedExecutor(one_thread_wins, contended_share=1.0))
-    assert outcome.noise.regime == "contended"
-    assert outcome.verdict == "faster"
+    assert outcome.evidence.noise.regime == "contended"
+    assert outcome.evidence.verdict == "faster"
     # Patience ends: a host that is never quiet does not stop the search.
-    assert outcome.noise.n_repeated < 0.35 * outcome.noise.n_blocks
+    assert outcome.evidence.noise.n_repeated < 0.35 * outcome.evidence.noise.n_blocks
 
 
 def test_the_budget_is_kept() -> None:
@@ -131,9 +131,9 @@ def test_the_budget_is_kept() -> None:
 
 def test_a_budget_that_is_too_small_is_inconclusive() -> None:
     outcome = search(SimulatedExecutor(one_thread_wins), seconds=1)
-    assert outcome.verdict == "inconclusive"
+    assert outcome.evidence.verdict == "inconclusive"
     assert outcome.config == DEFAULT
-    assert "budget" in outcome.reason
+    assert "budget" in outcome.evidence.reason
 
 
 def test_trials_limit_screening() -> None:
@@ -151,7 +151,7 @@ def test_a_small_space_is_exhausted_and_ends_early() -> None:
     executor = SimulatedExecutor(all_alike)
     outcome = search(executor, seconds=3600, n_cores=1)
     assert len(outcome.trials) == outcome.n_candidates
-    assert outcome.verdict == "default_is_best"
+    assert outcome.evidence.verdict == "default_is_best"
     assert executor.time_s < 300
 
 
@@ -166,7 +166,7 @@ def test_failures_are_values() -> None:
         SimulatedExecutor(one_thread_wins, fails_to_launch=fails),
         observe=lambda progress: notes.extend(progress.notes),
     )
-    assert outcome.verdict == "faster"
+    assert outcome.evidence.verdict == "faster"
     failed = [trial for trial in outcome.trials if trial.failure]
     assert failed
     assert all("session.dynamic_block_base" in trial.config.session_config for trial in failed)
@@ -178,9 +178,9 @@ def test_when_every_candidate_fails_the_baseline_is_best() -> None:
     outcome = search(
         SimulatedExecutor(all_alike, fails_to_launch=lambda config: None if config.is_default else broken), seconds=20
     )
-    assert outcome.verdict == "default_is_best"
+    assert outcome.evidence.verdict == "default_is_best"
     assert outcome.config == DEFAULT
-    assert outcome.speedup is None
+    assert outcome.evidence.speedup is None
 
 
 def test_a_finalist_that_fails_is_replaced_by_the_next() -> None:
@@ -200,7 +200,7 @@ def test_a_finalist_that_fails_is_replaced_by_the_next() -> None:
     outcome = search(executor, seconds=120)
     (failed,) = (trial for trial in outcome.trials if trial.failure)
     assert (failed.config, failed.stage) == (ONE_THREAD, "confirmation")
-    assert outcome.verdict == "faster"
+    assert outcome.evidence.verdict == "faster"
     assert outcome.config != ONE_THREAD
     assert outcome.config.session_options["intra_op_num_threads"] == 1
 
@@ -214,10 +214,10 @@ def test_a_baseline_that_crashes_is_an_error() -> None:
 def test_an_interrupt_keeps_the_best_so_far_and_marks_it(block: int) -> None:
     outcome = search(SimulatedExecutor(one_thread_wins, interrupt_at=block))
     assert outcome.interrupted
-    assert outcome.verdict == "inconclusive"
+    assert outcome.evidence.verdict == "inconclusive"
     assert outcome.config == DEFAULT
-    assert outcome.best_so_far is not None
-    assert outcome.best_so_far.config.session_options["intra_op_num_threads"] == 1
+    assert outcome.evidence.best_so_far is not None
+    assert outcome.evidence.best_so_far.config.session_options["intra_op_num_threads"] == 1
 
 
 def test_the_same_seed_gives_the_same_outcome() -> None:
@@ -288,79 +288,82 @@ def test_without_a_budget_a_search_takes_what_it_needs() -> None:
     assert search(SimulatedExecutor(all_alike), seconds=None).budget_s == 60
     slow = search(SimulatedExecutor(lambda config: 500e6), seconds=None)
     assert slow.budget_s > 60
-    assert slow.speedup is not None
+    assert slow.evidence.speedup is not None
     tail = search(SimulatedExecutor(all_alike), seconds=None, goal=goal(make_load(rate_per_s=50)))
     assert 120 < tail.budget_s < 600
-    assert tail.baseline is not None
-    assert tail.baseline.n_calls >= 1522
+    assert tail.evidence.baseline is not None
+    assert tail.evidence.baseline.n_calls >= 1522
 
 
 def test_throughput_of_several_callers() -> None:
     outcome = search(SimulatedExecutor(one_thread_wins), goal=goal(make_load(clients=4)))
-    assert outcome.verdict == "faster"
-    assert outcome.speedup is not None
-    assert outcome.speedup.low <= 1.25 <= outcome.speedup.high
-    assert outcome.winner is not None
-    assert outcome.winner.calls_per_s == pytest.approx(4e9 / 4e6, rel=0.15)
-    assert outcome.winner.utilization is None
+    assert outcome.evidence.verdict == "faster"
+    assert outcome.evidence.speedup is not None
+    assert outcome.evidence.speedup.low <= 1.25 <= outcome.evidence.speedup.high
+    assert outcome.evidence.winner is not None
+    assert outcome.evidence.winner.calls_per_s == pytest.approx(4e9 / 4e6, rel=0.15)
+    assert outcome.evidence.winner.utilization is None
 
 
 def test_latency_at_a_rate_counts_the_queue() -> None:
     outcome = search(SimulatedExecutor(one_thread_wins), seconds=200, goal=goal(make_load(rate_per_s=100)))
-    assert outcome.verdict == "faster"
-    assert outcome.baseline is not None
-    assert outcome.baseline.utilization == pytest.approx(0.5, rel=0.15)
+    assert outcome.evidence.verdict == "faster"
+    assert outcome.evidence.baseline is not None
+    assert outcome.evidence.baseline.utilization == pytest.approx(0.5, rel=0.15)
     # At half load a queue with equal services has a tail of some services' length.
-    assert outcome.baseline.p99_ns > 1.5 * outcome.baseline.p50_ns
+    assert outcome.evidence.baseline.p99_ns > 1.5 * outcome.evidence.baseline.p50_ns
 
 
 def test_more_requests_than_can_be_served_is_overload() -> None:
     outcome = search(SimulatedExecutor(one_thread_wins), seconds=60, goal=goal(make_load(rate_per_s=400)))
-    assert outcome.verdict == "overload"
+    assert outcome.evidence.verdict == "overload"
     assert outcome.config == DEFAULT
-    assert "of 400 requests per second" in outcome.reason
+    assert "of 400 requests per second" in outcome.evidence.reason
 
 
 def test_a_baseline_that_is_overloaded_alone_is_reported() -> None:
     outcome = search(SimulatedExecutor(one_thread_wins), seconds=60, goal=goal(make_load(rate_per_s=222)))
-    assert outcome.verdict == "faster"
-    assert "queue grows without bound" in outcome.reason
+    assert outcome.evidence.verdict == "faster"
+    assert "queue grows without bound" in outcome.evidence.reason
 
 
 def test_cpu_time_within_a_limit_on_latency() -> None:
     """One thread takes a quarter of the CPU time and 1.2 times as long."""
     executor = SimulatedExecutor(latency_of_one_thread(1.2), cpu=cpu_of_one_thread(0.25))
     wide = search(executor, goal=goal(objective="cpu", limits=("p50<1.3x",)))
-    assert wide.verdict == "faster"
+    assert wide.evidence.verdict == "faster"
     assert wide.config.session_options["intra_op_num_threads"] == 1
-    assert wide.speedup is not None
-    assert wide.speedup.estimate == pytest.approx(1 / (0.25 * 1.2), rel=0.05)
-    assert [check.kept for check in wide.limits] == ["yes"]
+    assert wide.evidence.speedup is not None
+    assert wide.evidence.speedup.estimate == pytest.approx(1 / (0.25 * 1.2), rel=0.05)
+    assert [check.kept for check in wide.evidence.limits] == ["yes"]
     executor = SimulatedExecutor(latency_of_one_thread(1.2), cpu=cpu_of_one_thread(0.25))
     narrow = search(executor, goal=goal(objective="cpu", limits=("p50<1.1x",)))
     # Nothing else takes less CPU time, and what breaks the limit is no winner.
-    assert narrow.verdict == "default_is_best"
+    assert narrow.evidence.verdict == "default_is_best"
     assert narrow.config == DEFAULT
 
 
 def test_a_baseline_that_exceeds_a_limit_is_replaced_by_a_config_that_keeps_to_it() -> None:
     executor = SimulatedExecutor(latency_of_one_thread(1.1), peak_bytes=lambda c: 60e6 if c == ONE_THREAD else 90e6)
     outcome = search(executor, seconds=200, goal=goal(limits=("memory<70MB",)))
-    assert outcome.verdict == "within_limits"
+    assert outcome.evidence.verdict == "within_limits"
     assert outcome.config == ONE_THREAD
-    assert outcome.speedup is not None
-    assert outcome.speedup.high < 1
-    assert [check.kept for check in outcome.baseline_limits] == ["no"]
+    assert outcome.evidence.speedup is not None
+    assert outcome.evidence.speedup.high < 1
+    assert [check.kept for check in outcome.evidence.baseline_limits] == ["no"]
 
 
 def test_a_limit_that_nothing_keeps_names_what_came_closest() -> None:
     outcome = search(SimulatedExecutor(one_thread_wins), goal=goal(limits=("p50<3ms", "memory<1GB")))
-    assert outcome.verdict == "infeasible"
+    assert outcome.evidence.verdict == "infeasible"
     assert outcome.config == DEFAULT
-    assert outcome.closest is not None
-    assert outcome.closest.config.session_options["intra_op_num_threads"] == 1
-    assert [(check.limit, check.kept) for check in outcome.closest.limits] == [("p50<3ms", "no"), ("memory<1GB", "yes")]
-    assert "p50<3ms" in outcome.reason
+    assert outcome.evidence.closest is not None
+    assert outcome.evidence.closest.config.session_options["intra_op_num_threads"] == 1
+    assert [(check.limit, check.kept) for check in outcome.evidence.closest.limits] == [
+        ("p50<3ms", "no"),
+        ("memory<1GB", "yes"),
+    ]
+    assert "p50<3ms" in outcome.evidence.reason
 
 
 def test_constraints_reach_optuna(tmp_path: Path) -> None:
@@ -382,10 +385,10 @@ def test_a_percentile_on_few_calls_proves_large_differences_alone() -> None:
         observe=lambda progress: notes.extend(progress.notes),
     )
     assert any("p99 needs 1522 calls of each side" in note and "a budget of" in note for note in notes)
-    assert small.baseline is not None
-    assert small.baseline.n_calls < 1522
+    assert small.evidence.baseline is not None
+    assert small.evidence.baseline.n_calls < 1522
     large = search(SimulatedExecutor(latency_of_one_thread(0.2)), seconds=20, goal=goal(objective="p99"))
-    assert large.verdict == "faster"
+    assert large.evidence.verdict == "faster"
 
 
 def test_a_front_has_the_configs_that_no_other_dominates() -> None:
@@ -397,13 +400,13 @@ def test_a_front_has_the_configs_that_no_other_dominates() -> None:
 
     executor = SimulatedExecutor(latency, cpu=cpu_of_one_thread(0.25))
     outcome = search(executor, seconds=120, goal=goal(pareto=("p50", "cpu")))
-    assert outcome.verdict == "trade_off"
-    configs = [point.summary.config for point in outcome.front]
+    assert outcome.evidence.verdict == "trade_off"
+    configs = [point.summary.config for point in outcome.evidence.front]
     assert configs[0] == DEFAULT
     assert configs[-1].session_options["intra_op_num_threads"] == 1
     assert not any("graph_optimization_level" in config.session_options for config in configs)
     # 1.6 times the latency for 2.5 times less CPU time is worth it.
-    (knee,) = (point for point in outcome.front if point.recommended)
+    (knee,) = (point for point in outcome.evidence.front if point.recommended)
     assert outcome.config == knee.summary.config == configs[-1]
     assert knee.speedups["cpu"].estimate == pytest.approx(2.5, rel=0.03)
     assert knee.speedups["p50"].estimate == pytest.approx(1 / 1.6, rel=0.03)
@@ -413,18 +416,18 @@ def test_a_front_of_the_baseline_alone() -> None:
     outcome = search(
         SimulatedExecutor(lambda config: 5e6 if config.is_default else 6e6), goal=goal(pareto=("p50", "cpu"))
     )
-    assert outcome.verdict == "default_is_best"
-    assert [point.summary.config for point in outcome.front] == [DEFAULT]
+    assert outcome.evidence.verdict == "default_is_best"
+    assert [point.summary.config for point in outcome.evidence.front] == [DEFAULT]
 
 
 def test_a_front_within_limits() -> None:
     executor = SimulatedExecutor(latency_of_one_thread(1.6), cpu=cpu_of_one_thread(0.25))
     outcome = search(executor, seconds=120, goal=goal(pareto=("p50", "cpu"), limits=("p50<1.3x",)))
-    assert outcome.verdict == "default_is_best"
-    assert [point.summary.config for point in outcome.front] == [DEFAULT]
+    assert outcome.evidence.verdict == "default_is_best"
+    assert [point.summary.config for point in outcome.evidence.front] == [DEFAULT]
     executor = SimulatedExecutor(latency_of_one_thread(1.6), cpu=cpu_of_one_thread(0.25))
     wide = search(executor, seconds=120, goal=goal(pareto=("p50", "cpu"), limits=("p50<2x",)))
-    assert wide.verdict == "trade_off"
+    assert wide.evidence.verdict == "trade_off"
     assert wide.config.session_options["intra_op_num_threads"] == 1
 
 
@@ -432,11 +435,11 @@ def test_a_front_where_the_baseline_exceeds_a_limit_has_configs_that_keep_to_it(
     """Though it is worse in both objectives."""
     executor = SimulatedExecutor(latency_of_one_thread(1.1), peak_bytes=lambda c: 60e6 if c == ONE_THREAD else 90e6)
     outcome = search(executor, seconds=200, goal=goal(pareto=("p50", "cpu"), limits=("memory<70MB",)))
-    assert outcome.verdict == "trade_off"
+    assert outcome.evidence.verdict == "trade_off"
     assert outcome.config == ONE_THREAD
     nothing = search(SimulatedExecutor(all_alike), goal=goal(pareto=("p50", "cpu"), limits=("memory<1MB",)))
-    assert nothing.verdict == "infeasible"
-    assert nothing.closest is not None
+    assert nothing.evidence.verdict == "infeasible"
+    assert nothing.evidence.closest is not None
     assert nothing.config == DEFAULT
 
 
@@ -446,7 +449,7 @@ def test_false_claims_of_fronts_are_rare() -> None:
             SimulatedExecutor(all_alike, seed=seed, block_sigma=0.03, launch_sigma=0.01),
             seed=seed,
             goal=goal(pareto=("p50", "cpu")),
-        ).verdict
+        ).evidence.verdict
         for seed in range(30)
     ]
     assert verdicts.count("trade_off") <= 4
@@ -455,8 +458,8 @@ def test_false_claims_of_fronts_are_rare() -> None:
 def test_the_usual_budget_of_a_front_has_time_for_the_calls_that_a_percentile_needs() -> None:
     executor = SimulatedExecutor(latency_of_one_thread(1.6), cpu=cpu_of_one_thread(0.25))
     outcome = search(executor, seconds=None, goal=goal(make_load(rate_per_s=50), pareto=("p99", "cpu")))
-    assert outcome.verdict == "trade_off"
-    assert all(point.summary.n_calls >= 1522 for point in outcome.front)
+    assert outcome.evidence.verdict == "trade_off"
+    assert all(point.summary.n_calls >= 1522 for point in outcome.evidence.front)
 
 
 def test_a_front_with_nothing_to_compare() -> None:
@@ -466,8 +469,8 @@ def test_a_front_with_nothing_to_compare() -> None:
         seconds=20,
         goal=goal(pareto=("p50", "cpu")),
     )
-    assert outcome.verdict == "default_is_best"
-    assert "none of the" in outcome.reason
+    assert outcome.evidence.verdict == "default_is_best"
+    assert "none of the" in outcome.evidence.reason
 
 
 def test_a_candidate_that_cannot_serve_the_rate_does_not_win() -> None:
@@ -477,7 +480,7 @@ def test_a_candidate_that_cannot_serve_the_rate_does_not_win() -> None:
         cpu=cpu_of_one_thread(0.1),
     )
     outcome = search(executor, seconds=120, goal=goal(make_load(rate_per_s=50), objective="cpu"))
-    assert outcome.verdict == "default_is_best"
+    assert outcome.evidence.verdict == "default_is_best"
     assert outcome.config == DEFAULT
 
 
@@ -496,7 +499,7 @@ def test_after_a_finalist_that_exceeds_a_limit_comes_the_next() -> None:
 
     executor.latency, executor.cpu = latency, cpu
     outcome = search(executor, seconds=200, goal=goal(objective="cpu", limits=("p50<1.3x",)))
-    assert outcome.verdict == "faster"
+    assert outcome.evidence.verdict == "faster"
     assert outcome.config == Config(session_config={"session.dynamic_block_base": "2"})
     confirmed = [trial.config for trial in outcome.trials if trial.stage == "confirmation" and trial.number]
     assert confirmed == [breaking, outcome.config]
@@ -511,9 +514,9 @@ def test_a_background_load_that_ends_keeps_the_best_so_far() -> None:
 
     outcome = search(executor, check=check)
     assert outcome.interrupted
-    assert outcome.reason == "it ended"
-    assert outcome.best_so_far is not None
-    assert outcome.best_so_far.config.session_options["intra_op_num_threads"] == 1
+    assert outcome.evidence.reason == "it ended"
+    assert outcome.evidence.best_so_far is not None
+    assert outcome.evidence.best_so_far.config.session_options["intra_op_num_threads"] == 1
 
 
 def test_candidates_of_a_round_get_the_same_traffic_and_rounds_differ() -> None:

@@ -11,7 +11,7 @@ from ortune.apply.messages import describe_mismatch, missing_variables
 from ortune.knobs.config import DEFAULT, Config
 from ortune.options import make_request
 from ortune.record.schema import Record
-from ortune.record.select import Sourced, Wanted, read_sourced, select_record
+from ortune.record.select import Wanted, read_sourced, select_record
 from ortune.requests import LoadOptions
 from ortune.worker.session import make_run_options, make_session, make_session_options, set_global_thread_pool
 
@@ -185,11 +185,7 @@ def _choose(
     load: Load | None,
 ) -> Config:
     """Return the config for this model, host and load, or the default where there is none for the host."""
-    if isinstance(config, Record):
-        records: tuple[Sourced, ...] = (Sourced(record=config, source="the record"),)
-    else:
-        records = read_sourced([config])
-    choice = select_record(records, Wanted(load=load, pick=pick, any_host=any_host), model)
+    choice = select_record(read_sourced([config]), Wanted(load=load, pick=pick, any_host=any_host), model)
     if not choice.fits:
         warnings.warn(describe_mismatch(choice), stacklevel=3)
         return DEFAULT

@@ -17,10 +17,11 @@ def describe_mismatch(choice: Choice, spell: Spelling = spell_in_python) -> str:
         spell: Spells options as the caller's interface does.
     """
     kept = f"Sessions of {choice.record.model.path} keep the program's own options."
+    text = f"{choice.source} is not used: {choice.reason}. {kept}"
     if choice.fits:
-        return f"{choice.source} is not used: its search proved no gain. {kept}"
+        return text
     hint = spell_options("Search on this host, or use the record anyway with {any_host}.", spell)
-    return f"{choice.source} is not used: {choice.why}. {kept} {hint}"
+    return f"{text} {hint}"
 
 
 def missing_variables(wanted: dict[str, str]) -> str:

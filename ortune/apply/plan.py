@@ -52,7 +52,7 @@ def _rule(choice: Choice) -> dict[str, Any]:
         "path": record.model.path,
         "files": msgspec.to_builtins(record.model.files),
         "config": msgspec.to_builtins(record.config) if choice.applies else None,
-        "reason": choice.why if not choice.fits else "its search proved no gain",
+        "reason": choice.reason,
         "tried": {"options": record.tried.session_options, "entries": record.tried.session_config},
         "onnxruntime": record.runtime.onnxruntime,
     }

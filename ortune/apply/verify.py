@@ -17,7 +17,6 @@ from ortune.model import read_model
 from ortune.record.schema import Record
 from ortune.record.select import check_model
 from ortune.requests import VerifyRequest
-from ortune.worker.runtime import read_installed_runtime
 from ortune.workload import Goal, InputOptions
 
 Answer = Literal["holds", "does_not_hold", "inconclusive"]
@@ -121,13 +120,12 @@ def verify(
     comparison = bench(setup, [Side(name="tuned", config=record.config)], observe, budget_s=budget_s)
     recorded = record.gain
     answer, reason = judge_comparison(record, comparison, recorded)
-    runtime = read_installed_runtime()
     return Verification(
         answer=answer,
         reason=reason,
         recorded=recorded,
         here=comparison.rows[1].speedup,
-        mismatches=find_mismatches(record, setup.host, runtime) if runtime else (),
+        mismatches=find_mismatches(record, setup.host, comparison.runtime),
         comparison=comparison,
     )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from ortune.cli.command import Values, command
-from ortune.cli.output import encode_json
+from ortune.cli.output import print_json
 from ortune.errors import ExitCode, OrtuneError, UsageError, spell_as_flag
 from ortune.options import make_request
 from ortune.requests import GateFileOptions, GateReportOptions, GateRequest
@@ -69,7 +69,7 @@ def check_outputs(reports: GateReportOptions) -> None:
     }
     for name, is_ours in ours.items():
         path = getattr(reports, name)
-        if path is not None and path != "-":
+        if path is not None:
             check_writable(Path(path), name, is_ours)
 
 
@@ -91,8 +91,7 @@ def run(
     from ortune.gates.prepare import make_gate, prepare_gate
     from ortune.gates.run import run_gate, run_gates
 
-    to_stderr = reports.json or "-" in (reports.junit, reports.markdown)
-    display = GateDisplay(make_console(stderr=to_stderr), quiet=reports.quiet)
+    display = GateDisplay(make_console(stderr=reports.take_stdout), quiet=reports.quiet)
     if len(requests) == 1:
         gate = make_gate(requests[0])
         setup = prepare_gate(gate)
@@ -114,15 +113,16 @@ def run(
 def write_reports(results: Results, reports: GateReportOptions) -> None:
     """Write the reports for other programs."""
     from ortune.gates.reporters.markdown import render_markdown
+    from ortune.record.files import write_atomically
 
     if reports.junit is not None:
         from ortune.gates.reporters.junit import render_junit
 
-        write(reports.junit, render_junit(results, inconclusive_fails=reports.inconclusive == "fail"))
+        write_atomically(Path(reports.junit), render_junit(results, inconclusive_fails=reports.inconclusive == "fail"))
     if reports.json:
-        write("-", encode_json(results))
+        print_json(results)
     if reports.markdown is not None:
-        write(reports.markdown, render_markdown(results).encode())
+        write_atomically(Path(reports.markdown), render_markdown(results).encode())
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary:
         try:
@@ -134,22 +134,11 @@ def write_reports(results: Results, reports: GateReportOptions) -> None:
         from ortune.gates.reporters.github import render_annotations
 
         # GitHub reads annotations from both streams.
-        is_taken = reports.json or "-" in (reports.junit, reports.markdown)
-        (sys.stderr if is_taken else sys.stdout).write(render_annotations(results))
+        (sys.stderr if reports.take_stdout else sys.stdout).write(render_annotations(results))
     if reports.history is not None:
         from ortune.gates.reporters.history import append_history
 
         append_history(Path(reports.history), results)
-
-
-def write(path: str, content: bytes) -> None:
-    """Write a report to a file, or to stdout where the path is `-`."""
-    from ortune.record.files import write_atomically
-
-    if path == "-":
-        sys.stdout.buffer.write(content)
-    else:
-        write_atomically(Path(path), content)
 
 
 def exit_with_decision(results: Results, inconclusive: str) -> None:

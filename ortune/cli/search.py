@@ -41,9 +41,9 @@ def search(values: Values, console_options: ConsoleOptions) -> None:
         sys.stdout.buffer.write(encode_record(result.record))
     if result.outcome.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
-    if result.outcome.verdict == "inconclusive":
+    if result.outcome.evidence.verdict == "inconclusive":
         raise typer.Exit(ExitCode.INCONCLUSIVE)
-    if result.outcome.verdict in {"infeasible", "overload"}:
+    if result.outcome.evidence.verdict in {"infeasible", "overload"}:
         raise typer.Exit(ExitCode.FAILED)
 
 

@@ -173,7 +173,6 @@ def raise_failure(name: str, failure: Failure) -> NoReturn:
         MeasureError: Always.
     """
     raise MeasureError(
-        f"{name[0].upper()}{name[1:]} worked at first and then failed ({failure.kind.replace('_', ' ')}): "
-        f"{failure.message}",
+        f"{name[0].upper()}{name[1:]} worked at first and then failed ({failure.title}): {failure.message}",
         "Check that the host has enough free memory, and that nothing else ends processes on it.",
     )

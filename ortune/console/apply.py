@@ -36,7 +36,7 @@ def show_apply(console: Console, record: Record, result: CheckResult, snippet: s
     show_config(console, record)
     console.print()
     if isinstance(result.loaded, Failure):
-        failure = f"{result.loaded.kind.replace('_', ' ')}: {result.loaded.message}"
+        failure = f"{result.loaded.title}: {result.loaded.message}"
         show_note(console, "failed", f"the config does not work on this host: {failure}", "bold red")
     else:
         console.print(make_session_grid(result.loaded))

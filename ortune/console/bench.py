@@ -20,10 +20,10 @@ from ortune.console.warnings import warn_busy_host, warn_few_calls, warn_overloa
 from ortune.console.widgets import (
     find_figure,
     format_bytes,
-    format_count,
     format_duration,
     format_figure,
     format_number,
+    format_pairs,
     format_speedup,
     make_grid,
     make_table,
@@ -56,16 +56,15 @@ def show_comparison(console: Console, comparison: BenchResult) -> None:
     show_tables(console, comparison)
     for row in comparison.rows:
         if row.failure:
-            failure = f"{row.failure.kind.replace('_', ' ')}: {row.failure.message}"
+            failure = f"{row.failure.title}: {row.failure.message}"
             show_note(console, "failed", f"{row.name}: {failure}", "bold red")
     first = next((row.speedup for row in comparison.rows if row.speedup), None)
     if first:
-        pairs = format_count(first.n_pairs, "paired block")
-        launches = format_count(first.n_launches, "launch", "launches")
         console.print(
             Text(
                 f"Ratios of {FIGURES[objective].title}: above 1 is better than the default. "
-                f"{first.confidence:.0%} confidence intervals from {pairs} in {launches} of each config.",
+                f"{first.confidence:.0%} confidence intervals from {format_pairs(first.n_pairs, first.n_launches)} "
+                "of each config.",
                 "dim",
             )
         )

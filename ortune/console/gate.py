@@ -15,7 +15,15 @@ from rich.text import Text
 
 from ortune.compare.interval import Interval
 from ortune.console.header import add_inputs, add_load, show_guesses
-from ortune.console.widgets import LIMIT_STATES, find_figure, format_count, format_figure, make_grid, make_table
+from ortune.console.widgets import (
+    LIMIT_STATES,
+    find_figure,
+    format_count,
+    format_figure,
+    format_pairs,
+    make_grid,
+    make_table,
+)
 from ortune.gates.reporters.messages import describe_allowed, describe_cost, describe_finding, describe_interval
 from ortune.gates.results import Finding, Gate, GateError, GateResult, InterimResult, Observe
 from ortune.knobs import describe
@@ -163,10 +171,8 @@ def make_header(gate: Gate, feed: Feed) -> Table:
 def describe_measurement(result: GateResult) -> list[str]:
     """Return how much was measured, and whether the outputs match."""
     self_check = f", base vs. itself {describe_interval(result.self_check)}" if result.self_check else ""
-    launches = format_count(result.launches, "launch", "launches")
-    lines = [
-        f"{format_count(result.pairs, 'paired block')} in {launches} of each side, {result.wall_s:.0f} s{self_check}"
-    ]
+    pairs = format_pairs(result.pairs, result.launches)
+    lines = [f"{pairs} of each side, {result.wall_s:.0f} s{self_check}"]
     if result.max_error is not None:
         difference = f"; the largest difference is {result.max_error:.2g} of the largest value"
         lines.append("outputs are identical" if result.max_error == 0 else f"outputs match{difference}")
@@ -179,15 +185,14 @@ def draw_interim(name: str, interim: InterimResult, *, drawn: bool = True) -> Gr
     Args:
         name: Name of the gate.
         interim: Its interim result.
-        drawn: Whether there is room to draw intervals.
+        drawn: Whether the console is wide enough to draw intervals.
     """
     lines: list[Text] = [draw_finding(finding, drawn=drawn) for finding in interim.findings]
-    launches = format_count(interim.launches, "launch", "launches")
     noise = "; other processes use the CPUs" if interim.contended else ""
     self_check = describe_interval(interim.self_check) if interim.self_check else "unknown"
     lines.append(
         Text(
-            f"{name}: {format_count(interim.pairs, 'paired block')} in {launches} of each side, "
+            f"{name}: {format_pairs(interim.pairs, interim.launches)} of each side, "
             f"{interim.spent_s:.0f} of {interim.budget_s:.0f} s, "
             f"base vs. itself {self_check}{noise}",
             "dim",

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ortune.console.widgets import format_count
+from ortune.console.widgets import format_count, format_default
 from ortune.errors import spell_as_flag, spell_options
 from ortune.knobs.knob import PLACES, Knob, Value
 
@@ -57,11 +57,6 @@ def _show_whole(console: Console, name: str, text: str) -> None:
     console.print(Text.assemble((f"{name:<12}", "dim"), text), soft_wrap=True)
 
 
-def show_default(knob: Knob) -> str:
-    """Return a knob's default in words."""
-    return "not set" if knob.default == "" else str(knob.default)
-
-
 def _place(knob: Knob) -> str:
     place = PLACES[knob.where][:1].upper() + PLACES[knob.where][1:]
     return f"{place}: {knob.provider}" if knob.provider else place
@@ -86,7 +81,7 @@ def _show_line(console: Console, knob: Knob) -> None:
     if head.cell_len > ID_WIDTH:
         console.print(head, soft_wrap=True)
         head = Text(" " * ID_WIDTH)
-    line = Text.assemble(head, " ", show_default(knob).ljust(DEFAULT_WIDTH), " ")
+    line = Text.assemble(head, " ", format_default(knob).ljust(DEFAULT_WIDTH), " ")
     below = Text(_spell(knob.summary))
     if knob.tuned and line.cell_len + len(when) > console.width:
         when = "tuned"
@@ -98,7 +93,7 @@ def _show_line(console: Console, knob: Knob) -> None:
 
 def _facts(knob: Knob) -> list[tuple[str, str]]:
     place = PLACES[knob.where] + (f" of {knob.provider}" if knob.provider else "")
-    rows = [("where", place), ("values", knob.describe_values()), ("default", show_default(knob))]
+    rows = [("where", place), ("values", knob.describe_values()), ("default", format_default(knob))]
     rows.append(("since", f"onnxruntime {knob.since}" if knob.since else "all supported versions"))
     rows.append(("outputs", "may change beyond rounding" if knob.numerics else "equal, up to rounding"))
     tuned = _spell(knob.tuned) or ("never" if knob.not_tunable else "only with --tune")

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from ortune.console.widgets import format_count, format_duration, format_number, format_ratio
+from ortune.console.widgets import format_count, format_duration, format_number, format_ratio, make_table
 from ortune.knobs import describe
 from ortune.profile.run import ConfigProfile, Profile
 from ortune.profile.trace import Breakdown, TimeShare
@@ -55,7 +55,7 @@ def _show_config(console: Console, found: ConfigProfile) -> None:
     if found.failure:
         failure = found.failure
         console.print(f"  [cyan]{found.name:<8}[/]{settings}")
-        console.print(Text(f"  {found.name} failed: {failure.kind.replace('_', ' ')}: {failure.message}", "red"))
+        console.print(Text(f"  {found.name} failed: {failure.title}: {failure.message}", "red"))
         return
     assert found.breakdown is not None
     times = found.breakdown
@@ -70,7 +70,7 @@ def _show_config(console: Console, found: ConfigProfile) -> None:
 
 def make_ops_table(breakdowns: dict[str, Breakdown]) -> Table:
     """Return a table of the operators, the slowest first, with the time of each config."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
+    table = make_table()
     table.add_column("operator", no_wrap=True)
     with_provider = len({share.provider for found in breakdowns.values() for share in found.ops}) > 1
     if with_provider:
@@ -142,7 +142,7 @@ def _make_last_cell(shares: list[TimeShare | None]) -> str:
 
 def make_nodes_table(breakdown: Breakdown, name: str) -> Table:
     """Return a table of the slowest nodes of one config."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
+    table = make_table()
     table.add_column("node", no_wrap=True)
     table.add_column("operator", no_wrap=True)
     table.add_column("calls", justify="right", no_wrap=True)

@@ -34,6 +34,7 @@ from ortune.console.widgets import (
     format_count,
     format_duration,
     format_figure,
+    format_pairs,
     format_rate,
     format_ratio,
     format_reason,
@@ -159,10 +160,9 @@ def format_gain(objective: str, estimate: float) -> str:
 
 def format_evidence(speedup: Speedup) -> str:
     """Return a speedup with what it rests on."""
-    launches = format_count(speedup.n_launches, "launch", "launches")
     return (
         f"{format_speedup(speedup)} with {speedup.confidence:.0%} confidence, "
-        f"from {format_count(speedup.n_pairs, 'paired block')} in {launches} of each config"
+        f"from {format_pairs(speedup.n_pairs, speedup.n_launches)} of each config"
     )
 
 

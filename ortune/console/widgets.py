@@ -12,6 +12,7 @@ from rich.text import Text
 from ortune.compare.comparison import Summary
 from ortune.compare.interval import Interval
 from ortune.knobs import KNOBS, Config, describe
+from ortune.knobs.knob import Knob
 from ortune.workload import FIGURES
 
 LOG_WIDTH = 200
@@ -55,8 +56,13 @@ def make_settings_table(config: Config) -> Table:
     table.add_column("tuned", style="bold", overflow="fold")
     for name, value in config.settings.items():
         knob = KNOBS.get(name)
-        table.add_row(name, str(knob.default) if knob and knob.default != "" else "not set", escape(str(value)))
+        table.add_row(name, format_default(knob) if knob else "not set", escape(str(value)))
     return table
+
+
+def format_default(knob: Knob) -> str:
+    """Return a knob's default in words."""
+    return "not set" if knob.default == "" else str(knob.default)
 
 
 def show_warning(console: Console, text: str) -> None:
@@ -159,6 +165,11 @@ def _format_ratio_number(value: float) -> str:
     if abs(value - 1) < 0.05:
         return f"{value:.3f}"
     return f"{value:.2f}" if value < 10 else f"{value:.1f}"
+
+
+def format_pairs(n_pairs: int, n_launches: int) -> str:
+    """Return what a comparison rests on."""
+    return f"{format_count(n_pairs, 'paired block')} in {format_count(n_launches, 'launch', 'launches')}"
 
 
 def format_count(count: int, noun: str, many: str = "") -> str:

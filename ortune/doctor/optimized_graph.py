@@ -17,7 +17,7 @@ import msgspec
 from ortune.knobs.config import CPU_PROVIDER, DEFAULT, Config
 from ortune.worker.child_process import Enter, answer_parent, ask_child
 from ortune.worker.failure import Failure, make_failure
-from ortune.worker.session import time_session_creation
+from ortune.worker.session import make_session, time_session_creation
 
 UNOPTIMIZED_LEVEL = "ORT_DISABLE_ALL"
 EXTENDED_LEVEL = "ORT_ENABLE_EXTENDED"
@@ -148,7 +148,7 @@ def _time_runs(model_path: str, feed_path: Path) -> dict[str, int]:
     times: dict[str, int] = {}
     for level in (DEFAULT_LEVEL, EXTENDED_LEVEL) * 2:
         # One session at a time: threads that spin while they wait for work slow down another session.
-        session, _ = time_session_creation(model_path, _at_level(level))
+        session = make_session(model_path, _at_level(level))
         run_ns = _time_run(session, feed_path)
         del session
         times[level] = min(run_ns, times.get(level, run_ns))
@@ -193,7 +193,7 @@ def _write_graph(request: OptimizeRequest, level: str) -> str:
         )
     )
     try:
-        time_session_creation(request.model_path, config)
+        make_session(request.model_path, config)
     finally:
         (folder / WEIGHTS_FILE).unlink(missing_ok=True)
     return str(path)
@@ -204,7 +204,7 @@ def _place_nodes(request: OptimizeRequest, optimized: OptimizedModel) -> Optimiz
     providers = (*((name, {}) for name in request.providers), CPU_PROVIDER)
     config = msgspec.structs.replace(DEFAULT, providers=providers)
     try:
-        session, _ = time_session_creation(request.model_path, config, record_assignment=True)
+        session = make_session(request.model_path, config, record_assignment=True)
         if not hasattr(session, "get_provider_graph_assignment_info"):
             raise RuntimeError("this version of onnxruntime does not report where it places nodes")
         assigned = tuple(

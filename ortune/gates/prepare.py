@@ -49,7 +49,6 @@ def make_gate(request: GateRequest) -> Gate:
             make_side(request.base, base, request.base_python, "base_python"),
             make_side(request.head, head, request.head_python, "head_python"),
         )
-    usual_inputs = recorded_inputs(record, None, sides[0].model) if record else InputOptions()
     return Gate(
         name=request.name,
         base=sides[0],
@@ -57,7 +56,7 @@ def make_gate(request: GateRequest) -> Gate:
         goal=goal,
         slowdowns=slowdowns,
         budget_s=request.budget,
-        inputs=request.given_inputs or usual_inputs,
+        inputs=request.given_inputs or (recorded_inputs(record, None, sides[0].model) if record else InputOptions()),
         tolerance=request.tolerance or (record.workload.tolerance if record else None),
         same_outputs=not request.ignore_outputs,
         beside=request.beside,
@@ -117,10 +116,8 @@ def _gate_gain(
             option="head_python",
         )
     python = request.head_python or request.base_python
-    return (
-        make_side(f"{named.model}@default", named, python, "head_python", base),
-        make_side(request.base, named, python, "head_python"),
-    ), slowdowns
+    head = make_side(request.base, named, python, "head_python")
+    return (msgspec.structs.replace(head, text=f"{named.model}@default", config=base), head), slowdowns
 
 
 def parse_slowdowns(texts: Sequence[str], goal: Goal) -> dict[Objective, float]:
@@ -157,7 +154,8 @@ def prepare_gate(gate: Gate) -> ComparisonSetup:
     Raises:
         OrtuneError: A model cannot be read, the two cannot be compared, or the inputs do not fit.
     """
-    base, head = read_model(gate.base.model), read_model(gate.head.model)
+    base = read_model(gate.base.model)
+    head = base if gate.head.model == gate.base.model else read_model(gate.head.model)
     check_inputs(base, head, gate.base.text, gate.head.text)
     if gate.same_outputs:
         check_outputs(base, head, gate.base.text, gate.head.text)

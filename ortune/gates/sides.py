@@ -15,7 +15,7 @@ import msgspec
 from ortune.compare.open import Program
 from ortune.errors import InputsError, MeasureError, ModelError, UsageError
 from ortune.gates.results import GateSide
-from ortune.knobs import DEFAULT, Config
+from ortune.knobs import DEFAULT
 from ortune.model import ModelInfo
 from ortune.record.schema import Record
 from ortune.record.select import Wanted, read_sourced, select_record
@@ -89,7 +89,7 @@ def _read_config(path: str, model: str) -> tuple[Record, str]:
     return choice.record, choice.source
 
 
-def make_side(text: str, named: NamedSide, python: str | None, option: str, config: Config | None = None) -> GateSide:
+def make_side(text: str, named: NamedSide, python: str | None, option: str) -> GateSide:
     """Return a side, after checking its Python.
 
     Args:
@@ -97,15 +97,13 @@ def make_side(text: str, named: NamedSide, python: str | None, option: str, conf
         named: The model and record that the text refers to.
         python: The Python that runs it, or None for this one.
         option: Option that gives the Python.
-        config: Its settings, if they are not those of the record.
 
     Raises:
         UsageError: The Python cannot run it.
     """
     if python is not None:
         check_python(python, option)
-    if config is None:
-        config = named.record.config if named.record else DEFAULT
+    config = named.record.config if named.record else DEFAULT
     return GateSide(text=text, model=named.model, config=config, record=named.source, python=python)
 
 
@@ -224,6 +222,6 @@ def check_head(head: GateSide, executor: Executor, deadline_s: float) -> float |
         )
     what = "run" if answer.stage == "check" else "load"
     raise ModelError(
-        f"ONNX Runtime cannot {what} {head.text} ({answer.kind.replace('_', ' ')}): {answer.message}",
+        f"ONNX Runtime cannot {what} {head.text} ({answer.title}): {answer.message}",
         "Check that it loads on its own, and that it takes the inputs of base.",
     )

@@ -100,6 +100,10 @@ class Placement:
         text = format_affinity(groups)
         return text if len(text) <= MAX_LENGTH else None
 
+    def count_cores(self, cpus: Cpus) -> int:
+        """Return the number of usable cores with one of these CPUs."""
+        return sum(1 for core in self.cores if not set(cpus).isdisjoint(core))
+
     def _compact(self, n_workers: int) -> list[Cpus]:
         return [core[:1] for core in self.cores[1 : n_workers + 1]]
 
@@ -116,7 +120,8 @@ class Placement:
     def _scattered(self, n_workers: int) -> list[Cpus] | None:
         if len(self._domains) < 2:
             return None
-        remaining = [[core for core in self.cores if core[0] in set(domain)] for domain in self._domains]
+        domains = [set(domain) for domain in self._domains]
+        remaining = [[core for core in self.cores if core[0] in domain] for domain in domains]
         order = []
         while any(remaining):
             for cores in remaining:

@@ -78,9 +78,9 @@ def make_rules(host: Host, model: ModelInfo, dimensions: Sequence[Dimension]) ->
         yield from rule(why, threads=fitting, spinning="off")
     yield from rule("one thread per physical core, each pinned to its core", threads=str(cores), affinity="compact")
     yield from rule("one thread per physical core, free to move", threads=str(cores))
-    nodes = Placement(host).nodes
-    if len(nodes) > 1:
-        n_node = sum(1 for core in host.usable_cores if set(nodes[0]) & set(core))
+    placement = Placement(host)
+    if len(placement.nodes) > 1:
+        n_node = placement.count_cores(placement.nodes[0])
         # If a node is one L3 domain, only one of the two policies is a choice.
         for policy in ("node", "l3"):
             yield from rule("one NUMA node: all memory is local", threads=str(n_node), affinity=policy)

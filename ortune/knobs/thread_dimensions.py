@@ -151,11 +151,9 @@ def thread_counts(host: Host) -> dict[int, str]:
     add(n_cores, "one thread per usable physical core")
     for domains, name in ((placement.l3_domains, "L3 domain"), (placement.nodes, "NUMA node")):
         if len(domains) > 1:
-            largest = set(domains[0])
-            add(sum(1 for core in host.usable_cores if largest & set(core)), f"the cores of one {name}")
+            add(placement.count_cores(domains[0]), f"the cores of one {name}")
     if placement.fast and len(placement.fast) < n_cpus:
-        fast = set(placement.fast)
-        add(sum(1 for core in host.usable_cores if fast & set(core)), "only the fastest kind of core")
+        add(placement.count_cores(placement.fast), "only the fastest kind of core")
     if n_cpus > n_cores:
         add(n_cpus, "one thread per usable hardware thread")
     if n_cores <= MANY_CORES:

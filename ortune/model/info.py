@@ -7,6 +7,9 @@ import msgspec
 Dim = int | str | None
 """A dimension: its fixed size, its symbolic name, or None if the model specifies neither."""
 
+CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
+"""Operators with subgraphs."""
+
 
 class InputInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An input that each call must provide.

@@ -13,7 +13,7 @@ from typing import Any
 from ortune.errors import ModelError
 from ortune.model.child import answer_parent
 from ortune.model.identity import hash_file
-from ortune.model.info import InputInfo, ModelInfo, OutputInfo, Traits
+from ortune.model.info import CONTROL_FLOW, InputInfo, ModelInfo, OutputInfo, Traits
 from ortune.model.onnx_file import find_data_files, parse_model, read_tensor_type, subgraphs_of
 
 PASS_THROUGH = frozenset(
@@ -37,8 +37,6 @@ PASS_THROUGH = frozenset(
 
 SAME_SHAPE = frozenset({"Cast", "DequantizeLinear", "Identity", "QuantizeLinear"})
 """Operators whose output has the shape of their first input."""
-
-CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
 
 EMBED_TABLES = {0: 2, 1: 4, 8: 3}
 """Inputs of ONNX Runtime's fused embedding that are indices, by position, with the positions of their tables.

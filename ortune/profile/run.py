@@ -198,7 +198,7 @@ def profile_config(
         if recorded.stage == "check" and recorded.kind == "exception":
             raise explain_failure(model, feed, recorded.message)
         raise ModelError(
-            f"ONNX Runtime cannot load {model.path} ({recorded.kind.replace('_', ' ')}): {recorded.message}",
+            f"ONNX Runtime cannot load {model.path} ({recorded.title}): {recorded.message}",
             f"Find the cause: ortune doctor {model.path}.",
         )
     path = Path(recorded.path)

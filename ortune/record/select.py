@@ -32,20 +32,14 @@ class Sourced(msgspec.Struct, frozen=True, kw_only=True):
     path: str = ""
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """The record that was selected for a model.
+class Choice(Sourced, frozen=True, kw_only=True):
+    """The record that was selected for a model: where none fits this host, the one that comes closest.
 
     Attributes:
-        record: The record; where none fits this host, the one that comes closest.
-        source: The file it was read from, with the record's number if the file is a bundle.
-        path: The file.
         fits: Whether it is for this class of host, or may be used on any.
         why: Why it was selected, or why it does not fit, as part of a sentence.
     """
 
-    record: Record
-    source: str
-    path: str = ""
     fits: bool
     why: str
 
@@ -53,6 +47,11 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     def applies(self) -> bool:
         """Whether to apply its settings to a program. Settings of a search that proved nothing are not applied."""
         return self.fits and self.record.is_proven
+
+    @property
+    def reason(self) -> str:
+        """Why its settings are not applied, as part of a sentence."""
+        return "its search proved no gain" if self.fits else self.why
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,24 +63,25 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         any_host: Whether a record for another class of host may be used.
         other_model: Whether a record for another model may be used. The model then only decides among records for
             several models.
-        host: The class of host; None for this host.
     """
 
     load: Load | None = None
     pick: int | None = None
     any_host: bool = False
     other_model: bool = False
-    host: HostClass | None = None
 
 
-def read_sourced(paths: Iterable[str | Path]) -> tuple[Sourced, ...]:
-    """Read all records of some files.
+def read_sourced(given: Iterable[str | Path | Record]) -> tuple[Sourced, ...]:
+    """Read all records of some files. A `Record` stands for itself.
 
     Raises:
         RecordError: One of them holds no records.
     """
     found = []
-    for path in paths:
+    for path in given:
+        if isinstance(path, Record):
+            found.append(Sourced(record=path, source="the record"))
+            continue
         records, name = read_records(path), name_of_input(path)
         for number, record in enumerate(records, 1):
             source = f"{name}[{number}]" if len(records) > 1 else name
@@ -129,7 +129,7 @@ def select_per_model(records: Sequence[Sourced], wanted: Wanted, *, one_model: b
         raise RecordError(
             f"There are records for several models: {paths}.", "Name the model, or pass the records of one model alone."
         )
-    host = wanted.host or HostClass.of(read_host(memory=False))
+    host = HostClass.of(read_host(memory=False))
     choices = tuple(choose(each, host, wanted.load, any_host=wanted.any_host) for each in models.values())
     if wanted.pick is None:
         return choices

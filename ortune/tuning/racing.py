@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
-from ortune.compare.block_runner import Round
-from ortune.compare.figures import to_cost
 from ortune.compare.stats import t_interval
 from ortune.tuning.pareto import Vector
 from ortune.tuning.results import CandidateResult
@@ -40,18 +36,16 @@ def run_racing(state: SearchState, racing_s: float) -> None:
         racing = choose_candidates(state, count_affordable(state, racing_s))
         for result in racing:
             result.enter("racing")
-        log_costs: dict[int, list[Vector]] = {result.number: [] for result in racing}
         for launch in range(LAUNCHES):
             if not racing or (launch >= MIN_LAUNCHES and state.now_s() >= end_s):
                 break
             launch_end_s = start_s + racing_s * (launch + 1) / LAUNCHES
-            racing = race_launch(state, racing, log_costs, launch_end_s, end_s)
+            racing = race_launch(state, racing, launch_end_s, end_s)
 
 
 def race_launch(
     state: SearchState,
     racing: list[CandidateResult],
-    log_costs: dict[int, list[Vector]],
     launch_end_s: float,
     end_s: float,
 ) -> list[CandidateResult]:
@@ -60,7 +54,6 @@ def race_launch(
     Args:
         state: The search.
         racing: The candidates.
-        log_costs: Log-costs in each round so far, by number of the candidate; extended here.
         launch_end_s: When this launch ends, after a minimum of rounds.
         end_s: When racing ends, for the progress.
     """
@@ -70,19 +63,16 @@ def race_launch(
     n_rounds = 0
     try:
         while lives and n_rounds < MAX_ROUNDS and (state.now_s() < launch_end_s or n_rounds < MIN_ROUNDS):
-            measured = state.runner.measure_round([baseline, *(live for _, live in lives)], state.plan.block)
+            lives = state.measure_round(baseline, lives)
             n_rounds += 1
-            state.results.add_round([state.baseline, *(result for result, _ in lives)], measured)
-            for position, failure in measured.failures.items():
-                state.reject(lives[position - 1][0], failure)
-            for position in measured.blocks:
-                if position:
-                    log_costs[lives[position - 1][0].number].append(compute_log_costs(state, measured, position))
-            lives = [(result, live) for result, live in lives if not result.failure]
-            done = max(len(values) for values in log_costs.values())
+            done = max(len(result.scores) for result in racing)
             if done >= ROUNDS_BEFORE_ELIMINATION:
                 slower = find_slower(
-                    {result.number: log_costs[result.number] for result, _ in lives if not result.excess}
+                    {
+                        result.number: [score.log_ratios for score in result.scores]
+                        for result, _ in lives
+                        if not result.excess
+                    }
                 )
                 for result, live in lives:
                     if result.number in slower:
@@ -132,27 +122,21 @@ def choose_candidates(state: SearchState, most: int = MAX_CANDIDATES) -> list[Ca
     return worth_racing[: min(MAX_CANDIDATES, most, state.plan.max_live - 1)]
 
 
-def compute_log_costs(state: SearchState, measured: Round, position: int) -> Vector:
-    """Return the logarithm of each objective's cost of one candidate in a round."""
-    return tuple(math.log(to_cost(name, measured.figure(name, position))) for name in state.goal.objectives)
-
-
-def find_slower(log_costs: dict[int, list[Vector]]) -> set[int]:
+def find_slower(log_ratios: dict[int, list[Vector]]) -> set[int]:
     """Return the candidates that are significantly worse than the best one in every objective.
 
     Args:
-        log_costs: Log-costs in each round, by number of the candidate. All candidates were measured in the same rounds,
-            so whatever affects a whole round cancels in the differences.
+        log_ratios: Log-ratios to the baseline in each round, by number of the candidate. All candidates were measured
+            in the same rounds, so whatever affects a whole round, including the baseline, cancels in the differences.
     """
-    if len(log_costs) < 2:
+    if len(log_ratios) < 2:
         return set()
-    best = min(log_costs, key=lambda number: float(np.mean(log_costs[number], axis=0).sum()))
+    best = min(log_ratios, key=lambda number: float(np.mean(log_ratios[number], axis=0).sum()))
     slower = set()
-    for number, values in log_costs.items():
+    for number, values in log_ratios.items():
         if number == best:
             continue
-        n = min(len(values), len(log_costs[best]))
-        behind = np.asarray(values[-n:]) - np.asarray(log_costs[best][-n:])
+        behind = np.asarray(values) - np.asarray(log_ratios[best])
         if all(t_interval(column, ELIMINATION_CONFIDENCE).low > LAUNCH_MARGIN for column in behind.T):
             slower.add(number)
     return slower

@@ -6,11 +6,12 @@ import msgspec
 
 from ortune.host import HostClass
 from ortune.record.rounding import round_record, significant
-from ortune.record.schema import SCHEMA, Evidence, OutputCheck, Record, Search
+from ortune.record.schema import SCHEMA, Record, Search
 from ortune.record.trials import Header, TrialRound, Trials, summarize_trials
 from ortune.tuning.outcome import Outcome
 from ortune.tuning.prepare import PreparedSearch
 from ortune.worker import Runtime
+from ortune.workload import Goal
 
 RAW_DIGITS = 7
 """Significant digits of figures in the trials file."""
@@ -31,7 +32,7 @@ def make_record(prepared: PreparedSearch, outcome: Outcome, runtime: Runtime, st
             schema=SCHEMA,
             config=outcome.config,
             base=prepared.base,
-            evidence=make_evidence(prepared, outcome),
+            evidence=outcome.evidence,
             model=prepared.program.describe(),
             workload=prepared.describe_workload(),
             host=HostClass.of(prepared.host),
@@ -55,29 +56,6 @@ def make_record(prepared: PreparedSearch, outcome: Outcome, runtime: Runtime, st
     )
 
 
-def make_evidence(prepared: PreparedSearch, outcome: Outcome) -> Evidence:
-    """Return the evidence for the recommendation."""
-    return Evidence(
-        verdict=outcome.verdict,
-        reason=outcome.reason,
-        objective=",".join(prepared.goal.objectives),
-        speedup=outcome.speedup,
-        baseline=outcome.baseline,
-        winner=outcome.winner,
-        limits=outcome.limits,
-        baseline_limits=outcome.baseline_limits,
-        closest=outcome.closest,
-        front=outcome.front,
-        best_so_far=outcome.best_so_far,
-        output_check=OutputCheck(
-            compared="values" if outcome.deterministic else "shapes",
-            max_error=outcome.max_error,
-            n_rejected=sum(1 for trial in outcome.trials if trial.failure and trial.failure.kind == "wrong_output"),
-        ),
-        noise=outcome.noise,
-    )
-
-
 def _round_values(measured: TrialRound) -> TrialRound:
     """Return a round with figures limited to the digits that a nanosecond clock can resolve in a block."""
     values = {
@@ -87,16 +65,15 @@ def _round_values(measured: TrialRound) -> TrialRound:
     return msgspec.structs.replace(measured, values=values)
 
 
-def make_trials(record: Record, outcome: Outcome) -> Trials:
+def make_trials(record: Record, outcome: Outcome, goal: Goal) -> Trials:
     """Return the content of the trials file that belongs to a record."""
-    workload = record.workload
     return Trials(
         header=Header(
             schema=record.schema,
             model=record.model.digest,
             started=record.search.started,
-            objectives=workload.objectives,
-            figures=tuple(dict.fromkeys((*workload.objectives, *(limit.figure for limit in workload.limits)))),
+            objectives=goal.objectives,
+            figures=goal.figures,
         ),
         trials=outcome.trials,
         rounds=tuple(map(_round_values, outcome.rounds)),

@@ -257,5 +257,5 @@ class Results:
                 n_blocks=result.n_blocks,
                 failure=result.failure,
             )
-            for result in sorted(self, key=lambda result: result.number)
+            for result in self
         )

@@ -201,11 +201,7 @@ class _Screening:
                     lives = [(result, live) for result, live in lives if not self.is_hopeless(result)]
                 if not lives:
                     break
-                measured = state.runner.measure_round([baseline, *(live for _, live in lives)], state.plan.block)
-                state.results.add_round([state.baseline, *(result for result, _ in lives)], measured)
-                for position, failure in measured.failures.items():
-                    state.reject(lives[position - 1][0], failure)
-                lives = [(result, live) for result, live in lives if not result.failure]
+                lives = state.measure_round(baseline, lives)
         finally:
             for _, live in lives:
                 live.close()

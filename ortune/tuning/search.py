@@ -57,7 +57,7 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
         outcome = run_search(prepared.space, opened, settings, observe)
         record, kept = make_record(prepared, outcome, opened.runtime, started), None
         if request.output is not None:
-            written = write_record(record, request.output, encode_trials(make_trials(record, outcome)))
+            written = write_record(record, request.output, encode_trials(make_trials(record, outcome, prepared.goal)))
             record, kept = written.record, written.kept
         if (history := find_history(request)) and (best := best_configs(outcome, prepared.base)):
             remember(
@@ -71,9 +71,9 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
 
 def best_configs(outcome: Outcome, base: Config) -> list[Config]:
     """Return the configs to try in later searches: the proven ones, starting with the winner, then the next best."""
-    if outcome.verdict not in {"faster", "within_limits", "trade_off"}:
+    if outcome.evidence.verdict not in {"faster", "within_limits", "trade_off"}:
         return []
-    front = [point.summary.config for point in outcome.front]
+    front = [point.summary.config for point in outcome.evidence.front]
     raced = [
         trial
         for trial in outcome.trials

@@ -15,7 +15,7 @@ from ortune.compare.open import OpenComparison
 from ortune.compare.paired_run import PairedRun
 from ortune.errors import BackgroundLoadError
 from ortune.knobs import Config, SearchSpace
-from ortune.record.schema import BestSoFar, Closest, Verdict
+from ortune.record.schema import BestSoFar, Closest, Evidence, OutputCheck, Verdict
 from ortune.record.trials import TrialSession
 from ortune.requests import StrategyName
 from ortune.tuning.confirmation import confirm
@@ -204,19 +204,27 @@ def conclude(
     comparison = confirmed.comparison
     contended = comparison is not None and comparison.noise.regime == "contended"
     verdict, reason = explain_no_confirmation(state)
-    outcome = Outcome(
+    trials = state.results.trials()
+    evidence = Evidence(
         verdict="inconclusive" if interrupted else verdict,
         reason=interrupted or reason,
-        config=state.space.base,
+        objective=",".join(state.goal.objectives),
         best_so_far=find_best_so_far(state) if interrupted else None,
+        output_check=OutputCheck(
+            compared="values" if deterministic else "shapes",
+            n_rejected=sum(1 for trial in trials if trial.failure and trial.failure.kind == "wrong_output"),
+        ),
+        noise=state.runner.describe_noise(contended=contended, drift=confirmed.drift),
+    )
+    outcome = Outcome(
+        config=state.space.base,
+        evidence=evidence,
         interrupted=bool(interrupted),
         budget_s=budget_s,
-        noise=state.runner.describe_noise(contended=contended, drift=confirmed.drift),
-        trials=state.results.trials(),
+        trials=trials,
         rounds=tuple(state.results.rounds),
         n_candidates=len(state.candidates),
         stages=tuple(state.stages),
-        deterministic=deterministic,
         ended_early=state.ended_early,
     )
     if interrupted or comparison is None:
@@ -224,8 +232,9 @@ def conclude(
     if confirmed.run:
         return conclude_front(outcome, state.goal, confirmed.run, comparison)
     if comparison.rows[1].failure:
+        failed = "the best candidate failed in confirmation"
         return msgspec.structs.replace(
-            outcome, verdict="inconclusive", reason="the best candidate failed in confirmation"
+            outcome, evidence=msgspec.structs.replace(evidence, verdict="inconclusive", reason=failed)
         )
     if comparison.rows[1].speedup is None:
         return outcome
@@ -240,17 +249,23 @@ def conclude_winner(outcome: Outcome, goal: Goal, comparison: Comparison, *, oth
     """Return the outcome of a candidate that was compared with the baseline."""
     baseline, candidate = comparison.rows
     verdict, reason = judge_confirmation(goal, comparison, others_left=others_left)
-    return msgspec.structs.replace(
-        outcome,
+    max_error = candidate.session.max_error if candidate.session else None
+    evidence = msgspec.structs.replace(
+        outcome.evidence,
         verdict=verdict,
         reason=reason,
-        config=candidate.config if verdict in {"faster", "within_limits"} else baseline.config,
         speedup=candidate.speedup,
         baseline=baseline.summary,
         winner=candidate.summary,
         limits=candidate.limits,
         baseline_limits=baseline.limits,
         closest=find_closest(goal, [candidate, baseline]) if verdict == "infeasible" else None,
+        output_check=msgspec.structs.replace(outcome.evidence.output_check, max_error=max_error),
+    )
+    return msgspec.structs.replace(
+        outcome,
+        config=candidate.config if verdict in {"faster", "within_limits"} else baseline.config,
+        evidence=evidence,
         sessions=list_sessions(comparison),
     )
 
@@ -259,13 +274,17 @@ def conclude_front(outcome: Outcome, goal: Goal, run: PairedRun, comparison: Com
     """Return the outcome of several candidates that were compared with the baseline in several objectives."""
     verdict, reason, front = judge_front(goal, run, comparison)
     recommended = [point.summary.config for point in front if point.recommended]
-    return msgspec.structs.replace(
-        outcome,
+    evidence = msgspec.structs.replace(
+        outcome.evidence,
         verdict=verdict,
         reason=reason,
         front=front,
         closest=find_closest(goal, comparison.rows) if verdict == "infeasible" else None,
         baseline=comparison.baseline.summary if front else None,
+    )
+    return msgspec.structs.replace(
+        outcome,
+        evidence=evidence,
         config=recommended[0] if recommended else comparison.baseline.config,
         sessions=list_sessions(comparison),
     )

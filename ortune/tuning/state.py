@@ -92,8 +92,7 @@ class SearchState:
     def reject(self, result: CandidateResult, failure: Failure) -> None:
         """Reject a candidate that failed, and note why."""
         result.failure = failure
-        kind = failure.kind.replace("_", " ")
-        self.add_note(f"rejected: {result.candidate.label}: {kind}: {shorten(failure.message)}")
+        self.add_note(f"rejected: {result.candidate.label}: {failure.title}: {shorten(failure.message)}")
 
     def report(
         self, stage: Stage, done: int, total: int, best: CandidateResult | None, speedup: Interval | None = None
@@ -147,6 +146,20 @@ class SearchState:
             else:
                 lives.append((result, answer))
         return lives
+
+    def measure_round(
+        self, baseline: LiveCandidate, lives: Sequence[tuple[CandidateResult, LiveCandidate]]
+    ) -> list[tuple[CandidateResult, LiveCandidate]]:
+        """Measure a round of the baseline and live candidates, add it to the results, and return those that work.
+
+        Raises:
+            MeasureError: The baseline fails.
+        """
+        measured = self.runner.measure_round([baseline, *(live for _, live in lives)], self.plan.block)
+        self.results.add_round([self.baseline, *(result for result, _ in lives)], measured)
+        for position, failure in measured.failures.items():
+            self.reject(lives[position - 1][0], failure)
+        return [(result, live) for result, live in lives if not result.failure]
 
 
 def shorten(text: str, length: int = MAX_NOTE_LENGTH) -> str:

@@ -105,7 +105,7 @@ class BackgroundLoad:
         tail = self._stderr_tail.decode("utf-8", "replace").strip()
         raise BackgroundLoadError(
             f"The background load {self.command!r} exited with status {status}" + (f": {tail}" if tail else "."),
-            "It must run until the measurements are done. If it ends by itself, run it in a loop.",
+            "It must run until the measurements are done. If it ends before that, run it in a loop.",
         )
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
-from ortune.worker.exit_status import explain_exit, read_log
+from ortune.worker.exit_status import explain_exit
 from ortune.worker.failure import Failure, make_failure
 from ortune.worker.prctl import die_with_parent
 
@@ -73,7 +73,7 @@ def ask_child(
         try:
             answer = msgspec.json.decode(path.read_bytes(), type=Answer)
         except (OSError, msgspec.MsgspecError):
-            return explain_exit(child.returncode, " ".join(read_log(log_path)[-2:]), "load")
+            return explain_exit(child.returncode, log_path, "load")
         if answer.failure is not None:
             return answer.failure
         return msgspec.json.decode(answer.reply, type=reply)

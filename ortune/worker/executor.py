@@ -235,7 +235,7 @@ def launch_reference(
     (first,) = executor.launch([base], deadline_s=deadline_s)
     if not isinstance(first, Failure):
         return first
-    kind = first.kind.replace("_", " ")
+    kind = first.title
     if not base.is_default:
         raise UsageError(
             f"The settings that are fixed for all candidates, {describe(base)}, do not work on this host ({kind}): "

@@ -15,14 +15,15 @@ LONGEST_LINE = 400
 """Characters of a line of the log that are kept."""
 
 
-def explain_exit(status: int, tail: str, stage: str) -> Failure:
+def explain_exit(status: int, log_path: Path, stage: str) -> Failure:
     """Return why a child process ended before it replied.
 
     Args:
         status: Its exit status; negative for a signal.
-        tail: The end of its log, in one line.
+        log_path: Its log.
         stage: What it was doing.
     """
+    tail = " ".join(read_log(log_path)[-2:])
     suffix = f": {tail}" if tail else ""
     if status >= 0:
         return Failure(kind="exit", stage=stage, message=f"the process exited with status {status}{suffix}")
@@ -41,5 +42,10 @@ def read_log(path: Path) -> tuple[str, ...]:
             text = log.read().decode("utf-8", "replace")
     except OSError:
         return ()
-    lines = (re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in text.splitlines())
+    lines = (line.strip() for line in remove_colors(text).splitlines())
     return tuple(dict.fromkeys(line[:LONGEST_LINE] for line in lines if line))[-LOG_TAIL_LINES:]
+
+
+def remove_colors(text: str) -> str:
+    """Return a text without the codes that set colors on a terminal."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)

@@ -32,6 +32,11 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     stage: str
     message: str
 
+    @property
+    def title(self) -> str:
+        """The kind in words."""
+        return self.kind.replace("_", " ")
+
 
 def make_failure(error: BaseException, stage: str) -> Failure:
     """Return an exception as a failure of this stage."""

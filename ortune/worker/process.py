@@ -163,7 +163,7 @@ class WorkerProcess:
             status = self._process.wait(EXIT_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             return Failure(kind="exit", stage=stage, message="the worker closed its pipe but did not exit")
-        return explain_exit(status, " ".join(read_log(self._log_path)[-2:]), stage)
+        return explain_exit(status, self._log_path, stage)
 
     def _suspend(self) -> None:
         with contextlib.suppress(psutil.Error):  # it has ended; the next request reports why

@@ -27,7 +27,7 @@ class LoadRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     Attributes:
         model_path: Path of the ONNX file.
         config: Settings of the sessions.
-        feed_path: File with the samples; see `ortune.workload.inputs.load_feed`.
+        feed_path: File with the samples; see `ortune.workload.feed.load_feed`.
         reference_path: File with the reference outputs. The worker writes it if `is_reference` is set.
         is_reference: Whether this candidate is the baseline that the others are compared with.
         n_sessions: Number of sessions in the worker, all of the same model.

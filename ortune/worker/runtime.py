@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from ortune.worker.exit_status import remove_colors
 from ortune.worker.session_info import Runtime
 
 READ_RUNTIME = """
@@ -111,7 +112,7 @@ def explain_provider_fault(log: str, status: int) -> str:
         log: Output of the child process.
         status: Its exit status.
     """
-    text = re.sub(r"\x1b\[[0-9;]*m", "", log)
+    text = remove_colors(log)
     library = re.search(r"(\S+\.(?:so|dll)[\w.]*): cannot open shared object file", text) or re.search(
         r'which depends on "([^"]+)" which is missing', text
     )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ortune.errors import UsageError
@@ -38,8 +37,6 @@ def make_session(
     model_path: str | os.PathLike[str],
     config: Config,
     *,
-    attributes: Mapping[str, int | bool | str] | None = None,
-    entries: Mapping[str, str] | None = None,
     record_assignment: bool = False,
 ) -> onnxruntime.InferenceSession:
     """Create a session with the options and providers of a config.
@@ -49,8 +46,6 @@ def make_session(
     Args:
         model_path: Path of the ONNX file.
         config: The config. A global thread pool must be set up before, by `set_global_thread_pool`.
-        attributes: Attributes of SessionOptions to set in addition, such as `{"enable_profiling": True}`.
-        entries: Configuration entries of SessionOptions to set in addition.
         record_assignment: Whether the session records which nodes each provider runs, for `count_nodes`.
 
     Raises:
@@ -68,11 +63,12 @@ def make_session(
             )
     if config.provider in CUDA_BASED and hasattr(onnxruntime, "preload_dlls"):
         onnxruntime.preload_dlls()
+    options = make_session_options(config)
     if record_assignment:
-        entries = {**(entries or {}), ASSIGNMENT_ENTRY: "1"}
+        options.add_session_config_entry(ASSIGNMENT_ENTRY, "1")
     return onnxruntime.InferenceSession(
         os.fspath(model_path),
-        sess_options=make_session_options(config, attributes=attributes, entries=entries),
+        sess_options=options,
         providers=[name for name, _ in config.providers],
         provider_options=[options for _, options in config.providers],
         # With the fallback, onnxruntime replaces a provider that fails by the CPU, which would be another config.
@@ -81,12 +77,7 @@ def make_session(
 
 
 def time_session_creation(
-    model_path: str | os.PathLike[str],
-    config: Config,
-    *,
-    attributes: Mapping[str, int | bool | str] | None = None,
-    entries: Mapping[str, str] | None = None,
-    record_assignment: bool = False,
+    model_path: str | os.PathLike[str], config: Config
 ) -> tuple[onnxruntime.InferenceSession, int]:
     """Create a session, and return it with the time that creating it took, in nanoseconds.
 
@@ -95,24 +86,12 @@ def time_session_creation(
     import onnxruntime  # noqa: F401
 
     start = time.perf_counter_ns()
-    session = make_session(
-        model_path, config, attributes=attributes, entries=entries, record_assignment=record_assignment
-    )
+    session = make_session(model_path, config)
     return session, time.perf_counter_ns() - start
 
 
-def make_session_options(
-    config: Config,
-    *,
-    attributes: Mapping[str, int | bool | str] | None = None,
-    entries: Mapping[str, str] | None = None,
-) -> onnxruntime.SessionOptions:
+def make_session_options(config: Config) -> onnxruntime.SessionOptions:
     """Return SessionOptions with all settings of a config.
-
-    Args:
-        config: The config.
-        attributes: Attributes to set in addition, such as `{"optimized_model_filepath": "optimized.onnx"}`.
-        entries: Configuration entries to set in addition.
 
     Raises:
         UsageError: This onnxruntime does not have an attribute or an enum member.
@@ -120,9 +99,9 @@ def make_session_options(
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    for name, value in {**config.session_options, **(attributes or {})}.items():
+    for name, value in config.session_options.items():
         _set_attribute(options, "SessionOptions", name, value)
-    for name, text in {**config.session_config, **(entries or {})}.items():
+    for name, text in config.session_config.items():
         options.add_session_config_entry(name, text)
     if config.global_thread_pool:
         options.use_per_session_threads = False

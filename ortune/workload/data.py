@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,14 @@ def name_inputs(names: Iterable[str]) -> str:
 def format_shape(shape: Iterable[Dim]) -> str:
     """Return a shape as `1x3x224x224`, open dimensions as their symbol or `?`."""
     return "x".join("?" if dim is None else str(dim) for dim in shape)
+
+
+def fits_shape(wanted: Sequence[Dim] | None, shape: Sequence[int]) -> bool:
+    """Return whether a shape is possible for an input; any shape is if the model specifies none."""
+    return wanted is None or (
+        len(wanted) == len(shape)
+        and all(not isinstance(dim, int) or dim == size for dim, size in zip(wanted, shape, strict=True))
+    )
 
 
 def load_data(path: Path, inputs: tuple[InputInfo, ...]) -> list[dict[str, Array]]:
@@ -130,15 +138,11 @@ def fit_array(info: InputInfo, array: Array) -> Array:
     """
     import numpy as np
 
-    if info.shape is not None:
-        same = len(info.shape) == array.ndim and all(
-            not isinstance(dim, int) or dim == size for dim, size in zip(info.shape, array.shape, strict=True)
+    if not fits_shape(info.shape, array.shape):
+        raise InputsError(
+            f"{info.name} has shape {format_shape(array.shape)}; the model has {format_shape(info.shape or ())}.",
+            option="inputs",
         )
-        if not same:
-            raise InputsError(
-                f"{info.name} has shape {format_shape(array.shape)}; the model has {format_shape(info.shape)}.",
-                option="inputs",
-            )
     if info.dtype == "string":
         return array.astype(np.str_)
     wanted = np.dtype(info.dtype) if info.dtype in FLOATS | INTEGERS | {"bool"} else None

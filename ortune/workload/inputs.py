@@ -11,7 +11,7 @@ import msgspec
 
 from ortune.errors import InputsError
 from ortune.model import InputInfo, ModelInfo
-from ortune.workload.data import fit_array, format_shape, load_data, name_inputs
+from ortune.workload.data import fit_array, fits_shape, format_shape, load_data, name_inputs
 from ortune.workload.feed import Feed, InputOptions, Sample, Tensor
 from ortune.workload.synthesis import PLACEHOLDERS, synthesize
 
@@ -67,11 +67,7 @@ def _check_options(by_name: Mapping[str, InputInfo], options: InputOptions) -> N
         if name not in by_name:
             raise InputsError(f"{name}: the model has no input of that name.", name_inputs(by_name), option="shape")
         wanted = by_name[name].shape
-        fits = wanted is None or (
-            len(wanted) == len(shape)
-            and all(not isinstance(dim, int) or dim == size for dim, size in zip(wanted, shape, strict=True))
-        )
-        if not fits:
+        if not fits_shape(wanted, shape):
             raise InputsError(
                 f"{name}={format_shape(shape)}: does not fit the model, which has {format_shape(wanted or ())}.",
                 "Change only sizes that are symbolic in the model.",

@@ -10,6 +10,7 @@ from ortune.doctor.facts import ModelFacts
 from ortune.doctor.findings import DoctorFinding, advise, ok, warn
 from ortune.doctor.optimized_graph import DEFAULT_LEVEL, EXTENDED_LEVEL
 from ortune.model.graph import Graph, GraphInput, Node
+from ortune.model.info import CONTROL_FLOW
 
 CONSTANTS_SINCE_IR = 4
 """From this IR version on, the caller may override an initializer that is also a graph input."""
@@ -200,9 +201,6 @@ def _find_shape_nodes(graph: Graph) -> list[Node]:
             found.append(node)
             shapes.update(node.outputs)
     return found
-
-
-CONTROL_FLOW = ("If", "Loop", "Scan")
 
 
 def check_control_flow(facts: ModelFacts) -> DoctorFinding:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from ortune.doctor.checks.graph import CONTROL_FLOW, FOLLOWS_SHAPE, SHAPE_OPS
+from ortune.doctor.checks.graph import FOLLOWS_SHAPE, SHAPE_OPS
 from ortune.doctor.checks.text import list_ops, plural, shorten
 from ortune.doctor.facts import ModelFacts
 from ortune.doctor.findings import DoctorFinding, advise, ok, warn
 from ortune.model.graph import Node
+from ortune.model.info import CONTROL_FLOW
+from ortune.worker.session import CUDA_BASED
 
 SHAPE_WORK = SHAPE_OPS | FOLLOWS_SHAPE | {"Constant", "Expand", "Identity", "NonZero", "Reshape", "Tile"}
 """Operators that ONNX Runtime leaves to the CPU on purpose: the sizes are needed there."""
@@ -53,12 +55,9 @@ def check_providers(facts: ModelFacts) -> DoctorFinding:
     )
 
 
-CUDA = frozenset({"CUDAExecutionProvider", "TensorrtExecutionProvider", "NvTensorRTRTXExecutionProvider"})
-
-
 def check_cuda_graphs(facts: ModelFacts) -> DoctorFinding | None:
     """Find what prevents CUDA graphs from being captured."""
-    if not CUDA & set(facts.providers):
+    if not CUDA_BASED & set(facts.providers):
         return None
     assert facts.assigned is not None
     obstacles = []
