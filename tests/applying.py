@@ -14,7 +14,6 @@ from tests.conftest import TINY_CNN, TINY_ENCODER
 from tests.records import make_record, write
 
 PROGRAM = Path(__file__).parent / "programs" / "sessions.py"
-ONE_THREAD = Config(session_options={"intra_op_num_threads": 1})
 TUNED = Config(
     session_options={"intra_op_num_threads": 1, "graph_optimization_level": "ORT_ENABLE_EXTENDED"},
     session_config={"session.intra_op.allow_spinning": "0"},

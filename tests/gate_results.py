@@ -12,9 +12,7 @@ from ortune.gates.results import Blocks, Decision, Finding, GateError, GateResul
 from ortune.host import HostClass, read_host
 from ortune.knobs import Config
 from tests.conftest import TINY_CNN
-from tests.records import installed, make_record
-
-ONE_THREAD = Config(session_options={"intra_op_num_threads": 1})
+from tests.records import ONE_THREAD, installed, make_record
 
 
 def make_interval(low: float, estimate: float, high: float) -> Interval:

@@ -31,6 +31,8 @@ ELSEWHERE = HostClass(
 )
 """A class of hosts that is not the one of these tests."""
 
+ONE_THREAD = Config(session_options={"intra_op_num_threads": 1})
+
 EXAMPLE = ROOT / "tests" / "data" / "schema-2.ortune.json"
 
 
@@ -63,6 +65,17 @@ def make_record(model: Path, config: Config, *, load: Load | None = None, here: 
         host=HostClass.of(read_host()) if here else ELSEWHERE,
         runtime=runtime if here and runtime else record.runtime,
         search=msgspec.structs.replace(record.search, tried=Tried(), best=()),
+        **changes,
+    )
+
+
+def make_local_record(model: Path, config: Config, **changes: Any) -> Record:
+    """Return a record of this class of host for a single caller and the objective p50, without limits."""
+    record = make_record(model, config, load=Load())
+    return msgspec.structs.replace(
+        record,
+        workload=msgspec.structs.replace(record.workload, objectives=("p50",), limits=()),
+        evidence=msgspec.structs.replace(record.evidence, objective="p50", limits=(), baseline_limits=()),
         **changes,
     )
 

@@ -79,6 +79,7 @@ class TestPieces:
         record = make_record(TINY_CNN, Config(environment=environment))
         return Choice(record=record, source="r.json", fits=True, why="")
 
+    @pytest.mark.slow
     def test_contradicting_environments(self) -> None:
         with pytest.raises(UsageError, match="LD_PRELOAD=b"):
             environment_of([self.choice(LD_PRELOAD="a"), self.choice(LD_PRELOAD="b")])

@@ -33,6 +33,7 @@ def tuned(tmp_path: Path) -> Path:
 class TestProgram:
     """Unmodified programs."""
 
+    @pytest.mark.slow
     def test_sessions_of_the_model_get_the_tuned_options(self, tuned: Path) -> None:
         ways = ("by_path", "by_bytes", "by_pathlike", "subclass")
         plain, found = sessions(*ways), sessions(*ways, record=tuned)
@@ -43,10 +44,12 @@ class TestProgram:
             assert after["kind"] == before["kind"]
 
     @pytest.mark.parametrize("way", ["spawned", "forked", "forked_after_import"])
+    @pytest.mark.slow
     def test_child_processes_do_too(self, way: str, tuned: Path) -> None:
         (found,) = sessions(way, record=tuned)
         assert (found["intra"], found["spinning"]) == (1, "0")
 
+    @pytest.mark.slow
     def test_other_models_are_left_alone(self, tuned: Path) -> None:
         (plain,), (found,) = sessions("shared"), sessions("shared", record=tuned)
         assert found == plain
@@ -63,6 +66,7 @@ class TestProgram:
         assert "no session got tuned options" in done.stderr
         assert len(done.stderr.splitlines()) == 4  # the spawned child prints its own
 
+    @pytest.mark.slow
     def test_tracebacks_are_the_programs_own(self, tuned: Path) -> None:
         code = "import onnxruntime; onnxruntime.InferenceSession('missing.onnx', enable_fallback=0)"
         plain, done = run(sys.executable, "-c", code), run(sys.executable, "-c", code, record=tuned, options=("-q",))
@@ -90,6 +94,7 @@ class TestProgram:
         (found,) = sessions("explicit", record=write(record, tmp_path / "r.json"))
         assert (found["intra"], found["affinity"], found["spinning"]) == (0, None, "0")
 
+    @pytest.mark.slow
     def test_any_model(self, tmp_path: Path) -> None:
         record = write(make_record(TINY_ENCODER, TUNED), tmp_path / "other.json")
         (found,) = sessions("by_path", record=record, options=("--any-model",))
@@ -149,6 +154,7 @@ class TestProgram:
         done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
         assert done.stdout == ""
 
+    @pytest.mark.slow
     def test_modules_and_console_scripts(self, tuned: Path, tmp_path: Path) -> None:
         shutil.copy(PROGRAM, tmp_path / "appmodule.py")
         (found,) = outputs(
@@ -370,11 +376,13 @@ class TestSettings:
         assert done.stdout == "0\n", done.stderr
 
     @pytest.mark.parametrize("how", ["sys.stderr = None", "sys.stderr.close()"])
+    @pytest.mark.slow
     def test_a_program_without_stderr(self, how: str, tmp_path: Path) -> None:
         code = f"import sys; {how}; ort.InferenceSession(MODEL); print('alive')"
         for options in ([], ["--explain"]):
             assert self.program(code, TUNED, tmp_path, *options).stdout == "alive\n"
 
+    @pytest.mark.slow
     def test_an_explicit_default_can_be_kept(self, tmp_path: Path) -> None:
         code = """
         options = ort.SessionOptions()
@@ -461,6 +469,7 @@ class TestSettings:
         assert done.stderr.count("was tuned with onnxruntime 1.2.3") == 1
         assert outputs(done)[0]["intra"] == 1
 
+    @pytest.mark.slow
     def test_external_data_belongs_to_the_model(self, tmp_path: Path) -> None:
         for name in ("right", "wrong"):
             (tmp_path / name).mkdir()

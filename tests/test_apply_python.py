@@ -24,6 +24,7 @@ def tuned(tmp_path: Path) -> Path:
 class TestEnvironment:
     """ORTUNE_CONFIG and ortune.install."""
 
+    @pytest.mark.slow
     def test_the_variable(self, tuned: Path) -> None:
         found, spawned = sessions("by_path", "spawned", environment={"ORTUNE_CONFIG": str(tuned)})
         assert found["intra"] == spawned["intra"] == 1
@@ -45,7 +46,7 @@ class TestEnvironment:
     @pytest.mark.slow
     def test_measurements_are_not_affected(self, tuned: Path, tmp_path: Path) -> None:
         """What ortune measures as the default is the default, wherever it runs."""
-        command = [sys.executable, "-P", "-m", "ortune", "bench", str(TINY_CNN), "--json", "-q"]
+        command = [sys.executable, "-P", "-m", "ortune", "bench", str(TINY_CNN), "--budget", "8s", "--json", "-q"]
         for done in (run(*command, environment={"ORTUNE_CONFIG": str(tuned)}), run(*command, record=tuned)):
             assert done.returncode == 0, done.stderr
             (row,) = json.loads(done.stdout)["rows"]

@@ -16,9 +16,9 @@ from ortune.knobs import Config
 from ortune.record.files import read_record
 from ortune.record.schema import FrontPoint, Record
 from ortune.requests import ProgramRequest
-from tests.applying import ONE_THREAD, PROGRAM, TUNED, outputs, run, sessions, write_tuned
+from tests.applying import PROGRAM, TUNED, outputs, run, sessions, write_tuned
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
-from tests.records import make_record, write
+from tests.records import ONE_THREAD, make_record, write
 
 
 @pytest.fixture
@@ -62,6 +62,7 @@ class TestWhichRecords:
         evidence = msgspec.structs.replace(record.evidence, verdict="trade_off", front=points)
         return msgspec.structs.replace(record, evidence=evidence)
 
+    @pytest.mark.slow
     def test_another_point_of_a_front(self, tmp_path: Path) -> None:
         path = write(self.front(), tmp_path / "r.json")
         code = f"""
@@ -116,6 +117,7 @@ class TestBadInput:
         (tmp_path / "notes.txt").write_text("")
         assert message in self.refused(tuned, *arguments, tmp_path=tmp_path)
 
+    @pytest.mark.slow
     def test_no_record(self, tmp_path: Path) -> None:
         assert "There is no CONFIG." in self.refused("--", "true", tmp_path=tmp_path)
         assert "There is no CONFIG." in self.refused(tmp_path=tmp_path)
@@ -134,11 +136,13 @@ class TestBadInput:
             ('{"schema": 3, "records": 5}', "`$.records`"),
         ],
     )
+    @pytest.mark.slow
     def test_files_that_are_not_records(self, content: str, message: str, tmp_path: Path) -> None:
         path = tmp_path / "r.json"
         path.write_text(content)
         assert message in self.refused(path, "--", "true", tmp_path=tmp_path)
 
+    @pytest.mark.slow
     def test_a_host_of_another_class(self, tmp_path: Path) -> None:
         path = write(make_record(TINY_CNN, TUNED, here=False), tmp_path / "r.json")
         done = run(sys.executable, PROGRAM, TINY_CNN, "by_path", record=path, options=("--explain",))
@@ -148,6 +152,7 @@ class TestBadInput:
         (found,) = sessions("by_path", record=path, options=("--any-host",))
         assert found["intra"] == 1
 
+    @pytest.mark.slow
     def test_another_model_is_named_with_both_digests(self, tuned: Path, tmp_path: Path) -> None:
         other = make_record(TINY_ENCODER, TUNED).model.digest
         for arguments in (["--to", "python"], ["--verify"], []):
@@ -155,11 +160,13 @@ class TestBadInput:
             assert other in text
             assert read_record(tuned).model.digest in text
 
+    @pytest.mark.slow
     def test_options_that_exclude_each_other(self, tuned: Path, tmp_path: Path) -> None:
         assert "--any-model needs a command" in self.refused(tuned, "--any-model", tmp_path=tmp_path)
         assert "combined with --verify" in self.refused(tuned, "--to", "python", "--verify", tmp_path=tmp_path)
         assert "nothing to write without --to" in self.refused(tuned, "-o", "x", tmp_path=tmp_path)
 
+    @pytest.mark.slow
     def test_any_model_of_several(self, tuned: Path, tmp_path: Path) -> None:
         other = write(make_record(TINY_ENCODER, TUNED), tmp_path / "o.json")
         for arguments in (("--any-model", "--", "true"), ("--pick", "1", "--", "true"), ()):

@@ -133,6 +133,7 @@ def measure(executor: ProcessExecutor, config: Config) -> Any:
 
 
 class TestInWorkers:
+    @pytest.mark.slow
     def test_sessions_with_separate_pools(self, executor: ProcessExecutor) -> None:
         config = Config(session_options={"intra_op_num_threads": 3})
         assert len(measure(executor, config).threads) in {0, 4}

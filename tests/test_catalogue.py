@@ -269,6 +269,7 @@ class TestCompleteness:
             found["log_severity_level"] = -1
         assert found == expected
 
+    @pytest.mark.slow
     def test_every_key_is_in_the_binary(self) -> None:
         binary = read_binary()
         keys = [

@@ -24,11 +24,11 @@ from ortune.knobs import Config
 from ortune.record.files import encode_record, read_record, read_trials
 from ortune.record.schema import SCHEMA, Record
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
-from tests.records import make_record, write
+from tests.records import ONE_THREAD, make_local_record, make_record, write
 
 pytestmark = pytest.mark.usefixtures("no_workers_left")
 
-FAST = ("--budget", "12s", "--trials", "6")
+FAST = ("--budget", "8s", "--trials", "4")
 
 
 @pytest.fixture(scope="module")
@@ -38,16 +38,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def searched(folder: Path) -> subprocess.CompletedProcess[str]:
-    return run_ortune("search", TINY_CNN, "-o", "tuned.json", *FAST, cwd=folder)
+    return run_ortune("search", TINY_CNN, "-o", "found.json", *FAST, cwd=folder)
 
 
 @pytest.fixture(scope="module")
-def tuned(folder: Path, searched: subprocess.CompletedProcess[str]) -> Path:
+def tuned(folder: Path) -> Path:
+    """A record for this host and a single caller."""
+    return write(make_local_record(TINY_CNN, ONE_THREAD), folder / "tuned.json")
+
+
+@pytest.mark.slow
+def test_search_output(searched: subprocess.CompletedProcess[str]) -> None:
     assert searched.returncode in {0, 3}, searched.stderr
-    return folder / "tuned.json"
-
-
-def test_search_output(searched: subprocess.CompletedProcess[str], tuned: Path) -> None:
     text = " ".join(searched.stdout.split())
     assert "tiny_cnn.onnx" in text
     assert "float32[1,3,32,32]" in text
@@ -57,12 +59,14 @@ def test_search_output(searched: subprocess.CompletedProcess[str], tuned: Path) 
     assert re.search(r"faster than|default is best|Inconclusive", text)
     assert "paired blocks in" in text
     assert re.search(r"p50 .*(µs|ms)", text)
-    assert "tuned.json" in text
+    assert "found.json" in text
     assert searched.stderr == ""
 
 
-def test_the_record_holds_the_evidence(tuned: Path) -> None:
-    record = read_record(tuned)
+@pytest.mark.slow
+@pytest.mark.usefixtures("searched")
+def test_the_record_holds_the_evidence(folder: Path) -> None:
+    record = read_record(folder / "found.json")
     evidence = record.evidence
     assert (record.config.is_default) == (evidence.verdict != "faster")
     assert evidence.speedup is not None
@@ -74,7 +78,7 @@ def test_the_record_holds_the_evidence(tuned: Path) -> None:
         assert side.cpu_ns_per_call > 0
         assert side.peak_bytes is not None
     # On a busy host, fewer than requested.
-    trials = read_trials(tuned)
+    trials = read_trials(folder / "found.json")
     assert 2 <= len(trials.trials) == record.search.n_tried + 1 <= 7
     assert {each.stage for each in trials.rounds} == {"screening", "racing", "confirmation"}
     assert trials.session_of(evidence.baseline.config) is not None
@@ -82,6 +86,7 @@ def test_the_record_holds_the_evidence(tuned: Path) -> None:
     assert record.workload.inputs["image"].shapes == ((1, 3, 32, 32),)
 
 
+@pytest.mark.slow
 def test_apply_reads_back_what_took_effect(folder: Path, tuned: Path) -> None:
     done = run_ortune("apply", tuned, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -92,6 +97,7 @@ def test_apply_reads_back_what_took_effect(folder: Path, tuned: Path) -> None:
     assert answer["fits"] is True
 
 
+@pytest.mark.slow
 def test_the_snippet_runs_as_it_is(folder: Path, tuned: Path) -> None:
     answer = json.loads(run_ortune("apply", tuned, TINY_CNN, "--json", cwd=folder).stdout)
     code = answer["snippet"] + "\nprint(session.get_session_options().intra_op_num_threads)"
@@ -107,6 +113,7 @@ def with_config(tuned: Path, path: Path, **config: Any) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_sessions_from_python(folder: Path, tuned: Path) -> None:
     path = with_config(
         tuned,
@@ -132,27 +139,31 @@ def test_a_session_that_needs_an_environment_warns(folder: Path, tuned: Path) ->
         ortune.create_session(TINY_CNN, path)
 
 
+@pytest.mark.slow
 def test_search_from_python(tmp_path: Path) -> None:
-    record = ortune.search(TINY_ENCODER, budget=8, trials=3, dim={"batch": 2}, output=tmp_path / "c.json")
+    record = ortune.search(TINY_ENCODER, budget=5, trials=3, dim={"batch": 2}, output=tmp_path / "c.json")
     assert record.workload.inputs["input_ids"].shapes == ((2, 128),)
     assert read_record(tmp_path / "c.json") == record
 
 
+@pytest.mark.slow
 def test_json_goes_to_stdout_and_other_output_to_stderr(tmp_path: Path) -> None:
-    done = run_ortune("search", TINY_CNN, "--json", "--budget", "8s", "--trials", "2", cwd=tmp_path)
+    done = run_ortune("search", TINY_CNN, "--json", "--budget", "5s", "--trials", "2", cwd=tmp_path)
     record = json.loads(done.stdout)
     assert record["schema"] == SCHEMA
     assert "tiny_cnn.onnx" in done.stderr
     assert (tmp_path / "tiny_cnn.ortune.json").read_text() == done.stdout
 
 
+@pytest.mark.slow
 def test_quiet_prints_nothing(tmp_path: Path) -> None:
-    done = run_ortune("search", TINY_CNN, "-q", "--budget", "8s", "--trials", "2", cwd=tmp_path)
+    done = run_ortune("search", TINY_CNN, "-q", "--budget", "5s", "--trials", "2", cwd=tmp_path)
     assert done.stdout == ""
     assert done.stderr == ""
     assert done.returncode in {0, 3}
 
 
+@pytest.mark.slow
 def test_space_gives_reasons(tmp_path: Path) -> None:
     done = run_ortune("space", TINY_CNN, cwd=tmp_path)
     assert done.returncode == 0
@@ -163,6 +174,7 @@ def test_space_gives_reasons(tmp_path: Path) -> None:
     assert all(candidate["why"] for candidate in data["candidates"][1:])
 
 
+@pytest.mark.slow
 def test_several_clients_from_the_command_line(tmp_path: Path) -> None:
     done = run_ortune(
         *("search", TINY_CNN, "-o", "c.json", "--clients", "2", "--limit", "memory<10GB", *FAST), cwd=tmp_path
@@ -177,9 +189,10 @@ def test_several_clients_from_the_command_line(tmp_path: Path) -> None:
     assert [check.kept for check in record.evidence.limits] == ["yes"]
 
 
+@pytest.mark.slow
 def test_a_rate_from_the_command_line(tmp_path: Path) -> None:
     done = run_ortune(
-        *("search", TINY_CNN, "-o", "c.json", "--rate", "100/s", "--objective", "cpu", "--budget", "15s"),
+        *("search", TINY_CNN, "-o", "c.json", "--rate", "100/s", "--objective", "cpu", "--budget", "12s"),
         *("--trials", "4"),
         cwd=tmp_path,
     )
@@ -194,15 +207,17 @@ def test_a_rate_from_the_command_line(tmp_path: Path) -> None:
     assert "utilization" in done.stdout
 
 
+@pytest.mark.slow
 def test_more_than_can_be_served_is_overload_and_exit_code_1(tmp_path: Path) -> None:
     done = run_ortune(
-        *("search", TINY_CNN, "-o", "c.json", "--rate", "500000/s", "--budget", "15s", "--trials", "2"), cwd=tmp_path
+        *("search", TINY_CNN, "-o", "c.json", "--rate", "500000/s", "--budget", "5s", "--trials", "2"), cwd=tmp_path
     )
     assert done.returncode == 1, done.stdout + done.stderr
     assert "Overload" in done.stdout
     assert read_record(tmp_path / "c.json").evidence.verdict == "overload"
 
 
+@pytest.mark.slow
 def test_a_limit_that_no_candidate_meets_is_exit_code_1(tmp_path: Path) -> None:
     done = run_ortune("search", TINY_CNN, "-o", "c.json", "--limit", "memory<1MB", *FAST, cwd=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
@@ -211,8 +226,11 @@ def test_a_limit_that_no_candidate_meets_is_exit_code_1(tmp_path: Path) -> None:
     assert read_record(tmp_path / "c.json").evidence.closest is not None
 
 
+@pytest.mark.slow
 def test_a_front_and_a_pick(tmp_path: Path) -> None:
-    done = run_ortune("search", TINY_CNN, "-o", "c.json", "--pareto", "p50,cpu", *FAST, cwd=tmp_path)
+    done = run_ortune(
+        *("search", TINY_CNN, "-o", "c.json", "--pareto", "p50,cpu", "--budget", "12s", "--trials", "6"), cwd=tmp_path
+    )
     assert done.returncode in {0, 3}, done.stderr
     front = read_record(tmp_path / "c.json").evidence.front
     assert front
@@ -225,6 +243,7 @@ def test_a_front_and_a_pick(tmp_path: Path) -> None:
     assert "--pick 99: the front has points 1 to" in done.stderr
 
 
+@pytest.mark.slow
 def test_bench_of_the_default_twice(tmp_path: Path, tuned: Path) -> None:
     done = run_ortune(
         *("bench", TINY_CNN, "default", tuned, "--set", "intra_op_num_threads=1", "--json"),
@@ -244,6 +263,7 @@ def test_bench_of_the_default_twice(tmp_path: Path, tuned: Path) -> None:
         assert word in " ".join(done.stderr.split())
 
 
+@pytest.mark.slow
 def test_bench_reports_a_config_that_fails(tmp_path: Path) -> None:
     done = run_ortune(
         *("bench", TINY_CNN, "--set", "intra_op_num_threads=2,session.intra_op_thread_affinities=999"),
@@ -256,6 +276,7 @@ def test_bench_reports_a_config_that_fails(tmp_path: Path) -> None:
     assert row["summary"] is None
 
 
+@pytest.mark.slow
 def test_code_can_be_copied_from_a_narrow_terminal(tmp_path: Path, tuned: Path) -> None:
     done = run_ortune("apply", tuned, TINY_CNN, cwd=tmp_path, columns=40)
     code = done.stdout[done.stdout.index("import onnxruntime") :]
@@ -263,6 +284,7 @@ def test_code_can_be_copied_from_a_narrow_terminal(tmp_path: Path, tuned: Path) 
     assert "session = ort.InferenceSession(" in code
 
 
+@pytest.mark.slow
 def test_stdout_that_is_closed_early(tmp_path: Path) -> None:
     """The record is still written, and the exit code is that of the search."""
     command = [sys.executable, "-P", "-m", "ortune", "search", str(TINY_CNN), "-o", "c.json", *FAST]
@@ -287,6 +309,7 @@ def test_output_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     assert done.stderr == "error: Cannot write to stdout: No space left on device.\n"
 
 
+@pytest.mark.slow
 def test_a_model_is_not_replaced_by_its_record(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(TINY_CNN.read_bytes())
@@ -296,6 +319,7 @@ def test_a_model_is_not_replaced_by_its_record(tmp_path: Path) -> None:
     assert path.read_bytes() == TINY_CNN.read_bytes()
 
 
+@pytest.mark.slow
 def test_the_record_of_another_model_of_the_same_name(tmp_path: Path, tuned: Path) -> None:
     path = tmp_path / "m" / "model.onnx"
     path.parent.mkdir()
@@ -321,11 +345,13 @@ def test_options_that_apply_rejects(arguments: list[str], message: str, tmp_path
     assert message in " ".join(done.stderr.split())
 
 
+@pytest.mark.slow
 def test_apply_can_be_quiet(tmp_path: Path, tuned: Path) -> None:
     done = run_ortune("apply", tuned, TINY_CNN, "-q", cwd=tmp_path)
     assert (done.stdout, done.stderr) == ("", "")
 
 
+@pytest.mark.slow
 def test_a_background_load(tmp_path: Path) -> None:
     done = run_ortune("search", TINY_CNN, "-o", "c.json", "--beside", "sleep 600", *FAST, cwd=tmp_path)
     assert done.returncode in {0, 3}, done.stderr
@@ -333,6 +359,7 @@ def test_a_background_load(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sh")
+@pytest.mark.slow
 def test_a_background_load_that_dies_ends_the_search_and_loses_nothing(tmp_path: Path) -> None:
     process = start_search(tmp_path, "--beside", "sh -c 'while [ ! -e die ]; do sleep 0.1; done; exit 5'")
     wait_for(process, "screening ")
@@ -347,6 +374,7 @@ def test_a_background_load_that_dies_ends_the_search_and_loses_nothing(tmp_path:
     assert record.config.is_default
 
 
+@pytest.mark.slow
 def test_several_shapes_and_samples(tmp_path: Path) -> None:
     done = run_ortune(
         *("search", TINY_ENCODER, "-o", "c.json", "--dim", "batch=1,4", "--dim", "sequence=16", *FAST), cwd=tmp_path
@@ -359,7 +387,7 @@ def test_several_shapes_and_samples(tmp_path: Path) -> None:
         input_ids=np.arange(5 * 16).reshape(5, 1, 16) % 50,
         attention_mask=np.ones((5, 1, 16), np.int64),
     )
-    done = run_ortune("bench", TINY_ENCODER, "--inputs", "many.npz", "--json", cwd=tmp_path)
+    done = run_ortune("bench", TINY_ENCODER, "--inputs", "many.npz", "--budget", "3s", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["workload"]["n_samples"] == 5
 
@@ -436,6 +464,7 @@ def bad(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
     ids=lambda each: " ".join(map(str, each)).replace(str(TINY_CNN.parent), "") if isinstance(each, list) else "",
 )
+@pytest.mark.slow
 def test_bad_input_has_a_message_and_exit_code_2(bad: Path, arguments: list[Any], message: str) -> None:
     before = set(bad.iterdir())
     done = run_ortune(*arguments, cwd=bad)
@@ -458,6 +487,7 @@ def test_bad_input_has_a_message_and_exit_code_2(bad: Path, arguments: list[Any]
     ],
     ids=["newer schema", "unknown field", "other model", "other host", "other runtime", "bad value", "no provider"],
 )
+@pytest.mark.slow
 def test_records_that_do_not_fit(tuned: Path, tmp_path: Path, change: dict[str, Any], code: int, message: str) -> None:
     document = json.loads(tuned.read_text())
     for name, value in change.items():
@@ -485,6 +515,7 @@ def test_apply_names_the_model_that_is_missing(tuned: Path, tmp_path: Path) -> N
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.slow
 def test_an_interrupt_writes_the_best_so_far(tmp_path: Path, number: signal.Signals) -> None:
     process = start_search(tmp_path)
     wait_for(process, "screening ")
@@ -531,6 +562,7 @@ def test_a_record_on_stdout(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 @pytest.mark.parametrize("module", ["typer.main", "rich.console", "rich.progress", "numpy", "optuna"])
+@pytest.mark.slow
 def test_an_interrupt_before_anything_is_measured_ends_at_once(tmp_path: Path, module: str) -> None:
     process = start_search(tmp_path, python=("-X", "importtime"))
     assert process.stderr

@@ -35,6 +35,7 @@ from ortune.record.schema import FrontPoint, Record
 from ortune.tuning.outcome import Progress
 from ortune.worker import Failure
 from tests.conftest import ROOT
+from tests.records import ONE_THREAD
 
 CUDA = "CUDAExecutionProvider"
 
@@ -219,8 +220,6 @@ class TestFront:
 
 
 SETTINGS = "intra_op_num_threads=1,session.intra_op.allow_spinning=0"
-
-ONE_THREAD = Config(session_options={"intra_op_num_threads": 1})
 
 
 def make_bench_result(**changes: Any) -> BenchResult:

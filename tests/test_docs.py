@@ -54,6 +54,7 @@ def test_the_marked_commands_name_existing_files() -> None:
     assert block("tests").endswith("python -m pytest")
 
 
+@pytest.mark.slow
 def test_every_command_and_option_is_documented() -> None:
     text = "\n".join(page.read_text() for page in PAGES if page.name != "CHANGELOG.md")
     for command in commands():
@@ -62,6 +63,7 @@ def test_every_command_and_option_is_documented() -> None:
             assert option in text, f"no page explains {option} of ortune {command}"
 
 
+@pytest.mark.slow
 def test_every_documented_option_exists() -> None:
     known = {command: options_of(command) for command in commands()}
     for page in PAGES:

@@ -96,6 +96,7 @@ def clean(tmp_path: Path) -> Path:
     )
 
 
+@pytest.mark.slow
 def test_a_clean_model_is_fine(clean: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
@@ -124,6 +125,7 @@ def save_overridable(path: Path, ir_version: int) -> Path:
     )
 
 
+@pytest.mark.slow
 def test_initializers_among_the_inputs_prevent_folding(tmp_path: Path) -> None:
     path = save_overridable(tmp_path / "m.onnx", 8)
     findings = diagnose(path)
@@ -139,6 +141,7 @@ def run_fix(command: str) -> None:
     subprocess.run([sys.executable, *parts[1:]], check=True, capture_output=True, timeout=120)
 
 
+@pytest.mark.slow
 def test_onnx_runtime_folds_initializers_among_the_inputs_up_to_ir_version_3(tmp_path: Path) -> None:
     for ir_version, n_nodes in ((3, 1), (4, 2)):
         path = save_overridable(tmp_path / f"{ir_version}.onnx", ir_version)
@@ -166,6 +169,7 @@ def test_the_opset_of_trees_does_not_matter() -> None:
     assert check_opset(ModelFacts(path="m.onnx", original=graph)).severity == "ok"
 
 
+@pytest.mark.slow
 def test_custom_operators_are_named(tmp_path: Path) -> None:
     path = save_chain(tmp_path / "m.onnx", MAKE("Foo", ["x"], ["y"], domain="my.ops"), domains=["my.ops"])
     findings = diagnose(path)
@@ -175,18 +179,21 @@ def test_custom_operators_are_named(tmp_path: Path) -> None:
     assert "my.ops:Foo" in findings["loading"].why
 
 
+@pytest.mark.slow
 def test_extensions_are_known_by_name(tmp_path: Path) -> None:
     node = MAKE("BertTokenizer", ["x"], ["y"], domain="ai.onnx.contrib")
     findings = diagnose(save_chain(tmp_path / "m.onnx", node, domains=["ai.onnx.contrib"]))
     assert "onnxruntime_extensions" in findings["operators"].command
 
 
+@pytest.mark.slow
 def test_an_unknown_onnx_operator_is_named(tmp_path: Path) -> None:
     findings = diagnose(save_chain(tmp_path / "m.onnx", MAKE("Foo", ["x"], ["y"])))
     assert severities(findings) == {"loading": "problem", "operators": "problem"}
     assert "1 Foo" in findings["operators"].what
 
 
+@pytest.mark.slow
 def test_a_missing_kernel_is_reported_with_onnx_runtimes_message(tmp_path: Path) -> None:
     path = save(
         tmp_path / "m.onnx",
@@ -201,6 +208,7 @@ def test_a_missing_kernel_is_reported_with_onnx_runtimes_message(tmp_path: Path)
     assert "float32" in findings["loading"].fix
 
 
+@pytest.mark.slow
 def test_functions_of_the_model_are_not_custom_operators(tmp_path: Path) -> None:
     body = helper.make_function(
         "own", "Twice", ["a"], ["b"], [MAKE("Add", ["a", "a"], ["b"])], [helper.make_opsetid("", 17)]
@@ -209,6 +217,7 @@ def test_functions_of_the_model_are_not_custom_operators(tmp_path: Path) -> None
     assert severities(diagnose(save_chain(tmp_path / "m.onnx", node, domains=["own"], functions=[body]))) == {}
 
 
+@pytest.mark.slow
 def test_missing_external_data_is_named_with_its_size(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(onnx.load(TINY_CNN), path, save_as_external_data=True, location="weights.bin", size_threshold=0)
@@ -245,12 +254,14 @@ def save_nhwc(path: Path, n_convolutions: int) -> Path:
     return save_chain(path, *nodes, weights=[weight("w", 4, 4, 1, 1), weight("product", 4, 4)], shape=[1, 8, 8, 4])
 
 
+@pytest.mark.slow
 def test_transposes_between_layouts(tmp_path: Path) -> None:
     findings = diagnose(save_nhwc(tmp_path / "m.onnx", 3))
     assert severities(findings) == {"layout": "advice"}
     assert "6 transposes" in findings["layout"].what
 
 
+@pytest.mark.slow
 def test_one_round_trip_between_layouts_is_fine(tmp_path: Path) -> None:
     assert severities(diagnose(save_nhwc(tmp_path / "m.onnx", 1))) == {}
 
@@ -290,23 +301,27 @@ CONSTANTS = {"root": 1.41421356, "one": 1.0, "half": 0.5, "three": 3.0, "k": 0.0
 GELU_WEIGHTS = [weight("w", 64, 64), *(weight(name, fill=number) for name, number in CONSTANTS.items())]
 
 
+@pytest.mark.slow
 def test_a_gelu_that_onnx_runtime_fuses_is_fine(tmp_path: Path) -> None:
     findings = diagnose(save_chain(tmp_path / "m.onnx", *gelu(with_tanh=False), weights=GELU_WEIGHTS))
     assert severities(findings) == {}
     assert findings["GELU"].what == "1 GELU, all fused"
 
 
+@pytest.mark.slow
 def test_a_gelu_that_is_not_fused(tmp_path: Path) -> None:
     findings = diagnose(save_chain(tmp_path / "m.onnx", *gelu(with_tanh=True), weights=GELU_WEIGHTS))
     assert severities(findings) == {"GELU": "advice"}
     assert "Tanh" in findings["GELU"].what
 
 
+@pytest.mark.slow
 def test_a_gate_is_not_a_gelu(tmp_path: Path) -> None:
     nodes = [MAKE("Tanh", ["x"], ["t"]), MAKE("Sigmoid", ["x"], ["s"]), MAKE("Mul", ["t", "s"], ["y"])]
     assert "GELU" not in diagnose(save_chain(tmp_path / "m.onnx", *nodes))
 
 
+@pytest.mark.slow
 def test_an_attention_block_that_is_not_fused(tmp_path: Path) -> None:
     nodes = [
         MAKE("MatMul", ["x", "q"], ["query"]),
@@ -348,18 +363,21 @@ def save_qdq(path: Path, *, whole: bool) -> Path:
     return save_chain(path, *nodes, weights=weights, shape=[1, 4, 8, 8])
 
 
+@pytest.mark.slow
 def test_a_quantized_graph_that_runs_in_float(tmp_path: Path) -> None:
     findings = diagnose(save_qdq(tmp_path / "m.onnx", whole=False))
     assert severities(findings) == {"quantization": "advice"}
     assert "1 Conv of a quantized graph" in findings["quantization"].what
 
 
+@pytest.mark.slow
 def test_a_quantized_graph_that_runs_in_integers(tmp_path: Path) -> None:
     findings = diagnose(save_qdq(tmp_path / "m.onnx", whole=True))
     assert severities(findings) == {}
     assert "1 of 3" in findings["quantization"].what
 
 
+@pytest.mark.slow
 def test_chains_of_casts(tmp_path: Path) -> None:
     nodes = []
     for number in range(3):
@@ -374,6 +392,7 @@ def test_chains_of_casts(tmp_path: Path) -> None:
     assert "3 casts" in findings["casts"].what
 
 
+@pytest.mark.slow
 def test_double_precision(tmp_path: Path) -> None:
     nodes = [
         MAKE("Cast", ["x"], ["d"], to=TensorProto.DOUBLE),
@@ -404,6 +423,7 @@ def save_shapes(path: Path) -> Path:
     return save_chain(path, *nodes, weights=weights, shape=["batch", 64])
 
 
+@pytest.mark.slow
 def test_shapes_that_are_computed_in_every_run(tmp_path: Path) -> None:
     path = save_shapes(tmp_path / "m.onnx")
     diagnosis = examine(DoctorRequest(model=str(path), dim={"batch": (3,)}))
@@ -416,6 +436,7 @@ def test_shapes_that_are_computed_in_every_run(tmp_path: Path) -> None:
     assert fixed["shapes"].what == "all input sizes are fixed"
 
 
+@pytest.mark.slow
 def test_branches(tmp_path: Path) -> None:
     then = helper.make_graph([MAKE("Relu", ["x"], ["a"])], "then", [], [value("a")])
     other = helper.make_graph([MAKE("Sin", ["x"], ["b"]), MAKE("Cos", ["b"], ["c"])], "else", [], [value("c")])
@@ -431,6 +452,7 @@ def test_branches(tmp_path: Path) -> None:
     assert severities(diagnose(constant)) == {}
 
 
+@pytest.mark.slow
 def test_weights_that_grow_when_folded(tmp_path: Path) -> None:
     nodes = [
         MAKE("Cast", ["w"], ["float"], to=FLOAT),
@@ -455,6 +477,7 @@ def test_large_constants_in_nodes() -> None:
 # Providers.
 
 
+@pytest.mark.slow
 def test_a_provider_that_takes_nothing(clean: Path) -> None:
     diagnosis = examine(DoctorRequest(model=str(clean), provider=("azure",)))
     found = {finding.check: finding for finding in diagnosis.findings}
@@ -548,6 +571,7 @@ def test_many_tiny_nodes(n_nodes: int, op: str, run_us: int, severity: str) -> N
 # As a whole.
 
 
+@pytest.mark.slow
 def test_a_model_that_does_not_run_on_guessed_inputs_is_reported(tmp_path: Path) -> None:
     target = numpy_helper.from_array(np.array([1, 77], np.int64), "target")
     path = save_chain(tmp_path / "m.onnx", MAKE("Reshape", ["x", "target"], ["y"]), weights=[target], shape=["n", "m"])
@@ -560,11 +584,13 @@ def test_a_model_that_does_not_run_on_guessed_inputs_is_reported(tmp_path: Path)
     assert right.skipped == ()
 
 
+@pytest.mark.slow
 def test_inputs_that_the_user_asks_for_must_fit(clean: Path) -> None:
     with pytest.raises(InputsError, match="no dimension"):
         examine(DoctorRequest(model=str(clean), dim={"batch": (1,)}))
 
 
+@pytest.mark.slow
 def test_inputs_that_cannot_be_made_are_reported(tmp_path: Path) -> None:
     sequence = helper.make_tensor_sequence_value_info("s", FLOAT, None)
     nodes = [MAKE("ConcatFromSequence", ["s"], ["y"], axis=0)]
@@ -629,6 +655,7 @@ def test_graphs_keep_subgraphs_and_types(tmp_path: Path) -> None:
 # The command line.
 
 
+@pytest.mark.slow
 def test_output_and_exit_codes(clean: Path, tmp_path: Path) -> None:
     done = run_ortune("doctor", clean, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -654,6 +681,7 @@ def test_output_and_exit_codes(clean: Path, tmp_path: Path) -> None:
         ([TINY_CNN, "--shape", "image"], "is not an input and a shape"),
     ],
 )
+@pytest.mark.slow
 def test_invalid_input_is_reported(tmp_path: Path, arguments: list[object], message: str) -> None:
     (tmp_path / "text.onnx").write_text("hello, this is text")
     done = run_ortune("doctor", *arguments, cwd=tmp_path)

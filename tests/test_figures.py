@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ortune.compare.figures import (
     bound_percentile,
@@ -95,6 +97,15 @@ def test_bounds_of_a_percentile_with_too_few_calls_are_open() -> None:
     low, high = bound_percentile([block(list(range(1, 101)))], 99)
     assert high == float("inf")
     assert low <= 99
+
+
+@given(
+    st.lists(st.integers(0, 10**9), min_size=1, max_size=300),
+    st.lists(st.floats(0, 100), min_size=1, max_size=5),
+)
+def test_percentiles_are_those_of_numpy(samples: list[int], points: list[float]) -> None:
+    array = np.array(samples)
+    assert percentiles(array, points) == list(np.percentile(array, points, method="inverted_cdf"))
 
 
 def test_percentiles_occurred() -> None:

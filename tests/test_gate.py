@@ -29,8 +29,8 @@ from ortune.options import make_request
 from ortune.requests import GateReportOptions, GateRequest
 from ortune.workload import Goal, Load, make_goal, parse_limit
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
-from tests.gate_results import ERROR, ONE_THREAD, make_result
-from tests.records import make_record, write
+from tests.gate_results import ERROR, make_result
+from tests.records import ONE_THREAD, make_record, write
 
 
 class TestSides:
@@ -135,7 +135,7 @@ class TestPythons:
 def make_test_gate(
     head: Path = TINY_CNN,
     *,
-    time_s: float = 120.0,
+    time_s: float = 12.0,
     config: Config = DEFAULT,
     command: tuple[str, ...] = (),
     **changes: Any,
@@ -167,6 +167,7 @@ def scaled(path: Path, factor: float) -> Path:
 class TestWorkers:
     """With real processes."""
 
+    @pytest.mark.slow
     def test_a_model_that_is_three_times_as_slow(self) -> None:
         command = (sys.executable, "-P", str(SLOW_WORKER), "2.0")
         results: list[InterimResult] = []
@@ -178,6 +179,7 @@ class TestWorkers:
         blocks = found.blocks
         assert len(blocks.base["p50"]) == len(blocks.head["p50"]) == len(blocks.copy["p50"]) == len(blocks.contended)
 
+    @pytest.mark.slow
     def test_outputs_that_differ(self, tmp_path: Path) -> None:
         other = scaled(tmp_path / "other.onnx", 1.5)
         with pytest.raises(MeasureError, match="outputs of head differ from those of base"):
@@ -185,10 +187,12 @@ class TestWorkers:
         found = run_gate(make_test_gate(other, same_outputs=False, busy=True))
         assert found.max_error is None
 
+    @pytest.mark.slow
     def test_inputs_that_differ(self) -> None:
         with pytest.raises(InputsError, match="The inputs differ: base takes image"):
             run_gate(make_test_gate(TINY_ENCODER))
 
+    @pytest.mark.slow
     def test_outputs_of_other_names(self, tmp_path: Path) -> None:
         model = onnx.load(TINY_CNN)
         name = model.graph.output[0].name
@@ -204,12 +208,14 @@ class TestWorkers:
         made = make_gate(GateRequest(base=f"{TINY_CNN}@{record}", head=f"{TINY_CNN}@{record}", budget=60))
         assert made.inputs.shapes == {}
 
+    @pytest.mark.slow
     def test_a_side_that_hangs(self, tmp_path: Path) -> None:
         """It ends when its time is up, and at least what loading is allowed to take."""
         hang = (sys.executable, "-c", "import time; time.sleep(600)")
         with pytest.raises(MeasureError, match="took too long"):
             run_gate(make_test_gate(time_s=5, command=hang))
 
+    @pytest.mark.slow
     def test_shapes_that_differ(self, tmp_path: Path) -> None:
         x = helper.make_tensor_value_info("image", TensorProto.FLOAT, [1, 3, 32])
         y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 3, 32])
@@ -219,12 +225,14 @@ class TestWorkers:
         with pytest.raises(InputsError, match="4 dimensions in base, 3 in head"):
             run_gate(make_test_gate(path))
 
+    @pytest.mark.slow
     def test_a_limit_that_is_broken_fails(self) -> None:
         goal = make_goal(Load(), "p50", (), (parse_limit("p50<1us"),))
-        found = run_gate(make_test_gate(busy=True, goal=goal))
+        found = run_gate(make_test_gate(busy=True, goal=goal, time_s=30.0))
         assert found.decision == "fail"
         assert "head exceeds p50<1us" in found.reason
 
+    @pytest.mark.slow
     def test_a_head_that_does_not_load(self, tmp_path: Path) -> None:
         config = Config(
             session_options={"intra_op_num_threads": 2}, session_config={"session.intra_op_thread_affinities": "x"}
@@ -232,6 +240,7 @@ class TestWorkers:
         with pytest.raises(ModelError, match="cannot load head"):
             run_gate(make_test_gate(config=config))
 
+    @pytest.mark.slow
     def test_too_little_time(self) -> None:
         found = run_gate(make_test_gate(time_s=0.01))
         assert found.decision == "inconclusive"
@@ -239,6 +248,7 @@ class TestWorkers:
         assert "no time for two launches of each side" in found.reason
         assert (found.findings, found.self_check, found.base.summary) == ((), None, None)
 
+    @pytest.mark.slow
     def test_another_python(self, tmp_path: Path) -> None:
         """One that has onnxruntime and msgspec, and no ortune of its own."""
         venv.create(tmp_path / "env", with_pip=False, symlinks=True)
@@ -260,9 +270,10 @@ class TestWorkers:
         assert found.head.runtime.onnxruntime == found.base.runtime.onnxruntime
         assert found.head.runtime.ortune
 
+    @pytest.mark.slow
     def test_the_command(self, tmp_path: Path) -> None:
         done = run_ortune(
-            *("gate", TINY_CNN, TINY_CNN, "--budget", "40s", "--busy", "--max-slowdown", "300%"),
+            *("gate", TINY_CNN, TINY_CNN, "--budget", "12s", "--busy", "--max-slowdown", "300%"),
             *("--json", "--junit", "junit.xml", "--markdown", "page.md", "--history", "h.jsonl"),
             cwd=tmp_path,
         )
@@ -277,11 +288,12 @@ class TestWorkers:
         shown = run_ortune("report", "h.jsonl", cwd=tmp_path)
         assert entry.decision in shown.stdout
 
+    @pytest.mark.slow
     def test_many_at_once(self, tmp_path: Path) -> None:
         (tmp_path / "ortune.toml").write_text(
             f"""
             [gate]
-            budget = "40s"
+            budget = "10s"
             busy = true
             max-slowdown = "300%"
             [gate.same]
@@ -391,6 +403,7 @@ class TestFile:
 
 class TestFilesAreKept:
     @pytest.mark.parametrize("option", ["--junit", "--markdown", "--history"])
+    @pytest.mark.slow
     def test_what_is_something_else_is_not_replaced(self, option: str, tmp_path: Path) -> None:
         path = tmp_path / "model.onnx"
         path.write_bytes(TINY_CNN.read_bytes())
@@ -443,12 +456,14 @@ class TestBadInput:
             (["x.onnx", "y.onnx", "--rtol", "-1"], "must be a number of at least 0"),
         ],
     )
+    @pytest.mark.slow
     def test_messages(self, arguments: list[str], message: str, tmp_path: Path) -> None:
         done = run_ortune("gate", *arguments, cwd=tmp_path)
         assert done.returncode == 2
         assert message in " ".join(done.stderr.split())
         assert "Traceback" not in done.stderr
 
+    @pytest.mark.slow
     def test_an_error_is_reported_to_ci_too(self, tmp_path: Path) -> None:
         done = run_ortune("gate", TINY_CNN, TINY_ENCODER, "--junit", "j.xml", "--json", cwd=tmp_path)
         assert done.returncode == 2
@@ -456,6 +471,7 @@ class TestBadInput:
         assert "<error " in (tmp_path / "j.xml").read_text()
         assert json.loads(done.stdout)[0]["message"].startswith("The inputs differ")
 
+    @pytest.mark.slow
     def test_an_unknown_gate(self, tmp_path: Path) -> None:
         (tmp_path / "ortune.toml").write_text('[gate.a]\nbase = "a"\n')
         done = run_ortune("gate", "--only", "b", cwd=tmp_path)

@@ -26,7 +26,8 @@ from ortune.knobs import Config
 from ortune.worker import BlockPlan
 from ortune.workload import Goal, Load, Objective, make_goal, make_load
 from ortune.workload.goal import parse_limit
-from tests.gate_results import ONE_THREAD, make_interval
+from tests.gate_results import make_interval
+from tests.records import ONE_THREAD
 from tests.simulation import SimulatedExecutor
 
 
@@ -107,6 +108,7 @@ class TestReplay:
         assert gate_by_replay(landscape, 1.0, seed)[0] == "pass"
         assert gate_by_replay(landscape, 1.10, seed)[0] == "fail"
 
+    @pytest.mark.slow
     def test_a_slowdown_at_the_threshold_is_undecided(self) -> None:
         decisions = [gate_by_replay(landscape, 1.03, 0)[0] for landscape in landscapes()]
         assert decisions == ["inconclusive"] * len(decisions)

@@ -81,6 +81,7 @@ def spaces(draw: st.DrawFn) -> tuple[SearchSpace, set[int]]:
 
 
 @given(spaces())
+@pytest.mark.slow
 def test_every_candidate_is_valid_distinct_and_canonical(drawn: tuple[SearchSpace, set[int]]) -> None:
     space, usable = drawn
     candidates = space.candidates
@@ -107,6 +108,7 @@ def test_every_candidate_is_valid_distinct_and_canonical(drawn: tuple[SearchSpac
 
 
 @given(spaces())
+@pytest.mark.slow
 def test_one_factor_selections_are_in_the_space(drawn: tuple[SearchSpace, set[int]]) -> None:
     space, _ = drawn
     keys = {candidate.config.key for candidate in space.candidates}
@@ -160,6 +162,7 @@ def test_knobs_exist_in_the_installed_onnxruntime() -> None:
         assert KNOBS[name].default in getattr(onnxruntime, kind).__members__
 
 
+@pytest.mark.slow
 def test_candidates_of_this_host_create_sessions_without_errors() -> None:
     """Run in a separate process, to read what onnxruntime prints."""
     code = f"""

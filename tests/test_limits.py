@@ -70,6 +70,7 @@ def host_in(cgroup: Path | None, prefix: tuple[str, ...] = ()) -> dict[str, Any]
 
 
 @needs_cpu
+@pytest.mark.slow
 def test_nested_quotas(cgroups: list[Path]) -> None:
     """The parent's quota is tighter than the child's, so that it is the one that counts."""
     parent = make_cgroup(cgroups, "cpu", "", {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "50000"})
@@ -84,6 +85,7 @@ def test_nested_quotas(cgroups: list[Path]) -> None:
 
 
 @needs_cpu
+@pytest.mark.slow
 def test_a_quota_below_the_default_threads_is_reported(cgroups: list[Path]) -> None:
     cgroup = make_cgroup(cgroups, "cpu", "", {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "100000"})
     answer = host_in(cgroup)
@@ -94,6 +96,7 @@ def test_a_quota_below_the_default_threads_is_reported(cgroups: list[Path]) -> N
 
 @needs_cpuset
 @needs_two_cpus
+@pytest.mark.slow
 def test_a_cpuset(cgroups: list[Path]) -> None:
     cgroup = make_cgroup(cgroups, "cpuset", "", {"cpuset.cpus": "0", "cpuset.mems": "0"})
     answer = host_in(cgroup)
@@ -105,6 +108,7 @@ def test_a_cpuset(cgroups: list[Path]) -> None:
 
 @needs_taskset
 @needs_two_cpus
+@pytest.mark.slow
 def test_an_affinity_mask() -> None:
     last = read_host().limits.usable[-1]
     answer = host_in(None, prefix=("taskset", "-c", str(last)))
@@ -140,10 +144,11 @@ def search_and_check(done: Any, path: Path, usable: set[int]) -> None:
 
 @needs_taskset
 @needs_two_cpus
+@pytest.mark.slow
 def test_a_search_under_taskset_stays_inside(tmp_path: Path) -> None:
     done = run_in(
         None,
-        *("search", str(TINY_CNN), "-o", "c.json", "--budget", "12s", "--trials", "8"),
+        *("search", str(TINY_CNN), "-o", "c.json", "--budget", "8s", "--trials", "5"),
         prefix=("taskset", "-c", "0"),
         cwd=tmp_path,
     )
@@ -156,9 +161,10 @@ def test_a_search_under_taskset_stays_inside(tmp_path: Path) -> None:
 
 @needs_cpuset
 @needs_two_cpus
+@pytest.mark.slow
 def test_a_search_in_a_cpuset_stays_inside(tmp_path: Path, cgroups: list[Path]) -> None:
     cgroup = make_cgroup(cgroups, "cpuset", "", {"cpuset.cpus": "0", "cpuset.mems": "0"})
-    done = run_in(cgroup, "search", str(TINY_CNN), "-o", "c.json", "--budget", "12s", "--trials", "8", cwd=tmp_path)
+    done = run_in(cgroup, "search", str(TINY_CNN), "-o", "c.json", "--budget", "8s", "--trials", "5", cwd=tmp_path)
     search_and_check(done, tmp_path / "c.json", {0})
 
 

@@ -114,6 +114,7 @@ def external(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_external_data_is_part_of_the_digest(external: Path) -> None:
     model = read_model(external)
     assert [file.name for file in model.files] == ["external.onnx", "weights.bin"]
@@ -123,6 +124,7 @@ def test_external_data_is_part_of_the_digest(external: Path) -> None:
     assert compute_digest(read_model(external).files) != before
 
 
+@pytest.mark.slow
 def test_renamed_model_has_the_same_digest(tmp_path: Path) -> None:
     shutil.copy(TINY_CNN, tmp_path / "other.onnx")
     assert compute_digest(read_model(tmp_path / "other.onnx").files) == compute_digest(read_model(TINY_CNN).files)

@@ -145,11 +145,13 @@ class TestFaults:
         with pytest.raises(UsageError, match=r"^seed 1.5: is not a whole number"):
             ortune.search("model.onnx", seed=1.5)  # type: ignore[arg-type]
 
+    @pytest.mark.slow
     def test_on_the_command_line(self, tmp_path: Path) -> None:
         done = run_ortune("search", "model.onnx", "--budget", "soon", cwd=tmp_path)
         assert done.returncode == 2
         assert "--budget soon: is not a duration" in done.stderr
 
+    @pytest.mark.slow
     def test_in_a_file(self, tmp_path: Path) -> None:
         path = tmp_path / "ortune.toml"
         path.write_text('[gate]\nclients = "two"\n\n[gate.a]\nbase = "b"\n')

@@ -18,9 +18,9 @@ from ortune.knobs import DEFAULT, Config
 from ortune.worker import BlockPlan, Failure, LiveCandidate
 from ortune.workload import Goal, InputOptions, Load
 from tests.conftest import TINY_CNN
+from tests.records import ONE_THREAD
 from tests.simulation import SimulatedExecutor
 
-ONE_THREAD = Config(session_options={"intra_op_num_threads": 1})
 TWO_THREADS = Config(session_options={"intra_op_num_threads": 2})
 
 BLOCK = BlockPlan(duration_ns=50_000_000, lead_in_ns=5_000_000, min_calls=2, deadline_s=60)
@@ -139,6 +139,7 @@ def test_sides_that_do_not_fit_into_memory_are_rejected() -> None:
 
 
 @pytest.mark.usefixtures("no_workers_left")
+@pytest.mark.slow
 def test_an_open_comparison_has_a_measured_baseline_and_one_blas_thread() -> None:
     setup = prepare_comparison(str(TINY_CNN), Goal(), InputOptions())
     np.ones((2, 2)) @ np.ones((2, 2))

@@ -266,6 +266,7 @@ class TestByDefault:
         assert "execution_order" in names(space_of())
         assert "execution_order" not in names(space_of(model=make_model(width=1)))
 
+    @pytest.mark.slow
     def test_minor_knobs_are_tried_one_at_a_time(self) -> None:
         space = space_of(clients=4, figures=("memory",))
         assert max(len(minor_knobs(space, candidate)) for candidate in space.candidates) == 1
@@ -287,6 +288,7 @@ class TestByDefault:
                 if dimension.knob.where != "config" and choice.value is not None:
                     dimension.knob.check(choice.value)
 
+    @pytest.mark.slow
     def test_a_large_space_keeps_the_candidates_nearest_to_the_default(self) -> None:
         tune = {name: tuple(str(n) for n in range(1, 9)) for name in (SPIN, BACKOFF)}
         space = build_space(make_host(64, smt=2, n_nodes=2), make_model(8), SpaceOptions(tune=tune))
@@ -351,6 +353,7 @@ class TestCommand:
             (["--sessions", "0"], "must be from 1 to 64"),
         ],
     )
+    @pytest.mark.slow
     def test_illegal_input_gets_a_message(self, arguments: list[str], message: str, tmp_path: Path) -> None:
         done = run_ortune("search", TINY_CNN, *arguments, cwd=tmp_path)
         assert done.returncode == 2, done.stdout
@@ -358,6 +361,7 @@ class TestCommand:
         if message not in {"Write", "knob"}:
             assert message in " ".join(done.stderr.split())
 
+    @pytest.mark.slow
     def test_the_space_contains_requests(self, tmp_path: Path) -> None:
         done = run_ortune(
             "space", TINY_CNN, "--tune", f"{SPIN}=50", "--fix", "intra_op_num_threads=2", "--json", cwd=tmp_path
@@ -367,10 +371,11 @@ class TestCommand:
         assert SPIN in {each["knob"]["name"] for each in shown["dimensions"]}
         assert all(each["config"]["session_options"]["intra_op_num_threads"] == 2 for each in shown["candidates"])
 
+    @pytest.mark.slow
     def test_a_search_tries_only_what_is_requested(self, tmp_path: Path) -> None:
         done = run_ortune(
             "search", TINY_CNN, "--allow-approximate", "--fix", "intra_op_num_threads=1", "--tune",
-            "enable_mem_pattern=False", "--only", "session.set_denormal_as_zero,enable_mem_pattern", "--budget", "15s",
+            "enable_mem_pattern=False", "--only", "session.set_denormal_as_zero,enable_mem_pattern", "--budget", "6s",
             "--provider", "cpu", "-o", "r.json", cwd=tmp_path,
         )  # fmt: skip
         assert done.returncode in {0, 3}, done.stderr

@@ -151,6 +151,7 @@ def save_nested(path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_real_trace_with_a_loop(tmp_path: Path) -> None:
     request = ProfileRequest(model=str(save_nested(tmp_path / "m.onnx")), runs=5, output=tmp_path / "p")
     (found,) = profile(request).configs
@@ -164,6 +165,7 @@ def test_a_real_trace_with_a_loop(tmp_path: Path) -> None:
         assert each.inside_us <= each.total_us
 
 
+@pytest.mark.slow
 def test_traces_replace_those_of_an_earlier_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     request = ProfileRequest(model=str(TINY_CNN), runs=2)
@@ -189,6 +191,7 @@ def test_foreign_files_are_not_changed(tmp_path: Path, name: str) -> None:
     assert (folder / name).read_text() == '{"my": "data"}'
 
 
+@pytest.mark.slow
 def test_folders_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="there is a file of that name"):
@@ -197,6 +200,7 @@ def test_folders_that_cannot_be_created(tmp_path: Path) -> None:
         profile(ProfileRequest(model=str(TINY_CNN), output=tmp_path / "a" / "b"))
 
 
+@pytest.mark.slow
 def test_invalid_requests_are_rejected() -> None:
     with pytest.raises(UsageError, match="runs 0: must be at least 1"):
         make_request(ProfileRequest, {"model": str(TINY_CNN), "runs": "0"}, "cli")
@@ -208,6 +212,7 @@ def test_invalid_requests_are_rejected() -> None:
         profile(ProfileRequest(model=str(TINY_CNN), config=msgspec.structs.replace(record, model=other)))
 
 
+@pytest.mark.slow
 def test_a_model_that_does_not_run_leaves_no_folder(tmp_path: Path) -> None:
     target = numpy_helper.from_array(np.array([1, 77]), "target")
     graph = helper.make_graph(
@@ -233,6 +238,7 @@ def test_a_model_that_does_not_run_leaves_no_folder(tmp_path: Path) -> None:
 # With a record.
 
 
+@pytest.mark.slow
 def test_a_config_is_compared_with_the_default(tmp_path: Path) -> None:
     config = Config(
         session_options={"graph_optimization_level": "ORT_ENABLE_BASIC", "intra_op_num_threads": 1},
@@ -252,6 +258,7 @@ def test_a_config_is_compared_with_the_default(tmp_path: Path) -> None:
     assert [column.header for column in table.columns][-1] == "default/tuned"
 
 
+@pytest.mark.slow
 def test_a_config_that_fails_is_a_value(tmp_path: Path) -> None:
     config = Config(
         session_options={"intra_op_num_threads": 2}, session_config={"session.intra_op_thread_affinities": "x"}
@@ -267,6 +274,7 @@ def test_a_config_that_fails_is_a_value(tmp_path: Path) -> None:
 # The command line.
 
 
+@pytest.mark.slow
 def test_output_and_exit_codes(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
     path.write_bytes(encode_record(make_record(TINY_CNN, Config(session_options={"intra_op_num_threads": 1}))))
@@ -282,6 +290,7 @@ def test_output_and_exit_codes(tmp_path: Path) -> None:
     assert found["breakdown"]["n_runs"] == 3
 
 
+@pytest.mark.slow
 def test_a_config_that_fails_ends_with_exit_code_1(tmp_path: Path) -> None:
     config = Config(
         session_options={"intra_op_num_threads": 2}, session_config={"session.intra_op_thread_affinities": "x"}
@@ -303,6 +312,7 @@ def test_a_config_that_fails_ends_with_exit_code_1(tmp_path: Path) -> None:
         ([TINY_CNN, "--dim", "batch=2"], "no dimension"),
     ],
 )
+@pytest.mark.slow
 def test_invalid_input_is_reported(tmp_path: Path, arguments: list[object], message: str) -> None:
     (tmp_path / "file").write_text("")
     done = run_ortune("profile", *arguments, cwd=tmp_path)

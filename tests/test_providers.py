@@ -192,6 +192,7 @@ class TestDetection:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == "False"
 
+    @pytest.mark.slow
     def test_no_library_of_a_provider_comes_into_this_process(self) -> None:
         code = "import ortune.tuning.prepare as t, sys; t.choose_providers(None); print('onnxruntime' in sys.modules)"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -275,6 +276,7 @@ class TestBuilds:
         config = Config(providers=providers)
         return config.with_setting("provider_options", "trt_builder_optimization_level", level, TENSORRT)
 
+    @pytest.mark.slow
     def test_the_build_is_made_once_and_timed_separately(self, no_workers_left: None) -> None:
         model = read_model(TINY_CNN)
         feed = make_feed(model, InputOptions())
@@ -295,6 +297,7 @@ class TestBuilds:
             assert len(folders) == 1
             assert second.config == config
 
+    @pytest.mark.slow
     def test_a_build_that_takes_too_long_is_a_failure_and_not_tried_again(self, no_workers_left: None) -> None:
         model = read_model(TINY_CNN)
         feed = make_feed(model, InputOptions())
@@ -307,6 +310,7 @@ class TestBuilds:
                 assert f"{TENSORRT} did not compile the model within 3 s" in answer.message
                 assert not isinstance(other, Failure)
 
+    @pytest.mark.slow
     def test_exhausted_gpu_memory_is_reported(self) -> None:
         model = read_model(TINY_CNN)
         feed = make_feed(model, InputOptions())

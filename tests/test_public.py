@@ -9,16 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import msgspec
 import pytest
 
 import ortune
-from ortune.host import HostClass, read_host
-from ortune.knobs import Config
 from ortune.record.files import encode_record
-from ortune.workload import Load
 from tests.conftest import TINY_CNN
-from tests.records import make_record
+from tests.records import ONE_THREAD, make_local_record
 
 PUBLIC = """
 BackgroundLoadError BenchResult Config Evidence GateResult Goal HostError InputsError InterimResult Limit Load
@@ -51,12 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the model and the record that examples use."""
     folder = tmp_path_factory.mktemp("examples")
     (folder / "model.onnx").write_bytes(TINY_CNN.read_bytes())
-    record = make_record(TINY_CNN, Config(session_options={"intra_op_num_threads": 1}))
-    load = msgspec.structs.replace(record.workload, load=Load(), objectives=("p50",), limits=())
-    evidence = msgspec.structs.replace(record.evidence, objective="p50", limits=(), baseline_limits=())
-    record = msgspec.structs.replace(
-        record, workload=load, evidence=evidence, host=HostClass.of(read_host()), config=record.config
-    )
+    record = make_local_record(TINY_CNN, ONE_THREAD)
     (folder / "tuned.json").write_bytes(encode_record(record))
     return folder
 

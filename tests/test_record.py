@@ -39,12 +39,12 @@ from ortune.record.trials import Header, Trial, TrialRound, Trials, encode_trial
 from ortune.worker import Failure
 from ortune.workload import Load, Tolerance
 from tests.conftest import ROOT
+from tests.records import ONE_THREAD
 
 DATA = ROOT / "tests" / "data"
 EXAMPLE = DATA / "server.ortune.json"
 OLD = {schema: DATA / f"schema-{schema}.ortune.json" for schema in (1, 2, 3)}
 SCHEMA_FILE = ROOT / "docs" / "record.schema.json"
-ONE_THREAD = Config(session_options={"intra_op_num_threads": 1})
 
 
 def change(function: Callable[[dict[str, Any]], object], path: Path = EXAMPLE) -> bytes:
@@ -96,6 +96,7 @@ class TestForm:
             max_leaves=30,
         )
     )
+    @pytest.mark.slow
     def test_the_text_is_json(self, value: Any) -> None:
         assert json.loads(encode({"value": value})) == {"value": value}
 

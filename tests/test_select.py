@@ -103,6 +103,7 @@ class TestChoice:
 
 
 class TestBundle:
+    @pytest.mark.slow
     def test_a_bundle_comes_back(self, tmp_path: Path) -> None:
         paths = [
             write(each.record, tmp_path / name)
@@ -156,6 +157,7 @@ class TestBundle:
         assert len(text) < 8000 * len(bundle.records)
         assert text.count(b"\n") < 200 * len(bundle.records)
 
+    @pytest.mark.slow
     def test_pipes(self, tmp_path: Path) -> None:
         """`ortune merge` and `ortune apply` as filters."""
         records = [write(sourced(1).record, tmp_path / "a.json"), write(sourced(2, FOUR).record, tmp_path / "b.json")]

@@ -36,6 +36,7 @@ def test_no_values_are_an_error() -> None:
 
 @pytest.mark.parametrize("n_clusters", [5, 6, 8])
 @pytest.mark.parametrize("launch_sigma", [0.0, 0.01])
+@pytest.mark.slow
 def test_the_clustered_interval_covers_the_truth(n_clusters: int, launch_sigma: float) -> None:
     """With the variance between launches that breaks intervals which take pairs for independent."""
     rng = np.random.default_rng(1)

@@ -145,6 +145,7 @@ class TestAdditiveModel:
 
 class TestStrategies:
     @pytest.mark.parametrize("name", ["adaptive", "exhaustive"])
+    @pytest.mark.slow
     def test_every_candidate_is_proposed_once(self, name: StrategyName) -> None:
         space = small_space()
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -167,6 +168,7 @@ class TestStrategies:
         if isinstance(sampler, ThompsonSampler):
             assert sampler.expected_gain(study) == 0.0
 
+    @pytest.mark.slow
     def test_the_adaptive_strategy_finds_the_best_of_many_with_few_trials(self) -> None:
         landscape = additive_landscape(build_space(make_host(32, smt=2, n_nodes=2), make_model(4)))
         assert len(landscape.space.candidates) > 500
@@ -184,12 +186,14 @@ class TestStrategies:
         assert outcome.evidence.speedup.low > 1
 
     @pytest.mark.parametrize("strategy", get_args(StrategyName))
+    @pytest.mark.slow
     def test_the_same_seed_gives_the_same_search(self, strategy: StrategyName) -> None:
         landscape = additive_landscape(small_space(width=2))
         one, other = (msgspec.json.encode(search(landscape, strategy, seed=3)) for _ in range(2))
         assert one == other
         assert one != msgspec.json.encode(search(landscape, strategy, seed=4))
 
+    @pytest.mark.slow
     def test_screening_ends_early_when_no_gain_is_expected(self) -> None:
         reports: list[Progress] = []
         landscape = additive_landscape(small_space(), gain=0.0, noise=0.003)
@@ -199,6 +203,7 @@ class TestStrategies:
         assert any("screening ended early" in note for report in reports for note in report.notes)
         assert len(outcome.trials) < len(landscape.space.candidates)
 
+    @pytest.mark.slow
     def test_the_exhaustive_strategy_screens_all_if_there_is_time_for_a_round_of_each(self) -> None:
         landscape = additive_landscape(small_space())
         outcome = search(landscape, "exhaustive", budget_s=240)
@@ -324,6 +329,7 @@ def make_recording(seed: int = 0, *, contended: float = 0.1) -> tuple[Recording,
 
 
 class TestLandscapes:
+    @pytest.mark.slow
     def test_levels_are_separated_from_drift_and_busy_spells(self) -> None:
         recording, levels = make_recording()
         landscape = fit(recording)
@@ -335,6 +341,7 @@ class TestLandscapes:
         assert landscape.contended.residuals.mean() == pytest.approx(0.5, abs=0.1)
         assert landscape.quiet.residuals.std() == pytest.approx(0.01, abs=0.005)
 
+    @pytest.mark.slow
     def test_a_recording_survives_its_file(self, tmp_path: Path) -> None:
         recording, _ = make_recording(contended=0.0)
         recording.save(tmp_path / "made.npz")
@@ -350,6 +357,7 @@ class TestLandscapes:
         with pytest.raises(ValueError, match="the schema is 99"):
             Recording.load(tmp_path / "made.npz")
 
+    @pytest.mark.slow
     def test_a_replay_of_a_recording_can_be_searched(self) -> None:
         recording, _ = make_recording()
         landscape = fit(recording)
@@ -359,6 +367,7 @@ class TestLandscapes:
         assert landscape.log_speedup(landscape.best) - landscape.log_speedup(number) < 0.05
 
     @pytest.mark.parametrize("kind", ["additive", "interacting", "cliffs", "rugged"])
+    @pytest.mark.slow
     def test_synthetic_landscapes_are_reproducible(self, kind: synthetic.Kind) -> None:
         landscape = synthetic.make_landscape("64", kind, seed=5)
         again = synthetic.make_landscape("64", kind, seed=5)
@@ -367,6 +376,7 @@ class TestLandscapes:
         assert landscape.log_speedup(0) == 0.0
         assert 0 < landscape.log_speedup(landscape.best) < 3
 
+    @pytest.mark.slow
     def test_the_committed_recordings_can_be_read(self) -> None:
         paths = recorded_paths()
         assert paths
@@ -439,6 +449,7 @@ class TestHints:
         assert not recall(path, self.HOST, make_model().traits, Goal())
         remember(tmp_path, describe_search(self.HOST, make_model().traits, Goal(), []))
 
+    @pytest.mark.slow
     def test_a_search_starts_with_the_recalled_configs(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path = tmp_path / "history.jsonl"
         config = Config(session_options={"intra_op_num_threads": 1})

@@ -21,10 +21,10 @@ from ortune.tuning.racing import LAUNCHES as RACING_LAUNCHES
 from ortune.tuning.stages import SearchSettings, run_search
 from ortune.worker import Block, BlockPlan, Failure
 from ortune.workload import Goal, Load, Objective, make_goal, make_load, parse_limit
+from tests.records import ONE_THREAD
 from tests.simulation import SimulatedExecutor, make_host, make_model
 
 P50 = Goal()
-ONE_THREAD = Config(session_options={"intra_op_num_threads": 1})
 
 
 def one_thread_wins(config: Config) -> float:
@@ -80,6 +80,7 @@ def test_finds_the_fastest_and_claims_its_true_gain() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
+@pytest.mark.slow
 def test_recommends_the_baseline_when_nothing_beats_it(seed: int) -> None:
     outcome = search(SimulatedExecutor(all_alike, seed=seed), seed=seed)
     assert outcome.evidence.verdict == "default_is_best"
@@ -88,6 +89,7 @@ def test_recommends_the_baseline_when_nothing_beats_it(seed: int) -> None:
     assert outcome.evidence.speedup.low <= 1 <= outcome.evidence.speedup.high
 
 
+@pytest.mark.slow
 def test_false_claims_are_rare() -> None:
     """Of 60 searches where all candidates are alike, a 95 % interval lets 1.5 claim a gain on average."""
     claims = sum(
@@ -141,6 +143,7 @@ def test_trials_limit_screening() -> None:
     assert len(outcome.trials) == 7  # and the default
 
 
+@pytest.mark.slow
 def test_no_candidate_is_screened_twice() -> None:
     outcome = search(SimulatedExecutor(all_alike), seconds=200)
     keys = [trial.config.key for trial in outcome.trials]
@@ -236,6 +239,7 @@ def test_progress_never_goes_backwards() -> None:
 
 
 @pytest.mark.parametrize("suffix", [".db", ".journal"])
+@pytest.mark.slow
 def test_the_study_can_be_opened_later(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"study{suffix}"
     outcome = search(SimulatedExecutor(one_thread_wins), seconds=20, study=path)
@@ -284,6 +288,7 @@ def goal(
     return make_goal(load, objective, pareto, tuple(map(parse_limit, limits)))
 
 
+@pytest.mark.slow
 def test_without_a_budget_a_search_takes_what_it_needs() -> None:
     assert search(SimulatedExecutor(all_alike), seconds=None).budget_s == 60
     slow = search(SimulatedExecutor(lambda config: 500e6), seconds=None)
@@ -305,6 +310,7 @@ def test_throughput_of_several_callers() -> None:
     assert outcome.evidence.winner.utilization is None
 
 
+@pytest.mark.slow
 def test_latency_at_a_rate_counts_the_queue() -> None:
     outcome = search(SimulatedExecutor(one_thread_wins), seconds=200, goal=goal(make_load(rate_per_s=100)))
     assert outcome.evidence.verdict == "faster"
@@ -327,6 +333,7 @@ def test_a_baseline_that_is_overloaded_alone_is_reported() -> None:
     assert "queue grows without bound" in outcome.evidence.reason
 
 
+@pytest.mark.slow
 def test_cpu_time_within_a_limit_on_latency() -> None:
     """One thread takes a quarter of the CPU time and 1.2 times as long."""
     executor = SimulatedExecutor(latency_of_one_thread(1.2), cpu=cpu_of_one_thread(0.25))
@@ -343,6 +350,7 @@ def test_cpu_time_within_a_limit_on_latency() -> None:
     assert narrow.config == DEFAULT
 
 
+@pytest.mark.slow
 def test_a_baseline_that_exceeds_a_limit_is_replaced_by_a_config_that_keeps_to_it() -> None:
     executor = SimulatedExecutor(latency_of_one_thread(1.1), peak_bytes=lambda c: 60e6 if c == ONE_THREAD else 90e6)
     outcome = search(executor, seconds=200, goal=goal(limits=("memory<70MB",)))
@@ -366,6 +374,7 @@ def test_a_limit_that_nothing_keeps_names_what_came_closest() -> None:
     assert "p50<3ms" in outcome.evidence.reason
 
 
+@pytest.mark.slow
 def test_constraints_reach_optuna(tmp_path: Path) -> None:
     path = tmp_path / "study.db"
     search(SimulatedExecutor(one_thread_wins), seconds=20, study=path, goal=goal(limits=("p50<4.5ms",)))
@@ -391,6 +400,7 @@ def test_a_percentile_on_few_calls_proves_large_differences_alone() -> None:
     assert large.evidence.verdict == "faster"
 
 
+@pytest.mark.slow
 def test_a_front_has_the_configs_that_no_other_dominates() -> None:
     """One thread takes half the CPU time and twice as long; a lower level costs in both."""
 
@@ -412,6 +422,7 @@ def test_a_front_has_the_configs_that_no_other_dominates() -> None:
     assert knee.speedups["p50"].estimate == pytest.approx(1 / 1.6, rel=0.03)
 
 
+@pytest.mark.slow
 def test_a_front_of_the_baseline_alone() -> None:
     outcome = search(
         SimulatedExecutor(lambda config: 5e6 if config.is_default else 6e6), goal=goal(pareto=("p50", "cpu"))
@@ -420,6 +431,7 @@ def test_a_front_of_the_baseline_alone() -> None:
     assert [point.summary.config for point in outcome.evidence.front] == [DEFAULT]
 
 
+@pytest.mark.slow
 def test_a_front_within_limits() -> None:
     executor = SimulatedExecutor(latency_of_one_thread(1.6), cpu=cpu_of_one_thread(0.25))
     outcome = search(executor, seconds=120, goal=goal(pareto=("p50", "cpu"), limits=("p50<1.3x",)))
@@ -431,6 +443,7 @@ def test_a_front_within_limits() -> None:
     assert wide.config.session_options["intra_op_num_threads"] == 1
 
 
+@pytest.mark.slow
 def test_a_front_where_the_baseline_exceeds_a_limit_has_configs_that_keep_to_it() -> None:
     """Though it is worse in both objectives."""
     executor = SimulatedExecutor(latency_of_one_thread(1.1), peak_bytes=lambda c: 60e6 if c == ONE_THREAD else 90e6)
@@ -443,6 +456,7 @@ def test_a_front_where_the_baseline_exceeds_a_limit_has_configs_that_keep_to_it(
     assert nothing.config == DEFAULT
 
 
+@pytest.mark.slow
 def test_false_claims_of_fronts_are_rare() -> None:
     verdicts = [
         search(
@@ -455,6 +469,7 @@ def test_false_claims_of_fronts_are_rare() -> None:
     assert verdicts.count("trade_off") <= 4
 
 
+@pytest.mark.slow
 def test_the_usual_budget_of_a_front_has_time_for_the_calls_that_a_percentile_needs() -> None:
     executor = SimulatedExecutor(latency_of_one_thread(1.6), cpu=cpu_of_one_thread(0.25))
     outcome = search(executor, seconds=None, goal=goal(make_load(rate_per_s=50), pareto=("p99", "cpu")))

@@ -25,11 +25,9 @@ from ortune.worker import Failure
 from ortune.worker.failure import FailureKind
 from ortune.workload import InputData, make_feed, parse_limit
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
-from tests.records import make_record, write
+from tests.records import ONE_THREAD, make_local_record, make_record, write
 
 Kept = Literal["yes", "no", "unsure"]
-
-ONE_THREAD = Config(session_options={"intra_op_num_threads": 1})
 
 
 def speedup(low: float, estimate: float, high: float) -> Speedup:
@@ -65,14 +63,11 @@ REQUEST = VerifyRequest(config=None, model=str(TINY_CNN))
 
 def here(config: Config = ONE_THREAD, gain: float = 1.05, **changes: object) -> Record:
     """Return a record for a single caller, which claims a gain."""
-    from ortune.workload import make_load
-
-    record = make_record(TINY_CNN, config, load=make_load())
-    workload = msgspec.structs.replace(record.workload, objectives=("p50",), limits=())
+    record = make_local_record(TINY_CNN, config)
     evidence = msgspec.structs.replace(
-        record.evidence, verdict="faster", objective="p50", speedup=speedup(gain, gain, gain), baseline=None, limits=()
+        record.evidence, verdict="faster", speedup=speedup(gain, gain, gain), baseline=None
     )
-    return msgspec.structs.replace(record, workload=workload, evidence=evidence, **changes)
+    return msgspec.structs.replace(record, evidence=evidence, **changes)
 
 
 def test_the_recorded_workload_is_set_up(tmp_path: Path) -> None:
@@ -184,14 +179,16 @@ class TestVerdict:
 
 @pytest.mark.usefixtures("no_workers_left")
 class TestCommand:
+    @pytest.mark.slow
     def test_a_gain_that_is_lost(self, tmp_path: Path) -> None:
         """One thread cannot be a hundred times as fast as the default."""
         path = write(here(gain=100.0), tmp_path / "r.json")
-        done = run_ortune("apply", path, TINY_CNN, "--verify", cwd=tmp_path)
+        done = run_ortune("apply", path, TINY_CNN, "--verify", "--budget", "6s", cwd=tmp_path)
         assert done.returncode == 1, done.stdout + done.stderr
         assert "does not hold" in done.stdout
         assert "recorded" in done.stdout
 
+    @pytest.mark.slow
     def test_json(self, tmp_path: Path) -> None:
         """What was gained is a limit that every session keeps."""
         record = here()
@@ -201,7 +198,7 @@ class TestCommand:
             workload=msgspec.structs.replace(record.workload, limits=(parse_limit("memory<10GB"),)),
         )
         path = write(record, tmp_path / "r.json")
-        done = run_ortune("apply", path, TINY_CNN, "--verify", "--json", "-q", cwd=tmp_path)
+        done = run_ortune("apply", path, TINY_CNN, "--verify", "--budget", "6s", "--json", "-q", cwd=tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr
         answer = json.loads(done.stdout)
         assert answer["answer"] == "holds"
@@ -209,6 +206,7 @@ class TestCommand:
         assert answer["here"]["n_pairs"] > 0
         assert [row["name"] for row in answer["comparison"]["rows"]] == ["default", "tuned"]
 
+    @pytest.mark.slow
     def test_a_config_that_does_not_work(self, tmp_path: Path) -> None:
         config = Config(
             session_options={"intra_op_num_threads": 2}, session_config={"session.intra_op_thread_affinities": "x"}
@@ -218,6 +216,7 @@ class TestCommand:
         assert done.returncode == 1
         assert "config fails on this host" in " ".join(done.stdout.split())
 
+    @pytest.mark.slow
     def test_a_default(self, tmp_path: Path) -> None:
         path = write(here(DEFAULT), tmp_path / "r.json")
         done = run_ortune("apply", path, TINY_CNN, "--verify", cwd=tmp_path)

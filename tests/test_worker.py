@@ -104,6 +104,7 @@ def wait_for_status(pid: int, wanted: set[str]) -> None:
     pytest.fail(f"the status of the worker is {status}, not one of {wanted}")
 
 
+@pytest.mark.slow
 def test_block_contains_all_calls(worker: WorkerProcess) -> None:
     block = worker.measure(PLAN)
     assert isinstance(block, Block)
@@ -130,6 +131,7 @@ def test_block_under_each_load(worker: WorkerProcess, load: Load) -> None:
     assert (block.cpu_between_ns is None) == (load.scenario != "server")
 
 
+@pytest.mark.slow
 def test_same_seed_gives_same_traffic(worker: WorkerProcess) -> None:
     plan = msgspec.structs.replace(PLAN, load=make_load(rate_per_s=300), duration_ns=100_000_000)
     counts = []
@@ -141,6 +143,7 @@ def test_same_seed_gives_same_traffic(worker: WorkerProcess) -> None:
     assert len(set(counts)) > 1
 
 
+@pytest.mark.slow
 def test_session_creation_is_measured(executor: ProcessExecutor) -> None:
     worker = require_worker(launch(executor, DEFAULT))
     blocks = [worker.measure(msgspec.structs.replace(PLAN, creations_ns=20_000_000)) for _ in range(2)]
@@ -153,6 +156,7 @@ def test_session_creation_is_measured(executor: ProcessExecutor) -> None:
     assert blocks[0].memory == blocks[1].memory  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_each_call_has_its_case() -> None:
     model = read_model(TINY_ENCODER)
     feed = make_feed(model, InputOptions(dims={"batch": (1, 8), "sequence": (16,)}))
@@ -166,6 +170,7 @@ def test_each_call_has_its_case() -> None:
     assert len(block.cases) == len(block.samples_ns)
 
 
+@pytest.mark.slow
 def test_workers_are_suspended_between_blocks(executor: ProcessExecutor) -> None:
     workers = [require_worker(result) for result in executor.launch([DEFAULT, DEFAULT], deadline_s=60)]
     try:
@@ -197,6 +202,7 @@ def test_settings_are_read_back(executor: ProcessExecutor) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads are read from /proc")
+@pytest.mark.slow
 def test_cpus_of_pool_threads_are_read_back(executor: ProcessExecutor) -> None:
     if len(USABLE) < 2:
         pytest.skip("one usable CPU")
@@ -211,6 +217,7 @@ def test_cpus_of_pool_threads_are_read_back(executor: ProcessExecutor) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads are read from /proc")
+@pytest.mark.slow
 def test_ineffective_pinning_is_a_failure(executor: ProcessExecutor) -> None:
     """With a CPU that does not exist, onnxruntime only logs an error, and the thread may run anywhere."""
     config = Config(
@@ -222,6 +229,7 @@ def test_ineffective_pinning_is_a_failure(executor: ProcessExecutor) -> None:
     assert "999" not in result.message or "998" in result.message
 
 
+@pytest.mark.slow
 def test_rejected_option_is_a_failure(executor: ProcessExecutor) -> None:
     result = launch(executor, block_base("abc"))
     assert isinstance(result, Failure)
@@ -231,6 +239,7 @@ def test_rejected_option_is_a_failure(executor: ProcessExecutor) -> None:
     assert "no_such_option" in result.message
 
 
+@pytest.mark.slow
 def test_environment_is_passed_to_the_worker(executor: ProcessExecutor) -> None:
     """An invalid value of ORT_INTRA_OP_NUM_THREADS makes onnxruntime raise an exception."""
     result = launch(executor, Config(environment={"ORT_INTRA_OP_NUM_THREADS": "junk"}))
@@ -249,6 +258,7 @@ def test_environment_is_passed_to_the_worker(executor: ProcessExecutor) -> None:
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )
+@pytest.mark.slow
 def test_each_kind_of_failure_is_a_value(faulty_executor: ProcessExecutor, config: Config, kind: str) -> None:
     result = launch(faulty_executor, config, deadline_s=1 if kind == "timeout" else 60)
     assert isinstance(result, Failure)
@@ -281,6 +291,7 @@ def test_kill_by_another_process_is_a_value(executor: ProcessExecutor) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
+@pytest.mark.slow
 def test_workers_end_when_their_parent_is_killed() -> None:
     code = f"""
 import os, sys, time
@@ -321,7 +332,7 @@ def search_with_faulty_worker(folder: Path, knob: str, budget_s: float) -> tuple
 
 @pytest.mark.slow
 def test_search_continues_after_failures_to_load(tmp_path: Path) -> None:
-    _, failures = search_with_faulty_worker(tmp_path, "graph_optimization_level", budget_s=10)
+    _, failures = search_with_faulty_worker(tmp_path, "graph_optimization_level", budget_s=5)
     assert failures == {
         "ORT_DISABLE_ALL": "crash",
         "ORT_ENABLE_BASIC": "timeout",
@@ -333,12 +344,13 @@ def test_search_continues_after_failures_to_load(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_search_continues_after_failures_to_check_and_measure(tmp_path: Path) -> None:
-    record, failures = search_with_faulty_worker(tmp_path, "session.dynamic_block_base", budget_s=8)
+    record, failures = search_with_faulty_worker(tmp_path, "session.dynamic_block_base", budget_s=5)
     assert failures == {"4": "wrong_output", "8": "exit"}
     assert record.evidence.output_check.n_rejected == 1
     assert record.evidence.speedup is not None
 
 
+@pytest.mark.slow
 def test_error_describes_inputs_that_do_not_run() -> None:
     model = read_model(TINY_ENCODER)
     feed = make_feed(model, InputOptions(shapes={"attention_mask": (1, 5)}))

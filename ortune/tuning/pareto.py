@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 Vector = Sequence[float]
 
 TIE = 0.01
@@ -48,8 +50,15 @@ def find_knee(vectors: Sequence[Vector]) -> int:
     return min(range(len(vectors)), key=lambda position: sum(vectors[position]))
 
 
-def rank_vector(vector: Vector, others: Sequence[Vector]) -> tuple[int, float]:
-    """Return a sort key that puts the front first, and within it the knee. With one objective, it is the value."""
-    if len(vector) == 1:
-        return 0, vector[0]
-    return sum(dominates(other, vector) for other in others), sum(vector)
+def rank_vectors(vectors: Sequence[Vector]) -> list[tuple[int, float]]:
+    """Return sort keys that put the front first, and within it the knee. With one objective, they are the values.
+
+    The first part of a key is the number of vectors that dominate it.
+    """
+    if not vectors or len(vectors[0]) == 1:
+        return [(0, vector[0]) for vector in vectors]
+    values = np.array(vectors, dtype=float)
+    counts = [
+        int(np.sum(np.all(values <= vector + TIE, axis=1) & np.any(values < vector - TIE, axis=1))) for vector in values
+    ]
+    return [(count, sum(vector)) for count, vector in zip(counts, vectors, strict=True)]

@@ -14,7 +14,7 @@ from ortune.compare.figures import compute_supported_percentile, is_pooled, requ
 from ortune.compare.paired_run import BASELINE_POSITION
 from ortune.knobs import Candidate
 from ortune.record.trials import Trial, TrialRound
-from ortune.tuning.pareto import rank_vector
+from ortune.tuning.pareto import rank_vectors
 from ortune.worker import Block, Failure
 from ortune.workload import Goal
 
@@ -237,8 +237,8 @@ class Results:
         With several objectives, the Pareto front comes first.
         """
         known = [result for result in self if result.log_ratios is not None and result.number != 0]
-        vectors = [result.log_ratios or () for result in known]
-        order = {result.number: rank_vector(vector, vectors) for result, vector in zip(known, vectors, strict=True)}
+        keys = rank_vectors([result.log_ratios or () for result in known])
+        order = {result.number: key for result, key in zip(known, keys, strict=True)}
         return sorted(known, key=lambda result: (result.excess, order[result.number], result.number))
 
     def trials(self) -> tuple[Trial, ...]:
