@@ -4,6 +4,7 @@ docs/record.schema.json  the JSON Schema of a record
 docs/record.md           its example and its tables of fields
 docs/options.md          all options of all commands
 ortune/__init__.pyi      the signatures of the public Python functions
+ortune/knobs/data/legal.json   the legal settings of configs
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from pathlib import Path
 from docs.record_page import render
 from ortune import api
 from ortune.errors import spell_as_flag, spell_options
+from ortune.knobs import legal
+from ortune.knobs.catalogue import KNOBS
 from ortune.options import DeclaredOption, options_of
 from ortune.record.json_schema import json_schema
 from ortune.requests import COMMANDS
@@ -42,6 +45,7 @@ def main() -> None:
     page.write_text(render(page.read_text()))
     (ROOT / "docs/options.md").write_text(describe_options())
     (ROOT / "ortune/__init__.pyi").write_text(describe_interface())
+    legal.FILE.write_bytes(legal.encode_legal(KNOBS))
 
 
 def describe_options() -> str:

@@ -19,8 +19,9 @@ def main() -> None:
 def run_program(arguments: list[str]) -> None:
     """Become another program, in which records are in force."""
     from ortune.apply.command import launch
-    from ortune.errors import ExitCode, OrtuneError
+    from ortune.errors import ExitCode, OrtuneError, print_trust_warnings
 
+    print_trust_warnings()
     try:
         launch(arguments)
     except OrtuneError as error:

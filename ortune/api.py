@@ -165,7 +165,7 @@ def verify(
 
     request = make_request(VerifyRequest, {"config": config, "model": model, **options})
     wanted = Wanted(load=request.given_load, pick=request.pick, any_host=request.any_host)
-    records = read_sourced([config if isinstance(config, Record) else Path(config)])
+    records = read_sourced([config if isinstance(config, Record) else Path(config)], trust=request.trust)
     record = select_record(records, wanted, request.model).record
     return run(record, prepare_verification(record, request), progress or ignore, budget_s=request.budget)
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from enum import IntEnum
+from typing import Any
 
 Spelling = Callable[[str, str], str]
 """Spells an option, given its Python name and an example value, which may be empty."""
@@ -114,6 +115,27 @@ class MeasureError(OrtuneError):
 
 class BackgroundLoadError(MeasureError):
     """The background load does not run."""
+
+
+class TrustWarning(UserWarning):
+    """Something that a file may only do because the user trusts it."""
+
+
+def print_trust_warnings() -> None:
+    """Print each `TrustWarning` on stderr, as the command line prints its other warnings."""
+    import sys
+    import warnings
+
+    others = warnings.showwarning
+
+    def show(message: Any, category: type[Warning], *args: Any, **kwargs: Any) -> None:
+        if issubclass(category, TrustWarning):
+            sys.stderr.write(f"warning: {message}\n")
+        else:
+            others(message, category, *args, **kwargs)
+
+    warnings.simplefilter("always", TrustWarning)
+    warnings.showwarning = show
 
 
 class RecordError(OrtuneError):

@@ -256,6 +256,15 @@ AnyHost = Annotated[
     bool,
     Option(help="Use a record also if it is for another class of host.", accepts="bool", interfaces=CLI_AND_PYTHON),
 ]
+Trust = Annotated[
+    bool,
+    Option(
+        help="Use records although they name files, libraries or other environment variables, which may run code. Each "
+        "such setting is reported.",
+        accepts="bool",
+        interfaces=CLI_AND_PYTHON,
+    ),
+]
 Json = Annotated[
     bool,
     Option(
@@ -630,6 +639,7 @@ class BenchRequest(WorkloadOptions, InputsOptions):
     ] = ()
     beside: Beside = None
     allow_approximate: AllowApproximate = False
+    trust: Trust = False
     budget: Annotated[
         float | None,
         Option(
@@ -666,6 +676,7 @@ class VerifyRequest(LoadOptions):
     ] = None
     pick: Pick = None
     any_host: AnyHost = False
+    trust: Trust = False
     inputs: Data = None
     beside: Beside = None
     budget: Budget = None
@@ -741,6 +752,7 @@ class GateRequest(WorkloadOptions, InputsOptions, ToleranceOptions):
         Option(help="Do not compare outputs: those of HEAD are expected to differ.", accepts="bool", panel=OUTPUTS),
     ] = False
     beside: Beside = None
+    trust: Trust = False
     budget: Annotated[
         float,
         Option(
@@ -860,6 +872,7 @@ class ProgramRequest(LoadOptions, QuietOptions):
     ] = ()
     pick: Pick = None
     any_host: AnyHost = False
+    trust: Trust = False
     any_model: Annotated[
         bool,
         Option(
@@ -952,6 +965,7 @@ class MergeRequest(QuietOptions):
             interfaces=CLI_ONLY,
         ),
     ]
+    trust: Trust = False
     output: Annotated[
         str,
         Option(
@@ -1032,6 +1046,7 @@ class ProfileRequest(InputsOptions):
             interfaces=CLI_ONLY,
         ),
     ] = None
+    trust: Trust = False
     runs: Annotated[
         int | None,
         Option(

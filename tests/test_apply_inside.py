@@ -81,13 +81,19 @@ class TestPieces:
 
     @pytest.mark.slow
     def test_contradicting_environments(self) -> None:
-        with pytest.raises(UsageError, match="LD_PRELOAD=b"):
-            environment_of([self.choice(LD_PRELOAD="a"), self.choice(LD_PRELOAD="b")])
+        with pytest.raises(UsageError, match="OMP_NUM_THREADS=2, but another record needs OMP_NUM_THREADS=1"):
+            environment_of([self.choice(OMP_NUM_THREADS="1"), self.choice(OMP_NUM_THREADS="2")])
+        first, second = (
+            Choice(record=make_record(TINY_CNN, config), source="r.json", fits=True, why="")
+            for config in (Config(allocator="mimalloc"), Config(allocator="jemalloc"))
+        )
+        with pytest.raises(UsageError, match="needs allocator=jemalloc, but another record needs allocator=mimalloc"):
+            environment_of([first, second])
         assert environment_of([self.choice(A="1"), self.choice(B="2")]) == {"A": "1", "B": "2"}
 
-    def test_a_preloaded_library_comes_before_others(self) -> None:
-        made = make_environment("{}", {"LD_PRELOAD": "/a.so", "X": "1"}, {"LD_PRELOAD": "/b.so", "PYTHONPATH": "/p"})
-        assert made["LD_PRELOAD"] == "/a.so /b.so"
+    def test_the_environment_of_a_program(self) -> None:
+        made = make_environment("{}", {"X": "1"}, {"X": "0", "Y": "2", "PYTHONPATH": "/p"})
+        assert (made["X"], made["Y"]) == ("1", "2")
         assert made["PYTHONPATH"] == f"{STARTUP}{os.pathsep}/p"
         assert make_environment("{}", {}, {})["PYTHONPATH"] == str(STARTUP)
 

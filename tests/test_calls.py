@@ -16,6 +16,7 @@ from onnx import TensorProto, helper
 from ortune.export import render
 from ortune.host.allocators import find_allocators
 from ortune.knobs import CPU, DEFAULT, Config, ThreadPool
+from ortune.knobs.config import Allocator
 from ortune.model import read_model
 from ortune.worker import BlockPlan, Failure
 from ortune.worker.calls import make_call, to_arrays
@@ -158,18 +159,19 @@ class TestInWorkers:
 
 
 @pytest.mark.parametrize("name", ["mimalloc", "jemalloc", "tcmalloc"])
-def test_preloaded_allocator_is_mapped(name: str, executor: ProcessExecutor) -> None:
+def test_preloaded_allocator_is_mapped(name: Allocator, executor: ProcessExecutor) -> None:
     found = find_allocators()
     if name not in found:
         pytest.skip(f"{name} is not installed")
-    assert measure(executor, Config(environment={"LD_PRELOAD": found[name]})).preloaded == (found[name],)
+    assert [Path(each) for each in measure(executor, Config(allocator=name)).preloaded] == [Path(found[name]).resolve()]
 
 
-def test_missing_preloaded_library_is_a_failure(executor: ProcessExecutor) -> None:
-    (result,) = executor.launch([Config(environment={"LD_PRELOAD": "/nowhere/lib.so"})], deadline_s=60)
+def test_missing_allocator_is_a_failure(executor: ProcessExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ortune.host.allocators.find_allocators", dict)
+    (result,) = executor.launch([Config(allocator="mimalloc")], deadline_s=60)
     assert isinstance(result, Failure)
     assert result.kind == "not_applied"
-    assert "/nowhere/lib.so" in result.message
+    assert "mimalloc" in result.message
 
 
 def test_nodes_of_each_provider_are_counted() -> None:

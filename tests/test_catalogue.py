@@ -513,7 +513,9 @@ class TestIllegalValues:
             ("OMP_NUM_THREADS", "0"),
             ("KMP_BLOCKTIME", "forever"),
             ("ORT_INTRA_OP_NUM_THREADS", "all"),
-            ("LD_PRELOAD", ""),
+            ("allocator", "/lib/m.so"),
+            ("KMP_AFFINITY", "a;b"),
+            ("logid", "a\x1b[0m"),
             ("cuda.use_tf32", "no"),
             ("cuda.arena_extend_strategy", "kSame"),
             ("cuda.sdpa_kernel", "512"),
@@ -568,7 +570,7 @@ class TestFinding:
             ("intra_op_num_threads", "intra_op_num_threads"),
             ("logid", "logid"),
             ("terminate", "terminate"),
-            ("LD_PRELOAD", "LD_PRELOAD"),
+            ("allocator", "allocator"),
         ],
     )
     def test_by_name(self, text: str, found: str) -> None:

@@ -134,8 +134,8 @@ def test_sessions_from_python(folder: Path, tuned: Path) -> None:
 
 
 def test_a_session_that_needs_an_environment_warns(folder: Path, tuned: Path) -> None:
-    path = with_config(tuned, folder / "environment.json", environment={"ORTUNE_TEST_VARIABLE": "1"})
-    with pytest.warns(UserWarning, match="ORTUNE_TEST_VARIABLE=1"):
+    path = with_config(tuned, folder / "environment.json", environment={"OMP_DYNAMIC": "true"})
+    with pytest.warns(UserWarning, match="OMP_DYNAMIC=true"):
         ortune.create_session(TINY_CNN, path)
 
 

@@ -25,6 +25,7 @@ from ortune.export import TARGETS, export, find_target, render
 from ortune.export.kubernetes import cpus_needed
 from ortune.export.pending_settings import PendingSettings
 from ortune.export.target import Job
+from ortune.host.allocators import SONAMES
 from ortune.knobs import DEFAULT, KNOBS, Config, ThreadPool
 from ortune.knobs.providers import chain_of
 from ortune.record.schema import FrontPoint, Record
@@ -56,7 +57,8 @@ FULL = Config(
     },
     run_options={"only_execute_path_to_fetches": True},
     run_config={"memory.enable_memory_arena_shrinkage": "cpu:0"},
-    environment={"LD_PRELOAD": "/usr/lib/libmimalloc.so"},
+    environment={"OMP_NUM_THREADS": "2"},
+    allocator="mimalloc",
     io_binding=True,
 )
 
@@ -268,7 +270,8 @@ def read_variables(variables: dict[str, str]) -> dict[str, Any]:
     return {
         "intra_op_num_threads": int(variables["ORT_INTRA_OP_NUM_THREADS"]),
         "inter_op_num_threads": int(variables["ORT_INTER_OP_NUM_THREADS"]),
-        "LD_PRELOAD": variables["LD_PRELOAD"],
+        "OMP_NUM_THREADS": variables["OMP_NUM_THREADS"],
+        "allocator": {soname: name for name, soname in SONAMES.items()}[variables["LD_PRELOAD"]],
     }
 
 
@@ -294,7 +297,8 @@ def test_read_back(name: str) -> None:
     for setting, value in found.items():
         assert value == FULL.settings[setting], setting
     unsupported = {line.split("=")[0] for line in done.unsupported}
-    elsewhere = {"python": {"LD_PRELOAD", "io_binding"}, "javascript": {"LD_PRELOAD"}}.get(name, set())
+    comments = {"OMP_NUM_THREADS", "allocator"}
+    elsewhere = {"python": {*comments, "io_binding"}, "javascript": comments}.get(name, set())
     assert set(found) | unsupported | elsewhere == set(FULL.settings)
     assert not set(found) & unsupported
 

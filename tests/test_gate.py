@@ -135,7 +135,7 @@ class TestPythons:
 def make_test_gate(
     head: Path = TINY_CNN,
     *,
-    time_s: float = 12.0,
+    time_s: float = 40.0,
     config: Config = DEFAULT,
     command: tuple[str, ...] = (),
     **changes: Any,
@@ -228,7 +228,7 @@ class TestWorkers:
     @pytest.mark.slow
     def test_a_limit_that_is_broken_fails(self) -> None:
         goal = make_goal(Load(), "p50", (), (parse_limit("p50<1us"),))
-        found = run_gate(make_test_gate(busy=True, goal=goal, time_s=30.0))
+        found = run_gate(make_test_gate(busy=True, goal=goal, time_s=60.0))
         assert found.decision == "fail"
         assert "head exceeds p50<1us" in found.reason
 
@@ -273,7 +273,7 @@ class TestWorkers:
     @pytest.mark.slow
     def test_the_command(self, tmp_path: Path) -> None:
         done = run_ortune(
-            *("gate", TINY_CNN, TINY_CNN, "--budget", "12s", "--busy", "--max-slowdown", "300%"),
+            *("gate", TINY_CNN, TINY_CNN, "--budget", "25s", "--busy", "--max-slowdown", "300%"),
             *("--json", "--junit", "junit.xml", "--markdown", "page.md", "--history", "h.jsonl"),
             cwd=tmp_path,
         )
@@ -293,7 +293,7 @@ class TestWorkers:
         (tmp_path / "ortune.toml").write_text(
             f"""
             [gate]
-            budget = "10s"
+            budget = "25s"
             busy = true
             max-slowdown = "300%"
             [gate.same]

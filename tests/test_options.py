@@ -61,6 +61,11 @@ def test_python_offers_what_is_declared(name: str) -> None:
 def test_the_file_offers_what_is_declared(tmp_path: Path) -> None:
     path = tmp_path / "ortune.toml"
     for each in options_of(GateRequest).values():
+        if "toml" not in each.option.interfaces:
+            path.write_text(f"[gate.a]\nbase = 'b'\n{each.key} = true\n")
+            with pytest.raises(UsageError, match=f"{each.key} is not an option"):
+                read_gates(str(path))
+            continue
         # A value that no option takes is refused with the key, which is therefore known.
         path.write_text(f"[gate.a]\nbase = 'b'\n{'' if each.key == 'base' else f'{each.key} = [[1]]'}\n")
         if each.key == "base":

@@ -12,7 +12,8 @@ import pytest
 from ortune.errors import UsageError
 from ortune.host import Quota
 from ortune.host.allocators import find_allocators
-from ortune.knobs import CPU, KNOBS, Candidate, SearchSpace, SpaceOptions, build_space
+from ortune.knobs import CPU, KNOBS, Candidate, Config, SearchSpace, SpaceOptions, build_space
+from ortune.knobs.environment import variables_of
 from ortune.knobs.parse_knobs import check_fix, check_only, check_tune, split_fix, split_tune
 from ortune.knobs.providers import PROVIDERS
 from ortune.knobs.space import MAX_CANDIDATES
@@ -332,11 +333,20 @@ class TestAllocators:
             "tcmalloc": str(folder / "libtcmalloc_minimal.so.4"),
         }
 
-    def test_they_are_set_in_the_environment(self) -> None:
-        space = space_of(allocators={"mimalloc": "/lib/libmimalloc.so.2"})
-        candidate = space.select({"LD_PRELOAD": "mimalloc"})
-        assert candidate.config.environment == {"LD_PRELOAD": "/lib/libmimalloc.so.2"}
-        assert candidate.label == "libmimalloc"
+    def test_configs_name_them(self) -> None:
+        candidate = space_of(allocators=("mimalloc",)).select({"allocator": "mimalloc"})
+        assert candidate.config == Config(allocator="mimalloc")
+        assert candidate.label == "mimalloc"
+
+    def test_their_libraries_are_preloaded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("ortune.host.allocators.find_allocators", lambda: {"jemalloc": "/lib/libjemalloc.so.2"})
+        config = Config(environment={"OMP_NUM_THREADS": "2"}, allocator="jemalloc")
+        assert variables_of(config, {}) == {"OMP_NUM_THREADS": "2", "LD_PRELOAD": "/lib/libjemalloc.so.2"}
+        assert variables_of(config, {"LD_PRELOAD": "/a.so"})["LD_PRELOAD"] == "/lib/libjemalloc.so.2 /a.so"
+        already = {"LD_PRELOAD": "/a.so /lib/libjemalloc.so.2"}
+        assert variables_of(config, already) == {"OMP_NUM_THREADS": "2"}
+        assert variables_of(Config(allocator="mimalloc"), {}) == {}
+        assert variables_of(Config(), {}) == {}
 
 
 class TestCommand:
@@ -406,9 +416,7 @@ def test_the_catalogue_states_what_a_search_tries() -> None:
     tried = {
         dimension.name
         for options in (
-            SpaceOptions(
-                clients=4, sessions=2, figures=("memory",), approximate=True, allocators={"mimalloc": "/lib/m.so"}
-            ),
+            SpaceOptions(clients=4, sessions=2, figures=("memory",), approximate=True, allocators=("mimalloc",)),
             *(
                 SpaceOptions(providers=(CPU, name), figures=("memory",), approximate=True)
                 for name in PROVIDERS

@@ -7,8 +7,9 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortune.apply.messages import describe_mismatch, missing_variables
+from ortune.apply.messages import describe_mismatch, describe_missing_allocator, missing_variables
 from ortune.knobs.config import DEFAULT, Config
+from ortune.knobs.environment import variables_of
 from ortune.options import make_request
 from ortune.record.schema import Record
 from ortune.record.select import Wanted, read_sourced, select_record
@@ -27,6 +28,7 @@ def create_session(
     pick: int | None = None,
     any_model: bool = False,
     any_host: bool = False,
+    trust: bool = False,
     session: int = 0,
     clients: int | None = None,
     rate: str | float | None = None,
@@ -45,6 +47,7 @@ def create_session(
         pick: Point of the record's Pareto front, counted from 1; None for the recommended point.
         any_model: Whether to skip the check that the record is for this model, which reads all files of the model.
         any_host: Whether to use a record for another class of host.
+        trust: Whether the record may name files, libraries and other environment variables.
         session: Index of the session, counted from 0, if the config is for several sessions in one process.
         clients: Number of concurrent callers that the session will have. With `rate` and `sessions`, selects among the
             records of a bundle.
@@ -67,9 +70,13 @@ def create_session(
         ['CPUExecutionProvider']
     """
     load = _load_of(clients, rate, sessions)
-    chosen = _choose(config, pick, None if any_model else model, any_host=any_host, load=load)
-    if missing := missing_variables(chosen.environment):
-        warnings.warn(missing, stacklevel=2)
+    chosen = _choose(config, pick, None if any_model else model, any_host=any_host, trust=trust, load=load)
+    for missing in (
+        missing_variables(variables_of(chosen, os.environ)),
+        describe_missing_allocator(chosen.allocator),
+    ):
+        if missing:
+            warnings.warn(missing, stacklevel=2)
     if chosen.io_binding:
         warnings.warn("this config needs IO binding: call run_with_iobinding instead of run", stacklevel=2)
     if chosen.run_options or chosen.run_config:
@@ -85,6 +92,7 @@ def session_options(
     pick: int | None = None,
     session: int = 0,
     any_host: bool = False,
+    trust: bool = False,
     clients: int | None = None,
     rate: str | float | None = None,
     sessions: int | None = None,
@@ -104,6 +112,7 @@ def session_options(
         pick: Point of the record's Pareto front, counted from 1; None for the recommended point.
         session: Index of the session, counted from 0, if the config is for several sessions in one process.
         any_host: Whether to use a record for another class of host.
+        trust: Whether the record may name files, libraries and other environment variables.
         clients: Number of concurrent callers that the session will have. With `rate` and `sessions`, selects among the
             records of a bundle.
         rate: Requests that will arrive per second, as a number or as `50/s`.
@@ -122,7 +131,7 @@ def session_options(
         >>> options = ortune.session_options("tuned.json")
         >>> session = onnxruntime.InferenceSession("model.onnx", options)
     """
-    chosen = _choose(config, pick, model, any_host=any_host, load=_load_of(clients, rate, sessions))
+    chosen = _choose(config, pick, model, any_host=any_host, trust=trust, load=_load_of(clients, rate, sessions))
     return make_session_options(chosen.of_session(session))
 
 
@@ -132,6 +141,7 @@ def run_options(
     model: str | Path | None = None,
     pick: int | None = None,
     any_host: bool = False,
+    trust: bool = False,
     clients: int | None = None,
     rate: str | float | None = None,
     sessions: int | None = None,
@@ -145,6 +155,7 @@ def run_options(
         model: Path of the ONNX file, required for a bundle for several models.
         pick: Point of the record's Pareto front, counted from 1; None for the recommended point.
         any_host: Whether to use a record for another class of host.
+        trust: Whether the record may name files, libraries and other environment variables.
         clients: Number of concurrent callers that the session will have. With `rate` and `sessions`, selects among the
             records of a bundle.
         rate: Requests that will arrive per second, as a number or as `50/s`.
@@ -167,7 +178,9 @@ def run_options(
         >>> probabilities.shape
         (1, 10)
     """
-    return make_run_options(_choose(config, pick, model, any_host=any_host, load=_load_of(clients, rate, sessions)))
+    return make_run_options(
+        _choose(config, pick, model, any_host=any_host, trust=trust, load=_load_of(clients, rate, sessions))
+    )
 
 
 def _load_of(clients: int | None, rate: str | float | None, sessions: int | None) -> Load | None:
@@ -182,10 +195,11 @@ def _choose(
     model: str | Path | None,
     *,
     any_host: bool,
+    trust: bool,
     load: Load | None,
 ) -> Config:
     """Return the config for this model, host and load, or the default where there is none for the host."""
-    choice = select_record(read_sourced([config]), Wanted(load=load, pick=pick, any_host=any_host), model)
+    choice = select_record(read_sourced([config], trust=trust), Wanted(load=load, pick=pick, any_host=any_host), model)
     if not choice.fits:
         warnings.warn(describe_mismatch(choice), stacklevel=3)
         return DEFAULT

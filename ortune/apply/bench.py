@@ -24,7 +24,7 @@ def prepare_bench(request: BenchRequest) -> tuple[ComparisonSetup, tuple[Side, .
     Raises:
         OrtuneError: The model, its inputs, a record or a setting is not valid.
     """
-    sides = read_sides(request.configs, request.set, request.model, request.goal.load)
+    sides = read_sides(request.configs, request.set, request.model, request.goal.load, trust=request.trust)
     setup = prepare_comparison(
         request.model,
         request.goal,
@@ -37,7 +37,12 @@ def prepare_bench(request: BenchRequest) -> tuple[ComparisonSetup, tuple[Side, .
 
 
 def read_sides(
-    configs: Sequence[Any], settings: Sequence[Any], model: str | None = None, load: Load | None = None
+    configs: Sequence[Any],
+    settings: Sequence[Any],
+    model: str | None = None,
+    load: Load | None = None,
+    *,
+    trust: bool = False,
 ) -> tuple[Side, ...]:
     """Return named configs: those of records first, then those given as settings.
 
@@ -46,6 +51,7 @@ def read_sides(
         settings: Configs, each as a mapping or as a string `knob=value,knob=value`.
         model: Path of the model. With the load, it selects among the records of a bundle.
         load: The load.
+        trust: Whether records may have settings that need trust.
 
     Raises:
         RecordError: A file is not a record, or a bundle has no record for the model.
@@ -58,7 +64,7 @@ def read_sides(
         elif isinstance(given, Config):
             sides.append(Side(name=f"config {number}", config=given))
         elif isinstance(given, (str, PathLike)):
-            config = DEFAULT if str(given) == BASELINE else read_config(given, model, load)
+            config = DEFAULT if str(given) == BASELINE else read_config(given, model, load, trust=trust)
             sides.append(Side(name=str(given), config=config))
         else:
             raise UsageError(f"{given!r}: is not a record, a config or the path of a record.", option="configs")
@@ -71,7 +77,7 @@ def read_sides(
     return tuple(sides)
 
 
-def read_config(path: str | PathLike[str], model: str | None, load: Load | None) -> Config:
+def read_config(path: str | PathLike[str], model: str | None, load: Load | None, *, trust: bool = False) -> Config:
     """Return the config of a record, which may be for another model or host."""
     wanted = Wanted(load=load, any_host=True, other_model=True)
-    return select_record(read_sourced([fspath(path)]), wanted, model).record.config
+    return select_record(read_sourced([fspath(path)], trust=trust), wanted, model).record.config

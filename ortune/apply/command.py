@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from ortune.apply.exec import find_program, make_environment, replace_process
 from ortune.apply.messages import describe_mismatch
-from ortune.apply.plan import choose_records, encode_plan, environment_of, make_plan
+from ortune.apply.plan import choose_records, encode_plan, environment_of, make_plan, missing_allocators
 from ortune.errors import UsageError, spell_as_flag, spell_options
 from ortune.options import make_request, options_of
 from ortune.record.select import Choice
@@ -90,6 +90,7 @@ def notes(choices: tuple[Choice, ...], *, keep_explicit: bool) -> list[str]:
         else f"warning: {describe_mismatch(choice, spell_as_flag)}"
         for choice in choices
     ]
+    lines += [f"warning: {text}" for text in missing_allocators(choices)]
     if any(choice.applies for choice in choices):
         text = (
             "the program's own options take precedence over tuned ones"

@@ -15,9 +15,6 @@ from ortune.errors import UsageError
 STARTUP = Path(__file__).parent / "inside" / "startup"
 """Folder for PYTHONPATH. It holds the `sitecustomize` that every Python imports when it starts."""
 
-SEPARATED_BY_SPACE = frozenset({"LD_PRELOAD"})
-"""Variables that hold lists. New values are prepended to existing ones."""
-
 
 def find_program(command: Sequence[str]) -> str:
     """Return the path of a command's program.
@@ -50,10 +47,7 @@ def make_environment(plan: str, settings: Mapping[str, str], inherited: Mapping[
         settings: Environment variables that the configs need.
         inherited: Environment of this process.
     """
-    environment = dict(inherited)
-    for name, value in settings.items():
-        before = inherited.get(name)
-        environment[name] = f"{value} {before}" if before and name in SEPARATED_BY_SPACE else value
+    environment = {**inherited, **settings}
     path = inherited.get("PYTHONPATH")
     environment["PYTHONPATH"] = os.fspath(STARTUP) + (os.pathsep + path if path else "")
     environment[PLAN_VARIABLE] = plan

@@ -20,6 +20,7 @@ def install(
     pick: int | None = None,
     any_model: bool = False,
     any_host: bool = False,
+    trust: bool = False,
     keep_explicit: bool = False,
     explain: bool = False,
     clients: int | None = None,
@@ -38,6 +39,7 @@ def install(
         pick: Point of the record's Pareto front, counted from 1; None for the recommended point.
         any_model: Whether sessions of all models get the tuned options.
         any_host: Whether a record for another class of host is used.
+        trust: Whether records may name files, libraries and other environment variables.
         keep_explicit: Whether options that the program sets take precedence over tuned ones.
         explain: Whether to report the options of each session on stderr.
         clients: Number of concurrent callers that the program will have. With `rate` and `sessions`, selects among
@@ -68,6 +70,7 @@ def install(
             "pick": pick,
             "any_model": any_model,
             "any_host": any_host,
+            "trust": trust,
             "keep_explicit": keep_explicit,
             "explain": explain,
             "clients": clients,

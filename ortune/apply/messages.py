@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from ortune.apply.exec import SEPARATED_BY_SPACE
 from ortune.errors import Spelling, spell_in_python, spell_options
+from ortune.host.allocators import find_allocators
 from ortune.record.select import Choice
 
 
@@ -30,13 +30,15 @@ def missing_variables(wanted: dict[str, str]) -> str:
     Args:
         wanted: Environment variables that configs need.
     """
-    missing = {name: value for name, value in wanted.items() if not _is_set(name, value)}
+    missing = {name: value for name, value in wanted.items() if os.environ.get(name) != value}
     settings = " ".join(f"{name}={value}" for name, value in missing.items())
     if not missing:
         return ""
     return f"this config needs environment variables that must be set before the process starts: {settings}"
 
 
-def _is_set(name: str, value: str) -> bool:
-    here = os.environ.get(name, "")
-    return here == value or (name in SEPARATED_BY_SPACE and set(value.split()) <= set(here.split()))
+def describe_missing_allocator(allocator: str) -> str:
+    """Return a warning that an allocator is not installed on this host; empty if it is, or if none is needed."""
+    if not allocator or allocator in find_allocators():
+        return ""
+    return f"this config needs the allocator {allocator}, which is not installed here: the gain may be smaller"

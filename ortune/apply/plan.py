@@ -10,8 +10,10 @@ from typing import Any
 
 import msgspec
 
-from ortune.apply.messages import describe_mismatch, missing_variables
+from ortune.apply.messages import describe_mismatch, describe_missing_allocator, missing_variables
 from ortune.errors import RecordError, UsageError
+from ortune.host.allocators import LD_PRELOAD, preload
+from ortune.knobs.ids import ALLOCATOR
 from ortune.record.select import Choice, Wanted, read_sourced, select_per_model
 from ortune.requests import ProgramRequest
 
@@ -23,7 +25,7 @@ def choose_records(configs: Sequence[str | Path], options: ProgramRequest) -> tu
         RecordError: A file holds no records, or they are for several models and one is needed.
     """
     wanted = Wanted(load=options.given_load, pick=options.pick, any_host=options.any_host)
-    return select_per_model(read_sourced(configs), wanted, one_model=options.any_model)
+    return select_per_model(read_sourced(configs, trust=options.trust), wanted, one_model=options.any_model)
 
 
 def make_plan(choices: Sequence[Choice], options: ProgramRequest, hint: str) -> dict[str, Any]:
@@ -66,13 +68,23 @@ def environment_of(choices: Sequence[Choice]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for choice in choices:
-        for name, value in choice.record.config.environment.items() if choice.applies else ():
+        config = choice.record.config
+        if not choice.applies:
+            continue
+        allocator = {ALLOCATOR: config.allocator} if config.allocator else {}
+        for name, value in (config.environment | allocator).items():
             if found.setdefault(name, value) != value:
                 raise UsageError(
                     f"{choice.source} needs {name}={value}, but another record needs {name}={found[name]}.",
-                    f"Tune both models with the same value ({{fix={name}={value}}}), or apply one record alone.",
+                    f"Tune both models with the same value ({{fix={name}=VALUE}}), or apply one record alone.",
                 )
-    return found
+    return found | preload(found.pop(ALLOCATOR, ""), os.environ.get(LD_PRELOAD, ""))
+
+
+def missing_allocators(choices: Sequence[Choice]) -> list[str]:
+    """Return a warning for each allocator that the configs need and that is not installed."""
+    names = dict.fromkeys(choice.record.config.allocator for choice in choices if choice.applies)
+    return [text for name in names if (text := describe_missing_allocator(name))]
 
 
 def encode_plan(plan: dict[str, Any]) -> str:
@@ -105,6 +117,7 @@ def plan_process(paths: Sequence[str | Path], options: ProgramRequest, warn: Cal
     for choice in choices:
         if not choice.applies:
             warn(describe_mismatch(choice))
-    if missing := missing_variables(environment_of(choices)):
-        warn(missing)
+    for missing in (missing_variables(environment_of(choices)), *missing_allocators(choices)):
+        if missing:
+            warn(missing)
     return make_plan(choices, options, "ortune.install(..., explain=True) shows why")

@@ -21,7 +21,7 @@ from ortune.cli.report import report
 from ortune.cli.safe_stdout import SafeStdout
 from ortune.cli.search import search
 from ortune.cli.space import space
-from ortune.errors import ExitCode, OrtuneError, UsageError, spell_as_flag
+from ortune.errors import ExitCode, OrtuneError, UsageError, print_trust_warnings, spell_as_flag
 from ortune.interrupts import is_interrupt, raise_interrupts
 
 app = typer.Typer(
@@ -66,6 +66,7 @@ def options(
 def main() -> None:
     """Run the command line. Errors become messages and exit codes."""
     raise_interrupts()
+    print_trust_warnings()
     safe_stdout = SafeStdout(sys.stdout)
     sys.stdout = cast("TextIO", safe_stdout)
     try:

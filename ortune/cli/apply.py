@@ -98,7 +98,7 @@ def find_record(request: ApplyRequest, configs: list[str], model: str | None) ->
     # The path may be that on another host, where the exported config will be used.
     present = model if model is not None and Path(model).is_file() else None
     wanted = Wanted(load=request.given_load, pick=request.pick, any_host=request.any_host)
-    choice = select_record(read_sourced(configs), wanted, present)
+    choice = select_record(read_sourced(configs, trust=request.trust), wanted, present)
     return choice.record, choice.path
 
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 @command(GateRequest, GateFileOptions, GateReportOptions, optional=frozenset({"base"}))
 def gate(values: Values, source: GateFileOptions, reports: GateReportOptions) -> None:
     """Measure BASE and HEAD side by side until it is decided whether HEAD is slower."""
-    from ortune.gates.file import read_gates
     from ortune.gates.results import GateError
     from ortune.gates.run import judge_together
 
@@ -36,7 +35,7 @@ def gate(values: Values, source: GateFileOptions, reports: GateReportOptions) ->
         raise UsageError(f"{values['base']}: --all, --only and --file take gates from a file.", "Leave it out.")
     if not from_file and "base" not in values:
         raise UsageError("There is nothing to gate.", "Pass BASE and HEAD, a CONFIG.json, or --all.")
-    requests = read_gates(source.file, source.only, values) if from_file else [make_request(GateRequest, values, "cli")]
+    requests = _read_file(source, values) if from_file else [make_request(GateRequest, values, "cli")]
     done: list[GateResult | GateError] = []
     try:
         results = run(requests, done, reports)
@@ -50,6 +49,13 @@ def gate(values: Values, source: GateFileOptions, reports: GateReportOptions) ->
         raise
     write_reports(results, reports)
     exit_with_decision(results, reports.inconclusive)
+
+
+def _read_file(source: GateFileOptions, values: Values) -> list[GateRequest]:
+    from ortune.gates.file import read_gates
+
+    given = dict(values)
+    return read_gates(source.file, source.only, given, trust=bool(given.pop("trust", False)))
 
 
 def check_outputs(reports: GateReportOptions) -> None:

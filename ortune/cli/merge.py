@@ -18,7 +18,7 @@ def merge(values: Values) -> None:
 
     request = make_request(MergeRequest, values, "cli")
     path = Path(request.output)
-    records = read_sourced(request.configs)
+    records = read_sourced(request.configs, trust=request.trust)
     check_writable(path, may_replace=is_record)
     bundle, dropped = run(records)
     write_atomically(path, encode_record(bundle))

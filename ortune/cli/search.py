@@ -54,12 +54,12 @@ def check_default_path(path: Path, model: str) -> None:
         UsageError: It does.
     """
     from ortune.errors import RecordError
-    from ortune.record.files import read_record
+    from ortune.record.files import parse_document
 
     if not path.is_file():
         return
     try:
-        other = read_record(path).model.path
+        other = parse_document(path).records[0].model.path
     except RecordError:
         return
     if Path(other).resolve() != Path(model).resolve():

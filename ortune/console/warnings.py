@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 
 from ortune.console.widgets import format_count, format_number
 from ortune.errors import spell_as_flag
 from ortune.knobs import Config
+from ortune.knobs.environment import variables_of
 
 NOTABLE_SHARE = 0.1
 """Minimum share of disturbed blocks for a warning."""
@@ -149,8 +151,9 @@ def warn_requirements(config: Config) -> tuple[str, ...]:
         texts.append("This config has options for each session: call ortune.create_session(..., session=0), 1, ...")
     if config.run_config or config.run_options:
         texts.append("This config needs run options: pass ortune.run_options(RECORD) to each session.run().")
-    if config.environment:
-        settings = " ".join(f"{name}={value}" for name, value in config.environment.items())
+    variables = variables_of(config, os.environ)
+    if variables:
+        settings = " ".join(f"{name}={value}" for name, value in variables.items())
         texts.append(f"This config needs environment variables when the program starts: {settings}")
     return tuple(texts)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from ortune.host.allocators import LD_PRELOAD, SONAMES
 from ortune.knobs.config import CPU, OF_BOTH, Config, ThreadPool, alias_of
+from ortune.knobs.ids import ALLOCATOR
 
 Value = int | bool | str
 
@@ -90,8 +92,9 @@ class PendingSettings:
 
     def take_environment(self) -> dict[str, str]:
         """Take all environment variables."""
-        self._remove(self.config.environment)
-        return dict(self.config.environment)
+        self._remove((*self.config.environment, ALLOCATOR))
+        soname = SONAMES.get(self.config.allocator)
+        return {**self.config.environment, **({LD_PRELOAD: soname} if soname else {})}
 
     def take_global_pool(self) -> ThreadPool | None:
         """Take the thread pool that all sessions share; None if each session has its own."""

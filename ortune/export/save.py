@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
 
 from ortune.knobs.config import Config
+from ortune.knobs.environment import variables_of
 from ortune.worker.child_process import Enter, answer_parent, ask_child
 from ortune.worker.failure import Failure
 from ortune.worker.runtime import read_runtime
@@ -38,9 +40,8 @@ class SavedModel(msgspec.Struct, frozen=True, kw_only=True):
 
 def save_optimized(request: SaveRequest) -> SavedModel | Failure:
     """Save an optimized model, in a child process."""
-    return ask_child(
-        "ortune.export.save", request, SavedModel, environment=request.config.environment, deadline_s=DEADLINE_S
-    )
+    variables = variables_of(request.config, os.environ)
+    return ask_child("ortune.export.save", request, SavedModel, environment=variables, deadline_s=DEADLINE_S)
 
 
 # The rest runs in the child process.

@@ -49,6 +49,7 @@ def write(job: Job) -> str:
         pending.explain(name, "Triton does not pass on session configuration entries")
     for name in pending.config.environment:
         pending.explain(name, "set it in the environment of tritonserver")
+    pending.explain("allocator", "preload its library in the environment of tritonserver")
     return "\n".join(lines)
 
 

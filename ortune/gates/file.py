@@ -18,9 +18,12 @@ from ortune.requests import GateRequest
 
 FILES = ("ortune.toml", "pyproject.toml")
 
+PROGRAMS = ("beside", "base_python", "head_python")
+"""Options whose values are programs that a gate runs. A file may only have them if the user trusts it."""
+
 
 def read_gates(
-    path: str | None, only: tuple[str, ...] = (), given: Mapping[str, Any] | None = None
+    path: str | None, only: tuple[str, ...] = (), given: Mapping[str, Any] | None = None, *, trust: bool = False
 ) -> list[GateRequest]:
     """Return the gates of a file, in its order.
 
@@ -28,6 +31,7 @@ def read_gates(
         path: The file, or `-` for stdin; None for the first of `FILES` in this folder that has gates.
         only: Names of the gates to return; all if empty.
         given: Values from the command line, which take precedence over those of the file.
+        trust: Whether the file may name programs to run, and records may have settings that need trust.
 
     Raises:
         UsageError: There is no such file or gate, the file is malformed, or a value is not valid. The message names the
@@ -49,6 +53,8 @@ def read_gates(
         try:
             # Check the file without the command line's values, so that these do not hide an error in the file.
             request = make_request(GateRequest, values, "toml")
+            if not trust:
+                _reject_programs(values, given or {})
             if given:
                 request = make_request(GateRequest, {**values, **given}, "toml")
         except OrtuneError as error:
@@ -59,8 +65,23 @@ def read_gates(
             line = _line(text, key, places.get(key, f"{prefix}gate.{name}"))
             message, hint = error.render(spell_in_toml, f"{source}, line {line}")
             raise UsageError(message, hint) from None
-        gates.append(request.replace(name=name))
+        gates.append(request.replace(name=name, trust=trust))
     return gates
+
+
+def _reject_programs(values: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Reject the values of a file that name a program to run, unless the command line replaces them.
+
+    Raises:
+        UsageError: There is one.
+    """
+    for name in PROGRAMS:
+        if name in values and name not in given:
+            raise UsageError(
+                f"{values[name]}: this names a program to run.",
+                "If you trust this file, pass --trust. Otherwise pass the program on the command line.",
+                option=name,
+            )
 
 
 def _find(path: str | None) -> tuple[Path, str, dict[str, Any]]:

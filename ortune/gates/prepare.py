@@ -34,8 +34,8 @@ def make_gate(request: GateRequest) -> Gate:
     Raises:
         OrtuneError: An option is not valid, or a file cannot be read.
     """
-    base = read_side(request.base)
-    head = base if request.head is None else read_side(request.head)
+    base = read_side(request.base, trust=request.trust)
+    head = base if request.head is None else read_side(request.head, trust=request.trust)
     record = head.record or base.record
     goal = _choose_goal(request, record)
     # The gain of a config is the gain in its first objective, possibly at the expense of the others.

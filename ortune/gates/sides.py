@@ -55,10 +55,14 @@ class NamedSide(msgspec.Struct, frozen=True, kw_only=True):
     source: str = ""
 
 
-def read_side(text: str) -> NamedSide:
+def read_side(text: str, *, trust: bool = False) -> NamedSide:
     """Read `model.onnx`, `config.json` or `model.onnx@config.json`.
 
     A gate may use the config of a record for another model, such as a newer version of the recorded one.
+
+    Args:
+        text: The side.
+        trust: Whether the record may have settings that need trust.
 
     Raises:
         UsageError: There is no such file.
@@ -71,7 +75,7 @@ def read_side(text: str) -> NamedSide:
         model, config = "", text
     else:
         model, config = text, DEFAULT_WORD
-    record, source = (None, "") if config == DEFAULT_WORD else _read_config(config, model)
+    record, source = (None, "") if config == DEFAULT_WORD else _read_config(config, model, trust=trust)
     model = model or (record.model.path if record else "")
     if Path(model).is_dir():
         raise UsageError(f"{text}: {model} is a folder.", "Pass the model: MODEL.onnx, or MODEL.onnx@CONFIG.json.")
@@ -83,9 +87,9 @@ def read_side(text: str) -> NamedSide:
     return NamedSide(model=model, record=record, source=source)
 
 
-def _read_config(path: str, model: str) -> tuple[Record, str]:
+def _read_config(path: str, model: str, *, trust: bool) -> tuple[Record, str]:
     """Return the record in a file or, from a bundle for several models, the record for this model."""
-    choice = select_record(read_sourced([path]), Wanted(any_host=True, other_model=True), model or None)
+    choice = select_record(read_sourced([path], trust=trust), Wanted(any_host=True, other_model=True), model or None)
     return choice.record, choice.source
 
 

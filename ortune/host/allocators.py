@@ -13,6 +13,11 @@ LIBRARIES = {
 }
 """Allocators and the names of their libraries, in order of preference."""
 
+SONAMES = {"mimalloc": "libmimalloc.so.2", "jemalloc": "libjemalloc.so.2", "tcmalloc": "libtcmalloc_minimal.so.4"}
+"""File names under which Linux distributions install the allocators, for other hosts."""
+
+LD_PRELOAD = "LD_PRELOAD"
+
 LIBRARY_FOLDERS = ("usr/lib/{machine}-linux-gnu", "usr/lib64", "usr/lib", "usr/local/lib64", "usr/local/lib")
 
 
@@ -32,3 +37,19 @@ def find_allocators(root: Path = Path("/")) -> dict[str, str]:
         if paths:
             found[name] = str(paths[0])
     return found
+
+
+def preload(allocator: str, inherited: str = "") -> dict[str, str]:
+    """Return the environment variable that makes a process use an allocator.
+
+    Args:
+        allocator: Name of the allocator, or "" for none.
+        inherited: Value of `LD_PRELOAD` in this process. Its libraries are kept.
+
+    Returns:
+        `LD_PRELOAD`; nothing if no allocator is wanted, or if it is not installed here.
+    """
+    path = find_allocators().get(allocator) if allocator else None
+    if not path or path in inherited.split():
+        return {}
+    return {LD_PRELOAD: f"{path} {inherited}".rstrip()}

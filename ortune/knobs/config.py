@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
+
+Allocator = Literal["", "mimalloc", "jemalloc", "tcmalloc"]
 
 Provider = tuple[str, dict[str, str]]
 """An execution provider's name and its options."""
@@ -57,6 +59,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         run_config: Entries for `RunOptions.add_run_config_entry`.
         providers: Execution providers in order of priority, each with its options.
         environment: Environment variables to set before the process starts.
+        allocator: Library that replaces malloc; empty for none. Its path is looked up where the config is applied.
         io_binding: Whether calls use `run_with_iobinding`, with inputs and outputs that stay on their device.
         global_thread_pool: The pool that all sessions share, or None if each session has its own.
         per_session: Entries of `session_config` that differ between sessions, for each session in turn.
@@ -68,6 +71,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     run_config: dict[str, str] = {}
     providers: tuple[Provider, ...] = (CPU_PROVIDER,)
     environment: dict[str, str] = {}
+    allocator: Allocator = ""
     io_binding: bool = False
     global_thread_pool: ThreadPool | None = None
     per_session: tuple[dict[str, str], ...] = ()
@@ -97,6 +101,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         for name, options in self.providers:
             own |= {f"{alias_of(name)}.{option}": value for option, value in options.items()}
         own |= self.environment
+        if self.allocator:
+            own["allocator"] = self.allocator
         if self.io_binding:
             own["io_binding"] = True
         if self.global_thread_pool:

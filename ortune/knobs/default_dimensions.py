@@ -171,11 +171,9 @@ def _spinning_dimensions(host: Host, model: ModelInfo) -> Iterator[Dimension]:
 
 
 def _allocator_dimension(options: SpaceOptions) -> Dimension:
-    choices = [
-        Choice(label=name, value=path, why=f"{name} instead of the C library's malloc")
-        for name, path in options.allocators.items()
-    ]
-    return Dimension(knob=KNOBS[ids.LD_PRELOAD], choices=(DEFAULT_CHOICE, *choices))
+    return make_dimension(
+        ids.ALLOCATOR, *((name, f"{name} instead of the C library's malloc") for name in options.allocators)
+    )
 
 
 def _approximate_dimensions(ops: set[str]) -> Iterator[Dimension]:

@@ -33,7 +33,7 @@ SET_DENORMAL_AS_ZERO = "session.set_denormal_as_zero"
 USE_LUT_GEMM = "mlas.use_lut_gemm"
 
 ARENA_SHRINKAGE = "memory.enable_memory_arena_shrinkage"
-LD_PRELOAD = "LD_PRELOAD"
+ALLOCATOR = "allocator"
 
 PROVIDERS = "providers"
 IO_BINDING = "io_binding"

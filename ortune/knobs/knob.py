@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping
 from typing import Literal
 
@@ -38,6 +39,12 @@ PLACES: Mapping[Where, str] = {
 TRUE_WORDS = frozenset({"1", "true", "on", "yes"})
 FALSE_WORDS = frozenset({"0", "false", "off", "no"})
 
+MAX_LENGTH = 10_000
+"""Maximum length of a text."""
+
+NOT_PLAIN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Unicode categories that a text must not contain: control and format characters, surrogates, line separators."""
+
 
 class Knob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One setting of ONNX Runtime.
@@ -63,6 +70,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         numerics: Whether it may change outputs beyond rounding.
         tuned: When a search tries it by default, a clause; empty if never.
         not_tunable: Why no search can try it, a clause; empty if it can be given to `{tune}`.
+        unsafe: Why a record must not set it, a clause; empty if it may. `{trust}` lets it through.
         note: Known pitfalls; empty if there are none.
         source: Where it is documented.
     """
@@ -84,6 +92,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     numerics: bool = False
     tuned: str = ""
     not_tunable: str = ""
+    unsafe: str = ""
     note: str = ""
 
     @property
@@ -141,8 +150,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             return self._parse_boolean(text)
         if self.kind == "integer":
             return self._parse_integer(text)
-        legal = text in self.values if self.kind == "choice" else re.fullmatch(self.pattern or ".*", text) is not None
-        if not legal:
+        if not (text in self.values if self.kind == "choice" else self._is_legal_text(text)):
             raise self._reject(text)
         return text
 
@@ -158,6 +166,11 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             self.parse(str(value))
         elif not (self.is_attribute and self.kind == "boolean" and isinstance(value, bool)):
             raise self._reject(repr(value))
+
+    def _is_legal_text(self, text: str) -> bool:
+        # ONNX Runtime logs values, and exports write them into programs.
+        is_plain = len(text) <= MAX_LENGTH and all(unicodedata.category(each) not in NOT_PLAIN for each in text)
+        return is_plain and re.fullmatch(self.pattern or ".*", text) is not None
 
     def _parse_boolean(self, text: str) -> Value:
         if self.is_attribute:

@@ -48,8 +48,8 @@ def describe(config: Config) -> str:
     for name, value in config.settings.items():
         knob = KNOBS.get(name)
         text = str(value).removeprefix("ORT_").lower()
-        if name == ids.LD_PRELOAD:
-            parts.append(text.rpartition("/")[2].partition(".so")[0])
+        if name == ids.ALLOCATOR:
+            parts.append(text)
         elif name == ids.PROVIDERS:
             parts.append(text.partition(",")[0])
         else:

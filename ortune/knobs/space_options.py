@@ -25,7 +25,7 @@ class SpaceOptions(msgspec.Struct, frozen=True, kw_only=True):
         fix: Values that all candidates have, including the baseline, by the id of a knob.
         only: Ids of the knobs to try; empty for all.
         approximate: Whether to try knobs that may change outputs beyond rounding.
-        allocators: Paths of libraries that can replace malloc, by name.
+        allocators: Names of the installed libraries that can replace malloc.
         onnxruntime: Installed version; empty if unknown.
     """
 
@@ -40,7 +40,7 @@ class SpaceOptions(msgspec.Struct, frozen=True, kw_only=True):
     fix: Mapping[str, Value] = {}
     only: tuple[str, ...] = ()
     approximate: bool = False
-    allocators: Mapping[str, str] = {}
+    allocators: tuple[str, ...] = ()
     onnxruntime: str = ""
 
     @property

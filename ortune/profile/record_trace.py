@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
 import msgspec
 
 from ortune.knobs.config import Config
+from ortune.knobs.environment import variables_of
 from ortune.worker.calls import make_call
 from ortune.worker.child_process import Enter, answer_parent, ask_child
 from ortune.worker.failure import Failure
@@ -67,7 +69,7 @@ def record_in_child(request: TraceRequest) -> RecordedTrace | Failure:
         "ortune.profile.record_trace",
         request,
         RecordedTrace,
-        environment=request.config.environment,
+        environment=variables_of(request.config, os.environ),
         deadline_s=DEADLINE_S,
     )
 

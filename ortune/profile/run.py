@@ -69,7 +69,7 @@ def profile(request: ProfileRequest) -> Profile:
         MeasureError: The trace cannot be read.
     """
     model = read_model(request.model)
-    record = read_config(request.config, model)
+    record = read_config(request.config, model, trust=request.trust)
     feed = make_feed(model, choose_inputs(request.input_options, record))
     if feed.n_cases > 1:
         sizes = "; ".join(f"{name}={','.join(map(str, sizes))}" for name, sizes in request.dim.items())
@@ -97,7 +97,7 @@ def profile(request: ProfileRequest) -> Profile:
     return Profile(model=request.model, inputs=feed.describe(), configs=tuple(profiles))
 
 
-def read_config(config: Record | str | PathLike[str] | None, model: ModelInfo) -> Record | None:
+def read_config(config: Record | str | PathLike[str] | None, model: ModelInfo, *, trust: bool = False) -> Record | None:
     """Return the record for a model, from a record or the path of one.
 
     Raises:
@@ -106,7 +106,7 @@ def read_config(config: Record | str | PathLike[str] | None, model: ModelInfo) -
     if config is None:
         return None
     if not isinstance(config, Record):
-        return select_record(read_sourced([fspath(config)]), Wanted(any_host=True), model.path).record
+        return select_record(read_sourced([fspath(config)], trust=trust), Wanted(any_host=True), model.path).record
     check_digest(config, model.path, compute_digest(model.files))
     return config
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ortune.errors import RecordError, UsageError
+from ortune.record.check import check_configs
 from ortune.record.schema import SCHEMA, Bundle, Record, TrialsFile
 
 if TYPE_CHECKING:
@@ -34,21 +35,26 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         records: Its records: one, or those of a bundle.
+        is_bundle: Whether it is a bundle.
         trials: For a single record before schema 4: the trials that it holds. Else None.
     """
 
     records: tuple[Record, ...]
+    is_bundle: bool = False
     trials: tuple[Trial, ...] | None = None
 
 
-def read_record(path: str | Path) -> Record:
+def read_record(path: str | Path, *, trust: bool = False) -> Record:
     """Read a record.
 
     Args:
         path: Path of the file; `-` for stdin.
+        trust: Whether its settings may name files, libraries and other environment variables. Each such setting causes
+            a `TrustWarning`.
 
     Raises:
-        RecordError: There is no such file, or it is not a record that this version can read.
+        RecordError: There is no such file, it is not a record that this version can read, or one of its settings is not
+            legal or not allowed in a record.
 
     Example:
         >>> import ortune
@@ -56,23 +62,28 @@ def read_record(path: str | Path) -> Record:
         >>> record.config.session_options
         {'intra_op_num_threads': 1}
     """
-    return _only_record(path, read_document(path))
+    return _only_record(path, read_document(path, trust=trust))
 
 
-def read_records(path: str | Path) -> tuple[Record, ...]:
-    """Read a record, or all records of a bundle.
-
-    Args:
-        path: Path of the file; `-` for stdin.
-
-    Raises:
-        RecordError: There is no such file, or it holds no records that this version can read.
-    """
-    return read_document(path).records
+def read_records(path: str | Path, *, trust: bool = False) -> tuple[Record, ...]:
+    """Read a record, or all records of a bundle; see `read_record`."""
+    return read_document(path, trust=trust).records
 
 
-def read_document(path: str | Path) -> Document:
-    """Read a file with one record or several.
+def read_document(path: str | Path, *, trust: bool = False) -> Document:
+    """Read a file with one record or several; see `read_record`."""
+    found = parse_document(path)
+    check_configs(
+        found.records if found.is_bundle else found.records[0],
+        name_of_input(path),
+        trust=trust,
+        place="$.records" if found.is_bundle else "$",
+    )
+    return found
+
+
+def parse_document(path: str | Path) -> Document:
+    """Parse a file with one record or several, without a check of their settings.
 
     Raises:
         RecordError: There is no such file, or it holds no records that this version can read.
@@ -150,7 +161,7 @@ def _convert(document: dict[str, Any], version: int) -> Document:
                 text.replace("`$", place) if "`$" in text else f"{text} - at {place}`"
             ) from None
     records = msgspec.convert({**document, "schema": SCHEMA}, type=Bundle).records
-    return Document(records=tuple(map(_round_old, records, versions)))
+    return Document(records=tuple(map(_round_old, records, versions)), is_bundle=True)
 
 
 def _migrate(document: dict[str, Any], version: int) -> tuple[Trial, ...] | None:
@@ -180,21 +191,23 @@ def _only_record(path: str | Path, document: Document) -> Record:
     return document.records[0]
 
 
-def read_trials(path: str | Path) -> Trials:
+def read_trials(path: str | Path, *, trust: bool = False) -> Trials:
     """Read all trials of a record, from the file next to it.
 
     The file may have been renamed together with its record.
 
     Args:
         path: Path of the record.
+        trust: As for `read_record`.
 
     Raises:
         RecordError: The record has no trials file, or the file is missing, was changed or cannot be read.
     """
     from ortune.record.trials import Trials, decode_trials
 
-    document = read_document(path)
+    document = read_document(path, trust=trust)
     if document.trials is not None:
+        check_configs(document.trials, str(path), trust=trust, place="$.search.trials")
         return Trials(trials=document.trials)
     named = _only_record(path, document).search.trials
     if named is None:
@@ -205,9 +218,11 @@ def read_trials(path: str | Path) -> Trials:
     for each, data in contents.items():
         if data is not None and hashlib.sha256(data).hexdigest() == named.sha256:
             try:
-                return decode_trials(data)
+                trials = decode_trials(data)
             except ValueError as error:
                 raise RecordError(f"{each} is not a trials file that ortune can read: {error}.") from None
+            check_configs(trials, str(each), trust=trust)
+            return trials
     hint = "The record is valid without it. To have one, search again."
     if all(data is None for data in contents.values()):
         raise RecordError(f"There is no file {paths[0]} with the trials of {path}.", hint)
@@ -284,7 +299,7 @@ def write_record(record: Record, path: Path, trials: bytes | None = None) -> Wri
 def _keep_proven(path: Path) -> Path | None:
     """Copy the record in a file, with its trials, if it proves something. Return the path of the copy."""
     try:
-        if not path.is_file() or not read_record(path).is_proven:
+        if not path.is_file() or not _only_record(path, parse_document(path)).is_proven:
             return None
     except RecordError:
         return None

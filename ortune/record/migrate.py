@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from ortune.compare.comparison import Stage
+from ortune.host.allocators import LIBRARIES
 from ortune.knobs.config import Config
 from ortune.record.schema import SCHEMA
 from ortune.record.trials import Trial, summarize_trials
@@ -100,6 +101,7 @@ def _from_1(document: dict[str, Any]) -> None:
 
 def _from_3(document: dict[str, Any]) -> tuple[Trial, ...]:
     """Rename fields, add the base, and remove the trials and redundant fields."""
+    _name_allocators(document)
     found = msgspec.convert(document, type=_OldDocument)
     trials = tuple(trial.to_new() for trial in found.search.trials)
     evidence, search = _dict(document.get("evidence")), document["search"]
@@ -137,6 +139,23 @@ def _base_of(document: dict[str, Any], evidence: dict[str, Any]) -> Any:
     if isinstance(evidence.get("baseline"), dict):
         return evidence["baseline"].get("config")
     return None if evidence.get("verdict") in ("faster", "within_limits") else document.get("config")
+
+
+def _name_allocators(value: Any) -> None:
+    """Replace the path of an allocator in `LD_PRELOAD` by its name, in all configs of a document."""
+    if isinstance(value, list):
+        for each in value:
+            _name_allocators(each)
+    elif isinstance(value, dict):
+        environment = _dict(value.get("environment"))
+        path = environment.get("LD_PRELOAD")
+        library = path.rpartition("/")[2] if isinstance(path, str) else ""
+        for name, libraries in LIBRARIES.items():
+            if library.startswith(libraries):
+                del environment["LD_PRELOAD"]
+                value["allocator"] = name
+        for each in value.values():
+            _name_allocators(each)
 
 
 def _summaries(evidence: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -71,18 +71,22 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     other_model: bool = False
 
 
-def read_sourced(given: Iterable[str | Path | Record]) -> tuple[Sourced, ...]:
+def read_sourced(given: Iterable[str | Path | Record], *, trust: bool = False) -> tuple[Sourced, ...]:
     """Read all records of some files. A `Record` stands for itself.
 
+    Args:
+        given: Paths and records.
+        trust: Whether records may have settings that need trust; see `ortune.record.files.read_record`.
+
     Raises:
-        RecordError: One of them holds no records.
+        RecordError: One of them holds no records, or has a setting that a record must not have.
     """
     found = []
     for path in given:
         if isinstance(path, Record):
             found.append(Sourced(record=path, source="the record"))
             continue
-        records, name = read_records(path), name_of_input(path)
+        records, name = read_records(path, trust=trust), name_of_input(path)
         for number, record in enumerate(records, 1):
             source = f"{name}[{number}]" if len(records) > 1 else name
             found.append(Sourced(record=record, source=source, path=name))

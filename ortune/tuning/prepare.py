@@ -149,6 +149,6 @@ def make_space_options(
         fix=request.fix,
         only=request.only,
         approximate=request.allow_approximate,
-        allocators=find_allocators(),
+        allocators=tuple(find_allocators()),
         onnxruntime=find_installed_version(),
     )

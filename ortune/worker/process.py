@@ -13,6 +13,7 @@ import msgspec
 import psutil
 
 from ortune.knobs.config import Config
+from ortune.knobs.environment import variables_of
 from ortune.worker import protocol
 from ortune.worker.block import Block, BlockPlan
 from ortune.worker.child_process import APPLY_OFF
@@ -63,8 +64,9 @@ class WorkerProcess:
         self._on_close = on_close
         self._failed: Failure | None = None
         with log_path.open("wb") as log:
+            inherited = {**os.environ, **APPLY_OFF, **environment}
             self._process, self._pipe = protocol.spawn(
-                command, environment={**os.environ, **APPLY_OFF, **environment, **config.environment}, log=log
+                command, environment={**inherited, **variables_of(config, inherited)}, log=log
             )
         self._control = psutil.Process(self._process.pid)
 

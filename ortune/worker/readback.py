@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from ortune.host.allocators import LIBRARIES
 from ortune.knobs.affinity import parse_affinity
 from ortune.knobs.config import Config, alias_of
 from ortune.knobs.ids import INTRA_OP_THREAD_AFFINITIES
 from ortune.worker import cpu
 from ortune.worker.session_info import PoolThread, SessionInfo
-
-LD_PRELOAD = "LD_PRELOAD"
 
 PINNING_S = 1.0
 """Maximum time for the threads of a pool to pin themselves."""
@@ -38,14 +35,14 @@ def read_settings(session: Any, config: Config) -> dict[str, int | bool | str]:
 
 
 def read_preloaded(config: Config) -> tuple[str, ...]:
-    """Return the libraries of the config's LD_PRELOAD that are mapped into this process."""
-    wanted = [Path(path) for path in re.split("[ :]+", config.environment.get(LD_PRELOAD, "")) if path]
+    """Return the libraries of the config's allocator that are mapped into this process."""
+    names = LIBRARIES.get(config.allocator, ())
     try:
-        mapped = Path("/proc/self/maps").read_text()
+        lines = Path("/proc/self/maps").read_text().splitlines() if names else []
     except OSError:
         return ()
-    # The kernel lists the target of a symbolic link.
-    return tuple(str(path) for path in wanted if str(path.resolve()) in mapped)
+    paths = dict.fromkeys(line.split(maxsplit=5)[-1] for line in lines)
+    return tuple(path for path in paths if path.rpartition("/")[2].startswith(names))
 
 
 def read_pool(ids: frozenset[int], config: Config, n_sessions: int) -> tuple[PoolThread, ...]:
@@ -96,8 +93,8 @@ def find_unapplied(config: Config, session_info: SessionInfo, n_sessions: int = 
     if session_info.nodes and not session_info.nodes.get(config.provider):
         others = ", ".join(f"{count} on {name}" for name, count in session_info.nodes.items())
         return f"{config.provider} runs none of the nodes: {others}"
-    if config.environment.get(LD_PRELOAD) and sys.platform == "linux" and not session_info.preloaded:
-        return f"{LD_PRELOAD} is {config.environment[LD_PRELOAD]}, but the library is not loaded"
+    if config.allocator and not session_info.preloaded:
+        return f"the allocator {config.allocator} is not loaded: it is not installed, or the system cannot preload it"
     return find_unpinned(config, session_info.threads, n_sessions)
 
 

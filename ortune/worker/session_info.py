@@ -28,7 +28,7 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         deterministic: Whether two runs of the baseline agreed. If not, only types and shapes of outputs are compared.
         build_s: Time that the provider took to compile the model, in a launch before this one; None if it does not
             compile models.
-        preloaded: Libraries of the config's LD_PRELOAD that are mapped into the process.
+        preloaded: Libraries of the config's allocator that are mapped into the process.
         log: Warnings and errors that ONNX Runtime printed while the session was loaded.
     """
 

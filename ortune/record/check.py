@@ -1,0 +1,79 @@
+"""Checks the configs of a record that was read from a file.
+
+A record is data. Its configs hold only settings that the catalogue knows, with legal values, and none that names a
+file, a library or a command. Everything else is an error, unless the user trusts the file.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from ortune.errors import RecordError, TrustWarning
+from ortune.knobs.config import Config
+from ortune.knobs.legal import Fault, find_faults
+
+MOST_SHOWN = 200
+"""Number of characters of a setting that a message shows."""
+
+
+def check_configs(value: Any, name: str, *, trust: bool, place: str = "$") -> None:
+    """Check all configs in a record, a bundle or trials.
+
+    Args:
+        value: What was read.
+        name: Name of the file, for messages.
+        trust: Whether the user trusts the file. Settings that are legal but unsafe or unknown then cause a
+            `TrustWarning` each instead of an error.
+        place: JSON path of the value.
+
+    Raises:
+        RecordError: A config has a setting that it must not have. The message names it and its JSON path.
+    """
+    seen = set()
+    for path, config in _find_configs(value, place):
+        for fault in find_faults(config):
+            setting = shorten(fault.setting)
+            if fault.is_illegal or not trust:
+                raise _reject(fault, name, setting, f"{path}.{shorten(fault.place)}")
+            if fault.setting not in seen:
+                seen.add(fault.setting)
+                warnings.warn(f"{name} is trusted: it sets {setting} ({fault.why})", TrustWarning, stacklevel=2)
+
+
+def _reject(fault: Fault, name: str, setting: str, path: str) -> RecordError:
+    hint = (
+        "Correct it, or write the file again: ortune search MODEL -o FILE."
+        if fault.is_illegal
+        else "Remove it. If you trust whoever made this file, pass {trust}."
+    )
+    return RecordError(f"{name} must not set {setting}: {fault.why} - at `{path}`.", hint)
+
+
+def shorten(text: str) -> str:
+    """Return a text for a message: of a limited length, with escape sequences for characters that are not printable."""
+    shown = text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in shown)
+
+
+def _find_configs(value: Any, path: str) -> Iterator[tuple[str, Config]]:
+    """Yield all configs in a value with their JSON paths."""
+    if isinstance(value, Config):
+        yield path, value
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            yield from _find_configs(getattr(value, name), f"{path}.{name}")
+    elif isinstance(value, (tuple, list)):
+        yield from _find_all(((f"{path}[{number}]", each) for number, each in enumerate(value)))
+    elif isinstance(value, dict):
+        yield from _find_all(((f"{path}.{name}", each) for name, each in value.items()))
+
+
+def _find_all(values: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Config]]:
+    for path, value in values:
+        # Most values are numbers and texts.
+        if isinstance(value, (msgspec.Struct, tuple, list, dict)):
+            yield from _find_configs(value, path)
