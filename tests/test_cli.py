@@ -23,6 +23,7 @@ from ortune.errors import RecordError
 from ortune.knobs import Config
 from ortune.record.files import encode_record, read_record, read_trials
 from ortune.record.schema import SCHEMA, Record
+from ortune.workload.workload import BackgroundProgram
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.records import ONE_THREAD, make_local_record, make_record, write
 
@@ -355,7 +356,8 @@ def test_apply_can_be_quiet(tmp_path: Path, tuned: Path) -> None:
 def test_a_background_load(tmp_path: Path) -> None:
     done = run_ortune("search", TINY_CNN, "-o", "c.json", "--beside", "sleep 600", *FAST, cwd=tmp_path)
     assert done.returncode in {0, 3}, done.stderr
-    assert read_record(tmp_path / "c.json").workload.background_load == "sleep 600"
+    assert read_record(tmp_path / "c.json").workload.background_load == BackgroundProgram.of("sleep 600")
+    assert "sleep 600" not in (tmp_path / "c.json").read_text()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sh")

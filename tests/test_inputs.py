@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import tempfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
 from ortune.errors import InputsError, spell_as_flag
 from ortune.model import InputInfo, read_model
 from ortune.workload import InputOptions, make_feed
+from ortune.workload.data import load_data
 from ortune.workload.feed import Feed, load_feed
 from ortune.workload.inputs import explain_failure
+from ortune.workload.npz import read_npz
 from tests.conftest import TINY_ENCODER
 from tests.simulation import make_model
 
@@ -235,3 +242,73 @@ def test_a_folder_with_many_samples(tmp_path: Path) -> None:
     np.savez(tmp_path / "files" / "3.npz", attention_mask=np.ones((1, 3), np.int64))
     with pytest.raises(InputsError, match="not all samples have the same inputs"):
         make_feed(model, InputOptions(data=str(tmp_path / "files")))
+
+
+class TestSizes:
+    """Inputs that are too large are rejected before memory is allocated for them."""
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (InputOptions(dims={"batch": (10**7,), "sequence": (10**7,)}), "dim The inputs take"),
+            (InputOptions(dims={"batch": (1, 10**10)}), r"\[10000000000x128\]"),
+            (InputOptions(shapes={"input_ids": (10**7, 10**7)}), r"shape The inputs take 800 TB \(input_ids: "),
+            (InputOptions(cases=({"input_ids": (10**7, 10**7), "attention_mask": (1, 1)},)), "The inputs take"),
+        ],
+    )
+    def test_synthesized_inputs(self, options: InputOptions, message: str) -> None:
+        with pytest.raises(InputsError, match=message):
+            make_feed(read_model(TINY_ENCODER), options)
+
+    def archive(self, path: Path, data: bytes, name: str = "input_ids.npy") -> Path:
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+            file.writestr(name, data)
+        return path
+
+    def header(self, shape: str, dtype: str = "<i8") -> bytes:
+        text = f"{{'descr': {dtype!r}, 'fortran_order': False, 'shape': {shape}, }}".encode()
+        return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+    def test_an_archive_that_declares_more_than_it_has(self, tmp_path: Path) -> None:
+        path = self.archive(tmp_path / "d.npz", self.header(f"({10**7}, {10**7})") + bytes(64))
+        with pytest.raises(InputsError, match="declares 800000000000000 bytes, and has 64"):
+            load_data(path, ())
+
+    def test_an_archive_that_expands(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("ortune.workload.size.read_free_memory_bytes", lambda: 10**7)
+        path = self.archive(tmp_path / "d.npz", self.header("(5000000,)", "|u1") + bytes(5_000_000))
+        assert path.stat().st_size < 50_000
+        with pytest.raises(InputsError, match="its arrays take 5 MB, but only 10 MB of memory is free"):
+            load_data(path, ())
+
+    def test_objects(self, tmp_path: Path) -> None:
+        np.savez(tmp_path / "d.npz", a=np.array([{}], dtype=object))
+        with pytest.raises(InputsError, match="holds Python objects"):
+            load_data(tmp_path / "d.npz", ())
+
+    def test_tensors_with_values_elsewhere(self, tmp_path: Path) -> None:
+        (tmp_path / "set").mkdir()
+        (tmp_path / "secret").write_bytes(bytes(8))
+        tensor = onnx.TensorProto(data_type=onnx.TensorProto.INT64, dims=[1], name="x")
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value="../secret")
+        (tmp_path / "set" / "input_0.pb").write_bytes(tensor.SerializeToString())
+        with pytest.raises(InputsError, match="its values are in another file"):
+            load_data(tmp_path / "set", ())
+
+    @settings(max_examples=300)
+    @given(st.data())
+    def test_broken_archives_are_input_errors(self, data: st.DataObject) -> None:
+        """Whatever byte of an archive is changed: it is read, or there is a message."""
+        stream = io.BytesIO()
+        save = data.draw(st.sampled_from([np.savez, np.savez_compressed]))
+        save(stream, a=np.arange(6).reshape(2, 3), b=np.array(["x", "yz"]))
+        content = bytearray(stream.getvalue())
+        for _ in range(data.draw(st.integers(1, 4))):
+            content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+        cut = data.draw(st.integers(len(content) // 2, len(content)))
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "d.npz")
+            path.write_bytes(bytes(content[:cut]))
+            with contextlib.suppress(InputsError):
+                assert all(array.dtype != object for array in read_npz(path).values())

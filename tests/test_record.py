@@ -38,6 +38,7 @@ from ortune.record.select import Choice
 from ortune.record.trials import Header, Trial, TrialRound, Trials, encode_trials, is_trials_file, summarize_trials
 from ortune.worker import Failure
 from ortune.workload import Load, Tolerance
+from ortune.workload.workload import BackgroundProgram
 from tests.conftest import ROOT
 from tests.records import ONE_THREAD
 
@@ -223,7 +224,8 @@ class TestOlderSchemas:
         path = tmp_path / "c.json"
         path.write_bytes(change(lambda d: d["workload"].update(neighbour="sleep 9"), OLD[2]))
         record = read_record(path)
-        assert record.workload.background_load == "sleep 9"
+        assert record.workload.background_load == BackgroundProgram.of("sleep 9")
+        assert "sleep 9" not in encode_record(record).decode()
         assert record.evidence.winner
         assert record.evidence.winner.utilization == 0.01366
 

@@ -37,6 +37,7 @@ from ortune.workload import (
     Workload,
     make_feed,
 )
+from ortune.workload.workload import BackgroundProgram
 
 MEMORY_SHARE = 0.8
 """Share of the free memory that one worker, or all sides together, may take."""
@@ -111,7 +112,7 @@ class ComparisonSetup(msgspec.Struct, frozen=True, kw_only=True):
             n_samples=len(self.feed.samples),
             inputs=self.feed.describe(),
             tolerance=self.tolerance,
-            background_load=self.beside,
+            background_load=BackgroundProgram.of(self.beside) if self.beside is not None else None,
         )
 
 

@@ -10,9 +10,15 @@ from ortune.apply.verify import Answer, Verification
 from ortune.compare.open import ComparisonSetup
 from ortune.console.bench import show_comparison
 from ortune.console.header import add_subject, show_header
-from ortune.console.warnings import warn_mismatch, warn_no_background_load, warn_other_data
+from ortune.console.warnings import (
+    warn_mismatch,
+    warn_no_background_load,
+    warn_other_background_load,
+    warn_other_data,
+)
 from ortune.console.widgets import format_reason, format_speedup, make_grid, show_note, show_warning
 from ortune.record.schema import Record
+from ortune.workload.workload import BackgroundProgram
 
 HEADLINES: dict[Answer, tuple[str, str]] = {
     "holds": ("The recorded gain holds on this host", "bold green"),
@@ -33,8 +39,11 @@ def show_plan(console: Console, record: Record, setup: ComparisonSetup) -> None:
     warnings = []
     if given and not any(each.origin.startswith("from ") for each in setup.feed.describe().values()):
         warnings.append(warn_other_data(given))
-    if record.workload.background_load and setup.beside is None:
-        warnings.append(warn_no_background_load(record.workload.background_load))
+    program = record.workload.background_load
+    if program and setup.beside is None:
+        warnings.append(warn_no_background_load(program.program))
+    elif program and setup.beside is not None and BackgroundProgram.of(setup.beside) != program:
+        warnings.append(warn_other_background_load(program.program))
     for warning in warnings:
         show_warning(console, warning)
 

@@ -119,9 +119,14 @@ def warn_other_data(origins: Sequence[str]) -> str:
     return f"The record was made with data {', '.join(origins)}. To use the same data, pass {spell_as_flag('inputs')}."
 
 
-def warn_no_background_load(command: str) -> str:
+def warn_no_background_load(program: str) -> str:
     """Warn that a record was made with a background load that does not run now."""
-    return f"The record was made with the background load `{command}`. To run it here, pass {spell_as_flag('beside')}."
+    return f"The record was made with the background load `{program}`. To run it here, pass {spell_as_flag('beside')}."
+
+
+def warn_other_background_load(program: str) -> str:
+    """Warn that the background load is not the command that a record was made with."""
+    return f"The record was made with another background load: another command, which ran `{program}`."
 
 
 def warn_mismatch(what: str, recorded: str, here: str) -> str:

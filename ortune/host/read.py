@@ -49,6 +49,12 @@ def read_host(root: Path = Path("/"), *, memory: bool = True) -> Host:
     return _read_portable()
 
 
+def read_free_memory_bytes() -> int:
+    """Return the memory that is still available, within the limit of the cgroup, in bytes."""
+    limit = linux.read_memory_limit_bytes(Path("/")) if sys.platform == "linux" else None
+    return _free_memory_bytes(limit)
+
+
 def _free_memory_bytes(limit: int | None) -> int:
     import psutil
 

@@ -27,6 +27,9 @@ STANDARD_STREAM = "-"
 
 TRIALS_SUFFIX = ".trials.jsonl.gz"
 
+MOST_BYTES = 64 << 20
+"""Largest size of a file that is read as a record or a bundle. A record has a few kilobytes."""
+
 SEARCH_HINT = "Create one: ortune search MODEL -o FILE."
 
 
@@ -90,7 +93,7 @@ def parse_document(path: str | Path) -> Document:
     """
     name = name_of_input(path)
     try:
-        data = sys.stdin.buffer.read() if str(path) == STANDARD_STREAM else Path(path).read_bytes()
+        data = _read_limited(path)
     except FileNotFoundError:
         raise RecordError(f"There is no file {path}.", SEARCH_HINT) from None
     except OSError as error:
@@ -120,6 +123,25 @@ def parse_document(path: str | Path) -> Document:
     if not found.records:
         raise RecordError(f"{name} is a bundle without records.", "Create one: ortune merge A.json B.json -o FILE.")
     return found
+
+
+def _read_limited(path: str | Path) -> bytes:
+    """Return the content of a record's file.
+
+    Raises:
+        OSError: It cannot be read.
+        RecordError: It is too large for a record or a bundle.
+    """
+    if str(path) == STANDARD_STREAM:
+        data = sys.stdin.buffer.read(MOST_BYTES + 1)
+    else:
+        with Path(path).open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise RecordError(
+            f"{name_of_input(path)} is not an ortune record: it has more than {MOST_BYTES >> 20} MiB.", SEARCH_HINT
+        )
+    return data
 
 
 def name_of_input(path: str | Path) -> str:

@@ -17,6 +17,7 @@ from ortune.knobs.config import Config
 from ortune.record.schema import SCHEMA
 from ortune.record.trials import Trial, summarize_trials
 from ortune.worker import Failure
+from ortune.workload.workload import BackgroundProgram
 
 STAGES: dict[Any, Stage] = {"screen": "screening", "race": "racing", "duel": "confirmation"}
 """Names of the stages before schema 4."""
@@ -120,7 +121,10 @@ def _from_3(document: dict[str, Any]) -> tuple[Trial, ...]:
     for each in (speedup, *_speedups_of_front(evidence)):
         _rename(each, "pairs", "n_pairs")
         _rename(each, "restarts", "n_launches")
-    _rename(_dict(document.get("workload")), "neighbour", "background_load")
+    workload = _dict(document.get("workload"))
+    _rename(workload, "neighbour", "background_load")
+    if isinstance(workload.get("background_load"), str):
+        workload["background_load"] = msgspec.to_builtins(BackgroundProgram.of(workload["background_load"]))
     for time in _dicts(search.get("stages")):
         if isinstance(time.get("stage"), str):
             time["stage"] = STAGES.get(time["stage"], time["stage"])

@@ -6,6 +6,7 @@ session of the confirmation. The record names it by digest. Reports and analyses
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -21,6 +22,9 @@ from ortune.workload import Objective
 
 MAX_RANKED = 3
 """Number of trials that the record itself lists."""
+
+MOST_BYTES = 256 << 20
+"""Largest size of the content that is read."""
 
 GZIP_MAGIC = b"\x1f\x8b"
 
@@ -189,6 +193,11 @@ def _unpack(data: bytes) -> bytes:
     if not data.startswith(GZIP_MAGIC):
         raise ValueError("it is not compressed with gzip")
     try:
-        return gzip.decompress(data)
+        # A small file can expand to any size.
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+            content = file.read(MOST_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"it cannot be decompressed: {error}") from None
+    if len(content) > MOST_BYTES:
+        raise ValueError(f"it expands to more than {MOST_BYTES >> 20} MiB")
+    return content

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from ortune.errors import InputsError
 from ortune.model import Dim, InputInfo
+from ortune.workload.npz import read_npz
+from ortune.workload.size import check_size
 from ortune.workload.synthesis import FLOATS, INTEGERS
 
 if TYPE_CHECKING:
@@ -73,26 +75,7 @@ def _natural(path: Path) -> list[tuple[int, str]]:
 
 def _load_npz(path: Path, inputs: tuple[InputInfo, ...]) -> list[dict[str, Array]]:
     """Read one sample, or many samples stacked along an additional first axis."""
-    import numpy as np
-
-    try:
-        saved = np.load(path, allow_pickle=False)
-        if not isinstance(saved, np.lib.npyio.NpzFile):
-            raise InputsError(
-                f"{path}: holds an array without a name.",
-                "Save it with numpy.savez(path, NAME=array).",
-                option="inputs",
-            )
-        with saved:
-            arrays = {name: saved[name] for name in saved.files}
-    except (OSError, ValueError, EOFError) as error:
-        # NumPy treats unknown files as pickles, and its message suggests loading them unsafely.
-        reason = "" if "pickle" in str(error) else f": {error}"
-        raise InputsError(
-            f"{path}: cannot be read as an .npz file{reason}",
-            "Write it with numpy.savez(path, NAME=array); strings as arrays of type str, not object.",
-            option="inputs",
-        ) from None
+    arrays = read_npz(path)
     ranks = {info.name: len(info.shape) for info in inputs if info.shape is not None}
     counts = {name: len(array) for name, array in arrays.items() if array.ndim == ranks.get(name, array.ndim) + 1}
     if not counts:
@@ -113,16 +96,20 @@ def _load_npz(path: Path, inputs: tuple[InputInfo, ...]) -> list[dict[str, Array
 
 def _load_folder(path: Path, inputs: tuple[InputInfo, ...]) -> dict[str, Array]:
     """Read the `input_*.pb` files of a folder in the layout of ONNX's own test data."""
-    from google.protobuf.message import DecodeError
     from onnx import TensorProto, numpy_helper
 
     arrays: dict[str, Array] = {}
     for position, file in enumerate(sorted(path.glob("input_*.pb"), key=_natural)):
         tensor = TensorProto()
         try:
+            check_size(file.stat().st_size, f"{file}: the tensor takes", option="inputs")
             tensor.ParseFromString(file.read_bytes())
+            if tensor.data_location == TensorProto.EXTERNAL or tensor.external_data:
+                raise ValueError("its values are in another file")
             array = numpy_helper.to_array(tensor)
-        except (DecodeError, ValueError, TypeError, OSError) as error:
+        except InputsError:
+            raise
+        except Exception as error:  # noqa: BLE001  (onnx raises many kinds for malformed tensors)
             raise InputsError(f"{file}: is not a tensor ({error}).", option="inputs") from None
         if not tensor.name and position >= len(inputs):
             raise InputsError(f"{file}: the model has only {len(inputs)} inputs.", option="inputs")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -13,7 +14,8 @@ from ortune.errors import InputsError
 from ortune.model import InputInfo, ModelInfo
 from ortune.workload.data import fit_array, fits_shape, format_shape, load_data, name_inputs
 from ortune.workload.feed import Feed, InputOptions, Sample, Tensor
-from ortune.workload.synthesis import PLACEHOLDERS, synthesize
+from ortune.workload.size import check_size
+from ortune.workload.synthesis import ITEM_BYTES, PLACEHOLDERS, resolve_shape, synthesize
 
 
 def make_feed(model: ModelInfo, options: InputOptions) -> Feed:
@@ -36,10 +38,15 @@ def make_feed(model: ModelInfo, options: InputOptions) -> Feed:
     given = load_data(Path(options.data), model.inputs) if options.data else [{}]
     samples: list[Sample] = []
     if options.cases and not options.data:
-        for shapes in options.cases:
-            own = msgspec.structs.replace(options, shapes=shapes)
+        replaced = [msgspec.structs.replace(options, shapes=shapes) for shapes in options.cases]
+        _check_sizes(model, [({}, own) for own in replaced])
+        for own in replaced:
             samples.append({info.name: synthesize(info, {}, own) for info in model.inputs})
         return Feed(samples=tuple(samples), cases=tuple(range(len(samples))))
+    missing = msgspec.structs.replace(
+        model, inputs=tuple(info for info in model.inputs if any(info.name not in arrays for arrays in given))
+    )
+    _check_sizes(missing, [(case, options) for case in cases], len(given))
     for case in cases:
         for arrays in given:
             sample = {}
@@ -51,6 +58,30 @@ def make_feed(model: ModelInfo, options: InputOptions) -> Feed:
                     sample[info.name] = synthesize(info, case, options)
             samples.append(sample)
     return Feed(samples=tuple(samples), cases=tuple(range(len(cases))) if len(cases) > 1 else (0,) * len(samples))
+
+
+def _check_sizes(model: ModelInfo, cases: Sequence[tuple[Mapping[str, int], InputOptions]], n_samples: int = 1) -> None:
+    """Check that the synthesized data will fit into memory.
+
+    Args:
+        model: The model, with the inputs that are synthesized.
+        cases: For each case, sizes by symbolic dimension, and options.
+        n_samples: Number of samples in each case.
+
+    Raises:
+        InputsError: It will not.
+    """
+    total_bytes, largest, what = 0, -1, ""
+    for dims, options in cases:
+        for info in model.inputs:
+            if info.dtype not in ITEM_BYTES or (info.shape is None and info.name not in options.shapes):
+                continue  # an error, which `synthesize` explains
+            shape, _ = resolve_shape(info, dims, options.shapes)
+            n_bytes = math.prod(shape) * ITEM_BYTES[info.dtype]
+            total_bytes += n_bytes * n_samples
+            if n_bytes > largest:
+                largest, what = n_bytes, f"{info.name}: {info.dtype}[{format_shape(shape)}]"
+    check_size(total_bytes, "The inputs take", option="dim" if options.dims else "shape", detail=what)
 
 
 def _check_options(by_name: Mapping[str, InputInfo], options: InputOptions) -> None:

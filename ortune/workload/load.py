@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any, Literal, get_args
 
@@ -18,6 +17,10 @@ clients (a closed loop); "server" is requests that arrive whether or not earlier
 Arrivals = Literal["poisson", "periodic"]
 
 LOWEST_RATE_PER_S = 0.2
+HIGHEST_RATE_PER_S = 1e6
+
+MOST_CLIENTS = 1024
+MOST_SESSIONS = 64
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,12 +42,17 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     def __post_init__(self) -> None:
         """Reject values that describe no load."""
-        if self.clients < 1 or self.sessions < 1:
-            raise ValueError(f"{self.clients} clients and {self.sessions} sessions: both must be at least 1")
+        if not 1 <= self.clients <= MOST_CLIENTS or not 1 <= self.sessions <= MOST_SESSIONS:
+            raise ValueError(
+                f"{self.clients} clients and {self.sessions} sessions: there must be 1 to {MOST_CLIENTS} clients and 1 "
+                f"to {MOST_SESSIONS} sessions"
+            )
         if (self.scenario == "server") != (self.rate_per_s is not None):
             raise ValueError(f"the scenario {self.scenario} does not go with a rate of {self.rate_per_s}")
-        if self.rate_per_s is not None and not 0 < self.rate_per_s < math.inf:
-            raise ValueError(f"{self.rate_per_s} requests per second: must be positive")
+        if self.rate_per_s is not None and not 0 < self.rate_per_s <= HIGHEST_RATE_PER_S:
+            raise ValueError(
+                f"{self.rate_per_s} requests per second: must be above 0 and at most {HIGHEST_RATE_PER_S:g}"
+            )
 
     @property
     def default_objective(self) -> Objective:
@@ -122,7 +130,7 @@ def parse_rate(value: Any) -> float:
     """
     found = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(?:/\s*(s|sec|min|m|h))?\s*", str(value))
     per_s = float(found[1]) / {"min": 60, "m": 60, "h": 3600}.get(found[2] or "", 1) if found else 0.0
-    if not 0 < per_s <= 1e6:
+    if not 0 < per_s <= HIGHEST_RATE_PER_S:
         raise UsageError(f"{value}: is not a rate of requests.", "Write 50/s or 30/min.")
     if per_s < LOWEST_RATE_PER_S:
         raise UsageError(

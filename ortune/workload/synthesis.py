@@ -36,6 +36,9 @@ CHANNEL_NAME = re.compile(r".*channel.*|^c$", re.IGNORECASE)
 FLOATS = frozenset({"float16", "float32", "float64"})
 INTEGERS = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"})
 
+ITEM_BYTES = {**dict.fromkeys(FLOATS | INTEGERS, 8), "bool": 1, "string": 64}
+"""Memory for one value while it is synthesized: NumPy makes 64-bit random numbers first."""
+
 STATE_NAME = re.compile(r"state|hidden|cell|cache|past|^[hc]_?\d*$")
 
 SAMPLE_RATE = 16000

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
+import shlex
+
 import msgspec
 
 from ortune.workload.goal import Limit
@@ -52,6 +56,28 @@ class InputData(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return self.dtype + " ".join(f"[{','.join(map(str, shape))}]" for shape in self.shapes)
 
 
+class BackgroundProgram(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The command of a background load, without its arguments: they may contain passwords.
+
+    Attributes:
+        program: File name of the program.
+        sha256: SHA-256 of the whole command, as hexadecimal digits.
+    """
+
+    program: str
+    sha256: str
+
+    @classmethod
+    def of(cls, command: str) -> BackgroundProgram:
+        """Return the program of a command, which is quoted as in a shell."""
+        try:
+            words = shlex.split(command)
+        except ValueError:
+            words = []
+        name = re.split(r"[/\\]", words[0])[-1] if words else ""
+        return cls(program=name, sha256=hashlib.sha256(command.encode(errors="surrogatepass")).hexdigest())
+
+
 class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is measured.
 
@@ -62,7 +88,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         n_samples: Number of samples of input data, which are used in turn.
         inputs: Data of each input.
         tolerance: How far a candidate's outputs may differ from the default's.
-        background_load: Command that ran during measurements, or None.
+        background_load: Program that ran during measurements, or None.
     """
 
     load: Load = Load()
@@ -71,4 +97,4 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     n_samples: int = 1
     inputs: dict[str, InputData]
     tolerance: Tolerance = Tolerance()
-    background_load: str | None = None
+    background_load: BackgroundProgram | None = None

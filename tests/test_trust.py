@@ -1,0 +1,283 @@
+"""Records are data: what they must not set is an error that names the field, in every command that reads them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import ortune
+from ortune.errors import RecordError, TrustWarning, UsageError
+from ortune.gates.file import read_gates
+from ortune.knobs.catalogue import KNOBS
+from ortune.knobs.config import Config
+from ortune.knobs.legal import encode_legal, find_faults, read_legal
+from ortune.record.files import read_record, read_trials, write_record
+from ortune.record.schema import SCHEMA, RankedTrial
+from ortune.record.trials import Header, Trial, Trials, encode_trials
+from tests.conftest import TINY_CNN, run_ortune
+from tests.records import ONE_THREAD, make_local_record, write
+
+PATHS: dict[str, tuple[dict[str, Any], str]] = {
+    "preload": ({"environment": {"LD_PRELOAD": "/tmp/evil.so"}}, "$.config.environment.LD_PRELOAD"),
+    "variable": ({"environment": {"PYTHONSTARTUP": "/tmp/evil.py"}}, "$.config.environment.PYTHONSTARTUP"),
+    "output": (
+        {"session_options": {"optimized_model_filepath": "victim.txt"}},
+        "$.config.session_options.optimized_model_filepath",
+    ),
+    "profile": ({"session_options": {"enable_profiling": True}}, "$.config.session_options.enable_profiling"),
+    "weights": (
+        {"session_config": {"session.model_external_initializers_file_folder_path": "/etc"}},
+        "$.config.session_config.session.model_external_initializers_file_folder_path",
+    ),
+    "plugin": (
+        {"providers": [["TensorrtExecutionProvider", {"trt_extra_plugin_lib_paths": "/tmp/evil.so"}]]},
+        "$.config.providers[0][1].trt_extra_plugin_lib_paths",
+    ),
+    "unknown option": (
+        {"providers": [["DnnlExecutionProvider", {"library": "/tmp/evil.so"}]]},
+        "$.config.providers[0][1].library",
+    ),
+    "pointer": (
+        {"providers": [["CUDAExecutionProvider", {"user_compute_stream": "4096"}]]},
+        "$.config.providers[0][1].user_compute_stream",
+    ),
+    "unknown": ({"session_config": {"session.unheard_of": "1"}}, "$.config.session_config.session.unheard_of"),
+    "each session": (
+        {"per_session": [{}, {"ep.context_file_path": "x"}]},
+        "$.config.per_session[1].ep.context_file_path",
+    ),
+    "lost calls": ({"run_options": {"terminate": True}}, "$.config.run_options.terminate"),
+}
+"""Settings that a record must not have unless its reader trusts it, and their JSON paths."""
+
+ILLEGAL: dict[str, tuple[dict[str, Any], str]] = {
+    "enum": ({"session_options": {"execution_mode": "ORT_PARALLEL\nimport os"}}, "session_options.execution_mode"),
+    "type": ({"session_options": {"intra_op_num_threads": True}}, "session_options.intra_op_num_threads"),
+    "range": ({"session_options": {"intra_op_num_threads": 10**6}}, "session_options.intra_op_num_threads"),
+    "boolean": ({"session_config": {"session.intra_op.allow_spinning": "yes"}}, "session.intra_op.allow_spinning"),
+    "text": ({"session_options": {"logid": "\x1b]0;owned\x07"}}, "session_options.logid"),
+    "long text": ({"session_options": {"logid": "x" * 20_000}}, "session_options.logid"),
+    "pool": ({"global_thread_pool": {"intra_op_num_threads": -1, "inter_op_num_threads": 1}}, "global_thread_pool"),
+    "provider": ({"providers": [["./evil.so", {}]]}, "providers[0][0]"),
+}
+"""Settings that no reader can let through, and a part of their JSON paths."""
+
+
+def hostile(config: dict[str, Any], folder: Path) -> Path:
+    path = write(make_local_record(TINY_CNN, ONE_THREAD), folder / "evil.json")
+    document = json.loads(path.read_text())
+    document["config"] = config
+    path.write_text(json.dumps(document))
+    return path
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_what_needs_trust(name: str, tmp_path: Path) -> None:
+    config, place = PATHS[name]
+    path = hostile(config, tmp_path)
+    with pytest.raises(RecordError) as caught:
+        read_record(path)
+    assert f"`{place}`" in caught.value.message
+    assert "{trust}" in caught.value.hint
+    with pytest.warns(TrustWarning, match="evil.json is trusted: it sets "):
+        assert read_record(path, trust=True).config == msgspec.convert(config, Config)
+
+
+@pytest.mark.parametrize("name", ILLEGAL)
+def test_what_is_not_legal(name: str, tmp_path: Path) -> None:
+    config, place = ILLEGAL[name]
+    path = hostile(config, tmp_path)
+    for trust in (False, True):
+        with pytest.raises(RecordError) as caught:
+            read_record(path, trust=trust)
+        assert place in caught.value.message
+        assert caught.value.message.isprintable()
+        assert len(caught.value.message) < 1000
+
+
+def test_all_configs_are_checked(tmp_path: Path) -> None:
+    evil = Config(environment={"LD_PRELOAD": "/tmp/evil.so"})
+    record = make_local_record(TINY_CNN, ONE_THREAD)
+    assert record.evidence.winner
+    ranked = RankedTrial(config=evil, stage="racing", speedups=(1.0,))
+    for place, changed in {
+        "$.base": msgspec.structs.replace(record, base=evil),
+        "$.evidence.winner.config": msgspec.structs.replace(
+            record,
+            evidence=msgspec.structs.replace(
+                record.evidence, winner=msgspec.structs.replace(record.evidence.winner, config=evil)
+            ),
+        ),
+        "$.search.best[0].config": msgspec.structs.replace(
+            record, search=msgspec.structs.replace(record.search, best=(ranked,))
+        ),
+    }.items():
+        with pytest.raises(RecordError) as caught:
+            read_record(write(changed, tmp_path / "r.json"))
+        assert f"`{place}.environment.LD_PRELOAD`" in caught.value.message
+
+
+def test_trials_are_checked(tmp_path: Path) -> None:
+    trial = Trial(number=1, config=Config(environment={"LD_PRELOAD": "/tmp/evil.so"}), stage="screening")
+    record = make_local_record(TINY_CNN, ONE_THREAD)
+    header = Header(schema=SCHEMA, model="", started="", objectives=("p50",), figures=("p50",))
+    write_record(record, tmp_path / "r.json", encode_trials(Trials(header=header, trials=(trial,))))
+    with pytest.raises(RecordError, match=r"LD_PRELOAD.*\$\.trials\[0\]\.config\.environment\.LD_PRELOAD"):
+        read_trials(tmp_path / "r.json")
+
+
+def test_sizes_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = make_local_record(TINY_CNN, ONE_THREAD)
+    write_record(record, tmp_path / "r.json", gzip.compress(b" " * 10**6))
+    monkeypatch.setattr("ortune.record.trials.MOST_BYTES", 10**5)
+    with pytest.raises(RecordError, match="it expands to more than"):
+        read_trials(tmp_path / "r.json")
+    monkeypatch.setattr("ortune.record.files.MOST_BYTES", 1000)
+    with pytest.raises(RecordError, match="is not an ortune record: it has more than"):
+        read_record(tmp_path / "r.json")
+
+
+def test_a_proven_record_that_needs_trust_is_not_overwritten(tmp_path: Path) -> None:
+    path = hostile({"session_options": {"logid": "x"}, "environment": {"A": "1"}}, tmp_path)
+    evidence = msgspec.structs.replace(make_local_record(TINY_CNN, ONE_THREAD).evidence, verdict="inconclusive")
+    unproven = msgspec.structs.replace(make_local_record(TINY_CNN, Config()), evidence=evidence)
+    before = path.read_bytes()
+    assert write_record(unproven, path).kept == tmp_path / "evil.before.json"
+    assert (tmp_path / "evil.before.json").read_bytes() == before
+
+
+COMMANDS = {
+    "apply": ("apply", "RECORD"),
+    "apply with a model": ("apply", "RECORD", str(TINY_CNN)),
+    "verify": ("apply", "RECORD", str(TINY_CNN), "--verify"),
+    "export": ("apply", "RECORD", "--to", "python"),
+    "offline": ("apply", "RECORD", str(TINY_CNN), "--to", "ort", "-o", "out.onnx"),
+    "program": ("apply", "RECORD", "--", "touch", "started"),
+    "bench": ("bench", str(TINY_CNN), "RECORD"),
+    "gate": ("gate", str(TINY_CNN), f"{TINY_CNN}@RECORD"),
+    "profile": ("profile", str(TINY_CNN), "RECORD"),
+    "merge": ("merge", "RECORD", "-o", "out.json"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_refuses_it(name: str, tmp_path: Path) -> None:
+    """No file is written, no program is started."""
+    path = hostile({"environment": {"LD_PRELOAD": str(tmp_path / "evil.so")}}, tmp_path)
+    done = run_ortune(*(each.replace("RECORD", str(path)) for each in COMMANDS[name]), cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "$.config.environment.LD_PRELOAD" in " ".join(done.stderr.split())
+    assert "--trust" in done.stderr
+    assert [each.name for each in tmp_path.iterdir()] == ["evil.json"]
+
+
+@pytest.mark.slow
+def test_a_library_runs_only_with_trust(tmp_path: Path) -> None:
+    """The constructor of a preloaded library, which ran before any check."""
+    source, library, proof = tmp_path / "evil.c", tmp_path / "evil.so", tmp_path / "proof"
+    source.write_text(
+        "#include <stdio.h>\n__attribute__((constructor)) static void run(void)\n"
+        f'{{ FILE *file = fopen("{proof}", "w"); if (file) fclose(file); }}\n'
+    )
+    compiled = subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source)], check=False)
+    if compiled.returncode:
+        pytest.skip("there is no C compiler")
+    path = hostile({"environment": {"LD_PRELOAD": str(library)}}, tmp_path)
+    done = run_ortune("apply", path, "--", "true", cwd=tmp_path)
+    assert (done.returncode, proof.exists()) == (2, False)
+    done = run_ortune("apply", path, "--trust", "--", "true", cwd=tmp_path)
+    assert (done.returncode, proof.exists()) == (0, True)
+    assert f"trusted: it sets LD_PRELOAD={library}" in done.stderr
+
+
+def test_python_functions_refuse_it(tmp_path: Path) -> None:
+    path = hostile({"session_options": {"optimized_model_filepath": str(tmp_path / "out.onnx")}}, tmp_path)
+    for call in (
+        lambda: ortune.create_session(TINY_CNN, path),
+        lambda: ortune.session_options(path),
+        lambda: ortune.run_options(path),
+        lambda: ortune.install(path),
+        lambda: ortune.verify(path, TINY_CNN),
+        lambda: ortune.bench(TINY_CNN, path),
+        lambda: ortune.gate(TINY_CNN, f"{TINY_CNN}@{path}"),
+    ):
+        with pytest.raises(RecordError, match="optimized_model_filepath"):
+            call()
+    assert not (tmp_path / "out.onnx").exists()
+    with pytest.warns(TrustWarning, match="optimized_model_filepath"):
+        ortune.create_session(TINY_CNN, path, trust=True)
+    assert (tmp_path / "out.onnx").exists()
+
+
+@pytest.mark.parametrize("key", ["beside", "base-python", "head-python"])
+def test_programs_in_a_gate_file_need_trust(key: str, tmp_path: Path) -> None:
+    path = tmp_path / "ortune.toml"
+    path.write_text(f'[gate.a]\nbase = "m.onnx"\nhead = "m.onnx"\n{key} = "/tmp/evil"\n')
+    with pytest.raises(UsageError, match=f"line 4: {key} /tmp/evil: this names a program to run") as caught:
+        read_gates(str(path))
+    assert "--trust" in caught.value.hint
+    name = key.replace("-", "_")
+    (gate,) = read_gates(str(path), trust=True)
+    assert (getattr(gate, name), gate.trust) == ("/tmp/evil", True)
+    (gate,) = read_gates(str(path), given={name: sys.executable})
+    assert (getattr(gate, name), gate.trust) == (sys.executable, False)
+
+
+def test_the_command_line_of_a_background_load_is_not_recorded() -> None:
+    from ortune.workload.workload import BackgroundProgram
+
+    program = BackgroundProgram.of("/usr/bin/psql --password 'secret word' -c 1")
+    assert program.program == "psql"
+    assert "secret" not in msgspec.json.encode(program).decode()
+    assert program != BackgroundProgram.of("/usr/bin/psql --password other -c 1")
+    assert BackgroundProgram.of("'unclosed").program == ""
+
+
+def test_the_data_of_the_check_is_that_of_the_catalogue() -> None:
+    assert encode_legal(KNOBS) == (Path(ortune.__file__).parent / "knobs/data/legal.json").read_bytes()
+    for knob in KNOBS.values():
+        known = read_legal().get((knob.where, knob.provider, knob.name))
+        if known is None:
+            assert knob.where in {"config", "dynamic_options"}
+            continue
+        assert (known.kind, known.values, known.low, known.high) == (knob.kind, knob.values, knob.low, knob.high)
+        assert (known.pattern, known.unsafe, known.is_attribute) == (knob.pattern, knob.unsafe, knob.is_attribute)
+
+
+def test_knobs_that_name_files_need_trust() -> None:
+    """By their names and descriptions: a new knob must say whether it does."""
+    words = ("file", "path", "folder", "dump", "librar", "lib_")
+    harmless = {
+        "only_execute_path_to_fetches",
+        "session.disable_prepacking",
+        "session.load_model_format",
+        "session.save_model_format",
+        "session.use_memory_mapped_ort_model",
+        "session.graph_optimization_level",
+        "ep.context_embed_mode",
+        "tensorrt.trt_load_user_initializer",
+        "tensorrt.trt_int8_use_native_calibration_table",
+        "tensorrt.trt_tactic_sources",
+    }
+    named = {
+        knob.id
+        for knob in KNOBS.values()
+        if (knob.where, knob.provider, knob.name) in read_legal()
+        and any(word in f"{knob.name} {knob.summary}".lower() for word in words)
+        and not knob.unsafe
+    }
+    named = {name for name in named if "profile" not in name.lower() or "file" in name.lower().replace("profile", "")}
+    assert named - harmless == set()
+
+
+def test_what_a_search_may_choose_needs_no_trust() -> None:
+    assert not [knob.id for knob in KNOBS.values() if knob.tuned and knob.unsafe]
+    assert not list(find_faults(ONE_THREAD))
