@@ -98,6 +98,8 @@ def _facts(knob: Knob) -> list[tuple[str, str]]:
     rows.append(("outputs", "may change beyond rounding" if knob.numerics else "equal, up to rounding"))
     tuned = _spell(knob.tuned) or ("never" if knob.not_tunable else "only with --tune")
     rows.append(("tuned", f"{tuned}: {_spell(knob.not_tunable)}" if knob.not_tunable else tuned))
+    if knob.unsafe:
+        rows.append(("in records", f"only with --trust: {knob.unsafe}"))
     if knob.note:
         rows.append(("note", _spell(knob.note)))
     return rows
