@@ -20,7 +20,9 @@ from ortune.knobs.config import Allocator
 from ortune.model import read_model
 from ortune.worker import BlockPlan, Failure
 from ortune.worker.calls import make_call, to_arrays
+from ortune.worker.candidate_session import CandidateSession
 from ortune.worker.executor import ProcessExecutor, launch_reference
+from ortune.worker.protocol import LoadRequest
 from ortune.worker.session import count_nodes, make_session
 from ortune.workload import InputOptions, Tolerance, make_feed, make_load
 from tests.conftest import TINY_CNN
@@ -199,3 +201,31 @@ def test_exported_python_code_runs(config: Config, tmp_path: Path) -> None:
     after = "" if config.io_binding else "\noutputs = session.run(None, inputs)\n"
     done = subprocess.run([sys.executable, "-c", lines + code + after], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_session_creations_are_timed_with_the_entries_of_each_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = Config(per_session=({"session.intra_op.allow_spinning": "0"}, {"session.intra_op.allow_spinning": "1"}))
+    created: list[Config] = []
+
+    def create(path: str, config: Config) -> tuple[None, int]:
+        created.append(config)
+        return None, 1
+
+    monkeypatch.setattr("ortune.worker.session.time_session_creation", create)
+    request = LoadRequest(
+        model_path=str(TINY_CNN),
+        config=config,
+        feed_path="",
+        reference_path="",
+        is_reference=False,
+        n_sessions=2,
+        tolerance=Tolerance(),
+        quanta={},
+        compare_values=True,
+        memory_limit_bytes=None,
+        usable=(0,),
+        background_load=None,
+    )
+    session = CandidateSession(request)
+    assert session.time_creations(0) == [1, 1]
+    assert created == [config.of_session(0), config.of_session(1)]

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from ortune.console.widgets import format_count, format_default
 from ortune.errors import spell_as_flag, spell_options
+from ortune.knobs.ids import ALLOCATOR
 from ortune.knobs.knob import PLACES, Knob, Value
 
 ID_WIDTH, DEFAULT_WIDTH = 44, 16
@@ -19,6 +20,7 @@ INDENT = 4
 
 OWN_PROGRAMS = {
     "providers": 'onnxruntime.InferenceSession(model, options, providers=["CUDAExecutionProvider"])',
+    "allocator": "LD_PRELOAD=libmimalloc.so.2 python program.py",
     "io_binding": "session.run_with_iobinding(binding)",
     "global_thread_pool": "onnxruntime.set_global_thread_pool_sizes(4, 1); options.use_per_session_threads = False",
 }
@@ -107,7 +109,7 @@ def _facts(knob: Knob) -> list[tuple[str, str]]:
 
 def _uses(knob: Knob) -> list[tuple[str, str]]:
     examples = _examples(knob)
-    where = "in a shell" if knob.where == "environment" else "in Python"
+    where = "in a shell" if knob.where == "environment" or knob.id == ALLOCATOR else "in Python"
     rows = [(where, _write_program(knob, examples[0]))]
     if not knob.not_tunable:
         rows.append(("to tune it", f"--tune {knob.id}={','.join(map(str, examples))}"))

@@ -209,7 +209,8 @@ class CandidateSession:
         durations: list[int] = []
         begin = time.perf_counter_ns()
         while len(durations) < 2 or time.perf_counter_ns() - begin < duration_ns:
-            durations.append(time_session_creation(self.request.model_path, self.request.config)[1])
+            config = self.request.config.of_session(len(durations))
+            durations.append(time_session_creation(self.request.model_path, config)[1])
         return durations
 
 
