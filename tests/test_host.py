@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from ortune.console.host import draw_machine, show_host
-from ortune.host import HostClass, read_host
+from ortune.host import HostClass, linux, read_host
 from ortune.host.conditions import read_conditions
 from ortune.host.default_pool import find_default_pool
 from ortune.host.linux import parse_cpu_list, parse_cpu_mask
@@ -274,3 +274,46 @@ def test_host_classes() -> None:
     assert small.id != large.id
     assert small.differences(large)["n_cores"] == (2, 4)
     assert small.differences(small) == {}
+
+
+class TestMemoryLimit:
+    """Of the cgroup, in both versions of the hierarchy."""
+
+    def write(self, root: Path, files: dict[str, str]) -> Path:
+        for name, text in files.items():
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return root
+
+    def v2(self, root: Path, **files: str) -> Path:
+        mount = "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+        own = {f"sys/fs/cgroup/pod/{name.replace('_', '.')}": text for name, text in files.items()}
+        return self.write(root, {"proc/self/cgroup": "0::/pod\n", "proc/self/mountinfo": mount, **own})
+
+    def test_none(self, tmp_path: Path) -> None:
+        assert linux.read_memory_limit_bytes(self.v2(tmp_path, memory_max="max\n", memory_current="5\n")) is None
+
+    def test_the_inactive_page_cache_is_free(self, tmp_path: Path) -> None:
+        root = self.v2(
+            tmp_path,
+            memory_max=f"{12 * 10**9}\n",
+            memory_current=f"{9 * 10**9}\n",
+            memory_stat=f"anon {10**9}\nfile {8 * 10**9}\ninactive_file {7 * 10**9}\nactive_file {10**9}\n",
+        )
+        assert linux.read_memory_limit_bytes(root) == 10 * 10**9
+
+    def test_version_1(self, tmp_path: Path) -> None:
+        mount = "31 23 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+        folder = "sys/fs/cgroup/memory/pod"
+        root = self.write(
+            tmp_path,
+            {
+                "proc/self/cgroup": "4:memory:/pod\n",
+                "proc/self/mountinfo": mount,
+                f"{folder}/memory.limit_in_bytes": "1000\n",
+                f"{folder}/memory.usage_in_bytes": "800\n",
+                f"{folder}/memory.stat": "inactive_file 1\ntotal_inactive_file 500\n",
+            },
+        )
+        assert linux.read_memory_limit_bytes(root) == 700
