@@ -50,7 +50,7 @@ def options_of(command: str) -> set[str]:
 def test_the_marked_commands_name_existing_files() -> None:
     words = block("try").split()
     assert (ROOT / words[words.index("search") + 1]).is_file()
-    assert "pip install -q ." in block("try")
+    assert "pip install -q '.[cpu]'" in block("try")
     assert block("tests").endswith("python -m pytest")
 
 
