@@ -2,13 +2,16 @@
 
 import nox
 
-nox.options.sessions = ["lint", "types", "tests"]
+nox.options.sessions = ["lint", "types", "security", "tests"]
 nox.options.default_venv_backend = "venv"
+
+LOCKED = {"none": (), "cpu": ("--extra=cpu",), "gpu": ("--extra=gpu",), "openvino": ("--extra=openvino",)}
+"""The files of requirements/, each with the options that choose its onnxruntime."""
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    session.install("-e", ".[test]")
+    session.install("-e", ".[cpu,test]")
     session.run("python", "-m", "pytest", *session.posargs)
 
 
@@ -27,46 +30,68 @@ def types(session: nox.Session) -> None:
 
 
 @nox.session
+def security(session: nox.Session) -> None:
+    """Check the code with bandit, the files for CI with zizmor, and the locked dependencies with pip-audit."""
+    session.install("bandit>=1.8", "pip-audit>=2.9", "zizmor>=1.20")
+    session.run("bandit", "--quiet", "--recursive", "--configfile", "pyproject.toml", "ortune")
+    session.run("zizmor", "--offline", "--no-progress", "action.yml", "docs/ci/github.yml")
+    session.run("python", ".ci/audit.py", *(f"requirements/{name}.txt" for name in LOCKED))
+
+
+@nox.session
+def lock(session: nox.Session) -> None:
+    """Write requirements/: versions and hashes of all dependencies. With `-- --upgrade`, take the newest versions."""
+    session.install("uv")
+    options = ("--group=build", "--universal", "--python-version=3.11", "--generate-hashes", "--no-annotate", "--quiet")
+    for name, extra in LOCKED.items():
+        session.run(
+            *("uv", "pip", "compile", "pyproject.toml", *extra, *options, *session.posargs),
+            f"--output-file=requirements/{name}.txt",
+            env={"UV_CUSTOM_COMPILE_COMMAND": "nox -s lock"},
+        )
+
+
+@nox.session
 def minimums(session: nox.Session) -> None:
     """Run the tests with the oldest dependencies that pyproject.toml allows."""
     session.install("uv")
-    session.run("uv", "pip", "install", "--resolution", "lowest-direct", "-e", ".[test]")
+    session.run("uv", "pip", "install", "--resolution", "lowest-direct", "-e", ".[cpu,test]")
     session.run("python", "-m", "pytest", *session.posargs)
 
 
 @nox.session
 def zoo(session: nox.Session) -> None:
     """Run the tests that need the real models of models/manifest.toml."""
-    session.install("-e", ".[test]", "scikit-learn", "skl2onnx")
+    session.install("-e", ".[cpu,test]", "scikit-learn", "skl2onnx")
     session.run("python", "-m", "models.build")
     session.run("python", "-m", "pytest", "-m", "zoo", *session.posargs)
-
-
-def install_with(session: nox.Session, onnxruntime: str) -> None:
-    """Install ortune with another package of onnxruntime. Two of them in one environment overwrite each other."""
-    session.install("-e", ".[test]")
-    session.run("python", "-m", "pip", "uninstall", "--yes", "onnxruntime")
-    session.install(onnxruntime)
 
 
 @nox.session
 def openvino(session: nox.Session) -> None:
     """Search across the CPU and OpenVINO, which runs on CPUs too."""
-    install_with(session, "onnxruntime-openvino")
+    session.install("-e", ".[openvino,test]")
     session.run("python", "-m", "pytest", "tests/test_providers.py", *session.posargs)
 
 
 @nox.session
 def gpu(session: nox.Session) -> None:
     """Test GPU providers: on a GPU with --cuda, else that ortune detects that the GPU wheel does not work."""
-    install_with(session, "onnxruntime-gpu[cuda,cudnn]" if "--cuda" in session.posargs else "onnxruntime-gpu")
+    session.install("-e", ".[gpu,test]", *(["onnxruntime-gpu[cuda,cudnn]"] if "--cuda" in session.posargs else []))
     session.run("python", "-m", "pytest", "tests/test_providers.py")
+
+
+@nox.session
+def install(session: nox.Session) -> None:
+    """Install ortune with each onnxruntime and without any, and run the action. Downloads 0.5 GB from PyPI."""
+    session.install("-e", ".[cpu,test]")
+    session.run("python", "-m", "pytest", "-m", "install", "tests/test_install.py", *session.posargs)
 
 
 @nox.session
 def consumers(session: nox.Session) -> None:
     """Read exports with the programs that they are for, and run third-party programs with records."""
-    session.install("-e", ".[test]", "-r", "tests/consumers/requirements.txt")
+    session.install("-e", ".[cpu,test]", "-r", "tests/consumers/requirements.txt")
     session.install("--no-deps", "-r", "tests/consumers/requirements-no-deps.txt")
     folder = session.create_tmp()
     session.run("python", "tests/consumers/fetch.py", folder)
@@ -83,7 +108,7 @@ def schema(session: nox.Session) -> None:
 @nox.session
 def bench(session: nox.Session) -> None:
     """Run all benchmarks. This takes seven hours on an idle host."""
-    session.install("-e", ".")
+    session.install("-e", ".[cpu]")
     session.run("python", "-m", "models.build", "squeezenet", "ppocrv2_cls", "tiny_regressor", "logreg_iris")
     session.run("python", "-m", "benchmarks.overhead")
     session.run("python", "-m", "benchmarks.aa")

@@ -162,7 +162,9 @@ def verify(
     from ortune.apply.verify import verify as run
     from ortune.record.schema import Record
     from ortune.record.select import Wanted, read_sourced, select_record
+    from ortune.worker.installed import require_runtime
 
+    require_runtime()
     request = make_request(VerifyRequest, {"config": config, "model": model, **options})
     wanted = Wanted(load=request.given_load, pick=request.pick, any_host=request.any_host)
     records = read_sourced([config if isinstance(config, Record) else Path(config)], trust=request.trust)

@@ -4,7 +4,7 @@ The exception tree::
 
     OrtuneError                     ortune cannot go on; the message says what failed, with which value
     ├── UsageError                  an option or argument is not valid
-    ├── HostError                   the host cannot be read, or refuses what ortune needs
+    ├── HostError                   the host cannot be read, or lacks what ortune needs, such as onnxruntime
     ├── ModelError                  the file is not a model that ONNX Runtime can load
     ├── InputsError                 the inputs cannot be made, or do not fit the model
     ├── MeasureError                the baseline itself cannot be measured
@@ -98,7 +98,7 @@ class UsageError(OrtuneError):
 
 
 class HostError(OrtuneError):
-    """The host cannot be read, or refuses what ortune needs."""
+    """The host cannot be read, or lacks what ortune needs, such as onnxruntime."""
 
 
 class ModelError(OrtuneError):

@@ -41,7 +41,7 @@ os.environ["ORTUNE_TEST_RUN"] = str(os.getpid())
 # Do not read or change the history of the user's searches.
 os.environ["ORTUNE_HISTORY"] = "off"
 
-OPT_IN_MARKERS = ("consumers", "zoo")
+OPT_IN_MARKERS = ("consumers", "install", "zoo")
 """Markers of tests that run only if the option `-m` names the marker."""
 
 

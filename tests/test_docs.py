@@ -16,7 +16,10 @@ from ortune.errors import ExitCode
 from tests.conftest import ROOT
 
 README = (ROOT / "README.md").read_text()
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 
 
 def block(name: str) -> str:
@@ -50,7 +53,7 @@ def options_of(command: str) -> set[str]:
 def test_the_marked_commands_name_existing_files() -> None:
     words = block("try").split()
     assert (ROOT / words[words.index("search") + 1]).is_file()
-    assert "pip install -q ." in block("try")
+    assert "pip install -q '.[cpu]'" in block("try")
     assert block("tests").endswith("python -m pytest")
 
 

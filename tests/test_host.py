@@ -148,7 +148,7 @@ def test_host_with_only_the_number_of_cpus(monkeypatch: pytest.MonkeyPatch) -> N
 def test_each_machine_can_be_drawn(name: str, tmp_path: Path) -> None:
     host = read_host(unpack(QEMU, name, tmp_path))
     console = Console(width=100, record=True, file=io.StringIO())
-    show_host(console, host, find_default_pool(host), None, read_conditions(tmp_path))
+    show_host(console, host, find_default_pool(host), None, (), read_conditions(tmp_path))
     text = console.export_text()
     for core in host.topology.cores:
         assert "[" + " ".join(map(str, core.cpus)) + "]" in text

@@ -26,11 +26,11 @@ from ortune.tuning.prepare import choose_providers
 from ortune.worker import Failure, SessionInfo
 from ortune.worker.executor import ProcessExecutor, launch_reference
 from ortune.worker.gpu import GpuReader, find_physical_number
+from ortune.worker.installed import find_installed_version
 from ortune.worker.readback import find_unapplied, is_same_value
 from ortune.worker.runtime import (
     PROBE_MODEL,
     explain_provider_fault,
-    find_installed_version,
     find_provider_fault,
     read_installed_runtime,
 )
@@ -188,7 +188,9 @@ class TestDetection:
 
     def test_the_version_is_known_without_importing(self) -> None:
         assert RUNTIME and find_installed_version() == RUNTIME.onnxruntime
-        code = "import ortune.worker.runtime as r, sys; r.find_installed_version(); print('onnxruntime' in sys.modules)"
+        code = (
+            "import ortune.worker.installed as r, sys; r.find_installed_version(); print('onnxruntime' in sys.modules)"
+        )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == "False"
 

@@ -14,6 +14,7 @@ from ortune.options import make_request
 from ortune.record.schema import Record
 from ortune.record.select import Wanted, read_sourced, select_record
 from ortune.requests import LoadOptions
+from ortune.worker.installed import require_runtime
 from ortune.worker.session import make_run_options, make_session, make_session_options, set_global_thread_pool
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def create_session(
         The session, an `onnxruntime.InferenceSession`.
 
     Raises:
+        HostError: onnxruntime is not installed.
         RecordError: The file is not a record, has no record for this model, or has no such point.
         UsageError: The installed onnxruntime does not support one of the settings, or the process has another global
             thread pool.
@@ -122,6 +124,7 @@ def session_options(
         The options, an `onnxruntime.SessionOptions`.
 
     Raises:
+        HostError: onnxruntime is not installed.
         RecordError: The file is not a record, has no record for this model, or has no such point.
         UsageError: The installed onnxruntime does not support one of the settings.
 
@@ -165,6 +168,7 @@ def run_options(
         The options, an `onnxruntime.RunOptions`, or None.
 
     Raises:
+        HostError: onnxruntime is not installed.
         RecordError: The file is not a record, has no record for this model, or has no such point.
         UsageError: The installed onnxruntime does not support one of the settings.
 
@@ -199,6 +203,7 @@ def _choose(
     load: Load | None,
 ) -> Config:
     """Return the config for this model, host and load, or the default where there is none for the host."""
+    require_runtime()
     choice = select_record(read_sourced([config], trust=trust), Wanted(load=load, pick=pick, any_host=any_host), model)
     if not choice.fits:
         warnings.warn(describe_mismatch(choice), stacklevel=3)

@@ -15,6 +15,7 @@ from ortune.knobs.parse_config import make_config, split_settings
 from ortune.record.schema import Record
 from ortune.record.select import Wanted, read_sourced, select_record
 from ortune.requests import BenchRequest
+from ortune.worker.installed import require_runtime
 from ortune.workload import Load
 
 
@@ -24,6 +25,7 @@ def prepare_bench(request: BenchRequest) -> tuple[ComparisonSetup, tuple[Side, .
     Raises:
         OrtuneError: The model, its inputs, a record or a setting is not valid.
     """
+    require_runtime()
     sides = read_sides(request.configs, request.set, request.model, request.goal.load, trust=request.trust)
     setup = prepare_comparison(
         request.model,

@@ -8,6 +8,7 @@ from ortune.host import Host, HostClass
 from ortune.host.host_class import PROPERTY_NAMES, format_property
 from ortune.record.schema import Record
 from ortune.worker import Runtime
+from ortune.worker.installed import name_package
 
 
 class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +45,7 @@ def find_mismatches(record: Record, host: Host, runtime: Runtime) -> tuple[Misma
                 what="onnxruntime",
                 recorded=record.runtime.onnxruntime,
                 here=runtime.onnxruntime,
-                hint=f"Install the recorded version: pip install onnxruntime=={record.runtime.onnxruntime}; "
+                hint=f"Install the recorded version: pip install {name_package()}=={record.runtime.onnxruntime}; "
                 f"or search again here.",
             )
         )

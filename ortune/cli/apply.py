@@ -25,12 +25,16 @@ def apply(values: Values) -> None:
 
     Without an option, the config is checked on this host, and the Python code that applies it is printed.
     """
+    from ortune.worker.installed import require_runtime
+
     request = make_request(ApplyRequest, values, "cli")
     if request.list:
         show_targets(json=request.json)
         return
     configs, model = split_files(list(request.files))
     check_combination(request)
+    if not request.to:
+        require_runtime()
     record, path = find_record(request, configs, model)
     if request.to:
         export(record, path, model, request.to, None if request.output == "-" else request.output)

@@ -13,10 +13,12 @@ def host(values: Values, output: JsonOptions) -> None:
     from ortune.host import read_host
     from ortune.host.conditions import read_conditions
     from ortune.host.default_pool import find_default_pool
+    from ortune.worker.installed import find_runtime_packages
     from ortune.worker.runtime import read_installed_runtime
 
     found = read_host()
-    conditions, pool, runtime = read_conditions(), find_default_pool(found), read_installed_runtime()
+    conditions, pool = read_conditions(), find_default_pool(found)
+    runtime, packages = read_installed_runtime(), find_runtime_packages()
     if output.json:
         from ortune.host import HostClass
 
@@ -26,6 +28,7 @@ def host(values: Values, output: JsonOptions) -> None:
                 "host_class": HostClass.of(found),
                 "default": pool,
                 "runtime": runtime,
+                "packages": packages,
                 "conditions": conditions,
             }
         )
@@ -33,4 +36,4 @@ def host(values: Values, output: JsonOptions) -> None:
     from ortune.console.host import show_host
     from ortune.console.widgets import make_console
 
-    show_host(make_console(), found, pool, runtime, conditions)
+    show_host(make_console(), found, pool, runtime, packages, conditions)

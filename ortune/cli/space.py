@@ -11,14 +11,19 @@ from ortune.requests import JsonOptions, SpaceRequest
 @command(SpaceRequest, JsonOptions)
 def space(values: Values, output: JsonOptions) -> None:
     """Show what a search of MODEL would try on this host, and why."""
+    from ortune.console.warnings import warn_missing_runtime
+    from ortune.console.widgets import make_console, show_warning
     from ortune.host import read_host
     from ortune.knobs import build_space
     from ortune.model import read_model
     from ortune.tuning.prepare import choose_providers, make_space_options
+    from ortune.worker.installed import is_installed
 
     request = make_request(SpaceRequest, values, "cli")
     info = read_model(request.model)
     providers, faults = choose_providers(request.provider)
+    if not is_installed():
+        show_warning(make_console(stderr=True), warn_missing_runtime())
     found = build_space(read_host(), info, make_space_options(request, providers))
     if output.json:
         data = {
@@ -31,6 +36,5 @@ def space(values: Values, output: JsonOptions) -> None:
         print_json(data, enc_hook=sorted)
         return
     from ortune.console.space import show_space
-    from ortune.console.widgets import make_console
 
     show_space(make_console(), found, faults)

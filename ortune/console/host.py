@@ -9,11 +9,13 @@ from rich.markup import escape
 from rich.text import Text
 from rich.tree import Tree
 
+from ortune.console.warnings import warn_packages
 from ortune.console.widgets import format_bytes, format_count, make_grid
 from ortune.host import Core, Cpus, Host
 from ortune.host.conditions import Conditions
 from ortune.host.default_pool import DefaultPool
 from ortune.worker import Runtime
+from ortune.worker.installed import INSTALL_HINT, RuntimePackage
 
 CORES_DRAWN = 32
 """Maximum number of cores of one L3 domain that are drawn individually. More are shown as ranges."""
@@ -30,12 +32,19 @@ def format_cpu_ranges(cpus: Iterable[int]) -> str:
     return ",".join(f"{first}-{last}" if last > first else f"{first}" for first, last in runs)
 
 
-def show_host(console: Console, host: Host, pool: DefaultPool, runtime: Runtime | None, conditions: Conditions) -> None:
-    """Print the host, its limits, its default thread pool and its conditions."""
+def show_host(
+    console: Console,
+    host: Host,
+    pool: DefaultPool,
+    runtime: Runtime | None,
+    packages: tuple[RuntimePackage, ...],
+    conditions: Conditions,
+) -> None:
+    """Print the host, its limits, its default thread pool, the installed onnxruntime and the conditions."""
     console.print(draw_machine(host))
     console.print()
     grid = make_grid()
-    for name, text in (*_make_limit_rows(host), *_make_runtime_rows(pool, runtime)):
+    for name, text in (*_make_limit_rows(host), *_make_runtime_rows(pool, runtime, packages)):
         grid.add_row(name, text)
     console.print(grid)
     console.print()
@@ -121,7 +130,9 @@ def _format_cpus(cpus: Cpus) -> str:
     return f"{format_count(len(cpus), 'CPU')} ({format_cpu_ranges(cpus)})"
 
 
-def _make_runtime_rows(pool: DefaultPool, runtime: Runtime | None) -> list[tuple[str, str]]:
+def _make_runtime_rows(
+    pool: DefaultPool, runtime: Runtime | None, packages: tuple[RuntimePackage, ...]
+) -> list[tuple[str, str]]:
     n_pinned = len(pool.pinned)
     if pool.n_threads == 1:
         text = "one thread, no pool"
@@ -137,10 +148,14 @@ def _make_runtime_rows(pool: DefaultPool, runtime: Runtime | None) -> list[tuple
     rows += [("", f"[yellow]{escape(fault)}[/]") for fault in pool.faults]
     if not pool.faults:
         rows[0] = ("ORT default", f"{text}  [green]fits this host[/]")
-    if runtime is None:
-        rows.append(("onnxruntime", "[yellow]cannot be imported[/]: pip install onnxruntime"))
-    else:
+    if runtime:
         rows.append(("onnxruntime", f"{runtime.onnxruntime}  [dim]{', '.join(runtime.providers)}[/]"))
+    elif packages:
+        rows.append(("onnxruntime", f"[yellow]{packages[0].name} {packages[0].version} cannot be imported[/]"))
+    else:
+        rows.append(("onnxruntime", f"[yellow]not installed[/]  [dim]{escape(INSTALL_HINT)}[/]"))
+    if len(packages) > 1:
+        rows.append(("", f"[yellow]{escape(warn_packages(packages))}[/]"))
     return rows
 
 

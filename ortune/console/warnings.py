@@ -9,6 +9,7 @@ from ortune.console.widgets import format_count, format_number
 from ortune.errors import spell_as_flag
 from ortune.knobs import Config
 from ortune.knobs.environment import variables_of
+from ortune.worker.installed import RuntimePackage
 
 NOTABLE_SHARE = 0.1
 """Minimum share of disturbed blocks for a warning."""
@@ -34,6 +35,20 @@ def warn_guessed_dimensions(guessed: Mapping[str, Sequence[str]]) -> str:
 def warn_default_pool(fault: str) -> str:
     """Warn that ONNX Runtime's default thread pool does not suit the host."""
     return f"ONNX Runtime's default thread pool does not suit this host: {fault}."
+
+
+def warn_packages(packages: Sequence[RuntimePackage]) -> str:
+    """Warn that several packages of onnxruntime are installed."""
+    names = [package.name for package in packages]
+    return (
+        f"{', '.join(names[:-1])} and {names[-1]} overwrite each other's files. "
+        f"Uninstall all of them, then install one: pip uninstall {' '.join(names)}"
+    )
+
+
+def warn_missing_runtime() -> str:
+    """Warn that a search space is shown without knowing the onnxruntime."""
+    return "onnxruntime is not installed. This is the space of the CPU provider, with the settings of all versions."
 
 
 def warn_provider(name: str, fault: str) -> str:

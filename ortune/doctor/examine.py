@@ -24,6 +24,7 @@ from ortune.model import read_model
 from ortune.model.graph import Graph, read_graph
 from ortune.requests import DoctorRequest
 from ortune.worker import Failure, Runtime
+from ortune.worker.installed import find_runtime_packages, require_runtime
 from ortune.worker.runtime import read_installed_runtime
 from ortune.workload import Feed, InputOptions, make_feed
 from ortune.workload.data import format_shape
@@ -46,15 +47,20 @@ def examine(request: DoctorRequest) -> Diagnosis:
         ModelError: The file is not an ONNX model.
         InputsError: The inputs that the user asks for do not fit the model.
         UsageError: onnxruntime has no provider of that name.
-        HostError: onnxruntime cannot be imported.
+        HostError: onnxruntime is not installed, or cannot be imported.
     """
+    require_runtime()
     original = read_graph(request.model)
     runtime = read_installed_runtime()
     if runtime is None:
-        raise HostError("onnxruntime cannot be imported.", "Install it: pip install onnxruntime.")
+        raise HostError("onnxruntime cannot be imported.", "Find the cause: python -c 'import onnxruntime'")
     providers = find_providers(request.provider, runtime)
     facts = ModelFacts(
-        path=request.model, original=original, providers=providers, providers_named=bool(request.provider)
+        path=request.model,
+        original=original,
+        packages=find_runtime_packages(),
+        providers=providers,
+        providers_named=bool(request.provider),
     )
     feed = prepare_feed(request.model, request.input_options)
     if isinstance(feed, Missing):

@@ -6,6 +6,7 @@ import msgspec
 
 from ortune.doctor.optimized_graph import AssignedNode
 from ortune.model.graph import Graph
+from ortune.worker.installed import RuntimePackage
 
 
 class Missing(msgspec.Struct, frozen=True):
@@ -25,6 +26,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         path: The ONNX file, as the user wrote it.
+        packages: The installed packages that contain onnxruntime; empty for a build without metadata.
         original: The graph in the file.
         extended: The graph after optimization at level ORT_ENABLE_EXTENDED, without layouts for this CPU; or None.
         optimized: The graph after optimization at the default level, ORT_ENABLE_ALL; or None.
@@ -42,6 +44,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     original: Graph
+    packages: tuple[RuntimePackage, ...] = ()
     extended: Graph | None = None
     optimized: Graph | None = None
     load_error: str = ""

@@ -14,6 +14,7 @@ from ortune.export.save import SaveRequest, save_optimized
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU
 from ortune.worker import Failure
+from ortune.worker.installed import require_runtime
 
 GRAPH_ENTRIES = ("optimization.", "session.qdq", "session.disable_quant_qdq", "session.enable_quant_qdq")
 """Beginnings of the names of entries that change the optimized graph."""
@@ -23,9 +24,11 @@ def write(job: Job) -> str:
     """Write the file, and return notes on how to use it.
 
     Raises:
+        HostError: onnxruntime is not installed.
         ModelError: ONNX Runtime cannot optimize or save the model.
     """
     assert job.output
+    require_runtime()
     pending = job.pending
     level = pending.take_option("graph_optimization_level") or "ORT_ENABLE_ALL"
     entries = {name: text for name, text in pending.config.session_config.items() if name.startswith(GRAPH_ENTRIES)}

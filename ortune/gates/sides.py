@@ -21,6 +21,7 @@ from ortune.record.schema import Record
 from ortune.record.select import Wanted, read_sourced, select_record
 from ortune.worker import Executor, Failure
 from ortune.worker.executor import WORKER_COMMAND
+from ortune.worker.installed import require_runtime
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -103,9 +104,12 @@ def make_side(text: str, named: NamedSide, python: str | None, option: str) -> G
         option: Option that gives the Python.
 
     Raises:
-        UsageError: The Python cannot run it.
+        HostError: This Python has no onnxruntime.
+        UsageError: The given Python cannot run it.
     """
-    if python is not None:
+    if python is None:
+        require_runtime()
+    else:
         check_python(python, option)
     config = named.record.config if named.record else DEFAULT
     return GateSide(text=text, model=named.model, config=config, record=named.source, python=python)
@@ -138,7 +142,10 @@ def check_python(python: str, option: str) -> None:
         if name not in found:
             fault = found[f"{name}_fault"]
             raise UsageError(
-                f"{python}: {name} is not installed ({fault}).", f"Run {python} -m pip install {name}.", option=option
+                f"{python}: {name} is not installed ({fault}).",
+                f"Install it there: {python} -m pip install {name}"
+                + (", or another package that contains it." if name == "onnxruntime" else ""),
+                option=option,
             )
 
 

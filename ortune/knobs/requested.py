@@ -115,7 +115,7 @@ def _check_versions(options: SpaceOptions) -> None:
         if is_newer(since, options.onnxruntime):
             raise UsageError(
                 f"{name}: onnxruntime {options.onnxruntime} does not support this knob and would silently ignore it.",
-                f"It requires onnxruntime {since}: pip install --upgrade onnxruntime",
+                f"It requires onnxruntime {since}. Upgrade the package, such as onnxruntime or onnxruntime-gpu.",
                 option=option,
             )
 

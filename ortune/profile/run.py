@@ -19,6 +19,7 @@ from ortune.record.schema import Record
 from ortune.record.select import Wanted, check_digest, read_sourced, select_record
 from ortune.requests import ProfileRequest
 from ortune.worker import Failure
+from ortune.worker.installed import require_runtime
 from ortune.workload import Feed, InputData, InputOptions, make_feed
 from ortune.workload.inputs import explain_failure
 
@@ -68,6 +69,7 @@ def profile(request: ProfileRequest) -> Profile:
         InputsError: The model does not run on the inputs.
         MeasureError: The trace cannot be read.
     """
+    require_runtime()
     model = read_model(request.model)
     record = read_config(request.config, model, trust=request.trust)
     feed = make_feed(model, choose_inputs(request.input_options, record))

@@ -110,7 +110,7 @@ def parse_document(path: str | Path) -> Document:
     if version > SCHEMA:
         raise RecordError(
             f"{name} has schema {version}; this version of ortune reads schemas up to {SCHEMA}.",
-            "Upgrade: pip install --upgrade ortune.",
+            "Install a newer version of ortune.",
         )
     if version < 1:
         raise RecordError(f"{name} has schema {version}, which does not exist.")

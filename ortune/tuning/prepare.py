@@ -18,7 +18,8 @@ from ortune.requests import SearchRequest, SpaceRequest
 from ortune.tuning.hints import history_path, recall
 from ortune.tuning.study import check_study
 from ortune.worker.executor import WORKER_COMMAND
-from ortune.worker.runtime import NOT_FOR_SEARCHES, find_installed_version, find_provider_fault, read_installed_runtime
+from ortune.worker.installed import find_installed_version, require_runtime
+from ortune.worker.runtime import NOT_FOR_SEARCHES, find_provider_fault, read_installed_runtime
 
 
 class PreparedSearch(ComparisonSetup, frozen=True, kw_only=True):
@@ -43,6 +44,8 @@ def prepare(request: SearchRequest) -> PreparedSearch:
     Raises:
         OrtuneError: An option is not valid, or the model or the host cannot be read.
     """
+    if request.worker_command is None:
+        require_runtime()
     if request.output is not None:
         check_record_writable(request.output)
     if request.study is not None:
@@ -99,6 +102,7 @@ def choose_providers(wanted: Sequence[str] | None) -> tuple[tuple[str, ...], dic
         return (CPU,), {}
     runtime = read_installed_runtime()
     known = runtime.providers if runtime else ()
+    installed = "the installed onnxruntime does not have it" if runtime else "onnxruntime is not installed"
     if wanted is None:
         names = (CPU, *(name for name in known if name not in {CPU, *NOT_FOR_SEARCHES}))
     else:
@@ -107,7 +111,7 @@ def choose_providers(wanted: Sequence[str] | None) -> tuple[tuple[str, ...], dic
     for name in names:
         if name not in known and name != CPU:
             package = find_provider(name).package
-            faults[name] = f"the installed onnxruntime does not have it; {package} does"
+            faults[name] = f"{installed}; {package} has it"
         elif name != CPU and (fault := find_provider_fault(name)):
             faults[name] = fault
     working = tuple(name for name in names if name not in faults)

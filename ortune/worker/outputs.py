@@ -65,7 +65,7 @@ def save_outputs(path: Path, outputs: Sequence[Any]) -> None:
 def load_outputs(path: Path) -> list[Any]:
     """Read the file of `save_outputs`. It must be in a folder that only this user can write to."""
     with path.open("rb") as file:
-        return list(pickle.load(file))  # noqa: S301
+        return list(pickle.load(file))  # noqa: S301  # nosec B301
 
 
 def describe_outputs(names: Sequence[str], outputs: Sequence[Any]) -> dict[str, str]:

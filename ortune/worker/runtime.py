@@ -1,4 +1,4 @@
-"""Examines the installed onnxruntime: its version, and which of its providers work.
+"""Examines the installed onnxruntime by running it: its version, and which of its providers work.
 
 The parent imports neither onnxruntime nor the libraries of its providers: they start threads, cannot be unloaded, and
 may crash the process. It asks child processes instead.
@@ -7,7 +7,6 @@ may crash the process. It asks child processes instead.
 from __future__ import annotations
 
 import base64
-import importlib.metadata
 import re
 import subprocess
 import sys
@@ -43,8 +42,6 @@ PROBE_MODEL = "CAg6PwoOCgF4CgF4EgF5IgNBZGQSAXBaFAoBeBIPCg0IARIJCgIIBAoDCOgHYhQKA
 NOT_FOR_SEARCHES = frozenset({"AzureExecutionProvider"})
 """Providers that a search ignores: this one calls a remote service."""
 
-DISTRIBUTION = re.compile(r"onnxruntime(-gpu|-openvino|-directml|-qnn|-rocm|-migraphx|-training|-silicon)?")
-
 
 def read_runtime() -> Runtime:
     """Return the versions of the software in this process. It imports onnxruntime: call it in a child process."""
@@ -70,14 +67,6 @@ def read_installed_runtime() -> Runtime | None:
         return msgspec.json.decode(child.stdout.splitlines()[-1], type=Runtime)
     except (OSError, subprocess.SubprocessError, msgspec.DecodeError, IndexError):
         return None
-
-
-def find_installed_version() -> str:
-    """Return the version of the installed onnxruntime from its metadata, without importing it; "" if unknown."""
-    for distribution in importlib.metadata.distributions():
-        if DISTRIBUTION.fullmatch(str(distribution.metadata["Name"]).lower().replace("_", "-")):
-            return distribution.version
-    return ""
 
 
 def find_provider_fault(provider: str) -> str:

@@ -29,6 +29,7 @@ from ortune.doctor.checks.loading import (
     check_loading,
     check_operators,
     check_opset,
+    check_package,
 )
 from ortune.doctor.checks.placement import check_cuda_graphs, check_providers
 from ortune.doctor.checks.precision import check_casts, check_float64, check_quantization
@@ -51,6 +52,7 @@ class Check(NamedTuple):
 
 
 CHECKS = (
+    Check("package", check_package),
     Check("loading", check_loading),
     Check("external data", check_external_data),
     Check("operators", check_operators),

@@ -34,6 +34,21 @@ LOAD_FIXES = (
 """Patterns of ONNX Runtime's messages, with their fixes; the first match counts."""
 
 
+def check_package(facts: ModelFacts) -> DoctorFinding | None:
+    """Find several packages of onnxruntime, which overwrite each other."""
+    if not facts.packages:
+        return None
+    names = [package.name for package in facts.packages]
+    if len(names) == 1:
+        return ok(f"{names[0]} {facts.packages[0].version}")
+    return warn(
+        f"{', '.join(names[:-1])} and {names[-1]} are installed, and overwrite each other's files",
+        "Providers of one of them may be missing or fail, and uninstalling one breaks the other",
+        "Uninstall all of them, then install one",
+        f"pip uninstall {' '.join(names)}",
+    )
+
+
 def check_loading(facts: ModelFacts) -> DoctorFinding:
     """Find models that ONNX Runtime cannot load."""
     if not facts.load_error:

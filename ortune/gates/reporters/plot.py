@@ -48,7 +48,7 @@ def draw_history(entries: Sequence[HistoryEntry], path: Path) -> None:
     except ImportError:
         raise UsageError(
             "Plots need matplotlib, which is not installed.",
-            "Install it with pip install 'ortune[report]', or leave out {output}.",
+            "Install it with pip install matplotlib, or leave out {output}.",
         ) from None
     panels = list(dict.fromkeys((entry.name, objective) for entry in entries for objective in entry.slowdowns))
     if not panels:

@@ -1,0 +1,108 @@
+"""Finds the installed onnxruntime by the files of its packages, without importing it.
+
+Several packages contain onnxruntime: `onnxruntime`, `onnxruntime-gpu`, `onnxruntime-openvino` and others. All of them
+install the same files, so two of them in one environment overwrite each other. Plugins and tools have similar names,
+and a name may have been both: `onnxruntime-qnn` contained onnxruntime up to 1.24, and is a plugin since 2.0. Therefore,
+the files of a package decide, not its name.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import sys
+from importlib.metadata import Distribution
+from pathlib import Path
+
+import msgspec
+
+from ortune.errors import HostError
+
+MODULE = "onnxruntime"
+
+INSTALL_HINT = (
+    "Install one package of it: pip install 'ortune[cpu]'; for other hardware ortune[gpu] (NVIDIA), "
+    "ortune[openvino] (Intel), ortune[migraphx] (AMD) or ortune[directml] (GPUs on Windows) instead."
+)
+
+
+class RuntimePackage(msgspec.Struct, frozen=True):
+    """An installed package that contains onnxruntime: its name, as `onnxruntime-gpu`, and its version."""
+
+    name: str
+    version: str
+
+
+def find_runtime_packages() -> tuple[RuntimePackage, ...]:
+    """Return the packages that own the onnxruntime which this Python imports, sorted by name.
+
+    There is more than one if they have overwritten each other, and none for a build without metadata. If nothing can be
+    imported, packages are returned whose files are gone.
+    """
+    folder = _find_folder()
+    installed = importlib.metadata.distributions(path=[str(folder)] if folder else sys.path)
+    versions = {_normalize(each.name): each.version for each in installed if _has_runtime(each)}
+    return tuple(RuntimePackage(name, version) for name, version in sorted(versions.items()))
+
+
+def find_installed_version() -> str:
+    """Return the version of the installed onnxruntime from its metadata, without importing it.
+
+    It is "" if there is none, or if packages of several versions have overwritten each other.
+    """
+    versions = {package.version for package in find_runtime_packages()}
+    return versions.pop() if len(versions) == 1 else ""
+
+
+def name_package() -> str:
+    """Return the name under which pip upgrades the installed onnxruntime; `onnxruntime` if it is not known."""
+    packages = find_runtime_packages()
+    return packages[0].name if len(packages) == 1 else MODULE
+
+
+def is_installed() -> bool:
+    """Return whether this Python finds the package onnxruntime. It may still fail to import it."""
+    spec = importlib.util.find_spec(MODULE)
+    return spec is not None and spec.origin is not None
+
+
+def require_runtime() -> None:
+    """Check that this Python can find onnxruntime. This takes no longer than a millisecond or two.
+
+    Raises:
+        HostError: It cannot; the hint names the packages to choose from.
+    """
+    if is_installed():
+        return
+    packages = find_runtime_packages()
+    if not packages:
+        raise HostError("onnxruntime is not installed.", INSTALL_HINT)
+    name = packages[0].name
+    raise HostError(
+        f"Files of {name} are missing, probably because another package with the same files was uninstalled.",
+        f"Install it again: pip install --force-reinstall --no-deps {name}",
+    )
+
+
+def _find_folder() -> Path | None:
+    """Return the folder that contains the package onnxruntime, or what is left of it; None if there is nothing."""
+    spec = importlib.util.find_spec(MODULE)
+    places = spec.submodule_search_locations if spec else None
+    return Path(next(iter(places))).parent if places else None
+
+
+def _has_runtime(distribution: Distribution) -> bool:
+    """Return whether a distribution contains the package onnxruntime.
+
+    Systems such as Debian remove the list of files. Then the list of top-level packages decides.
+    """
+    if not (distribution.read_text("METADATA") or distribution.read_text("PKG-INFO")):
+        return False  # what an interrupted installation left
+    files = distribution.read_text("RECORD")
+    if files is not None:
+        return any(line.startswith(f"{MODULE}/__init__.py,") for line in files.splitlines())
+    return MODULE in (distribution.read_text("top_level.txt") or "").split()
+
+
+def _normalize(name: str) -> str:
+    return name.lower().replace("_", "-")
