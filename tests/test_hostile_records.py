@@ -105,6 +105,7 @@ PLACES = ("session_options", "session_config", "run_options", "run_config", "env
 def configs(draw: st.DrawFn) -> dict[str, Any]:
     """Return a config with names of the catalogue, some in the wrong place, and any values."""
     config: dict[str, Any] = {}
+    chain: list[Any] = []
     knobs = draw(st.lists(st.sampled_from(sorted(KNOBS.values(), key=lambda knob: knob.id)), max_size=4))
     for knob in knobs:
         legal = st.sampled_from([*knob.values, knob.default, 1, "1", True]) if draw(st.booleans()) else VALUES
@@ -112,9 +113,11 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
         if where in PLACES:
             config.setdefault(where, {})[knob.name] = draw(legal)
         elif where == "provider_options":
-            config.setdefault("providers", []).append([knob.provider, {knob.name: draw(legal)}])
+            chain.append([knob.provider, {knob.name: draw(legal)}])
         else:
             config[knob.name] = draw(legal)
+    if chain:
+        config["providers"] = chain
     if draw(st.integers(0, 3)) == 0:
         config.setdefault(draw(st.sampled_from(PLACES)), {})[draw(TEXTS)] = draw(VALUES)
     return config
@@ -172,6 +175,7 @@ def attempt(action: Callable[[], Any]) -> Any:
 ALLOWED = {knob.name for knob in KNOBS.values() if knob.where == "environment" and not knob.unsafe} | {"LD_PRELOAD"}
 
 
+@pytest.mark.slow
 @settings(max_examples=2000, suppress_health_check=list(HealthCheck))
 @given(documents())
 def test_records_through_all_that_reads_them(document: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ from ortune.errors import InputsError, MeasureError, ModelError, UsageError
 from ortune.gates.results import GateSide
 from ortune.knobs import DEFAULT
 from ortune.model import ModelInfo
+from ortune.record.check import shorten
 from ortune.record.schema import Record
 from ortune.record.select import Wanted, read_sourced, select_record
 from ortune.worker import Executor, Failure
@@ -78,9 +79,13 @@ def read_side(text: str, *, trust: bool = False) -> NamedSide:
         model, config = text, DEFAULT_WORD
     record, source = (None, "") if config == DEFAULT_WORD else _read_config(config, model, trust=trust)
     model = model or (record.model.path if record else "")
-    if Path(model).is_dir():
+    try:
+        is_folder, is_file = Path(model).is_dir(), Path(model).is_file()
+    except OSError as error:
+        raise UsageError(f"{shorten(text)}: cannot read {shorten(model)}: {error.strerror}.") from None
+    if is_folder:
         raise UsageError(f"{text}: {model} is a folder.", "Pass the model: MODEL.onnx, or MODEL.onnx@CONFIG.json.")
-    if not Path(model).is_file():
+    if not is_file:
         whose = f", the model of {config}" if not path and record else ""
         raise UsageError(
             f"{text}: there is no file {model}{whose}.", "Pass the model: MODEL.onnx, or MODEL.onnx@CONFIG.json."

@@ -13,6 +13,7 @@ from ortune.errors import ModelError, RecordError
 from ortune.host import HostClass, read_host
 from ortune.host.host_class import describe_difference
 from ortune.model import compute_digest, hash_file
+from ortune.record.check import shorten
 from ortune.record.files import name_of_input, read_records
 from ortune.record.schema import SCHEMA, Bundle, Record
 from ortune.workload import Load
@@ -175,9 +176,12 @@ def check_model(record: Record, model: str | Path) -> None:
         ModelError: It cannot be read.
     """
     path = Path(model)
-    if not path.is_file():
-        fault = f"{path} is a folder" if path.is_dir() else f"There is no file {path}"
-        raise ModelError(f"{fault}.", "Pass the path of the model that the record is for.")
+    hint = "Pass the path of the model that the record is for."
+    try:
+        if not path.is_file():
+            raise ModelError(f"{path} is a folder." if path.is_dir() else f"There is no file {path}.", hint)
+    except OSError as error:
+        raise ModelError(f"Cannot read {shorten(str(path))}: {error.strerror}.", hint) from None
     files = record.model.files
     found = [hash_file(path.parent, path.name)]
     if files and found[0].sha256 == files[0].sha256:
