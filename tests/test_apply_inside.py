@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,10 +19,12 @@ from ortune.apply.inside.finder import OFF, PARTS, PLAN_VARIABLE
 from ortune.apply.inside.settings import combine
 from ortune.apply.plan import encode_plan, environment_of
 from ortune.errors import RecordError, UsageError
+from ortune.gates.sides import check_python
 from ortune.knobs import Config
 from ortune.record.files import read_record
 from ortune.record.select import Choice
 from ortune.requests import LoadOptions
+from ortune.worker.runtime import find_provider_fault, read_installed_runtime
 from ortune.workload import Load
 from tests.conftest import TINY_CNN, run_ortune
 from tests.records import EXAMPLE, make_record
@@ -112,6 +117,39 @@ class TestPieces:
         from ortune.worker.child_process import APPLY_OFF
 
         assert APPLY_OFF == {PLAN_VARIABLE: OFF}
+
+    def test_probes_ignore_plans(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Under `ortune apply`, an inner ortune examines onnxruntime as it is."""
+        log = tmp_path / "log.jsonl"
+        plan = {
+            "rules": [],
+            "any_model": False,
+            "keep_explicit": False,
+            "explain": False,
+            "explain_json": str(log),
+            "quiet": True,
+            "hint": "",
+        }
+        for name, value in make_environment(json.dumps(plan), {}, os.environ).items():
+            monkeypatch.setenv(name, value)
+        code = f"import onnxruntime; onnxruntime.InferenceSession({str(TINY_CNN)!r})"
+        subprocess.run([sys.executable, "-c", code], check=True)
+        assert len(log.read_text().splitlines()) == 1
+        assert find_provider_fault("CPUExecutionProvider") == ""
+        assert len(log.read_text().splitlines()) == 1
+
+    def test_reading_the_runtime_ignores_plans(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        environments = []
+        run = subprocess.run
+
+        def spy(*arguments: Any, **how: Any) -> Any:
+            environments.append(how.get("env", os.environ).get(PLAN_VARIABLE))
+            return run(*arguments, **how)
+
+        monkeypatch.setattr(subprocess, "run", spy)
+        assert read_installed_runtime()
+        check_python(sys.executable, "python")
+        assert environments == [OFF, OFF]
 
     def test_copies_in_the_hook_are_the_same(self) -> None:
         """The hook runs where ortune is not installed, and so has its own copies."""
