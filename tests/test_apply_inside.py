@@ -14,17 +14,18 @@ import pytest
 
 from ortune.apply.command import make_parser
 from ortune.apply.exec import STARTUP, make_environment
-from ortune.apply.inside import hook, settings
+from ortune.apply.inside import hook, providers, settings
 from ortune.apply.inside.finder import OFF, PARTS, PLAN_VARIABLE
 from ortune.apply.inside.settings import combine
 from ortune.apply.plan import encode_plan, environment_of
 from ortune.errors import RecordError, UsageError
 from ortune.gates.sides import check_python
 from ortune.knobs import Config
+from ortune.knobs.config import ALIASES
 from ortune.record.files import read_record
 from ortune.record.select import Choice
 from ortune.requests import LoadOptions
-from ortune.worker.runtime import find_provider_fault, read_installed_runtime
+from ortune.worker.runtime import NOT_FOR_SEARCHES, find_provider_fault, read_installed_runtime
 from ortune.workload import Load
 from tests.conftest import TINY_CNN, run_ortune
 from tests.records import EXAMPLE, make_record
@@ -157,5 +158,7 @@ class TestPieces:
         from ortune.worker import session
 
         assert settings.ENUMS == session.ENUMS
-        assert set(settings.CUDA_BASED) == session.CUDA_BASED
+        assert set(providers.CUDA_BASED) == session.CUDA_BASED
+        assert set(providers.REMOTE) == NOT_FOR_SEARCHES
+        assert providers.ALIASES == ALIASES
         assert hook.hash_file(TINY_CNN) == hash_file(TINY_CNN.parent, TINY_CNN.name).sha256

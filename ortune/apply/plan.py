@@ -53,7 +53,11 @@ def _rule(choice: Choice) -> dict[str, Any]:
         "files": msgspec.to_builtins(record.model.files),
         "config": msgspec.to_builtins(record.config) if choice.applies else None,
         "reason": choice.reason,
-        "tried": {"options": record.tried.session_options, "entries": record.tried.session_config},
+        "tried": {
+            "options": record.tried.session_options,
+            "entries": record.tried.session_config,
+            "providers": record.tried.providers,
+        },
         "onnxruntime": record.runtime.onnxruntime,
     }
 

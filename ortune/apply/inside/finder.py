@@ -23,7 +23,7 @@ PLAN_VARIABLE = "ORTUNE_APPLY"
 OFF = "off"
 """Value of that variable, instead of a plan, in the workers of ortune's own measurements: sessions are not changed."""
 
-PARTS = ("options_log", "settings", "explain", "hook")
+PARTS = ("options_log", "providers", "settings", "explain", "hook")
 """Modules of this folder that make up the hook. Each imports only modules that come before it."""
 
 Plan = dict[str, Any]
