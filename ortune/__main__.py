@@ -22,7 +22,7 @@ def run_program(arguments: list[str]) -> None:
     from ortune.errors import ExitCode, OrtuneError
 
     try:
-        launch(arguments)
+        launch(arguments[1:])
     except OrtuneError as error:
         from ortune.cli import show_error
 

@@ -12,6 +12,7 @@ import msgspec
 
 from ortune.apply.messages import describe_mismatch, missing_variables
 from ortune.errors import RecordError, UsageError
+from ortune.naming import PACKAGE
 from ortune.record.select import Choice, Wanted, read_sourced, select_per_model
 from ortune.requests import ProgramRequest
 
@@ -111,4 +112,4 @@ def plan_process(paths: Sequence[str | Path], options: ProgramRequest, warn: Cal
             warn(describe_mismatch(choice))
     if missing := missing_variables(environment_of(choices)):
         warn(missing)
-    return make_plan(choices, options, "ortune.install(..., explain=True) shows why")
+    return make_plan(choices, options, f"{PACKAGE}.install(..., explain=True) shows why")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ortune.errors import RecordError, UsageError
+from ortune.naming import DISTRIBUTION
 from ortune.record.schema import SCHEMA, Bundle, Record, TrialsFile
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def read_document(path: str | Path) -> Document:
     if version > SCHEMA:
         raise RecordError(
             f"{name} has schema {version}; this version of ortune reads schemas up to {SCHEMA}.",
-            "Upgrade: pip install --upgrade ortune.",
+            f"Upgrade: pip install --upgrade {DISTRIBUTION}.",
         )
     if version < 1:
         raise RecordError(f"{name} has schema {version}, which does not exist.")
