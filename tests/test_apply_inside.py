@@ -22,9 +22,9 @@ from ortune.errors import RecordError, UsageError
 from ortune.gates.sides import check_python
 from ortune.knobs import Config
 from ortune.knobs.config import ALIASES
+from ortune.program_options import LoadOptions
 from ortune.record.files import read_record
 from ortune.record.select import Choice
-from ortune.requests import LoadOptions
 from ortune.worker.runtime import NOT_FOR_SEARCHES, find_provider_fault, read_installed_runtime
 from ortune.workload import Load
 from tests.conftest import TINY_CNN, run_ortune

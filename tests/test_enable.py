@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -222,7 +223,7 @@ class TestRefused:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         (tmp_path / "EXTERNALLY-MANAGED").write_text("")
-        monkeypatch.setattr(command.sysconfig, "get_path", lambda name: str(tmp_path))
+        monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
         monkeypatch.setattr(sys, "prefix", sys.base_prefix)
         assert main([]) == 2
         stderr = capsys.readouterr().err
@@ -274,6 +275,7 @@ def test_an_installation_runs_nothing_when_python_starts(tmp_path: Path) -> None
     added = {path for path in (tmp_path / "venv").rglob("*") if path.is_file()} - before
     assert installed.site_packages / "ortune" / "enable.py" in added
     homes = {installed.site_packages / "ortune", installed.python.parent, *installed.site_packages.glob("*.dist-info")}
+    assert not (installed.site_packages / "ortune" / "apply" / "distribution").exists()
     assert [path for path in added if not homes & set(path.parents)] == []
     for flag in ("-P", "-I"):
         done = installed.run(flag, "-X", "importtime", "-c", "pass", ORTUNE_CONFIG="tuned.json")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from ortune.apply.messages import describe_mismatch, missing_variables
 from ortune.knobs.config import DEFAULT, Config
 from ortune.options import make_request
+from ortune.program_options import LoadOptions
 from ortune.record.schema import Record
 from ortune.record.select import Wanted, read_sourced, select_record
-from ortune.requests import LoadOptions
 from ortune.worker.session import make_run_options, make_session, make_session_options, set_global_thread_pool
 
 if TYPE_CHECKING:

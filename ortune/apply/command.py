@@ -18,8 +18,8 @@ from ortune.apply.plan import choose_records, encode_plan, environment_of, make_
 from ortune.errors import UsageError, spell_as_flag, spell_options
 from ortune.naming import COMMAND
 from ortune.options import make_request, options_of
+from ortune.program_options import ProgramRequest
 from ortune.record.select import Choice
-from ortune.requests import ProgramRequest
 
 
 def launch(arguments: list[str]) -> NoReturn:
@@ -31,7 +31,7 @@ def launch(arguments: list[str]) -> NoReturn:
     Raises:
         OrtuneError: The command does not exist, an option is not valid, or a record cannot be used.
     """
-    separator = arguments.index("--")
+    separator = arguments.index("--") if "--" in arguments else len(arguments)
     request = parse(arguments[:separator])
     command = arguments[separator + 1 :]
     program = find_program(command)
@@ -65,14 +65,22 @@ def parse(arguments: list[str]) -> ProgramRequest:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the arguments before `--`, made from the options of `ProgramRequest`."""
-    parser = _Parser(prog=COMMAND, add_help=False, allow_abbrev=False)
+    parser = _Parser(
+        prog=COMMAND,
+        usage=f"{COMMAND} CONFIG... [OPTION...] -- COMMAND",
+        description="Run a program with the settings of records in all sessions that load their models.",
+        add_help=False,
+        allow_abbrev=False,
+    )
     for name, declared in options_of(ProgramRequest).items():
-        if declared.option.positional:
-            parser.add_argument(name, nargs="*")
-        elif declared.option.is_switch:
-            parser.add_argument(declared.flag, *declared.option.flags, action="store_true")
+        option = declared.option
+        meaning = spell_options(option.help, spell_as_flag).replace("%", "%%")
+        if option.positional:
+            parser.add_argument(name, nargs="*", metavar="CONFIG", help="record or bundle")
+        elif option.is_switch:
+            parser.add_argument(declared.flag, *option.flags, action="store_true", help=meaning)
         else:
-            parser.add_argument(declared.flag, *declared.option.flags)
+            parser.add_argument(declared.flag, *option.flags, metavar=option.metavar, help=meaning)
     return parser
 
 

@@ -46,7 +46,7 @@ def check_config_variable() -> None:
 def _make_plan() -> dict[str, Any]:
     from ortune.apply.inside.explain import write_stderr
     from ortune.apply.plan import plan_process
-    from ortune.requests import ProgramRequest
+    from ortune.program_options import ProgramRequest
 
     check_config_variable()
     return plan_process(read_config_variable(), ProgramRequest(), lambda text: write_stderr(f"ortune: {text}\n"))

@@ -12,7 +12,7 @@ from ortune.apply.plan import plan_process
 from ortune.errors import UsageError
 from ortune.naming import PACKAGE
 from ortune.options import make_request
-from ortune.requests import ProgramRequest
+from ortune.program_options import ProgramRequest
 
 
 def install(

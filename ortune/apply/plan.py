@@ -13,8 +13,8 @@ import msgspec
 from ortune.apply.messages import describe_mismatch, missing_variables
 from ortune.errors import RecordError, UsageError
 from ortune.naming import PACKAGE
+from ortune.program_options import ProgramRequest
 from ortune.record.select import Choice, Wanted, read_sourced, select_per_model
-from ortune.requests import ProgramRequest
 
 
 def choose_records(configs: Sequence[str | Path], options: ProgramRequest) -> tuple[Choice, ...]:
