@@ -118,5 +118,6 @@ def bench(session: nox.Session) -> None:
     session.run("python", "-m", "models.build", "shufflenet", "squeezenet_qdq", "minilm_l6_int8")
     session.run("python", "-m", "benchmarks.versus_olive")
     session.run("python", "-m", "benchmarks.startup")
+    session.run("python", "-m", "benchmarks.footprint")
     for what in ("replay", "live", "hog", "config"):
         session.run("python", "-m", "benchmarks.gate_power", what)

@@ -23,7 +23,7 @@ def run_program(arguments: list[str]) -> None:
 
     print_trust_warnings()
     try:
-        launch(arguments)
+        launch(arguments[1:])
     except OrtuneError as error:
         from ortune.cli import show_error
 

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ortune.apply.command import make_parser
 from ortune.apply.exec import STARTUP, make_environment
-from ortune.apply.inside import hook, settings
+from ortune.apply.inside import hook, providers, settings
 from ortune.apply.inside.finder import OFF, PARTS, PLAN_VARIABLE
 from ortune.apply.inside.settings import combine
 from ortune.apply.plan import encode_plan, environment_of
 from ortune.errors import RecordError, UsageError
+from ortune.gates.sides import check_python
 from ortune.knobs import Config
+from ortune.knobs.config import ALIASES
+from ortune.program_options import LoadOptions
 from ortune.record.files import read_record
 from ortune.record.select import Choice
-from ortune.requests import LoadOptions
+from ortune.worker.runtime import NOT_FOR_SEARCHES, find_provider_fault, read_installed_runtime
 from ortune.workload import Load
 from tests.conftest import TINY_CNN, run_ortune
 from tests.records import EXAMPLE, make_record
@@ -120,11 +126,46 @@ class TestPieces:
 
         assert APPLY_OFF == {PLAN_VARIABLE: OFF}
 
+    def test_probes_ignore_plans(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Under `ortune apply`, an inner ortune examines onnxruntime as it is."""
+        log = tmp_path / "log.jsonl"
+        plan = {
+            "rules": [],
+            "any_model": False,
+            "keep_explicit": False,
+            "explain": False,
+            "explain_json": str(log),
+            "quiet": True,
+            "hint": "",
+        }
+        for name, value in make_environment(json.dumps(plan), {}, os.environ).items():
+            monkeypatch.setenv(name, value)
+        code = f"import onnxruntime; onnxruntime.InferenceSession({str(TINY_CNN)!r})"
+        subprocess.run([sys.executable, "-c", code], check=True)
+        assert len(log.read_text().splitlines()) == 1
+        assert find_provider_fault("CPUExecutionProvider") == ""
+        assert len(log.read_text().splitlines()) == 1
+
+    def test_reading_the_runtime_ignores_plans(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        environments = []
+        run = subprocess.run
+
+        def spy(*arguments: Any, **how: Any) -> Any:
+            environments.append(how.get("env", os.environ).get(PLAN_VARIABLE))
+            return run(*arguments, **how)
+
+        monkeypatch.setattr(subprocess, "run", spy)
+        assert read_installed_runtime()
+        check_python(sys.executable, "python")
+        assert environments == [OFF, OFF]
+
     def test_copies_in_the_hook_are_the_same(self) -> None:
         """The hook runs where ortune is not installed, and so has its own copies."""
         from ortune.model import hash_file
         from ortune.worker import session
 
         assert settings.ENUMS == session.ENUMS
-        assert set(settings.CUDA_BASED) == session.CUDA_BASED
+        assert set(providers.CUDA_BASED) == session.CUDA_BASED
+        assert set(providers.REMOTE) == NOT_FOR_SEARCHES
+        assert providers.ALIASES == ALIASES
         assert hook.hash_file(TINY_CNN) == hash_file(TINY_CNN.parent, TINY_CNN.name).sha256

@@ -434,14 +434,6 @@ class TestSettings:
         assert done.stdout == "0\n"
         assert "has no NowhereExecutionProvider" in done.stderr
 
-    def test_a_provider_that_the_program_asks_for_can_be_kept(self, tmp_path: Path) -> None:
-        config = Config(session_options={"intra_op_num_threads": 1})
-        code = """
-        for providers in (["AzureExecutionProvider", "CPUExecutionProvider"], [("CPUExecutionProvider", {})]):
-            print(ort.InferenceSession(MODEL, providers=providers).get_session_options().intra_op_num_threads)
-        """
-        assert self.program(code, config, tmp_path, "--keep-explicit").stdout.split() == ["0", "1"]
-
     def test_tuned_options_that_fail_are_left_out(self, tmp_path: Path) -> None:
         config = Config(session_options={"intra_op_num_threads": 3}, session_config={AFFINITY: "1"})
         code = "print(ort.InferenceSession(MODEL).get_session_options().intra_op_num_threads)"

@@ -1,4 +1,4 @@
-"""ORTUNE_CONFIG, `ortune.install`, and sessions created from Python."""
+"""`ortune.install`, and sessions created from Python."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ortune.knobs import Config, ThreadPool
-from tests.applying import PROGRAM, TUNED, outputs, run, sessions, write_tuned
+from tests.applying import run, write_tuned
 from tests.conftest import TINY_CNN
 from tests.records import make_record, write
 
@@ -21,36 +21,17 @@ def tuned(tmp_path: Path) -> Path:
     return write_tuned(tmp_path)
 
 
-class TestEnvironment:
-    """ORTUNE_CONFIG and ortune.install."""
-
-    @pytest.mark.slow
-    def test_the_variable(self, tuned: Path) -> None:
-        found, spawned = sessions("by_path", "spawned", environment={"ORTUNE_CONFIG": str(tuned)})
-        assert found["intra"] == spawned["intra"] == 1
-
-    def test_a_missing_file_is_reported(self, tmp_path: Path) -> None:
-        done = run(
-            sys.executable, PROGRAM, TINY_CNN, "by_path", environment={"ORTUNE_CONFIG": str(tmp_path / "nothing.json")}
-        )
-        assert outputs(done)[0]["intra"] == 0
-        assert "There is no file" in done.stderr
-        assert "Traceback" not in done.stderr
-
-    def test_another_class_of_host_is_reported(self, tmp_path: Path) -> None:
-        record = write(make_record(TINY_CNN, TUNED, here=False), tmp_path / "r.json")
-        done = run(sys.executable, PROGRAM, TINY_CNN, "by_path", environment={"ORTUNE_CONFIG": str(record)})
-        assert outputs(done)[0]["intra"] == 0
-        assert "is not used: tuned on another class of host" in done.stderr
+class TestInstall:
+    """ortune.install."""
 
     @pytest.mark.slow
     def test_measurements_are_not_affected(self, tuned: Path, tmp_path: Path) -> None:
         """What ortune measures as the default is the default, wherever it runs."""
         command = [sys.executable, "-P", "-m", "ortune", "bench", str(TINY_CNN), "--budget", "8s", "--json", "-q"]
-        for done in (run(*command, environment={"ORTUNE_CONFIG": str(tuned)}), run(*command, record=tuned)):
-            assert done.returncode == 0, done.stderr
-            (row,) = json.loads(done.stdout)["rows"]
-            assert row["session"]["settings"].get("intra_op_num_threads") != 1
+        done = run(*command, record=tuned)
+        assert done.returncode == 0, done.stderr
+        (row,) = json.loads(done.stdout)["rows"]
+        assert row["session"]["settings"].get("intra_op_num_threads") != 1
 
     def install(self, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return run(sys.executable, "-P", "-c", textwrap.dedent(code), TINY_CNN, environment=environment)
@@ -94,17 +75,31 @@ class TestEnvironment:
         done = self.install("import ortune; ortune.install()", ORTUNE_CONFIG="")
         assert "There is no record to install" in done.stderr
 
-    def test_install_under_apply(self, tuned: Path) -> None:
-        """A program that installs records also works where the environment names them."""
+    def test_install_of_the_records_that_the_variable_names(self, tuned: Path) -> None:
         code = """
-        import os, sys, ortune
-        ortune.install(os.environ["RECORD"])
+        import sys, ortune
         ortune.install()
         import onnxruntime
         print(onnxruntime.InferenceSession(sys.argv[1]).get_session_options().intra_op_num_threads)
         """
-        done = self.install(code, RECORD=str(tuned), ORTUNE_CONFIG=str(tuned))
+        assert self.install(code, ORTUNE_CONFIG=str(tuned)).stdout == "1\n"
+        assert "ORTUNE_CONFIG: - is not a file" in self.install(code, ORTUNE_CONFIG="-").stderr
+
+    def test_install_under_apply(self, tuned: Path) -> None:
+        """A program that installs records also works where the environment has records in force."""
+        code = """
+        import os, sys, ortune
+        ortune.install(os.environ["RECORD"])
+        import onnxruntime
+        print(onnxruntime.InferenceSession(sys.argv[1]).get_session_options().intra_op_num_threads)
+        """
+        done = run(
+            *(sys.executable, "-P", "-c", textwrap.dedent(code), TINY_CNN),
+            record=tuned,
+            environment={"RECORD": str(tuned), "ORTUNE_CONFIG": str(tuned)},
+        )
         assert done.stdout == "1\n", done.stderr
+        assert "already uses" not in done.stderr
 
     def test_install_warns_of_another_host(self, tmp_path: Path) -> None:
         record = write(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,27 @@ def test_host_with_only_the_number_of_cpus(monkeypatch: pytest.MonkeyPatch) -> N
     assert host.topology.source == "psutil"
     assert sorted(cpu for core in host.topology.cores for cpu in core.cpus) == list(host.topology.online)
     assert draw_machine(host).children
+
+
+def test_host_class_without_psutil(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ortune-apply has no psutil where the system itself reports the number of cores."""
+    expected = HostClass.of(read_host())
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    assert HostClass.of(read_host(memory=False)) == expected
+    monkeypatch.setattr("ortune.host.linux.read_topology", lambda root: None)
+    host = read_host(memory=False)
+    assert host.limits.memory_bytes is None
+    assert len(host.topology.cores) == len(host.topology.online) == os.cpu_count()
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    assert read_host(memory=False).limits.usable == host.topology.online
+
+
+def test_host_class_of_a_mac_without_psutil(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr("ortune.host.macos.run_sysctl", lambda: "hw.physicalcpu = 4\nhw.logicalcpu = 8\n")
+    host = read_host(memory=False)
+    assert (host.topology.source, len(host.topology.cores)) == ("sysctl", 4)
 
 
 @pytest.mark.parametrize("name", read_expectations(QEMU))

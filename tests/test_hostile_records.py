@@ -32,10 +32,11 @@ from ortune.host.allocators import find_allocators
 from ortune.knobs.catalogue import KNOBS
 from ortune.knobs.config import Config
 from ortune.knobs.legal import find_faults
+from ortune.program_options import ProgramRequest
 from ortune.record.files import read_record
 from ortune.record.schema import Record
 from ortune.record.select import merge, read_sourced
-from ortune.requests import GateRequest, ProgramRequest, VerifyRequest
+from ortune.requests import GateRequest, VerifyRequest
 from tests.conftest import TINY_CNN
 from tests.records import ONE_THREAD, make_local_record, read_once, write
 

@@ -22,6 +22,7 @@ from ortune.knobs.config import alias_of
 from ortune.knobs.providers import PROVIDERS, chain_of, find_provider
 from ortune.model import read_model
 from ortune.record.files import read_record, read_trials
+from ortune.record.schema import Record, Tried
 from ortune.tuning.prepare import choose_providers
 from ortune.worker import Failure, SessionInfo
 from ortune.worker.executor import ProcessExecutor, launch_reference
@@ -35,7 +36,9 @@ from ortune.worker.runtime import (
     read_installed_runtime,
 )
 from ortune.workload import Feed, InputOptions, Tolerance, make_feed
+from tests.applying import run as run_program
 from tests.conftest import FAULTY_WORKER, TINY_CNN, TINY_ENCODER, run_ortune
+from tests.records import make_record, write
 from tests.simulation import make_host, make_model
 
 CUDA = "CUDAExecutionProvider"
@@ -388,6 +391,7 @@ def test_a_search_across_the_cpu_and_openvino(model: Path, tmp_path: Path) -> No
     trials = read_trials(tmp_path / "r.json").trials
     tried = [trial for trial in trials if trial.config.provider == OPENVINO]
     assert any(trial.speedups for trial in tried), [trial.failure for trial in tried]
+    assert read_record(tmp_path / "r.json").search.tried.providers == (OPENVINO,)
     done = run_ortune("apply", "r.json", model, "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["fits"]
@@ -401,6 +405,78 @@ def test_openvino_alone_is_searched_and_applied(tmp_path: Path) -> None:
     assert record.config.provider == OPENVINO
     assert record.evidence.baseline is None or record.evidence.baseline.nodes[OPENVINO] > 0
     assert run_ortune("apply", "r.json", TINY_CNN, cwd=tmp_path).returncode == 0
+
+
+@needs_openvino
+class TestOpenvinoProgram:
+    """A program on OpenVINO under `ortune apply`. OpenVINO writes the compiled model to the folder `cache_dir`."""
+
+    def run(self, record: Record, tmp_path: Path, *options: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Run the program. Return what its session has, and what --explain-json writes."""
+        code = f"""
+import json, onnxruntime
+session = onnxruntime.InferenceSession(
+    {str(TINY_CNN)!r},
+    providers=[
+        ("{OPENVINO}", {{"device_type": "CPU", "cache_dir": {str(tmp_path / "own")!r}}}),
+        ("{CPU}", {{"use_arena": "0"}}),
+    ],
+)
+options = session.get_session_options()
+print(json.dumps({{
+    "providers": session.get_providers(),
+    "provider_options": sorted(session.get_provider_options()),
+    "intra": options.intra_op_num_threads,
+}}))
+"""
+        log = tmp_path / "log.jsonl"
+        done = run_program(
+            *(sys.executable, "-c", code),
+            record=write(record, tmp_path / "r.json"),
+            options=("--explain-json", str(log), *options),
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1]), json.loads(log.read_text())
+
+    def record(self, *providers: tuple[str, dict[str, str]], tried: tuple[str, ...] = ()) -> Record:
+        record = make_record(TINY_CNN, Config(session_options={"intra_op_num_threads": 1}, providers=providers))
+        return msgspec.structs.replace(
+            record, search=msgspec.structs.replace(record.search, tried=Tried(providers=tried))
+        )
+
+    def caches(self, folder: Path) -> int:
+        return len(list(folder.rglob("*.blob")))
+
+    def test_a_record_for_the_cpu_leaves_it_alone(self, tmp_path: Path) -> None:
+        found, explained = self.run(self.record((CPU, {})), tmp_path)
+        assert found == {"providers": [OPENVINO, CPU], "provider_options": [CPU, OPENVINO], "intra": 0}
+        assert explained["reason"] == f"the program requests {OPENVINO}, which the record does not cover"
+        assert self.caches(tmp_path / "own") == 1
+
+    def test_a_record_for_openvino_keeps_what_it_does_not_set(self, tmp_path: Path) -> None:
+        found, explained = self.run(self.record((OPENVINO, {"num_streams": "1"}), (CPU, {})), tmp_path)
+        assert found == {"providers": [OPENVINO, CPU], "provider_options": [CPU, OPENVINO], "intra": 1}
+        assert explained["set"]["openvino.num_streams"] == "1"
+        assert explained["replaced"] == {}
+        assert self.caches(tmp_path / "own") == 1
+
+    @pytest.mark.parametrize("keep", [False, True])
+    def test_an_option_of_both(self, keep: bool, tmp_path: Path) -> None:
+        record = self.record((OPENVINO, {"cache_dir": str(tmp_path / "tuned")}), (CPU, {}))
+        _, explained = self.run(record, tmp_path, *(["--keep-explicit"] if keep else []))
+        assert explained["replaced"] == ({} if keep else {"openvino.cache_dir": str(tmp_path / "own")})
+        assert (self.caches(tmp_path / "own"), self.caches(tmp_path / "tuned")) == ((1, 0) if keep else (0, 1))
+
+    def test_a_search_that_tried_it_and_chose_the_cpu(self, tmp_path: Path) -> None:
+        found, explained = self.run(self.record((CPU, {}), tried=(OPENVINO,)), tmp_path)
+        assert found == {"providers": [CPU], "provider_options": [CPU], "intra": 1}
+        assert explained["providers_dropped"] == [OPENVINO]
+        assert explained["replaced"] == {
+            "providers": f"{OPENVINO},{CPU}",
+            "openvino.device_type": "CPU",
+            "openvino.cache_dir": str(tmp_path / "own"),
+        }
+        assert self.caches(tmp_path) == 0
 
 
 @needs_gpu

@@ -20,6 +20,7 @@ import ortune
 from ortune.compare.comparison import Speedup
 from ortune.errors import RecordError, UsageError, spell_as_flag
 from ortune.knobs import Config
+from ortune.knobs.config import CPU_PROVIDER
 from ortune.record.files import (
     check_record_writable,
     check_writable,
@@ -306,6 +307,19 @@ class TestWhatIsKnown:
         tried = msgspec.structs.replace(example(), config=Config(session_config={"a": "1"})).tried
         assert tried.session_options == ("execution_mode", "intra_op_num_threads")
         assert "a" in tried.session_config
+
+    def test_the_providers_that_were_tried(self) -> None:
+        """Those of the config and of the base are among them. The CPU is not named: all others fall back to it."""
+        chains = [(("A", {}), CPU_PROVIDER), (("B", {}), ("A", {}), CPU_PROVIDER), (("C", {}), CPU_PROVIDER)]
+        record = msgspec.structs.replace(
+            example(),
+            config=Config(providers=chains[0]),
+            base=Config(providers=chains[1]),
+            search=msgspec.structs.replace(example().search, tried=Tried.of(Config(providers=chains[2]), Config())),
+        )
+        assert record.search.tried.providers == ("C",)
+        assert record.tried.providers == ("A", "B", "C")
+        assert "providers" not in encode_record(example()).decode().partition('"tried"')[2].partition("}")[0]
 
 
 def interrupted_with_fixed_settings() -> Record:

@@ -11,9 +11,9 @@ from ortune.apply.messages import describe_mismatch, describe_missing_allocator,
 from ortune.knobs.config import DEFAULT, Config
 from ortune.knobs.environment import variables_of
 from ortune.options import make_request
+from ortune.program_options import LoadOptions
 from ortune.record.schema import Record
 from ortune.record.select import Wanted, read_sourced, select_record
-from ortune.requests import LoadOptions
 from ortune.worker.installed import require_runtime
 from ortune.worker.session import make_run_options, make_session, make_session_options, set_global_thread_pool
 

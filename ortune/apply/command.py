@@ -16,22 +16,23 @@ from ortune.apply.exec import find_program, make_environment, replace_process
 from ortune.apply.messages import describe_mismatch
 from ortune.apply.plan import choose_records, encode_plan, environment_of, make_plan, missing_allocators
 from ortune.errors import UsageError, spell_as_flag, spell_options
+from ortune.naming import COMMAND
 from ortune.options import make_request, options_of
+from ortune.program_options import ProgramRequest
 from ortune.record.select import Choice
-from ortune.requests import ProgramRequest
 
 
 def launch(arguments: list[str]) -> NoReturn:
     """Replace this process with the command that follows `--`.
 
     Args:
-        arguments: The arguments of `ortune`, beginning with `apply`.
+        arguments: The arguments of `ortune apply`.
 
     Raises:
         OrtuneError: The command does not exist, an option is not valid, or a record cannot be used.
     """
-    separator = arguments.index("--")
-    request = parse(arguments[1:separator])
+    separator = arguments.index("--") if "--" in arguments else len(arguments)
+    request = parse(arguments[:separator])
     command = arguments[separator + 1 :]
     program = find_program(command)
     choices = choose_records(request.files, request)
@@ -51,7 +52,7 @@ def parse(arguments: list[str]) -> ProgramRequest:
     given = vars(make_parser().parse_args(arguments))
     request = make_request(ProgramRequest, {name: value for name, value in given.items() if value}, "cli")
     if not request.files:
-        raise UsageError("There is no CONFIG.", "Write: ortune apply tuned.json -- python app.py.")
+        raise UsageError("There is no CONFIG.", f"Write: {COMMAND} tuned.json -- python app.py.")
     for path in request.files:
         if Path(path).suffix.lower() in {".onnx", ".ort"}:
             raise UsageError(f"{path} is a model. The command loads its own models.", "Pass only records before --.")
@@ -64,14 +65,22 @@ def parse(arguments: list[str]) -> ProgramRequest:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the arguments before `--`, made from the options of `ProgramRequest`."""
-    parser = _Parser(prog="ortune apply", add_help=False, allow_abbrev=False)
+    parser = _Parser(
+        prog=COMMAND,
+        usage=f"{COMMAND} CONFIG... [OPTION...] -- COMMAND",
+        description="Run a program with the settings of records in all sessions that load their models.",
+        add_help=False,
+        allow_abbrev=False,
+    )
     for name, declared in options_of(ProgramRequest).items():
-        if declared.option.positional:
-            parser.add_argument(name, nargs="*")
-        elif declared.option.is_switch:
-            parser.add_argument(declared.flag, *declared.option.flags, action="store_true")
+        option = declared.option
+        meaning = spell_options(option.help, spell_as_flag).replace("%", "%%")
+        if option.positional:
+            parser.add_argument(name, nargs="*", metavar="CONFIG", help="record or bundle")
+        elif option.is_switch:
+            parser.add_argument(declared.flag, *option.flags, action="store_true", help=meaning)
         else:
-            parser.add_argument(declared.flag, *declared.option.flags)
+            parser.add_argument(declared.flag, *option.flags, metavar=option.metavar, help=meaning)
     return parser
 
 
@@ -79,7 +88,7 @@ class _Parser(argparse.ArgumentParser):
     """Parser that reports errors as the other commands do."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"ortune apply ... -- COMMAND: {message}.", "ortune apply --help shows its options.")
+        raise UsageError(f"{COMMAND} ... -- COMMAND: {message}.", f"{COMMAND} --help shows its options.")
 
 
 def notes(choices: tuple[Choice, ...], *, keep_explicit: bool) -> list[str]:

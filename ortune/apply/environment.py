@@ -1,23 +1,17 @@
-"""ORTUNE_CONFIG: tuned options for every Python program of an environment in which ortune is installed.
+"""ORTUNE_CONFIG: tuned options for every Python program of an environment.
 
-The installed file `ortune.pth` calls `start` when Python starts and the variable is set.
+`python -m ortune.enable` writes a `sitecustomize.py` that calls `start` when Python starts and the variable is set.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from typing import Any
 
 from ortune.apply.inside import finder
 
 CONFIG_VARIABLE = "ORTUNE_CONFIG"
 """Environment variable that holds paths of records, separated as in PATH."""
-
-
-def read_config_variable() -> list[str]:
-    """Return the paths that ORTUNE_CONFIG holds; empty if it is not set."""
-    return [path for path in os.environ.get(CONFIG_VARIABLE, "").split(os.pathsep) if path]
 
 
 def start() -> None:
@@ -28,11 +22,31 @@ def start() -> None:
         finder.activate(_make_plan, environment=True)
 
 
+def read_config_variable() -> list[str]:
+    """Return the paths that ORTUNE_CONFIG holds; empty if it is not set."""
+    return [path for path in os.environ.get(CONFIG_VARIABLE, "").split(os.pathsep) if path]
+
+
+def check_config_variable() -> None:
+    """Check that ORTUNE_CONFIG holds paths of files.
+
+    Raises:
+        UsageError: It holds `-`, which stands for stdin elsewhere, or the path of a pipe or a device. The program may
+            need them, and reading them could block it.
+    """
+    from pathlib import Path
+
+    from ortune.errors import UsageError
+
+    for path in read_config_variable():
+        if path == "-" or (Path(path).exists() and not Path(path).is_file()):
+            raise UsageError(f"{CONFIG_VARIABLE}: {path} is not a file.")
+
+
 def _make_plan() -> dict[str, Any]:
+    from ortune.apply.inside.explain import write_stderr
     from ortune.apply.plan import plan_process
-    from ortune.requests import ProgramRequest
+    from ortune.program_options import ProgramRequest
 
-    def warn(text: str) -> None:
-        print(f"ortune: {text}", file=sys.stderr)  # noqa: T201
-
-    return plan_process(read_config_variable(), ProgramRequest(), warn)
+    check_config_variable()
+    return plan_process(read_config_variable(), ProgramRequest(), lambda text: write_stderr(f"ortune: {text}\n"))

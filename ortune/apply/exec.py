@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from ortune.apply.inside.finder import PLAN_VARIABLE
 from ortune.errors import UsageError
+from ortune.naming import COMMAND
 
 STARTUP = Path(__file__).parent / "inside" / "startup"
 """Folder for PYTHONPATH. It holds the `sitecustomize` that every Python imports when it starts."""
@@ -25,7 +26,7 @@ def find_program(command: Sequence[str]) -> str:
     import shutil
 
     if not command:
-        raise UsageError("There is no command after --.", "Write: ortune apply tuned.json -- python app.py.")
+        raise UsageError("There is no command after --.", f"Write: {COMMAND} tuned.json -- python app.py.")
     program = shutil.which(command[0])
     if program is None:
         path = Path(command[0])

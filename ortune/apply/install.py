@@ -6,12 +6,13 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from ortune.apply.environment import CONFIG_VARIABLE, read_config_variable
+from ortune.apply.environment import CONFIG_VARIABLE, check_config_variable, read_config_variable
 from ortune.apply.inside import finder
 from ortune.apply.plan import plan_process
 from ortune.errors import UsageError
+from ortune.naming import PACKAGE
 from ortune.options import make_request
-from ortune.requests import ProgramRequest
+from ortune.program_options import ProgramRequest
 
 
 def install(
@@ -59,6 +60,7 @@ def install(
     """
     if config is None:
         config = read_config_variable()
+        check_config_variable()
         if not config:
             raise UsageError("There is no record to install.", f"Pass a path, or set {CONFIG_VARIABLE}.")
     paths = [config] if isinstance(config, (str, Path)) else list(config)
@@ -81,9 +83,9 @@ def install(
     plan = plan_process(paths, options, lambda text: warnings.warn(text, stacklevel=4))
     if finder.activate(lambda: plan):
         return
-    if not finder.from_environment:
+    if not finder.is_from_environment():
         raise UsageError(
-            "Records are already installed in this process.", "Call ortune.install once, with all records."
+            "Records are already installed in this process.", f"Call {PACKAGE}.install once, with all records."
         )
     # A program that installs records can also run under `ortune apply` or ORTUNE_CONFIG.
     if paths != read_config_variable():

@@ -14,8 +14,9 @@ from ortune.apply.messages import describe_mismatch, describe_missing_allocator,
 from ortune.errors import RecordError, UsageError
 from ortune.host.allocators import LD_PRELOAD, preload
 from ortune.knobs.ids import ALLOCATOR
+from ortune.naming import PACKAGE
+from ortune.program_options import ProgramRequest
 from ortune.record.select import Choice, Wanted, read_sourced, select_per_model
-from ortune.requests import ProgramRequest
 
 
 def choose_records(configs: Sequence[str | Path], options: ProgramRequest) -> tuple[Choice, ...]:
@@ -55,7 +56,11 @@ def _rule(choice: Choice) -> dict[str, Any]:
         "files": msgspec.to_builtins(record.model.files),
         "config": msgspec.to_builtins(record.config) if choice.applies else None,
         "reason": choice.reason,
-        "tried": {"options": record.tried.session_options, "entries": record.tried.session_config},
+        "tried": {
+            "options": record.tried.session_options,
+            "entries": record.tried.session_config,
+            "providers": record.tried.providers,
+        },
         "onnxruntime": record.runtime.onnxruntime,
     }
 
@@ -120,4 +125,4 @@ def plan_process(paths: Sequence[str | Path], options: ProgramRequest, warn: Cal
     for missing in (missing_variables(environment_of(choices)), *missing_allocators(choices)):
         if missing:
             warn(missing)
-    return make_plan(choices, options, "ortune.install(..., explain=True) shows why")
+    return make_plan(choices, options, f"{PACKAGE}.install(..., explain=True) shows why")

@@ -45,7 +45,8 @@ def write(job: Job) -> str:
         *_section("# Shell", [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]),
         *_section("# Docker", _docker_lines(job, variables)),
         *_section("# Dockerfile", [f"# ENV {name}={shlex.quote(value)}" for name, value in variables.items()]),
-        "# To apply all settings to a Python program, install ortune in its environment, and set:",
+        "# To apply all settings to Python programs, install ortune or ortune-apply in their environment, run",
+        "# `python -m ortune.enable` or `python -m ortune_apply.enable` there once, and set:",
         f"# ENV ORTUNE_CONFIG={shlex.quote(job.source)}",
     ]
     return "\n".join(lines)

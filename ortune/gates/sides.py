@@ -21,6 +21,7 @@ from ortune.record.check import shorten
 from ortune.record.schema import Record
 from ortune.record.select import Wanted, read_sourced, select_record
 from ortune.worker import Executor, Failure
+from ortune.worker.child_process import APPLY_OFF
 from ortune.worker.executor import WORKER_COMMAND
 from ortune.worker.installed import require_runtime
 
@@ -131,7 +132,12 @@ def check_python(python: str, option: str) -> None:
         raise UsageError(f"{python}: no such program.", "Pass the Python of the environment.", option=option)
     try:
         done = subprocess.run(
-            [program, "-c", PROBE], capture_output=True, text=True, timeout=PROBE_DEADLINE_S, check=False
+            [program, "-c", PROBE],
+            capture_output=True,
+            text=True,
+            env={**os.environ, **APPLY_OFF},
+            timeout=PROBE_DEADLINE_S,
+            check=False,
         )
         found = json.loads(done.stdout)
         version = tuple(found["version"])

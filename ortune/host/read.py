@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ def read_host(root: Path = Path("/"), *, memory: bool = True) -> Host:
 
     Args:
         root: Folder that contains `/sys` and `/proc` of a Linux host. Another root reads a dump of another host.
-        memory: Whether to read the available memory, which imports psutil.
+        memory: Whether to read the available memory, which needs psutil.
     """
     if sys.platform == "linux" or root != Path("/"):
         topology = linux.read_topology(root)
@@ -44,9 +45,9 @@ def read_host(root: Path = Path("/"), *, memory: bool = True) -> Host:
                 machine=platform.machine(),
                 cpu_model=values.get("machdep.cpu.brand_string", ""),
                 topology=topology,
-                limits=HostLimits(usable=topology.online, memory_bytes=_free_memory_bytes(None)),
+                limits=HostLimits(usable=topology.online, memory_bytes=_free_memory_bytes(None) if memory else None),
             )
-    return _read_portable()
+    return _read_portable(memory=memory)
 
 
 def read_free_memory_bytes() -> int:
@@ -62,22 +63,44 @@ def _free_memory_bytes(limit: int | None) -> int:
     return available if limit is None else min(available, limit)
 
 
-def _read_portable() -> Host:
-    """Read what psutil reports on any system: the number of CPUs, and the affinity mask if there is one."""
+def _count_cpus() -> tuple[int, int]:
+    """Return the number of logical CPUs and of physical cores. Without psutil, each CPU counts as a core."""
+    try:
+        import psutil
+    except ImportError:
+        n_logical = os.cpu_count() or 1
+        return n_logical, n_logical
+    n_logical = psutil.cpu_count() or 1
+    return n_logical, min(psutil.cpu_count(logical=False) or n_logical, n_logical)
+
+
+def _read_affinity_mask() -> set[int]:
+    """Return the CPUs that this process may use; empty if the system does not report them, as on macOS."""
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    try:
+        import psutil
+    except ImportError:
+        return set()
+    try:
+        return set(psutil.Process().cpu_affinity() or ())
+    except (AttributeError, OSError, psutil.Error):
+        return set()
+
+
+def _read_portable(*, memory: bool) -> Host:
+    """Read what Python and psutil report on any system: the number of CPUs, and the affinity mask if there is one.
+
+    ortune-apply contains this module, and has no psutil on Linux and macOS.
+    """
     import itertools
 
-    import psutil
-
-    n_logical = psutil.cpu_count() or 1
-    n_cores = min(psutil.cpu_count(logical=False) or n_logical, n_logical)
+    n_logical, n_cores = _count_cpus()
     online = tuple(range(n_logical))
     # psutil does not report which CPUs are siblings. Outside Linux, siblings usually have adjacent ids.
     bounds = [position * n_logical // n_cores for position in range(n_cores + 1)]
     cores = tuple(Core(cpus=online[first:last]) for first, last in itertools.pairwise(bounds))
-    try:
-        mask = set(psutil.Process().cpu_affinity() or online)
-    except (AttributeError, OSError, psutil.Error):
-        mask = set(online)  # macOS has no affinity mask
+    mask = _read_affinity_mask() or set(online)
     return Host(
         system=platform.system(),
         machine=platform.machine(),
@@ -91,6 +114,6 @@ def _read_portable() -> Host:
         ),
         limits=HostLimits(
             usable=tuple(cpu for cpu in online if cpu in mask) or online,
-            memory_bytes=_free_memory_bytes(None),
+            memory_bytes=_free_memory_bytes(None) if memory else None,
         ),
     )

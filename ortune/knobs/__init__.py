@@ -51,5 +51,5 @@ def __getattr__(name: str) -> Any:
     """Import a name on first use (PEP 562)."""
     for module, names in _MODULES.items():
         if name in names:
-            return getattr(importlib.import_module(f"ortune.knobs.{module}"), name)
-    raise AttributeError(f"module 'ortune.knobs' has no attribute {name!r}")
+            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,12 +1,18 @@
-"""The model: its inputs, its traits and its identity, read in a child process."""
+"""The model: its inputs, its traits and its identity, read in a child process.
+
+The function that reads a model is imported on first use: applying a record only needs the identity.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
+import importlib
+from typing import TYPE_CHECKING, Any
 
-from ortune.model.child import read_in_child
 from ortune.model.identity import ModelIdentity, compute_digest, hash_file
 from ortune.model.info import Dim, InputInfo, ModelFile, ModelInfo, OutputInfo, Traits
+
+if TYPE_CHECKING:
+    from ortune.model.read import read_model
 
 __all__ = [
     "Dim",
@@ -22,12 +28,8 @@ __all__ = [
 ]
 
 
-def read_model(path: str | Path) -> ModelInfo:
-    """Return the inputs, outputs, traits and files of a model.
-
-    A child process parses the file, so that its weights are never loaded into this process.
-
-    Raises:
-        ModelError: The file or its external data is missing, or the file is not an ONNX model.
-    """
-    return read_in_child("ortune.model.inspect", path, ModelInfo)
+def __getattr__(name: str) -> Any:
+    """Import a name on first use (PEP 562)."""
+    if name == "read_model":
+        return importlib.import_module(f"{__name__}.read").read_model
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ortune.errors import RecordError, UsageError
+from ortune.naming import DISTRIBUTION
 from ortune.record.check import check_configs
 from ortune.record.schema import SCHEMA, Bundle, Record, TrialsFile
 
@@ -110,7 +111,7 @@ def parse_document(path: str | Path) -> Document:
     if version > SCHEMA:
         raise RecordError(
             f"{name} has schema {version}; this version of ortune reads schemas up to {SCHEMA}.",
-            "Install a newer version of ortune.",
+            f"Install a newer version of {DISTRIBUTION}.",
         )
     if version < 1:
         raise RecordError(f"{name} has schema {version}, which does not exist.")

@@ -17,7 +17,7 @@ import msgspec
 from ortune.compare.comparison import LimitCheck, Noise, Speedup, Stage, StageTime, Summary
 from ortune.errors import RecordError
 from ortune.host import HostClass
-from ortune.knobs.config import DEFAULT, Config
+from ortune.knobs.config import CPU, DEFAULT, Config
 from ortune.model.identity import ModelIdentity
 from ortune.worker import FailureKind, Runtime
 from ortune.workload import Objective, Workload
@@ -141,10 +141,12 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     Attributes:
         session_options: Attributes of SessionOptions.
         session_config: Entries of SessionOptions.
+        providers: Execution providers other than the CPU provider, which runs what no other provider runs.
     """
 
     session_options: tuple[str, ...] = ()
     session_config: tuple[str, ...] = ()
+    providers: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, *configs: Config) -> Tried:
@@ -152,6 +154,7 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return cls(
             session_options=tuple(sorted({name for config in configs for name in config.session_options})),
             session_config=tuple(sorted({name for config in configs for name in config.session_config})),
+            providers=tuple(sorted({name for config in configs for name, _ in config.providers} - {CPU})),
         )
 
 
@@ -283,11 +286,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def tried(self) -> Tried:
-        """Names of the settings that the search tried, those of `config` among them."""
+        """Names of the settings that the search tried, with those of `config` and the providers of `base`."""
         tried, own = self.search.tried, Tried.of(self.config)
         return Tried(
             session_options=tuple(sorted({*tried.session_options, *own.session_options})),
             session_config=tuple(sorted({*tried.session_config, *own.session_config})),
+            providers=tuple(sorted({*tried.providers, *own.providers, *Tried.of(self.base).providers})),
         )
 
     @property

@@ -21,8 +21,8 @@ from ortune.worker.failure import Failure, make_failure
 from ortune.worker.prctl import die_with_parent
 
 APPLY_OFF = {"ORTUNE_APPLY": "off"}
-"""Environment of every child process that creates sessions. It turns off `ortune.apply.inside.hook`: where ortune runs
-in an environment in which records are applied, they must not change the sessions that it measures."""
+"""Environment of every child process that imports onnxruntime. It turns off `ortune.apply.inside.hook`: where ortune
+runs in an environment in which records are applied, they must not change the sessions that it measures."""
 
 Enter = Callable[[str], None]
 """Enters a stage. A failure then names the stage that was entered last."""

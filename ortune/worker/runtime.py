@@ -7,6 +7,7 @@ may crash the process. It asks child processes instead.
 from __future__ import annotations
 
 import base64
+import os
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from ortune.worker.child_process import APPLY_OFF
 from ortune.worker.exit_status import remove_colors
 from ortune.worker.session_info import Runtime
 
@@ -63,7 +65,13 @@ def read_installed_runtime() -> Runtime | None:
     """Return the result of `read_runtime` in a child process, or None if onnxruntime cannot be imported."""
     command = [sys.executable, "-P", "-c", READ_RUNTIME]
     try:
-        child = subprocess.run(command, capture_output=True, timeout=READ_RUNTIME_TIMEOUT_S, check=True)
+        child = subprocess.run(
+            command,
+            capture_output=True,
+            env={**os.environ, **APPLY_OFF},
+            timeout=READ_RUNTIME_TIMEOUT_S,
+            check=True,
+        )
         return msgspec.json.decode(child.stdout.splitlines()[-1], type=Runtime)
     except (OSError, subprocess.SubprocessError, msgspec.DecodeError, IndexError):
         return None
@@ -82,6 +90,7 @@ def find_provider_fault(provider: str) -> str:
                 [sys.executable, "-P", "-c", PROBE, str(path), provider],
                 capture_output=True,
                 text=True,
+                env={**os.environ, **APPLY_OFF},
                 timeout=PROBE_TIMEOUT_S,
                 check=False,
             )

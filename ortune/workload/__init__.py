@@ -50,5 +50,5 @@ def __getattr__(name: str) -> Any:
     """Import a name on first use (PEP 562)."""
     homes = {"Feed": "feed", "InputOptions": "feed", "Tensor": "feed", "make_feed": "inputs"}
     if name in homes:
-        return getattr(importlib.import_module(f"ortune.workload.{homes[name]}"), name)
-    raise AttributeError(f"module 'ortune.workload' has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{__name__}.{homes[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

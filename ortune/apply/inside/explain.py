@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ortune.apply.inside.providers import show_option
 from ortune.apply.inside.settings import THREADS, TunedSession, show_value
 
 PINNING_S = 0.02
@@ -30,17 +31,21 @@ def describe(model: str, tuned: TunedSession | None, reason: str, session: Any, 
         return {**description, "reason": reason}
     read = session.get_session_options()
     names = dict.fromkeys((THREADS, *tuned.set, *tuned.replaced))
+    providers = tuned.providers
     description |= {
         "record": tuned.rule["source"],
-        "set": tuned.set,
-        "replaced": tuned.replaced,
-        "not_set": tuned.not_set,
+        "set": {**tuned.set, **providers.set},
+        "replaced": {**tuned.replaced, **providers.replaced},
+        "not_set": [*tuned.not_set, *providers.not_set],
         "read_back": {
             name: show_value(getattr(read, name)) if hasattr(read, name) else read_entry(read, name) or "unset"
             for name in names
-        },
+        }
+        | _read_provider_options(session),
         "run_options": {**tuned.config["run_options"], **tuned.config["run_config"]},
         "providers": list(session.get_providers()),
+        "providers_dropped": providers.dropped,
+        "providers_reordered": providers.reordered,
     }
     if before:
         time.sleep(PINNING_S)
@@ -57,6 +62,8 @@ def render(description: dict[str, Any]) -> str:
     rows = {
         "set": _list_settings(settings) or "nothing",
         "replaced": _list_settings(description["replaced"]),
+        "dropped": ", ".join(description["providers_dropped"]),
+        "reordered": "the execution providers" if description["providers_reordered"] else "",
         "not set": "; ".join(description["not_set"]),
         "read back": _list_settings({**description["read_back"], "providers": ",".join(description["providers"])}),
     }
@@ -67,6 +74,15 @@ def render(description: dict[str, Any]) -> str:
     lines = [f"{head} uses the tuned options of {description['record']}"]
     lines += [f"ortune:   {name:<10} {text}" for name, text in rows.items() if text]
     return "\n".join(lines) + "\n"
+
+
+def _read_provider_options(session: Any) -> dict[str, str]:
+    """Return the options of a session's providers. Some providers do not report theirs, and the CPU has none."""
+    return {
+        show_option(provider, name): str(value)
+        for provider, options in session.get_provider_options().items()
+        for name, value in options.items()
+    }
 
 
 def write_stderr(text: str) -> None:

@@ -23,7 +23,7 @@ PLAN_VARIABLE = "ORTUNE_APPLY"
 OFF = "off"
 """Value of that variable, instead of a plan, in the workers of ortune's own measurements: sessions are not changed."""
 
-PARTS = ("options_log", "settings", "explain", "hook")
+PARTS = ("options_log", "providers", "settings", "explain", "hook")
 """Modules of this folder that make up the hook. Each imports only modules that come before it."""
 
 Plan = dict[str, Any]
@@ -31,11 +31,11 @@ Plan = dict[str, Any]
 "any_model", "keep_explicit", "explain", "explain_json", "quiet", "hint"}. A rule whose config is None names a model
 whose sessions are not changed."""
 
-_active: list[Callable[[], Plan]] = []
-_patched: list[ModuleType] = []
+STATE = "_ortune_plan"
+"""Attribute of `sys` with the active plan. It is not in this module, because a process may load this module from ortune
+and from ortune-apply."""
 
-from_environment = False
-"""Whether the active plan came from the environment, not from the program itself."""
+_patched: list[ModuleType] = []
 
 
 def start() -> None:
@@ -57,11 +57,9 @@ def activate(get_plan: Callable[[], Plan], *, environment: bool = False) -> bool
     Returns:
         Whether the plan is active; False if another plan was activated before.
     """
-    global from_environment
-    if _active:
+    if hasattr(sys, STATE):
         return False
-    _active.append(get_plan)
-    from_environment = environment
+    setattr(sys, STATE, (get_plan, environment))
     if MODULE in sys.modules:
         patch(sys.modules[MODULE])
     else:
@@ -69,11 +67,17 @@ def activate(get_plan: Callable[[], Plan], *, environment: bool = False) -> bool
     return True
 
 
+def is_from_environment() -> bool:
+    """Return whether the active plan came from the environment, not from the program itself."""
+    return bool(getattr(sys, STATE)[1])
+
+
 def patch(module: ModuleType) -> None:
     """Hook into onnxruntime's module."""
     if module not in _patched:
         _patched.append(module)
-        load_hook().Hook(_active[0]).patch(module)
+        get_plan = getattr(sys, STATE)[0]
+        load_hook().Hook(get_plan).patch(module)
 
 
 def load_hook() -> Any:
@@ -92,7 +96,7 @@ def load(part: str) -> Any:
     """Return a module of this folder, loaded by path."""
     from importlib.util import module_from_spec, spec_from_file_location
 
-    name = f"ortune.apply.inside.{part}"
+    name = f"{__name__.rpartition('.')[0]}.{part}"
     if name not in sys.modules:
         spec = spec_from_file_location(name, os.path.join(os.path.dirname(__file__), f"{part}.py"))
         assert spec and spec.loader

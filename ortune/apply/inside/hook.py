@@ -24,7 +24,8 @@ from typing import Any
 
 from ortune.apply.inside.explain import describe, list_threads, read_entry, render, write_stderr
 from ortune.apply.inside.options_log import OptionsLog
-from ortune.apply.inside.settings import CUDA_BASED, RunSettings, Skip, TunedSession, has_run_settings
+from ortune.apply.inside.providers import CUDA_BASED, Skip
+from ortune.apply.inside.settings import RunSettings, TunedSession, has_run_settings
 
 EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
 
@@ -109,7 +110,7 @@ class Hook:
             return
         before, fault = list_threads(), None
         try:
-            own(session, tuned.model, tuned.options, tuned.providers, tuned.provider_options, **tuned.extra)
+            own(session, tuned.model, tuned.options, tuned.providers.names, tuned.providers.options, **tuned.extra)
         except Exception as error:  # noqa: BLE001  (onnxruntime may raise anything)
             fault = error
         if fault is not None:
@@ -197,13 +198,13 @@ class Hook:
         if provider not in onnxruntime.get_available_providers():
             self._say(f"{source} is not used: onnxruntime {onnxruntime.__version__} here has no {provider}.")
             raise Skip(f"onnxruntime here has no {provider}")
+        tuned = TunedSession(rule, arguments["path_or_bytes"], dict(extra))
+        tuned.set_providers(onnxruntime, arguments, keep=keep)
         if _minor(rule["onnxruntime"]) != _minor(onnxruntime.__version__):
             self._say(
                 f"{source} was tuned with onnxruntime {rule['onnxruntime']}; this is onnxruntime "
                 f"{onnxruntime.__version__}."
             )
-        tuned = TunedSession(rule, arguments["path_or_bytes"], dict(extra))
-        tuned.set_providers(arguments, keep=keep)
         if provider in CUDA_BASED and hasattr(onnxruntime, "preload_dlls"):
             onnxruntime.preload_dlls()
         pool = config["global_thread_pool"]

@@ -6,12 +6,10 @@ import weakref
 from typing import Any
 
 from ortune.apply.inside.options_log import OptionsLog
+from ortune.apply.inside.providers import ProviderChoice, Skip, list_known, read_requested
 
 AFFINITY = "session.intra_op_thread_affinities"
 THREADS = "intra_op_num_threads"
-
-CUDA_BASED = ("CUDAExecutionProvider", "TensorrtExecutionProvider", "NvTensorRTRTXExecutionProvider")
-"""Providers whose libraries onnxruntime may have to load from NVIDIA's wheels."""
 
 ENUMS = {
     "graph_optimization_level": "GraphOptimizationLevel",
@@ -19,10 +17,6 @@ ENUMS = {
     "execution_order": "ExecutionOrder",
 }
 """Attributes of SessionOptions that are enums, and their types. Configs name the members."""
-
-
-class Skip(Exception):  # noqa: N818  (not an error)
-    """A session keeps the program's own options; the message says why."""
 
 
 class TunedSession:
@@ -35,10 +29,9 @@ class TunedSession:
 
     Attributes:
         options: SessionOptions.
-        providers: Names of the execution providers, most important first.
-        provider_options: Options of each provider.
-        set: Tuned settings that the session has.
-        replaced: Settings of the program that the session does not have.
+        providers: The execution providers.
+        set: Tuned session options and entries that the session has.
+        replaced: Those of the program that the session does not have.
         not_set: Tuned settings that the session does not have, each with the reason.
     """
 
@@ -48,37 +41,29 @@ class TunedSession:
         self.model = model
         self.extra = extra
         self.options: Any = None
-        self.providers: list[str] = []
-        self.provider_options: list[dict[str, str]] = []
+        self.providers: Any = None
         self.set: dict[str, Any] = {}
         self.replaced: dict[str, Any] = {}
         self.not_set: list[str] = []
 
-    def set_providers(self, arguments: dict[str, Any], *, keep: bool) -> None:
+    def set_providers(self, onnxruntime: Any, arguments: dict[str, Any], *, keep: bool) -> None:
         """Choose the execution providers.
 
         Args:
+            onnxruntime: The module.
             arguments: Arguments that the program passes to InferenceSession.
             keep: Whether the program's own settings take precedence.
 
         Raises:
-            Skip: The program uses providers that the record is not for.
+            Skip: The program requests providers that the record does not cover, or selects them by device.
         """
-        options, own, own_options = (arguments[name] for name in ("sess_options", "providers", "provider_options"))
+        options = arguments["sess_options"]
         if hasattr(options, "has_providers") and options.has_providers():
             raise Skip("the program selects execution providers by device")
-        wanted = self.config["providers"]
-        if keep and own:
-            names = [each if isinstance(each, str) else each[0] for each in own]
-            if names[0] != wanted[0][0]:
-                raise Skip(f"the program requests {names[0]}, but the record is for {wanted[0][0]}")
-            theirs = list(own_options or [{} if isinstance(each, str) else each[1] for each in own])
-            ours = dict(wanted)
-            self.providers = names
-            self.provider_options = [{**ours.get(each, {}), **theirs[index]} for index, each in enumerate(names)]
-        else:
-            self.providers = [name for name, _ in wanted]
-            self.provider_options = [options for _, options in wanted]
+        requested = read_requested(arguments["providers"], arguments["provider_options"])
+        known = list_known(onnxruntime, requested)
+        covered = self.rule["tried"]["providers"]
+        self.providers = ProviderChoice(self.config["providers"], requested, covered, known, keep=keep)
         # With the fallback on, onnxruntime prints to stdout when a session fails and creates it again on the CPU.
         # Instead, the hook creates the session again with the program's own options.
         self.extra["enable_fallback"] = 0

@@ -1,0 +1,5 @@
+"""The names under which this code is installed as ortune-apply. They replace those of `ortune.naming`."""
+
+PACKAGE = "ortune_apply"
+DISTRIBUTION = "ortune-apply"
+COMMAND = "ortune-apply"

@@ -1,0 +1,19 @@
+"""Reads a model in a child process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ortune.model.child import read_in_child
+from ortune.model.info import ModelInfo
+
+
+def read_model(path: str | Path) -> ModelInfo:
+    """Return the inputs, outputs, traits and files of a model.
+
+    A child process parses the file, so that its weights are never loaded into this process.
+
+    Raises:
+        ModelError: The file or its external data is missing, or the file is not an ONNX model.
+    """
+    return read_in_child("ortune.model.inspect", path, ModelInfo)

@@ -1,0 +1,14 @@
+"""The names under which this code is installed.
+
+The distribution ortune-apply contains a copy of a part of this code, with names of its own: see
+`ortune/apply/distribution/`.
+"""
+
+PACKAGE = "ortune"
+"""The package, as in `import ortune`."""
+
+DISTRIBUTION = "ortune"
+"""The distribution, as in `pip install ortune`."""
+
+COMMAND = "ortune apply"
+"""The command that runs programs with records."""

@@ -1,0 +1,193 @@
+"""The options of `ortune apply CONFIG... -- COMMAND`, and those that other commands share with it.
+
+They belong to the declarations of `ortune.requests`, and are in a module of their own because every program that starts
+under `ortune apply` loads it, and because ortune-apply contains it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from ortune.options import (
+    CLI_AND_PYTHON,
+    CLI_ONLY,
+    PROGRAM,
+    WORKLOAD,
+    WRITING,
+    Option,
+    Request,
+    parse_count,
+    parse_text,
+    parse_texts,
+)
+
+if TYPE_CHECKING:
+    from ortune.workload import Load
+else:
+    # `options_of` evaluates annotations, which must not import this module.
+    Load = Any
+
+MOST_CLIENTS = 1024
+MOST_SESSIONS = 64
+
+
+def parse_rate_per_s(value: Any) -> float:
+    """Parse a rate of requests; see `ortune.workload`."""
+    from ortune.workload import parse_rate
+
+    return parse_rate(value)
+
+
+def parse_path(value: Any) -> Path:
+    """Return a path."""
+    return Path(parse_text(value))
+
+
+Pick = Annotated[
+    int | None,
+    Option(
+        help="Use point N of the record's Pareto front.",
+        metavar="N",
+        parse=parse_count(1),
+        accepts="int | None",
+        default="the recommended point",
+        interfaces=CLI_AND_PYTHON,
+    ),
+]
+AnyHost = Annotated[
+    bool,
+    Option(help="Use a record also if it is for another class of host.", accepts="bool", interfaces=CLI_AND_PYTHON),
+]
+Trust = Annotated[
+    bool,
+    Option(
+        help="Use records although they name files, libraries or other environment variables, which may run code. Each "
+        "such setting is reported.",
+        accepts="bool",
+        interfaces=CLI_AND_PYTHON,
+    ),
+]
+Quiet = Annotated[
+    bool,
+    Option(help="Print nothing but errors.", accepts="bool", flags=("-q",), interfaces=CLI_ONLY, panel=WRITING),
+]
+
+
+class LoadOptions(Request):
+    """How calls arrive."""
+
+    clients: Annotated[
+        int | None,
+        Option(
+            help="Concurrent callers.",
+            metavar="N",
+            parse=parse_count(1, MOST_CLIENTS),
+            accepts="int | None",
+            default="1",
+            panel=WORKLOAD,
+        ),
+    ] = None
+    sessions: Annotated[
+        int | None,
+        Option(
+            help="Sessions of the model in one process. Clients are spread over them.",
+            metavar="N",
+            parse=parse_count(1, MOST_SESSIONS),
+            accepts="int | None",
+            default="1",
+            panel=WORKLOAD,
+        ),
+    ] = None
+    rate: Annotated[
+        float | None,
+        Option(
+            help="Requests that arrive, such as 50/s or 30/min. Latency counts from the arrival.",
+            metavar="RATE",
+            parse=parse_rate_per_s,
+            accepts="str | float | None",
+            default="clients call back to back",
+            panel=WORKLOAD,
+        ),
+    ] = None
+
+    @property
+    def arrival_process(self) -> str | None:
+        """How requests arrive at a rate, or None for the default."""
+        return getattr(self, "arrivals", None)
+
+    @property
+    def load(self) -> Load:
+        """The load.
+
+        Raises:
+            UsageError: The options contradict each other.
+        """
+        from ortune.workload import make_load
+
+        return make_load(self.clients, self.rate, self.arrival_process, self.sessions)
+
+    @property
+    def given_load(self) -> Load | None:
+        """The load, or None if no option describes one."""
+        given = (self.clients, self.sessions, self.rate, self.arrival_process)
+        return None if all(each is None for each in given) else self.load
+
+
+class QuietOptions(Request):
+    """What a command prints."""
+
+    quiet: Quiet = False
+
+
+class ProgramRequest(LoadOptions, QuietOptions):
+    """Options of `ortune apply CONFIG... -- COMMAND`."""
+
+    files: Annotated[
+        tuple[str, ...],
+        Option(
+            help="Records or bundles; then the model, by default the record's; or a command to run with them.",
+            metavar="CONFIG... [MODEL] [-- COMMAND]",
+            positional=True,
+            repeatable=True,
+            parse=parse_texts,
+            interfaces=CLI_ONLY,
+        ),
+    ] = ()
+    pick: Pick = None
+    any_host: AnyHost = False
+    trust: Trust = False
+    any_model: Annotated[
+        bool,
+        Option(
+            help="Use the config for sessions of every model.", accepts="bool", interfaces=CLI_AND_PYTHON, panel=PROGRAM
+        ),
+    ] = False
+    keep_explicit: Annotated[
+        bool,
+        Option(
+            help="Options that the program sets take precedence over tuned ones.",
+            accepts="bool",
+            interfaces=CLI_AND_PYTHON,
+            panel=PROGRAM,
+        ),
+    ] = False
+    explain: Annotated[
+        bool,
+        Option(
+            help="Report the settings of each session on stderr.",
+            accepts="bool",
+            interfaces=CLI_AND_PYTHON,
+            panel=PROGRAM,
+        ),
+    ] = False
+    explain_json: Annotated[
+        Path | None,
+        Option(
+            help="Append a line of JSON for each session.",
+            metavar="FILE",
+            parse=parse_path,
+            interfaces=CLI_ONLY,
+            panel=PROGRAM,
+        ),
+    ] = None

@@ -1,0 +1,77 @@
+"""Virtual environments for tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+HERE = sysconfig.get_path("purelib")
+
+VARIABLES = ("ORTUNE_APPLY", "ORTUNE_CONFIG", "PYTHONPATH")
+"""Variables that would change what a new environment does."""
+
+
+class Environment:
+    """A virtual environment.
+
+    Args:
+        folder: Its folder, which is created.
+        packages: Whether it has the packages of this environment, too.
+
+    Attributes:
+        python: Its interpreter.
+        site_packages: Its folder of packages.
+    """
+
+    def __init__(self, folder: Path, *, packages: bool = False) -> None:
+        venv.create(folder, with_pip=False, symlinks=os.name != "nt")
+        self.python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+        self.site_packages = Path(
+            self.run("-c", "import sysconfig; print(sysconfig.get_path('purelib'))").stdout.strip()
+        )
+        if packages:
+            # Also what an editable installation of ortune has there.
+            (self.site_packages / "packages.pth").write_text(f"import site; site.addsitedir({HERE!r})\n")
+
+    def run(self, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run its Python, in a folder without modules."""
+        inherited = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+        return subprocess.run(
+            [str(self.python), *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=self.python.parent,
+            env={**inherited, **environment},
+            timeout=150,
+        )
+
+    def install(self, *what: object) -> None:
+        """Install packages with the pip of this environment."""
+        command = [sys.executable, "-m", "pip", "--python", self.python, "install", "--quiet", "--no-input", *what]
+        done = subprocess.run([str(each) for each in command], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+def build_wheel(project: Path, folder: Path) -> Path:
+    """Build the wheel of a project into a folder, and return its path."""
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        folder,
+        project,
+    ]
+    done = subprocess.run([str(each) for each in command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = folder.glob("*.whl")
+    return wheel
