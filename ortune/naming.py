@@ -12,3 +12,9 @@ DISTRIBUTION = "ortune"
 
 COMMAND = "ortune apply"
 """The command that runs programs with records."""
+
+RUNTIME_HINT = (
+    "pip install 'ortune[cpu]'; for other hardware ortune[gpu] (NVIDIA), ortune[openvino] (Intel), ortune[migraphx] "
+    "(AMD) or ortune[directml] (GPUs on Windows) instead."
+)
+"""How to install onnxruntime."""

@@ -122,6 +122,7 @@ class TestModules:
         closure = {**modules.find_closure(), "ortune.knobs.data_files": MODULES["ortune.knobs.data_files"]}
         files = modules.list_files(closure)
         assert set((ROOT / "ortune" / "knobs" / "data").rglob("*.toml")) <= set(files)
+        assert ROOT / "ortune" / "knobs" / "data" / "legal.json" in files
         assert ROOT / "ortune" / "apply" / "inside" / "startup" / "sitecustomize.py" in files
 
     def test_no_other_module_reads_files_of_the_package(self) -> None:
@@ -237,7 +238,7 @@ class TestCommand:
     def test_a_newer_record(self, copied: Path, tmp_path: Path) -> None:
         (tmp_path / "r.json").write_text('{"schema": 99}')
         done = self.run(copied, tmp_path / "r.json", "--", "true")
-        assert "pip install --upgrade ortune-apply." in done.stderr
+        assert "Install a newer version of ortune-apply." in done.stderr
 
 
 @pytest.fixture(scope="module")

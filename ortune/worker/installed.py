@@ -17,13 +17,11 @@ from pathlib import Path
 import msgspec
 
 from ortune.errors import HostError
+from ortune.naming import RUNTIME_HINT
 
 MODULE = "onnxruntime"
 
-INSTALL_HINT = (
-    "Install one package of it: pip install 'ortune[cpu]'; for other hardware ortune[gpu] (NVIDIA), "
-    "ortune[openvino] (Intel), ortune[migraphx] (AMD) or ortune[directml] (GPUs on Windows) instead."
-)
+INSTALL_HINT = f"Install one package of it: {RUNTIME_HINT}"
 
 
 class RuntimePackage(msgspec.Struct, frozen=True):

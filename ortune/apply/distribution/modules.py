@@ -27,6 +27,7 @@ ROOTS = ("ortune.apply.api", "ortune.apply.command", "ortune.apply.install", "or
 FILES = {
     "ortune.apply.inside.finder": ("apply/inside/startup/sitecustomize.py",),
     "ortune.knobs.data_files": ("knobs/data/**/*.toml",),
+    "ortune.knobs.legal": ("knobs/data/legal.json",),
 }
 """Files that modules open or execute by path, as patterns relative to the package."""
 

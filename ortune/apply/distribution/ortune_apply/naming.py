@@ -3,3 +3,4 @@
 PACKAGE = "ortune_apply"
 DISTRIBUTION = "ortune-apply"
 COMMAND = "ortune-apply"
+RUNTIME_HINT = "pip install onnxruntime; for other hardware onnxruntime-gpu, onnxruntime-openvino or another instead."
