@@ -10,6 +10,7 @@ from typing import Any
 from ortune.errors import UsageError
 from ortune.gates.reporters.history import HistoryEntry
 from ortune.gates.reporters.messages import describe_cost
+from ortune.sanitize import printable
 
 SUFFIXES = (".svg", ".png", ".pdf")
 
@@ -58,7 +59,9 @@ def draw_history(entries: Sequence[HistoryEntry], path: Path) -> None:
     for axis, (name, objective) in zip(axes, panels, strict=True):
         shown = [entry for entry in entries if entry.name == name and objective in entry.slowdowns]
         draw_panel(axis, shown, objective)
-        axis.set_title(f"{name}: {describe_cost(objective)}", fontsize=10, loc="left")
+        # A name is not a formula, even with a $ in it.
+        title = printable(f"{name}: {describe_cost(objective)}")
+        axis.set_title(title, fontsize=10, loc="left", parse_math=False)
     try:
         figure.savefig(path)
     except OSError as error:
