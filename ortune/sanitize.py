@@ -94,15 +94,14 @@ def _separate(found: re.Match[str]) -> str:
     return BREAK + found[0] if found[0] in {"//", "."} else found[0] + BREAK
 
 
-def escape_json(document: bytes) -> bytes:
+def escape_json(document: str) -> str:
     """Return a JSON document in which characters that are not printable are escaped.
 
     JSON requires this of the ASCII control characters only. A terminal obeys others, too.
     """
-    text = document.decode()
-    if text.replace("\n", "").isprintable():
+    if document.replace("\n", "").isprintable():
         return document
-    return "".join(each if each == "\n" or each.isprintable() else escape_utf16(each) for each in text).encode()
+    return "".join(each if each == "\n" or each.isprintable() else escape_utf16(each) for each in document)
 
 
 def escape_utf16(character: str) -> str:

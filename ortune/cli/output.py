@@ -13,7 +13,8 @@ def encode_json(value: object, enc_hook: Callable[[Any], Any] | None = None) -> 
     """Return a value as indented JSON; `enc_hook` converts types that msgspec does not know."""
     import msgspec
 
-    return escape_json(msgspec.json.format(msgspec.json.encode(value, enc_hook=enc_hook), indent=2)) + b"\n"
+    document = msgspec.json.format(msgspec.json.encode(value, enc_hook=enc_hook), indent=2)
+    return escape_json(document.decode()).encode() + b"\n"
 
 
 def print_json(value: object, enc_hook: Callable[[Any], Any] | None = None) -> None:

@@ -39,7 +39,7 @@ def search(values: Values, console_options: ConsoleOptions) -> None:
     if not console_options.quiet:
         show_verdict(console, result.record, None if to_stdout else path, result.kept)
     if console_options.json and not to_stdout:
-        sys.stdout.buffer.write(escape_json(encode_record(result.record)))
+        sys.stdout.buffer.write(escape_json(encode_record(result.record).decode()).encode())
     if result.outcome.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
     if result.outcome.evidence.verdict == "inconclusive":

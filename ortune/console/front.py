@@ -70,9 +70,7 @@ def make_front_table(front: Sequence[FrontPoint], names: Sequence[str]) -> Table
     return table
 
 
-def draw_plot(
-    points: Sequence[tuple[float, float, str]], across: str, up: str, width: int = PLOT_WIDTH
-) -> list[str]:
+def draw_plot(points: Sequence[tuple[float, float, str]], across: str, up: str, width: int = PLOT_WIDTH) -> list[str]:
     """Return points as lines of text, on logarithmic axes.
 
     Args:

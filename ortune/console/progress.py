@@ -69,13 +69,13 @@ class SearchProgress(LiveBar):
         left = TextColumn("{task.fields[left]}", "dim", markup=False, table_column=Column(no_wrap=True))
         super().__init__(
             console,
-            TextColumn(
-                f"{{task.description:>{STAGE_WIDTH}}}", "cyan", markup=False, table_column=Column(no_wrap=True)
-            ),
+            TextColumn(f"{{task.description:>{STAGE_WIDTH}}}", "cyan", markup=False, table_column=Column(no_wrap=True)),
             *([bar] if wide else []),
             TextColumn("{task.completed:.0f}/{task.total:.0f}", table_column=Column(no_wrap=True, min_width=5)),
             *([left] if wide else []),
-            TextColumn("{task.fields[best]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
+            TextColumn(
+                "{task.fields[best]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)
+            ),
             quiet=quiet,
         )
         self._console = console

@@ -6,6 +6,8 @@ Source: https://onnxruntime.ai/docs/performance/model-optimizations/graph-optimi
 from __future__ import annotations
 
 import os
+import tempfile
+from pathlib import Path
 
 import msgspec
 
@@ -13,6 +15,7 @@ from ortune.errors import ModelError
 from ortune.export.save import SaveRequest, save_optimized
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU
+from ortune.model import read_model
 from ortune.worker import Failure
 
 GRAPH_ENTRIES = ("optimization.", "session.qdq", "session.disable_quant_qdq", "session.enable_quant_qdq")
@@ -23,16 +26,17 @@ def write(job: Job) -> str:
     """Write the file, and return notes on how to use it.
 
     Raises:
-        ModelError: ONNX Runtime cannot optimize or save the model.
+        ModelError: The model is not an ONNX model, its external data is not in its folder, or ONNX Runtime cannot
+            optimize or save it.
     """
     assert job.output
+    read_model(job.model)  # checks it: ONNX Runtime would read data from anywhere
     pending = job.pending
     level = pending.take_option("graph_optimization_level") or "ORT_ENABLE_ALL"
     entries = {name: text for name, text in pending.config.session_config.items() if name.startswith(GRAPH_ENTRIES)}
     for name in entries:
         pending.take_entry(name)
     provider = pending.take_providers()[0][0]
-    partial = job.output.with_name(f".{job.output.stem}.part{job.output.suffix}")
     config = msgspec.structs.replace(
         pending.config,
         # Settings that do not change the graph are left out: they could keep a session from being created here.
@@ -40,14 +44,15 @@ def write(job: Job) -> str:
         session_config=entries,
         per_session=(),
         global_thread_pool=None,
+        # Variables act when a process starts: a record could name a library that the loader runs.
+        environment={},
     )
-    try:
-        saved = save_optimized(SaveRequest(model_path=os.fspath(job.model), config=config, output=str(partial)))
+    with tempfile.TemporaryDirectory(dir=job.output.parent, prefix=f".{job.output.name}.") as folder:
+        complete = Path(folder) / job.output.name
+        saved = save_optimized(SaveRequest(model_path=os.fspath(job.model), config=config, output=str(complete)))
         if isinstance(saved, Failure):
             raise ModelError(f"ONNX Runtime cannot save {job.model}: {saved.message}.")
-        partial.replace(job.output)
-    finally:
-        partial.unlink(missing_ok=True)
+        complete.replace(job.output)
     where = "" if provider == CPU else f" with {provider}"
     lines = [
         f"{job.output}: {saved.size_bytes / 1e6:.2f} MB, optimized at {level}{where} by onnxruntime "

@@ -38,9 +38,7 @@ class SavedModel(msgspec.Struct, frozen=True, kw_only=True):
 
 def save_optimized(request: SaveRequest) -> SavedModel | Failure:
     """Save an optimized model, in a child process."""
-    return ask_child(
-        "ortune.export.save", request, SavedModel, environment=request.config.environment, deadline_s=DEADLINE_S
-    )
+    return ask_child("ortune.export.save", request, SavedModel, deadline_s=DEADLINE_S)
 
 
 # The rest runs in the child process.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ortune.model.child import read_in_child
-from ortune.model.identity import ModelIdentity, compute_digest, hash_file
+from ortune.model.identity import ModelIdentity, compute_digest, hash_data_file, hash_file
 from ortune.model.info import Dim, InputInfo, ModelFile, ModelInfo, OutputInfo, Traits
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "OutputInfo",
     "Traits",
     "compute_digest",
+    "hash_data_file",
     "hash_file",
     "read_model",
 ]
