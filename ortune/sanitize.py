@@ -74,8 +74,8 @@ _MARKDOWN: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"&"), "&amp;"),
     (re.compile(r"<"), "&lt;"),
     (re.compile(r">"), "&gt;"),
-    # An underscore within a word has no effect.
-    (re.compile(r"[\\`*~|$\[\]]|(?<!\w)_|_(?!\w)"), r"\\\g<0>"),
+    # A single underscore within a word has no effect.
+    (re.compile(r"[\\`*~|$\[\]]|(?<![^\W_])_|_(?![^\W_])"), r"\\\g<0>"),
     # Mentions, e-mail addresses, issues and links, as GitHub and GitLab find them in plain text.
     (re.compile(r"@|#(?=\w)|(?<=:)//|(?<=www)\.|!(?=\d)|%(?=\d)"), "\0"),
 )

@@ -36,7 +36,18 @@ FRAGMENTS = (
     *("\u202e", "\u2066", "\u200b", "\ufeff", "\u00ad", "\U000e0041", "\ufffe", "\ue000", "é", "漢", "🙂", "\u0301"),
     *("[/red]", "[bold]", ":smile:", "coding: utf-7", "coding=latin-1", "+AAo-import os", "\nimport os\n", "import os"),
     *("\nprivileged: true", ": ", "- ", " ", "=", ",", "'; drop", "__proto__", "@team", "![x](y)", "|", "\\\n", "\\ "),
-    *("##[stop-commands]x", "::stop-commands::x", "$x^2$", "\\frac{", "¹", "٣", "007"),
+    *(
+        "##[stop-commands]x",
+        "::stop-commands::x",
+        "$x^2$",
+        "new Dictionary<string, string>",
+        ".with_arbitrary_config(",
+        "GraphOptimizationLevel",
+        "\\frac{",
+        "¹",
+        "٣",
+        "007",
+    ),
 )
 """Pieces that mean something to some language, shell, terminal or page."""
 
@@ -109,6 +120,21 @@ def configs(draw: st.DrawFn) -> Config:
         io_binding=draw(st.booleans()),
         per_session=tuple(fill(SLOTS["session_config"], texts()) for _ in range(draw(st.sampled_from([0, 0, 2])))),
     )
+
+
+EVERYTHING = Config(
+    session_options={**FIXED, **dict.fromkeys(SLOTS["session_options"], " ".join(FRAGMENTS))},
+    session_config=dict.fromkeys(SLOTS["session_config"], "\n".join(FRAGMENTS)),
+    run_options=dict.fromkeys(SLOTS["run_options"], "".join(FRAGMENTS)),
+    run_config=dict.fromkeys(SLOTS["run_config"], "".join(FRAGMENTS)),
+    providers=tuple((name, dict.fromkeys(options, "".join(FRAGMENTS))) for name, options in PROVIDERS.items()),
+    environment=dict.fromkeys(SLOTS["environment"], "".join(each for each in "".join(FRAGMENTS) if each.isprintable())),
+    io_binding=True,
+    per_session=tuple(
+        dict.fromkeys(SLOTS["session_config"], text) for text in ("".join(FRAGMENTS), " ".join(FRAGMENTS))
+    ),
+)
+"""A config with all fragments in all places."""
 
 
 def hostile_record(config: Config, name: str) -> Record:

@@ -18,6 +18,7 @@ from ortune.export.literals import LEVEL_NUMBERS
 from ortune.export.target import Job, Target
 from ortune.model.data_files import locate_data_file
 from ortune.model.onnx_file import find_data_files, parse_model
+from ortune.sanitize import printable
 
 KEY = "ort_config"
 
@@ -63,7 +64,7 @@ def write(job: Job) -> str:
     ]
     if copied:
         lines.append(f"Its external data was copied to the same folder: {', '.join(copied)}.")
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def _copy_external_data(folder: Path, names: Iterable[str], output: Path) -> list[str]:

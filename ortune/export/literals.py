@@ -99,22 +99,11 @@ def _escape_with_8_digits(character: str) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def _escape_in_cpp(character: str) -> str:
-    # Universal character names must not be control characters. Octal sequences stand for bytes of UTF-8.
-    if ord(character) < 0xA0:
-        return "".join(f"\\{byte:03o}" for byte in character.encode())
-    return _escape_with_8_digits(character)
-
-
-def _escape_in_java(character: str) -> str:
-    # Java replaces \\u000a by a line break before it looks for the end of the string.
-    return f"\\{ord(character):03o}" if ord(character) < 0x100 else escape_utf16(character)
-
-
 PYTHON = Language(_escape_with_8_digits, "True", "False")
-CPP = _Cpp(_escape_in_cpp)
+CPP = _Cpp(_escape_with_8_digits)
 CSHARP = Language(_escape_with_8_digits)
-JAVA = Language(_escape_in_java)
+# Java replaces \\u000a before it looks for the end of a string. Line breaks have simple escape sequences.
+JAVA = Language(escape_utf16)
 JAVASCRIPT = Language(escape_utf16)
 RUST = Language(lambda character: f"\\u{{{ord(character):x}}}")
 YAML = Language(_escape_with_8_digits)

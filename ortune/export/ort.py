@@ -16,6 +16,7 @@ from ortune.export.save import SaveRequest, save_optimized
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU
 from ortune.model import read_model
+from ortune.sanitize import printable
 from ortune.worker import Failure
 
 GRAPH_ENTRIES = ("optimization.", "session.qdq", "session.disable_quant_qdq", "session.enable_quant_qdq")
@@ -65,7 +66,7 @@ def write(job: Job) -> str:
         lines.append("It contains data layouts for this type of CPU. On another type it may fail or be slow.")
     if job.output.suffix == ".ort":
         lines.append("This onnxruntime and later versions that support the same version of the .ort format load it.")
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 TARGET = Target(

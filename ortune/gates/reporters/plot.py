@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ SUFFIXES = (".svg", ".png", ".pdf")
 
 COLORS = {"pass": "tab:green", "fail": "tab:red", "inconclusive": "tab:orange"}
 """Color of each decision."""
+
+LONGEST_NAME = 80
+"""Length to which names of gates are shown."""
 
 MARGIN = datetime.timedelta(hours=12)
 """Time around a single point; matplotlib would show years."""
@@ -57,13 +61,16 @@ def draw_history(entries: Sequence[HistoryEntry], path: Path) -> None:
     figure = Figure(figsize=(8, 0.6 + 2.2 * len(panels)), layout="constrained")
     axes = figure.subplots(len(panels), squeeze=False)[:, 0]
     for axis, (name, objective) in zip(axes, panels, strict=True):
-        shown = [entry for entry in entries if entry.name == name and objective in entry.slowdowns]
-        draw_panel(axis, shown, objective)
+        draw_panel(axis, [entry for entry in entries if entry.name == name and objective in entry.slowdowns], objective)
+        shown = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
+        title = printable(f"{shown}: {describe_cost(objective)}")
         # A name is not a formula, even with a $ in it.
-        title = printable(f"{name}: {describe_cost(objective)}")
         axis.set_title(title, fontsize=10, loc="left", parse_math=False)
     try:
-        figure.savefig(path)
+        with warnings.catch_warnings():
+            # Not every name has a glyph in matplotlib's font.
+            warnings.filterwarnings("ignore", "Glyph", UserWarning)
+            figure.savefig(path)
     except OSError as error:
         raise UsageError(f"Cannot write {path}: {error.strerror}.") from None
 
