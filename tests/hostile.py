@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import msgspec
@@ -9,64 +10,36 @@ from hypothesis import strategies as st
 
 from ortune.knobs import Config
 from ortune.record.schema import Record
+from tests.conftest import TINY_CNN
 from tests.records import ELSEWHERE, make_record
 
 FRAGMENTS = (
     *("'", '"', "`", '"""', "'''", "\\", '\\"', "\\\\", "\\u000a", "\\\\u0022", "??/", "???/", "\\x41", "\\101"),
-    *("$(touch pwned)", "`touch pwned`", "${HOME}", "${{ github.token }}", "$$(A)", "$(A)", ";touch pwned", "| x", "&"),
-    *(
-        "*/",
-        "/*",
-        "//",
-        "#",
-        "--",
-        "<!--",
-        "-->",
-        "]]>",
-        "<b>",
-        "{",
-        "}",
-        "{0}",
-        "{value}",
-        "%s",
-        "%0A",
-        "\n::error::x",
-    ),
+    *("$(touch pwned)", "`touch pwned`", "${HOME}", "${{ github.token }}", "$$(A)", "$(A)", ";touch pwned", "| x"),
+    *("*/", "/*", "//", "#", "--", "<!--", "-->", "]]>", "<b>", "{", "}", "{0}", "{value}", "%s", "%0A", "&"),
     *("\n", "\r", "\r\n", "\t", "\x0b", "\x0c", "\x85", "\u2028", "\u2029", "\x1b[31m", "\x9b31m", "\x07", "\x7f"),
     *("\u202e", "\u2066", "\u200b", "\ufeff", "\u00ad", "\U000e0041", "\ufffe", "\ue000", "é", "漢", "🙂", "\u0301"),
     *("[/red]", "[bold]", ":smile:", "coding: utf-7", "coding=latin-1", "+AAo-import os", "\nimport os\n", "import os"),
     *("\nprivileged: true", ": ", "- ", " ", "=", ",", "'; drop", "__proto__", "@team", "![x](y)", "|", "\\\n", "\\ "),
-    *(
-        "##[stop-commands]x",
-        "::stop-commands::x",
-        "$x^2$",
-        "new Dictionary<string, string>",
-        ".with_arbitrary_config(",
-        "GraphOptimizationLevel",
-        "\\frac{",
-        "¹",
-        "٣",
-        "007",
-    ),
+    *("##[stop-commands]x", "::stop-commands::x", "\n::error::x", "$x^2$", "\\frac{", "¹", "٣", "007"),
+    *("new Dictionary<string, string>", ".with_arbitrary_config(", "GraphOptimizationLevel"),
 )
 """Pieces that mean something to some language, shell, terminal or page."""
 
 
-def texts(*, encodable: bool = True) -> st.SearchStrategy[str]:
-    """Return a strategy of hostile texts.
-
-    Args:
-        encodable: Whether to leave out null characters and surrogates, which no language can express.
-    """
-    alphabet = st.characters(exclude_categories=["Cs"], exclude_characters="\0") if encodable else st.characters()
-    fragments = st.sampled_from(FRAGMENTS if encodable else (*FRAGMENTS, "\0", "\ud800", "a\udc80"))
+def make_texts(more: tuple[str, ...], alphabet: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    fragments = st.sampled_from((*FRAGMENTS, *more))
     return st.lists(fragments | st.text(alphabet, max_size=6), max_size=5).map("".join)
 
 
-def shown_texts() -> st.SearchStrategy[str]:
-    """Return a strategy of hostile texts that are printable, as values of environment variables must be."""
-    return texts().map(lambda text: "".join(each for each in text if each.isprintable()))
+TEXTS = make_texts((), st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+"""Hostile texts that every language can express: without null characters and surrogates."""
 
+ALL_TEXTS = make_texts(("\0", "\ud800", "a\udc80"), st.characters())
+"""Hostile texts."""
+
+PRINTABLE_TEXTS = TEXTS.map(lambda text: "".join(each for each in text if each.isprintable()))
+"""Hostile texts that may be values of environment variables."""
 
 SLOTS = {
     "session_options": ("logid", "profile_file_prefix", "optimized_model_filepath"),
@@ -100,26 +73,31 @@ FIXED: dict[str, Any] = {
 }
 
 
-@st.composite
-def configs(draw: st.DrawFn) -> Config:
-    """Return a config whose names are those of settings, and whose values are hostile wherever they may be any text."""
+def fill(names: tuple[str, ...], values: st.SearchStrategy[str] = TEXTS) -> st.SearchStrategy[dict[str, str]]:
+    """Return a strategy of values for some of these names."""
+    return st.dictionaries(st.sampled_from(names), values, max_size=3)
 
-    def fill(names: tuple[str, ...], values: st.SearchStrategy[str]) -> dict[str, str]:
-        chosen = draw(st.lists(st.sampled_from(names), unique=True))
-        return {name: draw(values) for name in chosen}
 
-    names = draw(st.lists(st.sampled_from([*PROVIDERS]), unique=True, max_size=2))
-    fixed = draw(st.lists(st.sampled_from([*FIXED]), unique=True))
-    return Config(
-        session_options={**{name: FIXED[name] for name in fixed}, **fill(SLOTS["session_options"], texts())},
-        session_config=fill(SLOTS["session_config"], texts()),
-        run_options=dict(fill(SLOTS["run_options"], texts())),
-        run_config=fill(SLOTS["run_config"], texts()),
-        providers=(*((name, fill(PROVIDERS[name], texts())) for name in names), ("CPUExecutionProvider", {})),
-        environment=fill(SLOTS["environment"], shown_texts()),
-        io_binding=draw(st.booleans()),
-        per_session=tuple(fill(SLOTS["session_config"], texts()) for _ in range(draw(st.sampled_from([0, 0, 2])))),
-    )
+CONFIGS = st.builds(
+    Config,
+    session_options=st.builds(
+        lambda fixed, free: {**{name: FIXED[name] for name in fixed}, **free},
+        st.lists(st.sampled_from([*FIXED]), unique=True),
+        fill(SLOTS["session_options"]),
+    ),
+    session_config=fill(SLOTS["session_config"]),
+    run_options=fill(SLOTS["run_options"]),
+    run_config=fill(SLOTS["run_config"]),
+    providers=st.lists(
+        st.sampled_from([*PROVIDERS]).flatmap(lambda name: st.tuples(st.just(name), fill(PROVIDERS[name]))),
+        max_size=2,
+        unique_by=lambda provider: provider[0],
+    ).map(lambda chain: (*chain, ("CPUExecutionProvider", {}))),
+    environment=fill(SLOTS["environment"], PRINTABLE_TEXTS),
+    io_binding=st.booleans(),
+    per_session=st.just(()) | st.tuples(fill(SLOTS["session_config"]), fill(SLOTS["session_config"])),
+)
+"""Configs whose names are those of settings, and whose values are hostile wherever they may be any text."""
 
 
 EVERYTHING = Config(
@@ -137,13 +115,17 @@ EVERYTHING = Config(
 """A config with all fragments in all places."""
 
 
+@functools.cache
+def _base_record() -> Record:
+    return make_record(TINY_CNN, Config(), here=False)
+
+
 def hostile_record(config: Config, name: str) -> Record:
     """Return a record with this config, in which all texts of the model and the host are `name`."""
-    from tests.conftest import TINY_CNN
-
-    record = make_record(TINY_CNN, config, here=False)
+    record = _base_record()
     return msgspec.structs.replace(
         record,
+        config=config,
         model=msgspec.structs.replace(record.model, path=name),
         evidence=msgspec.structs.replace(record.evidence, objective=name, reason=name),
         host=msgspec.structs.replace(ELSEWHERE, cpu_model=name, system=name, machine=name),

@@ -31,10 +31,10 @@ from ortune.export.target import Job
 from ortune.host import HostClass
 from ortune.knobs import Config, ThreadPool
 from tests.conftest import TINY_CNN
-from tests.hostile import EVERYTHING, FRAGMENTS, configs, hostile_record, texts
+from tests.hostile import ALL_TEXTS, CONFIGS, EVERYTHING, FRAGMENTS, TEXTS, hostile_record
 from tests.records import ELSEWHERE, make_record
 
-TEXTS = [name for name, target in TARGETS.items() if not target.binary]
+TARGET_NAMES = [name for name, target in TARGETS.items() if not target.binary]
 
 CASES_PER_TARGET = 40
 """Times 16 targets: 640 cases."""
@@ -315,12 +315,12 @@ PARSERS: dict[str, Callable[[str], Tree]] = {
 
 
 def test_all_targets_have_a_parser() -> None:
-    assert set(PARSERS) == set(TEXTS)
+    assert set(PARSERS) == set(TARGET_NAMES)
 
 
-@pytest.mark.parametrize("target", TEXTS)
+@pytest.mark.parametrize("target", TARGET_NAMES)
 @settings(max_examples=CASES_PER_TARGET, suppress_health_check=[HealthCheck.too_slow])
-@given(config=configs(), name=texts(encodable=False), model=texts())
+@given(config=CONFIGS, name=ALL_TEXTS, model=TEXTS)
 @example(config=EVERYTHING, name=" ".join(FRAGMENTS), model="\n".join(FRAGMENTS))
 @example(config=Config(session_options={"logid": "".join(FRAGMENTS)}), name="", model="\n".join(FRAGMENTS))
 @example(config=EVERYTHING, name="C:\\users\\u000a", model="\\")
@@ -363,7 +363,7 @@ def check_characters(text: str) -> None:
 
 # Names and enum members: an illegal one is never written.
 
-HOSTILE_NAMES = texts(encodable=False).filter(lambda text: re.fullmatch(r"[A-Za-z_][\w.]*", text, re.ASCII) is None)
+HOSTILE_NAMES = ALL_TEXTS.filter(lambda text: re.fullmatch(r"[A-Za-z_][\w.]*", text, re.ASCII) is None)
 
 Change = Callable[[str], Config]
 
@@ -390,7 +390,7 @@ PLACES: dict[str, Change] = {
 @given(text=HOSTILE_NAMES)
 def test_illegal_names_and_members_are_refused(place: str, text: str) -> None:
     record = hostile_record(PLACES[place](text), "m.onnx")
-    for target in TEXTS:
+    for target in TARGET_NAMES:
         with pytest.raises(RecordError) as caught:
             render(target, record, MODEL)
         check_characters(str(caught.value))
@@ -411,7 +411,7 @@ def test_illegal_names_and_members_are_refused(place: str, text: str) -> None:
     ],
 )
 def test_values_of_another_kind_are_refused(config: Config) -> None:
-    for target in TEXTS:
+    for target in TARGET_NAMES:
         with pytest.raises(RecordError):
             render(target, hostile_record(config, "m.onnx"), MODEL)
 
@@ -421,7 +421,7 @@ def test_values_of_another_kind_are_refused(config: Config) -> None:
 )
 def test_numbers_of_the_host_are_checked(change: dict[str, Any]) -> None:
     record = msgspec.structs.replace(hostile_record(Config(), "m"), host=msgspec.structs.replace(ELSEWHERE, **change))
-    for target in TEXTS:
+    for target in TARGET_NAMES:
         with pytest.raises(RecordError, match=next(iter(change))):
             render(target, record, MODEL)
 
@@ -471,7 +471,7 @@ def test_genai_has_no_key_of_its_own_from_a_record(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["a\0b.onnx", "a\udc80.onnx"])
 def test_paths_that_are_not_text(path: str) -> None:
-    for target in TEXTS:
+    for target in TARGET_NAMES:
         with pytest.raises(UsageError, match="this path contains"):
             render(target, make_record(TINY_CNN, Config()), path)
 
@@ -504,13 +504,11 @@ def test_unchecked_records_do_not_reach_a_target() -> None:
 
 # Real compilers: literals have the value of the text, and comments do not end.
 
-ALL_TEXTS = [
+LITERAL_TEXTS = [
     *FRAGMENTS,
     "".join(map(chr, range(1, 0x180))),
     *(f"{a}{b}" for a in ("\\", "?", '"', "\x01", "\x85") for b in ("u0022", "0", "n", "??/", "\U000e0041", "\\")),
 ]
-
-Program = tuple[list[list[str]], str, str]
 
 
 def _run(commands: list[list[str]], folder: Path) -> bytes:
@@ -524,18 +522,17 @@ def _run(commands: list[list[str]], folder: Path) -> bytes:
 
 
 def _check(output: bytes) -> None:
-    assert output.decode().split("\0")[:-1] == [*ALL_TEXTS, str(len(ALL_TEXTS))]
+    assert output.decode().split("\0")[:-1] == [*LITERAL_TEXTS, str(len(LITERAL_TEXTS))]
 
 
-COMMENTS = [make_comment("//", text) for text in ALL_TEXTS]
+def _write_lines(language: literals.Language, count: str) -> list[str]:
+    """Return a statement for each text, each with a comment, and with a statement that counts in the next line."""
+    return [f"put({language.quote(text)}); {make_comment('//', text)}\n{count}" for text in LITERAL_TEXTS]
 
 
 @pytest.mark.parametrize("standard", ["c++11", "gnu++17"])
 def test_cpp_reads_literals_and_comments(standard: str, tmp_path: Path) -> None:
-    lines = [
-        f"put(std::string({literals.CPP.quote(text)})); {note}\nn++;"
-        for text, note in zip(ALL_TEXTS, COMMENTS, strict=True)
-    ]
+    lines = _write_lines(literals.CPP, "n++;")
     code = "\n".join(
         [
             "#include <string>\n#include <cstdio>",
@@ -550,7 +547,7 @@ def test_cpp_reads_literals_and_comments(standard: str, tmp_path: Path) -> None:
 
 
 def test_java_reads_literals_and_comments(tmp_path: Path) -> None:
-    lines = [f"put({literals.JAVA.quote(text)}); {note}\nn++;" for text, note in zip(ALL_TEXTS, COMMENTS, strict=True)]
+    lines = _write_lines(literals.JAVA, "n++;")
     code = "\n".join(
         [
             "class A {",
@@ -575,9 +572,7 @@ def test_java_reads_literals_and_comments(tmp_path: Path) -> None:
 
 
 def test_javascript_reads_literals_and_comments(tmp_path: Path) -> None:
-    lines = [
-        f"put({literals.JAVASCRIPT.quote(text)}); {note}\nn++;" for text, note in zip(ALL_TEXTS, COMMENTS, strict=True)
-    ]
+    lines = _write_lines(literals.JAVASCRIPT, "n++;")
     code = "\n".join(
         [
             '"use strict"; let n = 0, all = "";',
@@ -591,9 +586,7 @@ def test_javascript_reads_literals_and_comments(tmp_path: Path) -> None:
 
 
 def test_rust_reads_literals_and_comments(tmp_path: Path) -> None:
-    lines = [
-        f"put({literals.RUST.quote(text)}); {note}\nn += 1;" for text, note in zip(ALL_TEXTS, COMMENTS, strict=True)
-    ]
+    lines = _write_lines(literals.RUST, "n += 1;")
     code = "\n".join(
         [
             'fn put(text: &str) { print!("{}\\0", text); }',
@@ -607,7 +600,7 @@ def test_rust_reads_literals_and_comments(tmp_path: Path) -> None:
 
 
 def test_python_yaml_and_json_read_literals() -> None:
-    for text in ALL_TEXTS:
+    for text in LITERAL_TEXTS:
         assert ast.literal_eval(literals.PYTHON.quote(text)) == text
         assert yaml.safe_load(literals.YAML.quote(text)) == text
         assert json.loads(literals.format_json(text)) == text

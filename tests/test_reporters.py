@@ -189,6 +189,7 @@ class TestHistory:
             ("nonsense\n", "is not a history"),
             ("[]", "is not a history"),
             ('{"time": "abc", "name": "a", "decision": "pass", "reason": ""}', "is not a history"),
+            ('{"time": "9999-12-31", "name": "a", "decision": "pass", "reason": ""}', "is not a history"),
         ],
     )
     def test_files_that_are_not_histories(self, content: str, message: str, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ from ortune.tuning.outcome import Progress
 from ortune.worker import Failure
 from tests.conftest import ROOT, TINY_CNN, run_ortune
 from tests.gate_results import make_interval, make_result
-from tests.hostile import FRAGMENTS, configs, hostile_record, texts
+from tests.hostile import ALL_TEXTS, CONFIGS, FRAGMENTS, TEXTS, hostile_record
 from tests.records import make_record, write
 from tests.test_console import make_bench_result
 
@@ -87,14 +87,14 @@ class TestPrintable:
     def test_texts(self, text: str, shown: str) -> None:
         assert printable(text) == shown
 
-    @given(text=texts(encodable=False) | st.text())
+    @given(text=ALL_TEXTS | st.text())
     def test_one_line_of_the_same_length(self, text: str) -> None:
         shown = printable(text)
         assert shown.isprintable() and len(shown) == len(text)
         assert printable(shown) == shown
         assert printable_lines(text).count("\n") == text.count("\n")
 
-    @given(text=texts(encodable=False))
+    @given(text=ALL_TEXTS)
     def test_the_program_of_a_user_gets_the_same_protection(self, text: str) -> None:
         assert explain.printable(text).isprintable() and len(explain.printable(text)) == len(text)
 
@@ -145,10 +145,8 @@ class TestConsole:
             assert "rich.markup" not in code and "from_markup" not in code, path
             calls = {ast.unparse(node.func) for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)}
             assert "Console" not in calls, path
-            columns = re.findall(r"TextColumn\((.*?)\)", code, re.DOTALL)
-            assert all(
-                ("fields" not in each and "description" not in each) or "markup=False" in each for each in columns
-            )
+            for column in re.findall(r"TextColumn\((.*?)\)", code, re.DOTALL):
+                assert "markup=False" in column or not re.search("fields|description", column), column
 
 
 def check_page(page: str) -> None:
@@ -282,7 +280,7 @@ def test_hostile_texts_in_all_output(name: str, width: int) -> None:
         check_page(page)
 
 
-@given(config=configs(), name=texts(encodable=False))
+@given(config=CONFIGS, name=ALL_TEXTS)
 def test_hostile_records_are_shown(config: Config, name: str) -> None:
     console = SafeConsole(file=io.StringIO(), width=100)
     show_verdict(console, hostile_record(config, name), Path("r.json"))
@@ -327,7 +325,7 @@ class TestErrors:
         assert all(each == "\n" or each.isprintable() for each in document.decode())
         assert "🙂" in document.decode()
 
-    @given(text=texts(encodable=False))
+    @given(text=ALL_TEXTS)
     def test_json(self, text: str) -> None:
         document = escape_json(json.dumps({"a": text}, ensure_ascii=False, indent=1))
         assert json.loads(document) == {"a": text}
@@ -365,14 +363,14 @@ class TestMarkdown:
     def test_texts(self, text: str, escaped: str) -> None:
         assert escape_markdown(text) == escaped
 
-    @given(text=texts(encodable=False))
+    @given(text=ALL_TEXTS)
     def test_a_cell_shows_the_text(self, text: str) -> None:
         page = read_html(show_markdown(f"| head |\n|---|\n| x{escape_markdown(text)}x |\n"))
         (cell,) = page.iter("td")
         assert len(cell) == 0
         assert re.sub(r"\s", "", (cell.text or "").replace("\u200b", "")) == re.sub(r"\s", "", f"x{printable(text)}x")
 
-    @given(text=texts(encodable=False))
+    @given(text=ALL_TEXTS)
     def test_there_are_no_mentions_and_links(self, text: str) -> None:
         page = read_html(show_markdown(f"x {escape_markdown(text)}"))
         shown = "".join(page.itertext())
@@ -404,14 +402,14 @@ def test_junit() -> None:
     assert fault.get("message") == "␀�]]>"
 
 
-@given(text=texts(encodable=False))
+@given(text=ALL_TEXTS)
 def test_junit_is_xml(text: str) -> None:
     document = render_junit([GateError(name=text, message=text)], inconclusive_fails=False)
     (suite,) = ElementTree.fromstring(document)
     assert suite[0].get("name") == printable(text)
 
 
-@given(text=texts(encodable=False))
+@given(text=ALL_TEXTS)
 def test_annotations_are_one_command(text: str) -> None:
     (line,) = render_annotations([GateError(name=text, message=text)]).split("\n")[:-1]
     assert line.isprintable()
@@ -424,7 +422,7 @@ def test_annotations_are_one_command(text: str) -> None:
     assert escape_annotation("50%\n") == "50%25 "
 
 
-@given(text=texts())
+@given(text=TEXTS)
 def test_no_command_of_github_actions_is_left(text: str) -> None:
     shown = escape_workflow_commands(text)
     assert "::" not in shown and not re.search(r"##\w*\[", shown) and len(shown) == len(text)

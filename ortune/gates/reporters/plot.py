@@ -18,8 +18,8 @@ SUFFIXES = (".svg", ".png", ".pdf")
 COLORS = {"pass": "tab:green", "fail": "tab:red", "inconclusive": "tab:orange"}
 """Color of each decision."""
 
-LONGEST_NAME = 80
-"""Length to which names of gates are shown."""
+LONGEST_TITLE = 90
+"""Length that fits above a panel."""
 
 MARGIN = datetime.timedelta(hours=12)
 """Time around a single point; matplotlib would show years."""
@@ -62,8 +62,8 @@ def draw_history(entries: Sequence[HistoryEntry], path: Path) -> None:
     axes = figure.subplots(len(panels), squeeze=False)[:, 0]
     for axis, (name, objective) in zip(axes, panels, strict=True):
         draw_panel(axis, [entry for entry in entries if entry.name == name and objective in entry.slowdowns], objective)
-        shown = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
-        title = printable(f"{shown}: {describe_cost(objective)}")
+        title = printable(f"{name}: {describe_cost(objective)}")
+        title = title if len(title) <= LONGEST_TITLE else f"{title[: LONGEST_TITLE - 1]}…"
         # A name is not a formula, even with a $ in it.
         axis.set_title(title, fontsize=10, loc="left", parse_math=False)
     try:
