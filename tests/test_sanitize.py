@@ -341,7 +341,7 @@ class TestErrors:
 
 def show_markdown(text: str) -> str:
     """Return a page as HTML."""
-    return MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render(text)
+    return str(MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render(text))
 
 
 def read_html(html: str) -> ElementTree.Element:
