@@ -30,9 +30,9 @@ def run_program(arguments: list[str]) -> None:
         show_error(error)
         sys.exit(ExitCode.ERROR)
     except Exception:  # noqa: BLE001  (a fault of ortune's own: Python would end with 1, which is an answer here)
-        import traceback
+        from ortune.cli import show_traceback
 
-        traceback.print_exc()
+        show_traceback()
         sys.exit(ExitCode.ERROR)
 
 

@@ -22,9 +22,11 @@ spells them as the caller's interface does: `--max-slowdown` on the command line
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any
+
+from ortune.sanitize import printable
 
 Spelling = Callable[[str, str], str]
 """Spells an option, given its Python name and an example value, which may be empty."""
@@ -69,16 +71,20 @@ class OrtuneError(Exception):
         message: What failed, with which value. It does not name the option.
         hint: How the user can fix it, as a sentence; empty when the message says so.
         option: Python name of the option with the invalid value; empty when there is none.
+        details: Lines that follow the message, such as one for each input of the model.
     """
 
-    def __init__(self, message: str, hint: str = "", *, option: str = "") -> None:
+    def __init__(self, message: str, hint: str = "", *, option: str = "", details: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
         self.option = option
+        self.details = tuple(details)
 
     def render(self, spell: Spelling = spell_in_python, where: str = "") -> tuple[str, str]:
         """Return message and hint for one interface.
+
+        They may quote files, so each line is made printable. Only details add line breaks to the message.
 
         Args:
             spell: Spells options.
@@ -86,7 +92,8 @@ class OrtuneError(Exception):
         """
         named = " ".join(part for part in (f"{where}:" if where else "", spell(self.option, "")) if part)
         message = spell_options(self.message, spell)
-        return f"{named} {message}" if self.option else message, spell_options(self.hint, spell)
+        lines = [f"{named} {message}" if self.option else message, *(f"  {each}" for each in self.details)]
+        return "\n".join(map(printable, lines)), printable(spell_options(self.hint, spell))
 
     def __str__(self) -> str:
         message, hint = self.render()

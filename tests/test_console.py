@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from rich.console import Console
 
 from ortune.apply.fit import Mismatch
 from ortune.apply.verify import Answer, Verification
@@ -19,6 +18,7 @@ from ortune.compare.interval import Interval
 from ortune.console.apply import show_config
 from ortune.console.bench import show_comparison
 from ortune.console.progress import SearchProgress
+from ortune.console.safe_console import SafeConsole
 from ortune.console.verdict import format_gain, show_verdict
 from ortune.console.verify import show_verification
 from ortune.console.warnings import (
@@ -60,7 +60,7 @@ def shown(**config: Any) -> str:
 
 def print_verdict(record: Record) -> str:
     file = io.StringIO()
-    show_verdict(Console(file=file, width=100), record, None)
+    show_verdict(SafeConsole(file=file, width=100), record, None)
     return " ".join(file.getvalue().split())
 
 
@@ -147,7 +147,7 @@ class TestVerdict:
     def test_what_was_written(self) -> None:
         file = io.StringIO()
         record = msgspec.structs.replace(SERVER, config=Config(session_options={"intra_op_num_threads": 1}))
-        show_verdict(Console(file=file, width=100), record, Path("my config.json"), Path("my config.before.json"))
+        show_verdict(SafeConsole(file=file, width=100), record, Path("my config.json"), Path("my config.before.json"))
         lines = [" ".join(line.split()) for line in file.getvalue().splitlines()]
         assert lines[-3:] == [
             "written my config.json",
@@ -158,13 +158,13 @@ class TestVerdict:
     def test_a_base_that_is_kept_is_not_to_be_applied(self) -> None:
         file = io.StringIO()
         fixed = Config(session_options={"intra_op_num_threads": 4})
-        show_verdict(Console(file=file), msgspec.structs.replace(SERVER, config=fixed, base=fixed), Path("c.json"))
+        show_verdict(SafeConsole(file=file), msgspec.structs.replace(SERVER, config=fixed, base=fixed), Path("c.json"))
         assert "ortune apply" not in file.getvalue()
 
     @pytest.mark.parametrize("width", [45, 80, 200])
     def test_it_fits_the_terminal(self, width: int) -> None:
         file = io.StringIO()
-        show_verdict(Console(file=file, width=width), SERVER, Path("c.json"))
+        show_verdict(SafeConsole(file=file, width=width), SERVER, Path("c.json"))
         assert "…" not in file.getvalue()
         assert all(len(line) <= width for line in file.getvalue().splitlines())
 
@@ -190,7 +190,7 @@ class TestFront:
         workload = msgspec.structs.replace(record.workload, objectives=("p99", "cpu"))
         file = io.StringIO()
         show_verdict(
-            Console(file=file, width=width), msgspec.structs.replace(record, workload=workload), Path("c.json")
+            SafeConsole(file=file, width=width), msgspec.structs.replace(record, workload=workload), Path("c.json")
         )
         return file.getvalue()
 
@@ -249,7 +249,7 @@ def make_bench_result(**changes: Any) -> BenchResult:
 class TestBench:
     def show(self, result: BenchResult, width: int = 120) -> list[str]:
         file = io.StringIO()
-        show_comparison(Console(file=file, width=width), result)
+        show_comparison(SafeConsole(file=file, width=width), result)
         assert all(len(line.rstrip()) <= width for line in file.getvalue().splitlines())
         assert "…" not in file.getvalue()
         return [" ".join(line.split()) for line in file.getvalue().splitlines()]
@@ -283,7 +283,7 @@ class TestBench:
 class TestVerification:
     def show(self, verification: Verification) -> str:
         file = io.StringIO()
-        show_verification(Console(file=file, width=100), verification)
+        show_verification(SafeConsole(file=file, width=100), verification)
         return " ".join(file.getvalue().split())
 
     @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ class TestVerification:
 class TestApply:
     def show(self, record: Record) -> str:
         file = io.StringIO()
-        show_config(Console(file=file, width=100), record)
+        show_config(SafeConsole(file=file, width=100), record)
         return " ".join(file.getvalue().split())
 
     def test_a_gain(self) -> None:
@@ -381,7 +381,7 @@ class TestProgress:
 
     def show(self, width: int, *, terminal: bool, quiet: bool = False) -> str:
         file = io.StringIO()
-        console = Console(file=file, width=width, force_terminal=terminal, no_color=True)
+        console = SafeConsole(file=file, width=width, force_terminal=terminal, no_color=True)
         with SearchProgress(console, quiet=quiet) as progress:
             for stage in ("screening", "racing", "confirmation"):
                 progress(msgspec.structs.replace(self.report(stage, 0), best=None, speedup=None))

@@ -14,9 +14,9 @@ import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from ortune.console.host import draw_machine, show_host
+from ortune.console.safe_console import SafeConsole
 from ortune.host import HostClass, linux, read_host
 from ortune.host.conditions import read_conditions
 from ortune.host.default_pool import find_default_pool
@@ -169,7 +169,7 @@ def test_host_class_of_a_mac_without_psutil(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.slow
 def test_each_machine_can_be_drawn(name: str, tmp_path: Path) -> None:
     host = read_host(unpack(QEMU, name, tmp_path))
-    console = Console(width=100, record=True, file=io.StringIO())
+    console = SafeConsole(width=100, record=True, file=io.StringIO())
     show_host(console, host, find_default_pool(host), None, (), read_conditions(tmp_path))
     text = console.export_text()
     for core in host.topology.cores:

@@ -185,7 +185,7 @@ def test_failures_of_the_first_run_say_what_to_pass(message: str, hint: str) -> 
     error = explain_failure(model, make_feed(model, InputOptions()), message)
     assert hint in error.hint
     assert "--dim batch=N" in error.render(spell_as_flag)[1]
-    assert "x: float32[1,128]" in error.message
+    assert "\n  x: float32[1,128]" in error.render()[0]
 
 
 def test_an_empty_feed(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from xml.etree import ElementTree
 
 import msgspec
 import pytest
-from rich.console import Console
 
 from ortune.console.gate import GateDisplay, draw_finding, draw_interval
 from ortune.console.report import show_history
+from ortune.console.safe_console import SafeConsole
 from ortune.errors import RecordError, UsageError
 from ortune.gates.decision import judge_objective
 from ortune.gates.reporters.github import render_annotations
@@ -42,7 +42,7 @@ def without_findings() -> GateResult:
 
 def print_results(*results: Any, width: int) -> str:
     """Return what the console shows for gates: one in full, several with a line each."""
-    console = Console(width=width, file=io.StringIO())
+    console = SafeConsole(width=width, file=io.StringIO())
     display = GateDisplay(console)
     if len(results) == 1:
         display.show(results[0])
@@ -91,7 +91,7 @@ class TestJunit:
     def test_characters_that_xml_does_not_allow(self) -> None:
         odd = make_result("a\x01b", "fail", reason="c\x00")
         (suite,) = ElementTree.fromstring(render_junit([odd], inconclusive_fails=False))
-        assert suite[0].get("name") == "ab"
+        assert suite[0].get("name") == "a␁b"
 
 
 class TestMarkdown:
@@ -190,6 +190,7 @@ class TestHistory:
             ("nonsense\n", "is not a history"),
             ("[]", "is not a history"),
             ('{"time": "abc", "name": "a", "decision": "pass", "reason": ""}', "is not a history"),
+            ('{"time": "9999-12-31", "name": "a", "decision": "pass", "reason": ""}', "is not a history"),
         ],
     )
     def test_files_that_are_not_histories(self, content: str, message: str, tmp_path: Path) -> None:
@@ -202,7 +203,7 @@ class TestHistory:
     def test_it_fits_the_terminal(self, width: int, tmp_path: Path) -> None:
         path = tmp_path / "h.jsonl"
         append_history(path, [make_result("detector"), ERROR])
-        console = Console(width=width, file=io.StringIO())
+        console = SafeConsole(width=width, file=io.StringIO())
         show_history(console, read_history(path)[0], None)
         page = console.file.getvalue()  # type: ignore[attr-defined]
         assert "…" not in page

@@ -11,11 +11,11 @@ import re
 from pathlib import Path
 
 import msgspec
-from rich.console import Console
 
 from ortune.compare.comparison import Stage
 from ortune.compare.interval import Interval
 from ortune.console.progress import SearchProgress
+from ortune.console.safe_console import SafeConsole
 from ortune.console.search import show_search
 from ortune.console.verdict import show_verdict
 from ortune.host import Host
@@ -88,7 +88,7 @@ def render() -> str:
     """Return the command and its output."""
     recording = msgspec.json.decode((HERE / "search.json").read_bytes(), type=Recording)
     record = read_record(HERE / OUTPUT)
-    console = Console(file=io.StringIO(), width=WIDTH, no_color=True)
+    console = SafeConsole(file=io.StringIO(), width=WIDTH, no_color=True)
     show_search(console, prepare_on(recording.host))
     console.print(draw_progress(recording.reports).bar.get_renderable())
     show_verdict(console, record, Path(OUTPUT))
@@ -105,7 +105,7 @@ def prepare_on(host: Host) -> PreparedSearch:
 
 def draw_progress(reports: tuple[Report, ...]) -> SearchProgress:
     """Return the progress as it is when the search is done."""
-    progress = SearchProgress(Console(file=io.StringIO(), width=WIDTH, force_terminal=True))
+    progress = SearchProgress(SafeConsole(file=io.StringIO(), width=WIDTH, force_terminal=True))
     for each in reports:
         best = Candidate(config=each.best)
         progress(

@@ -23,6 +23,7 @@ from ortune.cli.search import search
 from ortune.cli.space import space
 from ortune.errors import ExitCode, OrtuneError, UsageError, print_trust_warnings, spell_as_flag
 from ortune.interrupts import is_interrupt, raise_interrupts
+from ortune.sanitize import printable_lines
 
 app = typer.Typer(
     name="ortune",
@@ -85,17 +86,26 @@ def main() -> None:
         if isinstance(error, SystemExit):
             raise
         # A bug in ortune. Python would exit with code 1, which ortune uses for a failed check.
-        traceback.print_exc()
+        show_traceback()
         sys.exit(ExitCode.ERROR)
+
+
+def show_traceback() -> None:
+    """Print the exception that is being handled. Its message may quote a file."""
+    sys.stderr.write(printable_lines(traceback.format_exc()))
 
 
 def show_error(error: OrtuneError) -> None:
     """Print an error and its hint."""
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    from ortune.console.safe_console import SafeConsole
+
+    console = SafeConsole(stderr=True, soft_wrap=True)
     message, hint = error.render(spell_as_flag)
-    console.print(Text.assemble(("error: ", "bold red"), message))
+    first, *details = message.split("\n")
+    console.print(Text.assemble(("error: ", "bold red"), first))
+    for line in details:
+        console.print(line)
     if hint:
         console.print(Text(hint, "dim"))

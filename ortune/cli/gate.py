@@ -14,6 +14,7 @@ from ortune.cli.output import print_json
 from ortune.errors import ExitCode, OrtuneError, UsageError, spell_as_flag
 from ortune.options import make_request
 from ortune.requests import GateFileOptions, GateReportOptions, GateRequest
+from ortune.sanitize import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -135,7 +136,8 @@ def write_reports(results: Results, reports: GateReportOptions) -> None:
             with Path(summary).open("a", encoding="utf-8") as file:
                 file.write(render_markdown(results) + "\n")
         except OSError as error:
-            sys.stderr.write(f"ortune: cannot write $GITHUB_STEP_SUMMARY ({summary}): {error.strerror}\n")
+            text = f"cannot write $GITHUB_STEP_SUMMARY ({summary}): {error.strerror}"
+            sys.stderr.write(f"ortune: {printable(text)}\n")
     if os.environ.get("GITHUB_ACTIONS") == "true":
         from ortune.gates.reporters.github import render_annotations
 

@@ -6,12 +6,15 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from ortune.sanitize import escape_json
+
 
 def encode_json(value: object, enc_hook: Callable[[Any], Any] | None = None) -> bytes:
     """Return a value as indented JSON; `enc_hook` converts types that msgspec does not know."""
     import msgspec
 
-    return msgspec.json.format(msgspec.json.encode(value, enc_hook=enc_hook), indent=2) + b"\n"
+    document = msgspec.json.format(msgspec.json.encode(value, enc_hook=enc_hook), indent=2)
+    return escape_json(document.decode()).encode() + b"\n"
 
 
 def print_json(value: object, enc_hook: Callable[[Any], Any] | None = None) -> None:

@@ -11,6 +11,7 @@ from ortune.cli.command import Values, command
 from ortune.errors import ExitCode, UsageError
 from ortune.options import make_request
 from ortune.requests import ConsoleOptions, SearchRequest
+from ortune.sanitize import escape_json
 
 
 @command(SearchRequest, ConsoleOptions)
@@ -38,7 +39,7 @@ def search(values: Values, console_options: ConsoleOptions) -> None:
     if not console_options.quiet:
         show_verdict(console, result.record, None if to_stdout else path, result.kept)
     if console_options.json and not to_stdout:
-        sys.stdout.buffer.write(encode_record(result.record))
+        sys.stdout.buffer.write(escape_json(encode_record(result.record).decode()).encode())
     if result.outcome.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
     if result.outcome.evidence.verdict == "inconclusive":

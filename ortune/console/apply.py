@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rich.console import Console
-from rich.markup import escape
 from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
@@ -13,6 +12,7 @@ from rich.text import Text
 from ortune.apply.check import CheckResult
 from ortune.console.warnings import warn_mismatch
 from ortune.console.widgets import (
+    add_note,
     format_baseline,
     format_count,
     format_duration,
@@ -44,9 +44,9 @@ def show_apply(console: Console, record: Record, result: CheckResult, snippet: s
         text = warn_mismatch(mismatch.what, mismatch.recorded, mismatch.here)
         show_note(console, "mismatch", f"{text} {mismatch.hint}")
     console.print()
-    # Not folded, so that it can be copied.
-    code = Syntax(snippet, "python", background_color="default").highlight(snippet)
-    console.print(code, soft_wrap=True)
+    for line in Syntax(snippet, "python", background_color="default").highlight(snippet.rstrip("\n")).split():
+        # Not folded, so that it can be copied.
+        console.print(line, soft_wrap=True)
 
 
 def show_config(console: Console, record: Record) -> None:
@@ -76,14 +76,14 @@ def make_session_grid(session: SessionInfo) -> Table:
     if session.nodes:
         grid.add_row("nodes", ", ".join(f"{count} on {name}" for name, count in session.nodes.items()))
     if session.preloaded:
-        grid.add_row("preloaded", escape(", ".join(session.preloaded)))
+        grid.add_row("preloaded", ", ".join(session.preloaded))
     if session.settings:
-        grid.add_row("in effect", escape(", ".join(f"{name}={value}" for name, value in session.settings.items())))
+        grid.add_row("in effect", ", ".join(f"{name}={value}" for name, value in session.settings.items()))
     if session.threads:
         cpus = "; ".join(",".join(map(str, thread.cpus)) for thread in session.threads[:MAX_THREADS])
         more = "; ..." if len(session.threads) > MAX_THREADS else ""
         threads = format_count(len(session.threads), "thread")
-        grid.add_row("workers", f"{threads} on CPUs {cpus}{more}  [dim]numbered from 0[/]")
+        grid.add_row("workers", add_note(f"{threads} on CPUs {cpus}{more}", "numbered from 0"))
     error = session.max_error
     difference = "" if error is None else f"; the largest difference is {error:.2g} of the largest value"
     grid.add_row("outputs", "identical to the default's" if error == 0 else f"match the default's{difference}")
@@ -94,7 +94,8 @@ def show_export(console: Console, export: Export, output: str | None) -> None:
     """Print where a config was written, and which settings the target does not support."""
     if output is not None:
         if export.binary:
-            console.print(Text(export.text.rstrip()))
+            for line in export.text.splitlines():
+                console.print(line)
         else:
             show_note(console, "written", output, "green", fold=False)
     for line in export.unsupported:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
@@ -18,6 +17,7 @@ from ortune.compare.paired_run import Side
 from ortune.console.header import add_subject, show_header
 from ortune.console.warnings import warn_busy_host, warn_few_calls, warn_overload
 from ortune.console.widgets import (
+    add_note,
     find_figure,
     format_bytes,
     format_duration,
@@ -41,11 +41,10 @@ def show_bench(console: Console, setup: ComparisonSetup, sides: Sequence[Side]) 
     """Print what is measured, and the configs that are compared."""
     grid = make_grid()
     add_subject(grid, setup)
-    grid.add_row("1", "default  [dim]the baseline[/]")
+    grid.add_row("1", add_note("default", "the baseline"))
     for number, side in enumerate(sides, 2):
         # What was written as settings needs no description.
-        settings = "" if "=" in side.name else f"  [dim]{escape(describe(side.config))}[/]"
-        grid.add_row(str(number), f"{escape(side.name)}{settings}")
+        grid.add_row(str(number), add_note(side.name, "" if "=" in side.name else describe(side.config)))
     show_header(console, grid, setup)
 
 
@@ -105,7 +104,7 @@ def make_comparison_table(comparison: BenchResult, *, with_figures: bool, with_r
     if with_ratios:
         table.add_column(f"{objective} ratio", no_wrap=True)
     for number, row in enumerate(comparison.rows, 1):
-        cells = [escape(row.name)] if with_ratios else []
+        cells: list[str | Text] = [row.name] if with_ratios else []
         cells += _format_figures(row, names) if with_figures else []
         cells += [_format_ratio(row)] if with_ratios else []
         table.add_row(str(number), *cells)
@@ -140,7 +139,7 @@ def _format_figures(row: Row, names: Sequence[str]) -> list[str]:
     ]
 
 
-def _format_ratio(row: Row) -> str:
+def _format_ratio(row: Row) -> str | Text:
     if row.failure:
-        return "[red]failed[/]"
-    return escape(format_speedup(row.speedup)) if row.speedup else ""
+        return Text("failed", "red")
+    return format_speedup(row.speedup) if row.speedup else ""

@@ -86,15 +86,15 @@ def _end_sentence(text: str) -> str:
     return text if text.endswith((".", "…")) else f"{text}."
 
 
-def summarize(diagnosis: Diagnosis) -> str:
-    """Return the number of findings of each severity, with markup."""
+def summarize(diagnosis: Diagnosis) -> Text:
+    """Return the number of findings of each severity."""
     counts = {name: sum(finding.severity == name for finding in diagnosis.findings) for name in STYLES}
     parts = []
     if counts["problem"]:
-        parts.append(f"[bold red]{format_count(counts['problem'], 'problem')}[/]")
+        parts.append(Text(format_count(counts["problem"], "problem"), STYLES["problem"]))
     if counts["advice"]:
-        parts.append(f"[bold yellow]{format_count(counts['advice'], 'piece of advice', 'pieces of advice')}[/]")
-    parts.append(f"{counts['ok']} ok")
+        parts.append(Text(format_count(counts["advice"], "piece of advice", "pieces of advice"), STYLES["advice"]))
+    parts.append(Text(f"{counts['ok']} ok"))
     if diagnosis.skipped:
-        parts.append(f"{len(diagnosis.skipped)} skipped")
-    return ", ".join(parts)
+        parts.append(Text(f"{len(diagnosis.skipped)} skipped"))
+    return Text(", ").join(parts)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -31,8 +30,9 @@ def show_front(console: Console, record: Record) -> None:
     if len(names) == 2 and len(front) > 1:
         points = [(*(find_figure(point.summary, name) for name in names), str(n)) for n, point in enumerate(front, 1)]
         width = min(PLOT_WIDTH, console.width - PLOT_MARGIN)
-        text = draw_plot(points, FIGURES[names[0]].title, FIGURES[names[1]].title, width)  # type: ignore[arg-type]
-        console.print(Text(text, "cyan"))
+        lines = draw_plot(points, FIGURES[names[0]].title, FIGURES[names[1]].title, width)  # type: ignore[arg-type]
+        for line in lines:
+            console.print(Text(line, "cyan"))
         console.print()
     text = "Ratios above 1 are better than the default; intervals have 95% confidence."
     if len(front) > 1 and any(point.recommended for point in front):
@@ -57,20 +57,21 @@ def make_front_table(front: Sequence[FrontPoint], names: Sequence[str]) -> Table
         for name in names:
             speedup = point.speedups.get(name)
             cells += [format_figure(name, find_figure(point.summary, name)), format_speedup(speedup) if speedup else ""]
-        limits = "".join(
-            f"  {escape(check.limit)} {LIMIT_STATES[check.kept]}" for check in point.limits if check.kept != "yes"
-        )
+        settings = Text(describe(point.summary.config))
+        for check in point.limits:
+            if check.kept != "yes":
+                settings.append(f"  {check.limit} ").append(*LIMIT_STATES[check.kept])
         table.add_row(
             f"{'→' if point.recommended else ''}{number}",
-            *map(escape, cells),
-            f"{escape(describe(point.summary.config))}{limits}",
+            *cells,
+            settings,
             style="bold" if point.recommended else "",
         )
     return table
 
 
-def draw_plot(points: Sequence[tuple[float, float, str]], across: str, up: str, width: int = PLOT_WIDTH) -> str:
-    """Return points as text, on logarithmic axes.
+def draw_plot(points: Sequence[tuple[float, float, str]], across: str, up: str, width: int = PLOT_WIDTH) -> list[str]:
+    """Return points as lines of text, on logarithmic axes.
 
     Args:
         points: Each with its value across, its value up, and a label, of which the last character is drawn.
@@ -84,7 +85,7 @@ def draw_plot(points: Sequence[tuple[float, float, str]], across: str, up: str, 
     for column, row, (_, _, label) in zip(columns, rows, points, strict=True):
         grid[PLOT_HEIGHT - 1 - row][column] = label[-1]
     lines = [f"  {up}", *("  │" + "".join(line).rstrip() for line in grid)]
-    return "\n".join([*lines, "  └" + "─" * width, " " * max(width + PLOT_MARGIN - len(across), 0) + across])
+    return [*lines, "  └" + "─" * width, " " * max(width + PLOT_MARGIN - len(across), 0) + across]
 
 
 def _scale(values: Sequence[float], n: int) -> list[int]:

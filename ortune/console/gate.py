@@ -9,7 +9,6 @@ from typing import Self
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -17,6 +16,7 @@ from ortune.compare.interval import Interval
 from ortune.console.header import add_inputs, add_load, show_guesses
 from ortune.console.widgets import (
     LIMIT_STATES,
+    add_note,
     find_figure,
     format_count,
     format_figure,
@@ -136,8 +136,7 @@ class GateDisplay:
         for line in describe_measurement(result):
             self._console.print(Text(line, "dim"))
         for check in result.limits:
-            state = Text.from_markup(LIMIT_STATES[check.kept])
-            self._console.print(Text.assemble(("limit ", "dim"), check.limit, "  ", state))
+            self._console.print(Text.assemble(("limit ", "dim"), check.limit, "  ", LIMIT_STATES[check.kept]))
         decision = (result.decision, f"bold {STYLES[result.decision]}")
         self._console.print(Text.assemble(decision, f"  {result.reason}"))
 
@@ -160,11 +159,11 @@ def make_header(gate: Gate, feed: Feed) -> Table:
     for name, side in (("base", gate.base), ("head", gate.head)):
         notes = [describe(side.config)] if not side.config.is_default else []
         notes += [side.python] if side.python else []
-        grid.add_row(name, f"{escape(side.text)}  [dim]{escape(', '.join(notes))}[/]")
+        grid.add_row(name, add_note(side.text, ", ".join(notes)))
     add_inputs(grid, feed)
     add_load(grid, gate.goal.load, feed)
     allowed = ", ".join(f"{name} {100 * share:+.3g}%" for name, share in gate.slowdowns.items())
-    grid.add_row("allowed", f"{allowed}  [dim]budget {gate.budget_s:g} s[/]")
+    grid.add_row("allowed", add_note(allowed, f"budget {gate.budget_s:g} s"))
     return grid
 
 
@@ -258,5 +257,5 @@ def make_figures_table(result: GateResult, *, transposed: bool = False) -> Table
     for position, title in enumerate(head):
         table.add_column(title, justify="right", overflow="fold", style="" if position else "cyan")
     for row in rows:
-        table.add_row(*map(escape, row))
+        table.add_row(*row)
     return table

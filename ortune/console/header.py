@@ -7,12 +7,11 @@ from pathlib import Path
 from types import MappingProxyType
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from ortune.compare.open import ComparisonSetup
 from ortune.console.warnings import warn_default_pool, warn_guessed_dimensions, warn_provider
-from ortune.console.widgets import format_bytes, format_count, show_warning
+from ortune.console.widgets import add_note, format_bytes, format_count, show_warning
 from ortune.host import HostClass
 from ortune.host.default_pool import find_default_pool
 from ortune.knobs import describe
@@ -30,10 +29,10 @@ def add_subject(grid: Table, setup: ComparisonSetup) -> None:
     add_host(grid, HostClass.of(setup.host))
     add_load(grid, setup.goal.load, setup.feed)
     if setup.beside:
-        grid.add_row("background", escape(setup.beside))
+        grid.add_row("background", setup.beside)
     base = setup.base
     if not base.is_default:
-        grid.add_row("fixed", f"{escape(describe(base))}  [dim]in every candidate and in the baseline[/]")
+        grid.add_row("fixed", add_note(describe(base), "in every candidate and in the baseline"))
 
 
 def add_model(grid: Table, model: ModelInfo) -> None:
@@ -50,7 +49,7 @@ def add_model(grid: Table, model: ModelInfo) -> None:
         facts.append("quantized")
     if traits.control_flow:
         facts.append("control flow")
-    grid.add_row("model", f"{escape(Path(model.path).name)}  [dim]{', '.join(facts)}[/]")
+    grid.add_row("model", add_note(Path(model.path).name, ", ".join(facts)))
 
 
 def add_inputs(grid: Table, feed: Feed) -> None:
@@ -58,7 +57,7 @@ def add_inputs(grid: Table, feed: Feed) -> None:
     for name in feed.tensors:
         data = feed.describe_input(name)
         shown = str(data) if len(data.shapes) <= MAX_SHAPES else f"{data.dtype}, {len(data.shapes)} samples"
-        grid.add_row("input", f"{escape(name)}  {escape(shown)}  [dim]{escape(data.origin)}[/]")
+        grid.add_row("input", add_note(f"{name}  {shown}", data.origin))
 
 
 def add_host(grid: Table, host: HostClass) -> None:
@@ -71,7 +70,7 @@ def add_host(grid: Table, host: HostClass) -> None:
     if host.n_usable < host.n_logical:
         facts.append(f"of {host.n_logical} CPUs on the host")
     facts.append(f"quota {host.cpu_quota:g} CPUs" if host.cpu_quota else "no quota")
-    grid.add_row("host", f"{escape(host.cpu_model or host.machine)}  [dim]{', '.join(facts)}[/]")
+    grid.add_row("host", add_note(host.cpu_model or host.machine, ", ".join(facts)))
 
 
 def add_load(grid: Table, load: Load, feed: Feed) -> None:
@@ -80,7 +79,7 @@ def add_load(grid: Table, load: Load, feed: Feed) -> None:
     n_samples = len(feed.samples)
     if n_samples > 1:
         facts.append(f"{n_samples} {'samples' if feed.n_cases == 1 else 'shapes'} in turn")
-    grid.add_row("load", f"{load}  [dim]{', '.join(facts)}[/]")
+    grid.add_row("load", add_note(str(load), ", ".join(facts)))
 
 
 def show_header(

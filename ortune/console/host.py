@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rich.console import Console
-from rich.markup import escape
 from rich.text import Text
 from rich.tree import Tree
 
 from ortune.console.warnings import warn_packages
-from ortune.console.widgets import format_bytes, format_count, make_grid
+from ortune.console.widgets import add_note, format_bytes, format_count, make_grid
 from ortune.host import Core, Cpus, Host
 from ortune.host.conditions import Conditions
 from ortune.host.default_pool import DefaultPool
 from ortune.worker import Runtime
 from ortune.worker.installed import INSTALL_HINT, RuntimePackage
+
+Row = tuple[str, str | Text]
+"""A name and what is shown for it."""
 
 CORES_DRAWN = 32
 """Maximum number of cores of one L3 domain that are drawn individually. More are shown as ranges."""
@@ -62,14 +64,15 @@ def draw_machine(host: Host) -> Tree:
     counts = [format_count(n_cores, "core")]
     if len(topology.online) != n_cores:
         counts.append(format_count(len(topology.online), "hardware thread"))
-    tree = Tree(f"[bold]{escape(host.cpu_model or host.machine)}[/]  [dim]{', '.join(counts)}[/]", guide_style="dim")
+    tree = Tree(add_note((host.cpu_model or host.machine, "bold"), ", ".join(counts)), guide_style="dim")
     if topology.source != "sysfs":
         for number, kind in enumerate(topology.kinds):
             n_kind = sum(1 for core in topology.cores if core.kind == number)
             tree.add(
                 f"{format_count(n_kind, 'core')}, {format_count(len(kind), 'thread')} of performance level {number}"
             )
-        tree.add(f"[dim]{host.system} reports only the number of CPUs: sockets, NUMA nodes and caches are unknown[/]")
+        text = f"{host.system} reports only the number of CPUs: sockets, NUMA nodes and caches are unknown"
+        tree.add(Text(text, "dim"))
         return tree
     domains = topology.l3_domains or (topology.online,)
     name = "L3" if topology.l3_domains else "cores"
@@ -88,7 +91,7 @@ def draw_machine(host: Host) -> Tree:
                     twig.add(Text.assemble((label, "cyan"), draw_cores(cores, usable, len(topology.kinds))))
     for node in topology.numa_nodes:
         if not node.cpus:
-            tree.add(f"[dim]NUMA node {node.id}: memory only[/]")
+            tree.add(Text(f"NUMA node {node.id}: memory only", "dim"))
     return tree
 
 
@@ -113,14 +116,15 @@ def draw_cores(cores: list[Core], usable: set[int], n_kinds: int) -> Text:
     return text
 
 
-def _make_limit_rows(host: Host) -> list[tuple[str, str]]:
+def _make_limit_rows(host: Host) -> list[Row]:
     limits = host.limits
-    n_usable, n_cores = len(limits.usable), len(host.usable_cores)
-    rows = [("usable", f"{_format_cpus(limits.usable)} on {format_count(n_cores, 'core')}")]
-    if n_usable < len(host.topology.online):
-        rows[0] = ("usable", f"[yellow]{rows[0][1]}[/], of {len(host.topology.online)} online")
+    n_usable, n_online = len(limits.usable), len(host.topology.online)
+    usable = f"{_format_cpus(limits.usable)} on {format_count(len(host.usable_cores), 'core')}"
+    rows: list[Row] = [("usable", usable)]
+    if n_usable < n_online:
+        rows = [("usable", Text.assemble((usable, "yellow"), f", of {n_online} online"))]
     quota = limits.quota
-    rows.append(("quota", f"[yellow]{quota.cpus:g} CPUs[/]  [dim]set in {escape(quota.where)}[/]" if quota else "none"))
+    rows.append(("quota", add_note((f"{quota.cpus:g} CPUs", "yellow"), f"set in {quota.where}") if quota else "none"))
     if limits.memory_bytes is not None:
         rows.append(("memory", f"{format_bytes(limits.memory_bytes)} available"))
     return rows
@@ -130,9 +134,7 @@ def _format_cpus(cpus: Cpus) -> str:
     return f"{format_count(len(cpus), 'CPU')} ({format_cpu_ranges(cpus)})"
 
 
-def _make_runtime_rows(
-    pool: DefaultPool, runtime: Runtime | None, packages: tuple[RuntimePackage, ...]
-) -> list[tuple[str, str]]:
+def _make_runtime_rows(pool: DefaultPool, runtime: Runtime | None, packages: tuple[RuntimePackage, ...]) -> list[Row]:
     n_pinned = len(pool.pinned)
     if pool.n_threads == 1:
         text = "one thread, no pool"
@@ -144,28 +146,28 @@ def _make_runtime_rows(
         )
     else:
         text = f"{pool.n_threads} threads, not pinned"
-    rows = [("ORT default", text)]
-    rows += [("", f"[yellow]{escape(fault)}[/]") for fault in pool.faults]
+    rows: list[Row] = [("ORT default", text), *(("", Text(fault, "yellow")) for fault in pool.faults)]
     if not pool.faults:
-        rows[0] = ("ORT default", f"{text}  [green]fits this host[/]")
+        rows = [("ORT default", Text.assemble(f"{text}  ", ("fits this host", "green")))]
     if runtime:
-        rows.append(("onnxruntime", f"{runtime.onnxruntime}  [dim]{', '.join(runtime.providers)}[/]"))
+        rows.append(("onnxruntime", add_note(runtime.onnxruntime, ", ".join(runtime.providers))))
     elif packages:
-        rows.append(("onnxruntime", f"[yellow]{packages[0].name} {packages[0].version} cannot be imported[/]"))
+        fault = f"{packages[0].name} {packages[0].version} cannot be imported"
+        rows.append(("onnxruntime", Text(fault, "yellow")))
     else:
-        rows.append(("onnxruntime", f"[yellow]not installed[/]  [dim]{escape(INSTALL_HINT)}[/]"))
+        rows.append(("onnxruntime", Text.assemble(("not installed", "yellow"), "  ", (INSTALL_HINT, "dim"))))
     if len(packages) > 1:
-        rows.append(("", f"[yellow]{escape(warn_packages(packages))}[/]"))
+        rows.append(("", Text(warn_packages(packages), "yellow")))
     return rows
 
 
-def _make_condition_rows(conditions: Conditions, n_usable: int) -> list[tuple[str, str]]:
+def _make_condition_rows(conditions: Conditions, n_usable: int) -> list[Row]:
     """Return the conditions that can disturb a measurement, each with its meaning."""
-    rows = []
+    rows: list[Row] = []
     load = conditions.load_1m
     if load is not None:
         meaning = "idle" if load < 0.1 * n_usable else "other processes run: disturbed blocks are repeated"
-        rows.append(("load", f"{load:.2f}  [dim]{meaning}[/]"))
+        rows.append(("load", add_note(f"{load:.2f}", meaning)))
     steal = conditions.steal_share
     if steal is not None:
         meaning = (
@@ -173,18 +175,19 @@ def _make_condition_rows(conditions: Conditions, n_usable: int) -> list[tuple[st
             if steal < 0.01
             else "the hypervisor gives CPU time to others: expect drift"
         )
-        rows.append(("steal", f"{steal:.1%}  [dim]{meaning}[/]"))
+        rows.append(("steal", add_note(f"{steal:.1%}", meaning)))
     if conditions.governors:
         is_constant = conditions.governors == ("performance",)
         meaning = "clocks are constant" if is_constant else "clocks follow the load: times vary, ratios are reliable"
-        rows.append(("governor", f"{', '.join(conditions.governors)}  [dim]{meaning}[/]"))
+        rows.append(("governor", add_note(", ".join(conditions.governors), meaning)))
     elif conditions.virtual:
-        rows.append(("governor", "unknown  [dim]in a virtual machine, the hypervisor controls clocks and cores[/]"))
+        meaning = "in a virtual machine, the hypervisor controls clocks and cores"
+        rows.append(("governor", add_note("unknown", meaning)))
     if conditions.smt_active is not None:
         meaning = (
             "two threads share a core: more threads than cores rarely help"
             if conditions.smt_active
             else "each CPU is a separate core, as far as this system reports"
         )
-        rows.append(("SMT", f"{'on' if conditions.smt_active else 'off'}  [dim]{meaning}[/]"))
+        rows.append(("SMT", add_note("on" if conditions.smt_active else "off", meaning)))
     return rows or [("conditions", "unknown on this system")]

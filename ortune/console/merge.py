@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 
 from ortune.console.widgets import format_count, make_table, show_note
 from ortune.knobs import describe
@@ -30,10 +29,10 @@ def show_bundle(console: Console, bundle: Bundle, dropped: Sequence[Sourced], pa
         host = record.host
         quota = f", quota {host.cpu_quota:g}" if host.cpu_quota else ""
         table.add_row(
-            escape(Path(record.model.path).name),
-            escape(f"{host.cpu_model}, {host.n_usable} of {host.n_logical} CPUs{quota}"),
+            Path(record.model.path).name,
+            f"{host.cpu_model}, {host.n_usable} of {host.n_logical} CPUs{quota}",
             str(record.workload.load),
-            escape(describe(record.config)),
+            describe(record.config),
         )
     console.print(table)
     console.print()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -51,21 +50,25 @@ def show_profile(console: Console, profile: Profile) -> None:
 
 
 def _show_config(console: Console, found: ConfigProfile) -> None:
-    settings = "" if found.config.is_default else f"[dim]{escape(describe(found.config))}[/]"
+    settings = Text("" if found.config.is_default else describe(found.config), "dim")
+    name = (f"  {found.name:<8}", "cyan")
     if found.failure:
         failure = found.failure
-        console.print(f"  [cyan]{found.name:<8}[/]{settings}")
+        console.print(Text.assemble(name, settings))
         console.print(Text(f"  {found.name} failed: {failure.title}: {failure.message}", "red"))
         return
     assert found.breakdown is not None
     times = found.breakdown
     console.print(
-        f"  [cyan]{found.name:<8}[/]{format_duration(times.run_ns)} per run: "
-        f"{format_duration(times.inside_ns)} in operators, {format_duration(times.outside_ns)} outside  "
-        f"[dim]{format_count(times.n_runs, 'run')}[/]"
+        Text.assemble(
+            name,
+            f"{format_duration(times.run_ns)} per run: {format_duration(times.inside_ns)} in operators, ",
+            f"{format_duration(times.outside_ns)} outside  ",
+            (format_count(times.n_runs, "run"), "dim"),
+        )
     )
     if settings:
-        console.print(f"  {'':8}{settings}")
+        console.print(Text.assemble(" " * 10, settings))
 
 
 def make_ops_table(breakdowns: dict[str, Breakdown]) -> Table:
@@ -117,7 +120,7 @@ def _sum(shares: list[TimeShare | None]) -> TimeShare:
 
 def _make_cells(key: Key, shares: list[TimeShare | None], with_provider: bool) -> list[str]:
     calls = "→".join(dict.fromkeys(_format_calls(share.calls) for share in shares if share))
-    cells = [escape(key[0]), *([key[1]] if with_provider else []), calls]
+    cells = [key[0], *([key[1]] if with_provider else []), calls]
     for share in shares:
         cells += [format_duration(share.ns), f"{share.share:.1%}"] if share else ["", ""]
     return cells
@@ -127,17 +130,17 @@ def _format_calls(calls: float) -> str:
     return f"{calls:.0f}" if calls == int(calls) else format_number(calls)
 
 
-def _make_last_cell(shares: list[TimeShare | None]) -> str:
+def _make_last_cell(shares: list[TimeShare | None]) -> Text:
     """Return a bar for the share of one config, or the ratio of two."""
     first = shares[0]
     if len(shares) == 1:
-        return f"[cyan]{'━' * round(BAR_WIDTH * first.share)}[/]" if first else ""
+        return Text("━" * round(BAR_WIDTH * first.share) if first else "", "cyan")
     second = shares[1]
     if first is None or second is None or not first.ns or not second.ns:
-        return ""
+        return Text()
     value = first.ns / second.ns
     style = "green" if value > 1.05 else "yellow" if value < 0.95 else "dim"
-    return f"[{style}]{format_ratio(value)}[/]"
+    return Text(format_ratio(value), style)
 
 
 def make_nodes_table(breakdown: Breakdown, name: str) -> Table:
@@ -151,8 +154,8 @@ def make_nodes_table(breakdown: Breakdown, name: str) -> Table:
     for node in breakdown.nodes[:MAX_NODES]:
         short = node.name if len(node.name) <= NAME_WIDTH else f"…{node.name[1 - NAME_WIDTH :]}"
         table.add_row(
-            escape(short) or "[dim]unnamed[/]",
-            escape(node.op),
+            short or Text("unnamed", "dim"),
+            node.op,
             _format_calls(node.calls),
             format_duration(node.ns),
             f"{node.share:.1%}",

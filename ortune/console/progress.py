@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Column
 from rich.text import Text
@@ -67,14 +66,16 @@ class SearchProgress(LiveBar):
     def __init__(self, console: Console, *, quiet: bool = False) -> None:
         wide = console.width >= WIDE
         bar = BarColumn(bar_width=14, table_column=Column(no_wrap=True, min_width=14))
-        left = TextColumn("[dim]{task.fields[left]}[/]", table_column=Column(no_wrap=True))
+        left = TextColumn("{task.fields[left]}", "dim", markup=False, table_column=Column(no_wrap=True))
         super().__init__(
             console,
-            TextColumn(f"[cyan]{{task.description:>{STAGE_WIDTH}}}[/]", table_column=Column(no_wrap=True)),
+            TextColumn(f"{{task.description:>{STAGE_WIDTH}}}", "cyan", markup=False, table_column=Column(no_wrap=True)),
             *([bar] if wide else []),
             TextColumn("{task.completed:.0f}/{task.total:.0f}", table_column=Column(no_wrap=True, min_width=5)),
             *([left] if wide else []),
-            TextColumn("{task.fields[best]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
+            TextColumn(
+                "{task.fields[best]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)
+            ),
             quiet=quiet,
         )
         self._console = console
@@ -111,7 +112,7 @@ class SearchProgress(LiveBar):
             completed=report.done,
             total=max(report.total, report.done),
             left=f"{report.left_s:4.0f} s left",
-            best=escape(format_best(report)),
+            best=format_best(report),
         )
         if refresh:
             self.bar.refresh()
@@ -145,7 +146,7 @@ class ComparisonProgress(LiveBar):
     def __init__(self, console: Console, *, quiet: bool = False) -> None:
         super().__init__(
             console,
-            TextColumn("[cyan]  rounds[/]"),
+            TextColumn("  rounds", "cyan"),
             BarColumn(bar_width=30 if console.width >= WIDE else 14),
             TextColumn("{task.completed:.0f}/{task.total:.0f}"),
             TimeElapsedColumn(),

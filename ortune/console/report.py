@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console
-from rich.markup import escape
+from rich.console import Console, Group
+from rich.text import Text
 
 from ortune.console.gate import STYLES
 from ortune.console.widgets import make_table, show_note
@@ -24,13 +24,13 @@ def show_history(console: Console, entries: Sequence[HistoryEntry], output: str 
     for column in columns:
         table.add_column(column, overflow="fold")
     for entry in entries:
-        lines = [f"{describe_cost(name)} {describe_interval(each)}" for name, each in entry.slowdowns.items()]
+        lines = [Text(f"{describe_cost(name)} {describe_interval(each)}") for name, each in entry.slowdowns.items()]
         table.add_row(
             entry.time[:16].replace("T", " "),
-            escape(entry.name),
-            f"[{STYLES.get(entry.decision, 'red')}]{escape(entry.decision)}[/]",
-            escape("\n".join(lines) or entry.reason),
-            *([escape(entry.head)] if console.width >= WIDE else []),
+            entry.name,
+            Text(entry.decision, STYLES.get(entry.decision, "red")),
+            Group(*lines) if lines else entry.reason,
+            *([entry.head] if console.width >= WIDE else []),
         )
     console.print(table)
     if output is not None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.markup import escape
 
 from ortune.console.header import add_subject, show_header
-from ortune.console.widgets import format_count, make_grid
+from ortune.console.widgets import add_note, format_count, make_grid
 from ortune.tuning.prepare import PreparedSearch
 from ortune.workload import FIGURES
 
@@ -18,7 +17,7 @@ def show_search(console: Console, prepared: PreparedSearch) -> None:
     n_candidates = len(prepared.space.candidates)
     names = ", ".join(dimension.knob.title for dimension in prepared.space.dimensions if len(dimension.choices) > 1)
     known = f"; {format_count(len(prepared.hints), 'hint')} from earlier searches" if prepared.hints else ""
-    grid.add_row("space", f"{format_count(n_candidates, 'candidate')}  [dim]{names}{known}[/]")
+    grid.add_row("space", add_note(format_count(n_candidates, "candidate"), f"{names}{known}"))
     goal = prepared.goal
     parts = [" and ".join(FIGURES[name].title for name in goal.objectives)]
     if goal.limits:
@@ -26,5 +25,5 @@ def show_search(console: Console, prepared: PreparedSearch) -> None:
         parts.append(f"{title} {', '.join(limit.text for limit in goal.limits)}")
     if prepared.request.budget is not None:
         parts.append(f"budget {prepared.request.budget:g} s")
-    grid.add_row("goal", escape("; ".join(parts)))
+    grid.add_row("goal", "; ".join(parts))
     show_header(console, grid, prepared, prepared.faults)

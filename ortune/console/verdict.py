@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -29,6 +28,7 @@ from ortune.console.warnings import (
 )
 from ortune.console.widgets import (
     LIMIT_STATES,
+    add_note,
     format_baseline,
     format_bytes,
     format_count,
@@ -101,38 +101,40 @@ def show_figures(console: Console, record: Record, baseline: Summary, winner: Su
 def show_output(console: Console, record: Record, output: Path, kept: Path | None) -> None:
     """Print where the record is, and what to do next."""
     grid = make_grid()
-    grid.add_row("written", escape(str(output)))
+    grid.add_row("written", str(output))
     if record.search.trials:
-        grid.add_row("trials", escape(record.search.trials.file))
+        grid.add_row("trials", record.search.trials.file)
     if kept is not None:
-        grid.add_row("kept", f"{escape(str(kept))}  [dim]the previous record, which proves more[/]")
+        grid.add_row("kept", add_note(str(kept), "the previous record, which proves more"))
     if record.config != record.base:
         command = f"ortune apply {shlex.quote(str(output))} {shlex.quote(record.model.path)}"
-        grid.add_row("next", f"[bold]{escape(command)}[/]")
+        grid.add_row("next", Text(command, "bold"))
     console.print(grid)
 
 
-def format_headline(record: Record) -> str:
-    """Return the verdict in a line, as markup."""
+def format_headline(record: Record) -> Text:
+    """Return the verdict in a line."""
     evidence = record.evidence
-    base = escape(format_baseline(record.base))
+    base = format_baseline(record.base)
     match evidence.verdict:
         case "faster":
             estimate = evidence.speedup.estimate if evidence.speedup else 1.0
-            return f"[bold green]{format_gain(record.workload.objectives[0], estimate)}[/] {base}"
+            parts = (format_gain(record.workload.objectives[0], estimate), "green", f" {base}")
         case "default_is_best":
-            return f"[bold green]{base[0].upper()}{base[1:]} is best[/] on this host: keep it"
+            parts = (f"{base[0].upper()}{base[1:]} is best", "green", " on this host: keep it")
         case "within_limits":
-            return f"[bold green]Within the limits[/], unlike {base}"
+            parts = ("Within the limits", "green", f", unlike {base}")
         case "infeasible":
-            return "[bold red]No candidate meets the limits[/]: keep the default"
+            parts = ("No candidate meets the limits", "red", ": keep the default")
         case "overload":
-            return "[bold red]Overload[/]: no candidate can serve requests at this rate"
+            parts = ("Overload", "red", ": no candidate can serve requests at this rate")
         case "trade_off":
-            return f"[bold green]Pareto front of {format_count(len(evidence.front), 'config')}[/]"
+            parts = (f"Pareto front of {format_count(len(evidence.front), 'config')}", "green", "")
         case "inconclusive":
             state = "Interrupted" if record.search.interrupted else "Inconclusive"
-            return f"[bold yellow]{state}[/]: nothing is proven, keep the default"
+            parts = (state, "yellow", ": nothing is proven, keep the default")
+    verdict, color, rest = parts
+    return Text.assemble((verdict, f"bold {color}"), rest)
 
 
 def needs_reason(record: Record) -> bool:
@@ -204,11 +206,13 @@ def make_limits_table(baseline: Sequence[LimitCheck], winner: Sequence[LimitChec
     table.add_column(_winner_title(recommended))
     for left, right in zip(baseline, winner, strict=True):
         sides = (
-            f"{format_ratio(each.value) if each.relative else format_figure(each.figure, each.value)} "
-            f"{LIMIT_STATES[each.kept]}"
+            Text.assemble(
+                f"{format_ratio(each.value) if each.relative else format_figure(each.figure, each.value)} ",
+                LIMIT_STATES[each.kept],
+            )
             for each in (left, right)
         )
-        table.add_row(escape(left.limit), *sides)
+        table.add_row(left.limit, *sides)
     return table
 
 

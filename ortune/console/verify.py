@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.markup import escape
 from rich.text import Text
 
 from ortune.apply.verify import Answer, Verification
@@ -33,7 +32,7 @@ def show_plan(console: Console, record: Record, setup: ComparisonSetup) -> None:
     grid = make_grid()
     add_subject(grid, setup)
     claim = format_speedup(record.gain) if record.gain else record.evidence.verdict.replace("_", " ")
-    grid.add_row("recorded", escape(f"{claim}  {record.objectives[0]}, {record.search.started[:10]}"))
+    grid.add_row("recorded", f"{claim}  {record.objectives[0]}, {record.search.started[:10]}")
     show_header(console, grid, setup)
     given = sorted({each.origin for each in record.workload.inputs.values() if each.origin.startswith("from ")})
     warnings = []
@@ -61,5 +60,5 @@ def show_verification(console: Console, verification: Verification) -> None:
     grid = make_grid()
     for name, speedup in (("recorded", verification.recorded), ("here", verification.here)):
         if speedup:
-            grid.add_row(name, escape(format_speedup(speedup)))
+            grid.add_row(name, format_speedup(speedup))
     console.print(grid)

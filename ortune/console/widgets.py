@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from ortune.compare.comparison import Summary
 from ortune.compare.interval import Interval
+from ortune.console.safe_console import SafeConsole
 from ortune.knobs import KNOBS, Config, describe
 from ortune.knobs.knob import Knob
 from ortune.workload import FIGURES
@@ -21,17 +21,17 @@ LOG_WIDTH = 200
 MAX_WIDTH = 100
 """Width that lines do not exceed, however wide the terminal is."""
 
-LIMIT_STATES = {"yes": "[green]met[/]", "no": "[red]not met[/]", "unsure": "[yellow]uncertain[/]"}
-"""Markup for each value of `LimitCheck.kept`."""
+LIMIT_STATES = {"yes": ("met", "green"), "no": ("not met", "red"), "unsure": ("uncertain", "yellow")}
+"""Text and style for each value of `LimitCheck.kept`."""
 
 
 def make_console(*, stderr: bool = False) -> Console:
     """Return a console of at most `MAX_WIDTH` columns on a terminal, and `LOG_WIDTH` elsewhere."""
-    console = Console(stderr=stderr, highlight=False)
+    console = SafeConsole(stderr=stderr)
     if not console.is_terminal and "COLUMNS" not in os.environ:
-        return Console(stderr=stderr, highlight=False, width=LOG_WIDTH)
+        return SafeConsole(stderr=stderr, width=LOG_WIDTH)
     if console.width > MAX_WIDTH:
-        return Console(stderr=stderr, highlight=False, width=MAX_WIDTH)
+        return SafeConsole(stderr=stderr, width=MAX_WIDTH)
     return console
 
 
@@ -56,8 +56,13 @@ def make_settings_table(config: Config) -> Table:
     table.add_column("tuned", style="bold", overflow="fold")
     for name, value in config.settings.items():
         knob = KNOBS.get(name)
-        table.add_row(name, format_default(knob) if knob else "not set", escape(str(value)))
+        table.add_row(name, format_default(knob) if knob else "not set", str(value))
     return table
+
+
+def add_note(text: str | tuple[str, str], note: str) -> Text:
+    """Return a text, with its style if it has one, and a note after it; an empty note adds nothing."""
+    return Text.assemble(text, ("  " if note else "", ""), (note, "dim"))
 
 
 def format_default(knob: Knob) -> str:

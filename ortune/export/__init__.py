@@ -27,7 +27,9 @@ from ortune.export import (
     triton,
     yobx,
 )
-from ortune.export.target import Export, Job, Target, one_line
+from ortune.export.checks import check_path
+from ortune.export.comments import make_comment
+from ortune.export.target import Export, Job, Target
 
 if TYPE_CHECKING:
     from ortune.record.schema import Record
@@ -84,10 +86,13 @@ def render(name: str, record: Record, model: str, source: str = "a record", outp
         output: The file that a binary target writes, or that a merging target reads first.
 
     Raises:
-        UsageError: There is no such target.
+        UsageError: There is no such target, or the path of the model is not text.
+        RecordError: The record has a setting that cannot be written.
         ModelError: The target needs the model, and it cannot be read.
     """
     target = find_target(name)
+    if not target.binary:
+        check_path(model)
     job = Job(record, model, source, output)
     text = target.write(job)
     unsupported = job.pending.remaining
@@ -95,8 +100,8 @@ def render(name: str, record: Record, model: str, source: str = "a record", outp
         notes = job.header()
         if unsupported:
             notes.append(f"Not supported by this target{', so the gain may be smaller' if len(notes) > 1 else ''}:")
-            notes += [f"  {one_line(line)}" for line in unsupported]
-        text = "\n".join([*(f"{target.comment} {line}" for line in notes), text])
+            notes += [f"  {line}" for line in unsupported]
+        text = "\n".join([*(make_comment(target.comment, line) for line in notes), text])
     return Export(target=name, text=text.rstrip("\n") + "\n", binary=target.binary, unsupported=unsupported)
 
 
@@ -105,6 +110,7 @@ def export(name: str, record: Record, model: str, source: str, output: Path | No
 
     Raises:
         UsageError: There is no such target, or the file cannot be written, or it exists and the target does not merge.
+        RecordError: The record has a setting that cannot be written.
         ModelError: The target needs the model, and it cannot be read.
     """
     from ortune.record.files import check_writable, write_atomically

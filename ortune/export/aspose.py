@@ -6,7 +6,7 @@ Source: https://docs.aspose.com/ocr/net/onnx_options/
 from __future__ import annotations
 
 from ortune.export.csharp import PROPERTIES, TYPES
-from ortune.export.literals import LEVELS_WITHOUT_LAYOUT, literal
+from ortune.export.literals import CSHARP, LEVELS_WITHOUT_LAYOUT
 from ortune.export.target import Job, Target
 
 CLASS = "Aspose.OCR.OnnxRuntimeSessionOptions"
@@ -36,7 +36,7 @@ def write(job: Job) -> str:
         if name == "graph_optimization_level" and value not in LEVELS_WITHOUT_LAYOUT:
             pending.put_back(name, "Aspose.OCR does not have this level")
             continue
-        text = f"Aspose.OCR.{TYPES[name]}Onnx.{value}" if name in TYPES else literal(value)
+        text = f"Aspose.OCR.{TYPES[name]}Onnx.{value}" if name in TYPES else CSHARP.literal(value)
         lines.append(f"{CLASS}.{PROPERTIES[name]} = {text};")
     return "\n".join(lines)
 

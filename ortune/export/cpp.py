@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ortune.export.literals import call_lines, join_pairs, literal
+from ortune.export.literals import CPP
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU
 
@@ -53,15 +53,15 @@ def write(job: Job) -> str:
         if name in SWITCHES:
             lines.append(f"options.{SWITCHES[name][0 if value else 1]};")
         else:
-            lines.append(f"options.{SETTERS[name].format(value=literal(value), name=value)};")
-    lines += call_lines("options.AddConfigEntry", pending.take_entries())
+            lines.append(f"options.{SETTERS[name].format(value=CPP.literal(value), name=value)};")
+    lines += CPP.call_lines("options.AddConfigEntry", pending.take_entries())
     for name, options in pending.take_providers():
         lines += _provider_lines(name, options)
-    lines.append(f"Ort::Session session(env, ORT_TSTR({literal(job.model)}), options);")
-    lines += job.session_comments("// For session {number} only: options.AddConfigEntry({name}, {value});")
+    lines.append(f"Ort::Session session(env, ORT_TSTR({CPP.quote(job.model)}), options);")
+    lines += job.session_comments("//", CPP, "only: options.AddConfigEntry({name}, {value});")
     if run_entries := pending.take_run_entries():
         lines.append("Ort::RunOptions run_options;  // pass it to session.Run")
-        lines += call_lines("run_options.AddConfigEntry", run_entries)
+        lines += CPP.call_lines("run_options.AddConfigEntry", run_entries)
     if pending.take_io_binding():
         lines.append(
             "Ort::IoBinding binding(session);  // bind inputs and outputs, call session.Run(run_options, binding)"
@@ -72,7 +72,7 @@ def write(job: Job) -> str:
 def _provider_lines(name: str, options: dict[str, str]) -> list[str]:
     if name == CPU:
         return []
-    values = join_pairs(options, "{{{name}, {value}}}")
+    values = CPP.join_pairs(options, "{{{name}, {value}}}")
     if name in STRUCTURES:
         kind, append = STRUCTURES[name]
         variable = name.removesuffix("ExecutionProvider").lower()
@@ -82,7 +82,7 @@ def _provider_lines(name: str, options: dict[str, str]) -> list[str]:
         return [*lines, f"options.{append}(*{variable});"]
     if name == "OpenVINOExecutionProvider":
         return [f"options.AppendExecutionProvider_OpenVINO_V2({{{values}}});"]
-    return [f"options.AppendExecutionProvider({literal(name.removesuffix('ExecutionProvider'))}, {{{values}}});"]
+    return [f"options.AppendExecutionProvider({CPP.quote(name.removesuffix('ExecutionProvider'))}, {{{values}}});"]
 
 
 TARGET = Target(name="cpp", summary="C++ code for onnxruntime_cxx_api.h", write=write, comment="//")

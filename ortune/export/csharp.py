@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ortune.export.literals import LAYOUT, LEVEL_NUMBERS, LOGGING_LEVELS, call_lines, join_pairs, literal
+from ortune.export.literals import CSHARP, LAYOUT, LEVEL_NUMBERS, LOGGING_LEVELS
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU, Provider
 
@@ -28,6 +28,8 @@ STRUCTURES = {
     "TensorrtExecutionProvider": ("OrtTensorRTProviderOptions", "AppendExecutionProvider_Tensorrt"),
 }
 """Class of the options, and the method that adds them, for providers that have such a class."""
+
+DICTIONARY = "new Dictionary<string, string>"
 
 NAMED = frozenset({"QNN", "SNPE", "XNNPACK", "CoreML", "AZURE"})
 """Providers that AppendExecutionProvider takes by name."""
@@ -55,16 +57,16 @@ def write(job: Job) -> str:
     if pool:
         lines.append("options.DisablePerSessionThreads();")
     lines += _option_lines(job)
-    lines += call_lines("options.AddSessionConfigEntry", pending.take_entries())
-    for provider in pending.take_providers():
-        lines += _provider_lines(job, provider)
-    if any("new Dictionary" in line for line in lines):
+    lines += CSHARP.call_lines("options.AddSessionConfigEntry", pending.take_entries())
+    provider_lines = [line for each in pending.take_providers() for line in _provider_lines(job, each)]
+    lines += provider_lines
+    if any(DICTIONARY in line for line in provider_lines):
         usings.insert(0, "using System.Collections.Generic;")
-    lines.append(f"var session = new InferenceSession({literal(job.model)}, options);")
-    lines += job.session_comments("// For session {number} only: options.AddSessionConfigEntry({name}, {value});")
+    lines.append(f"var session = new InferenceSession({CSHARP.quote(job.model)}, options);")
+    lines += job.session_comments("//", CSHARP, "only: options.AddSessionConfigEntry({name}, {value});")
     if run_entries := pending.take_run_entries():
         lines.append("var runOptions = new RunOptions();  // pass it to session.Run")
-        lines += call_lines("runOptions.AddRunConfigEntry", run_entries)
+        lines += CSHARP.call_lines("runOptions.AddRunConfigEntry", run_entries)
     if pending.take_io_binding():
         lines.append(
             "var binding = session.CreateIoBinding();  // bind inputs and outputs, call session.RunWithBinding"
@@ -75,7 +77,7 @@ def write(job: Job) -> str:
 def _option_lines(job: Job) -> list[str]:
     lines = []
     for name, value in job.pending.take_options(PROPERTIES).items():
-        text, note = literal(value), ""
+        text, note = CSHARP.literal(value), ""
         if name == "log_severity_level":
             if value not in LOGGING_LEVELS:
                 job.pending.put_back(name)
@@ -93,7 +95,7 @@ def _option_lines(job: Job) -> list[str]:
 def _provider_lines(job: Job, provider: Provider) -> list[str]:
     name, options = provider
     short = name.removesuffix("ExecutionProvider")
-    dictionary = f"new Dictionary<string, string> {{ {join_pairs(options, '[{name}] = {value}')} }}"
+    dictionary = f"{DICTIONARY} {{ {CSHARP.join_pairs(options, '[{name}] = {value}')} }}"
     if name == CPU:
         return []
     if name in STRUCTURES:
@@ -107,7 +109,7 @@ def _provider_lines(job: Job, provider: Provider) -> list[str]:
     if short == "OpenVINO":
         reason = "the C# API takes only the device type of this provider"
         job.pending.put_back_provider_options(name, reason, supported={"device_type"})
-        return [f"options.AppendExecutionProvider_OpenVINO({literal(options.get('device_type', ''))});"]
+        return [f"options.AppendExecutionProvider_OpenVINO({CSHARP.quote(options.get('device_type', ''))});"]
     job.pending.put_back_provider(name, "the C# API has no method for this provider")
     return []
 

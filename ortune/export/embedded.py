@@ -8,12 +8,17 @@ Source: `inference_session_utils.h` of onnxruntime.
 from __future__ import annotations
 
 import json
+import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from ortune.errors import ModelError, UsageError
 from ortune.export.literals import LEVEL_NUMBERS
 from ortune.export.target import Job, Target
+from ortune.model.data_files import locate_data_file
+from ortune.model.onnx_file import find_data_files, parse_model
+from ortune.sanitize import printable
 
 KEY = "ort_config"
 
@@ -32,61 +37,83 @@ def write(job: Job) -> str:
     """Write the copy, and return notes on how to use it.
 
     Raises:
-        ModelError: The model cannot be read.
+        ModelError: The model or its external data cannot be read, or the data is not in the model's folder.
         UsageError: External data of the copy would replace other files.
     """
-    import onnx
-    from google.protobuf.message import DecodeError
-
     from ortune.record.files import write_atomically
 
     assert job.output
-    source = Path(job.model)
+    source = Path(job.model).resolve()
     settings: dict[str, int] = {}
     for name in OPTIONS:
         value = job.pending.take_option(name)
         if value is not None:
             settings[name] = int(LEVEL_NUMBERS.get(str(value), MODES.get(str(value), value)))
-    try:
-        model = onnx.load(source, load_external_data=False)
-    except (OSError, DecodeError) as error:
-        raise ModelError(f"Cannot read {source}: {error}.") from None
+    model = parse_model(source)
     kept = [entry for entry in model.metadata_props if entry.key != KEY]
     del model.metadata_props[:]
     model.metadata_props.extend(kept)
     added = model.metadata_props.add()
     added.key, added.value = KEY, json.dumps({"session_options": settings})
-    copied = _copy_external_data(source.parent, job.output.parent, {file.name for file in job.record.model.files[1:]})
+    copied = _copy_external_data(source.parent, find_data_files(model), job.output)
     write_atomically(job.output, model.SerializeToString())
     lines = [
-        f"{job.output}: a copy of {source}, with {', '.join(settings) or 'no settings'} in its metadata.",
+        f"{job.output}: a copy of {job.model}, with {', '.join(settings) or 'no settings'} in its metadata.",
         "Set ORT_LOAD_CONFIG_FROM_MODEL=1 in the environment of the program. Otherwise ONNX Runtime ignores them.",
         "They replace all SessionOptions that the program sets, including session configuration entries.",
     ]
     if copied:
         lines.append(f"Its external data was copied to the same folder: {', '.join(copied)}.")
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
-def _copy_external_data(source: Path, target: Path, names: set[str]) -> list[str]:
-    """Copy files between folders, and return their names.
+def _copy_external_data(folder: Path, names: Iterable[str], output: Path) -> list[str]:
+    """Copy the files with external data to the folder of the output, and return their names.
+
+    Args:
+        folder: The folder of the model.
+        names: Paths of the files, relative to it, as the model has them.
+        output: The file that the copy of the model will be.
 
     Raises:
-        UsageError: A file of that name exists.
+        ModelError: A file is missing or not in the folder.
+        UsageError: A copy would replace another file, would not be in the folder of the output, or cannot be written.
     """
-    if source.resolve() == target.resolve():
+    if folder == output.parent.resolve():
         return []
-    for name in sorted(names):
-        if (target / name).exists():
+    copies: dict[Path, Path] = {}
+    for name in names:
+        source = locate_data_file(folder, name)
+        if not source.is_file():
+            raise ModelError(f"The model's external data file {folder / name} is missing.")
+        target = output.parent / name
+        try:
+            path = locate_data_file(output.parent, name)
+        except ModelError:
+            fault = "this leads out of the folder, through a link"
+        else:
+            fault = "this file already exists" if path == output.resolve() or os.path.lexists(target) else ""
+        if fault:
             raise UsageError(
-                f"{target / name}: this file already exists.",
+                f"{target}: {fault}.",
                 "The external data of the model is copied too: name a file in an empty folder.",
                 option="output",
             )
-    for name in sorted(names):
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source / name, target / name)
-    return sorted(names)
+        copies[path] = source
+    written: list[Path] = []
+    try:
+        for path, source in copies.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with source.open("rb") as data, path.open("xb") as copy:
+                written.append(path)
+                shutil.copyfileobj(data, copy)
+    except BaseException as error:
+        for path in written:
+            path.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise UsageError(f"Cannot write to {output.parent}: {error.strerror}.", option="output") from None
+        raise
+    return [str(path.relative_to(output.parent.resolve())) for path in copies]
 
 
 TARGET = Target(

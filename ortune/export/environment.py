@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 
+from ortune.errors import UsageError
 from ortune.export.target import Job, Target
 
 COUNTS = {
@@ -36,7 +37,13 @@ def cpu_comments(job: Job) -> list[str]:
 
 
 def write(job: Job) -> str:
-    """Return lines for a shell and for Docker."""
+    """Return lines for a shell and for Docker.
+
+    Raises:
+        UsageError: The path of the record cannot be written.
+    """
+    if not job.source.isprintable():
+        raise UsageError(f"{job.source!r}: this path contains characters that are not printable.", "Rename the file.")
     variables = take_variables(job)
     lines = [*cpu_comments(job), ""]
     if any(name in COUNTS.values() for name in variables):

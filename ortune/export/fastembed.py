@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ortune.export.literals import python_literal
+from ortune.export.literals import PYTHON
 from ortune.export.python import providers_argument
 from ortune.export.target import Job, Target
 
@@ -21,7 +21,7 @@ def write(job: Job) -> str:
         '    "MODEL",  # the name of the model in fastembed',
         *([f"    threads={threads},"] if threads is not None else []),
         f"    {providers_argument(pending.take_providers())},",
-        *([f"    enable_cpu_mem_arena={python_literal(arena)},"] if arena is not None else []),
+        *([f"    enable_cpu_mem_arena={PYTHON.literal(arena)},"] if arena is not None else []),
         ")",
     ]
     return "\n".join(lines)

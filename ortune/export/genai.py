@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ortune.errors import UsageError
-from ortune.export.literals import LEVELS_WITHOUT_LAYOUT
+from ortune.export.literals import LEVELS_WITHOUT_LAYOUT, format_json
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU
 from ortune.record.files import is_record
@@ -64,7 +64,7 @@ def write(job: Job) -> str:
     part["session_options"] = {**kept, **_take_session_options(job)}
     if run_entries := job.pending.take_run_entries():
         part["run_options"] = {**_open_object(part, "run_options", job.output), **run_entries}
-    return json.dumps(document, indent=2, ensure_ascii=False)
+    return format_json(document)
 
 
 def _open_object(parent: dict[str, Any], name: str, path: Path | None) -> dict[str, Any]:
@@ -92,7 +92,12 @@ def _take_session_options(job: Job) -> dict[str, Any]:
         options["graph_optimization_level"] = level
     elif level is not None:
         pending.put_back("graph_optimization_level", "onnxruntime-genai does not have this level")
-    options |= pending.take_entries()
+    for name, text in pending.take_entries().items():
+        if "." in name:
+            options[name] = text
+        else:
+            # onnxruntime-genai has keys of its own, such as a library to load. None has a dot.
+            pending.put_back(name, "onnxruntime-genai could take it for an option of its own")
     providers = []
     for name, own in pending.take_providers():
         if name in PROVIDERS:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ortune.export.literals import LOGGING_LEVELS, call_lines, join_pairs, literal
+from ortune.export.checks import read_number
+from ortune.export.literals import JAVA, LOGGING_LEVELS
 from ortune.export.pending_settings import Value
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU, Provider
@@ -74,14 +75,14 @@ def write(job: Job) -> str:
             pending.put_back(name)
         else:
             lines.append(f"options.{SETTERS[name]}({_argument(name, value)});")
-    lines += call_lines("options.addConfigEntry", pending.take_entries())
+    lines += JAVA.call_lines("options.addConfigEntry", pending.take_entries())
     for provider in pending.take_providers():
         lines += _provider_lines(job, provider)
-    lines.append(f"var session = environment.createSession({literal(job.model)}, options);")
-    lines += job.session_comments("// For session {number} only: options.addConfigEntry({name}, {value});")
+    lines.append(f"var session = environment.createSession({JAVA.quote(job.model)}, options);")
+    lines += job.session_comments("//", JAVA, "only: options.addConfigEntry({name}, {value});")
     if run_entries := pending.take_run_entries():
         lines.append("var runOptions = new OrtSession.RunOptions();  // pass it to session.run")
-        lines += call_lines("runOptions.addRunConfigEntry", run_entries)
+        lines += JAVA.call_lines("runOptions.addRunConfigEntry", run_entries)
     return "\n".join(lines)
 
 
@@ -92,7 +93,7 @@ def _argument(name: str, value: Value) -> str:
         return f"OrtSession.SessionOptions.OptLevel.{LEVELS[str(value)]}"
     if name == "log_severity_level":
         return f"OrtLoggingLevel.{LOGGING_LEVELS[value]}"
-    return literal(value)
+    return JAVA.literal(value)
 
 
 def _provider_lines(job: Job, provider: Provider) -> list[str]:
@@ -104,17 +105,18 @@ def _provider_lines(job: Job, provider: Provider) -> list[str]:
         kind, add = STRUCTURES[name]
         variable = short.lower()
         others = {option: value for option, value in options.items() if option != "device_id"}
+        device = read_number(f"{variable}.device_id", options.get("device_id", "0"))
         return [
-            f"var {variable} = new {kind}({options.get('device_id', '0')});",
-            *call_lines(f"{variable}.add", others),
+            f"var {variable} = new {kind}({device});",
+            *JAVA.call_lines(f"{variable}.add", others),
             f"options.{add}({variable});",
         ]
     if name in WITH_MAP:
-        return [f"options.{WITH_MAP[name]}(java.util.Map.of({join_pairs(options, '{name}, {value}')}));"]
+        return [f"options.{WITH_MAP[name]}(java.util.Map.of({JAVA.join_pairs(options, '{name}, {value}')}));"]
     if short == "OpenVINO":
         reason = "the Java API takes only the device type of this provider"
         job.pending.put_back_provider_options(name, reason, supported={"device_type"})
-        return [f"options.addOpenVINO({literal(options.get('device_type', 'CPU'))});"]
+        return [f"options.addOpenVINO({JAVA.quote(options.get('device_type', 'CPU'))});"]
     job.pending.put_back_provider(name, "the Java API has no method for this provider")
     return []
 

@@ -5,10 +5,11 @@ Source: js/node/src/session_options_helper.cc of onnxruntime.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from ortune.export.literals import literal
+from ortune.errors import RecordError
+from ortune.export.checks import read_number
+from ortune.export.literals import JAVASCRIPT, format_json
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU
 
@@ -51,13 +52,13 @@ def write(job: Job) -> str:
         *job.environment_comments("//"),
         'const ort = require("onnxruntime-node");',
         "",
-        f"const options = {json.dumps(_session_options(job), indent=2, ensure_ascii=False)};",
+        f"const options = {format_json(_session_options(job))};",
         "",
         "async function createSession() {",
-        f"  return ort.InferenceSession.create({literal(job.model)}, options);",
+        f"  return ort.InferenceSession.create({JAVASCRIPT.quote(job.model)}, options);",
         "}",
     ]
-    lines += job.session_comments("// For session {number} only, in options.extra: {name}: {value}")
+    lines += job.session_comments("//", JAVASCRIPT, "only, in options.extra: {name}: {value}")
     return "\n".join(lines)
 
 
@@ -76,18 +77,36 @@ def _session_options(job: Job) -> dict[str, Any]:
             continue
         name, reason = PROVIDERS[provider], "onnxruntime-node takes only the device id of this provider"
         pending.put_back_provider_options(provider, reason, supported={"device_id"})
-        providers.append({"name": name, "deviceId": int(own["device_id"])} if "device_id" in own else name)
+        if "device_id" in own:
+            providers.append({"name": name, "deviceId": read_number(f"{name}.device_id", own["device_id"])})
+        else:
+            providers.append(name)
     options["executionProviders"] = providers
-    extra: dict[str, Any] = {}
-    for name, text in pending.take_entries().items():
-        parent = extra
+    if entries := pending.take_entries():
+        options["extra"] = _nest(entries)
+    return options
+
+
+def _nest(entries: dict[str, str]) -> dict[str, Any]:
+    """Return entries as nested objects, one for each part of their names.
+
+    Raises:
+        RecordError: A name is the beginning of another one.
+    """
+    for name, text in entries.items():
+        if other := next((each for each in entries if each.startswith(f"{name}.")), None):
+            raise RecordError(
+                f"{name}={text}: onnxruntime-node cannot have this entry together with {other}.",
+                "Remove one of them from the record.",
+            )
+    nested: dict[str, Any] = {}
+    for name, text in entries.items():
+        parent = nested
         *parts, last = name.split(".")
         for part in parts:
             parent = parent.setdefault(part, {})
         parent[last] = text
-    if extra:
-        options["extra"] = extra
-    return options
+    return nested
 
 
 TARGET = Target(name="javascript", summary="JavaScript code for onnxruntime-node", write=write, comment="//")

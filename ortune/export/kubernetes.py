@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 
 from ortune.export.environment import cpu_comments, take_variables
-from ortune.export.literals import literal
+from ortune.export.literals import YAML
 from ortune.export.target import Job, Target
 
 MEMORY_FACTOR = 1.5
 """Factor on the largest resident memory that was measured: a program holds more than its session."""
 
 MEMORY_STEP_MIB = 64
+
+LARGEST_BYTES = 2**60
 
 
 def cpus_needed(job: Job) -> float:
@@ -25,7 +27,7 @@ def cpus_needed(job: Job) -> float:
         return host.n_usable
     # A caller is one of the threads of its session's pool.
     n_pools = 1 if pool else load.sessions
-    return min(host.n_usable, n_pools * (threads - 1) + load.clients)
+    return max(1, min(host.n_usable, n_pools * (threads - 1) + load.clients))
 
 
 def peak_memory_bytes(job: Job) -> int:
@@ -34,7 +36,7 @@ def peak_memory_bytes(job: Job) -> int:
     summaries = [evidence.winner, evidence.baseline, *(point.summary for point in evidence.front)]
     measured = [summary for summary in summaries if summary]
     measured = [summary for summary in measured if summary.config == job.record.config] or measured
-    return max((summary.peak_bytes or 0 for summary in measured), default=0)
+    return min(max((summary.peak_bytes or 0 for summary in measured), default=0), LARGEST_BYTES)
 
 
 def write(job: Job) -> str:
@@ -43,7 +45,7 @@ def write(job: Job) -> str:
     variables = take_variables(job)
     text = f"{cpus:g}" if cpus == int(cpus) else f"{round(cpus * 1000)}m"
     amounts = [f'    cpu: "{text}"']
-    if peak := peak_memory_bytes(job):
+    if (peak := peak_memory_bytes(job)) > 0:
         memory = f"{math.ceil(peak * MEMORY_FACTOR / (MEMORY_STEP_MIB << 20)) * MEMORY_STEP_MIB}Mi"
         amounts.append(f"    memory: {memory}  # for the session only; add what the program itself needs")
     lines = cpu_comments(job)
@@ -64,7 +66,8 @@ def write(job: Job) -> str:
     if variables:
         lines.append("env:")
         for name, value in variables.items():
-            lines += [f"  - name: {name}", f"    value: {literal(value)}"]
+            # Kubernetes replaces $(NAME) by another variable, and $$ by $.
+            lines += [f"  - name: {name}", f"    value: {YAML.quote(value.replace('$', '$$'))}"]
     return "\n".join(lines)
 
 

@@ -1,11 +1,18 @@
-"""How values are written in programming languages, YAML and JSON."""
+"""How values are written in programming languages, YAML, JSON and the text format of protobuf.
+
+Strings come from records and models. A literal has one line, and only printable characters: all others are escaped by
+the rules of the language. Texts that no language can express do not get here; see `ortune.export.checks`.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from ortune.export.pending_settings import Value
+from ortune.sanitize import escape_json, escape_utf16
 
 LEVEL_NUMBERS = {
     "ORT_DISABLE_ALL": 0,
@@ -27,35 +34,88 @@ LOGGING_LEVELS: Mapping[Value, str] = {
 """Names of OrtLoggingLevel, by number."""
 
 
-def literal(value: Value) -> str:
-    """Return a value as a literal of C++, C#, Java, JavaScript, Rust, YAML and JSON; a string also of Python."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    # Not all of these languages have JSON's escape sequences for other characters than ASCII.
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else str(value)
+SIMPLE_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+"""Escape sequences that all languages here have."""
 
 
-def python_literal(value: Value | Mapping[str, str]) -> str:
-    """Return a value as a literal of Python."""
-    return repr(value) if isinstance(value, int) else json.dumps(value, ensure_ascii=False)
-
-
-def join_pairs(options: Mapping[str, str], form: str) -> str:
-    """Return options as a list that is separated by commas.
+class Language:
+    """How a language writes values.
 
     Args:
-        options: Names and values.
-        form: How one is written, with `{name}` and `{value}`, such as `[{name}] = {value}`.
+        escape: Returns the escape sequence of a character that is not printable.
+        true: The word for true.
+        false: The word for false.
     """
-    return ", ".join(form.format(name=literal(name), value=literal(value)) for name, value in options.items())
+
+    def __init__(self, escape: Callable[[str], str], true: str = "true", false: str = "false") -> None:
+        self._escape = escape
+        self._words = {True: true, False: false}
+
+    def literal(self, value: Value) -> str:
+        """Return a value as a literal."""
+        if isinstance(value, bool):
+            return self._words[value]
+        return self.quote(value) if isinstance(value, str) else str(value)
+
+    def quote(self, text: str) -> str:
+        """Return a string literal in double quotes."""
+        return f'"{"".join(map(self._write, text))}"'
+
+    def _write(self, character: str) -> str:
+        if character in SIMPLE_ESCAPES:
+            return SIMPLE_ESCAPES[character]
+        return character if character.isprintable() else self._escape(character)
+
+    def join_pairs(self, options: Mapping[str, str], form: str) -> str:
+        """Return options as a list that is separated by commas.
+
+        Args:
+            options: Names and values.
+            form: How one is written, with `{name}` and `{value}`, such as `[{name}] = {value}`.
+        """
+        return ", ".join(form.format(name=self.quote(name), value=self.quote(value)) for name, value in options.items())
+
+    def call_lines(self, method: str, entries: Mapping[str, str], end: str = ";") -> list[str]:
+        """Return one call of a method for each entry, such as `options.AddConfigEntry("name", "value");`.
+
+        Args:
+            method: The method, with its object.
+            entries: Names and values: the two arguments.
+            end: What follows the call.
+        """
+        return [f"{method}({self.quote(name)}, {self.quote(value)}){end}" for name, value in entries.items()]
 
 
-def call_lines(method: str, entries: Mapping[str, str], end: str = ";") -> list[str]:
-    """Return one call of a method for each entry, such as `options.AddConfigEntry("name", "value");`.
+class _Cpp(Language):
+    """C++, where `??` may start a trigraph, even in a string."""
 
-    Args:
-        method: The method, with its object.
-        entries: Names and values: the two arguments.
-        end: What follows the call.
-    """
-    return [f"{method}({literal(name)}, {literal(value)}){end}" for name, value in entries.items()]
+    def quote(self, text: str) -> str:
+        """Return a string literal in double quotes."""
+        return re.sub(r"(?<=\?)\?", r"\\?", super().quote(text))
+
+
+def _escape_with_8_digits(character: str) -> str:
+    code = ord(character)
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+PYTHON = Language(_escape_with_8_digits, "True", "False")
+CPP = _Cpp(_escape_with_8_digits)
+CSHARP = Language(_escape_with_8_digits)
+# Java replaces \\u000a before it looks for the end of a string. Line breaks have simple escape sequences.
+JAVA = Language(escape_utf16)
+JAVASCRIPT = Language(escape_utf16)
+RUST = Language(lambda character: f"\\u{{{ord(character):x}}}")
+YAML = Language(_escape_with_8_digits)
+
+
+def format_json(value: Any) -> str:
+    """Return a value as indented JSON, which is also JavaScript."""
+    return escape_json(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def quote_protobuf(text: str) -> str:
+    """Return a string of protobuf's text format. Characters other than ASCII are escaped."""
+    from google.protobuf.text_encoding import CEscape
+
+    return f'"{CEscape(text, as_utf8=False)}"'

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ortune.export.literals import python_literal
-from ortune.export.python import call, session_comments, session_options_lines
+from ortune.export.literals import PYTHON
+from ortune.export.python import call, mapping, session_comments, session_options_lines
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU
 
@@ -19,10 +19,10 @@ def write(job: Job) -> str:
         job.pending.put_back_provider_options(other, "Optimum takes the options of one provider")
     model = Path(job.model)
     arguments = [
-        python_literal(model.parent.as_posix()),
-        f"file_name={python_literal(model.name)}",
-        f"provider={python_literal(name)}",
-        *([f"provider_options={python_literal(options)}"] if options or name != CPU else []),
+        PYTHON.quote(model.parent.as_posix()),
+        f"file_name={PYTHON.quote(model.name)}",
+        f"provider={PYTHON.quote(name)}",
+        *([f"provider_options={mapping(options)}"] if options or name != CPU else []),
         "session_options=options",
     ]
     lines += ["", call("model = ORTModelForFeatureExtraction.from_pretrained", arguments)]

@@ -5,7 +5,8 @@ Source: https://onnxruntime.ai/docs/performance/model-optimizations/graph-optimi
 
 from __future__ import annotations
 
-import os
+import tempfile
+from pathlib import Path
 
 import msgspec
 
@@ -13,6 +14,8 @@ from ortune.errors import ModelError
 from ortune.export.save import SaveRequest, save_optimized
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU
+from ortune.model import read_model
+from ortune.sanitize import printable
 from ortune.worker import Failure
 from ortune.worker.installed import require_runtime
 
@@ -25,17 +28,18 @@ def write(job: Job) -> str:
 
     Raises:
         HostError: onnxruntime is not installed.
-        ModelError: ONNX Runtime cannot optimize or save the model.
+        ModelError: The model is not an ONNX model, its external data is not in its folder, or ONNX Runtime cannot
+            optimize or save it.
     """
     assert job.output
     require_runtime()
+    info = read_model(job.model)  # checks that its data is in its folder, which ONNX Runtime need not do
     pending = job.pending
     level = pending.take_option("graph_optimization_level") or "ORT_ENABLE_ALL"
     entries = {name: text for name, text in pending.config.session_config.items() if name.startswith(GRAPH_ENTRIES)}
     for name in entries:
         pending.take_entry(name)
     provider = pending.take_providers()[0][0]
-    partial = job.output.with_name(f".{job.output.stem}.part{job.output.suffix}")
     config = msgspec.structs.replace(
         pending.config,
         # Settings that do not change the graph are left out: they could keep a session from being created here.
@@ -43,14 +47,15 @@ def write(job: Job) -> str:
         session_config=entries,
         per_session=(),
         global_thread_pool=None,
+        # Variables act when a process starts: a record could name a library that the loader runs.
+        environment={},
     )
-    try:
-        saved = save_optimized(SaveRequest(model_path=os.fspath(job.model), config=config, output=str(partial)))
+    with tempfile.TemporaryDirectory(dir=job.output.parent, prefix=f".{job.output.name}.") as folder:
+        complete = Path(folder) / job.output.name
+        saved = save_optimized(SaveRequest(model_path=info.path, config=config, output=str(complete)))
         if isinstance(saved, Failure):
             raise ModelError(f"ONNX Runtime cannot save {job.model}: {saved.message}.")
-        partial.replace(job.output)
-    finally:
-        partial.unlink(missing_ok=True)
+        complete.replace(job.output)
     where = "" if provider == CPU else f" with {provider}"
     lines = [
         f"{job.output}: {saved.size_bytes / 1e6:.2f} MB, optimized at {level}{where} by onnxruntime "
@@ -63,7 +68,7 @@ def write(job: Job) -> str:
         lines.append("It contains data layouts for this type of CPU. On another type it may fail or be slow.")
     if job.output.suffix == ".ort":
         lines.append("This onnxruntime and later versions that support the same version of the .ort format load it.")
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 TARGET = Target(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from ortune.export.literals import call_lines, python_literal
+from ortune.export.literals import PYTHON
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU, Provider
 from ortune.worker.session import CUDA_BASED, ENUMS
@@ -35,21 +35,25 @@ def session_options_lines(job: Job, imports: Sequence[str] = ()) -> list[str]:
     if pool:
         lines.append("options.use_per_session_threads = False")
     for name, value in pending.take_options().items():
-        text = f"ort.{ENUMS[name]}.{value}" if name in ENUMS else python_literal(value)
+        text = f"ort.{ENUMS[name]}.{value}" if name in ENUMS else PYTHON.literal(value)
         lines.append(f"options.{name} = {text}")
-    return lines + call_lines("options.add_session_config_entry", pending.take_entries(), "")
+    return lines + PYTHON.call_lines("options.add_session_config_entry", pending.take_entries(), "")
 
 
 def session_comments(job: Job) -> list[str]:
     """Return comments with the entries that differ between sessions."""
-    return job.session_comments("# For session {number} only: options.add_session_config_entry({name}, {value})")
+    return job.session_comments("#", PYTHON, "only: options.add_session_config_entry({name}, {value})")
+
+
+def mapping(options: Mapping[str, str]) -> str:
+    """Return options as a dictionary."""
+    return f"{{{PYTHON.join_pairs(options, '{name}: {value}')}}}"
 
 
 def providers_argument(providers: Sequence[Provider]) -> str:
     """Return the argument `providers` of a call that is written over several lines, or of any call without options."""
     items = [
-        f"({python_literal(name)}, {python_literal(options)})" if options else python_literal(name)
-        for name, options in providers
+        f"({PYTHON.quote(name)}, {mapping(options)})" if options else PYTHON.quote(name) for name, options in providers
     ]
     if any(options for _, options in providers):
         return "\n".join(["providers=[", *(f"        {item}," for item in items), "    ]"])
@@ -69,7 +73,7 @@ def write(job: Job) -> str:
     pending = job.pending
     lines = session_options_lines(job)
     providers = pending.take_providers()
-    arguments = [python_literal(job.model), "options", providers_argument(providers)]
+    arguments = [PYTHON.quote(job.model), "options", providers_argument(providers)]
     if providers[0][0] != CPU:
         # With the fallback, the CPU replaces a provider that fails.
         arguments.append("enable_fallback=0")
@@ -78,8 +82,8 @@ def write(job: Job) -> str:
     run_options, run_entries = pending.take_run_options(), pending.take_run_entries()
     if run_options or run_entries:
         lines.append("run_options = ort.RunOptions()  # pass it to session.run(..., run_options)")
-        lines += [f"run_options.{name} = {python_literal(value)}" for name, value in run_options.items()]
-        lines += call_lines("run_options.add_run_config_entry", run_entries, "")
+        lines += [f"run_options.{name} = {PYTHON.literal(value)}" for name, value in run_options.items()]
+        lines += PYTHON.call_lines("run_options.add_run_config_entry", run_entries, "")
     if pending.take_io_binding():
         device = "cuda" if providers[0][0] in CUDA_BASED else "cpu"
         bound = "binding, run_options" if run_options or run_entries else "binding"

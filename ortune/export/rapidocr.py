@@ -5,7 +5,8 @@ Source: python/rapidocr/config.yaml and inference_engine/onnxruntime of https://
 
 from __future__ import annotations
 
-from ortune.export.literals import literal
+from ortune.export.checks import NUMBER
+from ortune.export.literals import YAML
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU
 
@@ -40,15 +41,15 @@ def write(job: Job) -> str:
         lines.append(f"    {name}: {UNSET if value is None else value}")
     # The default of RapidOCR is false.
     arena = pending.take_option("enable_cpu_mem_arena")
-    lines.append(f"    enable_cpu_mem_arena: {literal(True if arena is None else arena)}")
+    lines.append(f"    enable_cpu_mem_arena: {YAML.literal(True if arena is None else arena)}")
     lines += ["    cpu_ep_cfg:", '      arena_extend_strategy: "kNextPowerOfTwo"']
     (name, options), *others = pending.take_providers()
-    lines.append(f"    use_cuda: {literal(name == CUDA)}")
+    lines.append(f"    use_cuda: {YAML.literal(name == CUDA)}")
     if name == CUDA:
         lines.append("    cuda_ep_cfg:")
         for option, value in {"device_id": "0", **options}.items():
             if option in CUDA_OPTIONS:
-                lines.append(f"      {option}: {value if value.isdigit() else literal(value)}")
+                lines.append(f"      {option}: {value if NUMBER.fullmatch(value) else YAML.quote(value)}")
         pending.put_back_provider_options(name, "RapidOCR does not have this option of CUDA", supported=CUDA_OPTIONS)
     elif name != CPU:
         pending.put_back_provider(name, ONE_PROVIDER)

@@ -5,7 +5,8 @@ Source: src/session/builder of https://github.com/pykeio/ort, 2.0.0-rc.12.
 
 from __future__ import annotations
 
-from ortune.export.literals import call_lines, literal
+from ortune.export.checks import NUMBER
+from ortune.export.literals import RUST
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU
 
@@ -28,12 +29,14 @@ CALLS = {
     "logid": "with_log_id({value})",
 }
 
-ENTRY_CALLS = {
-    "session.intra_op.allow_spinning": "with_intra_op_spinning({on})",
-    "session.inter_op.allow_spinning": "with_inter_op_spinning({on})",
-    "session.dynamic_block_base": "with_dynamic_block_base({value})",
+SWITCHES = {
+    "session.intra_op.allow_spinning": "with_intra_op_spinning",
+    "session.inter_op.allow_spinning": "with_inter_op_spinning",
 }
-"""Session configuration entries that have a method of their own."""
+"""Session configuration entries that have a method of their own, which takes a bool."""
+
+NUMBERS = {"session.dynamic_block_base": "with_dynamic_block_base"}
+"""Session configuration entries that have a method of their own, which takes a number."""
 
 STRUCTURES = {
     "CUDAExecutionProvider": "CUDA",
@@ -72,17 +75,17 @@ def write(job: Job) -> str:
     lines += [
         "    Ok(Session::builder()?",
         *calls,
-        f"        .commit_from_file({literal(job.model)})?)",
+        f"        .commit_from_file({RUST.quote(job.model)})?)",
         "}",
     ]
-    lines += job.session_comments("// For session {number} only: .with_config_entry({name}, {value})?")
+    lines += job.session_comments("//", RUST, "only: .with_config_entry({name}, {value})?")
     if run_entries := pending.take_run_entries():
         lines += [
             "",
             "// Pass the result to session.run_with_options.",
             "fn run_options() -> ort::Result<ort::session::RunOptions> {",
             "    let mut options = ort::session::RunOptions::new()?;",
-            *call_lines("    options.add_config_entry", run_entries, "?;"),
+            *RUST.call_lines("    options.add_config_entry", run_entries, "?;"),
             "    Ok(options)",
             "}",
         ]
@@ -91,15 +94,15 @@ def write(job: Job) -> str:
 
 def _use_lines(calls: list[str], *, has_pool: bool) -> list[str]:
     """Return the imports that the code needs."""
-    code = "\n".join(calls)
+    methods = {call.strip().partition("(")[0] for call in calls}
     lines = []
     if has_pool:
         lines.append("use ort::environment::GlobalThreadPoolOptions;")
-    if "with_arbitrary_config" in code:
+    if ".with_arbitrary_config" in methods:
         lines.append("use ort::ep::{self, ArbitrarilyConfigurableExecutionProvider};")
-    elif "with_execution_providers" in code:
+    elif ".with_execution_providers" in methods:
         lines.append("use ort::ep;")
-    if "GraphOptimizationLevel" in code:
+    if ".with_optimization_level" in methods:
         lines.append("use ort::session::{builder::GraphOptimizationLevel, Session};")
     else:
         lines.append("use ort::session::Session;")
@@ -109,17 +112,19 @@ def _use_lines(calls: list[str], *, has_pool: bool) -> list[str]:
 def _option_calls(job: Job) -> list[str]:
     calls = []
     for name, value in job.pending.take_options(CALLS).items():
-        text = literal(value)
+        text = RUST.literal(value)
         if name == "execution_mode":
-            text = literal(value == "ORT_PARALLEL")
+            text = RUST.literal(value == "ORT_PARALLEL")
         elif name == "graph_optimization_level":
             text = f"GraphOptimizationLevel::{LEVELS[str(value)]}"
         calls.append(CALLS[name].format(value=text))
     for name, entry in job.pending.take_entries().items():
-        if name in ENTRY_CALLS and (entry.isdigit() or "{on}" in ENTRY_CALLS[name]):
-            calls.append(ENTRY_CALLS[name].format(value=entry, on=literal(entry == "1")))
+        if name in SWITCHES and entry in {"0", "1"}:
+            calls.append(f"{SWITCHES[name]}({RUST.literal(entry == '1')})")
+        elif name in NUMBERS and NUMBER.fullmatch(entry):
+            calls.append(f"{NUMBERS[name]}({entry})")
         else:
-            calls.append(f"with_config_entry({literal(name)}, {literal(entry)})")
+            calls.append(f"with_config_entry({RUST.quote(name)}, {RUST.quote(entry)})")
     return calls
 
 
@@ -131,11 +136,11 @@ def _provider_lines(job: Job) -> list[str]:
             # The memory arena is a setting of the provider.
             arena = pending.take_option("enable_cpu_mem_arena")
             if arena is not None:
-                lines.append(f"            ep::CPU::default().with_arena_allocator({literal(arena)}).build(),")
+                lines.append(f"            ep::CPU::default().with_arena_allocator({RUST.literal(arena)}).build(),")
         elif name in STRUCTURES:
             lines += [
                 f"            ep::{STRUCTURES[name]}::default()",
-                *call_lines("                .with_arbitrary_config", options, ""),
+                *RUST.call_lines("                .with_arbitrary_config", options, ""),
                 "                .build()",
                 "                .error_on_failure(),",
             ]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import msgspec
 
 from ortune.knobs.config import Config
-from ortune.knobs.environment import variables_of
 from ortune.worker.child_process import Enter, answer_parent, ask_child
 from ortune.worker.failure import Failure
 from ortune.worker.runtime import read_runtime
@@ -40,8 +38,7 @@ class SavedModel(msgspec.Struct, frozen=True, kw_only=True):
 
 def save_optimized(request: SaveRequest) -> SavedModel | Failure:
     """Save an optimized model, in a child process."""
-    variables = variables_of(request.config, os.environ)
-    return ask_child("ortune.export.save", request, SavedModel, environment=variables, deadline_s=DEADLINE_S)
+    return ask_child("ortune.export.save", request, SavedModel, deadline_s=DEADLINE_S)
 
 
 # The rest runs in the child process.

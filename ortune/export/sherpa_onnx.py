@@ -5,6 +5,7 @@ Source: sherpa-onnx/csrc/session.cc.
 
 from __future__ import annotations
 
+from ortune.export.comments import make_comment
 from ortune.export.literals import LEVEL_NUMBERS
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU
@@ -33,13 +34,19 @@ def write(job: Job) -> str:
     path = job.output.absolute() if job.output else "/path/to/this/file"
     # The default of sherpa-onnx is 1, and it rejects 0, ONNX Runtime's default: write the count that 0 stands for.
     lines = [
-        f"# In the program: num_threads={threads or job.record.host.n_usable_cores}, provider={provider}:{path}",
+        make_comment(
+            "#", f"In the program: num_threads={threads or job.record.host.n_usable_cores}, provider={provider}:{path}"
+        ),
     ]
     for option, key in KEYS.items():
         value = pending.take_option(option)
         if value is not None:
             lines.append(f"{key}={LEVEL_NUMBERS[str(value)] if option == 'graph_optimization_level' else int(value)}")
-    lines += [f"SessionConfig.{name}={value}" for name, value in pending.take_entries().items()]
+    for name, value in pending.take_entries().items():
+        if value.isprintable() and value == value.strip():
+            lines.append(f"SessionConfig.{name}={value}")
+        else:
+            pending.put_back(name, "the file of sherpa-onnx has one line for each value")
     return "\n".join(lines)
 
 

@@ -8,20 +8,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ortune.export.literals import literal
+from ortune.export.checks import check_config, check_host
+from ortune.export.comments import make_comment
+from ortune.export.literals import Language
 from ortune.export.pending_settings import PendingSettings
 
 if TYPE_CHECKING:
     from ortune.record.schema import Record
 
 
-def one_line(text: str) -> str:
-    """Return a text without line breaks, so that it cannot leave its comment."""
-    return " ".join(text.splitlines())
-
-
 class Job:
-    """One export: a record and where it goes.
+    """One export: a record and where it goes. Its settings are checked before anything is written.
 
     Attributes:
         record: The record.
@@ -29,9 +26,14 @@ class Job:
         source: The file that the record was read from.
         output: The file to write; None to return the text only.
         pending: The config's settings that are not written yet.
+
+    Raises:
+        RecordError: The record has a setting that cannot be written.
     """
 
     def __init__(self, record: Record, model: str, source: str, output: Path | None = None) -> None:
+        check_config(record.config)
+        check_host(record.host)
         self.record = record
         self.model = model
         self.source = source
@@ -48,7 +50,7 @@ class Job:
                 f"Speedup: {speedup.estimate:.2f}x [{speedup.low:.2f}, {speedup.high:.2f}] in {evidence.objective} "
                 f"({self.record.workload.load}) on {self.record.host.cpu_model}, {self.record.host.n_usable} CPUs."
             )
-        return [one_line(line) for line in lines]
+        return lines
 
     def environment_comments(self, comment: str) -> list[str]:
         """Take the environment variables, and return comments that say to set them.
@@ -57,18 +59,23 @@ class Job:
             comment: What a comment starts with.
         """
         return [
-            one_line(f"{comment} Start the program with {name}={value} in its environment.")
+            make_comment(comment, f"Start the program with {name}={value} in its environment.")
             for name, value in self.pending.take_environment().items()
         ]
 
-    def session_comments(self, form: str) -> list[str]:
+    def session_comments(self, comment: str, language: Language, form: str) -> list[str]:
         """Take the entries that differ between sessions, and return comments with the entries of each session.
 
         Args:
-            form: The comment for one entry, with `{number}` of the session, `{name}` and `{value}` of the entry.
+            comment: What a comment starts with.
+            language: The language of the code.
+            form: What follows the number of the session, with `{name}` and `{value}` of the entry.
         """
         return [
-            form.format(number=number, name=literal(name), value=literal(value))
+            make_comment(
+                comment,
+                f"For session {number} {form.format(name=language.quote(name), value=language.quote(value))}",
+            )
             for number, entries in enumerate(self.pending.take_session_entries(), 1)
             for name, value in entries.items()
         ]

@@ -5,7 +5,7 @@ Source: README of triton-inference-server/onnxruntime_backend.
 
 from __future__ import annotations
 
-from ortune.export.literals import literal
+from ortune.export.literals import quote_protobuf
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU
 
@@ -44,7 +44,7 @@ def write(job: Job) -> str:
             parameters[name] = text
     lines = ["# Add this to the config.pbtxt of the model.", 'backend: "onnxruntime"', *_optimization_lines(job)]
     for key, text in parameters.items():
-        lines.append(f"parameters {{ key: {literal(key)} value: {{ string_value: {literal(text)} }} }}")
+        lines.append(f"parameters {{ key: {quote_protobuf(key)} value: {{ string_value: {quote_protobuf(text)} }} }}")
     for name in pending.config.session_config:
         pending.explain(name, "Triton does not pass on session configuration entries")
     for name in pending.config.environment:
@@ -65,7 +65,7 @@ def _optimization_lines(job: Job) -> list[str]:
     for name, options in pending.take_providers():
         if name in ACCELERATORS:
             parameters = [
-                f"        parameters {{ key: {literal(option)} value: {literal(value)} }}"
+                f"        parameters {{ key: {quote_protobuf(option)} value: {quote_protobuf(value)} }}"
                 for option, value in options.items()
             ]
             accelerators.append("\n".join(["      {", f'        name: "{ACCELERATORS[name]}"', *parameters, "      }"]))

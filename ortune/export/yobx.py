@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ortune.export.literals import python_literal
+from ortune.export.literals import PYTHON
 from ortune.export.python import call, session_comments, session_options_lines
 from ortune.export.target import Job, Target
 
@@ -11,7 +11,7 @@ def write(job: Job) -> str:
     """Return the code."""
     lines = session_options_lines(job, ["from yobx.reference import OnnxruntimeEvaluator"])
     # Without whole=True, the evaluator creates a session for each node.
-    arguments = [python_literal(job.model), "session_options=options", "whole=True"]
+    arguments = [PYTHON.quote(job.model), "session_options=options", "whole=True"]
     lines += ["", call("evaluator = OnnxruntimeEvaluator", arguments)]
     return "\n".join(lines + session_comments(job))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from ortune.model.identity import ModelIdentity, compute_digest, hash_file
+from ortune.model.identity import ModelIdentity, compute_digest, hash_data_file, hash_file
 from ortune.model.info import Dim, InputInfo, ModelFile, ModelInfo, OutputInfo, Traits
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ __all__ = [
     "OutputInfo",
     "Traits",
     "compute_digest",
+    "hash_data_file",
     "hash_file",
     "read_model",
 ]

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from ortune.model.child import answer_parent, read_in_child
+from ortune.model.data_files import locate_data_file
 from ortune.model.info import Dim
 from ortune.model.onnx_file import find_data_files, name_dtype, parse_model, read_tensor_type, subgraphs_of
 
@@ -128,7 +129,7 @@ def read_graph(path: str | Path) -> Graph:
     """Read the graph of a model in a child process. External data may be missing; see `Graph.data_files`.
 
     Raises:
-        ModelError: The file is missing or is not an ONNX model.
+        ModelError: The file is missing or is not an ONNX model, or its external data is not in its folder.
     """
     return read_in_child("ortune.model.graph", path, Graph)
 
@@ -137,7 +138,7 @@ def summarize_graph(path: Path) -> Graph:
     """Return the graph of an ONNX file.
 
     Raises:
-        ModelError: The file is not an ONNX model.
+        ModelError: The file is not an ONNX model, or its external data is not in its folder.
     """
     model = parse_model(path)
     opsets = {entry.domain if entry.domain != "ai.onnx" else "": entry.version for entry in model.opset_import}
@@ -274,7 +275,7 @@ def _find_unregistered(nodes: list[Node], opsets: dict[str, int], functions: set
 def _check_data_files(model: Any, directory: Path) -> tuple[DataFile, ...]:
     files = []
     for name, needed_bytes in find_data_files(model).items():
-        file = directory / name
+        file = locate_data_file(directory, name)
         found_bytes = file.stat().st_size if file.is_file() else None
         files.append(DataFile(name=name, needed_bytes=needed_bytes, found_bytes=found_bytes))
     return tuple(files)

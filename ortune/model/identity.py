@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from ortune.errors import ModelError
+from ortune.model.data_files import locate_data_file
 from ortune.model.info import ModelFile
 
 
@@ -26,13 +27,32 @@ class ModelIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     files: tuple[ModelFile, ...]
 
 
+def hash_data_file(folder: Path, name: str) -> ModelFile:
+    """Return the size and SHA-256 of a file with external data.
+
+    Args:
+        folder: The folder of the model.
+        name: Path of the file relative to the folder, as the model or a record has it.
+
+    Raises:
+        ModelError: The name leads out of the folder, or the file cannot be read.
+    """
+    path = locate_data_file(folder, name)
+    if path.exists() and not path.is_file():
+        raise ModelError(f"Cannot read {folder / name}: it is not a file.")
+    return _hash(path, name)
+
+
 def hash_file(directory: Path, name: str) -> ModelFile:
-    """Return the size and SHA-256 of a file, without loading it into memory.
+    """Return the size and SHA-256 of a file that the user named, without loading it into memory.
 
     Raises:
         ModelError: The file cannot be read.
     """
-    path = directory / name
+    return _hash(directory / name, name)
+
+
+def _hash(path: Path, name: str) -> ModelFile:
     try:
         with path.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()

@@ -12,7 +12,8 @@ from typing import Any
 
 from ortune.errors import ModelError
 from ortune.model.child import answer_parent
-from ortune.model.identity import hash_file
+from ortune.model.data_files import locate_data_file
+from ortune.model.identity import hash_data_file, hash_file
 from ortune.model.info import CONTROL_FLOW, InputInfo, ModelInfo, OutputInfo, Traits
 from ortune.model.onnx_file import find_data_files, parse_model, read_tensor_type, subgraphs_of
 
@@ -110,14 +111,14 @@ def inspect_model(path: Path) -> ModelInfo:
     model = parse_model(path)
     graph = model.graph
     directory = path.parent
-    names = [path.name, *_check_data_files(model, directory)]
+    data_files = _check_data_files(model, directory)
     scope = Scope(graph)
     initializers = {tensor.name for tensor in graph.initializer} | {
         tensor.values.name for tensor in graph.sparse_initializer
     }
     return ModelInfo(
         path=str(path),
-        files=tuple(hash_file(directory, name) for name in names),
+        files=(hash_file(directory, path.name), *(hash_data_file(directory, name) for name in data_files)),
         inputs=tuple(_read_input(value, scope) for value in graph.input if value.name not in initializers),
         outputs=tuple(
             OutputInfo(name=value.name, quantum=_find_quantum(value.name, graph, scope)) for value in graph.output
@@ -130,11 +131,11 @@ def _check_data_files(model: Any, directory: Path) -> list[str]:
     """Return the names of the external data files.
 
     Raises:
-        ModelError: A file is missing or too short.
+        ModelError: A file is missing, too short, or not in the model's folder.
     """
     needed_bytes = find_data_files(model)
     for name, size_bytes in needed_bytes.items():
-        file = directory / name
+        file = locate_data_file(directory, name)
         if not file.is_file():
             raise ModelError(
                 f"The model's external data file {file} is missing.",

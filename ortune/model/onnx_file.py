@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,17 +41,41 @@ def parse_model(path: Path) -> Any:
 
 
 def find_data_files(model: Any) -> dict[str, int]:
-    """Return the external data files of a model, by name, with the minimum size in bytes that each must have."""
+    """Return the external data files of a model, by name, with the minimum size in bytes that each must have.
+
+    The names are those in the model: `ortune.model.data_files` finds the files.
+
+    Raises:
+        ModelError: A tensor has no valid position in its file.
+    """
     from onnx import TensorProto
-    from onnx.external_data_helper import ExternalDataInfo, _get_all_tensors
 
     needed_bytes: dict[str, int] = {}
-    for tensor in _get_all_tensors(model):
+    for tensor in _tensors_of(model):
         if tensor.data_location == TensorProto.EXTERNAL:
-            info = ExternalDataInfo(tensor)
-            end = int(info.offset or 0) + int(info.length or 0)
-            needed_bytes[info.location] = max(needed_bytes.get(info.location, 0), end)
+            place = {entry.key: entry.value for entry in tensor.external_data}
+            numbers = [place.get(key) or "0" for key in ("offset", "length")]
+            if not all(re.fullmatch(r"[0-9]{1,19}", number) for number in numbers):
+                raise ModelError(f"The tensor {tensor.name!r} has no valid position in its external data: {place}.")
+            name = place.get("location", "")
+            needed_bytes[name] = max(needed_bytes.get(name, 0), sum(map(int, numbers)))
     return dict(sorted(needed_bytes.items()))
+
+
+def _tensors_of(model: Any) -> Iterator[Any]:
+    """Yield all tensors of a model: initializers, and attributes of nodes, in all graphs and functions."""
+    pending = [model.graph, *model.functions]
+    for scope in pending:
+        # Functions have no initializers.
+        yield from getattr(scope, "initializer", ())
+        sparse = [*getattr(scope, "sparse_initializer", ())]
+        for node in scope.node:
+            for attribute in node.attribute:
+                yield from (attribute.t, *attribute.tensors)
+                sparse += (attribute.sparse_tensor, *attribute.sparse_tensors)
+            pending.extend(subgraphs_of(node))
+        for tensor in sparse:
+            yield from (tensor.values, tensor.indices)
 
 
 def subgraphs_of(node: Any) -> Iterator[Any]:

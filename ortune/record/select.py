@@ -12,7 +12,7 @@ import msgspec
 from ortune.errors import ModelError, RecordError
 from ortune.host import HostClass, read_host
 from ortune.host.host_class import describe_difference
-from ortune.model import compute_digest, hash_file
+from ortune.model import compute_digest, hash_data_file, hash_file
 from ortune.record.check import shorten
 from ortune.record.files import name_of_input, read_records
 from ortune.record.schema import SCHEMA, Bundle, Record
@@ -186,7 +186,7 @@ def check_model(record: Record, model: str | Path) -> None:
     found = [hash_file(path.parent, path.name)]
     if files and found[0].sha256 == files[0].sha256:
         try:
-            found += [hash_file(path.parent, file.name) for file in files[1:]]
+            found += [hash_data_file(path.parent, file.name) for file in files[1:]]
         except ModelError as error:
             raise ModelError(error.message, "The record says that this file belongs to the model.") from None
     check_digest(record, path, compute_digest(found))

@@ -108,10 +108,10 @@ def _check_options(by_name: Mapping[str, InputInfo], options: InputOptions) -> N
 
 def explain_failure(model: ModelInfo, feed: Feed, message: str) -> InputsError:
     """Return an error for a failed first run that names the options to pass."""
-    lines = [f"The model does not run on these inputs: {message}"]
+    details = []
     for name, tensor in feed.tensors.items():
         guessed = f"; guessed: {', '.join(tensor.guessed)}" if tensor.guessed else ""
-        lines.append(f"  {name}: {feed.describe_input(name)}, {tensor.origin}{guessed}")
+        details.append(f"{name}: {feed.describe_input(name)}, {tensor.origin}{guessed}")
     by_name = {info.name: info for info in model.inputs}
     options = []
     for name, tensor in feed.tensors.items():
@@ -128,4 +128,6 @@ def explain_failure(model: ModelInfo, feed: Feed, message: str) -> InputsError:
     elif re.search(r"non concat axis|must match|broadcast|Incompatible", message, re.IGNORECASE):
         hints.insert(0, "sides that are multiples of 32, or sizes that are equal between inputs")
     hints.append("{inputs=data.npz} (or a test_data_set folder) with real data")
-    return InputsError("\n".join(lines), "Try " + "; or ".join(hints) + ".")
+    return InputsError(
+        f"The model does not run on these inputs: {message}", "Try " + "; or ".join(hints) + ".", details=details
+    )

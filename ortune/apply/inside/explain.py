@@ -57,7 +57,7 @@ def render(description: dict[str, Any]) -> str:
     """Return a description as human-readable text."""
     head = f"ortune: [{description['pid']}] {description['model']}:"
     if not description["matched"]:
-        return f"{head} keeps the program's own options: {description['reason']}\n"
+        return printable(f"{head} keeps the program's own options: {description['reason']}") + "\n"
     settings = {**description["set"], **description["run_options"]}
     rows = {
         "set": _list_settings(settings) or "nothing",
@@ -73,7 +73,12 @@ def render(description: dict[str, Any]) -> str:
         rows["threads"] = f"{n_threads} new thread{'' if n_threads == 1 else 's'}{cpus}"
     lines = [f"{head} uses the tuned options of {description['record']}"]
     lines += [f"ortune:   {name:<10} {text}" for name, text in rows.items() if text]
-    return "\n".join(lines) + "\n"
+    return "\n".join(map(printable, lines)) + "\n"
+
+
+def printable(text: str) -> str:
+    """Return a text as one line without characters that a terminal obeys."""
+    return "".join(each if each.isprintable() else " " if each.isspace() else "\ufffd" for each in text)
 
 
 def _read_provider_options(session: Any) -> dict[str, str]:
@@ -86,9 +91,9 @@ def _read_provider_options(session: Any) -> dict[str, str]:
 
 
 def write_stderr(text: str) -> None:
-    """Write to stderr if it is open. Daemons close it."""
+    """Write lines to stderr if it is open. Daemons close it."""
     with contextlib.suppress(AttributeError, ValueError, OSError):
-        sys.stderr.write(text)
+        sys.stderr.write("\n".join(map(printable, text.split("\n"))))
 
 
 def read_entry(options: Any, name: str) -> str:

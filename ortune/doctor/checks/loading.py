@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 from ortune.doctor.checks.text import format_bytes, list_ops, plural, shorten, tool_command
@@ -54,11 +55,12 @@ def check_loading(facts: ModelFacts) -> DoctorFinding:
     if not facts.load_error:
         return ok("ONNX Runtime loads the model")
     fix = next((fix for pattern, fix in LOAD_FIXES if re.search(pattern, facts.load_error)), "")
+    program = f"import onnx; onnx.checker.check_model({facts.path!r}, full_check=True)"
     return warn(
         "ONNX Runtime cannot load the model",
         f"ONNX Runtime reports: {shorten(facts.load_error)}",
         fix or "Check the file with onnx.checker",
-        "" if fix else f'python -c "import onnx; onnx.checker.check_model({facts.path!r}, full_check=True)"',
+        "" if fix else f"python -c {shlex.quote(program)}",
     )
 
 

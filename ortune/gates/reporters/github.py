@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from ortune.gates.reporters.messages import describe_finding
 from ortune.gates.results import GateError, GateResult
+from ortune.sanitize import escape_annotation, escape_annotation_property
 
 LEVELS = {"fail": "error", "error": "error", "inconclusive": "warning", "pass": "notice"}
 """Level of the annotation for each decision."""
@@ -21,14 +22,6 @@ def render_annotations(results: Sequence[GateResult | GateError]) -> str:
         parts = [result.reason]
         if isinstance(result, GateResult) and result.findings:
             parts.insert(0, "; ".join(map(describe_finding, result.findings)))
-        title = _escape_property(f"ortune gate: {result.name}")
-        lines.append(f"::{LEVELS[result.decision]} title={title}::{_escape_data('. '.join(parts))}")
+        title = escape_annotation_property(f"ortune gate: {result.name}")
+        lines.append(f"::{LEVELS[result.decision]} title={title}::{escape_annotation('. '.join(parts))}")
     return "\n".join(lines) + "\n"
-
-
-def _escape_data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _escape_property(text: str) -> str:
-    return _escape_data(text).replace(":", "%3A").replace(",", "%2C")

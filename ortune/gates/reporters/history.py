@@ -12,6 +12,9 @@ from ortune.compare.interval import Interval
 from ortune.errors import RecordError, UsageError
 from ortune.gates.results import GateError, GateResult
 
+YEARS = range(1970, 3000)
+"""Years of entries. A plot needs some time before and after."""
+
 HINT = "Such files are written by ortune gate with {history=FILE}."
 
 
@@ -89,10 +92,10 @@ def is_history(content: bytes) -> bool:
 def _read_entry(line: bytes) -> HistoryEntry | None:
     try:
         entry = msgspec.json.decode(line, type=HistoryEntry)
-        datetime.datetime.fromisoformat(entry.time)
+        year = datetime.datetime.fromisoformat(entry.time).year
     except (msgspec.MsgspecError, ValueError):
         return None
-    return entry if entry.slowdowns.keys() <= entry.allowed.keys() else None
+    return entry if year in YEARS and entry.slowdowns.keys() <= entry.allowed.keys() else None
 
 
 def read_history(path: Path) -> tuple[tuple[HistoryEntry, ...], tuple[int, ...]]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ortune.gates.reporters.messages import describe_finding, describe_sides
 from ortune.gates.results import GateError, GateResult
+from ortune.sanitize import printable
 
 
 def render_junit(results: Sequence[GateResult | GateError], *, inconclusive_fails: bool) -> bytes:
@@ -19,24 +20,20 @@ def render_junit(results: Sequence[GateResult | GateError], *, inconclusive_fail
 
     suite = TestSuite("ortune gate")
     for result in results:
-        case = TestCase(_clean(result.name), "ortune.gate")
+        case = TestCase(printable(result.name), "ortune.gate")
         if isinstance(result, GateError):
-            case.result = [Error(_clean(result.reason), "error")]
+            case.result = [Error(printable(result.reason), "error")]
         else:
             case.time = round(result.wall_s, 3)
-            case.system_out = _clean("\n".join((*describe_sides(result), *map(describe_finding, result.findings))))
+            lines = (*describe_sides(result), *map(describe_finding, result.findings))
+            case.system_out = "\n".join(map(printable, lines))
             if result.decision == "fail" or (result.decision == "inconclusive" and inconclusive_fails):
-                case.result = [Failure(_clean(result.reason), result.decision)]
+                case.result = [Failure(printable(result.reason), result.decision)]
             elif result.decision == "inconclusive":
-                case.result = [Skipped(_clean(result.reason), "inconclusive")]
+                case.result = [Skipped(printable(result.reason), "inconclusive")]
         suite.add_testcase(case)
     suite.update_statistics()
     # The document has no counts of its own: the schema does not allow `skipped` there.
     document = JUnitXml("ortune")
     document.add_testsuite(suite)
     return bytes(document.tostring())
-
-
-def _clean(text: str) -> str:
-    """Return text without the characters that XML 1.0 does not allow."""
-    return "".join(each for each in text if each in "\t\n\r" or each.isprintable())

@@ -12,6 +12,7 @@ from ortune.gates.reporters.messages import (
     percent,
 )
 from ortune.gates.results import GateError, GateResult
+from ortune.sanitize import escape_markdown
 
 TITLE = "### ortune gate"
 
@@ -32,7 +33,7 @@ def render_markdown(results: Sequence[GateResult | GateError]) -> str:
 
 
 def _make_rows(result: GateResult | GateError) -> list[str]:
-    head = (_escape(result.name), f"{SIGNS[result.decision]} {result.decision}")
+    head = (escape_markdown(result.name), f"{SIGNS[result.decision]} {result.decision}")
     if isinstance(result, GateError) or not result.findings:
         return [f"| {' | '.join(head)} | | | | |"]
     rows = []
@@ -46,26 +47,21 @@ def _make_rows(result: GateResult | GateError) -> list[str]:
 def _make_notes(results: Sequence[GateResult | GateError]) -> list[str]:
     notes = []
     for result in results:
-        name = _escape(result.name)
+        name = escape_markdown(result.name)
         if isinstance(result, GateResult):
             base, head = describe_sides(result)
-            notes.append(f"**{name}**: base {_escape(base)}; head {_escape(head)}.")
-        notes.append(f"{SIGNS[result.decision]} {name}: {_escape(result.reason)}")
+            notes.append(f"**{name}**: base {escape_markdown(base)}; head {escape_markdown(head)}.")
+        notes.append(f"{SIGNS[result.decision]} {name}: {escape_markdown(result.reason)}")
     measured = [each for each in results if isinstance(each, GateResult)]
     if measured:
         host = measured[0].host
         notes.append(
             "Percentages are the cost of head relative to base; above 0% is worse. Both sides were measured "
-            f"interleaved on {_escape(host.cpu_model)}, {host.n_usable} CPUs."
+            f"interleaved on {escape_markdown(host.cpu_model)}, {host.n_usable} CPUs."
         )
     notes.extend(
-        f"{_escape(each.name)}: base vs. a second copy of itself {describe_interval(each.self_check)}."
+        f"{escape_markdown(each.name)}: base vs. a second copy of itself {describe_interval(each.self_check)}."
         for each in measured
         if each.self_check
     )
     return notes
-
-
-def _escape(text: str) -> str:
-    """Return text that does not break a table."""
-    return text.replace("|", "\\|").replace("\n", " ")

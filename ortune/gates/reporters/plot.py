@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,15 @@ from typing import Any
 from ortune.errors import UsageError
 from ortune.gates.reporters.history import HistoryEntry
 from ortune.gates.reporters.messages import describe_cost
+from ortune.sanitize import printable
 
 SUFFIXES = (".svg", ".png", ".pdf")
 
 COLORS = {"pass": "tab:green", "fail": "tab:red", "inconclusive": "tab:orange"}
 """Color of each decision."""
+
+LONGEST_TITLE = 90
+"""Length that fits above a panel."""
 
 MARGIN = datetime.timedelta(hours=12)
 """Time around a single point; matplotlib would show years."""
@@ -56,11 +61,16 @@ def draw_history(entries: Sequence[HistoryEntry], path: Path) -> None:
     figure = Figure(figsize=(8, 0.6 + 2.2 * len(panels)), layout="constrained")
     axes = figure.subplots(len(panels), squeeze=False)[:, 0]
     for axis, (name, objective) in zip(axes, panels, strict=True):
-        shown = [entry for entry in entries if entry.name == name and objective in entry.slowdowns]
-        draw_panel(axis, shown, objective)
-        axis.set_title(f"{name}: {describe_cost(objective)}", fontsize=10, loc="left")
+        draw_panel(axis, [entry for entry in entries if entry.name == name and objective in entry.slowdowns], objective)
+        title = printable(f"{name}: {describe_cost(objective)}")
+        title = title if len(title) <= LONGEST_TITLE else f"{title[: LONGEST_TITLE - 1]}…"
+        # A name is not a formula, even with a $ in it.
+        axis.set_title(title, fontsize=10, loc="left", parse_math=False)
     try:
-        figure.savefig(path)
+        with warnings.catch_warnings():
+            # Not every name has a glyph in matplotlib's font.
+            warnings.filterwarnings("ignore", "Glyph", UserWarning)
+            figure.savefig(path)
     except OSError as error:
         raise UsageError(f"Cannot write {path}: {error.strerror}.") from None
 

@@ -1,0 +1,40 @@
+"""Finds the files with external data of a model. Their names come from the model or a record, and are not trusted."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+from ortune.errors import ModelError
+
+
+def locate_data_file(folder: Path, name: str) -> Path:
+    """Return the path of a file with external data, without links. The file need not exist.
+
+    Everything that reads or copies external data gets the path from here.
+
+    Args:
+        folder: The folder of the model.
+        name: Path of the file relative to the folder.
+
+    Raises:
+        ModelError: The name leads out of the folder: it is absolute, contains `..`, or goes through a link to a file or
+            folder elsewhere.
+    """
+    windows = PureWindowsPath(name)
+    parts = {*PurePosixPath(name).parts, *windows.parts}
+    if not name or "\0" in name or windows.drive or windows.root or ".." in parts:
+        raise _make_error(folder, name, "is not the name of a file in that folder")
+    try:
+        path = (folder / name).resolve()
+    except (OSError, RuntimeError):
+        raise _make_error(folder, name, "is a link to itself") from None
+    if not path.is_relative_to(folder.resolve()):
+        raise _make_error(folder, name, "is a link that leads out of that folder")
+    return path
+
+
+def _make_error(folder: Path, name: str, fault: str) -> ModelError:
+    return ModelError(
+        f"The model in {folder} names {name!r} as a file with external data, which {fault}.",
+        "Save the model with its data next to it: onnx.save_model(model, path, save_as_external_data=True).",
+    )

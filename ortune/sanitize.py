@@ -1,0 +1,110 @@
+"""Makes text safe to show that comes from records, models, hosts or other programs.
+
+Such a text may hold escape sequences of terminals, characters that reorder or hide a line, line breaks that forge
+another message, and the markup of the medium that shows it. Each function prepares a text for one medium. All replace
+characters visibly, so that a reader sees that something was there.
+
+`ortune.console.safe_console` applies `printable` to everything that the commands print.
+"""
+
+from __future__ import annotations
+
+import re
+
+UNKNOWN = "\N{REPLACEMENT CHARACTER}"
+
+BREAK = "&#8203;"
+"""A zero-width space as an HTML entity. In Markdown, it separates characters that would start a mention or a link."""
+
+_WORKFLOW_COMMAND = re.compile(r"(?<=:):|(?<=#)#(?=\w*\[)")
+
+
+def printable(text: str) -> str:
+    """Return a text as one line without control characters, for terminals, logs, XML and plots.
+
+    Line breaks and other white space become spaces. Control characters become their Unicode pictures, such as `␛`.
+    Other characters without a glyph become `�`: those that change the direction of text or are invisible, surrogates,
+    and code points without a character. The length of the text does not change.
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else _picture(each) for each in text)
+
+
+def _picture(character: str) -> str:
+    """Return what stands for a character that is not printable."""
+    code = ord(character)
+    if character.isspace() and code not in range(0x1C, 0x20):
+        return " "
+    if code < 0x20:
+        return chr(0x2400 + code)
+    return "\N{SYMBOL FOR DELETE}" if code == 0x7F else UNKNOWN
+
+
+def printable_lines(text: str) -> str:
+    """Return a text without control characters that keeps its line breaks."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def escape_workflow_commands(text: str) -> str:
+    """Return a text that the runner of GitHub Actions does not take for a command, wherever its lines are broken.
+
+    Commands are `::NAME ...::TEXT` at the start of a line, and `##[NAME ...]TEXT` anywhere. The length of the text does
+    not change.
+
+    Source: `ActionCommand.cs` of https://github.com/actions/runner.
+    """
+    return _WORKFLOW_COMMAND.sub(lambda found: "\N{RATIO}" if found[0] == ":" else "\N{FULLWIDTH NUMBER SIGN}", text)
+
+
+def escape_annotation(text: str) -> str:
+    """Return a text as the message of a GitHub annotation.
+
+    Source: https://docs.github.com/actions/reference/workflow-commands-for-github-actions
+    """
+    return printable(text).replace("%", "%25")
+
+
+def escape_annotation_property(text: str) -> str:
+    """Return a text as a property of a GitHub annotation, such as its title."""
+    return escape_annotation(text).replace(":", "%3A").replace(",", "%2C")
+
+
+_MARKDOWN: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"&"), "&amp;"),
+    (re.compile(r"<"), "&lt;"),
+    (re.compile(r">"), "&gt;"),
+    # A single underscore within a word has no effect.
+    (re.compile(r"[\\`*~|$\[\]]|(?<![^\W_])_|_(?![^\W_])"), r"\\\g<0>"),
+    # Mentions, e-mail addresses, issues and links, as GitHub and GitLab find them in plain text.
+    (re.compile(r"@|#(?=\w)|(?<=:)//|(?<=www)\.|!(?=\d)|%(?=\d)"), "\0"),
+)
+
+
+def escape_markdown(text: str) -> str:
+    """Return a text that Markdown shows as it is, also in a table: without HTML, links, mentions and formatting."""
+    text = printable(text)
+    *others, (linking, _) = _MARKDOWN
+    for pattern, replacement in others:
+        text = pattern.sub(replacement, text)
+    return linking.sub(_separate, text)
+
+
+def _separate(found: re.Match[str]) -> str:
+    return BREAK + found[0] if found[0] in {"//", "."} else found[0] + BREAK
+
+
+def escape_json(document: str) -> str:
+    """Return a JSON document in which characters that are not printable are escaped.
+
+    JSON requires this of the ASCII control characters only. A terminal obeys others, too.
+    """
+    if document.replace("\n", "").isprintable():
+        return document
+    return "".join(each if each == "\n" or each.isprintable() else escape_utf16(each) for each in document)
+
+
+def escape_utf16(character: str) -> str:
+    r"""Return a character as one or two escape sequences `\uXXXX`, as JSON, JavaScript and Java have them."""
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
