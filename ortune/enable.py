@@ -58,6 +58,10 @@ print(json.dumps([getattr(sys.modules.get("sitecustomize"), "__file__", None), h
 CHECK_TIMEOUT_S = 60.0
 
 
+class ForeignFileError(UsageError):
+    """There is a file that ortune did not write. The user can add `LINES` to it."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command, and return its exit code."""
     parser = argparse.ArgumentParser(
@@ -79,6 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OrtuneError as error:
         message, hint = error.render()
         print(f"error: {message}", *([hint] if hint else []), sep="\n", file=sys.stderr)  # noqa: T201
+        if isinstance(error, ForeignFileError):
+            print(f"\n{LINES}", end="", file=sys.stderr)  # noqa: T201
         return ExitCode.ERROR
     return ExitCode.DONE
 
@@ -100,8 +106,8 @@ def enable(path: Path) -> None:
     """
     check_environment()
     if os.path.lexists(path) and not is_own(path):
-        raise UsageError(
-            f"{path} exists, and was not written by ortune, or was changed.", f"Add these lines to it:\n\n{LINES}"
+        raise ForeignFileError(
+            f"{path} exists, and was not written by ortune, or was changed.", "Add these lines to it:"
         )
     try:
         write_atomically(path, make_text().encode())

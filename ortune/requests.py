@@ -160,7 +160,7 @@ ObjectiveName = Annotated[
 Limits = Annotated[
     "tuple[Limit, ...]",
     Option(
-        help="A limit that the result must meet, such as 'p99<20ms', 'memory<500MB', 'throughput>100/s' or "
+        help="A limit for the result, such as 'p99<20ms', 'memory<500MB', 'throughput>100/s' or "
         "'p99<1.3x' of the default's.",
         metavar="FIGURE<BOUND",
         parse=parse_limits,

@@ -222,7 +222,7 @@ def test_more_than_can_be_served_is_overload_and_exit_code_1(tmp_path: Path) -> 
 def test_a_limit_that_no_candidate_meets_is_exit_code_1(tmp_path: Path) -> None:
     done = run_ortune("search", TINY_CNN, "-o", "c.json", "--limit", "memory<1MB", *FAST, cwd=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "No candidate meets the limits" in done.stdout
+    assert "No candidate stays within the limits" in done.stdout
     assert "Closest" in done.stdout
     assert read_record(tmp_path / "c.json").evidence.closest is not None
 

@@ -112,7 +112,7 @@ class TestVerdict:
             ({"verdict": "faster"}, "58.0x less CPU time per call than ONNX Runtime's default"),
             ({"verdict": "default_is_best"}, "ONNX Runtime's default is best on this host: keep it"),
             ({"verdict": "within_limits"}, "Within the limits, unlike ONNX Runtime's default"),
-            ({"verdict": "infeasible"}, "No candidate meets the limits: keep the default"),
+            ({"verdict": "infeasible"}, "No candidate stays within the limits: keep the default"),
             ({"verdict": "overload"}, "Overload: no candidate can serve requests at this rate"),
             ({"verdict": "inconclusive"}, "Inconclusive: nothing is proven, keep the default"),
         ],

@@ -463,7 +463,7 @@ print(json.dumps({{
     @pytest.mark.parametrize("keep", [False, True])
     def test_an_option_of_both(self, keep: bool, tmp_path: Path) -> None:
         record = self.record((OPENVINO, {"cache_dir": str(tmp_path / "tuned")}), (CPU, {}))
-        _, explained = self.run(record, tmp_path, *(["--keep-explicit"] if keep else []))
+        _, explained = self.run(record, tmp_path, "--trust", *(["--keep-explicit"] if keep else []))
         assert explained["replaced"] == ({} if keep else {"openvino.cache_dir": str(tmp_path / "own")})
         assert (self.caches(tmp_path / "own"), self.caches(tmp_path / "tuned")) == ((1, 0) if keep else (0, 1))
 

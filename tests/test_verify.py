@@ -162,7 +162,7 @@ class TestVerdict:
         record = here(gain=0.9)
         evidence = msgspec.structs.replace(record.evidence, verdict="within_limits")
         record = msgspec.structs.replace(record, evidence=evidence)
-        assert self.judge(record, kept="yes") == ("holds", "the config keeps to all limits")
+        assert self.judge(record, kept="yes") == ("holds", "the config stays within all limits")
         assert self.judge(record, kept="no")[0] == "does_not_hold"
 
     def test_too_few_calls_are_inconclusive(self) -> None:
@@ -202,7 +202,7 @@ class TestCommand:
         assert done.returncode == 0, done.stdout + done.stderr
         answer = json.loads(done.stdout)
         assert answer["answer"] == "holds"
-        assert answer["reason"] == "the config keeps to all limits"
+        assert answer["reason"] == "the config stays within all limits"
         assert answer["here"]["n_pairs"] > 0
         assert [row["name"] for row in answer["comparison"]["rows"]] == ["default", "tuned"]
 

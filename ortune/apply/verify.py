@@ -143,7 +143,7 @@ def judge_comparison(record: Record, comparison: Comparison, recorded: Speedup |
         if answer == "holds":
             return "inconclusive", f"the config may exceed {name_limits(row.limits, 'no', 'unsure')}"
     elif record.evidence.verdict == "within_limits":
-        return "holds", "the config keeps to all limits"
+        return "holds", "the config stays within all limits"
     return answer, reason
 
 

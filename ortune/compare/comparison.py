@@ -72,7 +72,7 @@ class Speedup(Interval, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class LimitCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whether one side keeps to a limit.
+    """Whether one side stays within a limit.
 
     Attributes:
         limit: As the user wrote it.
@@ -144,7 +144,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         summary: All figures; None if it failed or has no block that counts.
         speedup: How many times better than the baseline in the first objective. None for the baseline, after a
             failure, and for fewer than two launches.
-        limits: Whether it keeps to each limit.
+        limits: Whether it stays within each limit.
         enough_calls: Whether the objective rests on enough calls, or the sides differ so much that fewer suffice.
         session: What took effect, read back from its last session; None after a failure.
         failure: Why it failed, or None.

@@ -45,7 +45,7 @@ def evaluate(run: PairedRun, goal: Goal, runner: BlockRunner) -> Comparison:
 
 
 def evaluate_side(run: PairedRun, position: int, goal: Goal) -> Row:
-    """Return the figures of one side, its speedup, and whether it keeps to the limits."""
+    """Return the figures of one side, its speedup, and whether it stays within the limits."""
     side, failure = run.sides[position], run.failures.get(position)
     if failure or not run.blocks(position):
         return Row(name=side.name, config=side.config, failure=failure)
@@ -135,7 +135,7 @@ def bound_side(run: PairedRun, position: int, name: Objective) -> tuple[float, f
 
 
 def check_limit(run: PairedRun, position: int, limit: Limit, confidence: float = DEFAULT_CONFIDENCE) -> LimitCheck:
-    """Return whether one side keeps to a limit, and how certain that is.
+    """Return whether one side stays within a limit, and how certain that is.
 
     The figure is computed for each launch, and the interval covers how much these values differ. For a percentile that
     rests on too few calls, the interval covers that uncertainty too.

@@ -125,7 +125,7 @@ def format_headline(record: Record) -> Text:
         case "within_limits":
             parts = ("Within the limits", "green", f", unlike {base}")
         case "infeasible":
-            parts = ("No candidate meets the limits", "red", ": keep the default")
+            parts = ("No candidate stays within the limits", "red", ": keep the default")
         case "overload":
             parts = ("Overload", "red", ": no candidate can serve requests at this rate")
         case "trade_off":

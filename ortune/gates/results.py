@@ -104,7 +104,7 @@ class InterimResult(msgspec.Struct, frozen=True, kw_only=True):
             launches count.
         biased: Objectives in which base differs significantly from its copy, and by too much.
         lacking: Percentiles that rest on too few calls: objectives, and limits in doubt.
-        limits: Whether head keeps to each limit.
+        limits: Whether head stays within each limit.
         utilization: With a request rate: the share of the callers' time that calls take, of base and of head.
         pairs: Pairs so far that count.
         launches: Launches of each side so far that count.
@@ -175,7 +175,7 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
         is_void: Whether nothing could be decided, whatever the figures are: the host was busy or biased, or requests
             arrived faster than base can serve them.
         findings: Results by objective; empty if there was no time for two launches.
-        limits: Whether head keeps to each limit.
+        limits: Whether head stays within each limit.
         self_check: Base compared with a second copy of itself, which differs by the noise of this host only.
         pairs: Pairs of blocks that the decision rests on.
         launches: Launches of each side.

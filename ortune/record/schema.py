@@ -32,10 +32,10 @@ to a file of their own, and states what the config was compared with.
 Verdict = Literal["faster", "default_is_best", "inconclusive", "within_limits", "infeasible", "overload", "trade_off"]
 """The conclusion of a search.
 
-- "faster": the winner is proven to be better than the baseline, and keeps to all limits.
+- "faster": the winner is proven to be better than the baseline, and stays within all limits.
 - "default_is_best": no candidate is better than the baseline.
 - "inconclusive": neither could be proven.
-- "within_limits": the baseline exceeds a limit, and the winner keeps to all of them.
+- "within_limits": the baseline exceeds a limit, and the winner stays within all of them.
 - "infeasible": all configs that were compared exceed a limit.
 - "overload": requests arrive faster than the baseline or any candidate can serve them.
 - "trade_off": several objectives were given, and there is a Pareto front to choose from.
@@ -51,7 +51,7 @@ class FrontPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     Attributes:
         summary: Its settings and figures.
         speedups: By objective: how many times better than the baseline; empty for the baseline itself.
-        limits: Whether it keeps to each limit.
+        limits: Whether it stays within each limit.
         recommended: Whether it is the knee of the front: beyond it, 1 % more of one objective costs more than 1 % of
             another.
     """
@@ -63,7 +63,7 @@ class FrontPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Closest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The config that comes closest to keeping to all limits, if none keeps to them.
+    """The config that comes closest to staying within all limits, if none stays within them.
 
     Attributes:
         config: Its settings.
@@ -111,9 +111,9 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         baseline: Figures of the baseline in the confirmation.
         winner: Figures of the best candidate in the confirmation. It is recommended only if the verdict is "faster"
             or "within_limits".
-        limits: Whether the winner keeps to each limit.
-        baseline_limits: Whether the baseline keeps to each limit.
-        closest: The config that comes closest to keeping to all limits, if none keeps to them.
+        limits: Whether the winner stays within each limit.
+        baseline_limits: Whether the baseline stays within each limit.
+        closest: The config that comes closest to staying within all limits, if none stays within them.
         front: The Pareto front, where several objectives were given.
         best_so_far: The best candidate of an interrupted search.
         output_check: How outputs were compared.
@@ -136,7 +136,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Tried(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Names of the settings that a search tried. For them, ONNX Runtime's default is a finding too.
+    """Names of the settings that a search tried. For these, a default in the config is a result of the search, too.
 
     Attributes:
         session_options: Attributes of SessionOptions.

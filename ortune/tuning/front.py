@@ -39,7 +39,7 @@ def confirm_front(state: SearchState, ranked: Sequence[CandidateResult]) -> tupl
 
 
 def choose_finalists(ranked: Sequence[CandidateResult], n: int) -> list[CandidateResult]:
-    """Return up to `n` candidates that keep to the limits: the Pareto front with its ends, then the next front."""
+    """Return up to `n` candidates that stay within the limits: the Pareto front with its ends, then the next front."""
     known = [result for result in ranked if result.log_ratios is not None]
     known = [result for result in known if not result.excess] or known[:1]
     chosen: list[CandidateResult] = []
@@ -78,7 +78,7 @@ def judge_front(goal: Goal, run: PairedRun, comparison: Comparison) -> tuple[Ver
         reason = "requests arrive faster than the baseline or any candidate can serve them"
         return "overload", reason, make_front(goal, run, comparison, proven, recommend=False)
     if all(each == "no" for each in kept.values()):
-        reason = "no candidate in confirmation keeps to all limits"
+        reason = "no candidate in confirmation stays within all limits"
         return "infeasible", reason, make_front(goal, run, comparison, proven, recommend=False)
     keeping = [position for position in positions if kept[position] == "yes"]
     n_calls = min(summary.n_calls for summary in summaries.values())
@@ -87,13 +87,13 @@ def judge_front(goal: Goal, run: PairedRun, comparison: Comparison) -> tuple[Ver
         reason = (
             f"{lacking[0]} needs {required_calls(lacking[0])} calls of each side, the confirmation had {n_calls}"
             if lacking
-            else "it is uncertain whether any candidate keeps to the limits"
+            else "it is uncertain whether any candidate stays within the limits"
         )
         front = make_front(goal, run, comparison, proven, recommend=False)
         return "inconclusive", f"{reason}: use a larger budget", front
     if kept[BASELINE_POSITION] == "no":
-        # Any config that keeps to the limits is better than one that does not.
-        reason = "the baseline exceeds a limit, and these configs keep to all limits"
+        # Any config that stays within the limits is better than one that does not.
+        reason = "the baseline exceeds a limit, and these configs stay within all limits"
         return "trade_off", reason, make_front(goal, run, comparison, keeping, recommend=True)
     offered = [position for position in proven if kept[position] == "yes" or position == BASELINE_POSITION]
     front = make_front(goal, run, comparison, offered, recommend=True)

@@ -103,8 +103,8 @@ def count_affordable(state: SearchState, racing_s: float) -> int:
 def choose_candidates(state: SearchState, most: int = MAX_CANDIDATES) -> list[CandidateResult]:
     """Return the best candidates of screening: up to eight, and as many as memory and time allow.
 
-    They keep to the limits and are close to the best in at least one objective. If none keeps to the limits, all
-    candidates may race.
+    They stay within the limits and are close to the best in at least one objective. If none stays within the limits,
+    all candidates may race.
     """
     ranked = state.results.rank()
     keeping = [result for result in ranked if not result.excess] or ranked

@@ -233,8 +233,8 @@ class Results:
     def rank(self) -> list[CandidateResult]:
         """Return all candidates with known results except the baseline, best first.
 
-        Candidates that keep to the limits come before those that do not, which are sorted by how much they exceed them.
-        With several objectives, the Pareto front comes first.
+        Candidates that stay within the limits come before those that do not, which are sorted by how much they exceed
+        them. With several objectives, the Pareto front comes first.
         """
         known = [result for result in self if result.log_ratios is not None and result.number != 0]
         keys = rank_vectors([result.log_ratios or () for result in known])

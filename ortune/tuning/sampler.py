@@ -29,7 +29,7 @@ VARIANCE = "variance"
 EXCESS = "excess"
 KEEPS = "keeps"
 """Attributes of a trial: the key of the candidate's config; the variance of its values due to noise; by how much more
-than the baseline it seems to exceed its limits, as a log-ratio; whether it seems to keep to them."""
+than the baseline it seems to exceed its limits, as a log-ratio; whether it seems to stay within them."""
 
 DRAWS_PER_FIT = 8
 DRAWS_FOR_GAIN = 32
@@ -95,7 +95,7 @@ class ThompsonSampler(CandidateSampler):
     The probability of proposing a candidate is the probability that it is the best, given the measurements.
 
     Attributes:
-        baseline_keeps: Whether the baseline seems to keep to the limits.
+        baseline_keeps: Whether the baseline seems to stay within the limits.
     """
 
     def __init__(self, space: SearchSpace, seed: int) -> None:
@@ -146,8 +146,8 @@ class ThompsonSampler(CandidateSampler):
     def expected_gain(self, study: optuna.Study) -> float:
         """Return how much better the best untried candidate is expected to be than the best tried one.
 
-        The gain is a log-ratio of at least 0. It is infinite while no candidate is known to keep to the limits. With
-        several objectives, it is the largest gain in any of them.
+        The gain is a log-ratio of at least 0. It is infinite while no candidate is known to stay within the limits.
+        With several objectives, it is the largest gain in any of them.
         """
         finished = self.finished(study)
         untried = self.untried(finished)

@@ -35,7 +35,7 @@ AS_GOOD = 0.005
 """Candidates within this log-ratio of the best of racing count as equally good."""
 
 CLEARANCE = 0.03
-"""Minimum distance below a limit, as a log-ratio, at which a candidate clearly keeps to it."""
+"""Minimum distance below a limit, as a log-ratio, at which a candidate clearly stays within it."""
 
 LONGEST_RACING = 2.0
 """How many times its planned time racing may take if screening ended early."""
@@ -169,7 +169,7 @@ def rank_finalists(state: SearchState) -> list[CandidateResult]:
         return raced or rest
     if not raced:
         return rest
-    # Candidates that clearly keep to the limits come first: a confirmation near a limit may prove nothing.
+    # Candidates that clearly stay within the limits come first: a confirmation near a limit may prove nothing.
     raced.sort(key=lambda result: (result.excess, is_near_limit(result)))
     first = raced[0]
     best = first.log_ratio or 0.0
@@ -185,7 +185,7 @@ def rank_finalists(state: SearchState) -> list[CandidateResult]:
 
 
 def is_near_limit(result: CandidateResult) -> bool:
-    """Return whether a candidate is so close to a limit that confirmation may not show whether it keeps to it."""
+    """Return whether a candidate is so close to a limit that confirmation may not show whether it stays within it."""
     return max(result.excesses, default=-math.inf) > -CLEARANCE
 
 
@@ -306,7 +306,7 @@ def explain_no_confirmation(state: SearchState) -> tuple[Verdict, str]:
 
 
 def find_closest(goal: Goal, rows: tuple[Row, ...] | list[Row]) -> Closest:
-    """Return the side that comes closest to keeping to all limits."""
+    """Return the side that comes closest to staying within all limits."""
     row = min((row for row in rows if not row.failure), key=lambda row: worst_excess(goal, row.limits))
     return Closest(config=row.config, limits=row.limits)
 

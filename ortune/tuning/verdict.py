@@ -37,7 +37,7 @@ def judge_confirmation(goal: Goal, comparison: Comparison, *, others_left: bool 
         return "inconclusive", f"no candidate is better than the baseline, which may exceed {broken}"
     if verdict == "faster" and kept_all(candidate.limits) != "yes":
         unsure = name_limits(candidate.limits, "no", "unsure")
-        return "inconclusive", f"it is uncertain whether the best candidate keeps to {unsure}: use a larger budget"
+        return "inconclusive", f"it is uncertain whether the best candidate stays within {unsure}: use a larger budget"
     if verdict == "faster" and is_overloaded(baseline.summary):
         return verdict, (
             f"the baseline can serve only {capacity_per_s(baseline.summary, goal.load):.3g} of "
@@ -71,7 +71,7 @@ def judge_limits(baseline: Row, candidate: Row, *, others_left: bool) -> tuple[V
         if kept_by_baseline == "no":
             return "infeasible", f"the best candidate exceeds {broken}, and the baseline {broken_by_baseline}"
     if kept_by_candidate == "yes" and kept_by_baseline == "no":
-        return "within_limits", f"the baseline exceeds {broken_by_baseline}, and this config keeps to all limits"
+        return "within_limits", f"the baseline exceeds {broken_by_baseline}, and this config stays within all limits"
     return None
 
 

@@ -13,7 +13,7 @@ from ortune.workload.objectives import FIGURES, Objective, Unit, parse_objective
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A bound that a config must meet.
+    """A bound for a figure of the result.
 
     Attributes:
         figure: What is bounded: throughput from below, all others from above.

@@ -84,7 +84,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     Attributes:
         load: How calls arrive.
         objectives: What is optimized; several for a Pareto front.
-        limits: What the result must meet.
+        limits: Bounds for the result.
         n_samples: Number of samples of input data, which are used in turn.
         inputs: Data of each input.
         tolerance: How far a candidate's outputs may differ from the default's.
