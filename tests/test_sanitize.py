@@ -24,8 +24,6 @@ from ortune.apply.check import CheckResult
 from ortune.apply.fit import Mismatch
 from ortune.apply.inside import explain
 from ortune.apply.verify import Verification
-from ortune.cli import show_error
-from ortune.cli.output import encode_json
 from ortune.console.apply import show_apply, show_export
 from ortune.console.bench import show_comparison
 from ortune.console.doctor import show_diagnosis
@@ -97,6 +95,18 @@ class TestPrintable:
     @given(text=ALL_TEXTS)
     def test_the_program_of_a_user_gets_the_same_protection(self, text: str) -> None:
         assert explain.printable(text).isprintable() and len(explain.printable(text)) == len(text)
+
+    def test_a_report_in_the_program_of_a_user(self, capsys: pytest.CaptureFixture[str]) -> None:
+        settings = {HOSTILE: HOSTILE}
+        description = {
+            **{"pid": 1, "model": HOSTILE, "matched": True, "record": HOSTILE, "set": settings, "replaced": settings},
+            **{"not_set": [HOSTILE], "read_back": settings, "run_options": settings, "providers": [HOSTILE]},
+        }
+        explain.write_stderr(explain.render(description))
+        explain.write_stderr(explain.render({**description, "matched": False, "reason": HOSTILE}))
+        lines = capsys.readouterr().err.splitlines()
+        assert len(lines) == 6
+        assert all(line.startswith("ortune: ") and line.isprintable() for line in lines)
 
 
 # Terminals.
@@ -294,12 +304,16 @@ def test_hostile_records_are_shown(config: Config, name: str) -> None:
 class TestErrors:
     @pytest.mark.parametrize("kind", [UsageError, ModelError])
     def test_errors_of_the_command_line(self, kind: type[UsageError], capsys: pytest.CaptureFixture[str]) -> None:
+        from ortune.cli import show_error
+
         show_error(kind(HOSTILE, HOSTILE, option="output"))
         page = capsys.readouterr().err
         check_page(page)
         assert len(page.splitlines()) == 2
 
     def test_details_have_lines_of_their_own(self, capsys: pytest.CaptureFixture[str]) -> None:
+        from ortune.cli import show_error
+
         error = InputsError(HOSTILE, details=[HOSTILE, HOSTILE])
         show_error(error)
         page = capsys.readouterr().err
@@ -317,8 +331,13 @@ class TestErrors:
             assert "red]␛[31m�2J" in page
             assert page.replace("\n", "").isprintable()
             assert "Traceback" not in page
+        bundle = run_ortune("merge", path, "-o", "-", cwd=tmp_path).stdout
+        assert bundle.replace("\n", "").isprintable()
+        assert json.loads(bundle)["records"][0]["model"]["path"] == f"{HOSTILE}.onnx"
 
     def test_json_escapes_what_a_terminal_obeys(self) -> None:
+        from ortune.cli.output import encode_json
+
         data = {"a": HOSTILE, "é\x9b": ["\u202e", "🙂", "\U000e0041"]}
         document = encode_json(data)
         assert json.loads(document) == data

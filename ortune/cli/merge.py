@@ -7,6 +7,7 @@ from pathlib import Path
 from ortune.cli.command import Values, command
 from ortune.options import make_request
 from ortune.requests import MergeRequest
+from ortune.sanitize import escape_json
 
 
 @command(MergeRequest)
@@ -21,9 +22,11 @@ def merge(values: Values) -> None:
     records = read_sourced(request.configs, trust=request.trust)
     check_writable(path, may_replace=is_record)
     bundle, dropped = run(records)
-    write_atomically(path, encode_record(bundle))
+    document = encode_record(bundle)
+    to_stdout = request.output == STANDARD_STREAM
+    write_atomically(path, escape_json(document.decode()).encode() if to_stdout else document)
     if not request.quiet:
         from ortune.console.merge import show_bundle
         from ortune.console.widgets import make_console
 
-        show_bundle(make_console(stderr=request.output == STANDARD_STREAM), bundle, dropped, path)
+        show_bundle(make_console(stderr=to_stdout), bundle, dropped, path)
