@@ -99,8 +99,16 @@ class TestPrintable:
     def test_a_report_in_the_program_of_a_user(self, capsys: pytest.CaptureFixture[str]) -> None:
         settings = {HOSTILE: HOSTILE}
         description = {
-            **{"pid": 1, "model": HOSTILE, "matched": True, "record": HOSTILE, "set": settings, "replaced": settings},
-            **{"not_set": [HOSTILE], "read_back": settings, "run_options": settings, "providers": [HOSTILE]},
+            "pid": 1,
+            "model": HOSTILE,
+            "matched": True,
+            "record": HOSTILE,
+            "set": settings,
+            "replaced": settings,
+            "not_set": [HOSTILE],
+            "read_back": settings,
+            "run_options": settings,
+            "providers": [HOSTILE],
         }
         explain.write_stderr(explain.render(description))
         explain.write_stderr(explain.render({**description, "matched": False, "reason": HOSTILE}))
