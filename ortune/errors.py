@@ -137,7 +137,7 @@ def print_trust_warnings() -> None:
 
     def show(message: Any, category: type[Warning], *args: Any, **kwargs: Any) -> None:
         if issubclass(category, TrustWarning):
-            sys.stderr.write(f"warning: {message}\n")
+            sys.stderr.write(f"warning: {printable(str(message))}\n")
         else:
             others(message, category, *args, **kwargs)
 

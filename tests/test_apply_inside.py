@@ -111,6 +111,7 @@ class TestPieces:
         assert LoadOptions().given_load is None
         assert LoadOptions(clients=4).given_load == Load(scenario="multi-client", clients=4)
 
+    @pytest.mark.slow
     def test_the_options_of_both_parsers_are_the_same(self) -> None:
         """`--help` comes from typer, which does not run when there is a command."""
         help_text = run_ortune("apply", "--help", cwd=Path.cwd()).stdout
@@ -126,6 +127,7 @@ class TestPieces:
 
         assert APPLY_OFF == {PLAN_VARIABLE: OFF}
 
+    @pytest.mark.slow
     def test_probes_ignore_plans(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Under `ortune apply`, an inner ortune examines onnxruntime as it is."""
         log = tmp_path / "log.jsonl"
@@ -146,6 +148,7 @@ class TestPieces:
         assert find_provider_fault("CPUExecutionProvider") == ""
         assert len(log.read_text().splitlines()) == 1
 
+    @pytest.mark.slow
     def test_reading_the_runtime_ignores_plans(self, monkeypatch: pytest.MonkeyPatch) -> None:
         environments = []
         run = subprocess.run

@@ -74,6 +74,7 @@ class TestProgram:
         assert plain.stderr.splitlines()[-1] == done.stderr.splitlines()[-1]
         assert "During handling" not in done.stderr
 
+    @pytest.mark.slow
     def test_tuned_options_win(self, tuned: Path) -> None:
         (found,) = sessions("explicit", record=tuned)
         assert (found["intra"], found["spinning"]) == (1, "0")
@@ -100,6 +101,7 @@ class TestProgram:
         (found,) = sessions("by_path", record=record, options=("--any-model",))
         assert found["intra"] == 1
 
+    @pytest.mark.slow
     def test_explain_reads_back(self, tuned: Path, tmp_path: Path) -> None:
         log = tmp_path / "log.jsonl"
         done = run(
@@ -218,6 +220,7 @@ class TestProgram:
         done = run(sys.executable, "-c", "import os; print(os.environ['OMP_WAIT_POLICY'])", record=record)
         assert done.stdout == "PASSIVE\n"
 
+    @pytest.mark.slow
     def test_several_records(self, tuned: Path, tmp_path: Path) -> None:
         other = write(
             make_record(TINY_ENCODER, Config(session_options={"enable_mem_pattern": False, "intra_op_num_threads": 2})),
@@ -296,6 +299,7 @@ class TestSettings:
         done = self.program(code, Config(run_options={"log_severity_level": 3}), tmp_path)
         assert done.stdout.split() == ["ran", "terminated"], done.stderr
 
+    @pytest.mark.slow
     def test_sessions_of_other_models_do_not_change(self, tmp_path: Path) -> None:
         config = Config(run_config={"memory.enable_memory_arena_shrinkage": "cpu:7"})
         other = tmp_path / "other.onnx"
@@ -311,6 +315,7 @@ class TestSettings:
         """
         assert self.program(code, config, tmp_path).stdout.split() == ["refused", "ran"]
 
+    @pytest.mark.slow
     def test_a_session_is_freed(self, tmp_path: Path) -> None:
         code = """
         import gc, weakref
@@ -338,6 +343,7 @@ class TestSettings:
         assert copy.cancelled
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+    @pytest.mark.slow
     def test_a_fork_while_a_model_is_hashed(self, tmp_path: Path) -> None:
         big = tmp_path / "big.onnx"
         with big.open("wb") as file:
@@ -394,11 +400,13 @@ class TestSettings:
         assert kept == ["ORT_ENABLE_ALL", "1"]
         assert self.program(code, TUNED, tmp_path).stdout.split() == ["ORT_ENABLE_EXTENDED", "1"]
 
+    @pytest.mark.slow
     def test_a_session_lives_as_long_as_its_calls(self, tmp_path: Path) -> None:
         config = Config(run_options={"log_severity_level": 3})
         done = self.program("run = ort.InferenceSession(MODEL).run; print(run(None, image)[0].shape)", config, tmp_path)
         assert done.stdout == "(1, 10)\n", done.stderr
 
+    @pytest.mark.slow
     def test_calls_are_not_wrapped(self, tmp_path: Path) -> None:
         code = "session = ort.InferenceSession(MODEL); print([n for n in vars(session) if n.startswith('run')])"
         assert self.program(code, TUNED, tmp_path).stdout == "[]\n"
@@ -412,6 +420,7 @@ class TestSettings:
         """
         assert self.program(code, Config(per_session=entries), tmp_path).stdout.split() == ["4", "8", "4"]
 
+    @pytest.mark.slow
     def test_a_global_pool(self, tmp_path: Path) -> None:
         config = Config(global_thread_pool=ThreadPool(intra_op_num_threads=1, inter_op_num_threads=1))
         code = """
@@ -423,10 +432,12 @@ class TestSettings:
         done = self.program(code, config, tmp_path)
         assert done.stdout.startswith("False"), done.stderr
 
+    @pytest.mark.slow
     def test_io_binding_is_reported(self, tmp_path: Path) -> None:
         done = self.program("ort.InferenceSession(MODEL)", Config(io_binding=True), tmp_path, "--explain")
         assert "io_binding (the program would have to call run_with_iobinding)" in done.stderr
 
+    @pytest.mark.slow
     def test_a_provider_that_is_not_there(self, tmp_path: Path) -> None:
         config = Config(session_options={"intra_op_num_threads": 1}, providers=(("NowhereExecutionProvider", {}),))
         code = "print(ort.InferenceSession(MODEL).get_session_options().intra_op_num_threads)"
@@ -434,6 +445,7 @@ class TestSettings:
         assert done.stdout == "0\n"
         assert "has no NowhereExecutionProvider" in done.stderr
 
+    @pytest.mark.slow
     def test_tuned_options_that_fail_are_left_out(self, tmp_path: Path) -> None:
         config = Config(session_options={"intra_op_num_threads": 3}, session_config={AFFINITY: "1"})
         code = "print(ort.InferenceSession(MODEL).get_session_options().intra_op_num_threads)"
@@ -441,6 +453,7 @@ class TestSettings:
         assert done.stdout == "0\n"
         assert "creating the session with the tuned options failed" in done.stderr
 
+    @pytest.mark.slow
     def test_options_that_cannot_be_copied_are_called_again(self, tmp_path: Path) -> None:
         code = """
         options = ort.SessionOptions()
@@ -453,6 +466,7 @@ class TestSettings:
         done = self.program(code, TUNED, tmp_path)
         assert done.stdout == "1 1\n", done.stderr
 
+    @pytest.mark.slow
     def test_another_version_of_onnxruntime_is_reported(self, tmp_path: Path) -> None:
         record = make_record(TINY_CNN, TUNED)
         record = msgspec.structs.replace(record, runtime=msgspec.structs.replace(record.runtime, onnxruntime="1.2.3"))
@@ -482,6 +496,7 @@ class TestSettings:
             assert found["intra"] == intra
 
 
+@pytest.mark.slow
 def test_threads_create_sessions_at_the_same_time(tuned: Path) -> None:
     code = textwrap.dedent(
         """

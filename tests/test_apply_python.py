@@ -75,6 +75,7 @@ class TestInstall:
         done = self.install("import ortune; ortune.install()", ORTUNE_CONFIG="")
         assert "There is no record to install" in done.stderr
 
+    @pytest.mark.slow
     def test_install_of_the_records_that_the_variable_names(self, tuned: Path) -> None:
         code = """
         import sys, ortune
@@ -85,6 +86,7 @@ class TestInstall:
         assert self.install(code, ORTUNE_CONFIG=str(tuned)).stdout == "1\n"
         assert "ORTUNE_CONFIG: - is not a file" in self.install(code, ORTUNE_CONFIG="-").stderr
 
+    @pytest.mark.slow
     def test_install_under_apply(self, tuned: Path) -> None:
         """A program that installs records also works where the environment has records in force."""
         code = """

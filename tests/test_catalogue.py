@@ -435,6 +435,7 @@ class TestLegalValues:
         with pytest.raises(Exception, match=r"."):
             run(make_session(TINY_CNN, KNOBS[name], value))
 
+    @pytest.mark.slow
     def test_denormals_in_a_separate_process(self) -> None:
         code = (
             "import onnxruntime as o; s = o.SessionOptions(); s.intra_op_num_threads = 2; "

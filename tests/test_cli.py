@@ -134,6 +134,7 @@ def test_sessions_from_python(folder: Path, tuned: Path) -> None:
     assert ortune.create_session(TINY_ENCODER, path, any_model=True) is not None
 
 
+@pytest.mark.slow
 def test_a_session_that_needs_an_environment_warns(folder: Path, tuned: Path) -> None:
     path = with_config(tuned, folder / "environment.json", environment={"OMP_DYNAMIC": "true"})
     with pytest.warns(UserWarning, match="OMP_DYNAMIC=true"):
@@ -301,6 +302,7 @@ def test_stdout_that_is_closed_early(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.slow
 def test_output_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
@@ -505,6 +507,7 @@ def test_records_that_do_not_fit(tuned: Path, tmp_path: Path, change: dict[str, 
     assert "Traceback" not in done.stderr + done.stdout
 
 
+@pytest.mark.slow
 def test_apply_names_the_model_that_is_missing(tuned: Path, tmp_path: Path) -> None:
     document = json.loads(tuned.read_text())
     document["model"]["path"] = "gone.onnx"

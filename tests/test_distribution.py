@@ -56,6 +56,7 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestModules:
+    @pytest.mark.slow
     def test_only_msgspec_and_onnxruntime_are_needed(self) -> None:
         found = modules.third_party(modules.find_closure(), sys.stdlib_module_names)
         # psutil is only used where the system itself does not report the number of cores.
@@ -71,10 +72,12 @@ class TestModules:
         assert set(project["dependencies"]) >= {each for each in ours["dependencies"] if each.startswith("msgspec")}
         assert project["requires-python"] == ours["requires-python"]
 
+    @pytest.mark.slow
     def test_nothing_of_the_tuner_is_among_them(self) -> None:
         packages = {name.split(".")[1] for name in modules.find_closure() if "." in name}
         assert not packages & {"api", "cli", "console", "doctor", "export", "gates", "profile", "requests", "tuning"}
 
+    @pytest.mark.slow
     def test_the_modules_that_run_are_among_them(self, tmp_path: Path) -> None:
         """Those that Python imports while the command runs, as a check of the computation."""
         record = write(make_record(TINY_CNN, ONE_THREAD), tmp_path / "r.json")
@@ -118,6 +121,7 @@ class TestModules:
         with pytest.raises(ValueError, match="line 1: write `from ortune import"):
             modules.rename("import ortune.errors", {"ortune.errors"})
 
+    @pytest.mark.slow
     def test_data_of_modules_is_copied(self) -> None:
         closure = {**modules.find_closure(), "ortune.knobs.data_files": MODULES["ortune.knobs.data_files"]}
         files = modules.list_files(closure)
@@ -125,6 +129,7 @@ class TestModules:
         assert ROOT / "ortune" / "knobs" / "data" / "legal.json" in files
         assert ROOT / "ortune" / "apply" / "inside" / "startup" / "sitecustomize.py" in files
 
+    @pytest.mark.slow
     def test_no_other_module_reads_files_of_the_package(self) -> None:
         """A module that reads other files by path needs an entry in FILES."""
         reads = {name for name, path in modules.find_closure().items() if "__file__" in path.read_text()}
@@ -136,6 +141,7 @@ class TestModules:
     def test_the_license_is_that_of_ortune(self) -> None:
         assert (DISTRIBUTION / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
 
+    @pytest.mark.slow
     def test_without_the_tuner(self, copied: Path, tmp_path: Path) -> None:
         """All modules can be imported, and a record can be read, selected and applied."""
         record = write(make_record(TINY_CNN, ONE_THREAD), tmp_path / "r.json")
@@ -198,6 +204,7 @@ class TestCommand:
             env={**os.environ, "PYTHONPATH": str(copied), **environment},
         )
 
+    @pytest.mark.slow
     def test_a_program(self, copied: Path, tmp_path: Path) -> None:
         record = write(make_record(TINY_CNN, ONE_THREAD), tmp_path / "r.json")
         done = self.run(

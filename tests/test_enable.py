@@ -46,15 +46,18 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestEnabled:
+    @pytest.mark.slow
     def test_records_are_applied_where_the_variable_is_set(self, enabled: Environment, tuned: Path) -> None:
         assert enabled.run("-c", READ, ORTUNE_CONFIG=str(tuned)).stdout == "1\n"
         assert enabled.run("-c", READ).stdout == "0\n"
 
+    @pytest.mark.slow
     def test_they_are_applied_in_child_processes(self, enabled: Environment, tuned: Path) -> None:
         code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {READ!r}])"
         assert enabled.run("-c", code, ORTUNE_CONFIG=str(tuned)).stdout == "1\n"
 
     @pytest.mark.parametrize(("flag", "threads"), [("-I", "0"), ("-E", "1"), ("-P", "1")])
+    @pytest.mark.slow
     def test_isolated_mode_turns_it_off(self, flag: str, threads: str, enabled: Environment, tuned: Path) -> None:
         assert enabled.run(flag, "-c", READ, ORTUNE_CONFIG=str(tuned)).stdout == f"{threads}\n"
 
@@ -63,6 +66,7 @@ class TestEnabled:
         assert enabled.run("-S", "-c", code, ORTUNE_CONFIG=str(tuned)).stdout == "False\n"
         assert enabled.run("-c", code, ORTUNE_CONFIG=str(tuned)).stdout == "True\n"
 
+    @pytest.mark.slow
     def test_the_command_under_apply_comes_first(self, enabled: Environment, tuned: Path, tmp_path: Path) -> None:
         other = write(
             make_record(TINY_CNN, TUNED.with_setting("session_options", "intra_op_num_threads", 2)), tmp_path / "r"
@@ -72,9 +76,11 @@ class TestEnabled:
         )
         assert (done.stdout, done.stderr) == ("2\n", "")
 
+    @pytest.mark.slow
     def test_a_worker_is_not_affected(self, enabled: Environment, tuned: Path) -> None:
         assert enabled.run("-c", READ, ORTUNE_CONFIG=str(tuned), ORTUNE_APPLY="off").stdout == "0\n"
 
+    @pytest.mark.slow
     def test_install_uses_the_variable(self, enabled: Environment, tuned: Path, tmp_path: Path) -> None:
         """Also where sitecustomize has applied it already. Other records are not installed, with a warning."""
         done = enabled.run("-c", f"import ortune; ortune.install(); {READ}", ORTUNE_CONFIG=str(tuned))
@@ -84,6 +90,7 @@ class TestEnabled:
         assert done.stdout == "1\n"
         assert "already uses the records of its environment" in done.stderr
 
+    @pytest.mark.slow
     def test_removing_it(self, enabled: Environment, tuned: Path) -> None:
         enabled.run("-c", "pass")
         done = enabled.run("-m", "ortune.enable", "--remove")
@@ -93,6 +100,7 @@ class TestEnabled:
         assert enabled.run("-c", READ, ORTUNE_CONFIG=str(tuned)).stdout == "0\n"
         assert "There is no" in enabled.run("-m", "ortune.enable", "--remove").stdout
 
+    @pytest.mark.slow
     def test_a_second_time_changes_nothing(self, enabled: Environment) -> None:
         before = (enabled.site_packages / "sitecustomize.py").read_text()
         assert enabled.run("-m", "ortune.enable").returncode == 0
@@ -113,6 +121,7 @@ class TestFaults:
             ("{budget=1}", "There is no file"),
         ],
     )
+    @pytest.mark.slow
     def test_a_variable_without_a_record(self, value: str, message: str, enabled: Environment) -> None:
         (enabled.python.parent / "broken.json").write_text("{")
         done = enabled.run("-c", READ, ORTUNE_CONFIG=value)
@@ -122,12 +131,14 @@ class TestFaults:
         assert len(done.stderr.splitlines()) == 1
 
     @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+    @pytest.mark.slow
     def test_a_pipe_is_not_read(self, enabled: Environment, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe")
         done = enabled.run("-c", READ, ORTUNE_CONFIG=str(tmp_path / "pipe"))
         assert (done.returncode, done.stdout) == (0, "0\n")
         assert "is not a file" in done.stderr
 
+    @pytest.mark.slow
     def test_stdin_is_the_programs(self, enabled: Environment) -> None:
         code = f"import sys\n{READ}\nprint(sys.stdin.read())"
         done = subprocess.run(
@@ -140,6 +151,7 @@ class TestFaults:
         )
         assert done.stdout == "0\ntext\n"
 
+    @pytest.mark.slow
     def test_another_class_of_host(self, enabled: Environment, tmp_path: Path) -> None:
         record = write(make_record(TINY_CNN, TUNED, here=False), tmp_path / "r.json")
         done = enabled.run("-c", READ, ORTUNE_CONFIG=str(record))

@@ -434,6 +434,7 @@ class TestUnusualTexts:
         (amount,) = {int(each) for each in re.findall(r"memory: (\d+)Mi", text)}
         assert amount > 3800
 
+    @pytest.mark.slow
     def test_a_bundle_is_the_source_of_its_records(self, tmp_path: Path) -> None:
         bundle, _ = merge([Sourced(record=record_of(each), source="") for each in (FULL, DEFAULT)])
         path = tmp_path / "b.json"
@@ -525,6 +526,7 @@ class TestFiles:
             export("embedded", record, str(source), "r.json", tmp_path / "out" / "other.onnx")
 
     @pytest.mark.parametrize("suffix", ["onnx", "ort"])
+    @pytest.mark.slow
     def test_ort(self, suffix: str, tmp_path: Path) -> None:
         import numpy as np
         import onnxruntime
@@ -651,6 +653,7 @@ class TestPendingSettings:
 
 
 class TestCommand:
+    @pytest.mark.slow
     def test_text_goes_to_stdout_and_notes_to_stderr(self, tmp_path: Path) -> None:
         path = write(record_of(FULL), tmp_path / "r.json")
         done = run_ortune("apply", path, "--to", "triton", cwd=tmp_path)
@@ -675,6 +678,7 @@ class TestCommand:
         listed = json.loads(run_ortune("apply", "--list", "--json", cwd=tmp_path).stdout)
         assert [each["name"] for each in listed] == list(TARGETS)
 
+    @pytest.mark.slow
     def test_a_typo(self, tmp_path: Path) -> None:
         path = write(record_of(FULL), tmp_path / "r.json")
         done = run_ortune("apply", path, "--to", "tritn", cwd=tmp_path)

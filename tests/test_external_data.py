@@ -81,6 +81,7 @@ class TestLocate:
         assert locate_data_file(tmp_path / "link", "w.bin") == (tmp_path / "m" / "w.bin").resolve()
 
     @given(name=ALL_TEXTS | st.lists(st.sampled_from(["..", ".", "/", "\\", "C:", "a"])).map("".join))
+    @pytest.mark.slow
     def test_no_name_leads_out(self, name: str) -> None:
         folder = Path("/nowhere/model")
         try:
@@ -101,6 +102,7 @@ class TestModels:
         (tmp_path / "m" / "link").symlink_to("../secret")
         return path
 
+    @pytest.mark.slow
     def test_reading(self, location: str, tmp_path: Path) -> None:
         path = self.make(tmp_path, location)
         for read in (read_model, read_graph):
@@ -108,6 +110,7 @@ class TestModels:
                 read(path)
 
     @pytest.mark.parametrize("target", ["embedded", "ort"])
+    @pytest.mark.slow
     def test_exports(self, target: str, location: str, tmp_path: Path) -> None:
         path, output = self.make(tmp_path, location), tmp_path / "out" / "model.onnx"
         output.parent.mkdir()
@@ -115,6 +118,7 @@ class TestModels:
             export(target, make_record(TINY_CNN, DEFAULT), str(path), "r.json", output)
         assert [*output.parent.iterdir()] == []
 
+    @pytest.mark.slow
     def test_commands(self, location: str, tmp_path: Path) -> None:
         path = self.make(tmp_path, location)
         done = run_ortune("doctor", path, cwd=tmp_path)
@@ -212,6 +216,7 @@ class TestEmbedded:
         with pytest.raises(ModelError, match="is missing"):
             self.export(path, tmp_path / "out" / "model.onnx")
 
+    @pytest.mark.slow
     def test_variables_of_a_record_do_not_start_a_process(self, tmp_path: Path) -> None:
         """An export of the optimized model once ran a library that the record named."""
         config = msgspec.structs.replace(DEFAULT, environment={"PYTHONPATH": str(tmp_path / "evil")})
@@ -221,6 +226,7 @@ class TestEmbedded:
         assert not (tmp_path / "pwned").exists()
 
 
+@pytest.mark.slow
 def test_positions_in_external_data_are_numbers(tmp_path: Path) -> None:
     path = save(tmp_path / "m")
     model = onnx.load(path, load_external_data=False)

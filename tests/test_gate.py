@@ -479,6 +479,7 @@ class TestBadInput:
         assert "has no such gate; it has a" in done.stderr
 
 
+@pytest.mark.slow
 def test_inputs_of_a_record_are_fed(tmp_path: Path) -> None:
     record = write(make_record(TINY_CNN, ONE_THREAD), tmp_path / "c.json")
     found = make_gate(GateRequest(base=str(TINY_CNN), head=f"{TINY_CNN}@{record}", budget=60))

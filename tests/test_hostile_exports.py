@@ -324,6 +324,7 @@ def test_all_targets_have_a_parser() -> None:
 @example(config=EVERYTHING, name=" ".join(FRAGMENTS), model="\n".join(FRAGMENTS))
 @example(config=Config(session_options={"logid": "".join(FRAGMENTS)}), name="", model="\n".join(FRAGMENTS))
 @example(config=EVERYTHING, name="C:\\users\\u000a", model="\\")
+@pytest.mark.slow
 def test_values_stay_values(target: str, config: Config, name: str, model: str) -> None:
     """A config whose values are hostile has the statements of its harmless twin, with the hostile values in them."""
     twin, marks = make_twin(config)
@@ -531,6 +532,7 @@ def _write_lines(language: literals.Language, count: str) -> list[str]:
 
 
 @pytest.mark.parametrize("standard", ["c++11", "gnu++17"])
+@pytest.mark.slow
 def test_cpp_reads_literals_and_comments(standard: str, tmp_path: Path) -> None:
     lines = _write_lines(literals.CPP, "n++;")
     code = "\n".join(
@@ -546,6 +548,7 @@ def test_cpp_reads_literals_and_comments(standard: str, tmp_path: Path) -> None:
     _check(_run([["g++", f"-std={standard}", "-w", "a.cpp", "-o", "a.out"], ["./a.out"]], tmp_path))
 
 
+@pytest.mark.slow
 def test_java_reads_literals_and_comments(tmp_path: Path) -> None:
     lines = _write_lines(literals.JAVA, "n++;")
     code = "\n".join(

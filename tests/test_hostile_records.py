@@ -262,6 +262,7 @@ def test_only_workers_are_started(command: str, tmp_path: Path, monkeypatch: pyt
     assert [each.name for each in tmp_path.iterdir()] == ["r.json"]
 
 
+@pytest.mark.slow
 def test_a_record_that_was_written_can_be_read(tmp_path: Path) -> None:
     """The document that the tests above change is legal itself."""
     path = write(make_local_record(TINY_CNN, ONE_THREAD), tmp_path / "r.json")

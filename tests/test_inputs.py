@@ -298,6 +298,7 @@ class TestSizes:
 
     @settings(max_examples=300)
     @given(st.data())
+    @pytest.mark.slow
     def test_broken_archives_are_input_errors(self, data: st.DataObject) -> None:
         """Whatever byte of an archive is changed: it is read, or there is a message."""
         stream = io.BytesIO()

@@ -26,6 +26,7 @@ cpu_groups = st.lists(st.frozensets(st.integers(0, 600), min_size=1, max_size=9)
 
 
 @given(cpu_groups)
+@pytest.mark.slow
 def test_affinity_strings_round_trip(groups: list[frozenset[int]]) -> None:
     text = format_affinity([tuple(group) for group in groups])
     assert parse_affinity(text) == tuple(tuple(sorted(group)) for group in groups)
@@ -129,6 +130,7 @@ def test_execution_mode_is_skipped_for_a_graph_without_branches() -> None:
     assert "execution_mode" in {skipped.knob.name for skipped in space.skipped}
 
 
+@pytest.mark.slow
 def test_a_host_with_512_cpus_has_a_few_thousand_candidates() -> None:
     for width in (1, 3, 8):
         space = build_space(make_host(256, smt=2, n_nodes=8), make_model(width))

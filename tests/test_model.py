@@ -94,6 +94,7 @@ def test_step_of_a_dequantized_output(tmp_path: Path) -> None:
     assert model.outputs[0].quantum == 0.5
 
 
+@pytest.mark.slow
 def test_initializers_are_not_inputs(tmp_path: Path) -> None:
     weight = numpy_helper.from_array(np.ones(3, np.float32), "w")
     path = make_model_file(

@@ -99,6 +99,7 @@ class TestTune:
     def test_values_of_a_repeated_knob_are_combined(self) -> None:
         assert parse_tune([f"{SPIN}=50", f"{SPIN}=60"]) == {SPIN: ("50", "60")}
 
+    @pytest.mark.slow
     def test_requested_values_are_combined_with_each_other(self) -> None:
         space = space_of(clients=4, tune=parse_tune([f"{SPIN}=50", f"{BACKOFF}=4"]))
         assert any({SPIN, BACKOFF} <= set(candidate.config.settings) for candidate in space.candidates)
@@ -302,6 +303,7 @@ class TestByDefault:
 
 
 class TestSessions:
+    @pytest.mark.slow
     def test_a_global_pool_is_tried(self) -> None:
         space = space_of(8, clients=2, sessions=2)
         pools = {c.config.global_thread_pool for c in space.candidates}
@@ -311,6 +313,7 @@ class TestSessions:
             if candidate.config.global_thread_pool:
                 assert "intra_op_num_threads" not in candidate.config.session_options
 
+    @pytest.mark.slow
     def test_sessions_get_separate_cores(self) -> None:
         apart = [c.config for c in space_of(8, clients=2, sessions=2).candidates if c.config.per_session]
         assert apart

@@ -109,11 +109,13 @@ class TestPrintable:
             "read_back": settings,
             "run_options": settings,
             "providers": [HOSTILE],
+            "providers_dropped": [HOSTILE],
+            "providers_reordered": False,
         }
         explain.write_stderr(explain.render(description))
         explain.write_stderr(explain.render({**description, "matched": False, "reason": HOSTILE}))
         lines = capsys.readouterr().err.splitlines()
-        assert len(lines) == 6
+        assert len(lines) == 7
         assert all(line.startswith("ortune: ") and line.isprintable() for line in lines)
 
 
@@ -155,6 +157,7 @@ class TestConsole:
         monkeypatch.setenv("GITHUB_ACTIONS", "true")
         assert self.show(text) == "a :∶stop-commands:∶x #＃[add-mask]x\n"
 
+    @pytest.mark.slow
     def test_all_output_goes_through_it(self) -> None:
         """Nothing else of ortune makes a console, reads markup, or prints."""
         assert isinstance(make_console(), SafeConsole)
@@ -299,6 +302,7 @@ def test_hostile_texts_in_all_output(name: str, width: int) -> None:
 
 
 @given(config=CONFIGS, name=ALL_TEXTS)
+@pytest.mark.slow
 def test_hostile_records_are_shown(config: Config, name: str) -> None:
     console = SafeConsole(file=io.StringIO(), width=100)
     show_verdict(console, hostile_record(config, name), Path("r.json"))
@@ -329,6 +333,7 @@ class TestErrors:
         assert [line[:2] for line in page.splitlines()] == ["er", "  ", "  "]
         check_page(str(error))
 
+    @pytest.mark.slow
     def test_a_record_on_a_terminal(self, tmp_path: Path) -> None:
         record = make_record(TINY_CNN, Config(), here=False)
         model = msgspec.structs.replace(record.model, path=f"{HOSTILE}.onnx", digest="sha256:x")

@@ -179,6 +179,7 @@ class TestStrategies:
         assert len(outcome.trials) < 400
 
     @pytest.mark.parametrize("strategy", get_args(StrategyName))
+    @pytest.mark.slow
     def test_each_strategy_ends_with_a_proof(self, strategy: StrategyName) -> None:
         outcome = search(additive_landscape(small_space()), strategy)
         assert outcome.evidence.verdict == "faster"
@@ -434,6 +435,7 @@ class TestHints:
         assert not recall(path, self.HOST, traits, make_goal(make_load(2), None))
         assert not recall(path, self.HOST, msgspec.structs.replace(traits, ops={"MatMul": 9}), Goal())
 
+    @pytest.mark.slow
     def test_the_newest_comes_first_and_the_file_stays_small(self, tmp_path: Path) -> None:
         path = tmp_path / "history.jsonl"
         for n in range(1, 700):
@@ -460,6 +462,7 @@ class TestHints:
         assert prepare(SearchRequest(model=str(TINY_CNN), strategy="tpe")).hints == ()
         assert prepare(SearchRequest(model=str(TINY_CNN), history=False)).hints == ()
 
+    @pytest.mark.slow
     def test_only_proven_configs_are_remembered(self) -> None:
         outcome = search(additive_landscape(small_space()))
         assert best_configs(outcome, DEFAULT)[0] == outcome.config

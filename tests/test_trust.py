@@ -281,3 +281,13 @@ def test_knobs_that_name_files_need_trust() -> None:
 def test_what_a_search_may_choose_needs_no_trust() -> None:
     assert not [knob.id for knob in KNOBS.values() if knob.tuned and knob.unsafe]
     assert not list(find_faults(ONE_THREAD))
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "../secret", "a/../../b", "C:\\x", "\\\\host\\x", "", "a\0b"])
+def test_files_of_the_model_are_in_its_folder(name: str, tmp_path: Path) -> None:
+    path = write(make_local_record(TINY_CNN, ONE_THREAD), tmp_path / "r.json")
+    document = json.loads(path.read_text())
+    document["model"]["files"].append({**document["model"]["files"][0], "name": name})
+    path.write_text(json.dumps(document))
+    with pytest.raises(RecordError, match=r"is not the name of a file in the folder of the model.*\$\.model"):
+        read_record(path)

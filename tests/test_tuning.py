@@ -100,6 +100,7 @@ def test_false_claims_are_rare() -> None:
     assert claims <= 5
 
 
+@pytest.mark.slow
 def test_a_ranking_that_flips_under_contention_is_judged_on_quiet_blocks() -> None:
     """Quiet, the default is better; under contention one thread is. A third of the blocks is contended."""
 
@@ -150,6 +151,7 @@ def test_no_candidate_is_screened_twice() -> None:
     assert len(keys) == len(set(keys))
 
 
+@pytest.mark.slow
 def test_a_small_space_is_exhausted_and_ends_early() -> None:
     executor = SimulatedExecutor(all_alike)
     outcome = search(executor, seconds=3600, n_cores=1)
@@ -186,6 +188,7 @@ def test_when_every_candidate_fails_the_baseline_is_best() -> None:
     assert outcome.evidence.speedup is None
 
 
+@pytest.mark.slow
 def test_a_finalist_that_fails_is_replaced_by_the_next() -> None:
     """The best candidate cannot be launched any more in confirmation. The next best is proven instead."""
     executor = SimulatedExecutor(one_thread_wins)
@@ -223,6 +226,7 @@ def test_an_interrupt_keeps_the_best_so_far_and_marks_it(block: int) -> None:
     assert outcome.evidence.best_so_far.config.session_options["intra_op_num_threads"] == 1
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_outcome() -> None:
     first, second = (msgspec.json.encode(search(SimulatedExecutor(one_thread_wins), seconds=40)) for _ in range(2))
     assert first == second
@@ -320,6 +324,7 @@ def test_latency_at_a_rate_counts_the_queue() -> None:
     assert outcome.evidence.baseline.p99_ns > 1.5 * outcome.evidence.baseline.p50_ns
 
 
+@pytest.mark.slow
 def test_more_requests_than_can_be_served_is_overload() -> None:
     outcome = search(SimulatedExecutor(one_thread_wins), seconds=60, goal=goal(make_load(rate_per_s=400)))
     assert outcome.evidence.verdict == "overload"
@@ -361,6 +366,7 @@ def test_a_baseline_that_exceeds_a_limit_is_replaced_by_a_config_that_keeps_to_i
     assert [check.kept for check in outcome.evidence.baseline_limits] == ["no"]
 
 
+@pytest.mark.slow
 def test_a_limit_that_nothing_keeps_names_what_came_closest() -> None:
     outcome = search(SimulatedExecutor(one_thread_wins), goal=goal(limits=("p50<3ms", "memory<1GB")))
     assert outcome.evidence.verdict == "infeasible"

@@ -70,6 +70,7 @@ def here(config: Config = ONE_THREAD, gain: float = 1.05, **changes: object) -> 
     return msgspec.structs.replace(record, evidence=evidence, **changes)
 
 
+@pytest.mark.slow
 def test_the_recorded_workload_is_set_up(tmp_path: Path) -> None:
     setup = prepare_verification(here(), REQUEST)
     assert setup.goal.objectives == ("p50",)

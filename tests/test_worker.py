@@ -121,6 +121,7 @@ def test_block_contains_all_calls(worker: WorkerProcess) -> None:
 @pytest.mark.parametrize(
     "load", [make_load(clients=3), make_load(rate_per_s=200), make_load(rate_per_s=200, clients=2)]
 )
+@pytest.mark.slow
 def test_block_under_each_load(worker: WorkerProcess, load: Load) -> None:
     block = worker.measure(msgspec.structs.replace(PLAN, load=load, duration_ns=100_000_000))
     assert isinstance(block, Block)
@@ -266,6 +267,7 @@ def test_each_kind_of_failure_is_a_value(faulty_executor: ProcessExecutor, confi
     assert result.message
 
 
+@pytest.mark.slow
 def test_output_on_stdout_is_ignored(faulty_executor: ProcessExecutor) -> None:
     worker = require_worker(launch(faulty_executor, block_base("2")))
     assert isinstance(worker.measure(PLAN), Block)

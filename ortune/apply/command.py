@@ -20,6 +20,7 @@ from ortune.naming import COMMAND
 from ortune.options import make_request, options_of
 from ortune.program_options import ProgramRequest
 from ortune.record.select import Choice
+from ortune.sanitize import printable
 
 
 def launch(arguments: list[str]) -> NoReturn:
@@ -94,7 +95,7 @@ class _Parser(argparse.ArgumentParser):
 def notes(choices: tuple[Choice, ...], *, keep_explicit: bool) -> list[str]:
     """Return the message to print before the program starts."""
     lines = [
-        f"{choice.source} for {choice.record.model.path}: {choice.why}"
+        printable(f"{choice.source} for {choice.record.model.path}: {choice.why}")
         if choice.applies
         else f"warning: {describe_mismatch(choice, spell_as_flag)}"
         for choice in choices

@@ -7,6 +7,7 @@ import os
 from ortune.errors import Spelling, spell_in_python, spell_options
 from ortune.host.allocators import find_allocators
 from ortune.record.select import Choice
+from ortune.sanitize import printable
 
 
 def describe_mismatch(choice: Choice, spell: Spelling = spell_in_python) -> str:
@@ -19,9 +20,9 @@ def describe_mismatch(choice: Choice, spell: Spelling = spell_in_python) -> str:
     kept = f"Sessions of {choice.record.model.path} keep the program's own options."
     text = f"{choice.source} is not used: {choice.reason}. {kept}"
     if choice.fits:
-        return text
+        return printable(text)
     hint = spell_options("Search on this host, or use the record anyway with {any_host}.", spell)
-    return f"{text} {hint}"
+    return printable(f"{text} {hint}")
 
 
 def missing_variables(wanted: dict[str, str]) -> str:
@@ -34,7 +35,7 @@ def missing_variables(wanted: dict[str, str]) -> str:
     settings = " ".join(f"{name}={value}" for name, value in missing.items())
     if not missing:
         return ""
-    return f"this config needs environment variables that must be set before the process starts: {settings}"
+    return printable(f"this config needs environment variables that must be set before the process starts: {settings}")
 
 
 def describe_missing_allocator(allocator: str) -> str:

@@ -7,6 +7,16 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from ortune.errors import ModelError
 
 
+def is_inside(name: str) -> bool:
+    """Return whether a name is that of a file in a folder or in one below: not absolute, and without `..`.
+
+    The rules of all systems apply.
+    """
+    windows = PureWindowsPath(name)
+    parts = {*PurePosixPath(name).parts, *windows.parts}
+    return bool(name) and "\0" not in name and not windows.drive and not windows.root and ".." not in parts
+
+
 def locate_data_file(folder: Path, name: str) -> Path:
     """Return the path of a file with external data, without links. The file need not exist.
 
@@ -20,14 +30,12 @@ def locate_data_file(folder: Path, name: str) -> Path:
         ModelError: The name leads out of the folder: it is absolute, contains `..`, or goes through a link to a file or
             folder elsewhere.
     """
-    windows = PureWindowsPath(name)
-    parts = {*PurePosixPath(name).parts, *windows.parts}
-    if not name or "\0" in name or windows.drive or windows.root or ".." in parts:
+    if not is_inside(name):
         raise _make_error(folder, name, "is not the name of a file in that folder")
     try:
         path = (folder / name).resolve()
-    except (OSError, RuntimeError):
-        raise _make_error(folder, name, "is a link to itself") from None
+    except (OSError, RuntimeError, ValueError):
+        raise _make_error(folder, name, "cannot be found: it is a link to itself, or not a legal name") from None
     if not path.is_relative_to(folder.resolve()):
         raise _make_error(folder, name, "is a link that leads out of that folder")
     return path

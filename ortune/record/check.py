@@ -8,16 +8,35 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ortune.errors import RecordError, TrustWarning
 from ortune.knobs.config import Config
 from ortune.knobs.legal import Fault, find_faults
+from ortune.model.data_files import is_inside
+
+if TYPE_CHECKING:
+    from ortune.record.schema import Record
 
 MOST_SHOWN = 200
 """Number of characters of a setting that a message shows."""
+
+
+def check_files(record: Record, name: str, place: str) -> None:
+    """Check that the names of the model's external data do not lead out of the folder of the model.
+
+    Raises:
+        RecordError: One does.
+    """
+    for number, file in enumerate(record.model.files[1:], 1):
+        if not is_inside(file.name):
+            raise RecordError(
+                f"{name}: {shorten(repr(file.name))} is not the name of a file in the folder of the model - at "
+                f"`{place}.model.files[{number}].name`.",
+                "Write the file again: ortune search MODEL -o FILE.",
+            )
 
 
 def check_configs(value: Any, name: str, *, trust: bool, place: str = "$") -> None:

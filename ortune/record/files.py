@@ -17,7 +17,7 @@ import msgspec
 
 from ortune.errors import RecordError, UsageError
 from ortune.naming import DISTRIBUTION
-from ortune.record.check import check_configs
+from ortune.record.check import check_configs, check_files
 from ortune.record.schema import SCHEMA, Bundle, Record, TrialsFile
 
 if TYPE_CHECKING:
@@ -76,13 +76,11 @@ def read_records(path: str | Path, *, trust: bool = False) -> tuple[Record, ...]
 
 def read_document(path: str | Path, *, trust: bool = False) -> Document:
     """Read a file with one record or several; see `read_record`."""
-    found = parse_document(path)
-    check_configs(
-        found.records if found.is_bundle else found.records[0],
-        name_of_input(path),
-        trust=trust,
-        place="$.records" if found.is_bundle else "$",
-    )
+    found, name = parse_document(path), name_of_input(path)
+    for number, record in enumerate(found.records):
+        place = f"$.records[{number}]" if found.is_bundle else "$"
+        check_files(record, name, place)
+        check_configs(record, name, trust=trust, place=place)
     return found
 
 
