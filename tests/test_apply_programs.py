@@ -83,11 +83,13 @@ class TestProgram:
         assert found["severity"] == 3
         assert found["own"] == [2, "1"]
 
+    @pytest.mark.slow
     def test_explicit_options_can_win(self, tuned: Path) -> None:
         (found,) = sessions("explicit", record=tuned, options=("--keep-explicit",))
         assert (found["intra"], found["spinning"], found["affinity"]) == (2, "1", "1")
         assert found["level"] == "ORT_ENABLE_EXTENDED"
 
+    @pytest.mark.slow
     def test_what_the_search_tried_and_left_at_the_default_is_the_default(self, tmp_path: Path) -> None:
         record = make_record(TINY_CNN, Config(session_config={"session.intra_op.allow_spinning": "0"}))
         tried = Tried(session_options=("intra_op_num_threads",))
@@ -197,6 +199,7 @@ class TestProgram:
         assert done.stdout == "1\n"
         assert "No module named 'nowhere'" in done.stderr
 
+    @pytest.mark.slow
     def test_python_without_ortune(self, tuned: Path) -> None:
         """The program's Python may have no ortune: what runs there needs only the standard library."""
         code = textwrap.dedent(
@@ -248,6 +251,7 @@ class TestSettings:
         head += "image = {'image': np.zeros((1, 3, 32, 32), np.float32)}\n"
         return run(sys.executable, "-c", head + textwrap.dedent(code), record=record, options=options)
 
+    @pytest.mark.slow
     def test_run_options_reach_every_call(self, tmp_path: Path) -> None:
         """`run` fails if it is asked to shrink an arena that does not exist, which shows that the options arrive."""
         config = Config(
@@ -283,6 +287,7 @@ class TestSettings:
         assert done.stdout.split() == ["shrink"] * 4 + ["-1", "none"], done.stderr
         assert "already exists" not in done.stderr
 
+    @pytest.mark.slow
     def test_run_options_of_the_program_are_used_too(self, tmp_path: Path) -> None:
         """Also those that are set later, or by another thread."""
         code = """
@@ -411,6 +416,7 @@ class TestSettings:
         code = "session = ort.InferenceSession(MODEL); print([n for n in vars(session) if n.startswith('run')])"
         assert self.program(code, TUNED, tmp_path).stdout == "[]\n"
 
+    @pytest.mark.slow
     def test_each_of_several_sessions_has_its_own_options(self, tmp_path: Path) -> None:
         entries = ({"session.dynamic_block_base": "4"}, {"session.dynamic_block_base": "8"})
         code = """

@@ -36,6 +36,7 @@ class TestInstall:
     def install(self, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return run(sys.executable, "-P", "-c", textwrap.dedent(code), TINY_CNN, environment=environment)
 
+    @pytest.mark.slow
     def test_install(self, tuned: Path) -> None:
         done = self.install(
             """
@@ -52,6 +53,7 @@ class TestInstall:
         )
         assert done.stdout.split() == ["1", "True"], done.stderr
 
+    @pytest.mark.slow
     def test_install_after_onnxruntime_was_imported(self, tuned: Path) -> None:
         done = self.install(
             """
@@ -103,6 +105,7 @@ class TestInstall:
         assert done.stdout == "1\n", done.stderr
         assert "already uses" not in done.stderr
 
+    @pytest.mark.slow
     def test_install_warns_of_another_host(self, tmp_path: Path) -> None:
         record = write(
             make_record(TINY_CNN, Config(environment={"OMP_DYNAMIC": "true"}), here=False), tmp_path / "r.json"
@@ -138,6 +141,7 @@ class TestSessions:
         """
         assert self.python(code, write(make_record(TINY_CNN, config), tmp_path / "r.json")) == ["False", "False"]
 
+    @pytest.mark.slow
     def test_create_session_creates_the_global_pool_once(self, tmp_path: Path) -> None:
         config = Config(global_thread_pool=ThreadPool(intra_op_num_threads=1, inter_op_num_threads=1))
         code = """

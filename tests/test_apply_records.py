@@ -27,6 +27,7 @@ def tuned(tmp_path: Path) -> Path:
 
 
 class TestWhichRecords:
+    @pytest.mark.slow
     def test_a_search_that_proved_no_gain_changes_nothing(self, tmp_path: Path) -> None:
         """Such a record holds the default because nothing better was proven."""
         record = write(make_record(TINY_CNN, Config()), tmp_path / "r.json")

@@ -342,6 +342,7 @@ def test_the_record_of_another_model_of_the_same_name(tmp_path: Path, tuned: Pat
         (["--verify", "--budget", "0s"], "--budget 0s: must be positive"),
     ],
 )
+@pytest.mark.slow
 def test_options_that_apply_rejects(arguments: list[str], message: str, tmp_path: Path, tuned: Path) -> None:
     done = run_ortune("apply", tuned, *arguments, cwd=tmp_path)
     assert done.returncode == 2

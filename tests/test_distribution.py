@@ -219,6 +219,7 @@ class TestCommand:
         record = write(make_record(TINY_CNN, ONE_THREAD), tmp_path / "r.json")
         assert self.run(copied, record, "--", sys.executable, "-c", "exit(5)").returncode == 5
 
+    @pytest.mark.slow
     def test_help(self, copied: Path) -> None:
         done = self.run(copied, "--help")
         assert done.returncode == 0

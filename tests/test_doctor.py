@@ -634,6 +634,7 @@ def test_every_tool_that_is_recommended_is_installed() -> None:
         assert importlib.util.find_spec(f"onnxruntime.{module}"), module
 
 
+@pytest.mark.slow
 def test_graphs_keep_subgraphs_and_types(tmp_path: Path) -> None:
     inner = helper.make_graph([MAKE("Relu", ["x"], ["a"])], "then", [], [value("a")])
     other = helper.make_graph([MAKE("Sin", ["x"], ["b"])], "else", [], [value("b")])

@@ -191,6 +191,7 @@ class TestRefused:
         return path
 
     @pytest.mark.parametrize("text", ["import sys\n", "", f"{make_text()}import sys\n", "\x00\xff"])
+    @pytest.mark.slow
     def test_a_file_of_someone_else(self, text: str, environment: Environment, path: Path) -> None:
         path.write_text(text, encoding="latin-1")
         stderr = self.refused(environment)
@@ -200,6 +201,7 @@ class TestRefused:
         assert path.read_text(encoding="latin-1") == text
         path.unlink()
 
+    @pytest.mark.slow
     def test_the_lines_work_in_a_file_of_someone_else(self, environment: Environment, path: Path, tuned: Path) -> None:
         path.write_text(f"import builtins; builtins.OTHER = 1\n{LINES}")
         assert environment.run("-c", f"print(OTHER); {READ}", ORTUNE_CONFIG=str(tuned)).stdout == "1\n1\n"

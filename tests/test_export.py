@@ -513,6 +513,7 @@ class TestFiles:
         assert json.loads(entry.value) == {"session_options": {}}
         assert onnx.load(again).graph == onnx.load(TINY_CNN).graph
 
+    @pytest.mark.slow
     def test_embedded_copies_external_data(self, tmp_path: Path) -> None:
         source = tmp_path / "model.onnx"
         onnx.save_model(

@@ -130,6 +130,7 @@ class TestRecords:
     """The files of a record are those of the model that it is for, and only these are read."""
 
     @pytest.mark.parametrize("name", [*OUTSIDE, "link"])
+    @pytest.mark.slow
     def test_names_that_lead_out(self, name: str, tmp_path: Path) -> None:
         path = save(tmp_path / "m")
         (tmp_path / "secret").write_bytes(b"")
@@ -144,6 +145,7 @@ class TestRecords:
         with pytest.raises(ModelError, match="is not a file"):
             hash_data_file(tmp_path, "pipe")
 
+    @pytest.mark.slow
     def test_names_in_a_record_do_not_choose_what_is_copied(self, tmp_path: Path) -> None:
         """The names in the record were once joined with the folder of the output."""
         path, output = save(tmp_path / "m"), tmp_path / "out" / "model.onnx"
@@ -156,6 +158,7 @@ class TestRecords:
         assert "copied to the same folder: weights.bin." in done.text
         assert not (tmp_path.parent / "escaped.bin").exists()
 
+    @pytest.mark.slow
     def test_a_hostile_record_ends_with_exit_code_2(self, tmp_path: Path) -> None:
         path = save(tmp_path / "m")
         files = read_model(path).files

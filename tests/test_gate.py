@@ -54,6 +54,7 @@ class TestSides:
         with pytest.raises(UsageError, match="the model of"):
             read_side(str(write(moved, tmp_path / "c.json")))
 
+    @pytest.mark.slow
     def test_a_single_config_gates_its_gain(self, tmp_path: Path) -> None:
         record = make_record(TINY_CNN, ONE_THREAD)
         request = make_gate(GateRequest(base=str(write(record, tmp_path / "c.json")), budget=60))
@@ -89,6 +90,7 @@ class TestSides:
         with pytest.raises(UsageError, match="budget 0: must be positive"):
             make_request(GateRequest, {"base": "a.onnx", "head": "b.onnx", "budget": 0})
 
+    @pytest.mark.slow
     def test_a_gain_is_that_of_its_load_and_objective(self, tmp_path: Path) -> None:
         path = str(write(make_record(TINY_CNN, ONE_THREAD), tmp_path / "c.json"))
         for changes in ({"objective": "memory"}, {"clients": 2}):
@@ -203,6 +205,7 @@ class TestWorkers:
         with pytest.raises(MeasureError, match="head returns renamed"):
             run_gate(make_test_gate(path))
 
+    @pytest.mark.slow
     def test_a_config_of_a_model_with_other_inputs(self, tmp_path: Path) -> None:
         record = write(make_record(TINY_ENCODER, ONE_THREAD), tmp_path / "e.json")
         made = make_gate(GateRequest(base=f"{TINY_CNN}@{record}", head=f"{TINY_CNN}@{record}", budget=60))

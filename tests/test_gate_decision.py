@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks.gate_power import gate_by_replay, landscapes
+from benchmarks.landscape import load_landscape, recorded_paths
 from ortune.compare.block_plan import RunPlan
 from ortune.compare.block_runner import BlockRunner
 from ortune.gates.decision import (
@@ -101,12 +103,13 @@ class TestRule:
 class TestReplay:
     """The whole measurement, on recorded noise."""
 
-    @pytest.mark.parametrize("seed", [0, 2])
-    @pytest.mark.parametrize("number", range(len(landscapes())))
-    def test_the_same_model_passes_and_one_that_is_ten_percent_slower_fails(self, number: int, seed: int) -> None:
-        landscape = landscapes()[number]
-        assert gate_by_replay(landscape, 1.0, seed)[0] == "pass"
-        assert gate_by_replay(landscape, 1.10, seed)[0] == "fail"
+    @pytest.mark.slow
+    @pytest.mark.parametrize("path", recorded_paths(), ids=lambda path: path.stem)
+    def test_the_same_model_passes_and_one_that_is_ten_percent_slower_fails(self, path: Path) -> None:
+        landscape = load_landscape(path)
+        for seed in (0, 2):
+            assert gate_by_replay(landscape, 1.0, seed)[0] == "pass"
+            assert gate_by_replay(landscape, 1.10, seed)[0] == "fail"
 
     @pytest.mark.slow
     def test_a_slowdown_at_the_threshold_is_undecided(self) -> None:

@@ -588,6 +588,7 @@ def test_javascript_reads_literals_and_comments(tmp_path: Path) -> None:
     _check(_run([["node", "a.js"]], tmp_path))
 
 
+@pytest.mark.slow
 def test_rust_reads_literals_and_comments(tmp_path: Path) -> None:
     lines = _write_lines(literals.RUST, "n += 1;")
     code = "\n".join(

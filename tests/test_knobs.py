@@ -208,6 +208,7 @@ def test_this_host_has_a_space() -> None:
     assert len(build_space(read_host(), make_model()).candidates) > 5
 
 
+@pytest.mark.slow
 def test_rules_are_candidates_and_have_reasons() -> None:
     host = make_host(16, smt=2, n_nodes=2)
     space = build_space(host, make_model(width=4))

@@ -37,6 +37,7 @@ def test_tiny_models_are_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert onnx.load(tmp_path / committed.name) == onnx.load(committed)
 
 
+@pytest.mark.slow
 def test_inputs_outputs_and_traits() -> None:
     model = read_model(TINY_CNN)
     assert [(info.name, info.dtype, info.shape) for info in model.inputs] == [("image", "float32", (1, 3, 32, 32))]
@@ -46,6 +47,7 @@ def test_inputs_outputs_and_traits() -> None:
     assert model.traits.ops["Conv"] == 9
 
 
+@pytest.mark.slow
 def test_size_of_the_table_of_token_ids() -> None:
     ids, mask = read_model(TINY_ENCODER).inputs
     assert ids.index_size == 50
@@ -53,6 +55,7 @@ def test_size_of_the_table_of_token_ids() -> None:
     assert mask.index_size is None
 
 
+@pytest.mark.slow
 def test_tables_after_casts_and_in_subgraphs(tmp_path: Path) -> None:
     table = numpy_helper.from_array(np.zeros((7, 4), np.float32), "table")
     branch = helper.make_graph(
@@ -76,6 +79,7 @@ def test_tables_after_casts_and_in_subgraphs(tmp_path: Path) -> None:
     assert model.traits.control_flow
 
 
+@pytest.mark.slow
 def test_step_of_a_dequantized_output(tmp_path: Path) -> None:
     scale = numpy_helper.from_array(np.float32(0.5), "scale")
     zero = numpy_helper.from_array(np.uint8(0), "zero")
@@ -137,6 +141,7 @@ def test_error_names_missing_external_data(external: Path) -> None:
         read_model(external)
 
 
+@pytest.mark.slow
 def test_error_names_truncated_external_data(external: Path) -> None:
     data = external.parent / "weights.bin"
     data.write_bytes(data.read_bytes()[:-100])
@@ -155,6 +160,7 @@ def test_error_names_truncated_external_data(external: Path) -> None:
     ],
     ids=["empty", "text", "no graph", "ORT format", "truncated"],
 )
+@pytest.mark.slow
 def test_files_that_are_not_models(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(content)

@@ -181,6 +181,7 @@ def test_traces_replace_those_of_an_earlier_profile(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "default.json", "tuned.json"])
+@pytest.mark.slow
 def test_foreign_files_are_not_changed(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "p"
     folder.mkdir()

@@ -208,6 +208,7 @@ class TestDetection:
         with pytest.raises(UsageError, match=find_provider(missing).package.split("[")[0]):
             choose_providers([missing])
 
+    @pytest.mark.slow
     def test_the_search_goes_on_with_the_rest(self) -> None:
         missing = next(name for name in (OPENVINO, CUDA) if name not in AVAILABLE)
         working, faults = choose_providers(["cpu", missing])

@@ -396,6 +396,7 @@ class TestMarkdown:
         assert escape_markdown(text) == escaped
 
     @given(text=ALL_TEXTS)
+    @pytest.mark.slow
     def test_a_cell_shows_the_text(self, text: str) -> None:
         page = read_html(show_markdown(f"| head |\n|---|\n| x{escape_markdown(text)}x |\n"))
         (cell,) = page.iter("td")

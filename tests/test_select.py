@@ -73,6 +73,7 @@ class TestChoice:
         assert "logical CPUs 64 in the record" in choice.why
         assert choose([sourced(1, here=False)], HERE, None, any_host=True).fits
 
+    @pytest.mark.slow
     def test_each_model_has_its_own(self) -> None:
         records = [sourced(1), sourced(2, model=TINY_ENCODER), sourced(3, FOUR)]
         choices = select_per_model(records, Wanted(load=FOUR))
@@ -172,6 +173,7 @@ class TestBundle:
         assert applied.returncode == 0, applied.stderr
         assert "intra_op_num_threads = 2" in applied.stdout
 
+    @pytest.mark.slow
     def test_a_file_that_is_no_record_is_not_replaced(self, tmp_path: Path) -> None:
         path = write(sourced(1).record, tmp_path / "a.json")
         (tmp_path / "notes.txt").write_text("mine")
@@ -180,6 +182,7 @@ class TestBundle:
         assert "--output notes.txt: this file exists" in done.stderr
         assert (tmp_path / "notes.txt").read_text() == "mine"
 
+    @pytest.mark.slow
     def test_a_file_that_cannot_be_written(self, tmp_path: Path) -> None:
         path = write(sourced(1).record, tmp_path / "a.json")
         done = run_ortune("merge", path, "-o", "nowhere/b.json", cwd=tmp_path)
@@ -251,6 +254,7 @@ def test_options_of_a_bundle_for_several_models(tmp_path: Path) -> None:
         ortune.session_options(path)
 
 
+@pytest.mark.slow
 def test_bench_and_profile_select_too(tmp_path: Path) -> None:
     records = [sourced(1), sourced(2, FOUR), sourced(3, model=TINY_ENCODER)]
     path = tmp_path / "b.json"

@@ -65,6 +65,7 @@ def search(
     return outcome
 
 
+@pytest.mark.slow
 def test_finds_the_fastest_and_claims_its_true_gain() -> None:
     outcome = search(SimulatedExecutor(one_thread_wins))
     assert outcome.evidence.verdict == "faster"
@@ -232,6 +233,7 @@ def test_the_same_seed_gives_the_same_outcome() -> None:
     assert first == second
 
 
+@pytest.mark.slow
 def test_progress_never_goes_backwards() -> None:
     reports: list[Progress] = []
     search(SimulatedExecutor(one_thread_wins), observe=reports.append)
@@ -332,6 +334,7 @@ def test_more_requests_than_can_be_served_is_overload() -> None:
     assert "of 400 requests per second" in outcome.evidence.reason
 
 
+@pytest.mark.slow
 def test_a_baseline_that_is_overloaded_alone_is_reported() -> None:
     outcome = search(SimulatedExecutor(one_thread_wins), seconds=60, goal=goal(make_load(rate_per_s=222)))
     assert outcome.evidence.verdict == "faster"
@@ -505,6 +508,7 @@ def test_a_candidate_that_cannot_serve_the_rate_does_not_win() -> None:
     assert outcome.config == DEFAULT
 
 
+@pytest.mark.slow
 def test_after_a_finalist_that_exceeds_a_limit_comes_the_next() -> None:
     """Block base 4 takes the least CPU time, but exceeds the limit from its third launch on. Base 2 comes next."""
     executor = SimulatedExecutor(all_alike)

@@ -77,6 +77,7 @@ def test_the_recorded_workload_is_set_up(tmp_path: Path) -> None:
     assert setup.feed.tensors["image"].array.shape == (1, 3, 32, 32)
 
 
+@pytest.mark.slow
 def test_all_recorded_sizes_are_fed() -> None:
     record = make_record(TINY_ENCODER, ONE_THREAD)
     shapes = {name: given.shapes[0] for name, given in record.workload.inputs.items()}

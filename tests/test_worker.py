@@ -189,6 +189,7 @@ def test_workers_are_suspended_between_blocks(executor: ProcessExecutor) -> None
             worker.close()
 
 
+@pytest.mark.slow
 def test_settings_are_read_back(executor: ProcessExecutor) -> None:
     config = Config(
         session_options={"intra_op_num_threads": 2, "execution_mode": "ORT_PARALLEL", "inter_op_num_threads": 3},
