@@ -1,7 +1,7 @@
 """`python -m ortune.enable`: apply the records that ORTUNE_CONFIG names to every program of a Python environment.
 
 It writes `sitecustomize.py`, which Python imports when it starts, into the environment of the Python that runs it.
-`--remove` removes the file. Without it, nothing of ortune runs when Python starts.
+`--remove` removes the file. Without the file, nothing of ortune runs when Python starts.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if os.environ.get("{CONFIG_VARIABLE}") and not sys.flags.isolated:
         with contextlib.suppress(Exception):
             sys.stderr.write("ortune: {CONFIG_VARIABLE} has no effect: " + str(error) + "\\n")
 """
-"""What applies the records. A fault must not stop the program, also where stderr is closed."""
+"""What applies the records. An error must not stop the program, even if stderr is closed."""
 
 BODY = f'''"""Applies the records that {CONFIG_VARIABLE} names. To remove it: `python -m {PACKAGE}.enable --remove`."""
 

@@ -125,7 +125,7 @@ class BackgroundLoadError(MeasureError):
 
 
 class TrustWarning(UserWarning):
-    """Something that a file may only do because the user trusts it."""
+    """Something that a file may do only because the user trusts it."""
 
 
 def print_trust_warnings() -> None:

@@ -1,6 +1,6 @@
 """The names under which this code is installed.
 
-The distribution ortune-apply contains a copy of a part of this code, with names of its own: see
+The distribution ortune-apply contains a copy of part of this code, under names of its own: see
 `ortune/apply/distribution/`.
 """
 

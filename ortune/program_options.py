@@ -57,12 +57,12 @@ Pick = Annotated[
 ]
 AnyHost = Annotated[
     bool,
-    Option(help="Use a record also if it is for another class of host.", accepts="bool", interfaces=CLI_AND_PYTHON),
+    Option(help="Use a record even if it is for another class of host.", accepts="bool", interfaces=CLI_AND_PYTHON),
 ]
 Trust = Annotated[
     bool,
     Option(
-        help="Use records although they name files, libraries or other environment variables, which may run code. Each "
+        help="Use records even if they name files, libraries or other environment variables, which may run code. Each "
         "such setting is reported.",
         accepts="bool",
         interfaces=CLI_AND_PYTHON,

@@ -1,4 +1,4 @@
-"""Makes text safe to show that comes from records, models, hosts or other programs.
+"""Makes text from records, models, hosts or other programs safe to show.
 
 Such a text may hold escape sequences of terminals, characters that reorder or hide a line, line breaks that forge
 another message, and the markup of the medium that shows it. Each function prepares a text for one medium. All replace
@@ -22,7 +22,7 @@ _WORKFLOW_COMMAND = re.compile(r"(?<=:):|(?<=#)#(?=\w*\[)")
 def printable(text: str) -> str:
     """Return a text as one line without control characters, for terminals, logs, XML and plots.
 
-    Line breaks and other white space become spaces. Control characters become their Unicode pictures, such as `␛`.
+    Line breaks and other whitespace become spaces. Control characters become their Unicode pictures, such as `␛`.
     Other characters without a glyph become `�`: those that change the direction of text or are invisible, surrogates,
     and code points without a character. The length of the text does not change.
     """
@@ -76,7 +76,7 @@ _MARKDOWN: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r">"), "&gt;"),
     # A single underscore within a word has no effect.
     (re.compile(r"[\\`*~|$\[\]]|(?<![^\W_])_|_(?![^\W_])"), r"\\\g<0>"),
-    # Mentions, e-mail addresses, issues and links, as GitHub and GitLab find them in plain text.
+    # Mentions, email addresses, issues and links, as GitHub and GitLab find them in plain text.
     (re.compile(r"@|#(?=\w)|(?<=:)//|(?<=www)\.|!(?=\d)|%(?=\d)"), "\0"),
 )
 
@@ -97,7 +97,7 @@ def _separate(found: re.Match[str]) -> str:
 def escape_json(document: str) -> str:
     """Return a JSON document in which characters that are not printable are escaped.
 
-    JSON requires this of the ASCII control characters only. A terminal obeys others, too.
+    JSON requires this of the ASCII control characters only. Terminals interpret others, too.
     """
     if document.replace("\n", "").isprintable():
         return document

@@ -1,4 +1,4 @@
-"""Prints the catalogue as a list, or everything about one knob, for `ortune knobs`."""
+"""Prints the catalog as a list, or everything about one knob, for `ortune knobs`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _place(knob: Knob) -> str:
 
 
 def _spell(text: str) -> str:
-    """Return a text of the catalogue with options of ortune as flags."""
+    """Return a text of the catalog with options of ortune as flags."""
     return spell_options(text, spell_as_flag)
 
 

@@ -1,4 +1,4 @@
-"""A console that shows text as it is: without markup, and without characters that a terminal would obey."""
+"""A console that shows text as it is: without markup, and without characters that a terminal would interpret."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SafeConsole(Console):
 
     - A string is never markup: `[red]` is printed. `Text` gives styles.
     - Each string and each `Text` is one line of printable characters, so that no text can move the cursor, hide
-      another one or forge a line. To print several lines, print them one by one or as a `Group`.
+      other text or forge a line. To print several lines, print them one by one or as a `Group`.
 
     On GitHub Actions, no text is a command of the runner.
     """

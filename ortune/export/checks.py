@@ -39,7 +39,7 @@ def check_config(config: Config) -> None:
     """Check the names and values of all settings.
 
     Raises:
-        RecordError: A name is not that of a setting, or a value is not one of this setting, or cannot be written.
+        RecordError: A name is not that of a setting, or a value is not legal for its setting or cannot be written.
     """
     for options, where in ((config.session_options, "session_options"), (config.run_options, "run_options")):
         for name, value in options.items():
@@ -65,7 +65,7 @@ def check_host(host: HostClass) -> None:
     """Check the numbers of a host.
 
     Raises:
-        RecordError: A number is not one of a host.
+        RecordError: A number is not possible for a host.
     """
     for name in ("n_logical", "n_usable", "n_usable_cores"):
         _check_integer(f"host.{name}", getattr(host, name), 0, LARGEST)

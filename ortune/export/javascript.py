@@ -91,7 +91,7 @@ def _nest(entries: dict[str, str]) -> dict[str, Any]:
     """Return entries as nested objects, one for each part of their names.
 
     Raises:
-        RecordError: A name is the beginning of another one.
+        RecordError: A name is the beginning of another name.
     """
     for name, text in entries.items():
         if other := next((each for each in entries if each.startswith(f"{name}.")), None):

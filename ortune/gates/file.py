@@ -19,7 +19,7 @@ from ortune.requests import GateRequest
 FILES = ("ortune.toml", "pyproject.toml")
 
 PROGRAMS = ("beside", "base_python", "head_python")
-"""Options whose values are programs that a gate runs. A file may only have them if the user trusts it."""
+"""Options whose values are programs that a gate runs. A file may have them only if the user trusts it."""
 
 
 def read_gates(

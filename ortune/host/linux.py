@@ -338,7 +338,7 @@ def _strip_root(path: Path, root: Path) -> str:
 def read_memory_limit_bytes(root: Path) -> int | None:
     """Return the memory that the limits of this process's cgroups leave, or None if they set no limit.
 
-    The page cache counts as used, but the kernel gives up its inactive part when a process needs memory. Reading a
+    The page cache counts as used, but the kernel reclaims its inactive part when a process needs memory. Reading a
     model, for example to compute its digest, fills the cache with it.
 
     Source: the working set of cAdvisor and the kubelet, which is usage less `inactive_file`.

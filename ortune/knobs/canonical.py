@@ -67,7 +67,7 @@ def canonical(config: Config, n_default_threads: int) -> Config:
 
 
 def in_order(values: dict[str, T]) -> dict[str, T]:
-    """Return settings in the order of the catalogue, so that equal configs are written in the same way."""
+    """Return settings in the order of the catalog, so that equal configs are written in the same way."""
     if len(values) < 2:
         return values
     return dict(sorted(values.items(), key=lambda item: (_ORDER.get(item[0], len(_ORDER)), item[0])))

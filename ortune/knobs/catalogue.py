@@ -1,4 +1,4 @@
-"""The catalogue: every setting of ONNX Runtime, once, and how to find one by name.
+"""The catalog: every setting of ONNX Runtime, once, and how to find one by name.
 
 The settings are data, in `ortune/knobs/data/`. `tests/test_catalogue.py` checks them against the installed onnxruntime.
 If documentation and runtime disagree, the runtime is right. A default of "" means that the setting is not set.
@@ -45,7 +45,7 @@ def find_knob(text: str) -> Knob:
 
 
 def search_knobs(text: str) -> list[Knob]:
-    """Return the knobs whose id and summary contain all words of a text, in the order of the catalogue."""
+    """Return the knobs whose id and summary contain all words of a text, in the order of the catalog."""
     words = text.lower().split()
     return [knob for knob in KNOBS.values() if all(word in f"{knob.id} {knob.summary}".lower() for word in words)]
 

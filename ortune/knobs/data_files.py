@@ -1,4 +1,4 @@
-"""Reads the data files of the catalogue: knobs, execution providers, and what a search tries with them.
+"""Reads the data files of the catalog: knobs, execution providers, and what a search tries with them.
 
 A file in `data/` describes the knobs of one place, a file in `data/providers/` those of one execution provider. A
 string `$name` stands for the entry `name` of the file's `[shared]` table. Unknown fields and names are errors.

@@ -1,6 +1,6 @@
 """Legal settings: checks configs that come from a file, such as a record.
 
-The catalogue is the source. Reading its TOML files takes longer than everything else that `ortune apply -- PROGRAM`
+The catalog is the source. Reading its TOML files takes longer than everything else that `ortune apply -- PROGRAM`
 does, so what this check needs is in `data/legal.json`, which `python -m docs.generate` writes.
 """
 
@@ -47,7 +47,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_legal(knobs: Mapping[str, Knob]) -> bytes:
-    """Return the content of `data/legal.json`, given the catalogue: one knob per line."""
+    """Return the content of `data/legal.json`, given the catalog: one knob per line."""
     lines = []
     for knob in knobs.values():
         if knob.where in {*ENTRIES, "provider_options"}:

@@ -8,9 +8,9 @@ from ortune.errors import ModelError
 
 
 def is_inside(name: str) -> bool:
-    """Return whether a name is that of a file in a folder or in one below: not absolute, and without `..`.
+    """Return whether a name is that of a file in a folder or below it: not absolute, and without `..`.
 
-    The rules of all systems apply.
+    The rules of all operating systems apply.
     """
     windows = PureWindowsPath(name)
     parts = {*PurePosixPath(name).parts, *windows.parts}

@@ -1,6 +1,6 @@
 """Checks the configs of a record that was read from a file.
 
-A record is data. Its configs hold only settings that the catalogue knows, with legal values, and none that names a
+A record is data. Its configs hold only settings that the catalog knows, with legal values, and none that names a
 file, a library or a command. Everything else is an error, unless the user trusts the file.
 """
 

@@ -32,10 +32,10 @@ class RuntimePackage(msgspec.Struct, frozen=True):
 
 
 def find_runtime_packages() -> tuple[RuntimePackage, ...]:
-    """Return the packages that own the onnxruntime which this Python imports, sorted by name.
+    """Return the packages that own the onnxruntime that this Python imports, sorted by name.
 
     There is more than one if they have overwritten each other, and none for a build without metadata. If nothing can be
-    imported, packages are returned whose files are gone.
+    imported, the result is the packages whose files are missing.
     """
     folder = _find_folder()
     installed = importlib.metadata.distributions(path=[str(folder)] if folder else sys.path)
@@ -65,7 +65,7 @@ def is_installed() -> bool:
 
 
 def require_runtime() -> None:
-    """Check that this Python can find onnxruntime. This takes no longer than a millisecond or two.
+    """Check that this Python can find onnxruntime. This takes at most a millisecond or two.
 
     Raises:
         HostError: It cannot; the hint names the packages to choose from.

@@ -56,7 +56,7 @@ def _read_header(file: IO[bytes], name: str) -> int:
     """Return how many bytes the array has, from its header.
 
     Raises:
-        ValueError: It is not an array, or one of objects.
+        ValueError: It is not an array, or it is an array of objects.
     """
     import math
 

@@ -17,7 +17,7 @@ def check_size(n_bytes: int, what: str, *, option: str, detail: str = "") -> Non
     Args:
         n_bytes: Its size.
         what: The data with a verb, such as "the inputs take".
-        option: Python name of the option that decides about the size.
+        option: Python name of the option that determines the size.
         detail: What makes it large, such as "image: float32[1x3x224x224]".
 
     Raises:

@@ -16,7 +16,7 @@ TARGET = "ortune_apply"
 
 HERE = Path(__file__).parent
 PACKAGE = HERE.parents[1]
-"""Folder of the package ortune; unless this is a source distribution."""
+"""Folder of the package ortune, unless this is a source distribution."""
 
 OVERLAY = HERE / TARGET
 """Folder with modules that replace those of ortune, or that ortune does not have."""
@@ -89,7 +89,7 @@ def rename(text: str, closure: Collection[str]) -> str:
         closure: Names of all modules. A string that is one of these names is replaced, too.
 
     Raises:
-        ValueError: The module imports ortune by a statement without `from`.
+        ValueError: The module imports ortune with a statement without `from`.
     """
     lines = text.encode().splitlines(keepends=True)  # positions are in bytes
     places = []
@@ -155,7 +155,7 @@ def _find_home(imported: Import, modules: dict[str, Path]) -> list[str]:
 
 
 def list_modules(folder: Path) -> dict[str, Path]:
-    """Return the modules in the folder of a package, by their names in ortune. Other folders are no packages."""
+    """Return the modules in the folder of a package, by their names in ortune. Other folders are not packages."""
     modules = {}
     for path in sorted(folder.rglob("*.py")):
         parts = path.relative_to(folder).with_suffix("").parts

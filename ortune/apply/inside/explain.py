@@ -77,7 +77,7 @@ def render(description: dict[str, Any]) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text as one line without characters that a terminal obeys."""
+    """Return a text as one line without characters that a terminal interprets."""
     return "".join(each if each.isprintable() else " " if each.isspace() else "\ufffd" for each in text)
 
 

@@ -306,7 +306,7 @@ def _sentence(error: Exception) -> str:
 
 
 def _is_same(path: Path, file: dict[str, Any]) -> bool:
-    """Return whether a file is the one of a record. Reading a device or a pipe could take forever."""
+    """Return whether a file is the one that a record names. Reading a device or a pipe could block forever."""
     return path.is_file() and path.stat().st_size == file["size_bytes"] and hash_file(path) == file["sha256"]
 
 

@@ -55,7 +55,7 @@ class ProviderChoice:
         replaced: Providers and options of the program that the session does not have.
         not_set: Tuned providers and options that the session does not have, each with the reason.
         dropped: Providers that the program requests and that the session does not have.
-        reordered: Whether providers have another order than in the program.
+        reordered: Whether providers have a different order than in the program.
 
     Raises:
         Skip: The program requests a provider that the record does not cover. If `keep` is true: the program's first
@@ -124,7 +124,7 @@ class ProviderChoice:
         """Return the options of a provider."""
         theirs, ours = self._theirs.get(name, {}), self._ours.get(name, {})
         if name in CUDA_BASED and name not in self._theirs:
-            # A program that runs on another GPU than the first continues to run on that GPU.
+            # A program that runs on a GPU other than the first continues to run on that GPU.
             devices = [own[DEVICE] for other, own in self._theirs.items() if other in CUDA_BASED and DEVICE in own]
             theirs = {DEVICE: devices[0]} if devices else {}
         return {**ours, **theirs} if keep else {**theirs, **ours}
@@ -191,7 +191,7 @@ def show_option(provider: str, option: str) -> str:
 
 
 def _is_there(name: str, options: Options, known: Collection[str]) -> bool:
-    """Return whether onnxruntime has a provider. It warns of others, and creates the session without them."""
+    """Return whether onnxruntime has a provider. It warns about others, and creates the session without them."""
     return name in known or LIBRARY in options
 
 
