@@ -62,8 +62,8 @@ AnyHost = Annotated[
 Trust = Annotated[
     bool,
     Option(
-        help="Use records even if they name files, libraries or other environment variables, which may run code. Each "
-        "such setting is reported.",
+        help="Use records even if they have unknown settings, or name files, libraries or memory addresses, which may "
+        "run code. Each such setting is reported.",
         accepts="bool",
         interfaces=CLI_AND_PYTHON,
     ),
