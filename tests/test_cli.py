@@ -487,10 +487,29 @@ def test_bad_input_has_a_message_and_exit_code_2(bad: Path, arguments: list[Any]
         ({"model": {"path": "m.onnx", "digest": "sha256:0", "files": []}}, 2, "for another model"),
         ({"host": {"n_cores": 4096}}, 1, "physical cores: 4096 in the record"),
         ({"runtime": {"onnxruntime": "1.2.3"}}, 1, "pip install onnxruntime==1.2.3"),
-        ({"config": {"session_config": {"session.dynamic_block_base": "x"}}}, 1, "does not work"),
+        ({"config": {"session_config": {"session.dynamic_block_base": "x"}}}, 2, "must not set session.dynamic_block"),
+        (
+            {
+                "config": {
+                    "session_options": {"intra_op_num_threads": 3},
+                    "session_config": {"session.intra_op_thread_affinities": "1"},
+                }
+            },
+            1,
+            "does not work",
+        ),
         ({"config": {"providers": [["NoExecutionProvider", {}]]}}, 1, "NoExecutionProvider"),
     ],
-    ids=["newer schema", "unknown field", "other model", "other host", "other runtime", "bad value", "no provider"],
+    ids=[
+        "newer schema",
+        "unknown field",
+        "other model",
+        "other host",
+        "other runtime",
+        "bad value",
+        "fault",
+        "no provider",
+    ],
 )
 @pytest.mark.slow
 def test_records_that_do_not_fit(tuned: Path, tmp_path: Path, change: dict[str, Any], code: int, message: str) -> None:

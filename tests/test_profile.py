@@ -294,7 +294,7 @@ def test_output_and_exit_codes(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_config_that_fails_ends_with_exit_code_1(tmp_path: Path) -> None:
     config = Config(
-        session_options={"intra_op_num_threads": 2}, session_config={"session.intra_op_thread_affinities": "x"}
+        session_options={"intra_op_num_threads": 3}, session_config={"session.intra_op_thread_affinities": "1"}
     )
     path = tmp_path / "c.json"
     path.write_bytes(encode_record(make_record(TINY_CNN, config)))

@@ -92,13 +92,13 @@ def test_recommends_the_baseline_when_nothing_beats_it(seed: int) -> None:
 
 @pytest.mark.slow
 def test_false_claims_are_rare() -> None:
-    """Of 60 searches where all candidates are alike, a 95 % interval lets 1.5 claim a gain on average."""
+    """Of 30 searches where all candidates are alike, a 95 % interval lets 0.75 claim a gain on average."""
     claims = sum(
         search(SimulatedExecutor(all_alike, seed=seed, block_sigma=0.03, launch_sigma=0.01), seed=seed).evidence.verdict
         == "faster"
-        for seed in range(60)
+        for seed in range(30)
     )
-    assert claims <= 5
+    assert claims <= 3
 
 
 @pytest.mark.slow
@@ -473,9 +473,9 @@ def test_false_claims_of_fronts_are_rare() -> None:
             seed=seed,
             goal=goal(pareto=("p50", "cpu")),
         ).evidence.verdict
-        for seed in range(30)
+        for seed in range(16)
     ]
-    assert verdicts.count("trade_off") <= 4
+    assert verdicts.count("trade_off") <= 2
 
 
 @pytest.mark.slow

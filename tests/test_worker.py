@@ -362,7 +362,8 @@ def test_error_describes_inputs_that_do_not_run() -> None:
         pytest.raises(InputsError, match="does not run on these inputs") as caught,
     ):
         launch_reference(executor, model, feed)
-    assert "attention_mask: int64[1,5]" in caught.value.message
+    message = caught.value.render()[0]
+    assert "attention_mask: int64[1,5]" in message
     assert "{dim=" in caught.value.hint
 
 
