@@ -190,3 +190,12 @@ def test_defaults_of_fields_are_valid_values() -> None:
                 default = getattr(request, name, None)
                 if not declared.option.is_switch and isinstance(default, (int, float, str)):
                     assert declared.option.parse(default) == default
+
+
+def test_options_and_records_have_the_same_bounds() -> None:
+    """The options do not import the loads, which records use too, so each states the bounds."""
+    from ortune import program_options
+    from ortune.workload import load
+
+    assert program_options.MOST_CLIENTS == load.MOST_CLIENTS
+    assert program_options.MOST_SESSIONS == load.MOST_SESSIONS

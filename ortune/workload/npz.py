@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -58,8 +59,6 @@ def _read_header(file: IO[bytes], name: str) -> int:
     Raises:
         ValueError: It is not an array, or it is an array of objects.
     """
-    import math
-
     from numpy.lib import format as npy
 
     version = npy.read_magic(file)
