@@ -89,7 +89,8 @@ def bound_percentile(blocks: Sequence[Block], point: float) -> tuple[float, floa
 def percentiles(samples: NDArray[np.int64], points: Sequence[float]) -> list[float]:
     """Return percentiles of the samples, each a value that occurred.
 
-    They are those of `numpy.percentile` with the method "inverted_cdf", which takes six to ten times as long for one block.
+    They are those of `numpy.percentile` with the method "inverted_cdf", which takes six to ten times as long for one
+    block.
     """
     ordered = np.sort(samples)
     ranks = (math.ceil(len(ordered) * (point / 100) - 1) for point in points)
