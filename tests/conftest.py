@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import functools
+import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,25 +25,43 @@ TINY_ENCODER = MODELS / "tiny_encoder.onnx"
 FAULTY_WORKER = (sys.executable, "-P", str(Path(__file__).parent / "faulty_worker.py"))
 
 
-def run_ortune(
-    *arguments: object, cwd: Path, timeout: float = 150, columns: int = 100
-) -> subprocess.CompletedProcess[str]:
-    """Run the command line in a child process, as a user does."""
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "ortune", *map(str, arguments)],
-        cwd=cwd,
-        capture_output=True,
+@functools.cache
+def start_fork_server() -> subprocess.Popen[str]:
+    """Start the process that runs the command line in forks, once for each process of pytest. It ends with pytest."""
+    return subprocess.Popen(
+        [sys.executable, "-P", str(Path(__file__).parent / "fork_server.py")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
-        timeout=timeout,
-        check=False,
-        env={**os.environ, "COLUMNS": str(columns), "NO_COLOR": "1"},
     )
+
+
+def run_ortune(
+    *arguments: object, cwd: Path, timeout: int = 150, columns: int = 100
+) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a child process."""
+    command = [sys.executable, "-P", "-m", "ortune", *map(str, arguments)]
+    env = {**os.environ, "COLUMNS": str(columns), "NO_COLOR": "1"}
+    if sys.platform != "linux":
+        return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=timeout, check=False, env=env)
+    server = start_fork_server()
+    assert server.stdin and server.stdout
+    with tempfile.TemporaryDirectory() as folder:
+        stdout, stderr = Path(folder, "stdout"), Path(folder, "stderr")
+        request = {"arguments": command[4:], "cwd": str(cwd), "env": env, "timeout_s": timeout}
+        print(json.dumps({**request, "stdout": str(stdout), "stderr": str(stderr)}), file=server.stdin, flush=True)
+        code = int(server.stdout.readline())
+        if code == -signal.SIGALRM:
+            raise subprocess.TimeoutExpired(command, timeout, stdout.read_bytes(), stderr.read_bytes())
+        return subprocess.CompletedProcess(command, code, stdout.read_text(), stderr.read_text())
 
 
 # Workers inherit it, which distinguishes them from the workers of another test run.
 os.environ["ORTUNE_TEST_RUN"] = str(os.getpid())
 # Do not read or change the history of the user's searches.
 os.environ["ORTUNE_HISTORY"] = "off"
+# One thread of BLAS, in all processes: the matrices are small, and threads that wait for work keep a CPU busy.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 OPT_IN_MARKERS = ("consumers", "install", "zoo")
 """Markers of tests that run only if the option `-m` names the marker."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ from docs.record_page import find_undocumented
 from docs.record_page import render as render_record_page
 from docs.transcript.render import COMMAND, find, normalize, render, replace
 from ortune.errors import ExitCode
-from tests.conftest import ROOT
+from tests.conftest import ROOT, run_ortune
 
 README = (ROOT / "README.md").read_text()
 PAGES = [
@@ -32,13 +30,8 @@ def block(name: str) -> str:
 
 
 def help_of(*command: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "ortune", *command, "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"COLUMNS": "160", "PATH": "", "NO_COLOR": "1", "TERMINAL_WIDTH": "160"},
-    )
+    done = run_ortune(*command, "--help", cwd=ROOT, columns=160)
+    assert done.returncode == 0, done.stderr
     return done.stdout
 
 

@@ -245,9 +245,9 @@ def test_only_workers_are_started(command: str, tmp_path: Path, monkeypatch: pyt
     path.write_text(json.dumps(document))
     monkeypatch.chdir(tmp_path)
     actions: dict[str, Callable[[], object]] = {
-        "verify": lambda: ortune.verify(path, TINY_CNN, any_host=True, budget=10),
-        "bench": lambda: ortune.bench(TINY_CNN, path, budget=10),
-        "gate": lambda: ortune.gate(f"{TINY_CNN}@default", f"{TINY_CNN}@{path}", budget=15, busy=True),
+        "verify": lambda: ortune.verify(path, TINY_CNN, any_host=True, budget=6),
+        "bench": lambda: ortune.bench(TINY_CNN, path, budget=6),
+        "gate": lambda: ortune.gate(f"{TINY_CNN}@default", f"{TINY_CNN}@{path}", budget=5, busy=True),
     }
     temporary = Path(tempfile.gettempdir())
     with watched() as events:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_info
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from ortune.compare.block_plan import RunPlan
 from ortune.compare.block_runner import BlockRunner
@@ -143,7 +143,10 @@ def test_sides_that_do_not_fit_into_memory_are_rejected() -> None:
 def test_an_open_comparison_has_a_measured_baseline_and_one_blas_thread() -> None:
     setup = prepare_comparison(str(TINY_CNN), Goal(), InputOptions())
     np.ones((2, 2)) @ np.ones((2, 2))
-    with open_comparison(msgspec.structs.replace(setup, base=ONE_THREAD)) as opened:
+    with (
+        threadpool_limits(2, user_api="blas"),
+        open_comparison(msgspec.structs.replace(setup, base=ONE_THREAD)) as opened,
+    ):
         assert {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"} <= {1}
         assert opened.calibration.pace.call_ns > 0
         assert opened.runtime.onnxruntime

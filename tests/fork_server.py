@@ -1,0 +1,90 @@
+"""Runs the command line in forks of one process, which has imported it already.
+
+Otherwise, most tests of messages would spend their time on importing Typer, Rich, NumPy and Optuna. A fork has its own
+working directory, environment, output and memory, as a new process has. What depends on the start and end of a process
+is tested with `subprocess`: interrupts, closed output, imports.
+
+The process reads a request from stdin, one JSON object per line, and writes the exit code to stdout.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib
+import json
+import os
+import pkgutil
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+HEAVY = ("onnx", "optuna", "scipy.linalg", "scipy.special", "typer.main", "typer.testing", "rich.markdown")
+
+
+def import_modules() -> None:
+    """Import what commands import, without what runs inside of other programs."""
+    import ortune
+
+    for name in HEAVY:
+        importlib.import_module(name)
+    for module in pkgutil.walk_packages(ortune.__path__, "ortune."):
+        if not module.name.startswith(("ortune.apply.", "ortune.worker.", "ortune.enable", "ortune.__main__")):
+            with contextlib.suppress(ImportError):  # matplotlib is optional
+                importlib.import_module(module.name)
+
+
+def serve() -> None:
+    """Answer requests until stdin ends. In a fork, return when the command has been run."""
+    requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+    # The forks inherit these: nothing that they print or read is taken for a request or an answer.
+    with Path(os.devnull).open("r+b") as nothing:
+        os.dup2(nothing.fileno(), 0)
+        os.dup2(nothing.fileno(), 1)
+    import_modules()
+    for line in requests:
+        request = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            enter(request)
+            return
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), file=answers, flush=True)
+    os._exit(0)
+
+
+def enter(request: dict[str, Any]) -> None:
+    """Make this process what the request asks for."""
+    os.setpgid(0, 0)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        with Path(request[name]).open("wb") as file:
+            os.dup2(file.fileno(), number)
+    sys.argv = ["ortune", *request["arguments"]]
+    signal.alarm(request["timeout_s"])
+
+
+def run() -> int:
+    """Run the command, and return its exit code."""
+    from ortune.__main__ import main
+
+    try:
+        main()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else bool(end.code)
+    except BaseException:  # noqa: BLE001  (as Python does)
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    serve()
+    code = run()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    os._exit(code)  # deleting the modules takes longer than most commands
