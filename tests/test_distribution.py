@@ -263,9 +263,7 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Enviro
 
 
 @pytest.mark.slow
-class TestInstalled:
-    """The built wheel, in an environment with onnxruntime and without ortune."""
-
+class TestWheel:
     def test_a_source_distribution_builds_the_same_wheel(self, wheel: Path, tmp_path: Path) -> None:
         command = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
         subprocess.run(command, cwd=DISTRIBUTION, check=True, capture_output=True)
@@ -295,6 +293,11 @@ class TestInstalled:
         )
         assert done.returncode != 0
         assert "cannot be installed as editable" in done.stderr + done.stdout
+
+
+@pytest.mark.install
+class TestInstalled:
+    """The built wheel, in an environment with onnxruntime and without ortune."""
 
     def test_the_sample_program_with_the_bundled_record(self, environment: Environment) -> None:
         ways = ("by_path", "by_bytes", "subclass", "spawned")

@@ -177,7 +177,7 @@ ALLOWED = {knob.name for knob in KNOBS.values() if knob.where == "environment" a
 
 
 @pytest.mark.slow
-@settings(max_examples=1500, suppress_health_check=list(HealthCheck))
+@settings(max_examples=800, suppress_health_check=list(HealthCheck))
 @given(documents())
 def test_records_through_all_that_reads_them(document: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():

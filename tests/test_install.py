@@ -1,6 +1,6 @@
 """Installation, for real: into new virtual environments, with packages from PyPI.
 
-Run it with `nox -s install`, or `pytest -m install tests/test_install.py`. It downloads 0.5 GB, half of it for
+Run it with `nox -s install`, or `pytest -m install`. It downloads 0.5 GB, half of it for
 onnxruntime-gpu, so it is not among the ordinary tests. CI runs it without onnxruntime-gpu (`-k "not gpu"`).
 """
 
