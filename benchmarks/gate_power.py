@@ -42,6 +42,7 @@ from benchmarks.replay import ReplayExecutor, open_replay
 from models.build import build
 from ortune.compare.block_plan import RunPlan, plan_block
 from ortune.compare.figures import compute_block_figure, to_cost
+from ortune.gates.prepare import N_SIDES
 from ortune.gates.results import Gate, GateSide
 from ortune.gates.run import run_gate
 from ortune.gates.sequential_test import SequentialTest, count_pairs, run_test
@@ -119,14 +120,13 @@ def gate_by_replay(landscape: Landscape, factor: float, seed: int) -> tuple[str,
     (executor,) = opened.executors
     goal, calibration = landscape.goal, opened.calibration
     block = plan_block(calibration.pace)
-    pairs = count_pairs(3 * calibration.launch_s, 3 * (block.duration_ns + block.lead_in_ns) / 1e9)
+    pairs = count_pairs(N_SIDES * calibration.launch_s, N_SIDES * (block.duration_ns + block.lead_in_ns) / 1e9)
     test = SequentialTest(
         goal=goal,
         allowed={goal.objective: ALLOWED},
         plan=RunPlan(block=block, launches=None, rounds=pairs),
         start_s=0.0,
         end_s=BUDGET_S,
-        seed=seed,
     )
     executors = (executor, SlowedExecutor(executor, factor))
     _, interim = run_test(test, opened.runner, executors, (DEFAULT, DEFAULT))

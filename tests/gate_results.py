@@ -50,7 +50,7 @@ def make_result(name: str = "a", decision: Decision = "pass", p_value: float = 1
         ),
         workload=record.workload,
         host=HostClass.of(read_host()),
-        blocks=Blocks(base={}, head={}, copy={}, contended=()),
+        blocks=Blocks(base={}, head={}, base_copy={}, head_copy={}, contended=()),
     )
     return msgspec.structs.replace(result, **changes)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -9,18 +10,22 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from benchmarks.gate_power import gate_by_replay, landscapes
 from benchmarks.landscape import load_landscape, recorded_paths
 from ortune.compare.block_plan import RunPlan
 from ortune.compare.block_runner import BlockRunner
 from ortune.gates.decision import (
+    ALPHA,
+    CHECKS,
+    MIN_LAUNCHES,
+    SPENT_SHARE,
+    check_alpha,
     combine_decisions,
-    compute_p_value,
     holm,
     is_biased,
     judge_objective,
-    strict_confidence,
 )
 from ortune.gates.results import Decision, Finding, InterimResult, Observe
 from ortune.gates.sequential_test import SequentialTest, count_pairs, decide, explain_indecision, run_test
@@ -37,6 +42,33 @@ def launches(mean: float, n: int = 8, spread: float = 0.004, seed: int = 0) -> l
     """Return log-ratios of launches, each with a deviation of its own."""
     rng = np.random.default_rng(seed)
     return [(mean + rng.normal(0, spread) + rng.normal(0, spread, 4)).tolist() for _ in range(n)]
+
+
+def draw_ratios(kind: str, mean: float, seed: int) -> NDArray[np.float64]:
+    """Return log-ratios of launches, both copies of head to both copies of base, whose true mean is given."""
+    rng = np.random.default_rng(seed)
+    base, head = (draw_costs(kind, rng) + draw_costs(kind, rng) for _ in range(2))
+    ratios: NDArray[np.float64] = mean + (head - base) / 2
+    return ratios
+
+
+def draw_costs(kind: str, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Return log-costs of launches."""
+    n = CHECKS[-1]
+    if kind == "normal":
+        return rng.normal(0, 0.02, n)
+    if kind == "heavy tails":
+        return 0.01 * rng.standard_t(2, n)
+    return rng.normal(0, 0.01, n) + 0.15 * (rng.random(n) < 0.3)
+
+
+def check_launches(ratios: NDArray[np.float64]) -> Decision:
+    """Return the decision of all checks."""
+    for check, n in enumerate(CHECKS):
+        found = judge_objective("p50", [[each] for each in ratios[:n]], 1.03, check=check)
+        if found.decision != "inconclusive":
+            return found.decision
+    return "inconclusive"
 
 
 class TestRule:
@@ -59,20 +91,45 @@ class TestRule:
         assert (few.decision, many.decision) == ("inconclusive", "pass")
 
     def test_several_gates_must_be_surer_to_fail(self) -> None:
-        clusters = launches(math.log(1.042), spread=0.007, seed=3)
+        clusters = launches(math.log(1.045), spread=0.007, seed=3)
         assert judge_objective("p50", clusters, 1.03).decision == "fail"
-        assert judge_objective("p50", clusters, 1.03, confidence=strict_confidence(1000)).decision == "inconclusive"
+        assert judge_objective("p50", clusters, 1.03, n_claims=1000).decision == "inconclusive"
 
     def test_a_gain_can_be_demanded(self) -> None:
         assert judge_objective("p50", launches(-math.log(3.5)), 3.7**-0.5).decision == "pass"
         assert judge_objective("p50", launches(-math.log(1.2)), 3.7**-0.5).decision == "fail"
 
     def test_p_values(self) -> None:
-        assert compute_p_value(launches(0.10), math.log(1.03)) < 1e-6
-        assert compute_p_value(launches(0.0), math.log(1.03)) > 0.999
-        assert compute_p_value([[0.1]], 0.0) == 1.0
-        assert compute_p_value([[0.1], [0.1]], 0.05) == 0.0
-        assert compute_p_value([[0.1], [0.1]], 0.2) == 1.0
+        assert judge_objective("p50", launches(0.10), 1.03).p_value < 1e-6
+        assert judge_objective("p50", launches(0.0), 1.03).p_value == 1.0
+
+    def test_a_p_value_fails_a_gate_exactly_if_its_interval_does(self) -> None:
+        """Also with several claims, and at any check. Holm's correction relies on it."""
+        rng = np.random.default_rng(0)
+        for _ in range(300):
+            check, n_claims = int(rng.integers(len(CHECKS))), int(rng.integers(1, 5))
+            mean, seed = float(rng.normal(0.035, 0.01)), int(rng.integers(99))
+            clusters = launches(mean, n=CHECKS[check], spread=0.008, seed=seed)
+            found = judge_objective("p50", clusters, 1.03, check=check, n_claims=n_claims)
+            assert (found.p_value < ALPHA / n_claims) == (found.decision == "fail")
+
+    def test_the_checks_share_the_error_probability(self) -> None:
+        assert sum(map(check_alpha, range(len(CHECKS)))) == pytest.approx(SPENT_SHARE * ALPHA)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("kind", ["normal", "heavy tails", "two speeds"])
+    def test_errors_at_the_threshold_are_rare_over_all_checks(self, kind: str) -> None:
+        """With a check of 99 % after each launch, 3 % of the gates failed and 3 % passed. 0.5 % each are allowed."""
+        decisions = [check_launches(draw_ratios(kind, math.log(1.03), seed)) for seed in range(1000)]
+        assert decisions.count("fail") <= 10
+        assert decisions.count("pass") <= 10
+
+    @pytest.mark.slow
+    def test_rare_slow_launches_count_in_a_mean(self) -> None:
+        """One launch of ten is twice as slow: a median ignores it, and a mean must not."""
+        clusters = [[math.log(2.0) if number % 10 == 5 else 0.0] for number in range(60)]
+        assert judge_objective("p50", clusters, 1.03).slowdown.estimate == 1.0
+        assert judge_objective("mean", clusters, 1.03).slowdown.estimate == pytest.approx(2**0.1)
 
     def test_base_must_agree_with_itself(self) -> None:
         assert is_biased(make_interval(1.02, 1.03, 1.04), 1.03)
@@ -95,7 +152,7 @@ class TestRule:
         assert holm({"a": 0.002, "b": 0.4, "c": 0.5}, 0.005) == frozenset()
         assert holm({"a": 0.001, "b": 0.004}, 0.005) == {"a", "b"}
 
-    @pytest.mark.parametrize(("launch_s", "block_s", "pairs"), [(0.1, 1.0, 4), (1.5, 0.2, 8), (100.0, 0.2, 24)])
+    @pytest.mark.parametrize(("launch_s", "block_s", "pairs"), [(0.1, 1.0, 2), (1.5, 0.2, 4), (100.0, 0.2, 24)])
     def test_long_launches_get_more_pairs(self, launch_s: float, block_s: float, pairs: int) -> None:
         assert count_pairs(launch_s, block_s) == pairs
 
@@ -107,8 +164,10 @@ class TestReplay:
     @pytest.mark.parametrize("path", recorded_paths(), ids=lambda path: path.stem)
     def test_the_same_model_passes_and_one_that_is_ten_percent_slower_fails(self, path: Path) -> None:
         landscape = load_landscape(path)
+        # Under the quota, 46 launches do not decide most gates of the same model.
+        expected = {"pass", "inconclusive"} if landscape.quota else {"pass"}
         for seed in (0, 2):
-            assert gate_by_replay(landscape, 1.0, seed)[0] == "pass"
+            assert gate_by_replay(landscape, 1.0, seed)[0] in expected
             assert gate_by_replay(landscape, 1.10, seed)[0] == "fail"
 
     @pytest.mark.slow
@@ -159,11 +218,29 @@ class TestSequentialTest:
         (finding,) = results[-1].findings
         assert (finding.decision, finding.p_value) == ("inconclusive", 1.0)
 
+    def test_checks_come_after_certain_numbers_of_launches(self) -> None:
+        results: list[InterimResult] = []
+        self.run("p50", 1e6, 1.5, observe=results.append, time_s=600)
+        counts = [each.launches for each in results]
+        due = [each.launches for before, each in itertools.pairwise(results) if each.n_checks > before.n_checks]
+        assert counts == list(range(2, CHECKS[-1] + 1))
+        assert tuple(due) == CHECKS
+        assert all(each.findings[0].p_value == 1.0 for each in results if each.launches not in CHECKS)
+
+    def test_when_time_is_up_the_next_check_is_used(self) -> None:
+        found = self.run("p50", 1e6, 1.0, time_s=9.0)
+        assert MIN_LAUNCHES <= found.launches < CHECKS[0]
+        assert (found.decision, found.n_checks) == ("pass", 1)
+        few = self.run("p50", 1e6, 1.0, time_s=4.0)
+        assert few.launches < MIN_LAUNCHES
+        assert (few.decision, few.n_checks) == ("inconclusive", 0)
+        assert few.reason == f"there was time for only {few.launches} launches of each side: use a larger budget"
+
     def test_a_limit_is_measured_until_it_is_certain(self) -> None:
-        """The objective is decided after 20 pairs, but a percentile with so few calls is not."""
+        """The objective is decided at the first check, but a percentile with so few calls is not."""
         found = self.run("mean", 10e6, limits=("p99<30ms",), time_s=60)
         assert found.decision == "pass"
-        assert found.pairs > 20
+        assert found.launches > CHECKS[0]
         assert [check.kept for check in found.limits] == ["yes"]
         soon = self.run("mean", 10e6, limits=("p99<30ms",), time_s=8)
         assert soon.decision == "inconclusive"
@@ -199,13 +276,13 @@ class TestSequentialTest:
         assert "no time for two launches of each side in 0 s" in found.reason
 
     def test_it_stops_within_a_launch_when_time_is_up(self) -> None:
-        """A launch takes 0.6 s, and a round 0.171 s: there is time for five launches of four rounds, and two rounds."""
-        found = self.run("p99", 20e6, time_s=7.2)
+        """A launch takes 0.8 s, and a round 0.228 s: there is time for five launches of four rounds, and two rounds."""
+        found = self.run("p99", 20e6, time_s=9.7)
         assert (found.launches, found.pairs) == (6, 22)
-        assert found.spent_s == pytest.approx(6 * 0.6 + 22 * 0.171)
+        assert found.spent_s == pytest.approx(6 * 0.8 + 22 * 0.228)
 
     def test_a_launch_without_time_for_a_round_does_not_count(self) -> None:
-        found = self.run("p99", 20e6, time_s=7.0)
+        found = self.run("p99", 20e6, time_s=9.0)
         assert (found.launches, found.pairs) == (5, 20)
 
     def test_a_gain_that_is_lost_fails(self) -> None:
@@ -244,8 +321,6 @@ class TestDecide:
     @pytest.mark.parametrize(
         "changes",
         [
-            {"pairs": 19},
-            {"launches": 4},
             {"contended": True},
             {"biased": ("p50",)},
         ],

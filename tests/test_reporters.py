@@ -63,7 +63,7 @@ class TestMessages:
     def test_throughput_is_reported_as_a_cost(self) -> None:
         """If head serves less, the ratio of costs is above 1. That must not look like a gain."""
         launches = [[math.log(1.7) + noise] * 4 for noise in (-0.002, 0.001, 0.0, 0.002, -0.001)]
-        slower = judge_objective("throughput", launches, 1.03, confidence=0.99)
+        slower = judge_objective("throughput", launches, 1.03)
         assert describe_finding(slower).startswith("1/throughput +70.0%")
         assert draw_finding(slower).plain.strip().startswith("1/throughput")
 

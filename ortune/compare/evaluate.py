@@ -19,6 +19,7 @@ from ortune.compare.figures import (
     compute_percentile,
     count_calls,
     is_pooled,
+    is_total,
     required_calls,
     to_cost,
 )
@@ -71,7 +72,8 @@ def compute_speedup(
     """Return how many times better one side is than another, or None for fewer than two launches.
 
     Most figures are compared round by round. A percentile beyond the median needs more calls than a block has, so the
-    calls of a launch are pooled.
+    calls of a launch are pooled. Means, throughput and CPU time are ratios of the totals of a launch, because a mean of
+    rounds without the extreme ones would not contain rare slow calls.
     """
     launches = run.rounds_of(position, base)
     if len(launches) < 2:
@@ -80,7 +82,6 @@ def compute_speedup(
     for rounds in launches:
         costs = [compute_costs(rounds, side, name) for side in (base, position)]
         clusters.append([math.log(default / candidate) for default, candidate in zip(*costs, strict=True)])
-    # A median describes typical calls. Means, throughput and CPU time include the others.
     trim = TYPICAL_TRIM if FIGURES[name].percentile == 50 else TRIM
     interval = clustered_interval(clusters, confidence=confidence, trim=trim, seed=run.seed).exp()
     return Speedup(
@@ -94,8 +95,8 @@ def compute_speedup(
 
 
 def compute_costs(rounds: Sequence[Round], position: int, name: Objective) -> list[float]:
-    """Return the costs of one side: one for each round, or a single one where the calls of all rounds are pooled."""
-    if is_pooled(name):
+    """Return the costs of one side: one for each round, or a single one where all rounds are taken together."""
+    if is_pooled(name) or is_total(name):
         return [to_cost(name, compute_pooled(rounds, position, name))]
     return [to_cost(name, each.figure(name, position)) for each in rounds]
 

@@ -131,6 +131,11 @@ def is_pooled(name: Objective) -> bool:
     return percentile is not None and percentile > 50
 
 
+def is_total(name: Objective) -> bool:
+    """Return whether a figure is a total divided by another one: all calls count, also the rare slow ones."""
+    return name in {"mean", "throughput", "cpu"}
+
+
 def supported_percentile(n_calls: int) -> float:
     """Return the highest percentile that this number of calls supports, at least the median."""
     return max(50.0, 100 * (1 - TAIL_CALLS / n_calls))

@@ -35,17 +35,53 @@ def trimmed_mean(values: ArrayLike, trim: float = TRIM) -> float:
     return float(ordered[cut : len(ordered) - cut].mean())
 
 
-def t_interval(values: ArrayLike, confidence: float = DEFAULT_CONFIDENCE) -> Interval:
-    """Return the mean with Student's interval, which is infinitely wide for fewer than two values."""
+def estimate_mean(values: ArrayLike, trim: float = 0.0) -> tuple[float, float, int]:
+    """Return the mean of at least two values, its standard error, and the error's degrees of freedom.
+
+    With a share `trim` that is dropped at each end, the mean is trimmed and the error is that of winsorized values. For
+    heavy tails, this error is much smaller.
+
+    Source: J. W. Tukey and D. H. McLaughlin, "Less vulnerable confidence and significance procedures for location based
+    on a single sample", Sankhya A 25 (1963).
+    """
+    ordered = np.sort(np.asarray(values, dtype=float))
+    n = len(ordered)
+    cut = int(n * trim)
+    kept = ordered[cut : n - cut]
+    k = len(kept)
+    deviation = float(np.clip(ordered, kept[0], kept[-1]).std(ddof=1))
+    return float(kept.mean()), deviation * math.sqrt((n - 1) / (k * (k - 1))), k - 1
+
+
+def t_interval(values: ArrayLike, confidence: float = DEFAULT_CONFIDENCE, *, trim: float = 0.0) -> Interval:
+    """Return the mean with Student's interval, which is infinitely wide for fewer than two values.
+
+    Args:
+        values: Independent values.
+        confidence: Coverage of the interval.
+        trim: Share of the values that is dropped at each end, as in `estimate_mean`.
+    """
     from scipy.special import stdtrit
 
     array = np.asarray(values, dtype=float)
-    n = len(array)
-    mean = float(array.mean())
-    if n < 2:
-        return Interval(estimate=mean, low=-math.inf, high=math.inf, confidence=confidence)
-    half = float(stdtrit(n - 1, (1 + confidence) / 2)) * float(array.std(ddof=1)) / math.sqrt(n)
+    if len(array) < 2:
+        return Interval(estimate=float(array.mean()), low=-math.inf, high=math.inf, confidence=confidence)
+    mean, error, n_free = estimate_mean(array, trim)
+    half = float(stdtrit(n_free, (1 + confidence) / 2)) * error
     return Interval(estimate=mean, low=mean - half, high=mean + half, confidence=confidence)
+
+
+def t_p_value(values: ArrayLike, limit: float, *, trim: float = 0.0) -> float:
+    """Return the probability of a mean at least this far above the limit if the true mean is the limit (Student)."""
+    from scipy.special import stdtr
+
+    array = np.asarray(values, dtype=float)
+    if len(array) < 2:
+        return 1.0
+    mean, error, n_free = estimate_mean(array, trim)
+    if error == 0:
+        return 0.0 if mean > limit else 1.0
+    return float(stdtr(n_free, (limit - mean) / error))
 
 
 def clustered_interval(

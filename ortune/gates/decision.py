@@ -1,40 +1,67 @@
 """The decision rule of a gate: fail, pass or continue. Pure functions of log-ratios.
 
 Pairs come in launches, and the memory layout of a launch affects all of its pairs, so only launches are independent.
-After each launch, the rule checks whether the whole 99 % interval of the mean log-ratio lies on one side of the allowed
-slowdown. Repeated checks make errors more likely than a single check does, so the interval is that wide. docs/gate.md
-lists simulated and replayed error rates.
+After certain numbers of launches, the rule checks whether the whole confidence interval of the mean log-ratio lies on
+one side of the allowed slowdown. Each check spends a part of the error probability, and all parts together are less
+than 0.5 % on each side. The intervals therefore hold at all checks at once, with 99 % confidence.
+
+Source: repeated confidence intervals, C. Jennison and B. W. Turnbull, "Group Sequential Methods with Applications to
+Clinical Trials" (2000), chapter 9. The parts are those of the union bound (Bonferroni), which holds for any dependence
+between checks. docs/gate.md lists simulated and replayed error rates.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
-import numpy as np
-
+from ortune.compare.figures import is_total
 from ortune.compare.interval import Interval
-from ortune.compare.stats import TRIM, clustered_interval, trimmed_mean
+from ortune.compare.stats import TRIM, t_interval, t_p_value, trimmed_mean
 from ortune.gates.results import Decision, Finding
 from ortune.workload import Objective
 
 GATE_CONFIDENCE = 0.99
 
+ALPHA = (1 - GATE_CONFIDENCE) / 2
+"""Probability of a false failure, and of a false pass, over all checks of a gate."""
+
+SPENT_SHARE = 0.7
+"""Share of `ALPHA` that the checks spend. The rest is a reserve, because the intervals are approximate: on hosts with
+two speeds, they cover somewhat less than Student's intervals of normal values do."""
+
+CHECKS = (7, 9, 12, 16, 23, 33, 46)
+"""Numbers of launches after which the rule is checked. If the last one does not decide the gate, it is inconclusive."""
+
 MIN_LAUNCHES = 5
-MIN_PAIRS = 20
-MAX_PAIRS = 120
-"""Pairs at the first and at the last check. If these do not decide the gate, more pairs would not either."""
+"""Launches that the last check needs if the budget ends before the first one."""
+
+FIRST_SHARE = 0.25
+"""Part of what is spent that the first check spends. The others share the rest equally. On recorded noise, this takes
+the fewest pairs."""
+
+LAUNCH_TRIM = 0.125
+"""Share of the launches that is dropped at each end: one of eight. On recorded noise, gates of equal models then need a
+fifth fewer launches. All launches count for means, throughput and CPU time, which include what is rare."""
 
 SAME = 0.5
 """Two copies of base may differ by this share of the allowed slowdown of head. If they differ significantly by more,
 the measurement on this host is biased and decides nothing."""
 
+Claim = TypeVar("Claim")
+
 Clusters = Sequence[Sequence[float]]
 """Log-ratios of costs, head to base: a sequence for each launch."""
 
 
+def check_alpha(number: int) -> float:
+    """Return the error probability on each side that a check spends; `number` counts from 0."""
+    return SPENT_SHARE * ALPHA * (FIRST_SHARE if number == 0 else (1 - FIRST_SHARE) / (len(CHECKS) - 1))
+
+
 def judge_objective(
-    objective: Objective, clusters: Clusters, allowed: float, *, confidence: float = GATE_CONFIDENCE, seed: int = 0
+    objective: Objective, clusters: Clusters, allowed: float, *, check: int = 0, n_claims: int = 1
 ) -> Finding:
     """Return the finding that the log-ratios support for one objective.
 
@@ -42,13 +69,15 @@ def judge_objective(
         objective: The objective.
         clusters: Log-ratios of costs, head to base.
         allowed: Allowed ratio of costs, head to base: 1.03 for a slowdown of 3 %.
-        confidence: Confidence of the interval that must lie above `allowed` for a failure. For a pass, it is always
-            `GATE_CONFIDENCE`.
-        seed: Random seed of the resampling.
+        check: Number of the check, from 0.
+        n_claims: Objectives and limits of all gates that run together. More of them require more confidence before one
+            may fail (Bonferroni).
     """
-    usual = clustered_interval(clusters, confidence=GATE_CONFIDENCE, trim=TRIM, seed=seed)
-    strict = usual if confidence == GATE_CONFIDENCE else clustered_interval(clusters, confidence=confidence, seed=seed)
+    alpha = check_alpha(check)
+    usual = launch_interval(objective, clusters, alpha)
+    strict = launch_interval(objective, clusters, alpha / n_claims)
     limit = math.log(allowed)
+    p_value = t_p_value(launch_means(clusters), limit, trim=launch_trim(objective))
     decision: Decision = "inconclusive"
     if strict.low > limit:
         decision = "fail"
@@ -59,27 +88,38 @@ def judge_objective(
         allowed=allowed,
         slowdown=usual.exp(),
         decision=decision,
-        p_value=compute_p_value(clusters, limit),
+        p_value=min(p_value * ALPHA / alpha, 1.0),
     )
 
 
-def compute_p_value(clusters: Clusters, limit: float) -> float:
-    """Return the probability of a mean at least this far above the limit if the true mean is the limit (Student)."""
-    from scipy.special import stdtr
+def launch_interval(objective: Objective, clusters: Clusters, alpha: float) -> Interval:
+    """Return the interval of the mean log-ratio over launches.
 
-    means = np.array([trimmed_mean(cluster, TRIM) for cluster in clusters if len(cluster)])
-    if len(means) < 2:
-        return 1.0
-    error = float(means.std(ddof=1)) / math.sqrt(len(means))
-    distance = float(means.mean()) - limit
-    if error == 0:
-        return 0.0 if distance > 0 else 1.0
-    return float(1 - stdtr(len(means) - 1, distance / error))
+    Args:
+        objective: The objective.
+        clusters: Log-ratios of costs.
+        alpha: Error probability on each side, in this check.
+
+    Returns:
+        The interval, with the confidence that the intervals of all checks have together.
+    """
+    interval = t_interval(launch_means(clusters), 1 - 2 * alpha, trim=launch_trim(objective))
+    return Interval(estimate=interval.estimate, low=interval.low, high=interval.high, confidence=GATE_CONFIDENCE)
 
 
-def compare_copies(clusters: Clusters, *, seed: int = 0) -> Interval:
+def launch_trim(objective: Objective) -> float:
+    """Return the share of the launches that is dropped at each end."""
+    return 0.0 if is_total(objective) else LAUNCH_TRIM
+
+
+def launch_means(clusters: Clusters) -> list[float]:
+    """Return the trimmed mean of each launch."""
+    return [trimmed_mean(cluster, TRIM) for cluster in clusters if len(cluster)]
+
+
+def compare_copies(objective: Objective, clusters: Clusters, *, check: int = 0) -> Interval:
     """Return the interval of the ratio of base's copy to base."""
-    return clustered_interval(clusters, confidence=GATE_CONFIDENCE, trim=TRIM, seed=seed).exp()
+    return launch_interval(objective, clusters, check_alpha(check)).exp()
 
 
 def is_biased(self_check: Interval, allowed: float) -> bool:
@@ -94,22 +134,17 @@ def combine_decisions(findings: Sequence[Finding]) -> Decision:
     return "fail" if "fail" in decisions else "inconclusive" if "inconclusive" in decisions else "pass"
 
 
-def strict_confidence(n_gates: int) -> float:
-    """Return the confidence with which one of several gates may fail before all of them are done (Bonferroni)."""
-    return 1 - (1 - GATE_CONFIDENCE) / n_gates
-
-
-def holm(p_values: Mapping[str, float], alpha: float = (1 - GATE_CONFIDENCE) / 2) -> frozenset[str]:
-    """Return which of several gates fail, keeping the probability of any false alarm at that of a single gate.
+def holm(p_values: Mapping[Claim, float], alpha: float = ALPHA) -> frozenset[Claim]:
+    """Return which claims of several gates fail, keeping the probability of any false alarm at that of a single one.
 
     Args:
-        p_values: For each gate, the smallest p-value over its objectives.
+        p_values: The p-value of each claim, which must hold for any number of checks, as those of findings do.
         alpha: Probability of a false alarm; by default that of one side of the interval.
 
     Source: S. Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6
     (1979).
     """
-    failing: list[str] = []
+    failing: list[Claim] = []
     for rank, name in enumerate(sorted(p_values, key=lambda each: p_values[each])):
         if p_values[name] > alpha / (len(p_values) - rank):
             break

@@ -25,7 +25,7 @@ LARGEST_SLOWDOWN = 10.0
 MIN_LOAD_DEADLINE_S = 20.0
 """Time that creating a session may take even if the budget is smaller."""
 
-N_SIDES = 3
+N_SIDES = 4
 
 
 def make_gate(request: GateRequest) -> Gate:

@@ -79,9 +79,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         objective: The objective.
         allowed: Allowed ratio of costs, head to base: 1.03 for a slowdown of 3 %.
-        slowdown: Ratio of costs with its interval; above 1, head is worse.
+        slowdown: Ratio of costs; above 1, head is worse. Its interval holds at all checks of the gate at once.
         decision: What follows.
-        p_value: Probability of a slowdown at least this large if the true one is the allowed one.
+        p_value: Bound of the probability that any check shows a slowdown at least this significant if the true one is
+            the allowed one; 1 between checks.
     """
 
     objective: Objective
@@ -108,6 +109,7 @@ class InterimResult(msgspec.Struct, frozen=True, kw_only=True):
         utilization: With a request rate: the share of the callers' time that calls take, of base and of head.
         pairs: Pairs so far that count.
         launches: Launches of each side so far that count.
+        n_checks: Checks so far that could have decided the gate.
         contended: Whether the pairs that count were measured while other processes used the CPUs.
         spent_s: Time since the start.
         budget_s: Time after which the gate ends.
@@ -124,6 +126,7 @@ class InterimResult(msgspec.Struct, frozen=True, kw_only=True):
     utilization: tuple[Interval, Interval] | None = None
     pairs: int
     launches: int
+    n_checks: int = 0
     contended: bool = False
     spent_s: float
     budget_s: float
@@ -155,13 +158,15 @@ class Blocks(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         base: Costs of base, in the unit of the figure.
         head: Costs of head.
-        copy: Costs of base's second copy.
+        base_copy: Costs of base's second copy.
+        head_copy: Costs of head's second copy.
         contended: Whether other processes used the CPUs during the pair.
     """
 
     base: dict[str, tuple[tuple[float, ...], ...]]
     head: dict[str, tuple[tuple[float, ...], ...]]
-    copy: dict[str, tuple[tuple[float, ...], ...]]
+    base_copy: dict[str, tuple[tuple[float, ...], ...]]
+    head_copy: dict[str, tuple[tuple[float, ...], ...]]
     contended: tuple[tuple[bool, ...], ...]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -13,7 +13,7 @@ from ortune.compare.evaluate import summarize
 from ortune.compare.open import ComparisonSetup, open_comparison
 from ortune.compare.paired_run import PairedRun
 from ortune.errors import OrtuneError, spell_in_toml
-from ortune.gates.decision import GATE_CONFIDENCE, MIN_LAUNCHES, MIN_PAIRS, holm, strict_confidence
+from ortune.gates.decision import holm
 from ortune.gates.prepare import make_gate, prepare_gate
 from ortune.gates.results import Decision, Gate, GateError, GateResult, GateSide, Observe, SideResult
 from ortune.gates.sequential_test import BASE, HEAD, SequentialTest, collect_blocks, count_pairs, run_test
@@ -33,7 +33,7 @@ def run_gate(
     observe: Observe = lambda interim: None,
     *,
     setup: ComparisonSetup | None = None,
-    n_gates: int = 1,
+    n_claims: int | None = None,
 ) -> GateResult:
     """Measure both sides until it is decided.
 
@@ -41,7 +41,8 @@ def run_gate(
         gate: The gate.
         observe: Called after each launch.
         setup: Its models and inputs, if they have been read.
-        n_gates: Number of gates that run together. A larger number requires more confidence before one gate may fail.
+        n_claims: Objectives and limits of all gates that run together; by default, those of this one. More of them
+            require more confidence before one gate may fail.
 
     Raises:
         OrtuneError: A side does not load or run, or the two cannot be compared.
@@ -72,8 +73,7 @@ def run_gate(
             start_s=start_s,
             end_s=start_s + gate.budget_s,
             busy=gate.busy,
-            confidence=strict_confidence(n_gates) if n_gates > 1 else GATE_CONFIDENCE,
-            seed=gate.seed,
+            n_claims=n_claims or count_claims(gate),
         )
         run, interim = run_test(test, runner, opened.executors, (gate.base.config, gate.head.config), observe)
         noise = runner.describe_noise(contended=interim.contended)
@@ -125,38 +125,56 @@ def run_gates(
         observe: Returns the observer of a gate, given its number.
         finished: Called with the result of each gate alone.
     """
+    gates: list[Gate | GateError] = []
+    for request in requests:
+        with _as_result(request.name, gates.append):
+            gates.append(make_gate(request))
+    n_claims = sum(count_claims(gate) for gate in gates if isinstance(gate, Gate))
     results: list[GateResult | GateError] = []
-    for number, request in enumerate(requests):
-        try:
-            result: GateResult | GateError = run_gate(make_gate(request), observe(number), n_gates=len(requests))
-        except OrtuneError as error:
-            message, hint = error.render(spell_in_toml)
-            result = GateError(name=request.name, message=message, hint=hint)
-        finished(result)
-        results.append(result)
+    for number, gate in enumerate(gates):
+        if isinstance(gate, GateError):
+            results.append(gate)
+        else:
+            with _as_result(gate.name, results.append):
+                results.append(run_gate(gate, observe(number), n_claims=n_claims))
+        finished(results[-1])
     return judge_together(results)
 
 
+@contextlib.contextmanager
+def _as_result(name: str, add: Callable[[GateError], None]) -> Iterator[None]:
+    """Turn an error of ortune into a result."""
+    try:
+        yield
+    except OrtuneError as error:
+        message, hint = error.render(spell_in_toml)
+        add(GateError(name=name, message=message, hint=hint))
+
+
+def count_claims(gate: Gate) -> int:
+    """Return how many claims a gate makes: its objectives and its limits, each of which may fail it."""
+    return len(gate.slowdowns) + len(gate.goal.limits)
+
+
 def judge_together(results: Sequence[GateResult | GateError]) -> tuple[GateResult | GateError, ...]:
-    """Return the results of gates that ran together. With Holm's correction, more of them may fail."""
+    """Return the results of gates that ran together. With Holm's correction over all claims, more gates may fail."""
     done = [each for each in results if isinstance(each, GateResult)]
     if len(done) < 2:
         return tuple(results)
-    eligible = {
-        each.name: min(finding.p_value for finding in each.findings)
-        for each in done
-        if each.decision != "pass" and not each.is_void and each.launches >= MIN_LAUNCHES and each.pairs >= MIN_PAIRS
-    }
-    # Gates that pass count among the tests, but cannot fail.
-    p_values = {each.name: eligible.get(each.name, 1.0) for each in done}
-    failing = holm(p_values)
+    p_values: dict[tuple[str, str], float] = {}
+    for each in done:
+        # Gates that pass and limits count among the claims, but cannot fail here.
+        can_fail = each.decision != "pass" and not each.is_void
+        p_values |= {(each.name, finding.objective): finding.p_value if can_fail else 1.0 for finding in each.findings}
+        p_values |= {(each.name, check.limit): 1.0 for check in each.limits}
+    failing = {name for name, _ in holm(p_values)}
     judged: list[GateResult | GateError] = []
-    for each in results:
-        if isinstance(each, GateResult) and each.name in failing and each.decision == "inconclusive":
-            each = msgspec.structs.replace(
-                each, decision="fail", reason="worse by more than allowed, with Holm's correction over all gates"
+    for result in results:
+        if isinstance(result, GateResult) and result.name in failing and result.decision == "inconclusive":
+            result = msgspec.structs.replace(
+                result, decision="fail", reason="worse by more than allowed, with Holm's correction over all gates"
             )
-        judged.append(each)
+        judged.append(result)
     return tuple(judged)
 
 

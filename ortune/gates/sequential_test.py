@@ -1,4 +1,4 @@
-"""The sequential test of a gate: base, head and a second copy of base are measured until it is decided."""
+"""The sequential test of a gate: base, head and a second copy of each are measured until it is decided."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import msgspec
 
 from ortune.compare.block_plan import RunPlan
 from ortune.compare.block_runner import BlockRunner
+from ortune.compare.comparison import LimitCheck
 from ortune.compare.evaluate import check_limit, compute_costs, compute_utilization, has_enough_calls
 from ortune.compare.figures import required_calls, to_cost
 from ortune.compare.limits import kept_all, name_limits
 from ortune.compare.paired_run import PairedRun, Side, alternate
 from ortune.gates.decision import (
-    GATE_CONFIDENCE,
-    MAX_PAIRS,
+    CHECKS,
     MIN_LAUNCHES,
-    MIN_PAIRS,
+    check_alpha,
     combine_decisions,
     compare_copies,
     is_biased,
@@ -27,16 +27,19 @@ from ortune.gates.reporters.messages import describe_failure, percent
 from ortune.gates.results import Blocks, Decision, InterimResult, Observe
 from ortune.knobs import Config
 from ortune.worker import Executor
-from ortune.workload import Goal, Objective
+from ortune.workload import Goal, Limit, Objective
 
-BASE, HEAD, COPY = 0, 1, 2
-"""Positions of the three sides."""
+BASE, HEAD, BASE_COPY, HEAD_COPY = 0, 1, 2, 3
+"""Positions of the four sides. There are as many copies of head as of base. If the two models are alike, their ratio is
+then as often above 1 as below by the same factor, also on a host where some launches are slow. Otherwise, the trimmed
+mean would be biased."""
 
-PAIRS_PER_LAUNCH = 4
+PAIRS_PER_LAUNCH = 2
 MAX_PAIRS_PER_LAUNCH = 24
-LAUNCH_TIME_SHARE = 1.0
+LAUNCH_TIME_SHARE = 3.0
 """Minimum and maximum of pairs per launch, and the time of launching as a multiple of the time of measuring: if
-launching takes longer, each launch gets more pairs."""
+launching takes longer, each launch gets more pairs. With the same number of pairs, more launches give a narrower
+interval."""
 
 
 class SequentialTest(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,8 +52,7 @@ class SequentialTest(msgspec.Struct, frozen=True, kw_only=True):
         start_s: When it began, on the runner's clock.
         end_s: When it ends at the latest, on the runner's clock.
         busy: Whether to decide even on a busy host.
-        confidence: Confidence of the interval that must lie above what is allowed for a failure.
-        seed: Random seed of the resampling.
+        n_claims: Objectives and limits of all gates that run together.
     """
 
     goal: Goal
@@ -59,12 +61,11 @@ class SequentialTest(msgspec.Struct, frozen=True, kw_only=True):
     start_s: float
     end_s: float
     busy: bool = False
-    confidence: float = GATE_CONFIDENCE
-    seed: int = 0
+    n_claims: int = 1
 
 
 def count_pairs(launch_s: float, round_s: float) -> int:
-    """Return the pairs per launch, given the time to launch all three sides and the time of one round of them."""
+    """Return the pairs per launch, given the time to launch all four sides and the time of one round of them."""
     pairs = launch_s / (LAUNCH_TIME_SHARE * round_s)
     return min(max(PAIRS_PER_LAUNCH, 2 * math.ceil(pairs / 2)), MAX_PAIRS_PER_LAUNCH)
 
@@ -76,7 +77,7 @@ def run_test(
     configs: Sequence[Config],
     observe: Observe = lambda interim: None,
 ) -> tuple[PairedRun, InterimResult]:
-    """Measure until it is decided, time is up, or more pairs would not help.
+    """Measure until it is decided, time is up, or all checks are done.
 
     Args:
         test: Settings of the test.
@@ -97,77 +98,142 @@ def run_test(
             Side(name="base", config=configs[0], is_required=True),
             Side(name="head", config=configs[1], is_required=True),
             Side(name="the second copy of base", config=configs[0], is_required=True),
+            Side(name="the second copy of head", config=configs[1], is_required=True),
         ],
         test.goal.load,
-        seed=test.seed,
-        executors=(base, head, base),
+        executors=(base, head, base, head),
     )
     interim = evaluate_interim(run, test, runner.now_s())
 
+    is_checked = False
+
     def is_done() -> bool:
-        nonlocal interim
-        interim = evaluate_interim(run, test, runner.now_s())
+        nonlocal interim, is_checked
+        n_checks = interim.n_checks
+        interim = evaluate_interim(run, test, runner.now_s(), n_checks)
+        is_checked = interim.n_checks > n_checks
         if interim.findings:
             observe(interim)
-        return bool(interim.reason) or (interim.pairs >= MAX_PAIRS and not interim.lacking)
+        return bool(interim.reason) or interim.n_checks == len(CHECKS)
 
-    # Head is in the middle of each round, so that on average it is measured at the same time as base and its copy.
+    # Each round is followed by one in reverse order. On average, base and head are then measured at the same time.
     run.measure(runner, test.plan, end_s=test.end_s, order=alternate, stop_within_launch=True, is_done=is_done)
+    if not interim.reason and not is_checked:
+        # The end of the budget does not depend on the ratios, so the next check may be used now.
+        interim = evaluate_interim(run, test, runner.now_s(), interim.n_checks, is_last=True)
     if not interim.reason:
         reason = explain_indecision(interim, test, time_is_up=runner.now_s() >= test.end_s)
         interim = msgspec.structs.replace(interim, reason=reason)
     return run, interim
 
 
-def evaluate_interim(run: PairedRun, test: SequentialTest, now_s: float) -> InterimResult:
-    """Return the state of the gate: findings, limits, and the decision they allow."""
+def evaluate_interim(
+    run: PairedRun, test: SequentialTest, now_s: float, n_checks: int = 0, *, is_last: bool = False
+) -> InterimResult:
+    """Return the state of the gate: findings, limits, and the decision they allow if a check is due.
+
+    Args:
+        run: All rounds so far.
+        test: Settings of the test.
+        now_s: Time on the runner's clock.
+        n_checks: Checks so far.
+        is_last: Whether no more launches follow, so that the next check is due now.
+    """
     counting = run.in_one_regime()
     budget_s, spent_s = test.end_s - test.start_s, now_s - test.start_s
     if len(counting.launches) < 2:
-        return InterimResult(is_void=True, pairs=0, launches=len(run.launches), spent_s=spent_s, budget_s=budget_s)
+        return InterimResult(
+            is_void=True,
+            pairs=0,
+            launches=len(run.launches),
+            n_checks=n_checks,
+            spent_s=spent_s,
+            budget_s=budget_s,
+        )
+    check = min(n_checks, len(CHECKS) - 1)
     few = [name for name in test.allowed if not has_enough_calls(counting, HEAD, name)]
     findings = [
-        judge_objective(name, compute_log_ratios(counting, name), allowed, confidence=test.confidence, seed=test.seed)
+        judge_objective(
+            name,
+            compute_log_ratios(counting, name),
+            allowed,
+            check=check,
+            n_claims=test.n_claims,
+        )
         for name, allowed in test.allowed.items()
     ]
-    checks = {name: compare_copies(compute_copy_ratios(counting, name), seed=test.seed) for name in test.allowed}
-    limits = tuple(check_limit(counting, HEAD, limit, GATE_CONFIDENCE) for limit in test.goal.limits)
+    copies = {name: compare_copies(name, compute_copy_ratios(counting, name), check=check) for name in test.allowed}
+    limits = tuple(_check_limit(counting, limit, check, test.n_claims) for limit in test.goal.limits)
     in_doubt = [
-        check.figure
-        for check in limits
-        if check.kept == "unsure" and not has_enough_calls(counting, HEAD, check.figure)
+        each.figure for each in limits if each.kept == "unsure" and not has_enough_calls(counting, HEAD, each.figure)
     ]
-    base, head = (compute_utilization(counting, position, GATE_CONFIDENCE) for position in (BASE, HEAD))
+    strict = 1 - 2 * check_alpha(check) / test.n_claims
+    base, head = (compute_utilization(counting, position, strict) for position in (BASE, HEAD))
+    is_due = is_check_due(counting, test, check, is_last=is_last)
     interim = InterimResult(
-        # With too few calls, the blocks support only a lower percentile, which must not decide any gate.
+        # Between checks, and with too few calls, nothing is decided. The blocks then support only a lower percentile.
         findings=tuple(
-            msgspec.structs.replace(each, decision="inconclusive", p_value=1.0) if each.objective in few else each
+            each
+            if is_due and each.objective not in few
+            else msgspec.structs.replace(each, decision="inconclusive", p_value=1.0)
             for each in findings
         ),
-        self_check=checks[test.goal.objective],
-        biased=tuple(name for name, check in checks.items() if is_biased(check, test.allowed[name])),
+        self_check=copies[test.goal.objective],
+        biased=tuple(name for name, copy in copies.items() if is_biased(copy, test.allowed[name])),
         lacking=tuple(dict.fromkeys((*few, *in_doubt))),
         limits=limits,
         utilization=(base, head) if base and head else None,
         pairs=counting.n_rounds,
         launches=len(counting.launches),
+        n_checks=n_checks + is_due,
         contended=counting.contended,
         spent_s=spent_s,
         budget_s=budget_s,
     )
-    decision, reason = decide(interim, test)
+    decision, reason = decide(interim, test) if is_due else ("inconclusive", "")
     is_void = _is_disturbed(interim, test) or _is_overloaded(interim)
     return msgspec.structs.replace(interim, decision=decision, reason=reason, is_void=is_void)
 
 
+def is_check_due(run: PairedRun, test: SequentialTest, check: int, *, is_last: bool) -> bool:
+    """Return whether a check is due. This depends on the amount of measurements, and never on the ratios.
+
+    Args:
+        run: The rounds that count.
+        test: Settings of the test.
+        check: Number of the check, from 0.
+        is_last: Whether no more launches follow.
+    """
+    if run.contended and not test.busy:
+        return False
+    names = set(test.allowed)
+    if check == len(CHECKS) - 1:
+        # After the last check, more calls for a limit would be useless.
+        names |= {limit.figure for limit in test.goal.limits}
+    if not is_last and not all(has_enough_calls(run, HEAD, name) for name in names):
+        return False
+    return len(run.launches) >= (MIN_LAUNCHES if is_last else CHECKS[check])
+
+
+def _check_limit(run: PairedRun, limit: Limit, check: int, n_claims: int) -> LimitCheck:
+    """Return whether head stays within a limit. A violation needs more confidence if there are several claims."""
+    alpha = check_alpha(check)
+    usual = check_limit(run, HEAD, limit, 1 - 2 * alpha)
+    if usual.kept != "no" or n_claims == 1:
+        return usual
+    strict = check_limit(run, HEAD, limit, 1 - 2 * alpha / n_claims)
+    return msgspec.structs.replace(usual, kept=strict.kept)
+
+
 def compute_log_ratios(run: PairedRun, name: Objective) -> list[list[float]]:
-    """Return the log-ratios of costs, head to the mean of base and its copy, by launch."""
+    """Return the log-ratios of costs, both copies of head to both copies of base, by launch."""
     clusters = []
     for rounds in run.launches:
-        base, head, copy = (compute_costs(rounds, position, name) for position in (BASE, HEAD, COPY))
-        clusters.append(
-            [math.log(h) - (math.log(a) + math.log(b)) / 2 for a, h, b in zip(base, head, copy, strict=True)]
+        base, head = (
+            [compute_costs(rounds, position, name) for position in positions]
+            for positions in ((BASE, BASE_COPY), (HEAD, HEAD_COPY))
         )
+        clusters.append([math.log(h1 * h2 / (b1 * b2)) / 2 for b1, b2, h1, h2 in zip(*base, *head, strict=True)])
     return clusters
 
 
@@ -176,16 +242,16 @@ def compute_copy_ratios(run: PairedRun, name: Objective) -> list[list[float]]:
     return [
         [
             math.log(copy / base)
-            for base, copy in zip(compute_costs(rounds, BASE, name), compute_costs(rounds, COPY, name), strict=True)
+            for base, copy in zip(
+                compute_costs(rounds, BASE, name), compute_costs(rounds, BASE_COPY, name), strict=True
+            )
         ]
         for rounds in run.launches
     ]
 
 
 def decide(interim: InterimResult, test: SequentialTest) -> tuple[Decision, str]:
-    """Return the decision that the findings allow, and the reason; an empty reason if the gate goes on."""
-    if interim.launches < MIN_LAUNCHES or interim.pairs < MIN_PAIRS:
-        return "inconclusive", ""
+    """Return the decision of a check, and the reason; an empty reason if the gate goes on."""
     if _is_disturbed(interim, test):
         return "inconclusive", ""
     kept = kept_all(interim.limits)
@@ -227,8 +293,8 @@ def explain_indecision(interim: InterimResult, test: SequentialTest, *, time_is_
     if interim.lacking:
         needed = ", ".join(f"{name} needs {required_calls(name)} calls of each side" for name in interim.lacking)
         return f"{needed}: use a larger budget or a lower percentile"
-    if interim.launches < MIN_LAUNCHES or interim.pairs < MIN_PAIRS:
-        return f"there was time for only {interim.pairs} pairs: use a larger budget"
+    if interim.launches < MIN_LAUNCHES:
+        return f"there was time for only {interim.launches} launches of each side: use a larger budget"
     if _is_near_overload(interim):
         return "requests arrive about as fast as they can be served: use a lower request rate"
     more = "use a larger budget, " if time_is_up else "use "
@@ -268,6 +334,7 @@ def collect_blocks(run: PairedRun, goal: Goal) -> Blocks:
     return Blocks(
         base=costs(BASE),
         head=costs(HEAD),
-        copy=costs(COPY),
+        base_copy=costs(BASE_COPY),
+        head_copy=costs(HEAD_COPY),
         contended=tuple(tuple(each.contended for each in launch) for launch in run.launches),
     )
