@@ -1,6 +1,6 @@
 """Measure how often gates are wrong and how long they take, by replay of recorded noise and live on this host.
 
-    python -m benchmarks.gate_power replay [--gates 300] [--json FILE]
+    python -m benchmarks.gate_power replay [--gates 300] [--slowdown PERCENT]... [--ours] [--json FILE]
     python -m benchmarks.gate_power live [--model squeezenet_qdq] [--same 60] [--ten 60] [--five 40] [--json FILE]
     python -m benchmarks.gate_power hog [--model squeezenet_qdq] [--gates 30] [--json FILE]
     python -m benchmarks.gate_power config [--model squeezenet] [--gates 10] [--json FILE]
@@ -8,7 +8,7 @@
 `replay` draws blocks from the landscapes in benchmarks/landscapes, whose noise, drift and busy periods were recorded
 on a shared host, and multiplies the costs of head by a known factor. The rules of other tools get the same noise:
 pytest-benchmark's --benchmark-compare-fail=median:10% against a stored run, and asv's (two interleaved rounds,
-Mann-Whitney at 0.002, and a factor of 1.1).
+Mann-Whitney at 0.002, and a factor of 1.1). `--ours` leaves them out.
 
 `live` gates a model against itself, with a worker for head whose calls take longer by a given share
 (benchmarks/slow_worker.py). `hog` does this while two processes compute all the time. `config` gates configs that are
@@ -114,8 +114,8 @@ class SlowedExecutor:
         return self._executor.now_s()
 
 
-def gate_by_replay(landscape: Landscape, factor: float, seed: int) -> tuple[str, float]:
-    """Return the decision of `ortune gate`, and the time that it took in the replay."""
+def gate_by_replay(landscape: Landscape, factor: float, seed: int) -> tuple[str, float, int]:
+    """Return the decision of `ortune gate`, and the time and the blocks that it took in the replay."""
     opened = open_replay(msgspec.structs.replace(landscape, quota=False), seed=seed)
     (executor,) = opened.executors
     goal, calibration = landscape.goal, opened.calibration
@@ -129,8 +129,8 @@ def gate_by_replay(landscape: Landscape, factor: float, seed: int) -> tuple[str,
         end_s=BUDGET_S,
     )
     executors = (executor, SlowedExecutor(executor, factor))
-    _, interim = run_test(test, opened.runner, executors, (DEFAULT, DEFAULT))
-    return interim.decision, executor.now_s()
+    run, interim = run_test(test, opened.runner, executors, (DEFAULT, DEFAULT))
+    return interim.decision, executor.now_s(), N_SIDES * run.n_rounds
 
 
 def samples_of(executor: ReplayExecutor, factor: float, n_blocks: int, block: BlockPlan) -> list[float]:
@@ -183,34 +183,34 @@ def landscapes() -> list[Landscape]:
     return [load_landscape(path) for path in recorded_paths()]
 
 
-RULES: dict[str, Callable[[Landscape, float, int], tuple[str, float]]] = {
+RULES: dict[str, Callable[[Landscape, float, int], tuple[str, float, int]]] = {
     "ortune gate": gate_by_replay,
-    "pytest-benchmark, median 10 %, stored": lambda *a: (pytest_benchmark(*a, later_s=LATER_S), 0.0),
-    "pytest-benchmark, one after the other": lambda *a: (pytest_benchmark(*a, later_s=0.0), 0.0),
-    "asv continuous": lambda *a: (asv(*a), 0.0),
+    "pytest-benchmark, median 10 %, stored": lambda *a: (pytest_benchmark(*a, later_s=LATER_S), 0.0, 0),
+    "pytest-benchmark, one after the other": lambda *a: (pytest_benchmark(*a, later_s=0.0), 0.0, 0),
+    "asv continuous": lambda *a: (asv(*a), 0.0, 0),
 }
 
 
-def replay_one(task: tuple[str, int, float, int]) -> tuple[str, float]:
+def replay_one(task: tuple[str, int, float, int]) -> tuple[str, float, int]:
     """Run one gate."""
     rule, number, slowdown, seed = task
     with threadpool_limits(limits=1):
         return RULES[rule](landscapes()[number], 1 + slowdown, seed)
 
 
-def replay(n_gates: int, path: Path | None) -> None:
-    """Print a table of decisions."""
+def replay(n_gates: int, slowdowns: Sequence[float], rules: Sequence[str], path: Path | None) -> None:
+    """Print a table of decisions, and the time and blocks of ortune's own gates."""
     found: dict[str, Any] = {"gates": n_gates, "rows": []}
     n = len(landscapes())
     print(f"{n_gates} gates for each figure, over {n} recorded landscapes; allowed 3 %; share that fails / passes, %")
-    print(f"{'rule':<40}" + "".join(f"{100 * slowdown:>14.0f} %" for slowdown in SLOWDOWNS))
+    print(f"{'rule':<40}" + "".join(f"{100 * slowdown:>14.0f} %" for slowdown in slowdowns))
     with concurrent.futures.ProcessPoolExecutor() as pool:
-        for rule in RULES:
+        for rule in rules:
             cells = []
-            for slowdown in SLOWDOWNS:
+            for slowdown in slowdowns:
                 tasks = [(rule, number % n, slowdown, number) for number in range(n_gates)]
                 outcomes = list(pool.map(replay_one, tasks, chunksize=4))
-                decisions = [decision for decision, _ in outcomes]
+                decisions = [decision for decision, _, _ in outcomes]
                 fails, passes = decisions.count("fail"), decisions.count("pass")
                 row = {
                     "rule": rule,
@@ -218,11 +218,16 @@ def replay(n_gates: int, path: Path | None) -> None:
                     "fail": fails,
                     "pass": passes,
                     "inconclusive": n_gates - fails - passes,
-                    "median_s": statistics.median(spent for _, spent in outcomes),
+                    "median_s": statistics.median(spent for _, spent, _ in outcomes),
+                    "median_blocks": statistics.median(blocks for *_, blocks in outcomes),
+                    "mean_blocks": statistics.fmean(blocks for *_, blocks in outcomes),
                 }
                 found["rows"].append(row)
-                cells.append(f"{100 * fails / n_gates:6.1f} /{100 * passes / n_gates:6.1f} ")
+                cells.append(f"{100 * fails / n_gates:6.2f} /{100 * passes / n_gates:6.2f} ")
             print(f"{rule:<40}" + " ".join(cells), flush=True)
+    for title, name in (("seconds, median", "median_s"), ("blocks, median", "median_blocks"), ("mean", "mean_blocks")):
+        cells = [f"{row[name]:14.0f}  " for row in found["rows"] if row["rule"] == "ortune gate"]
+        print(f"{'ortune gate: ' + title:<40}" + "".join(cells))
     if path:
         path.write_text(json.dumps(found, indent=1) + "\n")
 
@@ -335,6 +340,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["replay", "live", "hog", "config"])
     parser.add_argument("--gates", type=int)
+    parser.add_argument("--slowdown", type=float, action="append", help="slowdown in percent, with `replay`")
+    parser.add_argument("--ours", action="store_true")
     parser.add_argument("--model", default="squeezenet_qdq")
     parser.add_argument("--same", type=int, default=60)
     parser.add_argument("--ten", type=int, default=60)
@@ -344,7 +351,8 @@ def main() -> None:
     options = parser.parse_args()
     print(describe_host())
     if options.what == "replay":
-        replay(options.gates or 300, options.json)
+        slowdowns = [share / 100 for share in options.slowdown] if options.slowdown else SLOWDOWNS
+        replay(options.gates or 300, slowdowns, list(RULES)[:1] if options.ours else list(RULES), options.json)
     elif options.what == "live":
         live(options.model, {0.0: options.same, 0.05: options.five, 0.10: options.ten}, options.json)
     elif options.what == "hog":

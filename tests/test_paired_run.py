@@ -10,13 +10,14 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from ortune.compare.block_plan import RunPlan
-from ortune.compare.block_runner import BlockRunner
+from ortune.compare.block_runner import BlockRunner, Round
+from ortune.compare.evaluate import compute_speedup
 from ortune.compare.open import open_comparison, prepare_comparison, start_comparison
 from ortune.compare.paired_run import Order, PairedRun, Side, alternate, shuffle
 from ortune.errors import MeasureError
 from ortune.knobs import DEFAULT, Config
-from ortune.worker import BlockPlan, Failure, LiveCandidate
-from ortune.workload import Goal, InputOptions, Load
+from ortune.worker import Block, BlockPlan, Failure, LiveCandidate, Memory
+from ortune.workload import Goal, InputOptions, Load, Objective
 from tests.conftest import TINY_CNN
 from tests.records import ONE_THREAD
 from tests.simulation import SimulatedExecutor
@@ -151,3 +152,34 @@ def test_an_open_comparison_has_a_measured_baseline_and_one_blas_thread() -> Non
         assert opened.calibration.pace.call_ns > 0
         assert opened.runtime.onnxruntime
         assert opened.deterministic
+
+
+@pytest.mark.parametrize(("name", "expected"), [("p50", 1.02), ("mean", 0.816), ("throughput", 0.816), ("cpu", 0.816)])
+def test_rare_stalls_count_in_totals(name: Objective, expected: float) -> None:
+    """One block of sixteen is stalled five times: a typical call is 1.02 times as fast, and all calls take longer."""
+    run = PairedRun(make_sides(DEFAULT, ONE_THREAD), Load())
+    run.launches = [
+        [make_round(1e6, (5e6 if step == launch else 1e6) / 1.02) for step in range(16)] for launch in range(5)
+    ]
+    speedup = compute_speedup(run, 1, name)
+    assert speedup is not None
+    assert speedup.estimate == pytest.approx(expected, rel=1e-3)
+
+
+def make_round(*calls_ns: float) -> Round:
+    """Return a round in which each side makes ten calls of a duration."""
+    blocks = {
+        position: Block(
+            samples_ns=np.full(10, call_ns, np.int64),
+            n_calls=10,
+            wall_ns=int(10 * call_ns),
+            lead_in_ns=0,
+            service_ns=call_ns,
+            cpu_ns=int(10 * call_ns),
+            memory=Memory(steady_bytes=1, peak_bytes=1),
+            foreign_share=0.0,
+            contended=False,
+        )
+        for position, call_ns in enumerate(calls_ns)
+    }
+    return Round(blocks=blocks, loads_ns=dict.fromkeys(blocks, 1), failures={}, contended=False)

@@ -1,0 +1,106 @@
+"""Simulate how often gates are wrong if head is exactly as slow as allowed, over all checks of a gate.
+
+    python -m benchmarks.gate_errors [--gates 10000] [--seed 0]
+
+For each kind of noise, the launches of base, head and their copies get costs of their own. Head is 3 % slower, which is
+the allowed slowdown: each gate that fails, and each that passes, is an error. For comparison, the rule of the first
+version has one copy of head, and a 99 % interval after each launch from 5 to 30. Its bootstrap is left out, because it
+only mattered where Student's interval decided as well. `python -m benchmarks.gate_power replay --ours --slowdown 3` does
+the same with recorded noise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.compare.stats import t_interval
+from ortune.gates.decision import CHECKS, GATE_CONFIDENCE, judge_objective
+from ortune.workload import Objective
+
+ALLOWED = 1.03
+MAX_LAUNCHES = 60
+FIRST_VERSION = range(5, 31)
+
+Draw = Callable[[np.random.Generator], NDArray[np.float64]]
+"""Returns the log-costs of the launches of one side."""
+
+
+def normal(sigma: float) -> Draw:
+    """Launches that differ by a normal deviation."""
+    return lambda rng: rng.normal(0, sigma, MAX_LAUNCHES)
+
+
+def heavy(n_free: int) -> Draw:
+    """Launches whose deviations have heavy tails."""
+    return lambda rng: 0.01 * rng.standard_t(n_free, MAX_LAUNCHES)
+
+
+def two_speeds(share: float, factor: float) -> Draw:
+    """Launches of which some are slower by a factor."""
+    return lambda rng: rng.normal(0, 0.01, MAX_LAUNCHES) + math.log(factor) * (rng.random(MAX_LAUNCHES) < share)
+
+
+KINDS: dict[str, Draw] = {
+    "launches differ by 1 %": normal(0.01),
+    "launches differ by 3 %": normal(0.03),
+    "launches differ by 10 %": normal(0.10),
+    "heavy tails (t, 2 degrees of freedom)": heavy(2),
+    "heavy tails (t, 3 degrees of freedom)": heavy(3),
+    "half of the launches 1.35x as slow": two_speeds(0.5, 1.35),
+    "30 % of the launches 1.15x as slow": two_speeds(0.3, 1.15),
+    "10 % of the launches 1.35x as slow": two_speeds(0.1, 1.35),
+    "2 % of the launches 2.7x as slow": two_speeds(0.02, 2.7),
+}
+
+
+def decide(objective: Objective, ratios: NDArray[np.float64]) -> str:
+    """Return the decision of all checks of a gate."""
+    for check, n in enumerate(CHECKS):
+        found = judge_objective(objective, [[each] for each in ratios[:n].tolist()], ALLOWED, check=check)
+        if found.decision != "inconclusive":
+            return found.decision
+    return "inconclusive"
+
+
+def decide_as_before(ratios: NDArray[np.float64]) -> str:
+    """Return the decision of the first version."""
+    for n in FIRST_VERSION:
+        interval = t_interval(ratios[:n], GATE_CONFIDENCE)
+        if interval.low > math.log(ALLOWED):
+            return "fail"
+        if interval.high < math.log(ALLOWED):
+            return "pass"
+    return "inconclusive"
+
+
+def main() -> None:
+    """Print the errors of each kind of noise."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gates", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    print(f"{options.gates} gates each, head 3 % slower, allowed 3 %: share that fails / passes, %")
+    print(f"{'noise':<40}{'p50':>14}{'mean':>16}{'first version':>16}")
+    for name, draw in KINDS.items():
+        rng = np.random.default_rng(options.seed)
+        decisions: list[list[str]] = [[], [], []]
+        for _ in range(options.gates):
+            base, copy, head, head_copy = (draw(rng) for _ in range(4))
+            ratios = math.log(ALLOWED) + (head + head_copy - base - copy) / 2
+            decisions[0].append(decide("p50", ratios))
+            decisions[1].append(decide("mean", ratios))
+            decisions[2].append(decide_as_before(math.log(ALLOWED) + head - (base + copy) / 2))
+        cells = [
+            " / ".join(f"{100 * found.count(each) / options.gates:.2f}" for each in ("fail", "pass"))
+            for found in decisions
+        ]
+        print(f"{name:<40}{cells[0]:>14}{cells[1]:>16}{cells[2]:>16}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
