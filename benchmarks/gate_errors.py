@@ -5,8 +5,8 @@
 For each kind of noise, the launches of base, head and their copies get costs of their own. Head is 3 % slower, which is
 the allowed slowdown: each gate that fails, and each that passes, is an error. For comparison, the rule of the first
 version has one copy of head, and a 99 % interval after each launch from 5 to 30. Its bootstrap is left out, because it
-only mattered where Student's interval decided as well. `python -m benchmarks.gate_power replay --ours --slowdown 3` does
-the same with recorded noise.
+only mattered where Student's interval decided as well. `python -m benchmarks.gate_power replay --ours --slowdown 3`
+does the same with recorded noise.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import NoReturn, TypeVar
 
 import msgspec
@@ -29,7 +30,7 @@ BASELINE_NAME = "the baseline"
 T = TypeVar("T")
 
 
-class Round(msgspec.Struct, frozen=True, kw_only=True):
+class Round(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One block of each candidate, by its position in the list that was measured.
 
     Attributes:
@@ -44,9 +45,17 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     failures: dict[int, Failure]
     contended: bool
 
+    @cached_property
+    def _figures(self) -> dict[tuple[Objective, int], float]:
+        """Figures that were computed before: they are used again after each round or launch."""
+        return {}
+
     def figure(self, name: Objective, position: int) -> float:
         """Return a figure of one candidate in this round."""
-        return compute_block_figure(name, self.blocks[position], self.loads_ns[position])
+        key = (name, position)
+        if key not in self._figures:
+            self._figures[key] = compute_block_figure(name, self.blocks[position], self.loads_ns[position])
+        return self._figures[key]
 
 
 class BlockRunner:
