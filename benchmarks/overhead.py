@@ -109,15 +109,11 @@ def compare(name: str, restarts: int) -> None:
 
 def generators() -> None:
     """Print the cost of the load generators."""
-
-    def read(is_start: bool) -> int:
-        return time.process_time_ns()
-
     for clients in (1, 2, 4, 8):
         plan = BlockPlan(
             load=make_load(clients=clients), duration_ns=10**9, lead_in_ns=10**8, min_calls=1, deadline_s=60
         )
-        window = generate_load(lambda sample: None, [0], plan, read)
+        window = generate_load(lambda sample: None, [0], plan, time.process_time_ns)
         print(
             f"{clients} callers: {window.wall_ns / window.n_calls / 1e3:.3f} µs of wall time a call that does nothing"
         )
@@ -125,9 +121,9 @@ def generators() -> None:
         plan = BlockPlan(
             load=make_load(rate_per_s=rate), duration_ns=10**10, lead_in_ns=10**8, min_calls=1, deadline_s=60
         )
-        window = generate_load(lambda sample: None, [0], plan, read)
+        window = generate_load(lambda sample: None, [0], plan, time.process_time_ns)
         p50, p99 = percentiles(window.latencies_ns, [50, 99])
-        cpu_ns = (window.after - window.before) / window.n_calls
+        cpu_ns = window.cpu_ns / window.n_calls
         print(
             f"{rate:3} requests a second: a call that does nothing is done {p50 / 1e3:.0f} µs (p50) and "
             f"{p99 / 1e3:.0f} µs (p99) after its arrival, and costs {cpu_ns / 1e3:.0f} µs of CPU time"

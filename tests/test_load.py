@@ -37,8 +37,8 @@ def make_sleep_call(clock: SimulatedClock) -> Callable[[int], None]:
     return clock.sleep_ns
 
 
-def make_reader(clock: SimulatedClock) -> Callable[[bool], int]:
-    return lambda is_start: clock.now_ns()
+def make_reader(clock: SimulatedClock) -> Callable[[], int]:
+    return clock.now_ns
 
 
 @pytest.mark.parametrize("arrivals", ["poisson", "periodic"])
@@ -93,7 +93,7 @@ def test_closed_loop_keeps_all_callers_busy(clients: int) -> None:
     assert window.wall_ns == 1000 * MS
     assert window.n_calls == pytest.approx(clients * 1000 / 7)
     assert set(window.latencies_ns.tolist()) == {7 * MS}
-    assert window.after - window.before == window.wall_ns
+    assert window.cpu_ns == window.wall_ns
 
 
 def test_closed_loop_waits_for_slow_callers() -> None:
@@ -125,6 +125,30 @@ def test_positions_are_those_of_the_samples(load: Load) -> None:
 
 
 @pytest.mark.parametrize("load", [Load(), make_load(clients=3), make_load(clients=2, rate_per_s=40)])
+def test_reading_takes_no_time_of_the_lead_in_or_the_window(load: Load) -> None:
+    """Caches would get cold in between, and CPU time of reading would count as that of calls."""
+    clock = SimulatedClock()
+    events: list[str] = []
+
+    def call(duration_ns: int) -> None:
+        events.append("call")
+        clock.sleep_ns(duration_ns)
+
+    def read() -> int:
+        events.append("read")
+        clock.sleep_ns(50 * MS)
+        return clock.now_ns()
+
+    block = plan(load, duration_ms=1000, lead_in_ms=100)
+    window = generate_load(call, [10 * MS], block, read, clock)
+    assert events[0] == "read"
+    assert events.count("read") == 2
+    assert events.index("read", 1) - 1 >= len(window.latencies_ns)
+    assert window.lead_in_ns == 100 * MS
+    assert window.wall_ns == window.cpu_ns == pytest.approx(1000 * MS, abs=25 * MS)
+
+
+@pytest.mark.parametrize("load", [Load(), make_load(clients=3), make_load(clients=2, rate_per_s=40)])
 def test_exception_of_a_call_is_raised(load: Load) -> None:
     clock = SimulatedClock()
     n_calls = 0
@@ -151,7 +175,7 @@ def test_the_real_clock() -> None:
             lambda sample: calls.append(sample) or time.sleep(sample),  # type: ignore[func-returns-value]
             [0.001],
             plan(load, duration_ms=60, lead_in_ms=10),
-            lambda is_start: time.process_time_ns(),
+            time.process_time_ns,
         )
         assert 0 < len(window.latencies_ns) <= len(calls)
         assert window.latencies_ns.min() >= MS

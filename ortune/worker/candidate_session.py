@@ -24,11 +24,13 @@ class CpuTimes(NamedTuple):
     """CPU times so far.
 
     Attributes:
+        at_ns: When they were read.
         busy_ns: Time that the usable CPUs were busy; None if unknown.
         process_ns: CPU time of this process.
         background_load_ns: CPU time of the background load; 0 if there is none.
     """
 
+    at_ns: int
     busy_ns: int | None
     process_ns: int
     background_load_ns: int
@@ -142,24 +144,15 @@ class CandidateSession:
 
         return [to_arrays(self.call(self.samples[position])) for position in choose_checked(self.cases)]
 
-    def read_cpu_times(self, is_start: bool) -> CpuTimes:
-        """Return the CPU times at the start or end of a window.
-
-        Reading takes time itself. The order puts the process's own time next to the window, so that the time of the
-        other readings lies outside of it.
-        """
-        if is_start:
-            background_load_ns = self.read_background_load_ns()
-            busy_ns = cpu.busy_ns(self.usable)
-            return CpuTimes(busy_ns, time.process_time_ns(), background_load_ns)
-        process_ns = time.process_time_ns()
-        busy_ns = cpu.busy_ns(self.usable)
-        return CpuTimes(busy_ns, process_ns, self.read_background_load_ns())
-
-    def read_background_load_ns(self) -> int:
-        """Return the CPU time of the background load so far; 0 if there is none."""
+    def read_cpu_times(self) -> CpuTimes:
+        """Return the CPU times so far. This takes up to a millisecond on hosts with many CPUs."""
         background_load = self.request.background_load
-        return cpu.tree_ns(background_load) if background_load is not None else 0
+        return CpuTimes(
+            at_ns=time.perf_counter_ns(),
+            busy_ns=cpu.busy_ns(self.usable),
+            process_ns=time.process_time_ns(),
+            background_load_ns=cpu.tree_ns(background_load) if background_load is not None else 0,
+        )
 
     def measure(self, plan: BlockPlan) -> protocol.BlockReply:
         """Measure one block, after its lead-in.
@@ -173,12 +166,12 @@ class CandidateSession:
 
         window = generate_load(self.call, self.samples, plan, self.read_cpu_times)
         before, after = window.before, window.after
-        cpu_ns = after.process_ns - before.process_ns
         share, contended = None, False
         if before.busy_ns is not None and after.busy_ns is not None:
+            own_ns = after.process_ns - before.process_ns
             background_load_ns = after.background_load_ns - before.background_load_ns
-            foreign_ns = after.busy_ns - before.busy_ns - cpu_ns - background_load_ns
-            share, contended = cpu.foreign_share(foreign_ns, window.wall_ns, len(self.usable))
+            foreign_ns = after.busy_ns - before.busy_ns - own_ns - background_load_ns
+            share, contended = cpu.foreign_share(foreign_ns, after.at_ns - before.at_ns, len(self.usable))
         memory = self.memory or cpu.read_memory()
         creations = None
         if plan.creations_ns:
@@ -193,7 +186,7 @@ class CandidateSession:
             wall_ns=window.wall_ns,
             lead_in_ns=window.lead_in_ns,
             service_ns=window.service_ns,
-            cpu_ns=cpu_ns,
+            cpu_ns=window.cpu_ns,
             cpu_between_ns=window.cpu_between_ns,
             creations=creations,
             memory=memory,

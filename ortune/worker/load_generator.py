@@ -1,8 +1,9 @@
 """Generates the load of a block: calls back to back, from several callers, or at a rate.
 
-Each of the three generators first makes unmeasured calls, the lead-in. Then comes the window, whose CPU time is read at
-both ends. The generators return what happened in the window. Between two calls they only read the clock and append to a
-list. `run()` releases the interpreter lock, so that callers do not wait for each other in Python.
+Each of the three generators first makes unmeasured calls, the lead-in. Then comes the window, without a pause. The
+generators return what happened in the window. Between two calls they only read the clock and append to a list. What
+takes longer is read before the lead-in and after the window. `run()` releases the interpreter lock, so that callers do
+not wait for each other in Python.
 """
 
 from __future__ import annotations
@@ -77,8 +78,9 @@ class Window(Generic[R]):
         n_calls: Amount of work done in the window, in calls. Calls that overlap its ends count in part.
         wall_ns: Duration of the window.
         lead_in_ns: Duration of the lead-in.
-        before: Result of `read` at the start.
-        after: Result of `read` at the end.
+        cpu_ns: CPU time of this process in the window.
+        before: Result of `read` before the lead-in.
+        after: Result of `read` after the window.
         cpu_between_ns: CPU time spent while no call was running, per call; None unless requests arrive at a rate.
     """
 
@@ -88,6 +90,7 @@ class Window(Generic[R]):
     n_calls: float
     wall_ns: int
     lead_in_ns: int
+    cpu_ns: int
     before: R
     after: R
     cpu_between_ns: float | None = None
@@ -97,7 +100,7 @@ def generate_load(
     call: Callable[[S], Any],
     samples: Sequence[S],
     plan: BlockPlan,
-    read: Callable[[bool], R],
+    read: Callable[[], R],
     clock: Clock | None = None,
 ) -> Window[R]:
     """Generate the load of a plan, and return what happened in the window.
@@ -106,7 +109,7 @@ def generate_load(
         call: Makes one call with one sample.
         samples: Samples of the calls, used in turn. The plan's seed determines the first one.
         plan: The load, and for how long.
-        read: Called with True at the start of the window, and with False at its end.
+        read: Called before the lead-in and after the window.
         clock: The clock; None for the real one.
 
     Raises:
@@ -127,18 +130,19 @@ def cycle_from(samples: Sequence[S], first: int) -> Iterator[S]:
 
 
 def back_to_back(
-    call: Callable[[S], Any], samples: Sequence[S], plan: BlockPlan, read: Callable[[bool], R], clock: Clock
+    call: Callable[[S], Any], samples: Sequence[S], plan: BlockPlan, read: Callable[[], R], clock: Clock
 ) -> Window[R]:
     """Make calls one after the other. The window ends with the first call that ends after its planned duration."""
     now = clock.now_ns
     sample = cycle_from(samples, plan.seed).__next__
+    before = read()
     lead_in = now()
     call(sample())
     n_before = 1
     while now() - lead_in < plan.lead_in_ns:
         call(sample())
         n_before += 1
-    before = read(True)
+    cpu_start = clock.cpu_ns()
     # One reading of the clock is both the end of a call and the start of the next.
     start = now()
     stamps = [start]
@@ -150,7 +154,8 @@ def back_to_back(
     while stamps[-1] < end:
         call(sample())
         append(now())
-    after = read(False)
+    cpu_ns = clock.cpu_ns() - cpu_start
+    after = read()
     times = np.asarray(stamps, dtype=np.int64)
     latencies = times[1:] - times[:-1]
     return Window(
@@ -160,6 +165,7 @@ def back_to_back(
         n_calls=float(len(latencies)),
         wall_ns=stamps[-1] - start,
         lead_in_ns=start - lead_in,
+        cpu_ns=cpu_ns,
         before=before,
         after=after,
     )
@@ -194,7 +200,7 @@ class Callers:
 
 
 def closed_loop(
-    call: Callable[[S], Any], samples: Sequence[S], plan: BlockPlan, read: Callable[[bool], R], clock: Clock
+    call: Callable[[S], Any], samples: Sequence[S], plan: BlockPlan, read: Callable[[], R], clock: Clock
 ) -> Window[R]:
     """Let several callers make calls back to back. The window lies in the middle, while all of them are busy."""
     n_clients = plan.load.clients
@@ -215,6 +221,7 @@ def closed_loop(
 
         return run
 
+    before = read()
     lead_in = now()
     callers = Callers(clock, [caller(number) for number in range(n_clients)])
 
@@ -226,10 +233,11 @@ def closed_loop(
 
     try:
         wait(plan.lead_in_ns, lambda number: 2)
-        before, start = read(True), now()
+        cpu_start, start = clock.cpu_ns(), now()
         n_before = [len(each) for each in stamps]
         wait(plan.duration_ns, lambda number: n_before[number] + plan.min_calls)
-        end, after = now(), read(False)
+        end, cpu_end = now(), clock.cpu_ns()
+        after = read()
     finally:
         stopping = True
         callers.join()
@@ -247,6 +255,7 @@ def closed_loop(
         n_calls=work_within(starts, ends, start, end),
         wall_ns=end - start,
         lead_in_ns=start - lead_in,
+        cpu_ns=cpu_end - cpu_start,
         before=before,
         after=after,
     )
@@ -286,7 +295,7 @@ def draw_arrivals(load: Load, window_start_ns: int, window_end_ns: int, seed: in
 
 
 def open_loop(
-    call: Callable[[S], Any], samples: Sequence[S], plan: BlockPlan, read: Callable[[bool], R], clock: Clock
+    call: Callable[[S], Any], samples: Sequence[S], plan: BlockPlan, read: Callable[[], R], clock: Clock
 ) -> Window[R]:
     """Let requests arrive on schedule, whether or not earlier ones are done. Callers serve them in order of arrival.
 
@@ -300,6 +309,7 @@ def open_loop(
     window_end = max(window_end, int(due[-1]) + 1)
     n = len(due)
     now, cpu = clock.now_ns, clock.cpu_ns
+    before = read()
     base = now() + EARLY_NS
     give_up = base + window_end + plan.duration_ns
     # For each request: its start and end, and the process's CPU time at both.
@@ -320,9 +330,10 @@ def open_loop(
 
     callers = Callers(clock, [caller] * plan.load.clients)
     clock.sleep_ns(max(base + window_start - now(), 0))
-    before, start = read(True), now()
+    cpu_start, start = cpu(), now()
     clock.sleep_ns(max(base + window_end - now(), 0))
-    end, after = now(), read(False)
+    end, cpu_end = now(), cpu()
+    after = read()
     callers.join()
     numbers = np.flatnonzero(due >= window_start)
     done = [(number, mark) for number, mark in enumerate(marks) if mark is not None]
@@ -338,6 +349,7 @@ def open_loop(
         n_calls=max(work_within(starts, ends, start, end), 0.5),
         wall_ns=end - start,
         lead_in_ns=start - base,
+        cpu_ns=cpu_end - cpu_start,
         before=before,
         after=after,
         cpu_between_ns=cpu_between([mark for _, mark in done]),
