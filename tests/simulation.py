@@ -90,10 +90,14 @@ class SimulatedLive:
         level *= np.exp(executor.rng.normal(0, executor.block_sigma))
         n_calls = max(plan.min_calls, min(round(plan.duration_ns / level), 40))
         samples = (level * np.exp(executor.rng.normal(0, 0.02, n_calls))).astype(np.int64)
-        executor.time_s += (plan.duration_ns + plan.lead_in_ns) / 1e9 + 0.002
         level = float(level)
-        wall_ns, gap_ns = plan.duration_ns, level / plan.load.clients
+        lead_in_ns, wall_ns, gap_ns = plan.lead_in_ns, plan.duration_ns, level / plan.load.clients
         rate = plan.load.rate_per_s
+        if not rate and plan.give_up_ns is not None and level > plan.give_up_ns:
+            samples, lead_in_ns, wall_ns = samples[:1], 0, int(level)
+        elif not rate and plan.min_calls * level > wall_ns:
+            lead_in_ns, wall_ns = max(int(level), lead_in_ns), int(plan.min_calls * level)
+        executor.time_s += (wall_ns + lead_in_ns) / 1e9 + 0.002
         if rate:
             arrivals = draw_arrivals(plan.load, 0, plan.duration_ns, plan.seed)
             n_calls = len(arrivals)
@@ -104,7 +108,7 @@ class SimulatedLive:
             samples_ns=samples,
             n_calls=wall_ns / gap_ns,
             wall_ns=wall_ns,
-            lead_in_ns=plan.lead_in_ns,
+            lead_in_ns=lead_in_ns,
             service_ns=float(level),
             cpu_ns=int(executor.cpu(self.config) * level * wall_ns / gap_ns),
             memory=Memory(steady_bytes=50_000_000, peak_bytes=int(executor.peak_bytes(self.config))),

@@ -6,7 +6,7 @@ import contextlib
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -162,7 +162,12 @@ def test_only_the_end_of_stderr_is_kept(tmp_path: Path) -> None:
 def test_cpu_time_of_all_descendants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listed: list[Path] = []
     list_folder = Path.iterdir
-    monkeypatch.setattr(Path, "iterdir", lambda path: (listed.append(path), list_folder(path))[1])
+
+    def watch(path: Path) -> Iterator[Path]:
+        listed.append(path)
+        return list_folder(path)
+
+    monkeypatch.setattr(Path, "iterdir", watch)
     spend = "import time\nwhile time.process_time() < 0.3: pass"
     command, file = write_program(
         tmp_path, f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {spend!r}])\nREADY\ntime.sleep(600)"

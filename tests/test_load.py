@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -112,6 +113,20 @@ def test_back_to_back() -> None:
     assert window.wall_ns == 1020 * MS
     assert window.latencies_ns.tolist() == [30 * MS] * 34
     assert window.cpu_between_ns is None
+
+
+@pytest.mark.parametrize(("load", "n_calls"), [(Load(), 1), (make_load(clients=2), 2)])
+def test_a_block_ends_with_its_first_call_if_that_is_hopeless(load: Load, n_calls: int) -> None:
+    block = msgspec.structs.replace(plan(load), give_up_ns=2000 * MS)
+    clock = SimulatedClock()
+    window = generate_load(make_sleep_call(clock), [6000 * MS], block, make_reader(clock), clock)
+    assert set(window.latencies_ns.tolist()) == {6000 * MS}
+    assert window.n_calls == pytest.approx(n_calls, rel=0.01)
+    assert window.cpu_ns == window.wall_ns
+    assert clock.now_ns() < 12_100 * MS  # callers finish the calls that they are in
+    clock = SimulatedClock()
+    window = generate_load(make_sleep_call(clock), [1900 * MS], block, make_reader(clock), clock)
+    assert len(window.latencies_ns) >= 2 * n_calls
 
 
 @pytest.mark.parametrize("load", [Load(), make_load(clients=3), make_load(clients=2, rate_per_s=40)])

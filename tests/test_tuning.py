@@ -102,6 +102,44 @@ def test_false_claims_are_rare() -> None:
 
 
 @pytest.mark.slow
+def test_slow_candidates_leave_time_for_others() -> None:
+    """One thread takes 6 s instead of 150 ms. Its first call shows that, and it is dropped after one block."""
+
+    def latency(config: Config) -> float:
+        return 6e9 if config.session_options.get("intra_op_num_threads") == 1 else 150e6
+
+    def check(config: Config) -> None:
+        executor.time_s += latency(config) / 1e9
+
+    executor = SimulatedExecutor(latency, fails_to_launch=check)
+    outcome = search(executor)
+    slow = [each for each in outcome.trials if each.config.session_options.get("intra_op_num_threads") == 1]
+    assert slow
+    assert all(each.n_blocks == 1 for each in slow)
+    assert all(each.speedups and each.speedups[0] == pytest.approx(1 / 40, rel=0.1) for each in slow)
+    assert executor.time_s < 66
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("call_ns", "load_s", "budget_s"),
+    [(20e6, 4.0, 60), (20e6, 1.0, 60), (150e6, 0.0, 60), (1e9, 0.0, 60), (5e6, 0.5, 10)],
+)
+def test_a_budget_is_kept_within_a_tenth(call_ns: float, load_s: float, budget_s: float) -> None:
+    """Models that are slow to load or to run get smaller batches and no racing. They took up to 100 s of 60 s."""
+
+    def load(config: Config) -> None:
+        executor.time_s += call_ns / 1e9 + load_s
+
+    notes: list[str] = []
+    executor = SimulatedExecutor(lambda config: call_ns, fails_to_launch=load)
+    outcome = search(executor, seconds=budget_s, observe=lambda progress: notes.extend(progress.notes))
+    assert executor.time_s < 1.1 * budget_s
+    can_prove = outcome.evidence.speedup is not None and outcome.evidence.speedup.n_launches >= 5
+    assert can_prove == (not any("too small to prove anything" in note for note in notes))
+
+
+@pytest.mark.slow
 def test_a_ranking_that_flips_under_contention_is_judged_on_quiet_blocks() -> None:
     """Quiet, the default is better; under contention one thread is. A third of the blocks is contended."""
 

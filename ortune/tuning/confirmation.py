@@ -15,7 +15,7 @@ from ortune.tuning.state import SearchState
 FINALIST_POSITION = 1
 """Position of the candidate in the confirmation of a single candidate."""
 
-LONGEST_CONFIRMATION = 1.5
+LONGEST_CONFIRMATION = 1.2
 """Maximum time of the confirmation as a multiple of its planned time, because noise causes repeated blocks."""
 
 

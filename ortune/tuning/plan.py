@@ -34,6 +34,9 @@ Screening gets the remaining time."""
 SHORTEST_CONFIRMATION_SHARE = 0.6
 """Minimum share of its planned time that confirmation gets if earlier stages took longer than planned."""
 
+BATCH = 4
+"""Number of live candidates in screening in addition to the baseline. They start in parallel and share its blocks."""
+
 MIN_SCREENING_ROUNDS = 3
 MAX_SCREENING_ROUNDS = 12
 ROUNDS_PER_LAUNCH_TIME = 1.0
@@ -41,6 +44,10 @@ ROUNDS_PER_LAUNCH_TIME = 1.0
 
 MAX_FRONT_CANDIDATES = 4
 """Candidates in the confirmation of a Pareto front: each makes it longer, or the intervals wider."""
+
+GIVE_UP_FACTOR = 4
+"""In screening and racing, the first call of a candidate is its whole block if it takes longer than a planned block and
+than this many calls of the baseline."""
 
 MAX_LIVE = 64
 LIVE_MEMORY_SHARE = 0.6
@@ -52,6 +59,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         block: A block of screening and racing.
+        batch: Candidates that are screened together: fewer where launches or blocks are long.
         screening_rounds: Rounds of each candidate in screening: fewer where blocks are long.
         screening_s: Time for screening.
         racing_s: Time for racing.
@@ -63,6 +71,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     block: BlockPlan
+    batch: int
     screening_rounds: int
     screening_s: float
     racing_s: float
@@ -92,14 +101,18 @@ def make_plan(goal: Goal, calibration: Calibration, *, left_s: float, free_bytes
     needed_s = required_run_s(goal, pace, launch_s, n_sides)
     confirmation_s = max(CONFIRMATION_SHARE * left_s, min(needed_s, LARGEST_CONFIRMATION_SHARE * left_s))
     block = plan_block(pace)
+    give_up_ns = max(block.duration_ns, int(GIVE_UP_FACTOR * pace.call_ns))
     confirmation = plan_paired_run(confirmation_s, goal, pace, launch_s, n_sides)
+    screening_s = (left_s - confirmation_s) * (1 - RACING_SHARE)
+    batch, rounds = size_batch(screening_s, block_wall_s(block, pace), launch_s)
     max_live = MAX_LIVE
     if calibration.peak_bytes and free_bytes:
         max_live = max(2, int(LIVE_MEMORY_SHARE * free_bytes / calibration.peak_bytes))
     return Plan(
-        block=block,
-        screening_rounds=count_screening_rounds(block_wall_s(block, pace), launch_s),
-        screening_s=(left_s - confirmation_s) * (1 - RACING_SHARE),
+        block=msgspec.structs.replace(block, give_up_ns=give_up_ns),
+        batch=batch,
+        screening_rounds=rounds,
+        screening_s=screening_s,
         racing_s=(left_s - confirmation_s) * RACING_SHARE,
         confirmation_s=confirmation_s,
         confirmation=confirmation,
@@ -121,6 +134,21 @@ def shorten_confirmation(plan: Plan, goal: Goal, pace: Pace, left_s: float) -> P
     )
     enough_calls = min(plan.confirmation_calls, max(map(required_calls, goal.figures)))
     return shorter if shorter.can_prove and n_calls >= enough_calls else plan
+
+
+def size_batch(screening_s: float, block_s: float, launch_s: float) -> tuple[int, int]:
+    """Return how many candidates are screened together, and in how many rounds, so that one batch fits into a time."""
+    batch, rounds = BATCH, count_screening_rounds(block_s, launch_s)
+
+    def takes_s() -> float:
+        # The baseline is launched first. Side by side, each launch takes about half the time.
+        return launch_s * (1 + max(1, batch / 2)) + rounds * (batch + 1) * block_s
+
+    while batch > 1 and takes_s() > screening_s:
+        batch -= 1
+    while rounds > 1 and takes_s() > screening_s:
+        rounds -= 1
+    return batch, rounds
 
 
 def count_screening_rounds(block_s: float, launch_s: float) -> int:
@@ -152,10 +180,13 @@ def required_budget_s(goal: Goal, pace: Pace, launch_s: float) -> float:
     return 10.0 * math.ceil(needed_s / 10)
 
 
-def warn_of_few_calls(goal: Goal, plan: Plan, pace: Pace) -> str:
-    """Return a warning if the budget has no time for the calls that a percentile needs; else an empty text."""
+def warn_of_small_budget(goal: Goal, plan: Plan, pace: Pace) -> str:
+    """Return a warning if the budget has no time for a proof, or for the calls that a percentile needs; else ""."""
+    if not plan.can_prove:
+        needed_s = required_budget_s(goal, pace, plan.launch_s)
+        return f"this budget is too small to prove anything. A search of this model needs {needed_s:.0f} s."
     lacking = [name for name in goal.figures if required_calls(name) > plan.confirmation_calls]
-    if not lacking or not plan.can_prove:
+    if not lacking:
         return ""
     name = max(lacking, key=required_calls)
     lower = [

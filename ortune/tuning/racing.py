@@ -9,10 +9,11 @@ from ortune.tuning.pareto import Vector
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.state import SearchState
 
+MIN_CANDIDATES = 2
 MAX_CANDIDATES = 8
 WORTH_RACING = 0.25
-"""Maximum number of candidates in racing, and their maximum distance from the best of screening, as a log-ratio.
-Part of the lead of the best is due to chance: up to 15 % with several clients."""
+"""Minimum and maximum number of candidates in racing, and their maximum distance from the best of screening, as a
+log-ratio. Part of the lead of the best is due to chance: up to 15 % with several clients."""
 
 LAUNCHES = 5
 MIN_LAUNCHES = 2
@@ -29,11 +30,14 @@ LAUNCH_MARGIN = 0.05
 
 
 def run_racing(state: SearchState, racing_s: float) -> None:
-    """Race the best candidates of screening for a time, in several launches."""
+    """Race the best candidates of screening for a time, in several launches, if there is time for two of them."""
+    most = count_affordable(state, racing_s)
+    if most < MIN_CANDIDATES:
+        return
     with state.time_stage("racing"):
         start_s = state.now_s()
         end_s = start_s + racing_s
-        racing = choose_candidates(state, count_affordable(state, racing_s))
+        racing = choose_candidates(state, most)
         for result in racing:
             result.enter("racing")
         for launch in range(LAUNCHES):
@@ -92,12 +96,12 @@ def race_launch(
 
 
 def count_affordable(state: SearchState, racing_s: float) -> int:
-    """Return how many candidates can race in the minimum of launches within this time; at least two."""
+    """Return how many candidates can race in the minimum of launches within this time."""
     plan = state.plan
     block_s = (plan.block.duration_ns + plan.block.lead_in_ns) / 1e9
     # Launched side by side, each takes about half the time of a single launch.
     each_s = MIN_LAUNCHES * (plan.launch_s / 2 + MIN_ROUNDS * block_s)
-    return max(2, int(racing_s / each_s) - 1)
+    return int(racing_s / each_s) - 1
 
 
 def choose_candidates(state: SearchState, most: int = MAX_CANDIDATES) -> list[CandidateResult]:

@@ -9,17 +9,17 @@ import numpy as np
 import optuna
 
 from ortune.knobs import Candidate, SearchSpace
+from ortune.tuning.plan import BATCH
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.sampler import CONFIG, EXCESS, KEEPS, VARIANCE, ThompsonSampler
 from ortune.tuning.state import SearchState
 from ortune.worker import LiveCandidate
 
-BATCH = 4
-"""Number of live candidates in addition to the baseline. They start in parallel and share its blocks."""
-
 ROUNDS_BEFORE_DROPPING = 2
 HOPELESS = 0.2
-"""A candidate is dropped early if its log-ratio to the baseline is above this in all rounds."""
+HOPELESS_AT_ONCE = 0.7
+"""A candidate is dropped early if its log-ratio to the baseline is above this in all rounds: after two rounds, or after
+the first one if it is twice as slow."""
 
 STALE_ASKS = 6
 """Consecutive proposals of known candidates after which untried ones are taken at random."""
@@ -113,7 +113,7 @@ class _Screening:
             while (begin_s := state.now_s()) + batch_s / 2 < end_s and (left := total - self.n_screened) > 0:
                 if self.is_complete():
                     break
-                batch = self.propose(min(BATCH, state.plan.max_live - 1, left))
+                batch = self.propose(min(state.plan.batch, state.plan.max_live - 1, left))
                 if not batch:
                     break
                 self.measure(baseline, batch)
@@ -194,11 +194,12 @@ class _Screening:
         lives = state.launch([result for _, result in batch])
         try:
             for number in range(state.plan.screening_rounds):
-                if number >= ROUNDS_BEFORE_DROPPING:
+                if number:
+                    hopeless = HOPELESS if number >= ROUNDS_BEFORE_DROPPING else HOPELESS_AT_ONCE
                     for result, live in lives:
-                        if self.is_hopeless(result):
+                        if self.is_hopeless(result, hopeless):
                             live.close()
-                    lives = [(result, live) for result, live in lives if not self.is_hopeless(result)]
+                    lives = [(result, live) for result, live in lives if not self.is_hopeless(result, hopeless)]
                 if not lives:
                     break
                 lives = state.measure_round(baseline, lives)
@@ -211,12 +212,12 @@ class _Screening:
         for trial, candidate in self.duplicates:
             self.finish_trial(trial, state.results[candidate])
 
-    def is_hopeless(self, result: CandidateResult) -> bool:
-        """Return whether a candidate is much slower than the baseline in all rounds."""
+    def is_hopeless(self, result: CandidateResult, hopeless: float) -> bool:
+        """Return whether a candidate's log-ratio to the baseline is above `hopeless` in all rounds and objectives."""
         if self.is_doubtful(result):
             return False
         ratios = (value for score in result.scores for value in score.log_ratios)
-        return all(value > HOPELESS for value in ratios) and result.excess >= self.state.baseline.excess
+        return all(value > hopeless for value in ratios) and result.excess >= self.state.baseline.excess
 
     def is_doubtful(self, result: CandidateResult) -> bool:
         """Return whether a candidate was measured while the host was busy, on a host that is usually quiet."""

@@ -21,7 +21,7 @@ from ortune.requests import StrategyName
 from ortune.tuning.confirmation import confirm
 from ortune.tuning.front import confirm_front, judge_front
 from ortune.tuning.outcome import Observe, Outcome
-from ortune.tuning.plan import make_plan, shorten_confirmation, spread_rounds, usual_budget_s, warn_of_few_calls
+from ortune.tuning.plan import make_plan, shorten_confirmation, spread_rounds, usual_budget_s, warn_of_small_budget
 from ortune.tuning.racing import run_racing
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.sampler import make_sampler
@@ -116,7 +116,7 @@ def run_search(
         strategy=settings.strategy,
         hints=settings.hints,
     )
-    if warning := warn_of_few_calls(goal, plan, calibration.pace):
+    if warning := warn_of_small_budget(goal, plan, calibration.pace):
         state.add_note(warning)
     confirmed = _Confirmed()
     interrupted = ""
@@ -140,9 +140,9 @@ def run_stages(state: SearchState, study: optuna.Study, opened: OpenComparison, 
         if ranked:
             confirmed.run, confirmed.comparison = confirm_front(state, ranked)
         return
-    left_s = state.end_s - state.now_s()
-    state.plan = shorten_confirmation(state.plan, state.goal, opened.calibration.pace, left_s)
     for finalist in ranked:
+        left_s = state.end_s - state.now_s()
+        state.plan = shorten_confirmation(state.plan, state.goal, opened.calibration.pace, left_s)
         racing_log_ratio = finalist.log_ratio
         comparison = confirm(state, finalist)
         confirmed.comparison = comparison
@@ -249,6 +249,9 @@ def conclude_winner(outcome: Outcome, goal: Goal, comparison: Comparison, *, oth
     """Return the outcome of a candidate that was compared with the baseline."""
     baseline, candidate = comparison.rows
     verdict, reason = judge_confirmation(goal, comparison, others_left=others_left)
+    n_tried = len(outcome.trials) - 1
+    if verdict == "default_is_best" and n_tried < outcome.n_candidates - 1:
+        reason = f"{reason}; {n_tried} of {outcome.n_candidates - 1} candidates were tried"
     max_error = candidate.session.max_error if candidate.session else None
     evidence = msgspec.structs.replace(
         outcome.evidence,

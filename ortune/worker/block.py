@@ -25,6 +25,8 @@ class BlockPlan(msgspec.Struct, frozen=True, kw_only=True):
             the same traffic.
         creations_ns: Time to spend on creating more sessions after the calls; 0 for none.
         deadline_s: Time after which the candidate counts as hanging.
+        give_up_ns: If the first call takes longer, it is the whole block. None to measure the whole block in any case.
+            It has no effect where requests arrive at a rate.
     """
 
     load: Load = Load()
@@ -34,6 +36,7 @@ class BlockPlan(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     creations_ns: int = 0
     deadline_s: float
+    give_up_ns: int | None = None
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -136,24 +136,26 @@ def back_to_back(
     now = clock.now_ns
     sample = cycle_from(samples, plan.seed).__next__
     before = read()
-    lead_in = now()
+    cpu_start, lead_in = clock.cpu_ns(), now()
     call(sample())
-    n_before = 1
-    while now() - lead_in < plan.lead_in_ns:
-        call(sample())
-        n_before += 1
-    cpu_start = clock.cpu_ns()
     # One reading of the clock is both the end of a call and the start of the next.
-    start = now()
-    stamps = [start]
-    append = stamps.append
-    end = start + plan.duration_ns
-    for _ in range(plan.min_calls):
-        call(sample())
-        append(now())
-    while stamps[-1] < end:
-        call(sample())
-        append(now())
+    stamps = [lead_in, now()]
+    start, n_before = lead_in, 0
+    if not is_hopeless(plan, stamps):
+        n_before = 1
+        while now() - lead_in < plan.lead_in_ns:
+            call(sample())
+            n_before += 1
+        cpu_start, start = clock.cpu_ns(), now()
+        stamps = [start]
+        append = stamps.append
+        end = start + plan.duration_ns
+        for _ in range(plan.min_calls):
+            call(sample())
+            append(now())
+        while stamps[-1] < end:
+            call(sample())
+            append(now())
     cpu_ns = clock.cpu_ns() - cpu_start
     after = read()
     times = np.asarray(stamps, dtype=np.int64)
@@ -169,6 +171,16 @@ def back_to_back(
         before=before,
         after=after,
     )
+
+
+def is_hopeless(plan: BlockPlan, stamps: Sequence[int]) -> bool:
+    """Return whether the first call took so long that the block ends with it.
+
+    Args:
+        plan: How the block is measured.
+        stamps: The start of the first call, and its end if it has ended.
+    """
+    return plan.give_up_ns is not None and len(stamps) > 1 and stamps[1] - stamps[0] > plan.give_up_ns
 
 
 class Callers:
@@ -232,10 +244,12 @@ def closed_loop(
             clock.sleep_ns(max(duration_ns // 10, 1_000_000))
 
     try:
+        cpu_start, start = clock.cpu_ns(), lead_in
         wait(plan.lead_in_ns, lambda number: 2)
-        cpu_start, start = clock.cpu_ns(), now()
-        n_before = [len(each) for each in stamps]
-        wait(plan.duration_ns, lambda number: n_before[number] + plan.min_calls)
+        if not any(is_hopeless(plan, each) for each in stamps):
+            cpu_start, start = clock.cpu_ns(), now()
+            n_before = [len(each) for each in stamps]
+            wait(plan.duration_ns, lambda number: n_before[number] + plan.min_calls)
         end, cpu_end = now(), clock.cpu_ns()
         after = read()
     finally:
