@@ -103,8 +103,8 @@ def make_plan(goal: Goal, calibration: Calibration, *, left_s: float, free_bytes
     block = plan_block(pace)
     give_up_ns = max(block.duration_ns, int(GIVE_UP_FACTOR * pace.call_ns))
     confirmation = plan_paired_run(confirmation_s, goal, pace, launch_s, n_sides)
-    screening_s = (left_s - confirmation_s) * (1 - RACING_SHARE)
-    batch, rounds = size_batch(screening_s, block_wall_s(block, pace), launch_s)
+    # If the first batch takes the time of racing, too, there is no racing.
+    batch, rounds = size_batch(left_s - confirmation_s, block_wall_s(block, pace), launch_s)
     max_live = MAX_LIVE
     if calibration.peak_bytes and free_bytes:
         max_live = max(2, int(LIVE_MEMORY_SHARE * free_bytes / calibration.peak_bytes))
@@ -112,7 +112,7 @@ def make_plan(goal: Goal, calibration: Calibration, *, left_s: float, free_bytes
         block=msgspec.structs.replace(block, give_up_ns=give_up_ns),
         batch=batch,
         screening_rounds=rounds,
-        screening_s=screening_s,
+        screening_s=(left_s - confirmation_s) * (1 - RACING_SHARE),
         racing_s=(left_s - confirmation_s) * RACING_SHARE,
         confirmation_s=confirmation_s,
         confirmation=confirmation,
@@ -136,7 +136,7 @@ def shorten_confirmation(plan: Plan, goal: Goal, pace: Pace, left_s: float) -> P
     return shorter if shorter.can_prove and n_calls >= enough_calls else plan
 
 
-def size_batch(screening_s: float, block_s: float, launch_s: float) -> tuple[int, int]:
+def size_batch(time_s: float, block_s: float, launch_s: float) -> tuple[int, int]:
     """Return how many candidates are screened together, and in how many rounds, so that one batch fits into a time."""
     batch, rounds = BATCH, count_screening_rounds(block_s, launch_s)
 
@@ -144,9 +144,9 @@ def size_batch(screening_s: float, block_s: float, launch_s: float) -> tuple[int
         # The baseline is launched first. Side by side, each launch takes about half the time.
         return launch_s * (1 + max(1, batch / 2)) + rounds * (batch + 1) * block_s
 
-    while batch > 1 and takes_s() > screening_s:
+    while batch > 1 and takes_s() > time_s:
         batch -= 1
-    while rounds > 1 and takes_s() > screening_s:
+    while rounds > 1 and takes_s() > time_s:
         rounds -= 1
     return batch, rounds
 
