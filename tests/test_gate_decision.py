@@ -276,13 +276,13 @@ class TestSequentialTest:
         assert "no time for two launches of each side in 0 s" in found.reason
 
     def test_it_stops_within_a_launch_when_time_is_up(self) -> None:
-        """A launch takes 0.8 s, and a round 0.408 s: there is time for five launches of four rounds, and two rounds."""
-        found = self.run("p99", 20e6, time_s=13.5)
+        """A launch takes 0.8 s, and a round 0.228 s: there is time for five launches of four rounds, and two rounds."""
+        found = self.run("p99", 10e6, time_s=9.7)
         assert (found.launches, found.pairs) == (6, 22)
-        assert found.spent_s == pytest.approx(6 * 0.8 + 22 * 0.408)
+        assert found.spent_s == pytest.approx(6 * 0.8 + 22 * 0.228)
 
     def test_a_launch_without_time_for_a_round_does_not_count(self) -> None:
-        found = self.run("p99", 20e6, time_s=12.5)
+        found = self.run("p99", 10e6, time_s=9.0)
         assert (found.launches, found.pairs) == (5, 20)
 
     def test_a_gain_that_is_lost_fails(self) -> None:
