@@ -82,7 +82,8 @@ def test_the_record_holds_the_evidence(folder: Path) -> None:
     # On a busy host, fewer than requested.
     trials = read_trials(folder / "found.json")
     assert 2 <= len(trials.trials) == record.search.n_tried + 1 <= 7
-    assert {each.stage for each in trials.rounds} == {"screening", "racing", "confirmation"}
+    # Racing is left out if there is no time for two candidates.
+    assert {each.stage for each in trials.rounds} - {"racing"} == {"screening", "confirmation"}
     assert trials.session_of(evidence.baseline.config) is not None
     assert record.runtime.onnxruntime == onnxruntime.__version__
     assert record.workload.inputs["image"].shapes == ((1, 3, 32, 32),)
