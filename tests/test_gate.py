@@ -173,7 +173,7 @@ class TestWorkers:
     def test_a_model_that_is_three_times_as_slow(self) -> None:
         command = (sys.executable, "-P", str(SLOW_WORKER), "2.0")
         results: list[InterimResult] = []
-        found = run_gate(make_test_gate(command=command, busy=True, time_s=6), results.append)
+        found = run_gate(make_test_gate(command=command, busy=True, time_s=30), results.append)
         assert found.decision in {"fail", "inconclusive"}
         assert found.findings[0].slowdown.estimate > 1.5
         assert results and results[-1].pairs == found.pairs
