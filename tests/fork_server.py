@@ -21,7 +21,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-HEAVY = ("onnx", "optuna", "scipy.linalg", "scipy.special", "typer.main", "typer.testing", "rich.markdown")
+HEAVY = ("onnx", "optuna", "scipy.linalg", "scipy.special", "typer.main")
 
 
 def import_modules() -> None:

@@ -74,10 +74,11 @@ def judge_objective(
             may fail (Bonferroni).
     """
     alpha = check_alpha(check)
-    usual = launch_interval(objective, clusters, alpha)
-    strict = launch_interval(objective, clusters, alpha / n_claims)
+    means = launch_means(clusters)
+    usual = launch_interval(objective, means, alpha)
+    strict = launch_interval(objective, means, alpha / n_claims)
     limit = math.log(allowed)
-    p_value = t_p_value(launch_means(clusters), limit, trim=launch_trim(objective))
+    p_value = t_p_value(means, limit, trim=launch_trim(objective))
     decision: Decision = "inconclusive"
     if strict.low > limit:
         decision = "fail"
@@ -92,18 +93,18 @@ def judge_objective(
     )
 
 
-def launch_interval(objective: Objective, clusters: Clusters, alpha: float) -> Interval:
+def launch_interval(objective: Objective, means: Sequence[float], alpha: float) -> Interval:
     """Return the interval of the mean log-ratio over launches.
 
     Args:
         objective: The objective.
-        clusters: Log-ratios of costs.
+        means: The mean log-ratio of each launch.
         alpha: Error probability on each side, in this check.
 
     Returns:
         The interval, with the confidence that the intervals of all checks have together.
     """
-    interval = t_interval(launch_means(clusters), 1 - 2 * alpha, trim=launch_trim(objective))
+    interval = t_interval(means, 1 - 2 * alpha, trim=launch_trim(objective))
     return Interval(estimate=interval.estimate, low=interval.low, high=interval.high, confidence=GATE_CONFIDENCE)
 
 
@@ -119,7 +120,7 @@ def launch_means(clusters: Clusters) -> list[float]:
 
 def compare_copies(objective: Objective, clusters: Clusters, *, check: int = 0) -> Interval:
     """Return the interval of the ratio of base's copy to base."""
-    return launch_interval(objective, clusters, check_alpha(check)).exp()
+    return launch_interval(objective, launch_means(clusters), check_alpha(check)).exp()
 
 
 def is_biased(self_check: Interval, allowed: float) -> bool:
