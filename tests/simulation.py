@@ -10,7 +10,7 @@ from ortune.host import Core, Host, HostLimits, NumaNode, Topology
 from ortune.knobs import Config
 from ortune.model import InputInfo, ModelFile, ModelInfo, OutputInfo, Traits
 from ortune.worker import Block, BlockPlan, Failure, LiveCandidate, Memory, Runtime, SessionInfo
-from ortune.worker.load_generator import draw_arrivals
+from ortune.worker.open_loop import draw_arrivals
 
 Latency = Callable[[Config], float]
 """Returns the true duration of a call in ns, given a config."""
@@ -51,9 +51,14 @@ def make_model(width: int = 3, inputs: tuple[InputInfo, ...] = ()) -> ModelInfo:
     )
 
 
-def sojourn_times(arrivals: np.ndarray, services: np.ndarray, n_servers: int) -> np.ndarray:
-    """Return the time of each request in a first-come-first-served queue with `n_servers` servers."""
-    free = [0.0] * n_servers
+def sojourn_times(
+    arrivals: np.ndarray, services: np.ndarray, n_servers: int, free: list[float] | None = None
+) -> np.ndarray:
+    """Return the time of each request in a first-come-first-served queue with `n_servers` servers.
+
+    `free` is the time at which each server becomes free. It is updated.
+    """
+    free = free if free is not None else [0.0] * n_servers
     sojourns = []
     for arrival, service in zip(arrivals, services, strict=True):
         server = min(range(n_servers), key=free.__getitem__)
@@ -72,6 +77,8 @@ class SimulatedLive:
         self._executor = executor
         # Each launch has a memory layout of its own.
         self._launch_factor = float(np.exp(executor.rng.normal(0, executor.launch_sigma)))
+        # Where requests arrive at a rate, the queue continues from block to block.
+        self._free: list[float] = []
         self.closed = False
 
     def measure(self, plan: BlockPlan) -> Block | Failure:
@@ -102,7 +109,10 @@ class SimulatedLive:
             arrivals = draw_arrivals(plan.load, 0, plan.duration_ns, plan.seed)
             n_calls = len(arrivals)
             service = executor.rng.exponential(level, n_calls) if executor.random_service else np.full(n_calls, level)
-            samples = sojourn_times(arrivals, service, plan.load.clients).astype(np.int64)
+            if not self._free:
+                self._free = [0.0] * plan.load.clients
+            samples = sojourn_times(arrivals, service, plan.load.clients, self._free).astype(np.int64)
+            self._free = [max(each - plan.duration_ns, 0.0) for each in self._free]
             gap_ns = 1e9 / rate
         return Block(
             samples_ns=samples,

@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.simulated_clock import SimulatedClock
 from ortune.worker import BlockPlan
-from ortune.worker.load_generator import cpu_between, draw_arrivals, generate_load, work_within
+from ortune.worker.load_generator import generate_load
+from ortune.worker.open_loop import Mark, RequestStream, cpu_between, draw_arrivals, plan_warm_up
+from ortune.worker.window import work_within
 from ortune.workload import Load, make_load
-from tests.simulated_clock import SimulatedClock
 from tests.simulation import sojourn_times
 
 MS = 1_000_000
@@ -54,26 +56,86 @@ def test_sojourn_times_match_a_queue(arrivals: str, clients: int, mean_ms: float
     window = generate_load(make_sleep_call(clock), services, block, make_reader(clock), clock)
     due = draw_arrivals(load, block.lead_in_ns, block.lead_in_ns + block.duration_ns, block.seed)
     order = [services[(block.seed + number) % len(services)] for number in range(len(due))]
-    expected = sojourn_times(due, np.array(order), clients)
-    # Requests that still wait one window's duration after the end of the window are given up.
-    patience = block.lead_in_ns + 2 * block.duration_ns - due
-    waits = expected - order
-    expected = np.where(waits <= patience, expected, patience)[due >= block.lead_in_ns]
+    sojourns = sojourn_times(due, np.array(order), clients)
+    starts = due + sojourns - order
+    expected = sojourns[(starts >= block.lead_in_ns) & (starts < block.lead_in_ns + block.duration_ns)]
     assert window.latencies_ns.tolist() == pytest.approx(expected.tolist(), abs=2)
 
 
-def test_requests_that_are_given_up_count() -> None:
+@pytest.mark.parametrize("arrivals", ["poisson", "periodic"])
+@pytest.mark.parametrize("clients", [1, 3])
+@pytest.mark.parametrize("service_ms", [5, 18, 30])
+def test_the_stream_continues_from_block_to_block(arrivals: str, clients: int, service_ms: int) -> None:
+    load = make_load(clients=clients, rate_per_s=50, arrivals=arrivals)
+    stream, clock = RequestStream(load), SimulatedClock()
+    due: list[int] = []
+    measured: list[int] = []
+    windows = []
+    for number in range(6):
+        block = plan(load, lead_in_ms=100, seed=number)
+        window = generate_load(
+            make_sleep_call(clock), [service_ms * MS], block, make_reader(clock), clock, stream=stream
+        )
+        begin, end = number * 1100 * MS, (number + 1) * 1100 * MS
+        drawn = draw_arrivals(load, 100 * MS, 1100 * MS, number)
+        due += [int(each) + begin for each in drawn] if arrivals == "poisson" else []
+        windows.append((begin + 100 * MS, end))
+        measured += window.latencies_ns.tolist()
+        clock.sleep_ns(7919 * MS)  # the worker is suspended
+    if arrivals == "periodic":
+        due = list(range(0, 6 * 1100 * MS, 20 * MS))
+    sojourns = sojourn_times(np.array(due), np.full(len(due), service_ms * MS), clients)
+    starts = np.array(due) + sojourns - service_ms * MS
+    inside = np.zeros(len(due), dtype=bool)
+    for begin, end in windows:
+        inside |= (starts >= begin) & (starts < end)
+    assert measured == pytest.approx(sojourns[inside].tolist(), abs=10)
+
+
+def test_requests_that_were_not_served_wait_for_the_next_block() -> None:
     load = make_load(rate_per_s=100, arrivals="periodic")
-    clock = SimulatedClock()
-    window = generate_load(
-        make_sleep_call(clock), [40 * MS], plan(load, duration_ms=1000, lead_in_ms=0), make_reader(clock), clock
-    )
-    # 100 requests arrive. For two seconds, 25 per second are served.
-    assert len(window.latencies_ns) == 100
-    assert window.service_ns == 40 * MS
-    assert window.latencies_ns.max() > 1000 * MS
-    assert window.n_calls == pytest.approx(25, abs=0.1)
-    assert clock.now_ns() < 2200 * MS
+    stream, clock = RequestStream(load), SimulatedClock()
+    worst = 0
+    for number in range(3):
+        window = generate_load(
+            make_sleep_call(clock),
+            [40 * MS],
+            plan(load, lead_in_ms=0, seed=number),
+            make_reader(clock),
+            clock,
+            stream=stream,
+        )
+        # 100 requests arrive, and 25 are served.
+        assert len(window.latencies_ns) == 25
+        assert window.n_calls == pytest.approx(25, abs=0.1)
+        assert window.latencies_ns.min() > worst
+        worst = int(window.latencies_ns.max())
+    assert worst > 2000 * MS
+    assert clock.now_ns() < 3300 * MS
+
+
+def test_the_first_block_warms_the_queue_up() -> None:
+    load = make_load(rate_per_s=100)
+    block = msgspec.structs.replace(plan(load), longest_warm_up_ns=10**10)
+    stream, clock = RequestStream(load), SimulatedClock()
+    lead_ins = [
+        generate_load(make_sleep_call(clock), [9 * MS], block, make_reader(clock), clock, stream=stream).lead_in_ns
+        for _ in range(2)
+    ]
+    # The relaxation time is 9 ms / 2 / (1 - sqrt(0.9))^2 = 1.7 s.
+    assert 3400 * MS < lead_ins[0] < 4200 * MS
+    assert 100 * MS <= lead_ins[1] < 130 * MS
+
+
+@pytest.mark.parametrize(
+    ("service_ms", "clients", "expected_ms"), [(1, 1, 2.1), (5, 1, 58.3), (10, 2, 58.3), (12, 1, 0), (9.99, 1, 5000)]
+)
+def test_the_warm_up_depends_on_service_time_and_utilization(
+    service_ms: float, clients: int, expected_ms: float
+) -> None:
+    durations = np.full(8, int(service_ms * MS))
+    load = make_load(rate_per_s=100, clients=clients)
+    assert plan_warm_up(durations, load, 5000 * MS) / MS == pytest.approx(expected_ms, rel=0.03)
 
 
 def test_free_callers_wait_for_the_next_arrival() -> None:
@@ -159,7 +221,8 @@ def test_reading_takes_no_time_of_the_lead_in_or_the_window(load: Load) -> None:
     assert events[0] == "read"
     assert events.count("read") == 2
     assert events.index("read", 1) - 1 >= len(window.latencies_ns)
-    assert window.lead_in_ns == 100 * MS
+    # At a rate, a call and 2 ms come before the stream goes on.
+    assert window.lead_in_ns == (112 if load.rate_per_s else 100) * MS
     assert window.wall_ns == window.cpu_ns == pytest.approx(1000 * MS, abs=25 * MS)
 
 
@@ -223,7 +286,7 @@ def test_work_within_counts_parts_of_calls() -> None:
 
 def test_cpu_between_calls() -> None:
     # Two overlapping calls, a gap with 30 ns of CPU time, and one more call.
-    marks = [(0, 10, 0, 8), (5, 20, 4, 15), (100, 110, 45, 50)]
+    marks = [Mark(0, 0, 10, 0, 8), Mark(1, 5, 20, 4, 15), Mark(2, 100, 110, 45, 50)]
     assert cpu_between(marks) == pytest.approx(30 / 3)
     assert cpu_between(marks[:1]) == 0
     assert cpu_between([]) == 0

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 
 import msgspec
+import numpy as np
 
 from ortune.compare.figures import required_calls
 from ortune.worker import Block, BlockPlan
+from ortune.worker.open_loop import plan_warm_up
 from ortune.workload import Goal, Load
 
 SHORTEST_BLOCK_NS = 50_000_000
@@ -23,7 +25,13 @@ LEAD_IN_SHARE = 0.08
 ARRIVALS_PER_BLOCK = 16
 LONGEST_SERVER_BLOCK_NS = 2_000_000_000
 SERVER_LEAD_IN_SHARE = 0.2
-"""The same with a request rate: a queue takes longer to reach its steady state than a loop."""
+"""The same with a request rate."""
+
+SHORTEST_WARM_UP_NS = 1_000_000_000
+LONGEST_WARM_UP_NS = 10_000_000_000
+WARM_UP_FACTOR = 4
+"""With a request rate, each launch first lets the queue reach its steady state. A candidate gets at most a second, or
+in a paired run at most this multiple of the baseline's time. A search has no time for long queues in screening."""
 
 QUOTA_PERIOD_NS = 100_000_000
 QUOTA_PERIODS = 5
@@ -104,7 +112,7 @@ def measure_pace(block: Block, goal: Goal, *, n_cases: int, quota: bool, load_ns
     )
 
 
-def plan_block(pace: Pace, shortest_ns: int = SHORTEST_BLOCK_NS) -> BlockPlan:
+def plan_block(pace: Pace, shortest_ns: int = SHORTEST_BLOCK_NS, longest_warm_up_ns: int = 0) -> BlockPlan:
     """Return how long a block is.
 
     A block lasts at least 50 ms and holds about 8 calls (16 per caller with several callers, 16 arrivals with a rate),
@@ -120,6 +128,7 @@ def plan_block(pace: Pace, shortest_ns: int = SHORTEST_BLOCK_NS) -> BlockPlan:
         shortest_ns = max(shortest_ns, QUOTA_PERIODS * QUOTA_PERIOD_NS)
     duration_ns = min(max(shortest_ns, n_calls * pace.gap_ns), max(longest_ns, MIN_CALLS * pace.n_cases * min_gap_ns))
     lead_in_ns = max(duration_ns * share, QUOTA_LEAD_IN_PERIODS * QUOTA_PERIOD_NS if pace.quota else 0)
+    warm_up_ns = longest_warm_up_ns if server else 0
     return BlockPlan(
         load=pace.load,
         duration_ns=int(duration_ns),
@@ -127,8 +136,19 @@ def plan_block(pace: Pace, shortest_ns: int = SHORTEST_BLOCK_NS) -> BlockPlan:
         min_calls=MIN_CALLS * pace.n_cases,
         creations_ns=pace.creations_ns,
         # A candidate that is twenty times slower than the baseline times out.
-        deadline_s=5 + 20 * (duration_ns + lead_in_ns + 3 * pace.call_ns + pace.creations_ns) / 1e9,
+        deadline_s=5 + 20 * (duration_ns + lead_in_ns + 3 * pace.call_ns + pace.creations_ns) / 1e9 + warm_up_ns / 1e9,
+        longest_warm_up_ns=warm_up_ns,
     )
+
+
+def warm_up_ns(pace: Pace, longest_ns: int = LONGEST_WARM_UP_NS) -> int:
+    """Return how long the baseline's queue takes to reach its steady state; 0 without a request rate."""
+    return plan_warm_up(np.array([pace.call_ns]), pace.load, longest_ns) if pace.load.rate_per_s else 0
+
+
+def longest_warm_up_ns(pace: Pace) -> int:
+    """Return how long any side of a paired run may take to reach its steady state."""
+    return min(max(WARM_UP_FACTOR * warm_up_ns(pace), SHORTEST_WARM_UP_NS), LONGEST_WARM_UP_NS)
 
 
 def plan_paired_run(time_s: float, goal: Goal, pace: Pace, launch_s: float, n_sides: int) -> RunPlan:
@@ -137,8 +157,10 @@ def plan_paired_run(time_s: float, goal: Goal, pace: Pace, launch_s: float, n_si
     The time is used first for launches, then for rounds, then for longer blocks, which show CPU use by others more
     precisely.
     """
+    launch_s += warm_up_ns(pace) / 1e9
+    longest_ns = longest_warm_up_ns(pace)
     for shortest_ns in (150_000_000, 100_000_000, SHORTEST_BLOCK_NS):
-        block = plan_block(pace, shortest_ns)
+        block = plan_block(pace, shortest_ns, longest_ns)
         round_s = n_sides * block_wall_s(block, pace)
         for launches in range(MAX_LAUNCHES, MIN_LAUNCHES - 1, -1):
             rounds = int((time_s / launches - n_sides * launch_s) / round_s + ROUNDING) // 2 * 2
@@ -146,7 +168,7 @@ def plan_paired_run(time_s: float, goal: Goal, pace: Pace, launch_s: float, n_si
                 # More rounds are useless unless a percentile needs them.
                 most = max(4 * ROUNDS_PER_LAUNCH, 2 * math.ceil(required_rounds(goal, pace, block) / launches / 2))
                 return RunPlan(block=block, launches=launches, rounds=min(rounds, most))
-    block = plan_block(pace)
+    block = plan_block(pace, SHORTEST_BLOCK_NS, longest_ns)
     round_s = n_sides * block_wall_s(block, pace)
     for launches in range(MAX_LAUNCHES, 0, -1):
         rounds = int((time_s / launches - n_sides * launch_s) / round_s + ROUNDING) // 2 * 2
@@ -162,7 +184,7 @@ def required_run_s(goal: Goal, pace: Pace, launch_s: float, n_sides: int) -> flo
     # Each launch has an even number of rounds.
     n_launches = MIN_LAUNCHES if n_rounds < 2 * MAX_LAUNCHES else MAX_LAUNCHES
     n_rounds = math.ceil(n_rounds / (2 * n_launches)) * 2 * n_launches
-    return n_sides * (n_rounds * block_wall_s(block, pace) + n_launches * launch_s)
+    return n_sides * (n_rounds * block_wall_s(block, pace) + n_launches * (launch_s + warm_up_ns(pace) / 1e9))
 
 
 def required_rounds(goal: Goal, pace: Pace, block: BlockPlan) -> float:

@@ -8,6 +8,7 @@ import msgspec
 
 from ortune.compare.block_plan import (
     MIN_LAUNCHES,
+    SHORTEST_WARM_UP_NS,
     Pace,
     RunPlan,
     block_wall_s,
@@ -15,6 +16,7 @@ from ortune.compare.block_plan import (
     plan_block,
     plan_paired_run,
     required_run_s,
+    warm_up_ns,
 )
 from ortune.compare.calibrate import Calibration
 from ortune.compare.figures import required_calls
@@ -100,11 +102,12 @@ def make_plan(goal: Goal, calibration: Calibration, *, left_s: float, free_bytes
     n_sides = count_sides(goal)
     needed_s = required_run_s(goal, pace, launch_s, n_sides)
     confirmation_s = max(CONFIRMATION_SHARE * left_s, min(needed_s, LARGEST_CONFIRMATION_SHARE * left_s))
-    block = plan_block(pace)
+    block = plan_block(pace, longest_warm_up_ns=SHORTEST_WARM_UP_NS)
     give_up_ns = max(block.duration_ns, int(GIVE_UP_FACTOR * pace.call_ns))
     confirmation = plan_paired_run(confirmation_s, goal, pace, launch_s, n_sides)
     # If the first batch takes the time of racing, too, there is no racing.
-    batch, rounds = size_batch(left_s - confirmation_s, block_wall_s(block, pace), launch_s)
+    warm_up_s = warm_up_ns(pace, SHORTEST_WARM_UP_NS) / 1e9
+    batch, rounds = size_batch(left_s - confirmation_s, block_wall_s(block, pace), launch_s + warm_up_s)
     max_live = MAX_LIVE
     if calibration.peak_bytes and free_bytes:
         max_live = max(2, int(LIVE_MEMORY_SHARE * free_bytes / calibration.peak_bytes))

@@ -27,6 +27,8 @@ class BlockPlan(msgspec.Struct, frozen=True, kw_only=True):
         deadline_s: Time after which the candidate counts as hanging.
         give_up_ns: If the first call takes longer, it is the whole block. None to measure the whole block in any case.
             It has no effect where requests arrive at a rate.
+        longest_warm_up_ns: Where requests arrive at a rate: maximum time that the first block of a launch lets the
+            queue reach its steady state before the lead-in; 0 for none.
     """
 
     load: Load = Load()
@@ -37,6 +39,7 @@ class BlockPlan(msgspec.Struct, frozen=True, kw_only=True):
     creations_ns: int = 0
     deadline_s: float
     give_up_ns: int | None = None
+    longest_warm_up_ns: int = 0
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

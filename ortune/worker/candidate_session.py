@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ortune.knobs.config import CPU, Config
 from ortune.worker import cpu, protocol
@@ -15,6 +15,9 @@ from ortune.worker.gpu import GpuReader
 from ortune.worker.readback import find_unapplied, read_pool, read_preloaded, read_settings
 from ortune.worker.session import CUDA_BASED
 from ortune.worker.session_info import SessionInfo
+
+if TYPE_CHECKING:
+    from ortune.worker.open_loop import RequestStream
 
 MOST_CHECKED = 8
 """Number of samples whose outputs are compared, in addition to the first sample of each case."""
@@ -53,6 +56,7 @@ class CandidateSession:
         self.usable = frozenset(request.usable)
         self.pool: frozenset[int] = frozenset()
         self.memory: Memory | None = None
+        self.stream: RequestStream | None = None
         self.gpu = open_gpu(request.config)
 
     def load(self) -> SessionInfo:
@@ -163,8 +167,11 @@ class CandidateSession:
         import numpy as np
 
         from ortune.worker.load_generator import generate_load
+        from ortune.worker.open_loop import RequestStream
 
-        window = generate_load(self.call, self.samples, plan, self.read_cpu_times)
+        if self.stream is None or self.stream.load != plan.load:
+            self.stream = RequestStream(plan.load)
+        window = generate_load(self.call, self.samples, plan, self.read_cpu_times, stream=self.stream)
         before, after = window.before, window.after
         share, contended = None, False
         if before.busy_ns is not None and after.busy_ns is not None:

@@ -1,0 +1,110 @@
+"""Compare latencies of simulated open loops with queueing theory.
+
+    python -m benchmarks.open_loop [--launches 400] [--utilization 0.3 0.5 0.7 0.8 0.9]
+
+Requests arrive at random (Poisson). Calls take a constant time (M/D/1) or exponentially distributed times (M/M/1). The
+load generator of ortune's workers runs on a simulated clock, in launches of 8 blocks that are planned as in a search.
+Printed is the p99 over all launches, divided by its value in theory. Target: 0.95 to 1.05.
+
+Source of the theory: the time that a request spends in an M/M/1 queue is exponentially distributed. The distribution of
+waiting times in an M/D/1 queue is in C. D. Crommelin, "Delay probability formulae when the holding times are
+constant", Post Office Electrical Engineers' Journal 25 (1932).
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from decimal import Decimal, localcontext
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+
+from benchmarks.simulated_clock import SimulatedClock
+from ortune.compare.block_plan import Pace, longest_warm_up_ns, plan_block
+from ortune.worker.load_generator import generate_load
+from ortune.worker.open_loop import RequestStream
+from ortune.workload import make_load
+
+SERVICE_NS = 5_000_000
+BLOCKS_PER_LAUNCH = 8
+
+
+def mm1_quantile(utilization: float, share: float) -> float:
+    """Return a quantile of the time in an M/M/1 queue, in service times."""
+    return -math.log(1 - share) / (1 - utilization)
+
+
+def md1_quantile(utilization: float, share: float) -> float:
+    """Return a quantile of the time in an M/D/1 queue, in service times."""
+
+    def distribute(wait: float) -> float:
+        """Return the share of requests that wait at most this long."""
+        with localcontext() as context:
+            context.prec = 80  # the terms alternate in sign and cancel almost completely
+            rho, time = Decimal(utilization), Decimal(wait)
+            terms = (
+                (-rho * (time - k)) ** k / math.factorial(k) * (rho * (time - k)).exp() for k in range(int(wait) + 1)
+            )
+            return float((1 - rho) * sum(terms))
+
+    if 1 - utilization >= share:
+        return 1.0
+    return 1 + float(brentq(lambda wait: distribute(wait) - share, 1e-9, 60))
+
+
+def simulate_p99(utilization: float, *, random_service: bool, warm_up: bool, n_launches: int, seed: int) -> float:
+    """Return p99 over many launches, in service times."""
+    load = make_load(rate_per_s=utilization * 1e9 / SERVICE_NS)
+    assert load.rate_per_s
+    pace = Pace(load=load, gap_ns=1e9 / load.rate_per_s, call_ns=SERVICE_NS)
+    block = plan_block(pace, longest_warm_up_ns=longest_warm_up_ns(pace) if warm_up else 0)
+    rng = np.random.default_rng(seed)
+    latencies: list[NDArray[np.int64]] = []
+    for _ in range(n_launches):
+        clock = SimulatedClock()
+        stream = RequestStream(load)
+
+        def call(sample: int, clock: SimulatedClock = clock) -> None:
+            clock.sleep_ns(int(rng.exponential(SERVICE_NS)) if random_service else SERVICE_NS)
+
+        for _ in range(BLOCKS_PER_LAUNCH):
+            plan = msgspec.structs.replace(block, seed=int(rng.integers(2**31)))
+            # Without a warm-up, each block starts with an empty queue.
+            continued = stream if warm_up else RequestStream(load)
+            window = generate_load(call, [0], plan, lambda: None, clock, stream=continued)
+            latencies.append(window.latencies_ns)
+    return float(np.quantile(np.concatenate(latencies), 0.99)) / SERVICE_NS
+
+
+def main() -> None:
+    """Print the ratios."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--launches", type=int, default=400, help="launches for each utilization below 0.8")
+    parser.add_argument("--utilization", type=float, nargs="+", default=[0.3, 0.5, 0.7, 0.8, 0.9])
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    print("queue  utilization  p99 in theory  empty blocks  one stream")
+    for name, random_service, quantile in (("M/D/1", False, md1_quantile), ("M/M/1", True, mm1_quantile)):
+        for utilization in arguments.utilization:
+            expected = quantile(utilization, 0.99)
+            # Latencies of long queues are correlated, so that a precise percentile needs more launches.
+            n_launches = int(arguments.launches * max(1, (0.2 / (1 - utilization)) ** 4))
+            ratios = [
+                simulate_p99(
+                    utilization,
+                    random_service=random_service,
+                    warm_up=warm_up,
+                    n_launches=n_launches,
+                    seed=arguments.seed,
+                )
+                / expected
+                for warm_up in (False, True)
+            ]
+            print(f"{name}  {utilization:11.2f}  {expected:13.2f}  {ratios[0]:12.3f}  {ratios[1]:10.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

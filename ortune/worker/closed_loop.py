@@ -1,0 +1,132 @@
+"""Calls back to back: from one caller, or from several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ortune.worker.block import BlockPlan
+from ortune.worker.window import Callers, Clock, Window, cycle_from, work_within
+
+S = TypeVar("S")
+R = TypeVar("R")
+
+
+def back_to_back(
+    call: Callable[[S], Any], samples: Sequence[S], plan: BlockPlan, read: Callable[[], R], clock: Clock
+) -> Window[R]:
+    """Make calls one after the other. The window ends with the first call that ends after its planned duration."""
+    now = clock.now_ns
+    sample = cycle_from(samples, plan.seed).__next__
+    before = read()
+    cpu_start, lead_in = clock.cpu_ns(), now()
+    call(sample())
+    # One reading of the clock is both the end of a call and the start of the next.
+    stamps = [lead_in, now()]
+    start, n_before = lead_in, 0
+    if not is_hopeless(plan, stamps):
+        n_before = 1
+        while now() - lead_in < plan.lead_in_ns:
+            call(sample())
+            n_before += 1
+        cpu_start, start = clock.cpu_ns(), now()
+        stamps = [start]
+        append = stamps.append
+        end = start + plan.duration_ns
+        for _ in range(plan.min_calls):
+            call(sample())
+            append(now())
+        while stamps[-1] < end:
+            call(sample())
+            append(now())
+    cpu_ns = clock.cpu_ns() - cpu_start
+    after = read()
+    times = np.asarray(stamps, dtype=np.int64)
+    latencies = times[1:] - times[:-1]
+    return Window(
+        latencies_ns=latencies,
+        positions=(plan.seed + n_before + np.arange(len(latencies))) % len(samples),
+        service_ns=float(latencies.mean()),
+        n_calls=float(len(latencies)),
+        wall_ns=stamps[-1] - start,
+        lead_in_ns=start - lead_in,
+        cpu_ns=cpu_ns,
+        before=before,
+        after=after,
+    )
+
+
+def closed_loop(
+    call: Callable[[S], Any], samples: Sequence[S], plan: BlockPlan, read: Callable[[], R], clock: Clock
+) -> Window[R]:
+    """Let several callers make calls back to back. The window lies in the middle, while all of them are busy."""
+    n_clients = plan.load.clients
+    now = clock.now_ns
+    stopping = False
+    stamps: list[list[int]] = [[] for _ in range(n_clients)]
+    firsts = [plan.seed + number * len(samples) // n_clients for number in range(n_clients)]
+
+    def caller(number: int) -> Callable[[], None]:
+        sample = cycle_from(samples, firsts[number]).__next__
+        append = stamps[number].append
+
+        def run() -> None:
+            append(now())
+            while not stopping:
+                call(sample())
+                append(now())
+
+        return run
+
+    before = read()
+    lead_in = now()
+    callers = Callers(clock, [caller(number) for number in range(n_clients)])
+
+    def wait(duration_ns: int, n_calls: Callable[[int], int]) -> None:
+        """Sleep for this time, and then until each caller has made `n_calls(number)` calls."""
+        clock.sleep_ns(duration_ns)
+        while not callers.error and any(len(each) < n_calls(number) for number, each in enumerate(stamps)):
+            clock.sleep_ns(max(duration_ns // 10, 1_000_000))
+
+    try:
+        cpu_start, start = clock.cpu_ns(), lead_in
+        wait(plan.lead_in_ns, lambda number: 2)
+        if not any(is_hopeless(plan, each) for each in stamps):
+            cpu_start, start = clock.cpu_ns(), now()
+            n_before = [len(each) for each in stamps]
+            wait(plan.duration_ns, lambda number: n_before[number] + plan.min_calls)
+        end, cpu_end = now(), clock.cpu_ns()
+        after = read()
+    finally:
+        stopping = True
+        callers.join()
+    starts = np.concatenate([np.asarray(each[:-1], dtype=np.int64) for each in stamps])
+    ends = np.concatenate([np.asarray(each[1:], dtype=np.int64) for each in stamps])
+    positions = np.concatenate(
+        [(first + np.arange(len(each) - 1)) % len(samples) for first, each in zip(firsts, stamps, strict=True)]
+    )
+    is_inside = (ends > start) & (ends <= end)
+    latencies = (ends - starts)[is_inside]
+    return Window(
+        latencies_ns=latencies,
+        positions=positions[is_inside],
+        service_ns=float(latencies.mean()),
+        n_calls=work_within(starts, ends, start, end),
+        wall_ns=end - start,
+        lead_in_ns=start - lead_in,
+        cpu_ns=cpu_end - cpu_start,
+        before=before,
+        after=after,
+    )
+
+
+def is_hopeless(plan: BlockPlan, stamps: Sequence[int]) -> bool:
+    """Return whether the first call took so long that the block ends with it.
+
+    Args:
+        plan: How the block is measured.
+        stamps: The start of the first call, and its end if it has ended.
+    """
+    return plan.give_up_ns is not None and len(stamps) > 1 and stamps[1] - stamps[0] > plan.give_up_ns

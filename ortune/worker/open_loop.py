@@ -1,0 +1,267 @@
+"""Requests that arrive at a rate, whether or not earlier ones are done: one continuous stream for each launch.
+
+A worker is suspended between its blocks. The time of the stream stops while it is: requests that wait at the end of a
+block still wait at the start of the next one, and a caller that was busy is busy for the same time. So the queue does
+not start from empty in each block, which would make latencies too short.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.worker.block import BlockPlan
+from ortune.worker.closed_loop import back_to_back, closed_loop
+from ortune.worker.window import Callers, Clock, Window, work_within
+from ortune.workload import Load
+
+S = TypeVar("S")
+R = TypeVar("R")
+
+EARLY_NS = 2_000_000
+"""Time between the start of the callers and the first arrival."""
+
+POLL_NS = 1_000_000
+"""Time between two looks at whether a request was served, where all calls take longer than the window."""
+
+TRIAL_NS = 200_000_000
+TRIAL_CALLS = 32
+"""Size of the trial that the warm-up is planned from: this many calls of each caller, but no more than this time."""
+
+RELAXATIONS = 2.0
+"""Duration of the warm-up as a multiple of the queue's relaxation time. In simulations of M/D/1 and M/M/1 queues
+(`benchmarks/open_loop.py`), p99 then is within 5 % of its value in theory for a utilization of up to 0.9."""
+
+HIGHEST_UTILIZATION = 0.95
+"""Utilization for which the longest warm-up is planned. The relaxation time has no bound as it approaches 1."""
+
+
+class Mark(NamedTuple):
+    """One call: its request, its start and end, and the process's CPU time at both."""
+
+    number: int
+    start: int
+    end: int
+    cpu_start: int
+    cpu_end: int
+
+
+class Segment(NamedTuple):
+    """What happened in a part of the stream that is measured without a pause. Times are those of the clock.
+
+    Attributes:
+        arrivals: Arrival time of each request, those first that waited at the start.
+        marks: The calls that were made.
+        inside: Of these, the calls that began in the window, in order of their start.
+        start: The start of the window.
+        end: The end of the window.
+        cpu_ns: CPU time of the process in the window.
+    """
+
+    arrivals: list[int]
+    marks: list[Mark]
+    inside: list[Mark]
+    start: int
+    end: int
+    cpu_ns: int
+
+
+class RequestStream:
+    """The requests of one launch, and the queue that they wait in.
+
+    Callers serve requests in order of arrival. Latency counts from the scheduled arrival. It therefore includes the
+    wait for a free caller, and the delay of a caller that wakes up late.
+
+    Args:
+        load: How requests arrive.
+    """
+
+    def __init__(self, load: Load) -> None:
+        self.load = load
+        self._is_warm = False
+        # The state of the queue at the end of the last segment, in ns from that end.
+        self._waiting: list[int] = []
+        self._free_ns = [0] * load.clients
+        self._next_ns = 0.0
+
+    def measure(
+        self, call: Callable[[S], Any], samples: Sequence[S], plan: BlockPlan, read: Callable[[], R], clock: Clock
+    ) -> Window[R]:
+        """Continue the stream for one block, and return what happened to the requests that were served in its window.
+
+        A request belongs to the window if its call starts there. If calls take longer than the window, the window ends
+        with the start of a call.
+        """
+        before = read()
+        begin = clock.now_ns()
+        # Caches and threads are cold after a pause. In the stream, this would make the queue longer.
+        call(samples[plan.seed % len(samples)])
+        if not self._is_warm and plan.longest_warm_up_ns:
+            self._is_warm = True
+            warm_up_ns = plan_warm_up(try_calls(call, samples, plan, clock), self.load, plan.longest_warm_up_ns)
+            if warm_up_ns:
+                # The warm-up has traffic of its own, so that all candidates have the same in the window.
+                self._run_segment(call, samples, plan.seed + 1, 0, warm_up_ns, clock)
+        # While a caller is busy with a call that began in the last block, nothing is measured.
+        lead_in_ns = max(plan.lead_in_ns, *self._free_ns)
+        segment = self._run_segment(call, samples, plan.seed, lead_in_ns, lead_in_ns + plan.duration_ns, clock)
+        after = read()
+        marks, inside = segment.marks, segment.inside
+        starts = np.array([mark.start for mark in marks], dtype=np.int64)
+        ends = np.array([mark.end for mark in marks], dtype=np.int64)
+        return Window(
+            latencies_ns=np.array([mark.end - segment.arrivals[mark.number] for mark in inside], dtype=np.int64),
+            positions=np.array([(plan.seed + mark.number) % len(samples) for mark in inside], dtype=np.int64),
+            service_ns=float((ends - starts).mean()),
+            # Avoids a division by zero if the only request is served at the very end of the window.
+            n_calls=max(work_within(starts, ends, segment.start, segment.end), 0.5),
+            wall_ns=segment.end - segment.start,
+            lead_in_ns=segment.start - begin,
+            cpu_ns=segment.cpu_ns,
+            before=before,
+            after=after,
+            cpu_between_ns=cpu_between(marks),
+        )
+
+    def _run_segment(
+        self,
+        call: Callable[[S], Any],
+        samples: Sequence[S],
+        seed: int,
+        window_start_ns: int,
+        window_end_ns: int,
+        clock: Clock,
+    ) -> Segment:
+        """Continue the stream until the end of the window, and wait for the calls that are in progress then."""
+        now, cpu = clock.now_ns, clock.cpu_ns
+        due = draw_arrivals(self.load, window_start_ns, window_end_ns, seed, self._next_ns)
+        window_end_ns = max(window_end_ns, int(due[-1]) + 1)
+        base = now() + EARLY_NS
+        window_start, window_end = base + window_start_ns, base + window_end_ns
+        arrivals = [base + waiting for waiting in self._waiting] + (due + base).tolist()
+        free = [base + duration for duration in self._free_ns]
+        n = len(arrivals)
+        take_number = itertools.count().__next__
+        marks: list[Mark] = []
+        unserved: list[int] = []
+        # The position of the first request that is served in the window.
+        served: list[int] = []
+
+        def run_caller(position: int) -> None:
+            while (number := take_number()) < n:
+                due_at = max(arrivals[number], free[position])
+                while (early := due_at - now()) > 0:
+                    clock.sleep_ns(early)
+                cpu_start, start = cpu(), now()
+                if start >= window_end and served:
+                    unserved.append(number)
+                    return
+                if start >= window_start:
+                    served.append(number)
+                call(samples[(seed + number) % len(samples)])
+                free[position] = now()
+                marks.append(Mark(number, start, free[position], cpu_start, cpu()))
+
+        callers = Callers(clock, [functools.partial(run_caller, position) for position in range(len(free))])
+        clock.sleep_ns(max(window_start - now(), 0))
+        cpu_start, start = cpu(), now()
+        clock.sleep_ns(max(window_end - now(), 0))
+        while not served and not callers.error:
+            clock.sleep_ns(POLL_NS)
+        end, cpu_end = now(), cpu()
+        callers.join()
+        unserved += range(len(marks) + len(unserved), n)
+        self._waiting = sorted(arrivals[number] - end for number in unserved)
+        self._free_ns = [max(each - end, 0) for each in free]
+        if self.load.arrivals == "periodic":
+            assert self.load.rate_per_s
+            self._next_ns = due[-1] + base + 1e9 / self.load.rate_per_s - end
+        inside = sorted((mark for mark in marks if mark.start >= window_start), key=lambda mark: mark.start)
+        return Segment(arrivals, marks, inside, start, end, cpu_end - cpu_start)
+
+
+def draw_arrivals(
+    load: Load, window_start_ns: int, window_end_ns: int, seed: int, first_ns: float = 0.0
+) -> NDArray[np.int64]:
+    """Return the arrival times of requests, from 0 to the end of the window, with at least one inside the window.
+
+    The times between arrivals of a Poisson process are exponentially distributed. The same seed gives the same
+    arrivals, so that two candidates can be measured under the same traffic. Requests at equal intervals begin at
+    `first_ns`.
+    """
+    assert load.rate_per_s is not None
+    gap_ns = 1e9 / load.rate_per_s
+    # Without an arrival in the window there would be nothing to measure. Blocks are planned long enough to avoid that.
+    window_end_ns = max(window_end_ns, window_start_ns + int(gap_ns) + 1)
+    if load.arrivals == "periodic":
+        return np.arange(first_ns, window_end_ns, gap_ns).astype(np.int64)
+    for attempt in itertools.count():
+        rng = np.random.default_rng([seed, attempt])
+        n = int(window_end_ns / gap_ns)
+        gaps = rng.exponential(gap_ns, n + 10 * int(n**0.5) + 20)
+        arrivals = np.cumsum(gaps).astype(np.int64)
+        arrivals = arrivals[arrivals < window_end_ns]
+        if len(arrivals) and arrivals[-1] >= window_start_ns:
+            return arrivals
+    raise AssertionError("unreachable")
+
+
+def try_calls(call: Callable[[S], Any], samples: Sequence[S], plan: BlockPlan, clock: Clock) -> NDArray[np.int64]:
+    """Return the durations of some calls back to back, by as many callers as the load has."""
+    load = Load() if plan.load.clients == 1 else Load(scenario="multi-client", clients=plan.load.clients)
+    trial = msgspec.structs.replace(plan, load=load, duration_ns=0, lead_in_ns=0, min_calls=1)
+    generate = back_to_back if plan.load.clients == 1 else closed_loop
+    begin = clock.now_ns()
+    durations = generate(call, samples, trial, lambda: None, clock).latencies_ns
+    # The trial has one call more than is measured.
+    fitting = TRIAL_NS // max((clock.now_ns() - begin) // 2, 1)
+    trial = msgspec.structs.replace(trial, min_calls=min(TRIAL_CALLS, int(fitting)))
+    return generate(call, samples, trial, lambda: None, clock).latencies_ns if trial.min_calls > 1 else durations
+
+
+def plan_warm_up(durations: NDArray[np.int64], load: Load, longest_ns: int) -> int:
+    """Return how long a stream that starts with an empty queue runs before its latencies are those of a steady state.
+
+    The relaxation time of a queue with one caller is s (1 + c^2) / 2 / (1 - sqrt(u))^2, where s is the mean duration of
+    a call, c its coefficient of variation, and u the utilization. With several callers, s is divided by their number.
+
+    Args:
+        durations: Durations of some calls in ns.
+        load: How requests arrive.
+        longest_ns: Result at most.
+
+    Source: P. M. Morse, "Stochastic Properties of Waiting Lines", Journal of the Operations Research Society of America
+    3 (1955), for exponentially distributed durations. The time scales with the variation as in heavy traffic: J. Abate
+    and W. Whitt, "Transient Behavior of Regulated Brownian Motion", Advances in Applied Probability 19 (1987).
+    """
+    mean_ns = float(durations.mean())
+    utilization = load.utilization(mean_ns)
+    if utilization >= 1:
+        # The queue grows without bound, so there is no steady state.
+        return 0
+    variation = float(durations.var()) / mean_ns**2
+    relaxation_ns = mean_ns / load.clients * (1 + variation) / 2
+    relaxation_ns /= (1 - math.sqrt(min(utilization, HIGHEST_UTILIZATION))) ** 2
+    return min(int(RELAXATIONS * relaxation_ns), longest_ns)
+
+
+def cpu_between(marks: Sequence[Mark]) -> float:
+    """Return the CPU time spent while no call was running, divided by the number of calls."""
+    spent = 0
+    ordered = sorted(marks, key=lambda mark: mark.start)
+    if not ordered:
+        return 0.0
+    last_end, last_cpu = ordered[0].end, ordered[0].cpu_end
+    for mark in ordered[1:]:
+        if mark.start >= last_end:
+            spent += max(mark.cpu_start - last_cpu, 0)
+        if mark.end > last_end:
+            last_end, last_cpu = mark.end, mark.cpu_end
+    return spent / len(ordered)
