@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from ortune.errors import BackgroundLoadError
+from ortune.worker import cpu
 from ortune.worker.background_load import BackgroundLoad
 from ortune.worker.cpu import tree_ns
 from tests.conftest import ROOT
@@ -176,5 +177,9 @@ def test_cpu_time_of_all_descendants(tmp_path: Path, monkeypatch: pytest.MonkeyP
         read_pids(file, 1)
         # The process that used the CPU has ended. Its parent keeps the time.
         assert tree_ns(background_load.pid) >= 300_000_000
-    # Other processes are not read: a host may have thousands of them.
-    assert Path("/proc") not in listed
+        # Other processes are not read: a host may have thousands of them.
+        assert Path("/proc") not in listed
+        # They are where the kernel does not list children.
+        monkeypatch.setattr(cpu, "lists_children", lambda: False)
+        assert tree_ns(background_load.pid) >= 300_000_000
+        assert Path("/proc") in listed

@@ -18,8 +18,15 @@ FASTER, SAME, UNCLEAR = (1.1, 1.2, 1.3), (0.99, 1.0, 1.01), (0.95, 1.05, 1.15)
 
 
 def make_row(
-    name: str, config: Config, kept: Kept, utilization: float, *, speedup: Speedup | None = None, enough: bool = True
+    name: str,
+    config: Config,
+    kept: Kept,
+    utilization: float | tuple[float, float, float],
+    *,
+    speedup: Speedup | None = None,
+    enough: bool = True,
 ) -> Row:
+    low, estimate, high = utilization if isinstance(utilization, tuple) else (None, utilization, None)
     check = LimitCheck(limit="p99<1ms", figure="p99", bound=1e6, value=1e6, low=1e6, high=1e6, kept=kept)
     summary = Summary(
         config=config,
@@ -30,7 +37,9 @@ def make_row(
         mean_ns=1e6,
         calls_per_s=1000,
         cpu_ns_per_call=1e6,
-        utilization=utilization,
+        utilization=estimate,
+        utilization_low=low,
+        utilization_high=high,
         n_calls=100,
         load_ns=1e6,
     )
@@ -42,8 +51,8 @@ def judge(
     *,
     kept: Kept = "yes",
     baseline_kept: Kept = "yes",
-    utilization: float = 0.5,
-    baseline_utilization: float = 0.5,
+    utilization: float | tuple[float, float, float] = 0.5,
+    baseline_utilization: float | tuple[float, float, float] = 0.5,
     enough_calls: bool = True,
     others_left: bool = False,
 ) -> tuple[Verdict, str]:
@@ -113,9 +122,20 @@ def test_too_few_calls_prove_nothing() -> None:
         (1.25, 2.0, "overload", "the baseline can serve 80, and the best candidate 50 of 100 requests per second"),
         (0.5, 2.0, "default_is_best", "the best candidate can serve only 50 of 100 requests per second"),
         (1.25, 0.5, "faster", "the baseline can serve only 80 of 100 requests per second"),
+        ((1.1, 1.25, 1.4), 0.5, "faster", "the baseline can serve only 80 of 100 requests per second"),
+        # Where the interval includes 1, neither is certain.
+        (0.5, (0.9, 1.05, 1.2), "inconclusive", "it is uncertain whether the best candidate can serve all requests"),
+        (0.5, (0.8, 0.95, 1.1), "inconclusive", "it is uncertain whether the best candidate can serve all requests"),
+        ((0.8, 1.05, 1.2), 0.5, "faster", "the whole confidence interval lies above 1"),
+        (0.5, (0.7, 0.8, 0.9), "faster", "the whole confidence interval lies above 1"),
     ],
 )
-def test_overload(baseline_utilization: float, utilization: float, verdict: Verdict, reason: str) -> None:
+def test_overload(
+    baseline_utilization: float | tuple[float, float, float],
+    utilization: float | tuple[float, float, float],
+    verdict: Verdict,
+    reason: str,
+) -> None:
     found = judge(utilization=utilization, baseline_utilization=baseline_utilization)
     assert found[0] == verdict
     assert found[1].startswith(reason)

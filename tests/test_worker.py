@@ -25,7 +25,7 @@ from ortune.requests import SearchRequest
 from ortune.tuning.prepare import prepare
 from ortune.tuning.search import search
 from ortune.worker import Block, BlockPlan, Failure, LiveCandidate, cpu, readback
-from ortune.worker.cpu import busy_ns, foreign_share, read_memory, tick_ns
+from ortune.worker.cpu import CpuUse, ThreadTime, busy_ns, find_longest_wait, read_memory, read_thread_times, tick_ns
 from ortune.worker.executor import WORKER_COMMAND, ProcessExecutor, launch_reference
 from ortune.worker.process import WorkerProcess
 from ortune.worker.readback import find_unpinned, read_pool
@@ -380,12 +380,74 @@ def test_busy_time_of_cpus() -> None:
     assert after - before >= 100_000_000 - 2 * tick_ns()
 
 
-def test_foreign_share() -> None:
-    assert foreign_share(0, 100_000_000, 2) == (0.0, False)
-    assert foreign_share(100_000_000, 100_000_000, 2) == (0.5, True)
-    share, contended = foreign_share(-5_000_000, 100_000_000, 2)
-    assert share < 0
-    assert not contended
+BLOCK_NS = 1_000_000_000
+
+
+def test_other_processes_spoil_a_block() -> None:
+    quiet = CpuUse(wall_ns=BLOCK_NS, n_cpus=2, n_cores=2, own_ns=2 * BLOCK_NS, foreign_ns=0)
+    assert (quiet.foreign_share, quiet.contended) == (0.0, False)
+    busy = quiet._replace(foreign_ns=BLOCK_NS)
+    assert (busy.foreign_share, busy.contended) == (0.5, True)
+    negative = quiet._replace(foreign_ns=-5_000_000)
+    assert negative.foreign_share < 0
+    assert not negative.contended
+
+
+class TestManyCpus:
+    """A host with 96 CPUs, on which four processes use one each: 4 % of its capacity."""
+
+    HOGS = CpuUse(wall_ns=BLOCK_NS, n_cpus=96, n_cores=96, own_ns=0, foreign_ns=4 * BLOCK_NS)
+
+    def wait(self, n_threads: int, n_delayed: int) -> int:
+        """Return the longest wait of a worker, some threads of which share a CPU with another process."""
+        before = {number: ThreadTime(0, 0) for number in range(n_threads)}
+        half = ThreadTime(BLOCK_NS // 2, BLOCK_NS // 2)
+        after = {number: half if number < n_delayed else ThreadTime(BLOCK_NS, 0) for number in range(n_threads)}
+        return find_longest_wait(before, after, BLOCK_NS, 96)
+
+    def test_threads_that_wait_are_disturbed(self) -> None:
+        use = self.HOGS._replace(own_ns=94 * BLOCK_NS, longest_wait_ns=self.wait(96, 4))
+        assert use.foreign_share == pytest.approx(4 / 96)
+        assert use.contended
+
+    def test_threads_with_a_cpu_of_their_own_are_not(self) -> None:
+        assert not self.HOGS._replace(own_ns=8 * BLOCK_NS, longest_wait_ns=self.wait(8, 0)).contended
+
+    def test_threads_that_share_a_core_are_disturbed(self) -> None:
+        two_per_core = self.HOGS._replace(n_cores=48, own_ns=48 * BLOCK_NS)
+        assert two_per_core.contended
+        assert not two_per_core._replace(own_ns=40 * BLOCK_NS).contended
+
+    def test_threads_that_delay_each_other_are_not_disturbed_by_others(self) -> None:
+        assert self.wait(97, 97) == 0
+        assert not self.HOGS._replace(own_ns=92 * BLOCK_NS, longest_wait_ns=self.wait(97, 97)).contended
+
+    def test_a_little_use_by_others_is_harmless(self) -> None:
+        use = self.HOGS._replace(foreign_ns=BLOCK_NS // 25, own_ns=96 * BLOCK_NS, longest_wait_ns=self.wait(96, 4))
+        assert not use.contended
+
+
+@pytest.mark.skipif(not read_thread_times(), reason="the kernel does not report the waiting time of threads")
+def test_waiting_for_a_cpu_is_seen() -> None:
+    code = "import os, time\nos.sched_setaffinity(0, {%d})\nwhile time.process_time() < 20: pass"
+    usable = os.sched_getaffinity(0)
+    number = min(usable)
+    hog = subprocess.Popen([sys.executable, "-c", code % number])
+    try:
+        os.sched_setaffinity(0, {number})
+        before, start = read_thread_times(), time.perf_counter_ns()
+        longest_ns = 0
+        while not longest_ns and time.perf_counter_ns() - start < 20 * 10**9:
+            for _ in range(10**6):
+                pass
+            wall_ns = time.perf_counter_ns() - start
+            wait_ns = find_longest_wait(before, read_thread_times(), wall_ns, len(usable))
+            longest_ns = wait_ns if wait_ns > 0.2 * wall_ns else 0
+        assert longest_ns
+    finally:
+        os.sched_setaffinity(0, usable)
+        hog.kill()
+        hog.wait()
 
 
 def test_memory_of_this_process() -> None:

@@ -10,7 +10,7 @@ import msgspec
 from ortune.apply.fit import Mismatch, find_mismatches
 from ortune.compare.bench import BenchResult, Observe, bench
 from ortune.compare.comparison import Comparison, Row, Speedup
-from ortune.compare.limits import is_overloaded, kept_all, name_limits
+from ortune.compare.limits import kept_all, may_be_overloaded, name_limits
 from ortune.compare.open import ComparisonSetup, prepare_comparison
 from ortune.compare.paired_run import Side
 from ortune.model import read_model
@@ -150,8 +150,8 @@ def judge_comparison(record: Record, comparison: Comparison, recorded: Speedup |
 def judge_gain(row: Row, comparison: Comparison, recorded: Speedup | None) -> tuple[Answer, str]:
     """Return whether the gain holds, apart from limits."""
     sides = [each.summary for each in comparison.rows if each.summary]
-    if any(map(is_overloaded, sides)):
-        return "inconclusive", "requests arrive faster than they are served"
+    if any(map(may_be_overloaded, sides)):
+        return "inconclusive", "requests may arrive faster than they are served"
     n_calls = min((side.n_calls for side in sides), default=0)
     if n_calls < comparison.calls_needed:
         needed = f"{comparison.objective} needs {comparison.calls_needed} calls of each side"

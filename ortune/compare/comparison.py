@@ -31,6 +31,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         cpu_ns_between_calls: With a request rate: the part of it that was spent while no call was in progress.
         utilization: With a request rate: the share of the callers' time that calls take. From 1 on, the queue grows
             without bound.
+        utilization_low: Lower end of its confidence interval; None for a single launch.
+        utilization_high: Upper end.
         n_calls: Number of calls that the figures rest on. With several input cases, of the case with the fewest.
         load_ns: Median time to create the session.
         steady_bytes: Resident memory of the whole process after its blocks.
@@ -50,6 +52,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     cpu_ns_per_call: float
     cpu_ns_between_calls: float | None = None
     utilization: float | None = None
+    utilization_low: float | None = None
+    utilization_high: float | None = None
     n_calls: int
     load_ns: float
     steady_bytes: int | None = None

@@ -172,6 +172,8 @@ def summarize(run: PairedRun, position: int) -> Summary:
     p50, p90, p95, p99 = (compute_percentile(blocks, point) for point in (50, 90, 95, 99))
     between = [block.cpu_between_ns for block in blocks if block.cpu_between_ns is not None]
     service_ns = float(np.mean([block.service_ns for block in blocks]))
+    utilization = compute_utilization(run, position)
+    is_bounded = utilization is not None and math.isfinite(utilization.high)
     return Summary(
         config=run.sides[position].config,
         p50_ns=p50,
@@ -183,6 +185,8 @@ def summarize(run: PairedRun, position: int) -> Summary:
         cpu_ns_per_call=compute_figure("cpu", blocks),
         cpu_ns_between_calls=float(np.mean(between)) if between else None,
         utilization=load.utilization(service_ns) if load.rate_per_s else None,
+        utilization_low=utilization.low if utilization and is_bounded else None,
+        utilization_high=utilization.high if utilization and is_bounded else None,
         n_calls=count_calls(blocks),
         load_ns=compute_figure("load-time", blocks, [each.load_ns for each in loaded]),
         steady_bytes=round(statistics.median(block.memory.steady_bytes for block in blocks)),

@@ -26,8 +26,13 @@ def worst_excess(goal: Goal, checks: tuple[LimitCheck, ...]) -> float:
 
 
 def is_overloaded(summary: Summary) -> bool:
-    """Return whether requests arrive faster than they are served."""
-    return summary.utilization is not None and summary.utilization >= 1
+    """Return whether requests arrive faster than they are served: the whole interval of the utilization is above 1."""
+    return summary.utilization is not None and (summary.utilization_low or summary.utilization) >= 1
+
+
+def may_be_overloaded(summary: Summary) -> bool:
+    """Return whether requests may arrive faster than they are served."""
+    return summary.utilization is not None and (summary.utilization_high or summary.utilization) >= 1
 
 
 def capacity_per_s(summary: Summary, load: Load) -> float:

@@ -25,6 +25,8 @@ FIGURES = (
     "cpu_ns_per_call",
     "cpu_ns_between_calls",
     "utilization",
+    "utilization_low",
+    "utilization_high",
     "load_ns",
 )
 """Fields of a summary that are rounded. Memory is a whole number of bytes."""

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ortune.compare.comparison import Comparison, Speedup
+from ortune.compare.comparison import Comparison, LimitCheck, Speedup, Summary
 from ortune.compare.evaluate import compute_speedup, evaluate
 from ortune.compare.figures import is_pooled, required_calls
 from ortune.compare.interval import DEFAULT_CONFIDENCE
-from ortune.compare.limits import is_overloaded, kept_all
+from ortune.compare.limits import is_overloaded, kept_all, may_be_overloaded
 from ortune.compare.paired_run import BASELINE_POSITION, PairedRun
 from ortune.record.schema import FrontPoint, Verdict
 from ortune.tuning.confirmation import measure_finalists
@@ -69,10 +69,7 @@ def judge_front(goal: Goal, run: PairedRun, comparison: Comparison) -> tuple[Ver
         return "inconclusive", "the budget is too small to prove anything: use a larger one", ()
     positions = [position for position in range(len(rows)) if position not in run.failures]
     summaries = {position: summary for position in positions if (summary := rows[position].summary)}
-    kept = {
-        position: "no" if is_overloaded(summaries[position]) else kept_all(rows[position].limits)
-        for position in positions
-    }
+    kept = {position: judge_keeping(summaries[position], rows[position].limits) for position in positions}
     proven = [BASELINE_POSITION, *find_better(goal, run, positions)]
     if all(is_overloaded(summary) for summary in summaries.values()):
         reason = "requests arrive faster than the baseline or any candidate can serve them"
@@ -100,6 +97,14 @@ def judge_front(goal: Goal, run: PairedRun, comparison: Comparison) -> tuple[Ver
     if [point.summary.config for point in front] == [rows[BASELINE_POSITION].config]:
         return "default_is_best", "no candidate is significantly better in any objective", front
     return "trade_off", "none of these configs is better than another in all objectives", front
+
+
+def judge_keeping(summary: Summary, limits: tuple[LimitCheck, ...]) -> str:
+    """Return "yes" if a side stays within all limits and serves all requests, "no" if it does not, else "unsure"."""
+    kept = kept_all(limits)
+    if kept == "no" or is_overloaded(summary):
+        return "no"
+    return "unsure" if may_be_overloaded(summary) else kept
 
 
 def find_better(goal: Goal, run: PairedRun, positions: Sequence[int]) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ortune.compare.comparison import Comparison, Row, Speedup
-from ortune.compare.limits import capacity_per_s, is_overloaded, kept_all, name_limits
+from ortune.compare.limits import capacity_per_s, is_overloaded, kept_all, may_be_overloaded, name_limits
 from ortune.record.schema import Verdict
 from ortune.workload import Goal
 
@@ -38,6 +38,12 @@ def judge_confirmation(goal: Goal, comparison: Comparison, *, others_left: bool 
     if verdict == "faster" and kept_all(candidate.limits) != "yes":
         unsure = name_limits(candidate.limits, "no", "unsure")
         return "inconclusive", f"it is uncertain whether the best candidate stays within {unsure}: use a larger budget"
+    if verdict == "faster" and may_be_overloaded(candidate.summary):
+        return "inconclusive", (
+            "it is uncertain whether the best candidate can serve all requests: they take "
+            f"{candidate.summary.utilization_low or 0:.0%} to {candidate.summary.utilization_high or 1:.0%} of the "
+            "callers' time"
+        )
     if verdict == "faster" and is_overloaded(baseline.summary):
         return verdict, (
             f"the baseline can serve only {capacity_per_s(baseline.summary, goal.load):.3g} of "

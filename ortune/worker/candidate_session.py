@@ -31,12 +31,14 @@ class CpuTimes(NamedTuple):
         busy_ns: Time that the usable CPUs were busy; None if unknown.
         process_ns: CPU time of this process.
         background_load_ns: CPU time of the background load; 0 if there is none.
+        threads: Times of this process's threads; empty if they are not needed.
     """
 
     at_ns: int
     busy_ns: int | None
     process_ns: int
     background_load_ns: int
+    threads: dict[int, cpu.ThreadTime]
 
 
 class CandidateSession:
@@ -156,6 +158,7 @@ class CandidateSession:
             busy_ns=cpu.busy_ns(self.usable),
             process_ns=time.process_time_ns(),
             background_load_ns=cpu.tree_ns(background_load) if background_load is not None else 0,
+            threads=cpu.read_thread_times() if self.request.check_waiting else {},
         )
 
     def measure(self, plan: BlockPlan) -> protocol.BlockReply:
@@ -178,7 +181,10 @@ class CandidateSession:
             own_ns = after.process_ns - before.process_ns
             background_load_ns = after.background_load_ns - before.background_load_ns
             foreign_ns = after.busy_ns - before.busy_ns - own_ns - background_load_ns
-            share, contended = cpu.foreign_share(foreign_ns, after.at_ns - before.at_ns, len(self.usable))
+            wall_ns, n_cpus = after.at_ns - before.at_ns, len(self.usable)
+            wait_ns = cpu.find_longest_wait(before.threads, after.threads, wall_ns, n_cpus)
+            use = cpu.CpuUse(wall_ns, n_cpus, self.request.n_cores or n_cpus, own_ns, foreign_ns, wait_ns)
+            share, contended = use.foreign_share, use.contended
         memory = self.memory or cpu.read_memory()
         creations = None
         if plan.creations_ns:

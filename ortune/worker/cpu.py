@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 from ortune.worker.block import Memory
 from ortune.worker.session_info import PoolThread
 
 QUIET_SHARE = 0.05
 """Maximum fraction of the usable CPUs that other processes may use without spoiling a block. Below it, two halves of
-an A/A comparison differ with a standard deviation of 0.03 instead of 0.11."""
+an A/A comparison differ with a standard deviation of 0.03 instead of 0.11. On hosts with many CPUs, a few busy
+processes stay below it. There, a block is also spoiled if other processes use this fraction of one CPU, and a thread
+of the worker waits for a CPU for this fraction of the time, because the other threads of a parallel operator wait for
+it; or if they share a physical core with it."""
+
+BUSY_THREAD = 0.1
+"""A thread that wants a CPU for more than this fraction of a block counts when threads are compared with CPUs."""
 
 LINUX = sys.platform == "linux"
 
@@ -46,44 +54,138 @@ def busy_ns(cpus: frozenset[int]) -> int | None:
     return ticks * tick_ns() if found else None
 
 
-def foreign_share(foreign_ns: float, wall_ns: int, n_cpus: int) -> tuple[float, bool]:
-    """Return the fraction of the CPUs' time that other processes used, and whether it spoils the block.
+class ThreadTime(NamedTuple):
+    """Time of a thread so far: on a CPU, and ready to run but waiting for one."""
 
-    /proc/stat counts in ticks. A difference of one tick is within its resolution and does not spoil a block.
+    cpu_ns: int
+    wait_ns: int
+
+
+def read_thread_times() -> dict[int, ThreadTime]:
+    """Return the times of this process's threads by their id, or nothing if the system does not report them.
+
+    Source: the kernel's documentation, scheduler/sched-stats.
+    """
+    times: dict[int, ThreadTime] = {}
+    for number in thread_ids():
+        try:
+            cpu_ns, wait_ns, _ = map(int, Path(f"/proc/self/task/{number}/schedstat").read_bytes().split())
+        except (OSError, ValueError):  # it has ended, or the kernel has no such file
+            continue
+        times[number] = ThreadTime(cpu_ns, wait_ns)
+    return times
+
+
+def find_longest_wait(before: dict[int, ThreadTime], after: dict[int, ThreadTime], wall_ns: int, n_cpus: int) -> int:
+    """Return how long the most delayed thread waited for a CPU while there was one for each thread.
 
     Args:
-        foreign_ns: CPU time of other processes.
+        before: Times of the threads at the start of the block.
+        after: The same at its end.
         wall_ns: Duration of the block.
         n_cpus: Number of usable CPUs.
+
+    Returns:
+        The time in ns; 0 if the worker has more busy threads than CPUs, so that its own threads delay each other.
     """
-    capacity_ns = max(wall_ns * n_cpus, 1)
-    contended = foreign_ns > QUIET_SHARE * capacity_ns + tick_ns()
-    # Negative values are kept: errors of single blocks have both signs, and cancel in the mean of many blocks.
-    return foreign_ns / capacity_ns, contended
+    none = ThreadTime(0, 0)
+    spent = [
+        ThreadTime(time.cpu_ns - before.get(number, none).cpu_ns, time.wait_ns - before.get(number, none).wait_ns)
+        for number, time in after.items()
+    ]
+    n_busy = sum(time.cpu_ns + time.wait_ns > BUSY_THREAD * wall_ns for time in spent)
+    return max((time.wait_ns for time in spent), default=0) if n_busy <= n_cpus else 0
+
+
+class CpuUse(NamedTuple):
+    """How the CPUs were used during a block.
+
+    Attributes:
+        wall_ns: Duration of the block.
+        n_cpus: Number of usable CPUs.
+        n_cores: Number of physical cores that these belong to.
+        own_ns: CPU time of the worker.
+        foreign_ns: CPU time of other processes. It may be negative by a tick of the kernel's clock.
+        longest_wait_ns: How long the most delayed thread of the worker waited for a CPU, where others may be the cause.
+    """
+
+    wall_ns: int
+    n_cpus: int
+    n_cores: int
+    own_ns: int
+    foreign_ns: int
+    longest_wait_ns: int = 0
+
+    @property
+    def foreign_share(self) -> float:
+        """The fraction of the CPUs' time that other processes used.
+
+        Negative values are kept: errors of single blocks have both signs, and cancel in the mean of many blocks.
+        """
+        return self.foreign_ns / max(self.wall_ns * self.n_cpus, 1)
+
+    @property
+    def contended(self) -> bool:
+        """Whether other processes spoiled the block.
+
+        They did if they used many of the CPUs, or some time of one CPU, and either a thread of the worker had to wait,
+        or there was not a core for each of the worker's threads and the others. /proc/stat counts in ticks. A
+        difference of one tick is within its resolution and does not spoil a block.
+        """
+        threshold_ns = QUIET_SHARE * self.wall_ns
+        foreign_ns = self.foreign_ns - tick_ns()
+        if foreign_ns > threshold_ns * self.n_cpus:
+            return True
+        shares_core = self.n_cores < self.n_cpus and self.own_ns + foreign_ns > self.n_cores * self.wall_ns
+        return foreign_ns > threshold_ns and (self.longest_wait_ns > threshold_ns or shares_core)
 
 
 def tree_ns(root: int) -> int:
     """Return the CPU time of a process and its descendants, including those that have ended; 0 if unknown.
 
-    Only these processes are read, because a host may have thousands of others.
+    Only these processes are read, because a host may have thousands of others. Where the kernel does not list children
+    (CONFIG_PROC_CHILDREN), all processes are read to find them.
 
     Source: proc(5): cutime and cstime contain the time of children that were waited for.
     """
     if not LINUX:
         return 0
+    children = None if lists_children() else find_children()
     ticks = 0
-    pending = [str(root)]
+    pending = [root]
     while pending:
-        folder = Path("/proc") / pending.pop()
+        number = pending.pop()
+        folder = Path(f"/proc/{number}")
         try:
-            # The name of the process, in parentheses, may contain spaces and parentheses.
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            ticks += sum(map(int, fields[11:15]))
+            ticks += sum(map(int, read_stat(folder)[11:15]))
+            if children is not None:
+                pending += children.get(number, [])
+                continue
             for task in (folder / "task").iterdir():
-                pending += (task / "children").read_text().split()
+                pending += map(int, (task / "children").read_text().split())
         except OSError:  # it has ended
             continue
     return ticks * tick_ns()
+
+
+def read_stat(folder: Path) -> list[str]:
+    """Return the fields of a process after its name, which is in parentheses and may contain spaces and parentheses."""
+    return (folder / "stat").read_text().rpartition(")")[2].split()
+
+
+def lists_children() -> bool:
+    """Return whether the kernel lists the children of each thread."""
+    return Path("/proc/self/task", str(os.getpid()), "children").exists()
+
+
+def find_children() -> dict[int, list[int]]:
+    """Return the children of all processes."""
+    children: dict[int, list[int]] = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError):  # it has ended
+                children.setdefault(int(read_stat(folder)[1]), []).append(int(folder.name))
+    return children
 
 
 def thread_ids() -> frozenset[int]:

@@ -55,7 +55,9 @@ class ProcessExecutor:
         feed: The samples that calls are made with.
         tolerance: Tolerance for differences between a candidate's outputs and the baseline's.
         usable: CPUs on which the use by other processes is monitored.
+        n_cores: Number of physical cores that these CPUs belong to; 0 if unknown.
         background_load: Process id of the background load, or None.
+        quota: Whether a CPU quota applies.
         memory_limit_bytes: Maximum private memory of one worker; None for no limit.
         n_sessions: Number of sessions in each worker.
         build_deadline_s: Maximum time for a provider to compile the model, once per candidate.
@@ -76,7 +78,9 @@ class ProcessExecutor:
         tolerance: Tolerance,
         *,
         usable: tuple[int, ...],
+        n_cores: int = 0,
         background_load: int | None = None,
+        quota: bool = False,
         memory_limit_bytes: int | None = None,
         n_sessions: int = 1,
         build_deadline_s: float = BUILD_DEADLINE_S,
@@ -96,7 +100,9 @@ class ProcessExecutor:
         self._reference_path = reference.path if reference else Path(self._folder.name) / "reference.pickle"
         self._tolerance = tolerance
         self._usable = usable
+        self._n_cores = n_cores
         self._background_load = background_load
+        self._check_waiting = background_load is None and not quota
         self._memory_limit_bytes = memory_limit_bytes
         self._command = command
         self._environment = dict(environment or {})
@@ -203,7 +209,9 @@ class ProcessExecutor:
             compare_values=self._compare_values,
             memory_limit_bytes=self._memory_limit_bytes,
             usable=self._usable,
+            n_cores=self._n_cores,
             background_load=self._background_load,
+            check_waiting=self._check_waiting,
         )
         log_path = Path(self._folder.name) / f"worker-{self._n_launched:05}.log"
         try:

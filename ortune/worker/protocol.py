@@ -36,7 +36,10 @@ class LoadRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         compare_values: Whether to compare values. If not, only types and shapes are compared.
         memory_limit_bytes: Maximum private memory of the worker; None for no limit.
         usable: CPUs on which the use by other processes is monitored.
+        n_cores: Number of physical cores that these CPUs belong to; 0 if unknown.
         background_load: Process id of the background load, or None. Its CPU use is not counted as noise.
+        check_waiting: Whether threads that wait for a CPU show that other processes disturb the worker. With a CPU
+            quota or a background load, they wait in any case.
     """
 
     model_path: str
@@ -50,7 +53,9 @@ class LoadRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     compare_values: bool
     memory_limit_bytes: int | None
     usable: tuple[int, ...]
+    n_cores: int = 0
     background_load: int | None
+    check_waiting: bool = False
 
 
 class MeasureRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
