@@ -15,6 +15,9 @@ from ortune.worker.open_loop import draw_arrivals
 Latency = Callable[[Config], float]
 """Returns the true duration of a call in ns, given a config."""
 
+Services = Callable[[np.random.Generator, float, int], np.ndarray]
+"""Draws the durations of calls that arrive at a rate, given their level in ns and their number."""
+
 
 def make_host(n_cores: int = 2, *, smt: int = 1, n_nodes: int = 1, usable: tuple[int, ...] | None = None) -> Host:
     n_cpus = n_cores * smt
@@ -108,7 +111,7 @@ class SimulatedLive:
         if rate:
             arrivals = draw_arrivals(plan.load, 0, plan.duration_ns, plan.seed)
             n_calls = len(arrivals)
-            service = executor.rng.exponential(level, n_calls) if executor.random_service else np.full(n_calls, level)
+            service = executor.draw_services(executor.rng, level, n_calls)
             if not self._free:
                 self._free = [0.0] * plan.load.clients
             samples = sojourn_times(arrivals, service, plan.load.clients, self._free).astype(np.int64)
@@ -146,7 +149,7 @@ class SimulatedExecutor:
         interrupt_at: int | None = None,
         cpu: Callable[[Config], float] = lambda config: 1.0,
         peak_bytes: Callable[[Config], float] = lambda config: 60e6,
-        random_service: bool = False,
+        draw_services: Services = lambda rng, level, n_calls: np.full(n_calls, level),
     ) -> None:
         self.runtime = RUNTIME
         self.latency = latency
@@ -160,7 +163,7 @@ class SimulatedExecutor:
         self.interrupt_at = interrupt_at
         self.cpu = cpu
         self.peak_bytes = peak_bytes
-        self.random_service = random_service
+        self.draw_services = draw_services
         self.time_s = 0.0
         self.n_blocks = 0
         self.live: set[SimulatedLive] = set()

@@ -9,8 +9,8 @@ import pytest
 from ortune.compare.comparison import Comparison, LimitCheck, Noise, Row, Speedup, Summary
 from ortune.knobs import DEFAULT, Config
 from ortune.record.schema import Verdict
-from ortune.tuning.verdict import judge_confirmation
-from ortune.workload import make_goal, make_load
+from ortune.tuning.verdict import TimeSpent, judge_confirmation
+from ortune.workload import make_goal, make_load, parse_limit
 
 Kept = Literal["yes", "no", "unsure"]
 
@@ -25,9 +25,11 @@ def make_row(
     *,
     speedup: Speedup | None = None,
     enough: bool = True,
+    values: tuple[float, float, float | None] = (1e6, 1e6, 1e6),
 ) -> Row:
     low, estimate, high = utilization if isinstance(utilization, tuple) else (None, utilization, None)
-    check = LimitCheck(limit="p99<1ms", figure="p99", bound=1e6, value=1e6, low=1e6, high=1e6, kept=kept)
+    least, value, most = values
+    check = LimitCheck(limit="p99<1ms", figure="p99", bound=1e6, value=value, low=least, high=most, kept=kept)
     summary = Summary(
         config=config,
         p50_ns=1e6,
@@ -55,6 +57,8 @@ def judge(
     baseline_utilization: float | tuple[float, float, float] = 0.5,
     enough_calls: bool = True,
     others_left: bool = False,
+    check: tuple[float, float, float | None] = (1e6, 1e6, 1e6),
+    spent: TimeSpent | None = None,
 ) -> tuple[Verdict, str]:
     low, estimate, high = interval
     speedup = Speedup(low=low, estimate=estimate, high=high, confidence=0.95, n_pairs=60, n_launches=6)
@@ -63,12 +67,13 @@ def judge(
         objective="p99",
         rows=(
             make_row("the baseline", DEFAULT, baseline_kept, baseline_utilization),
-            make_row("candidate", one_thread, kept, utilization, speedup=speedup, enough=enough_calls),
+            make_row("candidate", one_thread, kept, utilization, speedup=speedup, enough=enough_calls, values=check),
         ),
         calls_needed=1522,
         noise=Noise(n_blocks=1, n_contended=0, n_repeated=0, regime="quiet"),
     )
-    return judge_confirmation(make_goal(make_load(rate_per_s=100)), comparison, others_left=others_left)
+    goal = make_goal(make_load(rate_per_s=100), limits=(parse_limit("p99<1ms"),))
+    return judge_confirmation(goal, comparison, others_left=others_left, spent=spent)
 
 
 @pytest.mark.parametrize(
@@ -94,6 +99,26 @@ def test_the_interval_decides(interval: tuple[float, float, float], verdict: Ver
 )
 def test_limits_of_a_faster_candidate(kept: Kept, baseline_kept: Kept, verdict: Verdict) -> None:
     assert judge(FASTER, kept=kept, baseline_kept=baseline_kept)[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("check", "advice"),
+    [
+        # The distance to the limit is 0.105. The interval ends 0.211 above the value, so it takes four times as long.
+        ((0.8e6, 0.9e6, 1.111e6), "use a budget of 450 s, which would probably decide it"),
+        ((0.9e6, 1.1e6, 1.2e6), "use a budget of 500 s, which would probably decide it"),
+        ((0.8e6, 0.99e6, 1.2e6), "p99 is too close to the limit to be decided, so use a different limit"),
+        ((0.5e6, 0.95e6, 1.5e6), "p99 would take too long to decide on this host"),
+        ((0.5e6, 0.9e6, None), "use a larger budget"),
+    ],
+)
+def test_an_undecided_limit_says_how_much_time_would_decide_it(
+    check: tuple[float, float, float | None], advice: str
+) -> None:
+    spent = TimeSpent(budget_s=150, confirmation_s=90)
+    verdict, reason = judge(FASTER, kept="unsure", check=check, spent=spent)
+    assert verdict == "inconclusive"
+    assert reason == f"it is uncertain whether the best candidate stays within p99<1ms: {advice}"
 
 
 @pytest.mark.parametrize(

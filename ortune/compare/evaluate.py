@@ -9,6 +9,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
 from ortune.compare.block_runner import BlockRunner, Round
@@ -18,6 +19,7 @@ from ortune.compare.figures import (
     compute_figure,
     compute_percentile,
     count_calls,
+    fewest_calls,
     is_pooled,
     is_total,
     required_calls,
@@ -25,27 +27,31 @@ from ortune.compare.figures import (
 )
 from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval
 from ortune.compare.paired_run import BASELINE_POSITION, PairedRun
+from ortune.compare.quantiles import percentile_interval
 from ortune.compare.stats import TRIM, TYPICAL_TRIM, clustered_interval, t_interval
 from ortune.workload import FIGURES, Goal, Limit, Objective
 
 
-def evaluate(run: PairedRun, goal: Goal, runner: BlockRunner) -> Comparison:
+def evaluate(
+    run: PairedRun, goal: Goal, runner: BlockRunner, *, limit_confidence: float = DEFAULT_CONFIDENCE
+) -> Comparison:
     """Return the comparison of all sides of a run.
 
     Args:
         run: Its rounds of one regime.
         goal: The goal. Speedups refer to its first objective.
         runner: Provides the noise.
+        limit_confidence: Confidence with which limits are judged.
     """
     return Comparison(
         objective=goal.objective,
-        rows=tuple(evaluate_side(run, position, goal) for position in range(len(run.sides))),
+        rows=tuple(evaluate_side(run, position, goal, limit_confidence) for position in range(len(run.sides))),
         calls_needed=required_calls(goal.objective) if is_pooled(goal.objective) else 1,
         noise=runner.describe_noise(contended=run.contended),
     )
 
 
-def evaluate_side(run: PairedRun, position: int, goal: Goal) -> Row:
+def evaluate_side(run: PairedRun, position: int, goal: Goal, limit_confidence: float) -> Row:
     """Return the figures of one side, its speedup, and whether it stays within the limits."""
     side, failure = run.sides[position], run.failures.get(position)
     if failure or not run.blocks(position):
@@ -55,7 +61,7 @@ def evaluate_side(run: PairedRun, position: int, goal: Goal) -> Row:
         config=side.config,
         summary=summarize(run, position),
         speedup=None if position == BASELINE_POSITION else compute_speedup(run, position, goal.objective),
-        limits=tuple(check_limit(run, position, limit) for limit in goal.limits),
+        limits=tuple(check_limit(run, position, limit, limit_confidence) for limit in goal.limits),
         enough_calls=rests_on_enough_calls(run, position, goal.objective),
         session=run.loaded[position][-1],
     )
@@ -136,22 +142,18 @@ def bound_side(run: PairedRun, position: int, name: Objective) -> tuple[float, f
 
 
 def check_limit(run: PairedRun, position: int, limit: Limit, confidence: float = DEFAULT_CONFIDENCE) -> LimitCheck:
-    """Return whether one side stays within a limit, and how certain that is.
-
-    The figure is computed for each launch, and the interval covers how much these values differ. For a percentile that
-    rests on too few calls, the interval covers that uncertainty too.
-    """
+    """Return whether one side stays within a limit, and how certain that is."""
+    launches = run.rounds_of(position, BASELINE_POSITION)
     values = []
-    for rounds in run.rounds_of(position, BASELINE_POSITION):
+    for rounds in launches:
         value = compute_pooled(rounds, position, limit.figure)
         base = compute_pooled(rounds, BASELINE_POSITION, limit.figure) if limit.relative else 1
         values.append(math.log(value / base))
-    interval = t_interval(values, confidence).exp()
+    interval = t_interval(values, confidence)
+    if is_pooled(limit.figure) and not (limit.relative and position == BASELINE_POSITION):
+        interval = widen_for_calls(interval, launches, position, limit)
+    interval = interval.exp()
     low, high = interval.low, interval.high
-    if not has_enough_calls(run, position, limit.figure) and not (limit.relative and position == BASELINE_POSITION):
-        least, most = bound_side(run, position, limit.figure)
-        base_least, base_most = bound_side(run, BASELINE_POSITION, limit.figure) if limit.relative else (1, 1)
-        low, high = min(low, least / base_most), max(high, most / base_least)
     broken = [limit.excess(end) > 0 for end in (low, high)]
     return LimitCheck(
         limit=limit.text,
@@ -163,6 +165,32 @@ def check_limit(run: PairedRun, position: int, limit: Limit, confidence: float =
         high=high if math.isfinite(high) else None,
         kept="no" if all(broken) else "unsure" if any(broken) else "yes",
     )
+
+
+def widen_for_calls(interval: Interval, launches: Sequence[Sequence[Round]], position: int, limit: Limit) -> Interval:
+    """Return the interval of a percentile over launches, widened for how few calls it rests on.
+
+    A launch has too few calls for its percentile, which is therefore too low where rare calls are much slower. For a
+    ratio, this affects both sides alike, if there are calls beyond the percentile. For a value in ns, the interval over
+    all calls together is included.
+
+    Args:
+        interval: Interval over the launches, of logarithms.
+        launches: The rounds of each launch.
+        position: The side.
+        limit: The limit.
+    """
+    point = FIGURES[limit.figure].percentile
+    assert point is not None
+    sides = (position, BASELINE_POSITION) if limit.relative else (position,)
+    blocks = [[[each.blocks[side] for each in rounds] for rounds in launches] for side in sides]
+    n_calls = min(count_calls([block for launch in side for block in launch]) for side in blocks)
+    if n_calls < fewest_calls(limit.figure, interval.confidence):
+        return msgspec.structs.replace(interval, high=math.inf, low=-math.inf if limit.relative else interval.low)
+    if limit.relative:
+        return interval
+    pooled = percentile_interval(blocks[0], point, interval.confidence)
+    return msgspec.structs.replace(interval, low=min(interval.low, pooled.low), high=max(interval.high, pooled.high))
 
 
 def summarize(run: PairedRun, position: int) -> Summary:

@@ -141,6 +141,15 @@ def supported_percentile(n_calls: int) -> float:
     return max(50.0, 100 * (1 - TAIL_CALLS / n_calls))
 
 
+def fewest_calls(name: Objective, confidence: float) -> int:
+    """Return how many independent calls are needed for one of them to lie beyond a percentile with confidence.
+
+    With fewer, nothing is known about the calls beyond it: 368 for p99 with 95 % confidence on both sides.
+    """
+    percentile = FIGURES[name].percentile
+    return 1 if percentile is None else math.ceil(math.log((1 - confidence) / 2) / math.log(percentile / 100))
+
+
 def required_calls(name: Objective) -> int:
     """Return how many calls a figure must rest on: 1522 for p99, 139 for p90, 1 for a figure that is no percentile.
 

@@ -96,7 +96,7 @@ class PairedRun:
         stop_within_launch: bool = False,
         is_done: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Launch all sides repeatedly, and measure rounds in each launch.
+        """Launch all sides repeatedly, and measure rounds in each launch. Another call adds launches to the run.
 
         The run ends after the planned launches, at `end_s`, when `is_done` returns True, or when only the baseline is
         left.
@@ -112,8 +112,8 @@ class PairedRun:
         Raises:
             MeasureError: The baseline fails, or another side that is required.
         """
-        number = 0
-        while plan.launches is None or number < plan.launches:
+        first = number = len(self.launches)
+        while plan.launches is None or number < first + plan.launches:
             last_round_s = end_s if stop_within_launch else math.inf
             self._measure_launch(runner, plan, number, order=order, end_s=last_round_s)
             number += 1

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from ortune.compare.block_plan import RunPlan
 from ortune.compare.block_runner import BASELINE_NAME
 from ortune.compare.comparison import Comparison
 from ortune.compare.evaluate import compute_speedup, evaluate
+from ortune.compare.interval import DEFAULT_CONFIDENCE
+from ortune.compare.limits import kept_all
 from ortune.compare.paired_run import PairedRun, Side
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.state import SearchState
@@ -19,34 +23,59 @@ LONGEST_CONFIRMATION = 1.2
 """Maximum time of the confirmation as a multiple of its planned time, because noise causes repeated blocks."""
 
 
+INTERIM_CONFIDENCE = 0.99
+FINAL_CONFIDENCE = 0.96
+"""Confidence with which limits are judged where the confirmation can be extended: at its planned end, and after the
+extension. The error probabilities add up to the usual 5 %.
+
+Source: J. L. Haybittle, "Repeated assessment of results in clinical trials of cancer treatment", British Journal of
+Radiology 44 (1971): strict interim analyses hardly weaken the final one."""
+
+
 def confirm(state: SearchState, finalist: CandidateResult) -> Comparison:
-    """Compare one candidate with the baseline."""
+    """Compare one candidate with the baseline.
+
+    While it is uncertain whether a candidate that seems better stays within the limits, the rest of the budget is used.
+    """
     goal, plan = state.goal, state.plan.confirmation
 
     def report(run: PairedRun) -> None:
         speedup = compute_speedup(run.in_one_regime(), FINALIST_POSITION, goal.objective)
-        state.report("confirmation", run.n_rounds, plan.n_rounds, finalist, speedup)
+        state.report("confirmation", run.n_rounds, max(plan.n_rounds, run.n_rounds), finalist, speedup)
 
-    run = measure_finalists(state, [finalist], plan, report)
-    return evaluate(run.in_one_regime(), goal, state.runner)
+    def judge(confidence: float) -> Comparison:
+        return evaluate(run.in_one_regime(), goal, state.runner, limit_confidence=confidence)
 
-
-def measure_finalists(
-    state: SearchState, finalists: Sequence[CandidateResult], plan: RunPlan, report: Callable[[PairedRun], None]
-) -> PairedRun:
-    """Measure a paired run of the baseline and some candidates, and add its rounds to their results.
-
-    Args:
-        state: The search.
-        finalists: The candidates.
-        plan: Size of the run.
-        report: Called after each launch.
-    """
+    run = start_run(state, [finalist])
     start_s = state.now_s()
+    with state.time_stage("confirmation"):
+        measure_launches(state, run, [finalist], plan, report)
+        launch_s = (state.now_s() - start_s) / max(len(run.launches), 1)
+        end_s = state.end_s - launch_s
+        if not goal.limits or state.now_s() > end_s:
+            return judge(DEFAULT_CONFIDENCE)
+        comparison = judge(INTERIM_CONFIDENCE)
+        if not is_undecided(comparison):
+            return comparison
+        rest = msgspec.structs.replace(plan, launches=None)
+        measure_launches(state, run, [finalist], rest, report, end_s=end_s)
+        return judge(FINAL_CONFIDENCE)
+
+
+def is_undecided(comparison: Comparison) -> bool:
+    """Return whether the limits alone keep the candidate from being recommended, and more launches may decide them."""
+    baseline, candidate = comparison.rows
+    if candidate.speedup is None or kept_all(candidate.limits) != "unsure":
+        return False
+    return candidate.speedup.low > 1 or kept_all(baseline.limits) == "no"
+
+
+def start_run(state: SearchState, finalists: Sequence[CandidateResult]) -> PairedRun:
+    """Return a paired run of the baseline and some candidates, which are in confirmation from now on."""
     for result in finalists:
         result.enter("confirmation")
     candidates = [result.candidate for result in finalists]
-    run = PairedRun(
+    return PairedRun(
         [
             Side(name=BASELINE_NAME, config=state.space.base),
             *(Side(name=candidate.label, config=candidate.config) for candidate in candidates),
@@ -55,15 +84,35 @@ def measure_finalists(
         seed=state.seed,
     )
 
+
+def measure_launches(
+    state: SearchState,
+    run: PairedRun,
+    finalists: Sequence[CandidateResult],
+    plan: RunPlan,
+    report: Callable[[PairedRun], None],
+    *,
+    end_s: float | None = None,
+) -> None:
+    """Measure launches of a paired run, and add their rounds to the results of its candidates.
+
+    Args:
+        state: The search.
+        run: The run.
+        finalists: Its candidates.
+        plan: How many launches, and of what size.
+        report: Called after each launch.
+        end_s: Time on the runner's clock after which no launch begins; None for the planned time with a reserve.
+    """
+    if end_s is None:
+        end_s = max(state.now_s() + LONGEST_CONFIRMATION * state.plan.confirmation_s, state.end_s)
+
     def add_rounds() -> bool:
         for each in run.launches[-1]:
             state.results.add_round([state.baseline, *finalists], each, launch=len(run.launches) - 1)
         report(run)
         return False
 
-    with state.time_stage("confirmation"):
-        end_s = max(start_s + LONGEST_CONFIRMATION * state.plan.confirmation_s, state.end_s)
-        run.measure(state.runner, plan, end_s=end_s, is_done=add_rounds)
+    run.measure(state.runner, plan, end_s=end_s, is_done=add_rounds)
     for position, failure in run.failures.items():
         state.reject(finalists[position - 1], failure)
-    return run

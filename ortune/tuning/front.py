@@ -14,7 +14,7 @@ from ortune.compare.interval import DEFAULT_CONFIDENCE
 from ortune.compare.limits import is_overloaded, kept_all, may_be_overloaded
 from ortune.compare.paired_run import BASELINE_POSITION, PairedRun
 from ortune.record.schema import FrontPoint, Verdict
-from ortune.tuning.confirmation import measure_finalists
+from ortune.tuning.confirmation import measure_launches, start_run
 from ortune.tuning.pareto import TIE, find_front, find_knee
 from ortune.tuning.plan import MAX_FRONT_CANDIDATES
 from ortune.tuning.results import CandidateResult
@@ -34,7 +34,10 @@ def confirm_front(state: SearchState, ranked: Sequence[CandidateResult]) -> tupl
         best = next((result for result in state.results.rank() if result in chosen), None)
         state.report("confirmation", run.n_rounds, plan.n_rounds, best)
 
-    run = measure_finalists(state, chosen, plan, report).in_one_regime()
+    run = start_run(state, chosen)
+    with state.time_stage("confirmation"):
+        measure_launches(state, run, chosen, plan, report)
+    run = run.in_one_regime()
     return run, evaluate(run, state.goal, state.runner)
 
 

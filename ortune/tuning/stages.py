@@ -28,7 +28,7 @@ from ortune.tuning.sampler import make_sampler
 from ortune.tuning.screening import run_screening
 from ortune.tuning.state import SearchState
 from ortune.tuning.study import open_study
-from ortune.tuning.verdict import judge_confirmation
+from ortune.tuning.verdict import TimeSpent, judge_confirmation
 from ortune.workload import Goal
 
 AS_GOOD = 0.005
@@ -248,7 +248,11 @@ def conclude(
 def conclude_winner(outcome: Outcome, goal: Goal, comparison: Comparison, *, others_left: bool) -> Outcome:
     """Return the outcome of a candidate that was compared with the baseline."""
     baseline, candidate = comparison.rows
-    verdict, reason = judge_confirmation(goal, comparison, others_left=others_left)
+    spent = TimeSpent(
+        budget_s=outcome.budget_s,
+        confirmation_s=sum(stage.wall_s for stage in outcome.stages if stage.stage == "confirmation"),
+    )
+    verdict, reason = judge_confirmation(goal, comparison, others_left=others_left, spent=spent)
     n_tried = len(outcome.trials) - 1
     if verdict == "default_is_best" and n_tried < outcome.n_candidates - 1:
         reason = f"{reason}; {n_tried} of {outcome.n_candidates - 1} candidates were tried"

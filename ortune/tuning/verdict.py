@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
+import math
+
+import msgspec
+
 from ortune.compare.comparison import Comparison, Row, Speedup
 from ortune.compare.limits import capacity_per_s, is_overloaded, kept_all, may_be_overloaded, name_limits
 from ortune.record.schema import Verdict
-from ortune.workload import Goal
+from ortune.workload import FIGURES, Goal
+
+CLOSE = 0.02
+"""Distance of a figure to its limit, as a log-ratio, that no reasonable budget can resolve."""
+
+LONGEST_ADVICE = 20
+"""How many times the budget is advised at most."""
 
 NEGLIGIBLE_GAIN = 0.02
 """Largest gain that does not justify a setting. If the interval excludes a larger gain, recommend the baseline."""
 
 
-def judge_confirmation(goal: Goal, comparison: Comparison, *, others_left: bool = False) -> tuple[Verdict, str]:
+class TimeSpent(msgspec.Struct, frozen=True, kw_only=True):
+    """Time of a search, in seconds: its whole budget, and what the confirmation took of it."""
+
+    budget_s: float
+    confirmation_s: float
+
+
+def judge_confirmation(
+    goal: Goal, comparison: Comparison, *, others_left: bool = False, spent: TimeSpent | None = None
+) -> tuple[Verdict, str]:
     """Return the verdict on a candidate that was compared with the baseline, and the reason.
 
     Args:
         goal: What the search is for.
         comparison: The baseline and the candidate. Both have figures.
         others_left: Whether other candidates seem better than the baseline and within the limits, but were not tried.
+        spent: Time of the search, to tell how much more would be decisive; None if unknown.
     """
     baseline, candidate = comparison.rows
     assert candidate.speedup and candidate.summary and baseline.summary
@@ -37,7 +57,8 @@ def judge_confirmation(goal: Goal, comparison: Comparison, *, others_left: bool 
         return "inconclusive", f"no candidate is better than the baseline, which may exceed {broken}"
     if verdict == "faster" and kept_all(candidate.limits) != "yes":
         unsure = name_limits(candidate.limits, "no", "unsure")
-        return "inconclusive", f"it is uncertain whether the best candidate stays within {unsure}: use a larger budget"
+        advice = advise_budget(goal, candidate, spent)
+        return "inconclusive", f"it is uncertain whether the best candidate stays within {unsure}: {advice}"
     if verdict == "faster" and may_be_overloaded(candidate.summary):
         return "inconclusive", (
             "it is uncertain whether the best candidate can serve all requests: they take "
@@ -51,6 +72,30 @@ def judge_confirmation(goal: Goal, comparison: Comparison, *, others_left: bool 
             "the duration of the measurement"
         )
     return verdict, reason
+
+
+def advise_budget(goal: Goal, row: Row, spent: TimeSpent | None) -> str:
+    """Return the advice for limits that are undecided: how large a budget would probably decide all of them.
+
+    The width of an interval is inversely proportional to the square root of the time.
+    """
+    factor = 1.0
+    for limit, check in zip(goal.limits, row.limits, strict=True):
+        if check.kept != "unsure":
+            continue
+        distance = abs(limit.excess(check.value))
+        end = check.low if limit.excess(check.value) > 0 or FIGURES[limit.figure].larger_is_better else check.high
+        if distance < CLOSE:
+            return f"{limit.figure} is too close to the limit to be decided, so use a different limit"
+        width = math.inf if end is None or end <= 0 else abs(math.log(end / check.value))
+        factor = max(factor, (width / distance) ** 2)
+    if spent is None or not math.isfinite(factor):
+        return "use a larger budget"
+    # A tenth more, because the width of the next interval is partly chance.
+    budget_s = 10 * math.ceil((spent.budget_s + 1.1 * (factor - 1) * spent.confirmation_s + 1) / 10)
+    if budget_s > LONGEST_ADVICE * spent.budget_s:
+        return f"{' and '.join(check.figure for check in row.limits)} would take too long to decide on this host"
+    return f"use a budget of {budget_s} s, which would probably decide it"
 
 
 def judge_overload(goal: Goal, baseline: Row, candidate: Row) -> tuple[Verdict, str]:

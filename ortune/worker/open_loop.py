@@ -35,7 +35,7 @@ TRIAL_NS = 200_000_000
 TRIAL_CALLS = 32
 """Size of the trial that the warm-up is planned from: this many calls of each caller, but no more than this time."""
 
-RELAXATIONS = 2.0
+RELAXATIONS = 3.0
 """Duration of the warm-up as a multiple of the queue's relaxation time. In simulations of M/D/1 and M/M/1 queues
 (`benchmarks/open_loop.py`), p99 then is within 5 % of its value in theory for a utilization of up to 0.9."""
 
@@ -242,10 +242,12 @@ def plan_warm_up(durations: NDArray[np.int64], load: Load, longest_ns: int) -> i
     and W. Whitt, "Transient Behavior of Regulated Brownian Motion", Advances in Applied Probability 19 (1987).
     """
     mean_ns = float(durations.mean())
-    utilization = load.utilization(mean_ns)
-    if utilization >= 1:
+    error_ns = float(durations.std()) / math.sqrt(len(durations))
+    if load.utilization(mean_ns - 2 * error_ns) >= 1:
         # The queue grows without bound, so there is no steady state.
         return 0
+    # Too long a warm-up takes time, but too short a one makes latencies too short.
+    utilization = load.utilization(mean_ns + error_ns)
     variation = float(durations.var()) / mean_ns**2
     relaxation_ns = mean_ns / load.clients * (1 + variation) / 2
     relaxation_ns /= (1 - math.sqrt(min(utilization, HIGHEST_UTILIZATION))) ** 2

@@ -1,0 +1,121 @@
+"""Confidence intervals of percentiles of latency, for calls that are spread over several launches.
+
+The calls of a launch are not independent: they share its memory layout, and with a request rate its queue. The
+intervals hold for any distribution of latencies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.compare.figures import percentiles, split_cases
+from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval
+from ortune.worker import Block
+
+MOST_VALUES = 200
+"""Values that are tried for each end of an interval."""
+
+
+def percentile_interval(
+    launches: Sequence[Sequence[Block]], point: float, confidence: float = DEFAULT_CONFIDENCE
+) -> Interval:
+    """Return a percentile of latency over all launches, as a logarithm of ns, and its interval.
+
+    With several input cases, it is the mean of the cases' logarithms. The upper end is infinite if there are too few
+    calls, and both ends are for fewer than two launches.
+
+    Args:
+        launches: The blocks of each launch.
+        point: The percentile, such as 99.
+        confidence: Coverage of the interval.
+
+    Source: G. Y. Zou and A. Donner, "Construction of confidence limits about effect measures: a general approach",
+    Statistics in Medicine 27 (2008), for the interval of a sum.
+    """
+    cases = list(zip(*(split_cases(blocks) for blocks in launches), strict=True))
+    intervals = [quantile_interval(samples, point / 100, confidence) for samples in cases]
+    n = len(intervals)
+    estimate = sum(each.estimate for each in intervals) / n
+    return Interval(
+        estimate=estimate,
+        low=estimate - math.hypot(*(each.estimate - each.low for each in intervals)) / n,
+        high=estimate + math.hypot(*(each.high - each.estimate for each in intervals)) / n,
+        confidence=confidence,
+    )
+
+
+def quantile_interval(launches: Sequence[NDArray[np.int64]], share: float, confidence: float) -> Interval:
+    """Return the logarithm of a quantile, and the interval of values that may be the quantile.
+
+    A value may be the quantile if the share of calls above it may be that of the quantile. The interval of this share
+    takes into account how much the launches differ.
+
+    Args:
+        launches: Latencies of each launch.
+        share: Share of the calls below the quantile.
+        confidence: Coverage of the interval.
+
+    Source: R. S. Woodruff, "Confidence intervals for medians and other position measures", Journal of the American
+    Statistical Association 47 (1952), for the inversion.
+    """
+    samples = np.sort(np.concatenate(launches))
+    (value,) = percentiles(samples, [100 * share])
+    place = int(np.searchsorted(samples, value))
+    low, high = -math.inf, math.inf
+    for position in spread(place, len(samples)):
+        if bound_share(launches, samples[position], confidence)[1] < 1 - share:
+            high = math.log(max(samples[position], 1))
+            break
+    # More than a few times the share above a value is not needed to tell it from the quantile, whatever the launches.
+    for position in spread(place, max(place - 10 * (len(samples) - place), -1)):
+        # Calls that take as long as the value are not above it, but the quantile may be as long.
+        if bound_share(launches, samples[position] - 1, confidence)[0] > 1 - share:
+            low = math.log(max(samples[position], 1))
+            break
+    estimate = math.log(max(value, 1))
+    return Interval(estimate=estimate, low=min(low, estimate), high=max(high, estimate), confidence=confidence)
+
+
+def spread(first: int, end: int) -> list[int]:
+    """Return positions from `first` up or down to `end`, which is left out: some hundred at most, evenly spread."""
+    step = -(-abs(end - first) // MOST_VALUES) or 1
+    return list(range(first, end, step if end > first else -step))
+
+
+def bound_share(launches: Sequence[NDArray[np.int64]], value: int, confidence: float) -> tuple[float, float]:
+    """Return the interval of the share of calls that take longer than a value.
+
+    The share would be that of a binomial distribution if calls were independent. It is taken to be that of fewer calls:
+    as many as would vary as much as the launches do.
+
+    Args:
+        launches: Latencies of each launch.
+        value: The value in ns.
+        confidence: Coverage of the interval.
+
+    Source: E. L. Korn and B. I. Graubard, "Confidence intervals for proportions with small expected number of positive
+    counts estimated from survey data", Survey Methodology 24 (1998).
+    """
+    from scipy.special import betaincinv, ndtri, stdtrit
+
+    k = len(launches)
+    if k < 2:
+        return 0.0, 1.0
+    sizes = np.array([len(each) for each in launches], dtype=float)
+    above = np.array([np.count_nonzero(each > value) for each in launches], dtype=float)
+    n, share = float(sizes.sum()), float(above.sum() / sizes.sum())
+    # Where launches differ less than independent calls would, this is due to chance.
+    excess = 1.0
+    if 0 < share < 1:
+        variance = float(((above - share * sizes) ** 2).sum()) * k / (k - 1) / n**2
+        excess = max(1.0, variance * n / (share * (1 - share)))
+    point = (1 + confidence) / 2
+    m = n / excess * float(ndtri(point) / stdtrit(k - 1, point)) ** 2
+    x = share * m
+    low = float(betaincinv(x, m - x + 1, 1 - point)) if x > 0 else 0.0
+    high = float(betaincinv(x + 1, m - x, point)) if x < m else 1.0
+    return low, high
