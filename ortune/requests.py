@@ -793,6 +793,15 @@ class ApplyRequest(ProgramRequest, JsonOptions):
             interfaces=CLI_ONLY,
         ),
     ] = False
+    update: Annotated[
+        bool,
+        Option(
+            help="With --verify: add the result to the record. From three occasions on, the gain is stated with how "
+            "much it differs between them.",
+            accepts="bool",
+            interfaces=CLI_ONLY,
+        ),
+    ] = False
     inputs: Data = None
     beside: Beside = None
     budget: Budget = None

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from ortune.compare.figures import percentiles
-from ortune.compare.stats import clustered_interval, t_interval, trimmed_mean
+from ortune.compare.interval import Interval, share_error
+from ortune.compare.quantiles import bound_share, percentile_interval, quantile_interval
+from ortune.compare.stats import clustered_interval, pool_intervals, t_interval, trimmed_mean
+from ortune.worker import Block, Memory
 
 
 def test_trimmed_mean_leaves_out_a_tenth_at_each_end() -> None:
@@ -62,3 +65,97 @@ def test_the_interval_of_ratios() -> None:
 
 def test_percentiles_are_values_that_occurred() -> None:
     assert percentiles(np.arange(1, 101), [50, 90, 99]) == [50, 90, 99]
+
+
+def draw_launches(rng: np.random.Generator, kind: str, luck: float, k: int, n: int) -> list[np.ndarray]:
+    """Return latencies of several launches, whose levels differ by chance."""
+    draw = {
+        "normal": lambda: np.exp(rng.normal(0, 0.05, n)),
+        "exponential": lambda: 1 + rng.exponential(0.2, n),
+        "heavy": lambda: np.exp(0.05 * np.abs(rng.standard_t(3, n))),
+    }[kind]
+    return [(1e6 * draw() * np.exp(rng.normal(0, luck))).astype(np.int64) for _ in range(k)]
+
+
+class TestQuantiles:
+    @pytest.mark.parametrize("kind", ["normal", "exponential", "heavy"])
+    def test_the_interval_covers_a_high_quantile(self, kind: str) -> None:
+        rng = np.random.default_rng(2)
+        (many,) = draw_launches(rng, kind, 0.0, 1, 1_000_000)
+        truth = math.log(np.quantile(many, 0.99))
+        found = [quantile_interval(draw_launches(rng, kind, 0.01, 8, 130), 0.99, 0.95) for _ in range(200)]
+        assert np.mean([each.low <= truth <= each.high for each in found]) >= 0.93
+        assert np.mean([each.high < truth + math.log(1.5) for each in found]) >= 0.8
+
+    def test_few_calls_say_nothing_about_the_slowest(self) -> None:
+        launches = [np.arange(1, 41)] * 8
+        interval = quantile_interval(launches, 0.99, 0.95)
+        assert interval.high == math.inf
+        assert math.exp(interval.low) <= 40
+
+    def test_launches_that_differ_count_as_fewer_calls(self) -> None:
+        """Half a percent of the calls are slow: spread over all launches, or all of them in one."""
+        spread = [np.array([1] * 199 + [2])] * 8
+        at_once = [np.array([1] * 192 + [2] * 8), *[np.ones(200, dtype=int)] * 7]
+        assert bound_share(spread, 1, 0.95)[1] < 0.02
+        assert bound_share(at_once, 1, 0.95)[1] > 0.03
+
+    def test_the_share_of_one_launch_is_unknown(self) -> None:
+        assert bound_share([np.array([1, 2])], 1, 0.95) == (0.0, 1.0)
+
+    def test_with_several_cases_it_is_that_of_their_mean(self) -> None:
+        rng = np.random.default_rng(0)
+
+        def block(factor: float) -> Block:
+            samples = np.concatenate([rng.normal(1e6, 1e4, 200), rng.normal(factor * 1e6, 1e4, 200)]).astype(np.int64)
+            return Block(
+                samples_ns=samples,
+                cases=np.repeat([0, 1], 200),
+                n_calls=400,
+                wall_ns=10**9,
+                service_ns=1e6,
+                cpu_ns=10**9,
+                memory=Memory(steady_bytes=1, peak_bytes=1),
+                foreign_share=0.0,
+                contended=False,
+            )
+
+        interval = percentile_interval([[block(4.0)] for _ in range(6)], 90).exp()
+        assert interval.estimate == pytest.approx(2e6, rel=0.03)
+        assert 1.95e6 < interval.low < interval.estimate < interval.high < 2.2e6
+
+
+class TestOccasions:
+    def interval(self, estimate: float, half: float) -> Interval:
+        return Interval(estimate=estimate, low=estimate - half, high=estimate + half, confidence=0.95)
+
+    def test_occasions_that_agree_narrow_the_interval(self) -> None:
+        pooled = pool_intervals([self.interval(0.3, 0.05)] * 6, [8] * 6)
+        assert pooled.estimate == pytest.approx(0.3)
+        assert pooled.high - pooled.low < 0.06
+
+    def test_occasions_that_differ_widen_it(self) -> None:
+        """Three searches of one config, as they were measured: their intervals are disjoint in part."""
+        found = [(1.299, 1.378), (1.304, 1.363), (1.512, 1.565)]
+        logarithms = [self.interval(math.log(a * b) / 2, math.log(b / a) / 2) for a, b in found]
+        pooled = pool_intervals(logarithms, [8, 8, 8]).exp()
+        assert pooled.low < 1.15
+        assert pooled.high > 1.6
+
+    @pytest.mark.parametrize("between", [0.0, 0.02, 0.1])
+    @pytest.mark.parametrize("k", [3, 6])
+    def test_it_covers_the_mean_of_all_occasions(self, between: float, k: int) -> None:
+        rng = np.random.default_rng(3)
+        covered = 0
+        for _ in range(400):
+            levels = 0.2 + rng.normal(0, between, k)
+            intervals = [t_interval(rng.normal(level, 0.02, 6)) for level in levels]
+            pooled = pool_intervals(intervals, [6] * k)
+            covered += pooled.low <= 0.2 <= pooled.high
+        assert covered >= 0.94 * 400
+
+
+def test_intervals_that_hold_together() -> None:
+    assert share_error(1) == pytest.approx(0.95)
+    assert share_error(5) == pytest.approx(0.99)
+    assert share_error(0) == pytest.approx(0.95)

@@ -9,7 +9,7 @@ import pytest
 from ortune.compare.comparison import Comparison, LimitCheck, Noise, Row, Speedup, Summary
 from ortune.knobs import DEFAULT, Config
 from ortune.record.schema import Verdict
-from ortune.tuning.verdict import TimeSpent, judge_confirmation
+from ortune.tuning.verdict import TimeSpent, judge_confirmation, judge_untried
 from ortune.workload import make_goal, make_load, parse_limit
 
 Kept = Literal["yes", "no", "unsure"]
@@ -74,6 +74,31 @@ def judge(
     )
     goal = make_goal(make_load(rate_per_s=100), limits=(parse_limit("p99<1ms"),))
     return judge_confirmation(goal, comparison, others_left=others_left, spent=spent)
+
+
+@pytest.mark.parametrize(
+    ("n_tried", "unseen_gain", "verdict", "reason"),
+    [
+        (340, None, "default_is_best", "all 340 candidates were tried"),
+        (4, None, "nothing_found", "4 of 340 candidates were tried"),
+        (
+            60,
+            0.03,
+            "default_is_best",
+            "60 of 340 candidates were tried, and the others probably gain less than 3.0%",
+        ),
+        (
+            4,
+            0.2,
+            "nothing_found",
+            "4 of 340 candidates were tried, and one of the others may gain up to 22%: use a larger budget",
+        ),
+    ],
+)
+def test_the_baseline_is_best_only_if_enough_is_known_of_the_others(
+    n_tried: int, unseen_gain: float | None, verdict: Verdict, reason: str
+) -> None:
+    assert judge_untried(n_tried, 340, unseen_gain) == (verdict, reason)
 
 
 @pytest.mark.parametrize(

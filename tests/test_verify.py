@@ -10,8 +10,10 @@ import msgspec
 import pytest
 
 from ortune.apply.verify import (
+    add_occasion,
     judge_comparison,
     judge_speedup,
+    pool_occasions,
     prepare_verification,
     recorded_inputs,
     verify,
@@ -19,7 +21,9 @@ from ortune.apply.verify import (
 from ortune.compare.comparison import Comparison, LimitCheck, Row, Speedup
 from ortune.knobs import DEFAULT, Config
 from ortune.model import read_model
-from ortune.record.schema import Record
+from ortune.record.files import read_records
+from ortune.record.rounding import round_record
+from ortune.record.schema import Occasion, Record
 from ortune.requests import VerifyRequest
 from ortune.worker import Failure
 from ortune.worker.failure import FailureKind
@@ -56,6 +60,29 @@ SLIGHTLY_FASTER = speedup(1.03, 1.05, 1.07)
 def test_half_of_the_gain_must_be_left(low: float, high: float, recorded: float | None, answer: str) -> None:
     claim = speedup(recorded, recorded, recorded) if recorded else None
     assert judge_speedup(speedup(low, (low + high) / 2, high), claim)[0] == answer
+
+
+class TestOccasions:
+    def add(self, record: Record, *estimates: float) -> Record:
+        for estimate in estimates:
+            here = speedup(estimate * 0.95, estimate, estimate * 1.05)
+            record = add_occasion(record, Occasion(started="2026-01-01T00:00:00+00:00", speedup=here))
+        return record
+
+    def test_three_are_pooled(self) -> None:
+        record = self.add(here(gain=1.3), 1.31)
+        assert pool_occasions(record) is None
+        pooled = pool_occasions(self.add(record, 1.5))
+        assert pooled is not None
+        assert pooled.low < 1.25
+        assert pooled.high > 1.55
+        assert pooled.confidence == 0.95
+
+    def test_they_are_written_and_read(self, tmp_path: Path) -> None:
+        record = self.add(here(gain=1.3), 1.31, 1.5)
+        (found,) = read_records(write(record, tmp_path / "tuned.json"))
+        assert len(found.evidence.occasions) == 2
+        assert found == round_record(record)
 
 
 REQUEST = VerifyRequest(config=None, model=str(TINY_CNN))
@@ -203,8 +230,13 @@ class TestCommand:
             workload=msgspec.structs.replace(record.workload, limits=(parse_limit("memory<10GB"),)),
         )
         path = write(record, tmp_path / "r.json")
-        done = run_ortune("apply", path, TINY_CNN, "--verify", "--budget", "8s", "--json", "-q", cwd=tmp_path)
+        options = ("--verify", "--update", "--budget", "8s", "--json", "-q")
+        done = run_ortune("apply", path, TINY_CNN, *options, cwd=tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr
+        (updated,) = read_records(path)
+        (occasion,) = updated.evidence.occasions
+        assert occasion.speedup.n_pairs > 0
+        assert msgspec.structs.replace(updated.evidence, occasions=()) == round_record(record).evidence
         answer = json.loads(done.stdout)
         assert answer["answer"] == "holds"
         assert answer["reason"] == "the config stays within all limits"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import datetime
 from typing import Literal
 
 import msgspec
@@ -10,16 +11,21 @@ import msgspec
 from ortune.apply.fit import Mismatch, find_mismatches
 from ortune.compare.bench import BenchResult, Observe, bench
 from ortune.compare.comparison import Comparison, Row, Speedup
+from ortune.compare.interval import Interval
 from ortune.compare.limits import kept_all, may_be_overloaded, name_limits
 from ortune.compare.open import ComparisonSetup, prepare_comparison
 from ortune.compare.paired_run import Side
+from ortune.compare.stats import pool_intervals
 from ortune.model import read_model
-from ortune.record.schema import Record
+from ortune.record.schema import Occasion, Record
 from ortune.record.select import check_model
 from ortune.requests import VerifyRequest
 from ortune.workload import Goal, InputOptions
 
 Answer = Literal["holds", "does_not_hold", "inconclusive"]
+
+FEWEST_OCCASIONS = 3
+"""Occasions that are pooled at least. How much two differ says almost nothing about how much others will."""
 
 HELD_SHARE = 0.5
 """Share of the recorded gain, on a log scale, that must be left for it to hold.
@@ -38,6 +44,11 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
         here: The speedup on this host, or None if nothing was measured.
         mismatches: Differences between the recorded host and software and these.
         comparison: All figures of both sides, or None if there is nothing to verify.
+        pooled: The speedup over all occasions, with an interval that covers how much they differ; None for fewer than
+            three occasions, and on another host or with other software.
+        n_occasions: The search, the verifications that were added to the record, and this one.
+        record: The record with this verification added; None if it does not belong there, because nothing was measured,
+            or not on this class of host with this software.
     """
 
     answer: Answer
@@ -46,6 +57,9 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     here: Speedup | None = None
     mismatches: tuple[Mismatch, ...] = ()
     comparison: BenchResult | None = None
+    pooled: Interval | None = None
+    n_occasions: int = 1
+    record: Record | None = None
 
 
 def prepare_verification(record: Record, request: VerifyRequest) -> ComparisonSetup:
@@ -117,17 +131,54 @@ def verify(
     """
     if record.config == record.base:
         return Verification(answer="holds", reason="the record recommends the baseline, so there is no gain to verify")
+    started = datetime.now().astimezone().isoformat(timespec="seconds")
     comparison = bench(setup, [Side(name="tuned", config=record.config)], observe, budget_s=budget_s)
     recorded = record.gain
     answer, reason = judge_comparison(record, comparison, recorded)
+    here = comparison.rows[1].speedup
+    mismatches = find_mismatches(record, setup.host, comparison.runtime)
+    added = add_occasion(record, Occasion(started=started, speedup=here)) if here and not mismatches else None
     return Verification(
         answer=answer,
         reason=reason,
         recorded=recorded,
-        here=comparison.rows[1].speedup,
-        mismatches=find_mismatches(record, setup.host, comparison.runtime),
+        here=here,
+        mismatches=mismatches,
         comparison=comparison,
+        pooled=pool_occasions(added) if added else None,
+        n_occasions=len(list_speedups(added)) if added else 1,
+        record=added,
     )
+
+
+def add_occasion(record: Record, occasion: Occasion) -> Record:
+    """Return the record with another verification."""
+    evidence = record.evidence
+    return msgspec.structs.replace(
+        record, evidence=msgspec.structs.replace(evidence, occasions=(*evidence.occasions, occasion))
+    )
+
+
+def list_speedups(record: Record) -> list[Speedup]:
+    """Return the speedups of all occasions: of the search, if its config is recommended, and of verifications."""
+    return [*([record.gain] if record.gain else []), *(each.speedup for each in record.evidence.occasions)]
+
+
+def pool_occasions(record: Record) -> Interval | None:
+    """Return the speedup over all occasions of a record, or None for too few."""
+    speedups = list_speedups(record)
+    if len(speedups) < FEWEST_OCCASIONS:
+        return None
+    logarithms = [
+        Interval(
+            estimate=math.log(each.estimate),
+            low=math.log(each.low),
+            high=math.log(each.high),
+            confidence=each.confidence,
+        )
+        for each in speedups
+    ]
+    return pool_intervals(logarithms, [each.n_launches for each in speedups]).exp()
 
 
 def judge_comparison(record: Record, comparison: Comparison, recorded: Speedup | None) -> tuple[Answer, str]:

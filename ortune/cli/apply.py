@@ -39,7 +39,7 @@ def apply(values: Values) -> None:
     if request.to:
         export(record, path, model, request.to, None if request.output == "-" else request.output)
     elif request.verify:
-        verify_here(request, record, model)
+        verify_here(request, record, model, Path(path) if request.update else None)
     else:
         check_here(request, record, model)
 
@@ -65,6 +65,8 @@ def check_combination(request: ApplyRequest) -> None:
             "ortune apply --list shows the targets.",
             option="output",
         )
+    if request.update and not request.verify:
+        raise UsageError("there is nothing to add without {verify}.", "Leave it out, or verify.", option="update")
     for name in ("budget", "beside"):
         value = getattr(request, name)
         if value is not None and not request.verify:
@@ -137,14 +139,24 @@ def export(record: Record, source: str, model: str | None, target: str, output: 
     show_export(make_console(stderr=True), done, output)
 
 
-def verify_here(request: ApplyRequest, record: Record, model: str | None) -> None:
-    """Repeat the comparison with the default on this host, and report whether the recorded gain holds."""
+def verify_here(request: ApplyRequest, record: Record, model: str | None, path: Path | None = None) -> None:
+    """Repeat the comparison with the default on this host, and report whether the recorded gain holds.
+
+    Args:
+        request: The options.
+        record: The record.
+        model: Path of the model, or None for the recorded one.
+        path: The record's file, to which the result is added; None to leave it as it is.
+    """
     from ortune.apply.verify import prepare_verification, verify
     from ortune.console.progress import ComparisonProgress
     from ortune.console.verify import show_plan, show_verification
     from ortune.console.widgets import make_console
+    from ortune.record.files import write_record
 
     console = make_console(stderr=request.json)
+    if path is not None:
+        check_single(path, record, trust=request.trust)
     verify_request = VerifyRequest(
         config=record, model=model, inputs=request.inputs, beside=request.beside, seed=request.seed
     )
@@ -153,13 +165,33 @@ def verify_here(request: ApplyRequest, record: Record, model: str | None) -> Non
         show_plan(console, record, setup)
     with ComparisonProgress(console, quiet=request.quiet) as progress:
         verification = verify(record, setup, progress, budget_s=request.budget)
+    if path is not None and verification.record is not None:
+        write_record(verification.record, path)
     if request.json:
         print_json(verification)
     if not request.quiet:
-        show_verification(console, verification)
+        show_verification(console, verification, None if path is None else str(path))
     codes = {"holds": ExitCode.DONE, "does_not_hold": ExitCode.FAILED, "inconclusive": ExitCode.INCONCLUSIVE}
     if verification.answer != "holds":
         raise typer.Exit(codes[verification.answer])
+
+
+def check_single(path: Path, record: Record, *, trust: bool) -> None:
+    """Check that a file holds this record alone, so that it can be written again.
+
+    Raises:
+        UsageError: It is a bundle or no file, or one point of a Pareto front was picked.
+    """
+    from ortune.record.files import read_records
+
+    if not path.is_file():
+        raise UsageError(f"{path}: is not a file.", "Pass the record as a file.", option="update")
+    if read_records(path, trust=trust) != (record,):
+        raise UsageError(
+            f"{path}: only a file with a single record can be updated, and all of the record must be verified.",
+            "Verify without {update}.",
+            option="update",
+        )
 
 
 def show_targets(*, json: bool) -> None:

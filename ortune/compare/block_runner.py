@@ -38,12 +38,14 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         loads_ns: Time to create each session.
         failures: Why the others failed.
         contended: Whether other processes used the CPUs during any block.
+        at_s: When it began, on the runner's clock.
     """
 
     blocks: dict[int, Block]
     loads_ns: dict[int, int]
     failures: dict[int, Failure]
     contended: bool
+    at_s: float = 0.0
 
     @cached_property
     def _figures(self) -> dict[tuple[Objective, int], float]:
@@ -121,6 +123,7 @@ class BlockRunner:
         plan = msgspec.structs.replace(plan, seed=int(self.rng.integers(2**31)))
         blocks: dict[int, Block] = {}
         failures: dict[int, Failure] = {}
+        at_s = self.now_s()
         for position in order:
             answer = self.measure_block(lives[position], plan)
             if isinstance(answer, Failure):
@@ -132,6 +135,7 @@ class BlockRunner:
             loads_ns={position: lives[position].session_info.load_ns for position in blocks},
             failures=failures,
             contended=any(block.contended for block in blocks.values()),
+            at_s=at_s,
         )
 
     @property

@@ -25,7 +25,7 @@ from ortune.compare.figures import (
     required_calls,
     to_cost,
 )
-from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval
+from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval, share_error
 from ortune.compare.paired_run import BASELINE_POSITION, PairedRun
 from ortune.compare.quantiles import percentile_interval
 from ortune.compare.stats import TRIM, TYPICAL_TRIM, clustered_interval, t_interval
@@ -35,7 +35,7 @@ from ortune.workload import FIGURES, Goal, Limit, Objective
 def evaluate(
     run: PairedRun, goal: Goal, runner: BlockRunner, *, limit_confidence: float = DEFAULT_CONFIDENCE
 ) -> Comparison:
-    """Return the comparison of all sides of a run.
+    """Return the comparison of all sides of a run. Their intervals have the usual confidence together.
 
     Args:
         run: Its rounds of one regime.
@@ -43,16 +43,27 @@ def evaluate(
         runner: Provides the noise.
         limit_confidence: Confidence with which limits are judged.
     """
+    confidence = share_error(len(run.sides) - len(run.failures) - 1)
     return Comparison(
         objective=goal.objective,
-        rows=tuple(evaluate_side(run, position, goal, limit_confidence) for position in range(len(run.sides))),
+        rows=tuple(
+            evaluate_side(run, position, goal, confidence, limit_confidence) for position in range(len(run.sides))
+        ),
         calls_needed=required_calls(goal.objective) if is_pooled(goal.objective) else 1,
         noise=runner.describe_noise(contended=run.contended),
     )
 
 
-def evaluate_side(run: PairedRun, position: int, goal: Goal, limit_confidence: float) -> Row:
-    """Return the figures of one side, its speedup, and whether it stays within the limits."""
+def evaluate_side(run: PairedRun, position: int, goal: Goal, confidence: float, limit_confidence: float) -> Row:
+    """Return the figures of one side, its speedup, and whether it stays within the limits.
+
+    Args:
+        run: The rounds of one regime.
+        position: The side.
+        goal: The goal.
+        confidence: Confidence of the speedup's interval.
+        limit_confidence: Confidence with which limits are judged.
+    """
     side, failure = run.sides[position], run.failures.get(position)
     if failure or not run.blocks(position):
         return Row(name=side.name, config=side.config, failure=failure)
@@ -60,7 +71,9 @@ def evaluate_side(run: PairedRun, position: int, goal: Goal, limit_confidence: f
         name=side.name,
         config=side.config,
         summary=summarize(run, position),
-        speedup=None if position == BASELINE_POSITION else compute_speedup(run, position, goal.objective),
+        speedup=None
+        if position == BASELINE_POSITION
+        else compute_speedup(run, position, goal.objective, confidence=confidence),
         limits=tuple(check_limit(run, position, limit, limit_confidence) for limit in goal.limits),
         enough_calls=rests_on_enough_calls(run, position, goal.objective),
         session=run.loaded[position][-1],
@@ -97,6 +110,7 @@ def compute_speedup(
         confidence=interval.confidence,
         n_pairs=sum(map(len, launches)),
         n_launches=len(launches),
+        span_s=launches[-1][-1].at_s - launches[0][0].at_s,
     )
 
 

@@ -129,3 +129,35 @@ def clustered_interval(
         high=max(float(high), student.high),
         confidence=confidence,
     )
+
+
+def pool_intervals(
+    intervals: Sequence[Interval], n_values: Sequence[int], confidence: float = DEFAULT_CONFIDENCE
+) -> Interval:
+    """Return the mean of several occasions, and an interval that covers how much they differ.
+
+    Args:
+        intervals: Student's intervals of logarithms, one for each of at least two occasions.
+        n_values: Number of independent values that each rests on.
+        confidence: Coverage of the result.
+
+    Source: R. DerSimonian and N. Laird, "Meta-analysis in clinical trials", Controlled Clinical Trials 7 (1986), for
+    the variance between occasions; C. Roever, G. Knapp and T. Friede, "Hartung-Knapp-Sidik-Jonkman approach and its
+    modification for random-effects meta-analysis with few studies", BMC Medical Research Methodology 15 (2015), for the
+    interval.
+    """
+    from scipy.special import stdtrit
+
+    k = len(intervals)
+    means = np.array([each.estimate for each in intervals])
+    quantiles = [float(stdtrit(n - 1, (1 + each.confidence) / 2)) for each, n in zip(intervals, n_values, strict=True)]
+    halves = np.array([(each.high - each.low) / 2 for each in intervals])
+    variances = np.maximum(halves / quantiles, 1e-9) ** 2
+    weights = 1 / variances
+    excess = float(weights @ (means - np.average(means, weights=weights)) ** 2) - (k - 1)
+    between = max(0.0, excess / float(weights.sum() - (weights**2).sum() / weights.sum()))
+    weights = 1 / (variances + between)
+    mean = float(np.average(means, weights=weights))
+    spread = max(1.0, float(weights @ (means - mean) ** 2) / (k - 1))
+    half = float(stdtrit(k - 1, (1 + confidence) / 2)) * math.sqrt(spread / float(weights.sum()))
+    return Interval(estimate=mean, low=mean - half, high=mean + half, confidence=confidence)

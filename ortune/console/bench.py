@@ -11,6 +11,7 @@ from rich.text import Text
 
 from ortune.compare.bench import BenchResult
 from ortune.compare.comparison import Row
+from ortune.compare.interval import DEFAULT_CONFIDENCE
 from ortune.compare.limits import capacity_per_s, is_overloaded
 from ortune.compare.open import ComparisonSetup
 from ortune.compare.paired_run import Side
@@ -57,13 +58,15 @@ def show_comparison(console: Console, comparison: BenchResult) -> None:
         if row.failure:
             failure = f"{row.failure.title}: {row.failure.message}"
             show_note(console, "failed", f"{row.name}: {failure}", "bold red")
-    first = next((row.speedup for row in comparison.rows if row.speedup), None)
-    if first:
+    speedups = [row.speedup for row in comparison.rows if row.speedup]
+    if speedups:
+        first = speedups[0]
+        together = " that hold together" if len(speedups) > 1 else ""
         console.print(
             Text(
                 f"Ratios of {FIGURES[objective].title}: above 1 is better than the default. "
-                f"{first.confidence:.0%} confidence intervals from {format_pairs(first.n_pairs, first.n_launches)} "
-                "of each config.",
+                f"{DEFAULT_CONFIDENCE:.0%} confidence intervals{together}, from "
+                f"{format_pairs(first.n_pairs, first.n_launches)} of each config.",
                 "dim",
             )
         )

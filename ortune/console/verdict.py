@@ -122,6 +122,8 @@ def format_headline(record: Record) -> Text:
             parts = (format_gain(record.workload.objectives[0], estimate), "green", f" {base}")
         case "default_is_best":
             parts = (f"{base[0].upper()}{base[1:]} is best", "green", " on this host: keep it")
+        case "nothing_found":
+            parts = ("Nothing better found", "yellow", f": keep {base}")
         case "within_limits":
             parts = ("Within the limits", "green", f", unlike {base}")
         case "infeasible":
@@ -164,8 +166,13 @@ def format_evidence(speedup: Speedup) -> str:
     """Return a speedup with what it rests on."""
     return (
         f"{format_speedup(speedup)} with {speedup.confidence:.0%} confidence, "
-        f"from {format_pairs(speedup.n_pairs, speedup.n_launches)} of each config"
+        f"from {format_pairs(speedup.n_pairs, speedup.n_launches)} of each config{format_span(speedup)}"
     )
+
+
+def format_span(speedup: Speedup) -> str:
+    """Return within what time a speedup was measured, because other times may differ."""
+    return "" if speedup.span_s is None else f" within {format_duration(1e9 * speedup.span_s)}"
 
 
 def make_figures_table(baseline: Summary, winner: Summary, *, recommended: bool) -> Table:

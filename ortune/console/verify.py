@@ -15,7 +15,7 @@ from ortune.console.warnings import (
     warn_other_background_load,
     warn_other_data,
 )
-from ortune.console.widgets import format_reason, format_speedup, make_grid, show_note, show_warning
+from ortune.console.widgets import add_note, format_reason, format_speedup, make_grid, show_note, show_warning
 from ortune.record.schema import Record
 from ortune.workload.workload import BackgroundProgram
 
@@ -47,8 +47,14 @@ def show_plan(console: Console, record: Record, setup: ComparisonSetup) -> None:
         show_warning(console, warning)
 
 
-def show_verification(console: Console, verification: Verification) -> None:
-    """Print the figures and the answer."""
+def show_verification(console: Console, verification: Verification, path: str | None = None) -> None:
+    """Print the figures and the answer.
+
+    Args:
+        console: Where to print.
+        verification: The result.
+        path: The record's file, if the result was to be added to it.
+    """
     if verification.comparison:
         show_comparison(console, verification.comparison)
     for mismatch in verification.mismatches:
@@ -61,4 +67,12 @@ def show_verification(console: Console, verification: Verification) -> None:
     for name, speedup in (("recorded", verification.recorded), ("here", verification.here)):
         if speedup:
             grid.add_row(name, format_speedup(speedup))
+    if verification.pooled:
+        occasions = f"over {verification.n_occasions} occasions, with how much they differ"
+        grid.add_row("pooled", add_note(format_speedup(verification.pooled), occasions))
+    if path is not None:
+        if verification.record:
+            grid.add_row("added to", path)
+        else:
+            grid.add_row("not added", "only measurements on this class of host with this software are added")
     console.print(grid)

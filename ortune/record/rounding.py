@@ -55,6 +55,9 @@ def round_evidence(evidence: Evidence) -> Evidence:
         front=tuple(map(_round_point, evidence.front)),
         best_so_far=best and msgspec.structs.replace(best, speedup=ratio(best.speedup)),
         output_check=_significant(check, "max_error"),
+        occasions=tuple(
+            msgspec.structs.replace(each, speedup=round_speedup(each.speedup)) for each in evidence.occasions
+        ),
     )
 
 
@@ -83,7 +86,11 @@ def round_summary(summary: Summary) -> Summary:
 def round_speedup(speedup: Speedup) -> Speedup:
     """Return a speedup with rounded ratios."""
     return msgspec.structs.replace(
-        speedup, estimate=ratio(speedup.estimate), low=ratio(speedup.low), high=ratio(speedup.high)
+        speedup,
+        estimate=ratio(speedup.estimate),
+        low=ratio(speedup.low),
+        high=ratio(speedup.high),
+        span_s=None if speedup.span_s is None else round(speedup.span_s, 1),
     )
 
 

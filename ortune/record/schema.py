@@ -29,11 +29,22 @@ SCHEMA = 4
 to a file of their own, and states what the config was compared with.
 """
 
-Verdict = Literal["faster", "default_is_best", "inconclusive", "within_limits", "infeasible", "overload", "trade_off"]
+Verdict = Literal[
+    "faster",
+    "default_is_best",
+    "nothing_found",
+    "inconclusive",
+    "within_limits",
+    "infeasible",
+    "overload",
+    "trade_off",
+]
 """The conclusion of a search.
 
 - "faster": the winner is proven to be better than the baseline, and stays within all limits.
-- "default_is_best": no candidate is better than the baseline.
+- "default_is_best": no candidate is better than the baseline. Either all were tried, or those that were not probably
+  gain little.
+- "nothing_found": no candidate that was tried is better than the baseline, but one of the others may be.
 - "inconclusive": neither could be proven.
 - "within_limits": the baseline exceeds a limit, and the winner stays within all of them.
 - "infeasible": all configs that were compared exceed a limit.
@@ -41,7 +52,7 @@ Verdict = Literal["faster", "default_is_best", "inconclusive", "within_limits", 
 - "trade_off": several objectives were given, and there is a Pareto front to choose from.
 """
 
-WITHOUT_PROOF = frozenset({"inconclusive", "infeasible", "overload"})
+WITHOUT_PROOF = frozenset({"nothing_found", "inconclusive", "infeasible", "overload"})
 """Verdicts of searches that did not show any config to be better than another."""
 
 
@@ -100,6 +111,18 @@ class OutputCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     n_rejected: int = 0
 
 
+class Occasion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A later comparison of the config with the same baseline, on this class of host with this software.
+
+    Attributes:
+        started: When it began, in ISO 8601 with the time zone.
+        speedup: Its result.
+    """
+
+    started: str
+    speedup: Speedup
+
+
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the recommendation rests on.
 
@@ -118,6 +141,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         best_so_far: The best candidate of an interrupted search.
         output_check: How outputs were compared.
         noise: How quiet the host was.
+        occasions: Verifications that were added to the record.
     """
 
     verdict: Verdict
@@ -133,6 +157,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     best_so_far: BestSoFar | None = None
     output_check: OutputCheck = OutputCheck()
     noise: Noise
+    occasions: tuple[Occasion, ...] = ()
 
 
 class Tried(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -10,7 +10,7 @@ import msgspec
 from ortune.compare.comparison import Comparison, LimitCheck, Speedup, Summary
 from ortune.compare.evaluate import compute_speedup, evaluate
 from ortune.compare.figures import is_pooled, required_calls
-from ortune.compare.interval import DEFAULT_CONFIDENCE
+from ortune.compare.interval import share_error
 from ortune.compare.limits import is_overloaded, kept_all, may_be_overloaded
 from ortune.compare.paired_run import BASELINE_POSITION, PairedRun
 from ortune.record.schema import FrontPoint, Verdict
@@ -113,10 +113,9 @@ def judge_keeping(summary: Summary, limits: tuple[LimitCheck, ...]) -> str:
 def find_better(goal: Goal, run: PairedRun, positions: Sequence[int]) -> list[int]:
     """Return the positions of candidates that are significantly better than the baseline in at least one objective.
 
-    With several comparisons, each requires a higher confidence for all of them together to have the usual confidence
-    (Bonferroni). Figures without noise, such as memory, must differ by a minimum.
+    All comparisons together have the usual confidence. Figures without noise, such as memory, must differ by a minimum.
     """
-    confidence = 1 - (1 - DEFAULT_CONFIDENCE) / ((len(positions) - 1) * len(goal.objectives))
+    confidence = share_error((len(positions) - 1) * len(goal.objectives))
     better = []
     for position in positions:
         if position == BASELINE_POSITION:
@@ -139,10 +138,13 @@ def make_front(
         positions: The sides.
         recommend: Whether the knee of the front is recommended.
     """
+    # The reader chooses among all of them, also among those that are not on the front.
+    n_compared = len(comparison.rows) - 1 - len(run.failures)
+    confidence = share_error(n_compared * len(goal.objectives))
     speedups: dict[int, dict[str, Speedup]] = {BASELINE_POSITION: {}}
     for position in positions:
         if position != BASELINE_POSITION:
-            found = {name: compute_speedup(run, position, name) for name in goal.objectives}
+            found = {name: compute_speedup(run, position, name, confidence=confidence) for name in goal.objectives}
             speedups[position] = {name: speedup for name, speedup in found.items() if speedup}
 
     def vector(position: int) -> tuple[float, ...]:

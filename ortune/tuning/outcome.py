@@ -28,6 +28,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         n_candidates: Size of the space.
         stages: Time spent in each stage.
         ended_early: Why screening ended before its time; empty if it did not.
+        unseen_gain: Bound of the gain of untried candidates, as a log-ratio; None if unknown.
     """
 
     config: Config
@@ -40,6 +41,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     n_candidates: int
     stages: tuple[StageTime, ...]
     ended_early: str = ""
+    unseen_gain: float | None = None
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import FrozenTrial, TrialState
 
+from ortune.compare.interval import DEFAULT_CONFIDENCE
 from ortune.knobs import SearchSpace
 from ortune.knobs.dimension import DEFAULT_LABEL
 from ortune.requests import StrategyName
@@ -33,6 +34,7 @@ than the baseline it seems to exceed its limits, as a log-ratio; whether it seem
 
 DRAWS_PER_FIT = 8
 DRAWS_FOR_GAIN = 32
+DRAWS_FOR_BOUND = 400
 FAILURE_SIGMA = 0.22
 """A failed candidate counts as very slow, but with this standard deviation, because it says little about candidates
 with the same choices."""
@@ -165,6 +167,24 @@ class ThompsonSampler(CandidateSampler):
             gains.append(float(np.maximum(draws[tried].min(axis=0) - draws[untried].min(axis=0), 0.0).mean()))
         self._draws = []
         return max(gains)
+
+    def bound_gain(self, study: optuna.Study) -> float:
+        """Return a bound that no untried candidate's gain over the baseline exceeds, with a probability of 95 %.
+
+        It follows from the model and the measurements. It is a log-ratio, at least 0. With several objectives, it
+        holds for each of them.
+        """
+        finished = self.finished(study)
+        untried = self.untried(finished)
+        if not len(untried):
+            return 0.0
+        bounds = [0.0]
+        for weights in np.eye(len(study.directions)):
+            self.fit(finished, weights)
+            gains = -self._model.draw(DRAWS_FOR_BOUND)[untried].min(axis=0)
+            bounds.append(float(np.quantile(gains, DEFAULT_CONFIDENCE)))
+        self._draws = []
+        return max(bounds)
 
     def expected(self, study: optuna.Study) -> Array:
         """Return the expected log-ratio of every candidate."""

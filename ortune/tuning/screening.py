@@ -131,6 +131,7 @@ class _Screening:
         sampler = self.study.sampler
         if isinstance(sampler, ThompsonSampler):
             expected = sampler.expected(self.study)
+            state.unseen_gain = sampler.bound_gain(self.study)
             state.expected = {key: float(expected[number]) for key, number in self.space.numbers.items()}
 
     @property

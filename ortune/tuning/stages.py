@@ -28,7 +28,7 @@ from ortune.tuning.sampler import make_sampler
 from ortune.tuning.screening import run_screening
 from ortune.tuning.state import SearchState
 from ortune.tuning.study import open_study
-from ortune.tuning.verdict import TimeSpent, judge_confirmation
+from ortune.tuning.verdict import TimeSpent, judge_confirmation, judge_untried
 from ortune.workload import Goal
 
 AS_GOOD = 0.005
@@ -226,6 +226,7 @@ def conclude(
         n_candidates=len(state.candidates),
         stages=tuple(state.stages),
         ended_early=state.ended_early,
+        unseen_gain=state.unseen_gain,
     )
     if interrupted or comparison is None:
         return outcome
@@ -253,9 +254,8 @@ def conclude_winner(outcome: Outcome, goal: Goal, comparison: Comparison, *, oth
         confirmation_s=sum(stage.wall_s for stage in outcome.stages if stage.stage == "confirmation"),
     )
     verdict, reason = judge_confirmation(goal, comparison, others_left=others_left, spent=spent)
-    n_tried = len(outcome.trials) - 1
-    if verdict == "default_is_best" and n_tried < outcome.n_candidates - 1:
-        reason = f"{reason}; {n_tried} of {outcome.n_candidates - 1} candidates were tried"
+    if verdict == "default_is_best":
+        verdict, reason = weaken(outcome, reason)
     max_error = candidate.session.max_error if candidate.session else None
     evidence = msgspec.structs.replace(
         outcome.evidence,
@@ -280,6 +280,8 @@ def conclude_winner(outcome: Outcome, goal: Goal, comparison: Comparison, *, oth
 def conclude_front(outcome: Outcome, goal: Goal, run: PairedRun, comparison: Comparison) -> Outcome:
     """Return the outcome of several candidates that were compared with the baseline in several objectives."""
     verdict, reason, front = judge_front(goal, run, comparison)
+    if verdict == "default_is_best":
+        verdict, reason = weaken(outcome, reason)
     recommended = [point.summary.config for point in front if point.recommended]
     evidence = msgspec.structs.replace(
         outcome.evidence,
@@ -297,6 +299,12 @@ def conclude_front(outcome: Outcome, goal: Goal, run: PairedRun, comparison: Com
     )
 
 
+def weaken(outcome: Outcome, reason: str) -> tuple[Verdict, str]:
+    """Return that the baseline is best, or a weaker verdict if too little is known of the untried candidates."""
+    verdict, basis = judge_untried(len(outcome.trials) - 1, outcome.n_candidates - 1, outcome.unseen_gain)
+    return verdict, f"{reason}; {basis}"
+
+
 def list_sessions(comparison: Comparison) -> tuple[TrialSession, ...]:
     """Return the effective settings of the sessions of a comparison."""
     return tuple(TrialSession(config=row.config, session=row.session) for row in comparison.rows if row.session)
@@ -308,7 +316,8 @@ def explain_no_confirmation(state: SearchState) -> tuple[Verdict, str]:
         return "default_is_best", "there is nothing else to try on this host"
     tried = [result for result in state.results if result is not state.baseline]
     if tried and all(result.failure for result in tried):
-        return "default_is_best", f"none of the {len(tried)} other candidates works on this host"
+        verdict, basis = judge_untried(len(tried), len(state.candidates) - 1, None)
+        return verdict, f"none of the candidates that were tried works on this host; {basis}"
     return "inconclusive", "the budget is too small for a confirmation that could prove anything: use a larger one"
 
 

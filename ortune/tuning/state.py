@@ -39,6 +39,7 @@ class SearchState:
         ended_early: Why screening ended early; empty if it did not.
         expected: Log-ratio to the baseline that each candidate is expected to have after screening, by the key of its
             config; empty where the strategy has no model.
+        unseen_gain: Bound of the gain of untried candidates, as a log-ratio; None where the strategy has no model.
         stages: Time of each stage that is complete.
     """
 
@@ -68,6 +69,7 @@ class SearchState:
         self.baseline = self.results.get_or_add(Candidate(config=space.base))
         self.ended_early = ""
         self.expected: Mapping[str, float] = {}
+        self.unseen_gain: float | None = None
         self.stages: list[StageTime] = []
         self._observe = observe
         self._notes: list[str] = []

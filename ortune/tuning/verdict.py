@@ -14,6 +14,9 @@ from ortune.workload import FIGURES, Goal
 CLOSE = 0.02
 """Distance of a figure to its limit, as a log-ratio, that no reasonable budget can resolve."""
 
+SMALL_GAIN = 0.05
+"""The baseline is called best if the untried candidates gain less than this with a probability of 95 %."""
+
 LONGEST_ADVICE = 20
 """How many times the budget is advised at most."""
 
@@ -72,6 +75,25 @@ def judge_confirmation(
             "the duration of the measurement"
         )
     return verdict, reason
+
+
+def judge_untried(n_tried: int, n_all: int, unseen_gain: float | None) -> tuple[Verdict, str]:
+    """Return whether the baseline is best if no candidate that was tried is better, and what this rests on.
+
+    Args:
+        n_tried: Candidates that were tried.
+        n_all: Candidates of the space.
+        unseen_gain: Bound of the gain of the others, as a log-ratio; None if unknown.
+    """
+    if n_tried >= n_all:
+        return "default_is_best", f"all {n_all} candidates were tried"
+    tried = f"{n_tried} of {n_all} candidates were tried"
+    if unseen_gain is None:
+        return "nothing_found", tried
+    gain = math.exp(unseen_gain) - 1
+    if gain > SMALL_GAIN:
+        return "nothing_found", f"{tried}, and one of the others may gain up to {gain:.0%}: use a larger budget"
+    return "default_is_best", f"{tried}, and the others probably gain less than {gain:.1%}"
 
 
 def advise_budget(goal: Goal, row: Row, spent: TimeSpent | None) -> str:
