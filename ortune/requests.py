@@ -462,7 +462,8 @@ class SearchRequest(WorkloadOptions, KnobOptions, InputsOptions, ToleranceOption
     build_timeout: Annotated[
         float,
         Option(
-            help="Time that an execution provider may take to compile the model, for each candidate.",
+            help="Time that an execution provider may take to compile the model, for each candidate; for all of them "
+            "together three times as long.",
             metavar="TIME",
             parse=parse_duration_s,
             accepts="str | float",

@@ -317,6 +317,21 @@ class TestBuilds:
                 assert not isinstance(other, Failure)
 
     @pytest.mark.slow
+    def test_all_builds_together_have_a_limit(self, no_workers_left: None) -> None:
+        model = read_model(TINY_CNN)
+        feed = make_feed(model, InputOptions())
+        with self.executor(model, feed, build_deadline_s=60) as executor:
+            launch_reference(executor, model, feed).close()
+            (first,) = executor.launch([self.config("3")], deadline_s=60)
+            assert not isinstance(first, Failure), first
+            executor._build_deadline_s = 0.01
+            (second, again) = executor.launch([self.config("4"), self.config("3")], deadline_s=60)
+            assert isinstance(second, Failure)
+            assert (second.kind, second.stage) == ("timeout", "build")
+            assert "which is the limit for all" in second.message
+            assert not isinstance(again, Failure)
+
+    @pytest.mark.slow
     def test_exhausted_gpu_memory_is_reported(self) -> None:
         model = read_model(TINY_CNN)
         feed = make_feed(model, InputOptions())

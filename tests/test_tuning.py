@@ -524,6 +524,35 @@ def test_the_usual_budget_of_a_front_has_time_for_the_calls_that_a_percentile_ne
     assert all(point.summary.n_calls >= 1522 for point in outcome.evidence.front)
 
 
+@pytest.mark.slow
+def test_a_candidate_that_lacks_memory_beside_others_is_tried_alone() -> None:
+    """One thread wins, but it needs so much memory that it works only beside the baseline."""
+    executor = SimulatedExecutor(one_thread_wins)
+    lacking = Failure(kind="out_of_memory", stage="load", message="bad_alloc")
+    n_failed = 0
+
+    def fail(config: Config) -> Failure | None:
+        nonlocal n_failed
+        if config.session_options.get("intra_op_num_threads") != 1 or len(executor.live) < 2:
+            return None
+        n_failed += 1
+        return lacking
+
+    executor.fails_to_launch = fail
+    outcome = search(executor)
+    assert n_failed
+    assert outcome.evidence.verdict == "faster"
+    assert outcome.config.session_options["intra_op_num_threads"] == 1
+
+
+def test_a_candidate_that_lacks_memory_alone_is_rejected() -> None:
+    lacking = Failure(kind="out_of_memory", stage="load", message="bad_alloc")
+    outcome = search(
+        SimulatedExecutor(one_thread_wins, fails_to_launch=lambda c: lacking if c == ONE_THREAD else None), seconds=20
+    )
+    assert any(trial.failure == lacking for trial in outcome.trials if trial.config == ONE_THREAD)
+
+
 def test_a_front_with_nothing_to_compare() -> None:
     broken = Failure(kind="exception", stage="load", message="no")
     outcome = search(

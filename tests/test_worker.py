@@ -72,6 +72,17 @@ def require_worker(result: LiveCandidate | Failure) -> WorkerProcess:
     return result
 
 
+def test_workers_share_the_memory() -> None:
+    model = read_model(TINY_CNN)
+    with ProcessExecutor(
+        model, make_feed(model, InputOptions()), Tolerance(), usable=USABLE, shared_memory_bytes=10_000
+    ) as executor:
+        assert [executor._find_memory_limit(n) for n in (1, 2, 4)] == [10_000, 10_000, 10_000]
+        executor.usual_bytes = 3000
+        # Each may take what the others leave, but never less than its part.
+        assert [executor._find_memory_limit(n) for n in (1, 2, 3, 4)] == [10_000, 7000, 4000, 2500]
+
+
 @pytest.fixture(scope="module")
 def executor() -> Iterator[ProcessExecutor]:
     with make_executor() as made:

@@ -40,7 +40,7 @@ from ortune.workload import (
 from ortune.workload.workload import BackgroundProgram
 
 MEMORY_SHARE = 0.8
-"""Share of the free memory that one worker, or all sides together, may take."""
+"""Share of the free memory that all live workers together may take."""
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
@@ -218,7 +218,8 @@ def open_comparison(setup: ComparisonSetup) -> Iterator[OpenComparison]:
                 n_cores=len(setup.host.usable_cores),
                 background_load=background_load.pid if background_load else None,
                 quota=setup.host.limits.quota is not None,
-                memory_limit_bytes=setup.memory_limit_bytes or (int(MEMORY_SHARE * free_bytes) if free_bytes else None),
+                memory_limit_bytes=setup.memory_limit_bytes,
+                shared_memory_bytes=int(MEMORY_SHARE * free_bytes) if free_bytes else None,
                 n_sessions=setup.goal.load.sessions,
                 build_deadline_s=setup.build_deadline_s,
                 command=program.command,
@@ -231,7 +232,7 @@ def open_comparison(setup: ComparisonSetup) -> Iterator[OpenComparison]:
         start_s = executor.now_s()
         first = launch_reference(executor, setup.model, setup.feed, setup.base, setup.load_deadline_s)
         executors = (executor, open_executor(setup.other, executor)) if setup.other else (executor,)
-        yield start_comparison(
+        opened = start_comparison(
             executor,
             first,
             setup.goal,
@@ -244,6 +245,9 @@ def open_comparison(setup: ComparisonSetup) -> Iterator[OpenComparison]:
             check=background_load.check if background_load else lambda: None,
             executors=executors,
         )
+        for each in executors:
+            each.usual_bytes = opened.calibration.peak_bytes
+        yield opened
 
 
 def start_comparison(

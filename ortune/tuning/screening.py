@@ -190,9 +190,21 @@ class _Screening:
         return True
 
     def measure(self, baseline: LiveCandidate, batch: list[tuple[optuna.Trial, CandidateResult]]) -> None:
-        """Launch the batch, measure its rounds, and report the results to Optuna."""
+        """Measure a batch, and report the results to Optuna. Candidates that lack memory are measured again alone."""
         state = self.state
-        lives = state.launch([result for _, result in batch])
+        self.measure_rounds(baseline, [result for _, result in batch])
+        while state.starved:
+            self.measure_rounds(baseline, [state.starved.pop()])
+        self.round_variance = self.estimate_round_variance()
+        for trial, result in batch:
+            self.finish_trial(trial, result)
+        for trial, candidate in self.duplicates:
+            self.finish_trial(trial, state.results[candidate])
+
+    def measure_rounds(self, baseline: LiveCandidate, results: list[CandidateResult]) -> None:
+        """Launch candidates, and measure their rounds with the baseline."""
+        state = self.state
+        lives = state.launch(results)
         try:
             for number in range(state.plan.screening_rounds):
                 if number:
@@ -207,11 +219,6 @@ class _Screening:
         finally:
             for _, live in lives:
                 live.close()
-        self.round_variance = self.estimate_round_variance()
-        for trial, result in batch:
-            self.finish_trial(trial, result)
-        for trial, candidate in self.duplicates:
-            self.finish_trial(trial, state.results[candidate])
 
     def is_hopeless(self, result: CandidateResult, hopeless: float) -> bool:
         """Return whether a candidate's log-ratio to the baseline is above `hopeless` in all rounds and objectives."""

@@ -41,6 +41,7 @@ class SearchState:
             config; empty where the strategy has no model.
         unseen_gain: Bound of the gain of untried candidates, as a log-ratio; None where the strategy has no model.
         stages: Time of each stage that is complete.
+        starved: Candidates that ran out of memory while others were live, and may work alone.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class SearchState:
         self.expected: Mapping[str, float] = {}
         self.unseen_gain: float | None = None
         self.stages: list[StageTime] = []
+        self.starved: list[CandidateResult] = []
         self._observe = observe
         self._notes: list[str] = []
 
@@ -139,14 +141,16 @@ class SearchState:
         return answer
 
     def launch(self, results: Sequence[CandidateResult]) -> list[tuple[CandidateResult, LiveCandidate]]:
-        """Launch candidates. Those that fail are rejected."""
+        """Launch candidates. Those that fail are rejected, or starved if they run out of memory beside others."""
         answers = self.runner.launch([result.candidate.config for result in results])
         lives = []
         for result, answer in zip(results, answers, strict=True):
-            if isinstance(answer, Failure):
-                self.reject(result, answer)
-            else:
+            if not isinstance(answer, Failure):
                 lives.append((result, answer))
+            elif answer.kind == "out_of_memory" and len(results) > 1:
+                self.starved.append(result)
+            else:
+                self.reject(result, answer)
         return lives
 
     def measure_round(
@@ -160,8 +164,13 @@ class SearchState:
         measured = self.runner.measure_round([baseline, *(live for _, live in lives)], self.plan.block)
         self.results.add_round([self.baseline, *(result for result, _ in lives)], measured)
         for position, failure in measured.failures.items():
-            self.reject(lives[position - 1][0], failure)
-        return [(result, live) for result, live in lives if not result.failure]
+            result = lives[position - 1][0]
+            if failure.kind == "out_of_memory" and len(lives) > 1:
+                result.failure = None
+                self.starved.append(result)
+            else:
+                self.reject(result, failure)
+        return [(result, live) for result, live in lives if not result.failure and result not in self.starved]
 
 
 def shorten(text: str, length: int = MAX_NOTE_LENGTH) -> str:

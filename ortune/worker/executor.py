@@ -34,6 +34,10 @@ FIRST_LOAD_DEADLINE_S = 900.0
 BUILD_DEADLINE_S = 600.0
 """Maximum time for a provider to compile the model, if it compiles models."""
 
+BUILDS = 3
+"""Compiling for all candidates together may take this many times as long as for one. It is not charged to the budget,
+and without a limit, a search of many candidates would take hours."""
+
 
 class ReferenceOutputs(msgspec.Struct, frozen=True, kw_only=True):
     """The outputs that all candidates' outputs are compared with.
@@ -58,7 +62,8 @@ class ProcessExecutor:
         n_cores: Number of physical cores that these CPUs belong to; 0 if unknown.
         background_load: Process id of the background load, or None.
         quota: Whether a CPU quota applies.
-        memory_limit_bytes: Maximum private memory of one worker; None for no limit.
+        memory_limit_bytes: Maximum private memory of one worker; None for no limit of its own.
+        shared_memory_bytes: Maximum private memory of all live workers together; None for no limit.
         n_sessions: Number of sessions in each worker.
         build_deadline_s: Maximum time for a provider to compile the model, once per candidate.
         command: Program and arguments that start a worker.
@@ -67,6 +72,7 @@ class ProcessExecutor:
 
     Attributes:
         runtime: Versions of the software that the workers run. Set by the first successful launch.
+        usual_bytes: Memory that a worker usually takes. Each may take what is left if all others take this much.
     """
 
     runtime: Runtime
@@ -82,6 +88,7 @@ class ProcessExecutor:
         background_load: int | None = None,
         quota: bool = False,
         memory_limit_bytes: int | None = None,
+        shared_memory_bytes: int | None = None,
         n_sessions: int = 1,
         build_deadline_s: float = BUILD_DEADLINE_S,
         command: Sequence[str] = WORKER_COMMAND,
@@ -104,6 +111,8 @@ class ProcessExecutor:
         self._background_load = background_load
         self._check_waiting = background_load is None and not quota
         self._memory_limit_bytes = memory_limit_bytes
+        self._shared_memory_bytes = shared_memory_bytes
+        self.usual_bytes = 0
         self._command = command
         self._environment = dict(environment or {})
         self._compare_values = reference.compare_values if reference else True
@@ -138,9 +147,10 @@ class ProcessExecutor:
         results: list[LiveCandidate | Failure] = []
         started: list[WorkerProcess | Failure] = []
         is_reference = self._n_launched == 0 and not self._has_reference
+        n_live = len(self._live) + len(configs)
         for config in configs:
             failure = self._build(config, is_reference=is_reference)
-            started.append(failure or self._start(config, is_reference=is_reference))
+            started.append(failure or self._start(config, n_live, is_reference=is_reference))
             is_reference = False
         end_s = time.monotonic() + deadline_s
         for worker in started:
@@ -169,13 +179,18 @@ class ProcessExecutor:
         if not find_provider(config.provider).builds:
             return None
         if config.key not in self._builds:
+            left_s = BUILDS * self._build_deadline_s - self._build_time_s
+            if left_s <= 0:
+                message = f"compiling other candidates took {self._build_time_s:.0f} s, which is the limit for all"
+                return Failure(kind="timeout", stage="build", message=message)
+            deadline_s = min(left_s, self._build_deadline_s)
             start_s = time.monotonic()
-            worker = self._start(config, is_reference=is_reference)
-            failure = worker if isinstance(worker, Failure) else worker.finish_loading(self._build_deadline_s)
+            worker = self._start(config, len(self._live) + 1, is_reference=is_reference)
+            failure = worker if isinstance(worker, Failure) else worker.finish_loading(deadline_s)
             if isinstance(worker, WorkerProcess):
                 worker.close()
             if failure and failure.kind == "timeout":
-                message = f"{config.provider} did not compile the model within {self._build_deadline_s:.0f} s"
+                message = f"{config.provider} did not compile the model within {deadline_s:.0f} s"
                 failure = msgspec.structs.replace(failure, stage="build", message=message)
             build_s = time.monotonic() - start_s
             self._build_time_s += build_s
@@ -195,7 +210,14 @@ class ProcessExecutor:
             config = config.with_setting("provider_options", name, value, provider.name)
         return config
 
-    def _start(self, config: Config, *, is_reference: bool) -> WorkerProcess | Failure:
+    def _find_memory_limit(self, n_live: int) -> int | None:
+        """Return the maximum private memory of one of several workers; None for no limit."""
+        if self._memory_limit_bytes is not None or self._shared_memory_bytes is None:
+            return self._memory_limit_bytes
+        left_bytes = self._shared_memory_bytes - (n_live - 1) * self.usual_bytes
+        return max(left_bytes, self._shared_memory_bytes // n_live)
+
+    def _start(self, config: Config, n_live: int, *, is_reference: bool) -> WorkerProcess | Failure:
         self._n_launched += 1
         request = protocol.LoadRequest(
             model_path=self._model.path,
@@ -207,7 +229,7 @@ class ProcessExecutor:
             tolerance=self._tolerance,
             quanta={output.name: output.quantum for output in self._model.outputs if output.quantum},
             compare_values=self._compare_values,
-            memory_limit_bytes=self._memory_limit_bytes,
+            memory_limit_bytes=self._find_memory_limit(n_live),
             usable=self._usable,
             n_cores=self._n_cores,
             background_load=self._background_load,
