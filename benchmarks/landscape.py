@@ -45,6 +45,10 @@ GAP_BETWEEN_SPEEDS = 0.1
 FEWEST_OF_A_SPEED = 0.1
 """Minimum difference of two speeds of a host, in log-cost of the default, and minimum share of batches for each."""
 
+IMPOSSIBLE = -0.3
+"""Smallest residual of a block, in log-cost. If a block is faster than that, most of its launch hung, and the level of
+the launch is that of hanging."""
+
 FEWEST_OF_ITS_OWN = 8
 """Minimum number of blocks for a candidate's noise to be drawn from its own blocks only."""
 
@@ -317,6 +321,14 @@ def fit(recording: Recording) -> Landscape:
         # The best candidate must have been launched often. If one with few launches looks better, its worst counts.
         own = relative[(owner == number) & np.isfinite(relative)]
         log_costs[number] = max(float(own.max()), best)
+    # Where most of a launch hung, its blocks are compared with the level of the candidate instead.
+    hung = np.unique(recording.launch[quiet & (residuals < IMPOSSIBLE)])
+    for launch in hung[np.isfinite(log_costs[owner[hung]])]:
+        rows = recording.launch == launch
+        level = log_costs[owner[launch]] + defaults[batch[launch]]
+        residuals[rows] = y[rows] - level - by_turn[recording.turn[rows]]
+    # What is left are candidates that hang more often than not. Others must not draw their good blocks as noise.
+    residuals[quiet] = np.maximum(residuals[quiet], IMPOSSIBLE)
     lucks = np.concatenate([*own_lucks.values(), [0.0]])
     base = float(np.nanmedian(defaults[at_speed]))
     log_costs += base

@@ -3,13 +3,16 @@
     python -m benchmarks.regret [--replays 200] [--budgets 15,60,300] [--methods 'ours;tpe-1;...']
                                 [--landscapes NAME,...] [--json FILE] [--plot FILE]
 
-The landscapes are the recorded ones in benchmarks/landscapes and the synthetic ones of benchmarks/synthetic.py. With
+The landscapes are the recorded ones in benchmarks/landscapes, the synthetic ones of benchmarks/synthetic.py, and the
+held-out ones of benchmarks/held_out.py. They are split into development and test sets, by model and by generator:
+constants of the search are chosen on development landscapes, and the published tables are those of the test sets. With
 the same seed, every method runs on the same simulated host. A method knows only the search space, and each launch and
 block takes simulated time. Its recommendation is compared with the best candidate of the landscape:
 
 - regret: how much slower it is than the best, in percent;
 - claimed minus true: the gain that the method reports minus the true gain, in percentage points;
-- coverage: share of the confidence intervals that contain the true value, if the method reports intervals.
+- coverage: share of the confidence intervals that contain the true value, if the method reports intervals;
+- missed: share of the searches that call the default best although more than 5 % can be gained.
 
 `ours` is `ortune search` with all of its stages. The others are common strategies: TPE and random search with one,
 three or ten blocks per trial, successive halving with twice the blocks in each step, and a sweep over all candidates.
@@ -37,6 +40,7 @@ import numpy as np
 import optuna
 from threadpoolctl import threadpool_limits
 
+from benchmarks.held_out import all_held_out, kind_of
 from benchmarks.landscape import Landscape, load_landscape, recorded_paths
 from benchmarks.replay import LAUNCH_DEADLINE_S, ReplayExecutor, open_replay
 from benchmarks.synthetic import all_landscapes
@@ -51,11 +55,39 @@ from ortune.worker import Failure
 Row = dict[str, Any]
 
 
+MISSED_GAIN = math.log(1.05)
+"""Gain that a search must not miss when it calls the default best."""
+
+TEST_MODELS = ("magika", "minilm_l6_int8", "ppocrv2_cls", "silero_vad", "tiny_regressor")
+"""Models whose recorded landscapes are for testing; the others are for development."""
+
+RECORDED_TEST, HELD_OUT = "RECORDED, TEST", "HELD OUT"
+RECORDED_DEVELOPMENT, SYNTHETIC_DEVELOPMENT = "RECORDED, DEVELOPMENT", "SYNTHETIC, DEVELOPMENT"
+"""The sets of landscapes."""
+
+
+@cache
+def landscape_sets() -> dict[str, list[Landscape]]:
+    """Return all landscapes by set."""
+    recorded = [load_landscape(path) for path in recorded_paths()]
+    return {
+        RECORDED_TEST: [each for each in recorded if each.name in TEST_MODELS],
+        HELD_OUT: all_held_out(),
+        RECORDED_DEVELOPMENT: [each for each in recorded if each.name not in TEST_MODELS],
+        SYNTHETIC_DEVELOPMENT: all_landscapes(),
+    }
+
+
 @cache
 def landscapes() -> dict[str, Landscape]:
-    """Return all landscapes by name, the recorded ones first."""
-    recorded = [load_landscape(path) for path in recorded_paths()]
-    return {each.name: each for each in (*recorded, *all_landscapes())}
+    """Return all landscapes by name."""
+    return {each.name: each for found in landscape_sets().values() for each in found}
+
+
+@cache
+def set_of(name: str) -> str:
+    """Return the set that a landscape belongs to."""
+    return next(title for title, found in landscape_sets().items() if any(each.name == name for each in found))
 
 
 class Tuner:
@@ -229,6 +261,7 @@ def replay(name: str, method: str, budget_s: float, seed: int) -> Row:
         "regret": 100 * (math.exp(landscape.log_speedup(landscape.best)) / true - 1),
         "excess": 100 * (claimed - true),
         "worse": true < 1 - 1e-9,
+        "missed": row.get("verdict") == "default_is_best" and landscape.log_speedup(landscape.best) > MISSED_GAIN,
         "chosen": chosen,
         "wall_s": time.perf_counter() - start_s,
     }
@@ -254,6 +287,7 @@ def summarize(rows: list[Row]) -> Row:
         "excess": float(np.mean([row["excess"] for row in rows])),
         "coverage": float(np.mean(covered)) if covered else None,
         "worse": float(np.mean([row["worse"] for row in rows])),
+        "missed": float(np.mean([row["missed"] for row in rows])),
         "spent": float(np.mean([row["spent_s"] for row in rows])),
         "tried": float(np.mean([row["n_tried"] for row in rows])),
         "wall_ms": 1000 * float(np.mean([row["wall_s"] for row in rows])),
@@ -262,7 +296,7 @@ def summarize(rows: list[Row]) -> Row:
 
 HEAD = (
     f"{'landscape':24} {'method':17} {'budget':>6} {'n':>5} {'mean':>6} {'p90':>6} {'<1 %':>5} {'<2 %':>5} "
-    f"{'over':>6} {'cover':>5} {'worse':>5} {'spent':>5} {'tried':>5} {'ms':>6}"
+    f"{'over':>6} {'cover':>5} {'worse':>5} {'missed':>6} {'spent':>5} {'tried':>5} {'ms':>6}"
 )
 
 
@@ -272,21 +306,19 @@ def line(landscape: str, method: str, budget_s: float, figures: Row) -> str:
     return (
         f"{landscape:24} {method:17} {budget_s:6.0f} {figures['n']:5} {figures['mean']:6.2f} {figures['p90']:6.2f} "
         f"{figures['within_1']:5.2f} {figures['within_2']:5.2f} {figures['excess']:+6.1f} {coverage:>5} "
-        f"{figures['worse']:5.3f} {figures['spent']:5.0f} {figures['tried']:5.0f} {figures['wall_ms']:6.0f}"
+        f"{figures['worse']:5.3f} {figures['missed']:6.3f} {figures['spent']:5.0f} "
+        f"{figures['tried']:5.0f} {figures['wall_ms']:6.0f}"
     )
 
 
-TOGETHER = ("RECORDED", "SYNTHETIC")
-"""Names of the groups of all recorded and of all synthetic landscapes."""
-
-
 def groups(rows: list[Row]) -> Iterator[tuple[str, list[Row]]]:
-    """Yield the rows of each landscape, then those of each group."""
-    recorded = {path.stem for path in recorded_paths()}
-    for name in dict.fromkeys(row["landscape"] for row in rows):
-        yield name, [row for row in rows if row["landscape"] == name]
-    for name, is_recorded in zip(TOGETHER, (True, False), strict=True):
-        yield name, [row for row in rows if (row["landscape"] in recorded) == is_recorded]
+    """Yield the rows of each landscape, those of each kind of held-out landscapes, then those of each set."""
+    names = list(dict.fromkeys(row["landscape"] for row in rows))
+    sets = {name: set_of(name) for name in names}
+    kinds = {name: kind_of(name) if sets[name] == HELD_OUT else name for name in names}
+    for of in (kinds, sets):
+        for name in dict.fromkeys(of.values()):
+            yield name, [row for row in rows if of[row["landscape"]] == name]
 
 
 def summarize_all(rows: list[Row]) -> list[Row]:
@@ -303,7 +335,8 @@ def summarize_all(rows: list[Row]) -> list[Row]:
 def join(parts: list[list[Row]]) -> list[Row]:
     """Return the summaries of several runs in the order of a single run."""
     summaries = [row for part in parts for row in part]
-    places = {name: place for place, name in enumerate([*landscapes(), *TOGETHER])}
+    kinds = (kind_of(name) if set_of(name) == HELD_OUT else name for name in landscapes())
+    places = {name: place for place, name in enumerate(dict.fromkeys([*kinds, *landscape_sets()]))}
     return sorted(summaries, key=lambda row: (places[row["landscape"]], row["budget_s"], order(row["method"])))
 
 
@@ -320,10 +353,10 @@ def order(method: str) -> int:
 
 
 def plot(summaries: list[Row], path: Path) -> None:
-    """Plot the share of searches within 2 % of the best, by budget, for recorded and synthetic landscapes."""
+    """Plot the share of searches within 2 % of the best, by budget, for each set of landscapes."""
     import matplotlib.pyplot as plt
 
-    kinds = [name for name in TOGETHER if any(row["landscape"] == name for row in summaries)]
+    kinds = [name for name in landscape_sets() if any(row["landscape"] == name for row in summaries)]
     budgets = sorted({row["budget_s"] for row in summaries})
     methods = sorted({row["method"] for row in summaries}, key=order)
     found = {(row["landscape"], row["method"], row["budget_s"]): row["within_2"] for row in summaries}
@@ -335,7 +368,7 @@ def plot(summaries: list[Row], path: Path) -> None:
             axis.plot(
                 budgets, shares, marker="o", label=method, linewidth=3 if ours else 1.2, linestyle="-" if ours else "--"
             )
-        axis.set(title=f"{name.lower()} landscapes", xlabel="budget, s", xscale="log", ylim=(0, 1.02))
+        axis.set(title=name.lower(), xlabel="budget, s", xscale="log", ylim=(0, 1.02))
         axis.set_xticks(budgets, [f"{budget_s:g}" for budget_s in budgets])
         axis.minorticks_off()
         axis.grid(alpha=0.3)
@@ -352,10 +385,10 @@ def main() -> None:
     parser.add_argument("--budgets", default="15,60,300")
     parser.add_argument(
         "--methods",
-        default=";".join(["ours", *OTHERS]),
-        help=f"methods, separated by semicolons; {'; '.join(list(OURS)[1:])} can be added",
+        default=";".join([*list(OURS)[:3], *OTHERS]),
+        help=f"methods, separated by semicolons; {list(OURS)[3]} can be added",
     )
-    parser.add_argument("--landscapes", default="", help="names, or 'recorded' or 'synthetic' (default: all)")
+    parser.add_argument("--landscapes", default="", help="names, or 'test', 'development' or 'recorded' (default: all)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="where to write a summary of each landscape, method and budget")
     parser.add_argument("--plot", type=Path, help="where to plot the shares within 2 %%; needs matplotlib")
@@ -391,7 +424,8 @@ def replay_all(arguments: argparse.Namespace) -> list[Row]:
     names = {
         "": list(landscapes()),
         "recorded": recorded,
-        "synthetic": [name for name in landscapes() if name not in recorded],
+        "test": [name for name in landscapes() if set_of(name) in {RECORDED_TEST, HELD_OUT}],
+        "development": [name for name in landscapes() if set_of(name) not in {RECORDED_TEST, HELD_OUT}],
     }.get(arguments.landscapes, arguments.landscapes.split(","))
     budgets = [float(text) for text in arguments.budgets.split(",")]
     step = max(1, min(25, arguments.replays // 4))

@@ -334,7 +334,7 @@ def test_the_record_of_another_model_of_the_same_name(tmp_path: Path, tuned: Pat
     [
         (["python", "app.py"], "python is a command. Put it after --: ortune apply"),
         (["--budget", "5s"], "nothing is measured without --verify"),
-        (["--update"], "--update: there is nothing to add without --verify"),
+        (["--update"], "--update needs --verify: without a measurement, there is nothing to add"),
         (["--to", "python", "--json"], "--to python: cannot be combined with --json"),
         (["--verify", "--budget", "0s"], "--budget 0s: must be positive"),
     ],

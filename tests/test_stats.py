@@ -69,11 +69,12 @@ def test_percentiles_are_values_that_occurred() -> None:
 
 def draw_launches(rng: np.random.Generator, kind: str, luck: float, k: int, n: int) -> list[np.ndarray]:
     """Return latencies of several launches, whose levels differ by chance."""
-    draw = {
-        "normal": lambda: np.exp(rng.normal(0, 0.05, n)),
-        "exponential": lambda: 1 + rng.exponential(0.2, n),
-        "heavy": lambda: np.exp(0.05 * np.abs(rng.standard_t(3, n))),
-    }[kind]
+
+    def draw() -> np.ndarray:
+        if kind == "normal":
+            return np.exp(rng.normal(0, 0.05, n))
+        return 1 + rng.exponential(0.2, n) if kind == "exponential" else np.exp(0.05 * np.abs(rng.standard_t(3, n)))
+
     return [(1e6 * draw() * np.exp(rng.normal(0, luck))).astype(np.int64) for _ in range(k)]
 
 

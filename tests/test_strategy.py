@@ -15,7 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import regret, synthetic
-from benchmarks.landscape import N_QUANTILES, About, Landscape, Recording, fit, load_landscape, recorded_paths
+from benchmarks.held_out import BEST_GAIN, N_INSTANCES, find_changes
+from benchmarks.landscape import (
+    IMPOSSIBLE,
+    N_QUANTILES,
+    About,
+    Landscape,
+    Recording,
+    fit,
+    load_landscape,
+    recorded_paths,
+)
 from benchmarks.replay import ReplayExecutor, open_replay
 from ortune.compare.figures import compute_block_figure
 from ortune.errors import UsageError
@@ -403,6 +413,7 @@ class TestRegret:
                 "regret": regret_,
                 "excess": 1.0,
                 "worse": regret_ > 5,
+                "missed": regret_ > 5,
                 "spent_s": 1,
                 "n_tried": 2,
                 "wall_s": 0,
@@ -415,6 +426,7 @@ class TestRegret:
         assert figures["within_2"] == 0.5
         assert figures["coverage"] == 0.75
         assert figures["worse"] == 0.25
+        assert figures["missed"] == 0.25
 
 
 class TestHints:
@@ -486,3 +498,34 @@ class TestHints:
         other = make_model().traits
         assert measure_similarity(traits, other) == pytest.approx(measure_similarity(other, traits))
         assert 0 <= measure_similarity(traits, other) <= 1 + 1e-9
+
+
+class TestLandscapeSets:
+    def test_no_recorded_block_is_impossibly_fast(self) -> None:
+        """Where most blocks of a launch hang, its other blocks seem to take a fraction of their time."""
+        for path in recorded_paths():
+            landscape = load_landscape(path)
+            assert landscape.quiet.residuals.min() >= IMPOSSIBLE, landscape.name
+
+    def test_each_landscape_is_in_one_set(self) -> None:
+        sets = regret.landscape_sets()
+        names = [each.name for found in sets.values() for each in found]
+        assert len(names) == len(set(names))
+        assert set(names) == set(regret.landscapes())
+        assert all(sets.values())
+
+    def test_held_out_landscapes_are_what_they_say(self) -> None:
+        landscapes = regret.landscapes()
+        for number in range(N_INSTANCES):
+            plateau = landscapes[f"plateau_80-{number}"]
+            best = plateau.space.candidates[plateau.best]
+            assert len(find_changes(best)) == 1
+            assert plateau.log_speedup(plateau.best) == pytest.approx(BEST_GAIN)
+            assert sum(plateau.log_costs < plateau.log_costs[0] - 0.7 * BEST_GAIN) > 20
+            pair = landscapes[f"pair-{number}"]
+            assert len(find_changes(pair.space.candidates[pair.best])) >= 2
+            singles = [n for n, each in enumerate(pair.space.candidates) if len(find_changes(each)) == 1]
+            assert max(pair.log_speedup(n) for n in singles) <= 0
+            needle = landscapes[f"needle-{number}"]
+            assert sum(needle.log_costs < needle.log_costs[0]) == 1
+            assert landscapes[f"nothing-{number}"].best == 0

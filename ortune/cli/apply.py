@@ -66,7 +66,11 @@ def check_combination(request: ApplyRequest) -> None:
             option="output",
         )
     if request.update and not request.verify:
-        raise UsageError("there is nothing to add without {verify}.", "Leave it out, or verify.", option="update")
+        raise UsageError(
+            "needs {verify}: without a measurement, there is nothing to add.",
+            "Leave it out, or verify.",
+            option="update",
+        )
     for name in ("budget", "beside"):
         value = getattr(request, name)
         if value is not None and not request.verify:
@@ -153,6 +157,7 @@ def verify_here(request: ApplyRequest, record: Record, model: str | None, path: 
     from ortune.console.verify import show_plan, show_verification
     from ortune.console.widgets import make_console
     from ortune.record.files import write_record
+    from ortune.record.rounding import round_record
 
     console = make_console(stderr=request.json)
     if path is not None:
@@ -166,7 +171,7 @@ def verify_here(request: ApplyRequest, record: Record, model: str | None, path: 
     with ComparisonProgress(console, quiet=request.quiet) as progress:
         verification = verify(record, setup, progress, budget_s=request.budget)
     if path is not None and verification.record is not None:
-        write_record(verification.record, path)
+        write_record(round_record(verification.record), path)
     if request.json:
         print_json(verification)
     if not request.quiet:

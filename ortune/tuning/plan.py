@@ -19,7 +19,7 @@ from ortune.compare.block_plan import (
     warm_up_ns,
 )
 from ortune.compare.calibrate import Calibration
-from ortune.compare.figures import required_calls
+from ortune.compare.figures import is_pooled, required_calls
 from ortune.worker import BlockPlan
 from ortune.workload import FIGURES, Goal
 
@@ -29,9 +29,10 @@ LONGEST_USUAL_BUDGET_S = 600.0
 
 CONFIRMATION_SHARE = 0.42
 LARGEST_CONFIRMATION_SHARE = 0.7
+LARGEST_SHARE_FOR_LIMITS = 0.8
 RACING_SHARE = 0.31
-"""Share of the budget for confirmation, which is larger if a percentile needs it, and racing's share of the rest.
-Screening gets the remaining time."""
+"""Share of the budget for confirmation, which is larger if a percentile needs it, most of all if it is that of a limit;
+and racing's share of the rest. Screening gets the remaining time."""
 
 SHORTEST_CONFIRMATION_SHARE = 0.6
 """Minimum share of its planned time that confirmation gets if earlier stages took longer than planned."""
@@ -101,7 +102,7 @@ def make_plan(goal: Goal, calibration: Calibration, *, left_s: float, free_bytes
     pace, launch_s = calibration.pace, calibration.launch_s
     n_sides = count_sides(goal)
     needed_s = required_run_s(goal, pace, launch_s, n_sides)
-    confirmation_s = max(CONFIRMATION_SHARE * left_s, min(needed_s, LARGEST_CONFIRMATION_SHARE * left_s))
+    confirmation_s = max(CONFIRMATION_SHARE * left_s, min(needed_s, largest_share(goal) * left_s))
     block = plan_block(pace, longest_warm_up_ns=SHORTEST_WARM_UP_NS)
     give_up_ns = max(block.duration_ns, int(GIVE_UP_FACTOR * pace.call_ns))
     confirmation = plan_paired_run(confirmation_s, goal, pace, launch_s, n_sides)
@@ -166,6 +167,12 @@ def spread_rounds(plan: Plan, n_candidates: int) -> Plan:
     return msgspec.structs.replace(plan, screening_rounds=min(max(fitting, 1), plan.screening_rounds))
 
 
+def largest_share(goal: Goal) -> float:
+    """Return the largest share of the budget that confirmation may take."""
+    has_percentile = any(is_pooled(limit.figure) for limit in goal.limits)
+    return LARGEST_SHARE_FOR_LIMITS if has_percentile else LARGEST_CONFIRMATION_SHARE
+
+
 def count_sides(goal: Goal) -> int:
     """Return how many sides the confirmation has: two, or more with several objectives."""
     return 2 if len(goal.objectives) == 1 else 1 + MAX_FRONT_CANDIDATES
@@ -179,7 +186,7 @@ def usual_budget_s(goal: Goal, pace: Pace, launch_s: float) -> float:
 def required_budget_s(goal: Goal, pace: Pace, launch_s: float) -> float:
     """Return the smallest budget, in steps of ten seconds, whose confirmation has the rounds and the calls it needs."""
     # Add a tenth for calibration and for rounding down to whole rounds.
-    needed_s = 1.1 * required_run_s(goal, pace, launch_s, count_sides(goal)) / LARGEST_CONFIRMATION_SHARE
+    needed_s = 1.1 * required_run_s(goal, pace, launch_s, count_sides(goal)) / largest_share(goal)
     return 10.0 * math.ceil(needed_s / 10)
 
 

@@ -1,0 +1,181 @@
+"""Held-out landscapes: kinds that the constants of the search were not chosen on.
+
+They are for judging a strategy, and not for developing it. The kinds are failures that a tuner of real models meets:
+
+- `plateau_40`, `plateau_80`: one choice alone is the best. All combinations of several other choices have 40 % or 80 %
+  of its gain, and support one another in a model of single choices.
+- `pair`: the best needs two choices, each of which is slightly harmful alone.
+- `needle`: one candidate of the whole space is better, and nothing points to it.
+- `luck_5`, `luck_10`: choices multiply the cost independently, but launches of one config differ by 5 % or 10 %.
+- `tails`: the same with usual launches, and with blocks of which 5 % take up to several times as long.
+- `slow_150ms`, `slow_1s`: the same with slow calls, so that only few candidates can be tried.
+- `cores_24`, `cores_96`: the same on larger hosts.
+- `nothing`: no candidate is better than the default.
+
+The hosts have two cores where the name says nothing else. Each kind has several instances, whose constants are drawn
+with their number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from benchmarks.landscape import Landscape
+from benchmarks.synthetic import Machine, make_host, make_model, make_pool
+from ortune.knobs import Candidate, SearchSpace, build_space
+from ortune.knobs.dimension import DEFAULT_LABEL
+from ortune.workload import Goal
+
+CALL_NS = 5e6
+BEST_GAIN = math.log(1.376)
+"""The gain of one thread for an int8 transformer with two clients, as it was measured."""
+
+N_INSTANCES = 3
+
+Cost = Callable[[Candidate], float]
+
+
+def find_changes(candidate: Candidate) -> dict[str, str]:
+    """Return the choices of a candidate that differ from the default."""
+    return {name: label for name, label in candidate.labels.items() if label != DEFAULT_LABEL}
+
+
+def choose_labels(space: SearchSpace, rng: np.random.Generator, n: int) -> list[tuple[str, str]]:
+    """Return choices of several dimensions that can be combined with others, at most one of each."""
+    combined = [dimension for dimension in space.dimensions if not dimension.alone]
+    dimensions = [combined[int(place)] for place in rng.permutation(len(combined))[:n]]
+    return [(each.name, each.choices[int(rng.integers(1, len(each.choices)))].label) for each in dimensions]
+
+
+def plateau(space: SearchSpace, rng: np.random.Generator, share: float) -> Cost:
+    """Return costs with one best choice, beside a family of combinations with a share of its gain."""
+    ((name, label),) = choose_labels(space, rng, 1)
+
+    def cost(candidate: Candidate) -> float:
+        labels = find_changes(candidate)
+        if labels.get(name) == label:
+            return -BEST_GAIN if len(labels) == 1 else 0.02 * len(labels)
+        return -share * BEST_GAIN if len(labels) > 1 else 0.01 * len(labels)
+
+    return cost
+
+
+def plateau_40(space: SearchSpace, rng: np.random.Generator) -> Cost:
+    """Return costs with one best choice, beside a family with 40 % of its gain."""
+    return plateau(space, rng, 0.4)
+
+
+def plateau_80(space: SearchSpace, rng: np.random.Generator) -> Cost:
+    """Return costs with one best choice, beside a family with 80 % of its gain."""
+    return plateau(space, rng, 0.8)
+
+
+def pair(space: SearchSpace, rng: np.random.Generator) -> Cost:
+    """Return costs whose best needs two choices."""
+    wanted = choose_labels(space, rng, 2)
+
+    def cost(candidate: Candidate) -> float:
+        labels = find_changes(candidate)
+        n = sum(labels.get(name) == label for name, label in wanted)
+        return (0.0, 0.03, -BEST_GAIN)[n] + 0.005 * (len(labels) - n)
+
+    return cost
+
+
+def needle(space: SearchSpace, rng: np.random.Generator) -> Cost:
+    """Return costs with a single better candidate."""
+    best = space.candidates[int(rng.integers(1, len(space.candidates)))].config.key
+    return lambda candidate: -BEST_GAIN if candidate.config.key == best else 0.003 * len(find_changes(candidate))
+
+
+def independent(space: SearchSpace, rng: np.random.Generator) -> Cost:
+    """Return costs to which each choice contributes a factor; most of the factors are almost 1."""
+    effects = {
+        (dimension.name, choice.label): float(rng.normal(0, 0.15) if rng.random() < 0.2 else rng.normal(0.01, 0.01))
+        for dimension in space.dimensions
+        for choice in dimension.choices[1:]
+    }
+    return lambda candidate: sum(effects[item] for item in find_changes(candidate).items())
+
+
+def nothing(space: SearchSpace, rng: np.random.Generator) -> Cost:
+    """Return costs of which none is below that of the default."""
+    cost = independent(space, rng)
+    return lambda candidate: abs(cost(candidate))
+
+
+def make_landscape(
+    name: str,
+    make_cost: Callable[[SearchSpace, np.random.Generator], Cost],
+    seed: int,
+    *,
+    cores: int = 2,
+    luck: float = 0.008,
+    tails: bool = False,
+    call_ns: float = CALL_NS,
+) -> Landscape:
+    """Return a landscape.
+
+    Args:
+        name: Its name.
+        make_cost: Makes the function that returns the log-cost of a candidate.
+        seed: Random seed of its constants.
+        cores: Number of cores.
+        luck: Standard deviation of launches, in log-cost.
+        tails: Whether some blocks take several times as long.
+        call_ns: Duration of a call with the default.
+    """
+    rng = np.random.default_rng([seed, 77, *name.encode()])
+    nodes = 2 if cores > 48 else 1
+    machine = Machine(packages=1, nodes=nodes, cores=cores // nodes, threads=1)
+    space = build_space(make_host(machine), make_model(width=3))
+    cost = make_cost(space, rng)
+    costs = np.array([cost(candidate) for candidate in space.candidates])
+    n = len(costs)
+    quiet = make_pool(rng, 0.0, 0.02, (0.0, 0.03), n)
+    if tails:
+        spikes = np.where(rng.random(len(quiet.residuals)) < 0.05, rng.exponential(0.7, len(quiet.residuals)), 0.0)
+        quiet.residuals[:] += spikes
+    steps = rng.normal(0, 0.004, 600)
+    return Landscape(
+        name=name,
+        space=space,
+        goal=Goal(),
+        log_costs=costs - costs[0] + math.log(call_ns),
+        lucks=rng.normal(0, luck, 400),
+        quiet=quiet,
+        contended=make_pool(rng, 0.35, 0.2, (0.06, 0.5), n),
+        contended_share=0.1,
+        spell_s=2.0,
+        drift=np.cumsum(steps) - np.linspace(0, steps.sum(), len(steps)),
+        drift_step_s=0.5,
+        launch_s=0.06,
+        start_s=0.15 + 5 * call_ns / 1e9,
+    )
+
+
+def all_held_out() -> list[Landscape]:
+    """Return all held-out landscapes."""
+    found = []
+    for number in range(N_INSTANCES):
+        found.append(make_landscape(f"plateau_40-{number}", plateau_40, number))
+        found.append(make_landscape(f"plateau_80-{number}", plateau_80, number))
+        found.append(make_landscape(f"pair-{number}", pair, number))
+        found.append(make_landscape(f"needle-{number}", needle, number))
+        for luck in (5, 10):
+            found.append(make_landscape(f"luck_{luck}-{number}", independent, number, luck=luck / 100))
+        found.append(make_landscape(f"tails-{number}", independent, number, tails=True))
+        found.append(make_landscape(f"slow_150ms-{number}", independent, number, call_ns=150e6))
+        found.append(make_landscape(f"slow_1s-{number}", independent, number, call_ns=1e9))
+        for cores in (24, 96):
+            found.append(make_landscape(f"cores_{cores}-{number}", independent, number, cores=cores))
+        found.append(make_landscape(f"nothing-{number}", nothing, number))
+    return found
+
+
+def kind_of(name: str) -> str:
+    """Return the kind of a held-out landscape, given its name."""
+    return name.rpartition("-")[0]
