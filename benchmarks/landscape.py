@@ -49,6 +49,9 @@ IMPOSSIBLE = -0.3
 """Smallest residual of a block, in log-cost. If a block is faster than that, most of its launch hung, and the level of
 the launch is that of hanging."""
 
+HANGING = 1.0
+"""Residual from which a block counts as hanging, in log-cost."""
+
 FEWEST_OF_ITS_OWN = 8
 """Minimum number of blocks for a candidate's noise to be drawn from its own blocks only."""
 
@@ -202,9 +205,11 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     def draw(self, candidate: int, rng: np.random.Generator) -> int:
         """Return the position of a random block: of this candidate if it has enough blocks, else of any candidate."""
         first, last = int(self.first[candidate]), int(self.last[candidate])
-        if last - first < FEWEST_OF_ITS_OWN:
-            first, last = 0, len(self.residuals)
-        return int(rng.integers(first, last))
+        if last - first >= FEWEST_OF_ITS_OWN:
+            return int(rng.integers(first, last))
+        # That a candidate hangs says nothing about others.
+        usual = np.flatnonzero(self.residuals < HANGING)
+        return int(usual[rng.integers(len(usual))])
 
 
 class Landscape(msgspec.Struct, frozen=True, kw_only=True):
@@ -328,7 +333,7 @@ def fit(recording: Recording) -> Landscape:
         level = log_costs[owner[launch]] + defaults[batch[launch]]
         residuals[rows] = y[rows] - level - by_turn[recording.turn[rows]]
     # What is left are candidates that hang more often than not. Others must not draw their good blocks as noise.
-    residuals[quiet] = np.maximum(residuals[quiet], IMPOSSIBLE)
+    residuals = np.maximum(residuals, IMPOSSIBLE)
     lucks = np.concatenate([*own_lucks.values(), [0.0]])
     base = float(np.nanmedian(defaults[at_speed]))
     log_costs += base

@@ -91,7 +91,7 @@ def main() -> None:
         for utilization in arguments.utilization:
             expected = quantile(utilization, 0.99)
             # Latencies of long queues are correlated, so that a precise percentile needs more launches.
-            n_launches = int(arguments.launches * max(1, (0.2 / (1 - utilization)) ** 4))
+            n_launches = int(arguments.launches * max(1, (0.3 / (1 - utilization)) ** 3))
             ratios = [
                 simulate_p99(
                     utilization,

@@ -14,6 +14,7 @@ from ortune.compare.block_runner import BlockRunner, Round
 from ortune.compare.evaluate import compute_speedup
 from ortune.compare.open import open_comparison, prepare_comparison, start_comparison
 from ortune.compare.paired_run import Order, PairedRun, Side, alternate, shuffle
+from ortune.compare.two_speeds import find_two_speeds
 from ortune.errors import MeasureError
 from ortune.knobs import DEFAULT, Config
 from ortune.worker import Block, BlockPlan, Failure, LiveCandidate, Memory
@@ -183,3 +184,45 @@ def make_round(*calls_ns: float) -> Round:
         for position, call_ns in enumerate(calls_ns)
     }
     return Round(blocks=blocks, loads_ns=dict.fromkeys(blocks, 1), failures={}, contended=False)
+
+
+class TestTwoSpeeds:
+    def run(self, factors: Sequence[float]) -> PairedRun:
+        """Return a run whose second side takes a multiple of the usual time, in turn."""
+        run = PairedRun(make_sides(DEFAULT, ONE_THREAD), Load())
+        rng = np.random.default_rng(0)
+        for launch in range(6):
+            rounds = []
+            for number in range(8):
+                levels = (1e6, 1e6 * factors[(launch * 8 + number) % len(factors)])
+                blocks = {
+                    position: Block(
+                        samples_ns=np.full(8, int(level * np.exp(rng.normal(0, 0.02)))),
+                        n_calls=8,
+                        wall_ns=8 * int(level),
+                        service_ns=level,
+                        cpu_ns=8 * int(level),
+                        memory=Memory(steady_bytes=1, peak_bytes=1),
+                        foreign_share=0.0,
+                        contended=False,
+                    )
+                    for position, level in enumerate(levels)
+                }
+                rounds.append(Round(blocks=blocks, loads_ns={0: 1, 1: 1}, failures={}, contended=False))
+            run.launches.append(rounds)
+        return run
+
+    def test_they_are_found(self) -> None:
+        found = find_two_speeds(self.run([1.0, 1.0, 1.0, 1.4]))
+        assert found is not None
+        assert found.side == "side 1"
+        assert found.slow_share == pytest.approx(0.25)
+        assert found.factor == pytest.approx(1.4, rel=0.03)
+
+    def test_a_wide_spread_is_a_single_speed(self) -> None:
+        factors = np.exp(np.random.default_rng(1).normal(0, 0.2, 48)).tolist()
+        assert find_two_speeds(self.run(factors)) is None
+        assert find_two_speeds(self.run([1.0])) is None
+
+    def test_a_few_stalls_are_none(self) -> None:
+        assert find_two_speeds(self.run([1.0] * 23 + [3.0])) is None

@@ -83,9 +83,9 @@ def judge(
         (4, None, "nothing_found", "4 of 340 candidates were tried"),
         (
             60,
-            0.08,
+            0.04,
             "default_is_best",
-            "60 of 340 candidates were tried, and the others probably gain less than 8.3%",
+            "60 of 340 candidates were tried, and the others probably gain less than 4.1%",
         ),
         (
             4,

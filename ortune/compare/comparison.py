@@ -102,6 +102,20 @@ class LimitCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     kept: Literal["yes", "no", "unsure"]
 
 
+class TwoSpeeds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A side whose blocks form two separate groups. Its figures depend on how often each speed occurs.
+
+    Attributes:
+        side: Its name.
+        slow_share: Share of the blocks at the lower speed.
+        factor: How many times as long calls take then.
+    """
+
+    side: str
+    slow_share: float
+    factor: float
+
+
 class Noise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """CPU use by other processes during the measurements.
 
@@ -116,6 +130,7 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         drift: The winner's speedup in racing divided by that in confirmation; None without both. Somewhat above 1 is
             normal, because the luckiest candidate is chosen. Far from 1, the host changes over time.
         n_throttled: Blocks at whose end the GPU was throttled by heat or power.
+        two_speeds: The side that ran at two speeds, if any did.
     """
 
     n_blocks: int
@@ -126,6 +141,7 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     regime: Literal["quiet", "contended", "unknown"]
     drift: float | None = None
     n_throttled: int = 0
+    two_speeds: TwoSpeeds | None = None
 
 
 class StageTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -29,6 +29,7 @@ from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval, share_error
 from ortune.compare.paired_run import BASELINE_POSITION, PairedRun
 from ortune.compare.quantiles import percentile_interval
 from ortune.compare.stats import TRIM, TYPICAL_TRIM, clustered_interval, t_interval
+from ortune.compare.two_speeds import find_two_speeds
 from ortune.workload import FIGURES, Goal, Limit, Objective
 
 
@@ -50,7 +51,7 @@ def evaluate(
             evaluate_side(run, position, goal, confidence, limit_confidence) for position in range(len(run.sides))
         ),
         calls_needed=required_calls(goal.objective) if is_pooled(goal.objective) else 1,
-        noise=runner.describe_noise(contended=run.contended),
+        noise=msgspec.structs.replace(runner.describe_noise(contended=run.contended), two_speeds=find_two_speeds(run)),
     )
 
 
@@ -132,7 +133,8 @@ def compute_utilization(run: PairedRun, position: int, confidence: float = DEFAU
     if not run.load.rate_per_s:
         return None
     means = [np.mean([each.blocks[position].service_ns for each in rounds]) for rounds in run.rounds_of(position)]
-    return t_interval([math.log(run.load.utilization(float(mean))) for mean in means], confidence).exp()
+    clusters = [[math.log(run.load.utilization(float(mean)))] for mean in means]
+    return clustered_interval(clusters, confidence=confidence, seed=run.seed).exp()
 
 
 def has_enough_calls(run: PairedRun, position: int, name: Objective) -> bool:

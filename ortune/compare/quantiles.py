@@ -70,8 +70,7 @@ def quantile_interval(launches: Sequence[NDArray[np.int64]], share: float, confi
         if bound_share(launches, samples[position], confidence)[1] < 1 - share:
             high = math.log(max(samples[position], 1))
             break
-    # More than a few times the share above a value is not needed to tell it from the quantile, whatever the launches.
-    for position in spread(place, max(place - 10 * (len(samples) - place), -1)):
+    for position in spread(place, -1):
         # Calls that take as long as the value are not above it, but the quantile may be as long.
         if bound_share(launches, samples[position] - 1, confidence)[0] > 1 - share:
             low = math.log(max(samples[position], 1))

@@ -24,6 +24,7 @@ from ortune.console.warnings import (
     warn_other_nodes,
     warn_requirements,
     warn_slow_gpu,
+    warn_two_speeds,
     warn_unstable_outputs,
 )
 from ortune.console.widgets import (
@@ -237,6 +238,8 @@ def find_warnings(record: Record) -> list[str]:
     elif noise.n_contended > NOTABLE_SHARE * noise.n_blocks:
         excluded = bool(evidence.winner or evidence.front)
         warnings.append(warn_contended_blocks(noise.n_contended, noise.n_blocks, excluded=excluded))
+    if noise.two_speeds:
+        warnings.append(warn_two_speeds(noise.two_speeds))
     if noise.n_throttled > NOTABLE_SHARE * noise.n_blocks:
         warnings.append(warn_slow_gpu(noise.n_throttled, noise.n_blocks))
     warnings += find_config_warnings(record)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
+from ortune.compare.comparison import TwoSpeeds
 from ortune.console.widgets import format_count, format_number
 from ortune.errors import spell_as_flag
 from ortune.knobs import Config
@@ -61,6 +62,15 @@ def warn_busy_host(stage: str = "the measurement") -> str:
     return (
         f"Other processes used the CPUs during most of {stage}, so the result holds for a busy host. "
         "If the model will run on a quiet host, measure on one."
+    )
+
+
+def warn_two_speeds(speeds: TwoSpeeds) -> str:
+    """Warn that a side ran at two speeds."""
+    return (
+        f"{speeds.side[0].upper()}{speeds.side[1:]} ran at two speeds: in {speeds.slow_share:.0%} of its blocks, calls "
+        f"took {speeds.factor:.2g} times as long. The result depends on how often that happens. It is common on "
+        "virtual machines, and with threads that are not pinned."
     )
 
 

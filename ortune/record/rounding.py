@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
-from ortune.compare.comparison import LimitCheck, Speedup, StageTime, Summary
+from ortune.compare.comparison import LimitCheck, Noise, Speedup, StageTime, Summary
 from ortune.record.schema import Evidence, FrontPoint, Record, Search
 
 SIGNIFICANT = 4
@@ -55,6 +55,7 @@ def round_evidence(evidence: Evidence) -> Evidence:
         front=tuple(map(_round_point, evidence.front)),
         best_so_far=best and msgspec.structs.replace(best, speedup=ratio(best.speedup)),
         output_check=_significant(check, "max_error"),
+        noise=round_noise(evidence.noise),
         occasions=tuple(
             msgspec.structs.replace(each, speedup=round_speedup(each.speedup)) for each in evidence.occasions
         ),
@@ -68,6 +69,12 @@ def _round_point(point: FrontPoint) -> FrontPoint:
         speedups={name: round_speedup(speedup) for name, speedup in point.speedups.items()},
         limits=round_limits(point.limits),
     )
+
+
+def round_noise(noise: Noise) -> Noise:
+    """Return noise with rounded shares."""
+    speeds = noise.two_speeds
+    return msgspec.structs.replace(noise, two_speeds=speeds and _significant(speeds, "slow_share", "factor"))
 
 
 def _round_search(search: Search) -> Search:

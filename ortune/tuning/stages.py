@@ -214,7 +214,10 @@ def conclude(
             compared="values" if deterministic else "shapes",
             n_rejected=sum(1 for trial in trials if trial.failure and trial.failure.kind == "wrong_output"),
         ),
-        noise=state.runner.describe_noise(contended=contended, drift=confirmed.drift),
+        noise=msgspec.structs.replace(
+            state.runner.describe_noise(contended=contended, drift=confirmed.drift),
+            two_speeds=comparison.noise.two_speeds if comparison else None,
+        ),
     )
     outcome = Outcome(
         config=state.space.base,

@@ -14,7 +14,7 @@ from ortune.workload import FIGURES, Goal
 CLOSE = 0.02
 """Distance of a figure to its limit, as a log-ratio, that no reasonable budget can resolve."""
 
-SMALL_GAIN = 0.1
+SMALL_GAIN = 0.05
 """The baseline is called best if the untried candidates gain less than this with a probability of 95 %."""
 
 LONGEST_ADVICE = 20
