@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import regret, synthetic
-from benchmarks.held_out import BEST_GAIN, N_INSTANCES, find_changes
+from benchmarks.held_out import BEST_GAIN, N_INSTANCES, all_held_out, find_changes
 from benchmarks.landscape import (
     IMPOSSIBLE,
     N_QUANTILES,
@@ -501,21 +501,12 @@ class TestHints:
 
 
 class TestLandscapeSets:
-    def test_no_recorded_block_is_impossibly_fast(self) -> None:
-        """Where most blocks of a launch hang, its other blocks seem to take a fraction of their time."""
-        for path in recorded_paths():
-            landscape = load_landscape(path)
-            assert landscape.quiet.residuals.min() >= IMPOSSIBLE, landscape.name
-
-    def test_each_landscape_is_in_one_set(self) -> None:
-        sets = regret.landscape_sets()
-        names = [each.name for found in sets.values() for each in found]
-        assert len(names) == len(set(names))
-        assert set(names) == set(regret.landscapes())
-        assert all(sets.values())
+    def test_models_for_testing_are_recorded(self) -> None:
+        names = {path.stem for path in recorded_paths()}
+        assert set(regret.TEST_MODELS) < names
 
     def test_held_out_landscapes_are_what_they_say(self) -> None:
-        landscapes = regret.landscapes()
+        landscapes = {each.name: each for each in all_held_out()}
         for number in range(N_INSTANCES):
             plateau = landscapes[f"plateau_80-{number}"]
             best = plateau.space.candidates[plateau.best]

