@@ -395,6 +395,8 @@ class TestLandscapes:
             landscape = load_landscape(path)
             assert np.isfinite(landscape.log_costs).mean() > 0.9
             assert landscape.log_speedup(landscape.best) >= 0
+            # Where most blocks of a launch hang, its other blocks must not seem to take a fraction of their time.
+            assert landscape.quiet.residuals.min() >= IMPOSSIBLE
 
 
 class TestRegret:
