@@ -24,10 +24,9 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.landscape import Landscape
-from benchmarks.synthetic import Machine, make_host, make_model, make_pool
+from benchmarks.synthetic import Machine, assemble, make_host, make_model, make_pool
 from ortune.knobs import Candidate, SearchSpace, build_space
 from ortune.knobs.dimension import DEFAULT_LABEL
-from ortune.workload import Goal
 
 CALL_NS = 5e6
 BEST_GAIN = math.log(1.376)
@@ -134,27 +133,12 @@ def make_landscape(
     space = build_space(make_host(machine), make_model(width=3))
     cost = make_cost(space, rng)
     costs = np.array([cost(candidate) for candidate in space.candidates])
-    n = len(costs)
-    quiet = make_pool(rng, 0.0, 0.02, (0.0, 0.03), n)
+    quiet = make_pool(rng, 0.0, 0.02, (0.0, 0.03), len(costs))
     if tails:
         spikes = np.where(rng.random(len(quiet.residuals)) < 0.05, rng.exponential(0.7, len(quiet.residuals)), 0.0)
         quiet.residuals[:] += spikes
-    steps = rng.normal(0, 0.004, 600)
-    return Landscape(
-        name=name,
-        space=space,
-        goal=Goal(),
-        log_costs=costs - costs[0] + math.log(call_ns),
-        lucks=rng.normal(0, luck, 400),
-        quiet=quiet,
-        contended=make_pool(rng, 0.35, 0.2, (0.06, 0.5), n),
-        contended_share=0.1,
-        spell_s=2.0,
-        drift=np.cumsum(steps) - np.linspace(0, steps.sum(), len(steps)),
-        drift_step_s=0.5,
-        launch_s=0.06,
-        start_s=0.15 + 5 * call_ns / 1e9,
-    )
+    log_costs = costs - costs[0] + math.log(call_ns)
+    return assemble(name, space, log_costs, rng, quiet=quiet, luck=luck, start_s=0.15 + 5 * call_ns / 1e9)
 
 
 def all_held_out() -> list[Landscape]:

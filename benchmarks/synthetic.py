@@ -22,6 +22,7 @@ from typing import Literal
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.landscape import N_QUANTILES, Landscape, Pool
 from ortune.host import Core, Host, HostLimits, NumaNode, Topology
@@ -255,21 +256,46 @@ def make_landscape(size: str, kind: Kind, seed: int, *, n_extra: int = 0) -> Lan
     formula = Formula(machine, space, kind, seed)
     costs = np.array([formula.log_cost(candidate) for candidate in space.candidates])
     n = len(costs)
+    return assemble(f"{kind}_{size}" + (f"_{n}" if n_extra else ""), space, costs - costs[0] + math.log(CALL_NS), rng)
+
+
+def assemble(
+    name: str,
+    space: SearchSpace,
+    log_costs: NDArray[np.float64],
+    rng: np.random.Generator,
+    *,
+    quiet: Pool | None = None,
+    luck: float = 0.008,
+    start_s: float = 0.15,
+) -> Landscape:
+    """Return a landscape with these costs and the noise of a shared machine.
+
+    Args:
+        name: Its name.
+        space: The candidates.
+        log_costs: Their log-costs.
+        rng: Source of the noise.
+        quiet: Blocks of a quiet host, or None for the usual ones.
+        luck: Standard deviation of launches, in log-cost.
+        start_s: Fixed time of a launch.
+    """
+    n = len(log_costs)
     steps = rng.normal(0, 0.004, 600)
     return Landscape(
-        name=f"{kind}_{size}" + (f"_{n}" if n_extra else ""),
+        name=name,
         space=space,
         goal=Goal(),
-        log_costs=costs - costs[0] + math.log(CALL_NS),
-        lucks=rng.normal(0, 0.008, N_BLOCKS),
-        quiet=make_pool(rng, 0.0, 0.02, (0.0, 0.03), n),
+        log_costs=log_costs,
+        lucks=rng.normal(0, luck, N_BLOCKS),
+        quiet=quiet or make_pool(rng, 0.0, 0.02, (0.0, 0.03), n),
         contended=make_pool(rng, 0.35, 0.2, (0.06, 0.5), n),
         contended_share=0.1,
         spell_s=2.0,
         drift=np.cumsum(steps) - np.linspace(0, steps.sum(), len(steps)),
         drift_step_s=0.5,
         launch_s=0.06,
-        start_s=0.15,
+        start_s=start_s,
     )
 
 
