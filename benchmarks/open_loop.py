@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from benchmarks.simulated_clock import SimulatedClock
-from ortune.compare.block_plan import Pace, longest_warm_up_ns, plan_block
+from ortune.compare.block_plan import Pace, limit_warm_up_ns, plan_block
 from ortune.worker.load_generator import generate_load
 from ortune.worker.open_loop import RequestStream
 from ortune.workload import make_load
@@ -60,7 +60,7 @@ def simulate_p99(utilization: float, *, random_service: bool, warm_up: bool, n_l
     load = make_load(rate_per_s=utilization * 1e9 / SERVICE_NS)
     assert load.rate_per_s
     pace = Pace(load=load, gap_ns=1e9 / load.rate_per_s, call_ns=SERVICE_NS)
-    block = plan_block(pace, longest_warm_up_ns=longest_warm_up_ns(pace) if warm_up else 0)
+    block = plan_block(pace, longest_warm_up_ns=limit_warm_up_ns(pace) if warm_up else 0)
     rng = np.random.default_rng(seed)
     latencies: list[NDArray[np.int64]] = []
     for _ in range(n_launches):

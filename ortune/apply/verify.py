@@ -169,16 +169,7 @@ def pool_occasions(record: Record) -> Interval | None:
     speedups = list_speedups(record)
     if len(speedups) < FEWEST_OCCASIONS:
         return None
-    logarithms = [
-        Interval(
-            estimate=math.log(each.estimate),
-            low=math.log(each.low),
-            high=math.log(each.high),
-            confidence=each.confidence,
-        )
-        for each in speedups
-    ]
-    return pool_intervals(logarithms, [each.n_launches for each in speedups]).exp()
+    return pool_intervals([each.log() for each in speedups], [each.n_launches for each in speedups]).exp()
 
 
 def judge_comparison(record: Record, comparison: Comparison, recorded: Speedup | None) -> tuple[Answer, str]:

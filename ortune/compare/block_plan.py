@@ -141,14 +141,14 @@ def plan_block(pace: Pace, shortest_ns: int = SHORTEST_BLOCK_NS, longest_warm_up
     )
 
 
-def warm_up_ns(pace: Pace, longest_ns: int = LONGEST_WARM_UP_NS) -> int:
+def expect_warm_up_ns(pace: Pace, longest_ns: int = LONGEST_WARM_UP_NS) -> int:
     """Return how long the baseline's queue takes to reach its steady state; 0 without a request rate."""
     return plan_warm_up(np.array([pace.call_ns]), pace.load, longest_ns) if pace.load.rate_per_s else 0
 
 
-def longest_warm_up_ns(pace: Pace) -> int:
+def limit_warm_up_ns(pace: Pace) -> int:
     """Return how long any side of a paired run may take to reach its steady state."""
-    return min(max(WARM_UP_FACTOR * warm_up_ns(pace), SHORTEST_WARM_UP_NS), LONGEST_WARM_UP_NS)
+    return min(max(WARM_UP_FACTOR * expect_warm_up_ns(pace), SHORTEST_WARM_UP_NS), LONGEST_WARM_UP_NS)
 
 
 def plan_paired_run(time_s: float, goal: Goal, pace: Pace, launch_s: float, n_sides: int) -> RunPlan:
@@ -157,8 +157,8 @@ def plan_paired_run(time_s: float, goal: Goal, pace: Pace, launch_s: float, n_si
     The time is used first for launches, then for rounds, then for longer blocks, which show CPU use by others more
     precisely.
     """
-    launch_s += warm_up_ns(pace) / 1e9
-    longest_ns = longest_warm_up_ns(pace)
+    launch_s += expect_warm_up_ns(pace) / 1e9
+    longest_ns = limit_warm_up_ns(pace)
     for shortest_ns in (150_000_000, 100_000_000, SHORTEST_BLOCK_NS):
         block = plan_block(pace, shortest_ns, longest_ns)
         round_s = n_sides * block_wall_s(block, pace)
@@ -184,7 +184,7 @@ def required_run_s(goal: Goal, pace: Pace, launch_s: float, n_sides: int) -> flo
     # Each launch has an even number of rounds.
     n_launches = MIN_LAUNCHES if n_rounds < 2 * MAX_LAUNCHES else MAX_LAUNCHES
     n_rounds = math.ceil(n_rounds / (2 * n_launches)) * 2 * n_launches
-    return n_sides * (n_rounds * block_wall_s(block, pace) + n_launches * (launch_s + warm_up_ns(pace) / 1e9))
+    return n_sides * (n_rounds * block_wall_s(block, pace) + n_launches * (launch_s + expect_warm_up_ns(pace) / 1e9))
 
 
 def required_rounds(goal: Goal, pace: Pace, block: BlockPlan) -> float:

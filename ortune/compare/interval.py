@@ -25,6 +25,15 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     high: float
     confidence: float
 
+    def log(self) -> Interval:
+        """Turn an interval of ratios into one of logarithms."""
+        return Interval(
+            estimate=math.log(self.estimate),
+            low=math.log(self.low),
+            high=math.log(self.high),
+            confidence=self.confidence,
+        )
+
     def exp(self) -> Interval:
         """Turn an interval of logarithms into one of ratios."""
         return Interval(

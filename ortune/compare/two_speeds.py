@@ -13,7 +13,7 @@ from ortune.worker import Block
 
 FEWEST_BLOCKS = 20
 FEWEST_OF_A_SPEED = 0.1
-"""Blocks of a side from which two speeds are told apart, and minimum share of them at each speed."""
+"""Minimum number of blocks of a side for two speeds to be found, and minimum share of them at each speed."""
 
 SMALLEST_GAP = 0.1
 GAP_TO_SPREAD = 2.0

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from ortune.compare.block_plan import RunPlan, longest_warm_up_ns, plan_block
+from ortune.compare.block_plan import RunPlan, limit_warm_up_ns, plan_block
 from ortune.compare.evaluate import summarize
 from ortune.compare.open import ComparisonSetup, open_comparison
 from ortune.compare.paired_run import PairedRun
@@ -63,7 +63,7 @@ def run_gate(
         max_error = check_head(gate.head, head_executor, setup.load_deadline_s)
         launch_deadline_s = MIN_LAUNCH_DEADLINE_S + LAUNCH_DEADLINE_FACTOR * calibration.launch_s
         runner.load_deadline_s = min(setup.load_deadline_s, launch_deadline_s)
-        block = plan_block(calibration.pace, longest_warm_up_ns=longest_warm_up_ns(calibration.pace))
+        block = plan_block(calibration.pace, longest_warm_up_ns=limit_warm_up_ns(calibration.pace))
         round_s = setup.n_sides * (block.duration_ns + block.lead_in_ns) / 1e9
         start_s = runner.now_s() - (time.monotonic() - begin_s)
         test = SequentialTest(

@@ -12,11 +12,11 @@ from ortune.compare.block_plan import (
     Pace,
     RunPlan,
     block_wall_s,
+    expect_warm_up_ns,
     expected_calls,
     plan_block,
     plan_paired_run,
     required_run_s,
-    warm_up_ns,
 )
 from ortune.compare.calibrate import Calibration
 from ortune.compare.figures import is_pooled, required_calls
@@ -107,7 +107,7 @@ def make_plan(goal: Goal, calibration: Calibration, *, left_s: float, free_bytes
     give_up_ns = max(block.duration_ns, int(GIVE_UP_FACTOR * pace.call_ns))
     confirmation = plan_paired_run(confirmation_s, goal, pace, launch_s, n_sides)
     # If the first batch takes the time of racing, too, there is no racing.
-    warm_up_s = warm_up_ns(pace, SHORTEST_WARM_UP_NS) / 1e9
+    warm_up_s = expect_warm_up_ns(pace, SHORTEST_WARM_UP_NS) / 1e9
     batch, rounds = size_batch(left_s - confirmation_s, block_wall_s(block, pace), launch_s + warm_up_s)
     max_live = MAX_LIVE
     if calibration.peak_bytes and free_bytes:
