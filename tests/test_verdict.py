@@ -9,7 +9,7 @@ import pytest
 from ortune.compare.comparison import Comparison, LimitCheck, Noise, Row, Speedup, Summary
 from ortune.knobs import DEFAULT, Config
 from ortune.record.schema import Verdict
-from ortune.tuning.verdict import TimeSpent, judge_confirmation, judge_untried
+from ortune.tuning.verdict import TimeSpent, advise_budget, judge_confirmation, judge_untried
 from ortune.workload import make_goal, make_load, parse_limit
 
 Kept = Literal["yes", "no", "unsure"]
@@ -144,6 +144,23 @@ def test_an_undecided_limit_says_how_much_time_would_decide_it(
     verdict, reason = judge(FASTER, kept="unsure", check=check, spent=spent)
     assert verdict == "inconclusive"
     assert reason == f"it is uncertain whether the best candidate stays within p99<1ms: {advice}"
+
+
+@pytest.mark.parametrize(
+    ("low", "value", "high"),
+    [
+        # The distance to the limit is a tenth in both cases, and the end beyond it is twice as far from the value.
+        (110 / 1.21, 110.0, 1000.0),
+        (1.0, 110 / 1.21, 110.0),
+    ],
+)
+def test_the_end_beyond_a_limit_from_below_decides_the_advice(low: float, value: float, high: float) -> None:
+    limit = parse_limit("throughput>100/s")
+    check = LimitCheck(limit=limit.text, figure="throughput", bound=100, value=value, low=low, high=high, kept="unsure")
+    row = Row(name="candidate", config=DEFAULT, limits=(check,))
+    spent = TimeSpent(budget_s=150, confirmation_s=90)
+    advice = advise_budget(make_goal(make_load(clients=2), limits=(limit,)), row, spent)
+    assert advice == "use a budget of 450 s, which would probably decide it"
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def judge_confirmation(
         goal: What the search is for.
         comparison: The baseline and the candidate. Both have figures.
         others_left: Whether other candidates seem better than the baseline and within the limits, but were not tried.
-        spent: Time of the search, to tell how much more would be decisive; None if unknown.
+        spent: Time of the search, from which the advised budget follows; None if unknown.
     """
     baseline, candidate = comparison.rows
     assert candidate.speedup and candidate.summary and baseline.summary
@@ -105,8 +105,10 @@ def advise_budget(goal: Goal, row: Row, spent: TimeSpent | None) -> str:
     for limit, check in zip(goal.limits, row.limits, strict=True):
         if check.kept != "unsure":
             continue
-        distance = abs(limit.excess(check.value))
-        end = check.low if limit.excess(check.value) > 0 or FIGURES[limit.figure].larger_is_better else check.high
+        excess = limit.excess(check.value)
+        distance = abs(excess)
+        # The end of the interval that lies beyond the limit.
+        end = check.low if (excess > 0) != FIGURES[limit.figure].larger_is_better else check.high
         if distance < CLOSE:
             return f"{limit.figure} is too close to the limit to be decided, so use a different limit"
         width = math.inf if end is None or end <= 0 else abs(math.log(end / check.value))
