@@ -138,7 +138,7 @@ def make_landscape(
         spikes = np.where(rng.random(len(quiet.residuals)) < 0.05, rng.exponential(0.7, len(quiet.residuals)), 0.0)
         quiet.residuals[:] += spikes
     log_costs = costs - costs[0] + math.log(call_ns)
-    return assemble(name, space, log_costs, rng, quiet=quiet, luck=luck, start_s=0.15 + 5 * call_ns / 1e9)
+    return assemble(name, space, log_costs, rng, quiet=quiet, luck=luck)
 
 
 def all_held_out() -> list[Landscape]:

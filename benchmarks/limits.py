@@ -86,7 +86,9 @@ def simulate(kind: str, ratio: float, seed: int) -> str:
     (first,) = executor.launch([DEFAULT], deadline_s=1)
     assert not isinstance(first, Failure)
     goal = make_goal(make_load(rate_per_s=RATE_PER_S), "cpu", limits=(parse_limit(LIMIT),))
-    opened = start_comparison(executor, first, goal, seed=seed, free_bytes=8_000_000_000)
+    opened = start_comparison(
+        executor, first, goal, first_launch_s=executor.now_s(), seed=seed, free_bytes=8_000_000_000
+    )
     outcome = run_search(build_space(make_host(2), make_model()), opened, SearchSettings(budget_s=BUDGET_S))
     winner, limits = outcome.evidence.winner, outcome.evidence.limits
     return limits[0].kept if winner and limits and is_one_thread(winner.config) else "unsure"

@@ -45,6 +45,7 @@ from benchmarks.landscape import Landscape, load_landscape, recorded_paths
 from benchmarks.replay import LAUNCH_DEADLINE_S, ReplayExecutor, open_replay
 from benchmarks.synthetic import all_landscapes
 from benchmarks.tpe import ChoiceTpe
+from benchmarks.varied import all_varied
 from ortune.compare.block_plan import Pace, plan_block
 from ortune.compare.figures import compute_block_figure, to_cost
 from ortune.requests import StrategyName
@@ -63,6 +64,7 @@ TEST_MODELS = ("magika", "minilm_l6_int8", "ppocrv2_cls", "silero_vad", "tiny_re
 
 RECORDED_TEST, HELD_OUT = "RECORDED, TEST", "HELD OUT"
 RECORDED_DEVELOPMENT, SYNTHETIC_DEVELOPMENT = "RECORDED, DEVELOPMENT", "SYNTHETIC, DEVELOPMENT"
+VARIED_DEVELOPMENT = "VARIED, DEVELOPMENT"
 """The sets of landscapes."""
 
 
@@ -75,6 +77,7 @@ def landscape_sets() -> dict[str, list[Landscape]]:
         HELD_OUT: all_held_out(),
         RECORDED_DEVELOPMENT: [each for each in recorded if each.name not in TEST_MODELS],
         SYNTHETIC_DEVELOPMENT: all_landscapes(),
+        VARIED_DEVELOPMENT: all_varied(),
     }
 
 

@@ -107,7 +107,9 @@ def open_replay(landscape: Landscape, *, seed: int = 0) -> OpenComparison:
     executor = ReplayExecutor(landscape, seed=seed)
     (first,) = executor.launch([DEFAULT], deadline_s=LAUNCH_DEADLINE_S)
     assert not isinstance(first, Failure)
-    return start_comparison(executor, first, landscape.goal, seed=seed, quota=landscape.quota)
+    return start_comparison(
+        executor, first, landscape.goal, first_launch_s=executor.now_s(), seed=seed, quota=landscape.quota
+    )
 
 
 class ReplayLive:
@@ -134,7 +136,9 @@ class ReplayLive:
         samples_ns, gap_ns = self._calls(cost, pool.profiles[row])
         n_calls = max(plan.duration_ns / gap_ns, plan.min_calls * plan.load.clients)
         wall_ns = int(n_calls * gap_ns)
-        lead_in_ns = int(max(plan.lead_in_ns, samples_ns.mean()))
+        lead_in_ns = int(max(plan.lead_in_ns, samples_ns.mean())) if plan.lead_in_ns else 0
+        if plan.give_up_ns is not None and samples_ns.mean() > plan.give_up_ns:
+            n_calls, wall_ns, lead_in_ns = 1.0, int(samples_ns.mean()), 0
         executor.spend((wall_ns + lead_in_ns) / 1e9 + PIPE_S)
         return Block(
             samples_ns=np.maximum(samples_ns, 1).astype(np.int64),

@@ -267,9 +267,11 @@ def assemble(
     *,
     quiet: Pool | None = None,
     luck: float = 0.008,
-    start_s: float = 0.15,
 ) -> Landscape:
     """Return a landscape with these costs and the noise of a shared machine.
+
+    A launch starts a process, loads the model, and makes one call. Processes start side by side, while the calls use
+    all cores, so that they take as long as one after the other.
 
     Args:
         name: Its name.
@@ -278,7 +280,6 @@ def assemble(
         rng: Source of the noise.
         quiet: Blocks of a quiet host, or None for the usual ones.
         luck: Standard deviation of launches, in log-cost.
-        start_s: Fixed time of a launch.
     """
     n = len(log_costs)
     steps = rng.normal(0, 0.004, 600)
@@ -294,8 +295,8 @@ def assemble(
         spell_s=2.0,
         drift=np.cumsum(steps) - np.linspace(0, steps.sum(), len(steps)),
         drift_step_s=0.5,
-        launch_s=0.06,
-        start_s=start_s,
+        launch_s=0.06 + math.exp(log_costs[0]) / 1e9,
+        start_s=0.15,
     )
 
 

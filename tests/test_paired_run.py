@@ -134,9 +134,9 @@ def test_sides_that_do_not_fit_into_memory_are_rejected() -> None:
         return live
 
     executor = SimulatedExecutor(lambda config: 1e6, peak_bytes=lambda config: 1e9)
-    start_comparison(executor, first(executor), Goal(), n_sides=4, free_bytes=5_000_000_000)
+    start_comparison(executor, first(executor), Goal(), first_launch_s=0.2, n_sides=4, free_bytes=5_000_000_000)
     with pytest.raises(MeasureError, match=r"5 sessions of this model need 5\.0 GB of memory, and at most 4\.0 GB"):
-        start_comparison(executor, first(executor), Goal(), n_sides=5, free_bytes=5_000_000_000)
+        start_comparison(executor, first(executor), Goal(), first_launch_s=0.2, n_sides=5, free_bytes=5_000_000_000)
     assert not executor.live
 
 

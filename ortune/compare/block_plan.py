@@ -14,13 +14,19 @@ from ortune.workload import Goal, Load
 
 SHORTEST_BLOCK_NS = 50_000_000
 LONGEST_BLOCK_NS = 1_000_000_000
+SHORT_BLOCK_NS = 300_000_000
 CALLS_PER_BLOCK = 8
 CALLS_PER_CALLER = 16
-"""Calls per block: for one caller, and for each of several, which drift in and out of step."""
+"""The usual limit of the duration of a block, and the limit where there is little time. Calls per block: for one caller,
+and for each of several, which drift in and out of step."""
 
 MIN_CALLS = 2
 LEAD_IN_SHARE = 0.08
 """Unmeasured calls before a block, as a share of it. After a resume, caches are cold and threads are asleep."""
+
+LONG_CALL_NS = 100_000_000
+"""A call that takes longer needs no unmeasured call before it, and no second one in its block: caches and threads are
+ready within a small part of it."""
 
 ARRIVALS_PER_BLOCK = 16
 LONGEST_SERVER_BLOCK_NS = 2_000_000_000
@@ -48,6 +54,7 @@ ENOUGH_ROUNDS = 60
 interval more than more rounds do, because the memory layout of a launch affects all of its blocks."""
 
 MIN_ROUNDS = 20
+MIN_ROUNDS_OF_LONG_CALLS = 10
 RESERVE = 1.1
 """Rounds if the user gives no time. A percentile may require more rounds for its calls, and contended rounds require a
 reserve."""
@@ -98,6 +105,11 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
         return (self.launches or 0) * self.rounds
 
 
+def is_long(pace: Pace) -> bool:
+    """Return whether calls are so long that each of them counts, and so few that none should be wasted."""
+    return pace.load.rate_per_s is None and pace.load.clients == 1 and pace.call_ns >= LONG_CALL_NS
+
+
 def measure_pace(block: Block, goal: Goal, *, n_cases: int, quota: bool, load_ns: int) -> Pace:
     """Return the pace seen in a first block; `load_ns` is the time that creating the session took."""
     rate = goal.load.rate_per_s
@@ -112,28 +124,36 @@ def measure_pace(block: Block, goal: Goal, *, n_cases: int, quota: bool, load_ns
     )
 
 
-def plan_block(pace: Pace, shortest_ns: int = SHORTEST_BLOCK_NS, longest_warm_up_ns: int = 0) -> BlockPlan:
+def plan_block(
+    pace: Pace,
+    shortest_ns: int = SHORTEST_BLOCK_NS,
+    longest_warm_up_ns: int = 0,
+    longest_ns: int = LONGEST_BLOCK_NS,
+) -> BlockPlan:
     """Return how long a block is.
 
     A block lasts at least 50 ms and holds about 8 calls (16 per caller with several callers, 16 arrivals with a rate),
-    unless that takes more than 1 s (2 s with a rate). Under a CPU quota it lasts at least 500 ms.
+    unless that takes more than `longest_ns` (2 s with a rate). Under a CPU quota it lasts at least 500 ms.
     """
     server = pace.load.scenario == "server"
     per_caller = CALLS_PER_BLOCK if pace.load.clients == 1 else CALLS_PER_CALLER * pace.load.clients
     n_calls = pace.n_cases * (ARRIVALS_PER_BLOCK if server else per_caller)
-    longest_ns = LONGEST_SERVER_BLOCK_NS if server else LONGEST_BLOCK_NS
+    longest_ns = LONGEST_SERVER_BLOCK_NS if server else longest_ns
+    min_calls = (1 if is_long(pace) else MIN_CALLS) * pace.n_cases
     share = SERVER_LEAD_IN_SHARE if server else LEAD_IN_SHARE
     min_gap_ns = pace.gap_ns if server else pace.call_ns
     if pace.quota:
         shortest_ns = max(shortest_ns, QUOTA_PERIODS * QUOTA_PERIOD_NS)
-    duration_ns = min(max(shortest_ns, n_calls * pace.gap_ns), max(longest_ns, MIN_CALLS * pace.n_cases * min_gap_ns))
-    lead_in_ns = max(duration_ns * share, QUOTA_LEAD_IN_PERIODS * QUOTA_PERIOD_NS if pace.quota else 0)
+    duration_ns = min(max(shortest_ns, n_calls * pace.gap_ns), max(longest_ns, shortest_ns, min_calls * min_gap_ns))
+    lead_in_ns = 0 if is_long(pace) else duration_ns * share
+    if pace.quota:
+        lead_in_ns = max(lead_in_ns, QUOTA_LEAD_IN_PERIODS * QUOTA_PERIOD_NS)
     warm_up_ns = longest_warm_up_ns if server else 0
     return BlockPlan(
         load=pace.load,
         duration_ns=int(duration_ns),
         lead_in_ns=int(lead_in_ns),
-        min_calls=MIN_CALLS * pace.n_cases,
+        min_calls=min_calls,
         creations_ns=pace.creations_ns,
         # A candidate that is twenty times slower than the baseline times out.
         deadline_s=5 + 20 * (duration_ns + lead_in_ns + 3 * pace.call_ns + pace.creations_ns) / 1e9 + warm_up_ns / 1e9,
@@ -151,6 +171,11 @@ def limit_warm_up_ns(pace: Pace) -> int:
     return min(max(WARM_UP_FACTOR * expect_warm_up_ns(pace), SHORTEST_WARM_UP_NS), LONGEST_WARM_UP_NS)
 
 
+def launch_sides_s(launch_s: float, n_sides: int) -> float:
+    """Return how long it takes to launch several sides at the same time: half as long as one after the other."""
+    return launch_s * (1 + n_sides) / 2
+
+
 def plan_paired_run(time_s: float, goal: Goal, pace: Pace, launch_s: float, n_sides: int) -> RunPlan:
     """Return the size of a paired run that fits into `time_s`.
 
@@ -163,28 +188,47 @@ def plan_paired_run(time_s: float, goal: Goal, pace: Pace, launch_s: float, n_si
         block = plan_block(pace, shortest_ns, longest_ns)
         round_s = n_sides * block_wall_s(block, pace)
         for launches in range(MAX_LAUNCHES, MIN_LAUNCHES - 1, -1):
-            rounds = int((time_s / launches - n_sides * launch_s) / round_s + ROUNDING) // 2 * 2
+            rounds = int((time_s / launches - launch_sides_s(launch_s, n_sides)) / round_s + ROUNDING) // 2 * 2
             if rounds * launches >= ENOUGH_ROUNDS:
                 # More rounds are useless unless a percentile needs them.
                 most = max(4 * ROUNDS_PER_LAUNCH, 2 * math.ceil(required_rounds(goal, pace, block) / launches / 2))
                 return RunPlan(block=block, launches=launches, rounds=min(rounds, most))
     block = plan_block(pace, SHORTEST_BLOCK_NS, longest_ns)
+    return fit_launches(time_s, block, pace, launch_s, n_sides, fewest=MIN_LAUNCHES) or fit_launches(
+        time_s, plan_block(pace, SHORTEST_BLOCK_NS, longest_ns, SHORT_BLOCK_NS), pace, launch_s, n_sides, fewest=0
+    )
+
+
+def fit_launches(
+    time_s: float, block: BlockPlan, pace: Pace, launch_s: float, n_sides: int, *, fewest: int
+) -> RunPlan | None:
+    """Return as many launches as fit into `time_s`, each with as many rounds as possible; None for too few launches."""
+    step = 1 if is_long(pace) else MIN_ROUNDS_PER_LAUNCH
     round_s = n_sides * block_wall_s(block, pace)
-    for launches in range(MAX_LAUNCHES, 0, -1):
-        rounds = int((time_s / launches - n_sides * launch_s) / round_s + ROUNDING) // 2 * 2
-        if rounds >= MIN_ROUNDS_PER_LAUNCH:
+    for launches in range(MAX_LAUNCHES, max(fewest, 1) - 1, -1):
+        rounds = int((time_s / launches - launch_sides_s(launch_s, n_sides)) / round_s + ROUNDING) // step * step
+        if rounds >= step:
             return RunPlan(block=block, launches=launches, rounds=rounds)
-    return RunPlan(block=block, launches=0, rounds=0)
+    return None if fewest else RunPlan(block=block, launches=0, rounds=0)
+
+
+def shortest_run_s(pace: Pace, launch_s: float) -> float:
+    """Return the time of the shortest paired run of two sides that can prove anything."""
+    rounds = 1 if is_long(pace) else MIN_ROUNDS_PER_LAUNCH
+    round_s = 2 * block_wall_s(plan_block(pace, longest_ns=SHORT_BLOCK_NS), pace)
+    return MIN_LAUNCHES * (launch_sides_s(launch_s + expect_warm_up_ns(pace) / 1e9, 2) + rounds * round_s)
 
 
 def required_run_s(goal: Goal, pace: Pace, launch_s: float, n_sides: int) -> float:
     """Return the time of a paired run that has the rounds and the calls it needs."""
     block = plan_block(pace)
-    n_rounds = max(MIN_ROUNDS, math.ceil(required_rounds(goal, pace, block)))
+    least = MIN_ROUNDS_OF_LONG_CALLS if is_long(pace) else MIN_ROUNDS
+    n_rounds = max(least, math.ceil(required_rounds(goal, pace, block)))
     # Each launch has an even number of rounds.
     n_launches = MIN_LAUNCHES if n_rounds < 2 * MAX_LAUNCHES else MAX_LAUNCHES
     n_rounds = math.ceil(n_rounds / (2 * n_launches)) * 2 * n_launches
-    return n_sides * (n_rounds * block_wall_s(block, pace) + n_launches * (launch_s + expect_warm_up_ns(pace) / 1e9))
+    launches_s = n_launches * launch_sides_s(launch_s + expect_warm_up_ns(pace) / 1e9, n_sides)
+    return n_sides * n_rounds * block_wall_s(block, pace) + launches_s
 
 
 def required_rounds(goal: Goal, pace: Pace, block: BlockPlan) -> float:
@@ -200,7 +244,7 @@ def expected_calls(n_blocks: int, block: BlockPlan, pace: Pace) -> int:
 
 def block_wall_s(block: BlockPlan, pace: Pace) -> float:
     """Return the wall time of a block, with its lead-in (at least one call) and the last call's overrun."""
-    lead_in_ns = max(block.lead_in_ns, pace.call_ns)
+    lead_in_ns = max(block.lead_in_ns, pace.call_ns) if block.lead_in_ns else 0
     # Each caller makes the minimum of calls, side by side with the others.
     min_ns = 0 if pace.load.rate_per_s else block.min_calls * pace.call_ns
     calls_ns = max(block.duration_ns, min_ns) + lead_in_ns + pace.call_ns / 2

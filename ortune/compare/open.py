@@ -231,11 +231,13 @@ def open_comparison(setup: ComparisonSetup) -> Iterator[OpenComparison]:
         executor = open_executor(setup.program)
         start_s = executor.now_s()
         first = launch_reference(executor, setup.model, setup.feed, setup.base, setup.load_deadline_s)
+        first_launch_s = executor.now_s() - start_s
         executors = (executor, open_executor(setup.other, executor)) if setup.other else (executor,)
         opened = start_comparison(
             executor,
             first,
             setup.goal,
+            first_launch_s=first_launch_s,
             seed=setup.seed,
             n_cases=setup.feed.n_cases,
             quota=setup.host.limits.quota is not None,
@@ -255,6 +257,7 @@ def start_comparison(
     first: LiveCandidate,
     goal: Goal,
     *,
+    first_launch_s: float,
     seed: int = 0,
     n_cases: int = 1,
     quota: bool = False,
@@ -270,7 +273,7 @@ def start_comparison(
         MeasureError: The baseline fails, or the sides do not fit into memory.
     """
     runner = BlockRunner(executor, np.random.default_rng(seed), check)
-    calibration = calibrate(runner, first, goal, n_cases=n_cases, quota=quota)
+    calibration = calibrate(runner, first, goal, first_launch_s=first_launch_s, n_cases=n_cases, quota=quota)
     needed_bytes = n_sides * calibration.peak_bytes
     if free_bytes and needed_bytes > MEMORY_SHARE * free_bytes:
         raise MeasureError(

@@ -127,19 +127,20 @@ class PairedRun:
         self.launches.append(rounds)
         lives: dict[int, LiveCandidate] = {}
         try:
-            n_sides = len(self.sides)
-            for step in range(n_sides):
-                # Rotate, so that no side is always the first to start.
-                position = (step + number) % n_sides
-                if position in self.failures:
-                    continue
-                executor = self._executors[position] if self._executors else None
-                (answer,) = runner.launch([self.sides[position].config], executor)
-                if isinstance(answer, Failure):
-                    self._fail(position, answer)
-                else:
-                    lives[position] = answer
-                    self.loaded[position].append(answer.session_info)
+            for group in self._group_launches(number, one_by_one=plan.block.creations_ns > 0):
+                executor = self._executors[group[0]] if self._executors else None
+                answers = runner.launch([self.sides[position].config for position in group], executor)
+                live = {
+                    position: answer
+                    for position, answer in zip(group, answers, strict=True)
+                    if not isinstance(answer, Failure)
+                }
+                lives |= live
+                for position, answer in zip(group, answers, strict=True):
+                    if isinstance(answer, Failure):
+                        self._fail(position, answer)
+                    else:
+                        self.loaded[position].append(answer.session_info)
             positions: list[int] = []
             for step in range(plan.rounds):
                 if runner.now_s() >= end_s:
@@ -157,6 +158,21 @@ class PairedRun:
                 live.close()
             if not rounds:
                 self.launches.pop()
+
+    def _group_launches(self, number: int, *, one_by_one: bool) -> list[list[int]]:
+        """Return the positions of the sides that are launched, in groups that are launched at the same time.
+
+        Sides with executors of their own are launched one after the other.
+
+        Args:
+            number: Number of the launch.
+            one_by_one: Whether each side is launched alone, so that the others do not affect how long it takes.
+        """
+        n_sides = len(self.sides)
+        # Rotate, so that no side is always the first to start.
+        rotated = [(step + number) % n_sides for step in range(n_sides)]
+        left = [position for position in rotated if position not in self.failures]
+        return [[position] for position in left] if one_by_one or self._executors else [left]
 
     def _is_alone(self, n_left: int) -> bool:
         """Return whether only the baseline is left of several sides."""

@@ -6,6 +6,7 @@ import functools
 import heapq
 import itertools
 from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,6 +15,10 @@ from ortune.knobs.canonical import canonical, in_order
 from ortune.knobs.catalogue import KNOBS
 from ortune.knobs.config import DEFAULT, Config
 from ortune.knobs.dimension import DEFAULT_LABEL, Dimension, Rule, Skipped
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 MAX_CANDIDATES = 20_000
 
@@ -131,6 +136,31 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def numbers(self) -> Mapping[str, int]:
         """Position of each candidate in `candidates`, by the key of its config."""
         return {candidate.config.key: number for number, candidate in enumerate(self.candidates)}
+
+    def neighbors(self, number: int) -> NDArray[np.int64]:
+        """Return the numbers of the candidates that differ from a candidate in one dimension.
+
+        Dimensions that have no effect in one of the two do not count.
+        """
+        import numpy as np
+
+        own, counted = self._choices[number], self._choices >= 0
+        differing = (self._choices != own) & counted & counted[number]
+        return np.flatnonzero(differing.sum(axis=1) == 1)
+
+    @functools.cached_property
+    def _choices(self) -> NDArray[np.int64]:
+        """The place of each candidate's choice in each dimension, of shape (candidates, dimensions); -1 for none."""
+        import numpy as np
+
+        places = [{choice.label: place for place, choice in enumerate(each.choices)} for each in self.dimensions]
+        names = [dimension.name for dimension in self.dimensions]
+        return np.array(
+            [
+                [of.get(candidate.labels.get(name, ""), -1) for name, of in zip(names, places, strict=True)]
+                for candidate in self.candidates
+            ]
+        )
 
     def _enumerate(self, *, nearest_first: bool = False) -> Iterator[Candidate]:
         seen: set[str] = set()

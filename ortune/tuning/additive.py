@@ -1,9 +1,11 @@
 """The additive model: predicts all candidates from the few measured ones.
 
 The log-ratio of a candidate to the baseline is a sum of effects: one of each choice that differs from the baseline, a
-smaller one of each pair of choices, and one of the candidate alone. A priori, all effects are normal with mean 0. Their
-scales maximize the likelihood of the measurements. Given the measurements, the log-ratios of all candidates are again
-normal. A draw from this distribution is one set of log-ratios that is consistent with the measurements.
+smaller one of each pair of choices, and one of the candidate alone. A measurement adds the luck of the candidate's
+launch and that of the baseline's, which all measurements of one batch share. A priori, all effects are normal with
+mean 0. Their scales maximize the likelihood of the measurements. Given the measurements, the log-ratios of all
+candidates are again normal. A draw from this distribution is one set of log-ratios that is consistent with the
+measurements.
 
 Sources: W. R. Thompson, "On the likelihood that one unknown probability exceeds another" (Biometrika 25, 1933), for
 choosing by a draw; C. E. Rasmussen and C. K. I. Williams, "Gaussian Processes for Machine Learning" (2006), sections
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +30,9 @@ MAIN_SCALES = (0.05, 0.15, 0.4)
 PAIR_SHARES = (0.5, 1.0, 1.5)
 OWN_SCALES = (0.005, 0.015, 0.05, 0.12)
 """Standard deviations of effects to choose from: of a choice; of a pair, as a share of that; of a candidate alone."""
+
+LUCKS = (0.003, 0.01, 0.03, 0.08)
+"""Standard deviations between launches of one config to choose from."""
 
 STEP_SHARE = 0.5
 """Standard deviation of the step from one value of a numeric setting to the next, as a share of that of a choice:
@@ -42,6 +48,22 @@ BASELINE_NUMBER = 0
 Array = NDArray[np.float64]
 
 
+class Observation(NamedTuple):
+    """A measurement of one launch of a candidate.
+
+    Attributes:
+        number: Position of the candidate in the space.
+        log_ratio: Its log-ratio to the baseline; below 0 is better.
+        variance: Variance of that due to the noise of its rounds.
+        batch: Number of the batch. All candidates of a batch are compared with the same launch of the baseline.
+    """
+
+    number: int
+    log_ratio: float
+    variance: float
+    batch: int
+
+
 class AdditiveModel:
     """Predicts the log-ratios of all candidates of a space.
 
@@ -55,33 +77,41 @@ class AdditiveModel:
         self._rng = rng
         self._main, self._shares, self._pairs = features_of(space)
         self._scales = (MAIN_SCALES[1], PAIR_SHARES[0], OWN_SCALES[1])
+        self.luck = LUCKS[1]
         self._n_fitted = 0
         self._seen: NDArray[np.int64] = np.zeros(0, dtype=int)
         self._y: Array = np.zeros(0)
         self._variances: Array = np.zeros(0)
+        self._batches: NDArray[np.int64] = np.zeros(0, dtype=int)
         self._factor: Array = np.zeros((0, 0))
 
-    def fit(self, numbers: Sequence[int], log_ratios: Sequence[float], variances: Sequence[float]) -> None:
-        """Fit the model to measurements, which replace earlier ones.
-
-        Args:
-            numbers: Positions of the candidates in the space.
-            log_ratios: Their log-ratios to the baseline; below 0 is better.
-            variances: Variances of these due to noise.
-        """
-        self._seen = np.asarray(numbers, dtype=int)
-        self._y = np.minimum(np.asarray(log_ratios, dtype=float), WORST)
-        self._variances = np.asarray(variances, dtype=float)
+    def fit(self, observations: Sequence[Observation]) -> None:
+        """Fit the model to measurements, which replace earlier ones."""
+        self._seen = np.array([each.number for each in observations], dtype=int)
+        self._y = np.minimum(np.array([each.log_ratio for each in observations], dtype=float), WORST)
+        self._variances = np.array([each.variance for each in observations], dtype=float)
+        self._batches = np.array([each.batch for each in observations], dtype=int)
         seen_main, seen_pairs = self._main[self._seen], self._pairs[self._seen]
         of_main, of_pairs = (seen_main * self._shares**2) @ seen_main.T, seen_pairs @ seen_pairs.T
+        same = (self._seen[:, None] == self._seen).astype(float)
+        shared = (self._batches[:, None] == self._batches).astype(float)
+
+        def factorize(scales: tuple[float, float, float], luck: float) -> Array:
+            """Return the Cholesky factor of the covariance of the measurements."""
+            main, pair_share, own = scales
+            covariance = main**2 * (of_main + pair_share**2 * of_pairs) + own**2 * same + luck**2 * shared
+            covariance[np.diag_indices_from(covariance)] += luck**2 + self._variances
+            return np.asarray(np.linalg.cholesky(covariance), dtype=float)
+
         if len(self._seen) >= max(8, 1.25 * self._n_fitted):
             # The scales change little between consecutive measurements.
             self._scales = max(
                 itertools.product(MAIN_SCALES, PAIR_SHARES, OWN_SCALES),
-                key=lambda scales: self._log_likelihood(self._factorize(of_main, of_pairs, scales)),
+                key=lambda scales: self._log_likelihood(factorize(scales, self.luck)),
             )
+            self.luck = max(LUCKS, key=lambda luck: self._log_likelihood(factorize(self._scales, luck)))
             self._n_fitted = len(self._seen)
-        self._factor = self._factorize(of_main, of_pairs, self._scales)
+        self._factor = factorize(self._scales, self.luck)
 
     def draw(self, n: int) -> Array:
         """Return `n` draws of the log-ratios of all candidates, of shape (candidates, n)."""
@@ -90,7 +120,10 @@ class AdditiveModel:
         weights_pair = self._rng.standard_normal((self._pairs.shape[1], n)) * (main * pair_share)
         draws = self._main @ weights_main + self._pairs @ weights_pair + own * self._rng.standard_normal((self.n, n))
         if len(self._seen):
-            noise = np.sqrt(self._variances)[:, None] * self._rng.standard_normal((len(self._seen), n))
+            sigmas = np.sqrt(self._variances + self.luck**2)[:, None]
+            noise = sigmas * self._rng.standard_normal((len(self._seen), n))
+            _, places = np.unique(self._batches, return_inverse=True)
+            noise += self.luck * self._rng.standard_normal((int(places.max()) + 1, n))[places]
             draws += self._gain(self._y[:, None] - draws[self._seen] - noise)
         draws[BASELINE_NUMBER] = 0.0
         return draws
@@ -111,13 +144,6 @@ class AdditiveModel:
         moved += (main * pair_share) ** 2 * (self._pairs @ (self._pairs[self._seen].T @ solved))
         np.add.at(moved, self._seen, own**2 * solved)
         return np.asarray(moved, dtype=float)
-
-    def _factorize(self, of_main: Array, of_pairs: Array, scales: tuple[float, float, float]) -> Array:
-        """Return the Cholesky factor of the covariance of the measurements."""
-        main, pair_share, own = scales
-        covariance = main**2 * (of_main + pair_share**2 * of_pairs)
-        covariance[np.diag_indices_from(covariance)] += own**2 + self._variances
-        return np.asarray(np.linalg.cholesky(covariance), dtype=float)
 
     def _log_likelihood(self, factor: Array) -> float:
         """Return the log-likelihood of the measurements, up to a constant."""

@@ -7,16 +7,21 @@ import math
 import msgspec
 
 from ortune.compare.block_plan import (
+    MAX_LAUNCHES,
     MIN_LAUNCHES,
+    MIN_ROUNDS_PER_LAUNCH,
+    SHORT_BLOCK_NS,
     SHORTEST_WARM_UP_NS,
     Pace,
     RunPlan,
     block_wall_s,
     expect_warm_up_ns,
     expected_calls,
+    launch_sides_s,
     plan_block,
     plan_paired_run,
     required_run_s,
+    shortest_run_s,
 )
 from ortune.compare.calibrate import Calibration
 from ortune.compare.figures import is_pooled, required_calls
@@ -27,22 +32,26 @@ USUAL_BUDGET_S = 60.0
 LONGEST_USUAL_BUDGET_S = 600.0
 """Default budget: a minute, or longer if the confirmation needs it."""
 
-CONFIRMATION_SHARE = 0.42
+CONFIRMATION_SHARE = 0.33
+SMALLEST_CONFIRMATION_SHARE = 0.15
 LARGEST_CONFIRMATION_SHARE = 0.7
 LARGEST_SHARE_FOR_LIMITS = 0.8
 RACING_SHARE = 0.31
 """Share of the budget for confirmation, which is larger if a percentile needs it, most of all if it is that of a limit;
 and racing's share of the rest. Screening gets the remaining time."""
 
+PROOF_FACTOR = 6.0
+"""How many standard errors a gain should be away from 0 in confirmation."""
+
 SHORTEST_CONFIRMATION_SHARE = 0.6
 """Minimum share of its planned time that confirmation gets if earlier stages took longer than planned."""
 
-BATCH = 4
+BATCH = 8
 """Number of live candidates in screening in addition to the baseline. They start in parallel and share its blocks."""
 
-MIN_SCREENING_ROUNDS = 3
+MIN_SCREENING_ROUNDS = 2
 MAX_SCREENING_ROUNDS = 12
-ROUNDS_PER_LAUNCH_TIME = 1.0
+ROUNDS_PER_LAUNCH_TIME = 0.5
 """Rounds of each candidate in screening, and the time they may take as a multiple of a launch's time."""
 
 MAX_FRONT_CANDIDATES = 4
@@ -61,6 +70,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The plan of a search.
 
     Attributes:
+        left_s: Time that was left of the budget when it was made.
         block: A block of screening and racing.
         batch: Candidates that are screened together: fewer where launches or blocks are long.
         screening_rounds: Rounds of each candidate in screening: fewer where blocks are long.
@@ -73,6 +83,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         launch_s: Time of one launch.
     """
 
+    left_s: float
     block: BlockPlan
     batch: int
     screening_rounds: int
@@ -101,9 +112,9 @@ def make_plan(goal: Goal, calibration: Calibration, *, left_s: float, free_bytes
     """
     pace, launch_s = calibration.pace, calibration.launch_s
     n_sides = count_sides(goal)
-    needed_s = required_run_s(goal, pace, launch_s, n_sides)
+    needed_s = shortest_run_s(pace, launch_s) if is_simple(goal) else required_run_s(goal, pace, launch_s, n_sides)
     confirmation_s = max(CONFIRMATION_SHARE * left_s, min(needed_s, largest_share(goal) * left_s))
-    block = plan_block(pace, longest_warm_up_ns=SHORTEST_WARM_UP_NS)
+    block = plan_block(pace, longest_warm_up_ns=SHORTEST_WARM_UP_NS, longest_ns=SHORT_BLOCK_NS)
     give_up_ns = max(block.duration_ns, int(GIVE_UP_FACTOR * pace.call_ns))
     confirmation = plan_paired_run(confirmation_s, goal, pace, launch_s, n_sides)
     # If the first batch takes the time of racing, too, there is no racing.
@@ -113,6 +124,7 @@ def make_plan(goal: Goal, calibration: Calibration, *, left_s: float, free_bytes
     if calibration.peak_bytes and free_bytes:
         max_live = max(2, int(LIVE_MEMORY_SHARE * free_bytes / calibration.peak_bytes))
     return Plan(
+        left_s=left_s,
         block=msgspec.structs.replace(block, give_up_ns=give_up_ns),
         batch=batch,
         screening_rounds=rounds,
@@ -126,18 +138,60 @@ def make_plan(goal: Goal, calibration: Calibration, *, left_s: float, free_bytes
     )
 
 
+def reserve_confirmation(
+    plan: Plan, goal: Goal, pace: Pace, *, gain: float, launch_sigma: float, round_sigma: float
+) -> float:
+    """Return the time in seconds that a confirmation needs to prove a gain, at most the planned time.
+
+    Args:
+        plan: The plan.
+        goal: What the search is for.
+        pace: How fast calls follow each other.
+        gain: The expected gain, as a log-ratio.
+        launch_sigma: Standard deviation of a log-ratio due to its two launches.
+        round_sigma: Standard deviation of a log-ratio in one round.
+    """
+    if not is_simple(goal):
+        return plan.confirmation_s
+    round_s = 2 * block_wall_s(plan_block(pace, longest_ns=SHORT_BLOCK_NS), pace)
+    for launches in range(MIN_LAUNCHES, MAX_LAUNCHES + 1):
+        left = launches * (gain / PROOF_FACTOR) ** 2 - launch_sigma**2
+        if left <= 0:
+            continue
+        rounds = max(MIN_ROUNDS_PER_LAUNCH, math.ceil(round_sigma**2 / left))
+        needed_s = launches * (launch_sides_s(plan.launch_s, 2) + rounds * round_s)
+        return min(max(needed_s, SMALLEST_CONFIRMATION_SHARE * plan.left_s), plan.confirmation_s)
+    return plan.confirmation_s
+
+
+def shortest_confirmation_s(plan: Plan, goal: Goal, pace: Pace) -> float:
+    """Return the time in seconds of the shortest confirmation that can prove a gain, at most the planned time."""
+    if not is_simple(goal):
+        return plan.confirmation_s
+    return min(shortest_run_s(pace, plan.launch_s), plan.confirmation_s)
+
+
+def is_simple(goal: Goal) -> bool:
+    """Return whether a confirmation has two sides, and figures that do not need a number of calls."""
+    return len(goal.objectives) == 1 and not any(map(is_pooled, goal.figures)) and goal.load.rate_per_s is None
+
+
 def shorten_confirmation(plan: Plan, goal: Goal, pace: Pace, left_s: float) -> Plan:
-    """Return the plan with a confirmation that fits the time that is left, unless it could then prove nothing."""
-    confirmation_s = max(left_s, SHORTEST_CONFIRMATION_SHARE * plan.confirmation_s)
-    if confirmation_s >= plan.confirmation_s:
-        return plan
+    """Return the plan with a confirmation that fits the time that is left, if it can prove something."""
+    shortest_s = shortest_confirmation_s(plan, goal, pace)
+    if is_simple(goal):
+        confirmation_s = min(max(left_s, shortest_s), plan.confirmation_s)
+    else:
+        confirmation_s = max(left_s, SHORTEST_CONFIRMATION_SHARE * plan.confirmation_s)
+        if confirmation_s >= plan.confirmation_s:
+            return plan
     confirmation = plan_paired_run(confirmation_s, goal, pace, plan.launch_s, count_sides(goal))
     n_calls = expected_calls(confirmation.n_rounds, confirmation.block, pace)
     shorter = msgspec.structs.replace(
         plan, confirmation_s=confirmation_s, confirmation=confirmation, confirmation_calls=n_calls
     )
     enough_calls = min(plan.confirmation_calls, max(map(required_calls, goal.figures)))
-    return shorter if shorter.can_prove and n_calls >= enough_calls else plan
+    return shorter if is_simple(goal) or (shorter.can_prove and n_calls >= enough_calls) else plan
 
 
 def size_batch(time_s: float, block_s: float, launch_s: float) -> tuple[int, int]:

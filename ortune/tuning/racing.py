@@ -1,11 +1,13 @@
-"""Racing: launches the best candidates of screening several times, and eliminates significantly slower ones."""
+"""Racing: launches the best candidates of screening again and again, and drops those that are probably slower."""
 
 from __future__ import annotations
 
-import numpy as np
+import itertools
 
-from ortune.compare.stats import t_interval
-from ortune.tuning.pareto import Vector
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.compare.block_plan import block_wall_s, launch_sides_s
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.state import SearchState
 
@@ -15,22 +17,22 @@ WORTH_RACING = 0.25
 """Minimum and maximum number of candidates in racing, and their maximum distance from the best of screening, as a
 log-ratio. Part of the lead of the best is due to chance: up to 15 % with several clients."""
 
-LAUNCHES = 5
 MIN_LAUNCHES = 2
-"""Planned and minimum number of launches. With several callers, two launches of one config differed by 10 %, and more
-rounds per launch do not reduce this difference. In replays, five launches of two rounds chose better candidates than
-three launches of four."""
+MAX_LAUNCHES = 12
+ROUNDS = 2
+"""Launches, and rounds per launch. With several callers, two launches of one config differed by 10 %, and more rounds
+per launch do not reduce this difference: a candidate is judged by its launches."""
 
-ROUNDS_BEFORE_ELIMINATION = 4
-MIN_ROUNDS = 2
-MAX_ROUNDS = 20
-ELIMINATION_CONFIDENCE = 0.98
-LAUNCH_MARGIN = 0.05
-"""Log-ratio by which two launches of one config may differ: a candidate that is closer is not eliminated."""
+STANDARD_ERRORS = 2.0
+"""A candidate is dropped when its lag behind the best one exceeds this many standard errors."""
+
+USUAL_LUCK = 0.01
+PRIOR_LAUNCHES = 4
+"""Standard deviation between launches where no model estimates it, and the weight of the estimate in launches."""
 
 
 def run_racing(state: SearchState, racing_s: float) -> None:
-    """Race the best candidates of screening for a time, in several launches, if there is time for two of them."""
+    """Race the best candidates of screening for a time, if there is time for two launches."""
     most = count_affordable(state, racing_s)
     if most < MIN_CANDIDATES:
         return
@@ -40,54 +42,28 @@ def run_racing(state: SearchState, racing_s: float) -> None:
         racing = choose_candidates(state, most)
         for result in racing:
             result.enter("racing")
-        for launch in range(LAUNCHES):
-            if not racing or (launch >= MIN_LAUNCHES and state.now_s() >= end_s):
+        n_launches, launch_s = 0, 0.0
+        while racing and n_launches < MAX_LAUNCHES:
+            if n_launches >= MIN_LAUNCHES and (len(racing) == 1 or state.now_s() + launch_s > end_s):
                 break
-            launch_end_s = start_s + racing_s * (launch + 1) / LAUNCHES
-            racing = race_launch(state, racing, launch_end_s, end_s)
+            begin_s, n_begin = state.now_s(), len(racing)
+            racing = race_launch(state, racing)
+            n_launches += 1
+            racing = drop_slower(state, racing)
+            launch_s = (state.now_s() - begin_s) * (1 + len(racing)) / (1 + n_begin)
+            left = [result for result in state.results.rank() if result in racing]
+            total = n_launches + max(int((end_s - state.now_s()) / max(launch_s, 1e-9)), 0) if len(racing) > 1 else 0
+            total = min(max(total, n_launches, MIN_LAUNCHES), MAX_LAUNCHES)
+            state.report("racing", n_launches * ROUNDS, total * ROUNDS, left[0] if left else None)
 
 
-def race_launch(
-    state: SearchState,
-    racing: list[CandidateResult],
-    launch_end_s: float,
-    end_s: float,
-) -> list[CandidateResult]:
-    """Launch the candidates, measure rounds until `launch_end_s`, and return the candidates that are left.
-
-    Args:
-        state: The search.
-        racing: The candidates.
-        launch_end_s: When this launch ends, after a minimum of rounds.
-        end_s: When racing ends, for the progress.
-    """
-    start_s = state.now_s()
-    baseline = state.launch_baseline()
-    lives = state.launch(racing)
-    n_rounds = 0
+def race_launch(state: SearchState, racing: list[CandidateResult]) -> list[CandidateResult]:
+    """Launch the candidates, measure their rounds, and return those that work."""
+    baseline, lives = state.launch(racing)
     try:
-        while lives and n_rounds < MAX_ROUNDS and (state.now_s() < launch_end_s or n_rounds < MIN_ROUNDS):
-            lives = state.measure_round(baseline, lives)
-            n_rounds += 1
-            done = max(len(result.scores) for result in racing)
-            if done >= ROUNDS_BEFORE_ELIMINATION:
-                slower = find_slower(
-                    {
-                        result.number: [score.log_ratios for score in result.scores]
-                        for result, _ in lives
-                        if not result.excess
-                    }
-                )
-                for result, live in lives:
-                    if result.number in slower:
-                        live.close()
-                lives = [(result, live) for result, live in lives if result.number not in slower]
-            left = {result.number for result, _ in lives}
-            ranked = [result for result in state.results.rank() if result.number in left]
-            total = done + state.estimate_total(n_rounds, start_s, end_s) - n_rounds
-            state.report("racing", done, max(total, LAUNCHES * MIN_ROUNDS), ranked[0] if ranked else None)
-            if len(lives) <= 1 and n_rounds >= MIN_ROUNDS:
-                break
+        for _ in range(ROUNDS):
+            if lives:
+                lives = state.measure_round(baseline, lives)
     finally:
         baseline.close()
         for _, live in lives:
@@ -100,49 +76,78 @@ def race_launch(
 def count_affordable(state: SearchState, racing_s: float) -> int:
     """Return how many candidates can race in the minimum of launches within this time."""
     plan = state.plan
-    block_s = (plan.block.duration_ns + plan.block.lead_in_ns) / 1e9
-    # Launched side by side, each takes about half the time of a single launch.
-    each_s = MIN_LAUNCHES * (plan.launch_s / 2 + MIN_ROUNDS * block_s)
-    return int(racing_s / each_s) - 1
+    round_s = ROUNDS * block_wall_s(plan.block, state.pace)
+    most = MAX_CANDIDATES
+    while most and MIN_LAUNCHES * (launch_sides_s(plan.launch_s, most + 1) + (most + 1) * round_s) > racing_s:
+        most -= 1
+    return most
 
 
 def choose_candidates(state: SearchState, most: int = MAX_CANDIDATES) -> list[CandidateResult]:
     """Return the best candidates of screening: up to eight, and as many as memory and time allow.
 
     They stay within the limits and are close to the best in at least one objective. If none stays within the limits,
-    all candidates may race.
+    all candidates may race. Places are given in turn to the candidates that the model expects to be best, to those that
+    were measured best, and to those with one setting: the model may be wrong, and so may be the measurements.
     """
     ranked = state.results.rank()
     keeping = [result for result in ranked if not result.excess] or ranked
     vectors = {result.number: result.log_ratios or () for result in keeping}
-    if state.expected and len(state.goal.objectives) == 1:
-        # Part of the best candidate's lead is due to chance, especially if similar candidates are slower.
-        vectors = {result.number: (state.expected[result.candidate.config.key],) for result in keeping}
-        keeping.sort(key=lambda result: (result.excess, vectors[result.number]))
     bests = [min(values) for values in zip(*vectors.values(), strict=True)]
     worth_racing = [
         result
         for result in keeping
         if any(value <= best + WORTH_RACING for value, best in zip(vectors[result.number], bests, strict=True))
     ]
+    if state.expected and len(state.goal.objectives) == 1:
+        # Part of the best candidate's lead is due to chance, especially if similar candidates are slower.
+        expected = {result.number: state.expected[result.candidate.config.key] for result in worth_racing}
+        worth_racing = take_turns(
+            sorted(worth_racing, key=lambda result: (result.excess, expected[result.number])),
+            worth_racing,
+            [result for result in worth_racing if len(result.candidate.config.settings) == 1],
+        )
     return worth_racing[: min(MAX_CANDIDATES, most, state.plan.max_live - 1)]
 
 
-def find_slower(log_ratios: dict[int, list[Vector]]) -> set[int]:
-    """Return the candidates that are significantly worse than the best one in every objective.
+def take_turns(*rankings: list[CandidateResult]) -> list[CandidateResult]:
+    """Return the candidates of several rankings: the first of each, then the second of each, and so on."""
+    turns = itertools.chain.from_iterable(itertools.zip_longest(*rankings))
+    return list(dict.fromkeys(result for result in turns if result is not None))
+
+
+def drop_slower(state: SearchState, racing: list[CandidateResult]) -> list[CandidateResult]:
+    """Return the candidates that may be the best in any objective, given their launches in this race.
+
+    All candidates were measured in the same rounds, so whatever affects a whole launch, including the baseline, cancels
+    in their differences.
+    """
+    comparable = [result for result in racing if not result.excess]
+    launches = {
+        result.number: {n: log_ratios for n, log_ratios, _ in result.launch_log_ratios()} for result in comparable
+    }
+    common = sorted(set.intersection(*map(set, launches.values()))) if launches else []
+    if len(common) < MIN_LAUNCHES or len(comparable) < 2:
+        return racing
+    # Of shape (candidates, launches, objectives).
+    values = np.array([[of[launch] for launch in common] for of in launches.values()])
+    slower = find_slower(values, state.luck or USUAL_LUCK)
+    dropped = {result.number for result, is_slower in zip(comparable, slower, strict=True) if is_slower}
+    return [result for result in racing if result.number not in dropped]
+
+
+def find_slower(values: NDArray[np.float64], luck: float) -> NDArray[np.bool_]:
+    """Return which candidates are probably slower than the best one in every objective.
 
     Args:
-        log_ratios: Log-ratios to the baseline in each round, by number of the candidate. All candidates were measured
-            in the same rounds, so whatever affects a whole round, including the baseline, cancels in the differences.
+        values: Log-ratios of shape (candidates, launches, objectives).
+        luck: Expected standard deviation between launches of one config.
     """
-    if len(log_ratios) < 2:
-        return set()
-    best = min(log_ratios, key=lambda number: float(np.mean(log_ratios[number], axis=0).sum()))
-    slower = set()
-    for number, values in log_ratios.items():
-        if number == best:
-            continue
-        behind = np.asarray(values) - np.asarray(log_ratios[best])
-        if all(t_interval(column, ELIMINATION_CONFIDENCE).low > LAUNCH_MARGIN for column in behind.T):
-            slower.add(number)
-    return slower
+    n, n_launches, _ = values.shape
+    means = values.mean(axis=1)
+    lag = means - means[means.sum(axis=1).argmin()]
+    # What is left after removing candidates and launches is luck and noise.
+    residuals = values - means[:, None] - (values.mean(axis=0) - means.mean(axis=0))
+    n_free = (n - 1) * (n_launches - 1)
+    variances = ((residuals**2).sum(axis=(0, 1)) + PRIOR_LAUNCHES * luck**2) / (n_free + PRIOR_LAUNCHES)
+    return (lag > STANDARD_ERRORS * np.sqrt(2 * variances / n_launches)).all(axis=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -34,12 +35,14 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
         excesses: For each limit, and last for the request rate if there is one: by how much it is exceeded, as a
             log-ratio; below 0 if it is kept.
         contended: Whether other processes used the CPUs.
+        launch: Number of the launch: scores of one process have the same.
         blocks: The baseline's and the candidate's block, if a percentile needs more calls than one block has.
     """
 
     log_ratios: tuple[float, ...]
     excesses: tuple[float, ...]
     contended: bool
+    launch: int
     blocks: tuple[Block, Block] | None
 
 
@@ -94,7 +97,8 @@ class CandidateResult:
     def log_ratios(self) -> tuple[float, ...] | None:
         """Log-ratio to the baseline of each objective, below 0 if better; None if unknown.
 
-        It is the median over the rounds. A percentile beyond the median is computed over all calls together.
+        It is the mean over the launches of the median over their rounds. A percentile beyond the median is computed
+        over all calls together.
         """
         if not self.scores or self.failure:
             return None
@@ -115,13 +119,35 @@ class CandidateResult:
         """Largest excess over a limit, beyond the error of a few blocks; 0 if no limit appears exceeded."""
         return max([0.0, *(excess - LENIENCE for excess in self.excesses)])
 
+    @property
+    def n_launches(self) -> int:
+        """Number of launches in this stage."""
+        return len({score.launch for score in self.scores})
+
+    def launch_log_ratios(self) -> list[tuple[int, tuple[float, ...], int]]:
+        """Return the number of each launch, its log-ratios, and the number of its rounds.
+
+        A percentile beyond the median needs the calls of all launches, so that they count as the last one.
+        """
+        scores = self.selected_scores
+        if not scores:
+            return []
+        if scores[0].blocks:
+            return [(scores[-1].launch, self.log_ratios or (), len(scores))]
+        launches = [list(members) for _, members in itertools.groupby(scores, lambda score: score.launch)]
+        return [
+            (members[0].launch, tuple(average_medians([[score.log_ratios for score in members]])), len(members))
+            for members in launches
+        ]
+
     def _summarize(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Return log-ratios and excesses over all selected scores."""
         if self._summary and self._summary[0] == len(self.scores):
             return self._summary[1]
         scores = self.selected_scores
-        ratios = np.median([score.log_ratios for score in scores], axis=0).tolist()
-        excesses = np.median([score.excesses for score in scores], axis=0).tolist()
+        launches = [list(members) for _, members in itertools.groupby(scores, lambda score: score.launch)]
+        ratios = average_medians([[score.log_ratios for score in members] for members in launches])
+        excesses = average_medians([[score.excesses for score in members] for members in launches])
         pairs = [score.blocks for score in scores if score.blocks]
         if pairs:
             sides = [[pair[side] for pair in pairs] for side in (0, 1)]
@@ -138,6 +164,11 @@ class CandidateResult:
                     excesses[place] = excess - LENIENCE_OF_FEW_CALLS * unknown
         self._summary = (len(self.scores), (tuple(ratios), tuple(excesses)))
         return self._summary[1]
+
+
+def average_medians(launches: list[list[tuple[float, ...]]]) -> list[float]:
+    """Return the mean over launches of the median over their rounds, of each of several values."""
+    return np.mean([np.median(rounds, axis=0) for rounds in launches], axis=0).tolist()  # type: ignore[no-any-return]
 
 
 class Results:
@@ -170,13 +201,13 @@ class Results:
         """Return the result of a candidate; add an empty one if it is new."""
         return self._results.setdefault(candidate.config.key, CandidateResult(candidate, len(self._results), self.goal))
 
-    def add_round(self, results: list[CandidateResult], measured: Round, launch: int | None = None) -> None:
+    def add_round(self, results: list[CandidateResult], measured: Round, launch: int) -> None:
         """Add a round.
 
         Args:
             results: The candidates in the order of the round's positions, the baseline first.
             measured: The round.
-            launch: In confirmation: number of the launch.
+            launch: Number of the launch in this stage.
 
         Raises:
             MeasureError: The baseline failed.
@@ -196,6 +227,7 @@ class Results:
                         ),
                         excesses=self._excesses(measured, position),
                         contended=block.contended or baseline.contended,
+                        launch=launch,
                         blocks=(thin_samples(baseline), thin_samples(block)) if self._keeps_blocks else None,
                     )
                 )
@@ -204,7 +236,7 @@ class Results:
                 raise_failure(BASELINE_NAME, failure)
             results[position].failure = failure
 
-    def _describe_round(self, results: list[CandidateResult], measured: Round, launch: int | None) -> TrialRound:
+    def _describe_round(self, results: list[CandidateResult], measured: Round, launch: int) -> TrialRound:
         """Return a round as the trials file holds it."""
         return TrialRound(
             stage=results[-1].stage,

@@ -9,28 +9,27 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import optuna
 from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 
 from ortune.compare.interval import DEFAULT_CONFIDENCE
 from ortune.knobs import SearchSpace
 from ortune.knobs.dimension import DEFAULT_LABEL
 from ortune.requests import StrategyName
-from ortune.tuning.additive import BASELINE_NUMBER, WORST, AdditiveModel, Array
+from ortune.tuning.additive import BASELINE_NUMBER, WORST, AdditiveModel, Array, Observation
 
 Numbers = NDArray[np.int64]
 
 CONFIG = "config"
-VARIANCE = "variance"
-EXCESS = "excess"
-KEEPS = "keeps"
-"""Attributes of a trial: the key of the candidate's config; the variance of its values due to noise; by how much more
-than the baseline it seems to exceed its limits, as a log-ratio; whether it seems to stay within them."""
+"""Attribute of a trial: the key of the candidate's config."""
+
+NEIGHBORS_EVERY = 2
+"""Of so many proposals, one is a neighbor of the best measured candidates."""
 
 DRAWS_PER_FIT = 8
 DRAWS_FOR_GAIN = 32
@@ -91,13 +90,37 @@ class ExhaustiveSampler(CandidateSampler):
         return int(untried[0])
 
 
+class Observed(NamedTuple):
+    """What one launch of a candidate showed.
+
+    Attributes:
+        number: Position of the candidate in the space.
+        log_ratios: Log-ratio to the baseline of each objective; None if it failed.
+        variance: Variance of these due to the noise of its rounds.
+        excess: By how much more than the baseline it seems to exceed its limits, as a log-ratio.
+        keeps: Whether it seems to stay within them.
+        batch: Number of the batch.
+    """
+
+    number: int
+    log_ratios: tuple[float, ...] | None
+    variance: float
+    excess: float
+    keeps: bool
+    batch: int
+
+
 class ThompsonSampler(CandidateSampler):
     """Draws the log-ratios of all candidates from the additive model, and proposes the best candidate of the draw.
 
-    The probability of proposing a candidate is the probability that it is the best, given the measurements.
+    The probability of proposing a candidate is the probability that it is the best, given the measurements. Every
+    second proposal is limited to candidates that differ in one choice from one of the best measured ones, because the
+    model may be wrong.
 
     Attributes:
         baseline_keeps: Whether the baseline seems to stay within the limits.
+        observed: What all launches showed, in the order of time.
+        leaders: Numbers of the best measured candidates.
     """
 
     def __init__(self, space: SearchSpace, seed: int) -> None:
@@ -106,44 +129,47 @@ class ThompsonSampler(CandidateSampler):
         self._model = AdditiveModel(space, self._rng)
         self._n_fitted = 0
         self.baseline_keeps = True
+        self.observed: list[Observed] = []
+        self.leaders: list[int] = []
         self._draws: list[Array] = []
+        self._n_chosen = 0
 
     def choose(self, study: optuna.Study, untried: Numbers) -> int:
         """Return the best untried candidate of one draw."""
-        finished = self.finished(study)
-        if len(finished) != self._n_fitted or not self._draws:
-            self.fit(finished)
+        if len(self.observed) != self._n_fitted or not self._draws:
+            self.fit()
             self._draws = list(self._model.draw(DRAWS_PER_FIT).T)
         draw = self._draws.pop()
+        self._n_chosen += 1
+        if self.leaders and self._n_chosen % NEIGHBORS_EVERY == 0:
+            leader = self.leaders[int(self._rng.integers(len(self.leaders)))]
+            near = untried[np.isin(untried, self.space.neighbors(leader))]
+            if len(near):
+                return int(near[np.argmin(draw[near])])
         return int(untried[np.argmin(draw[untried])])
 
-    def finished(self, study: optuna.Study) -> list[FrozenTrial]:
-        """Return the trials that are complete or have failed."""
-        return study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.FAIL))  # type: ignore[no-any-return]
+    @property
+    def luck(self) -> float:
+        """Standard deviation between launches of one config, as a log-ratio."""
+        return self._model.luck
 
-    def fit(self, finished: Sequence[FrozenTrial], weights: Array | None = None) -> None:
-        """Fit the model to all finished trials.
+    def fit(self, weights: Array | None = None) -> None:
+        """Fit the model to everything that was observed.
 
         Args:
-            finished: The trials.
             weights: Weight of each objective. By default, the weights are drawn at random.
         """
-        self._n_fitted = len(finished)
-        numbers, log_ratios, variances = [], [], []
-        for trial in finished:
-            number = self.number_of(trial)
-            if number is None or number == BASELINE_NUMBER:
-                continue
-            numbers.append(number)
-            if trial.values is None:
-                log_ratios.append(WORST)
-                variances.append(FAILURE_SIGMA**2)
+        self._n_fitted = len(self.observed)
+        observations = []
+        for each in self.observed:
+            if each.log_ratios is None:
+                observations.append(Observation(each.number, WORST, FAILURE_SIGMA**2, each.batch))
                 continue
             if weights is None:
-                weights = self._rng.dirichlet(np.ones(len(trial.values)))
-            log_ratios.append(float(weights @ np.array(trial.values)) + trial.user_attrs.get(EXCESS, 0.0))
-            variances.append(trial.user_attrs[VARIANCE])
-        self._model.fit(numbers, log_ratios, variances)
+                weights = self._rng.dirichlet(np.ones(len(each.log_ratios)))
+            log_ratio = float(weights @ np.array(each.log_ratios)) + each.excess
+            observations.append(Observation(each.number, log_ratio, each.variance, each.batch))
+        self._model.fit(observations)
 
     def expected_gain(self, study: optuna.Study) -> float:
         """Return how much better the best untried candidate is expected to be than the best tried one.
@@ -151,18 +177,16 @@ class ThompsonSampler(CandidateSampler):
         The gain is a log-ratio of at least 0. It is infinite while no candidate is known to stay within the limits.
         With several objectives, it is the largest gain in any of them.
         """
-        finished = self.finished(study)
-        untried = self.untried(finished)
+        untried = self.untried(study.get_trials(deepcopy=False))
         if not len(untried):
             return 0.0
-        keeping = [self.number_of(trial) for trial in finished if trial.user_attrs.get(KEEPS)]
-        tried = [number for number in keeping if number is not None and number != BASELINE_NUMBER]
+        tried = sorted({each.number for each in self.observed if each.keeps})
         tried += [BASELINE_NUMBER] if self.baseline_keeps else []
         if not tried:
             return math.inf
         gains = []
         for weights in np.eye(len(study.directions)):
-            self.fit(finished, weights)
+            self.fit(weights)
             draws = self._model.draw(DRAWS_FOR_GAIN)
             gains.append(float(np.maximum(draws[tried].min(axis=0) - draws[untried].min(axis=0), 0.0).mean()))
         self._draws = []
@@ -174,21 +198,21 @@ class ThompsonSampler(CandidateSampler):
         It follows from the model and the measurements. It is a log-ratio, at least 0. With several objectives, it
         holds for each of them.
         """
-        finished = self.finished(study)
-        untried = self.untried(finished)
+        untried = self.untried(study.get_trials(deepcopy=False))
         if not len(untried):
             return 0.0
         bounds = [0.0]
         for weights in np.eye(len(study.directions)):
-            self.fit(finished, weights)
+            self.fit(weights)
             gains = -self._model.draw(DRAWS_FOR_BOUND)[untried].min(axis=0)
             bounds.append(float(np.quantile(gains, DEFAULT_CONFIDENCE)))
         self._draws = []
         return max(bounds)
 
-    def expected(self, study: optuna.Study) -> Array:
+    def expected(self, weights: Array | None = None) -> Array:
         """Return the expected log-ratio of every candidate."""
-        self.fit(self.finished(study))
+        self.fit(weights)
+        self._draws = []
         return self._model.mean()
 
 

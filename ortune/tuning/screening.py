@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator
 
@@ -9,11 +10,10 @@ import numpy as np
 import optuna
 
 from ortune.knobs import Candidate, SearchSpace
-from ortune.tuning.plan import BATCH
+from ortune.tuning.plan import BATCH, reserve_confirmation, shortest_confirmation_s
 from ortune.tuning.results import CandidateResult
-from ortune.tuning.sampler import CONFIG, EXCESS, KEEPS, VARIANCE, ThompsonSampler
+from ortune.tuning.sampler import CONFIG, Observed, ThompsonSampler
 from ortune.tuning.state import SearchState
-from ortune.worker import LiveCandidate
 
 ROUNDS_BEFORE_DROPPING = 2
 HOPELESS = 0.2
@@ -30,13 +30,18 @@ WORTH_LEARNING = 0.0005
 CHECK_EVERY = 3 * BATCH
 """Candidates between two checks of the expected gain."""
 
+FEWEST_VARIANCES = 4
 USUAL_NOISE = 0.03
-"""Standard deviation of a block's log-ratio, until enough of them are known."""
+"""Standard deviation of a block's log-ratio, until it is known of so many candidates."""
 
-LAUNCH_SIGMA = 0.01
-LAUNCH_SIGMA_OF_CALLERS = 0.04
-"""Standard deviation between launches of one config, which the rounds of one launch do not show: with one caller, and
-with several."""
+PROMISING = 0.015
+"""While no candidate is expected to gain this much, as a log-ratio, screening uses the time of the other stages."""
+
+N_LEADERS = 3
+"""The best measured candidates, whose neighbors are tried, and which are launched again."""
+
+RELAUNCH_EVERY = 2
+"""Of so many batches, one launches a leader again, so that luck of its launch does not decide."""
 
 BUSY_SIGMA = 0.25
 """Standard deviation of a candidate that was measured while the host was busy."""
@@ -76,15 +81,18 @@ class _Screening:
         next_check: Number of screened candidates at which the expected gain is checked next.
         round_variance: Variance of the log-ratio of one round.
         n_first: Candidates that are screened before the sampler proposes any.
+        n_batches: Batches so far.
     """
 
     def __init__(self, state: SearchState, study: optuna.Study) -> None:
         self.state = state
         self.study = study
         self.space: SearchSpace = state.space
+        self.sampler = study.sampler if isinstance(study.sampler, ThompsonSampler) else None
         self.duplicates: list[tuple[optuna.Trial, Candidate]] = []
         self.next_check = 0
         self.round_variance = USUAL_NOISE**2
+        self.n_batches = 0
         known: set[str] = set()
         for selection in first_selections(state):
             candidate = self.space.select(selection)
@@ -102,56 +110,94 @@ class _Screening:
         """Screen batches of candidates."""
         state = self.state
         start_s = state.now_s()
-        end_s = start_s + state.plan.screening_s
         total = len(state.candidates) - 1
         if state.n_trials is not None:
             total = min(total, state.n_trials)
-        baseline = state.launch_baseline()
-        try:
-            batch_s = 0.0
+        batch_s = 0.0
+        while (left := total - self.n_screened) > 0:
+            begin_s = state.now_s()
+            self.replan()
+            end_s = state.find_screening_end_s()
             # A batch that would end long after the planned time would shorten racing and confirmation.
-            while (begin_s := state.now_s()) + batch_s / 2 < end_s and (left := total - self.n_screened) > 0:
-                if self.is_complete():
-                    break
-                batch = self.propose(min(state.plan.batch, state.plan.max_live - 1, left))
-                if not batch:
-                    break
-                self.measure(baseline, batch)
-                batch_s = state.now_s() - begin_s
-                ranked = state.results.rank()
-                done = self.n_screened
-                state.report(
-                    "screening",
-                    done,
-                    min(total, state.estimate_total(done, start_s, end_s)),
-                    ranked[0] if ranked else None,
-                )
-        finally:
-            baseline.close()
-        sampler = self.study.sampler
-        if isinstance(sampler, ThompsonSampler):
-            expected = sampler.expected(self.study)
-            state.unseen_gain = sampler.bound_gain(self.study)
-            state.expected = {key: float(expected[number]) for key, number in self.space.numbers.items()}
+            if begin_s + batch_s / 2 >= end_s or self.is_complete():
+                break
+            again = self.choose_relaunched()
+            batch = self.propose(min(state.plan.batch, state.plan.max_live - 1, left) - len(again))
+            if not batch:
+                break
+            self.measure(batch, again)
+            batch_s = state.now_s() - begin_s
+            self.update_expected()
+            ranked = state.results.rank()
+            done = self.n_screened
+            state.report(
+                "screening",
+                done,
+                min(total, state.estimate_total(done, start_s, end_s)),
+                ranked[0] if ranked else None,
+            )
+        if self.sampler:
+            state.unseen_gain = self.sampler.bound_gain(self.study)
+            state.luck = self.sampler.luck
 
     @property
     def n_screened(self) -> int:
         """Number of candidates screened, without the baseline."""
         return len(self.state.results) - 1
 
+    def update_expected(self) -> None:
+        """Let the state know what the model expects, and the sampler which candidates lead."""
+        state = self.state
+        if not self.sampler:
+            return
+        expected = self.sampler.expected()
+        state.expected = {
+            result.candidate.config.key: float(expected[self.space.numbers[result.candidate.config.key]])
+            for result in state.results
+        }
+        leaders = [result for result in state.results.rank() if not result.excess][:N_LEADERS]
+        self.sampler.leaders = [self.space.numbers[result.candidate.config.key] for result in leaders]
+
+    def replan(self) -> None:
+        """Leave only as much time for racing and confirmation as the best candidate so far needs."""
+        state = self.state
+        if not self.sampler or not state.expected:
+            return
+        gain = -min(state.expected.values())
+        if gain < PROMISING:
+            state.racing_s = 0.0
+            state.confirmation_s = shortest_confirmation_s(state.plan, state.goal, state.pace)
+            return
+        state.racing_s = state.plan.racing_s
+        state.confirmation_s = reserve_confirmation(
+            state.plan,
+            state.goal,
+            state.pace,
+            gain=gain,
+            launch_sigma=math.sqrt(2) * self.sampler.luck,
+            round_sigma=math.sqrt(self.round_variance),
+        )
+
     def is_complete(self) -> bool:
         """Return whether no further gain is expected, and note it."""
-        state, sampler = self.state, self.study.sampler
-        if not isinstance(sampler, ThompsonSampler) or self.n_screened < max(self.n_first, self.next_check):
+        state = self.state
+        if not self.sampler or self.n_screened < max(self.n_first, self.next_check):
             return False
         self.next_check = self.n_screened + CHECK_EVERY
-        sampler.baseline_keeps = not state.baseline.excess
-        if sampler.expected_gain(self.study) >= WORTH_LEARNING:
+        self.sampler.baseline_keeps = not state.baseline.excess
+        if self.sampler.expected_gain(self.study) >= WORTH_LEARNING:
             return False
         left = len(state.candidates) - len(state.results)
         state.ended_early = f"the {left} untried candidates are expected to gain less than {WORTH_LEARNING:.2%} more"
         state.add_note(f"screening ended early: {state.ended_early}")
         return True
+
+    def choose_relaunched(self) -> list[CandidateResult]:
+        """Return a leader to launch again in the next batch, or none."""
+        if not self.sampler or self.n_screened < self.n_first or self.n_batches % RELAUNCH_EVERY:
+            return []
+        leaders = [result for result in self.state.results.rank() if not result.excess and not result.failure]
+        return sorted(leaders[:N_LEADERS], key=lambda result: result.n_launches)[:1]
 
     def propose(self, n: int) -> list[tuple[optuna.Trial, CandidateResult]]:
         """Return up to `n` new candidates. Optuna gets the known result of a proposal that was measured before."""
@@ -189,22 +235,31 @@ class _Screening:
         self.enqueue(untried[int(self.state.runner.rng.integers(len(untried)))])
         return True
 
-    def measure(self, baseline: LiveCandidate, batch: list[tuple[optuna.Trial, CandidateResult]]) -> None:
-        """Measure a batch, and report the results to Optuna. Candidates that lack memory are measured again alone."""
+    def measure(self, batch: list[tuple[optuna.Trial, CandidateResult]], again: list[CandidateResult]) -> None:
+        """Measure a batch, and report the results to Optuna. Candidates that lack memory are measured again alone.
+
+        Args:
+            batch: New candidates with their trials.
+            again: Candidates that were measured before.
+        """
         state = self.state
-        self.measure_rounds(baseline, [result for _, result in batch])
+        self.n_batches += 1
+        results = [*(result for _, result in batch), *again]
+        self.measure_rounds(results)
         while state.starved:
-            self.measure_rounds(baseline, [state.starved.pop()])
+            self.measure_rounds([state.starved.pop()])
         self.round_variance = self.estimate_round_variance()
+        for result in results:
+            self.observe(result)
         for trial, result in batch:
             self.finish_trial(trial, result)
         for trial, candidate in self.duplicates:
             self.finish_trial(trial, state.results[candidate])
 
-    def measure_rounds(self, baseline: LiveCandidate, results: list[CandidateResult]) -> None:
+    def measure_rounds(self, results: list[CandidateResult]) -> None:
         """Launch candidates, and measure their rounds with the baseline."""
         state = self.state
-        lives = state.launch(results)
+        baseline, lives = state.launch(results)
         try:
             for number in range(state.plan.screening_rounds):
                 if number:
@@ -217,6 +272,7 @@ class _Screening:
                     break
                 lives = state.measure_round(baseline, lives)
         finally:
+            baseline.close()
             for _, live in lives:
                 live.close()
 
@@ -231,9 +287,24 @@ class _Screening:
         """Return whether a candidate was measured while the host was busy, on a host that is usually quiet."""
         return result.is_contended and not self.state.runner.is_mostly_contended
 
+    def observe(self, result: CandidateResult) -> None:
+        """Let the sampler know what the launches of a candidate showed."""
+        if not self.sampler:
+            return
+        number = self.space.numbers[result.candidate.config.key]
+        observed = [each for each in self.sampler.observed if each.number != number]
+        if result.failure:
+            observed.append(Observed(number, None, 0.0, 0.0, False, -1 - number))
+        elif result.log_ratios is not None:
+            # Relative to the baseline, which is 0 in the model.
+            excess = result.excess - self.state.baseline.excess
+            for launch, log_ratios, n_rounds in result.launch_log_ratios():
+                variance = self.estimate_variance(result, n_rounds)
+                observed.append(Observed(number, log_ratios, variance, excess, not result.excess, launch))
+        self.sampler.observed = observed
+
     def finish_trial(self, trial: optuna.Trial, result: CandidateResult) -> None:
         """Report a candidate's log-ratios and excesses over limits to Optuna, or that it failed."""
-        baseline = self.state.baseline
         if result.failure:
             trial.set_user_attr("failure", result.failure.message)
             self.study.tell(trial, state=optuna.trial.TrialState.FAIL)
@@ -241,12 +312,8 @@ class _Screening:
         for limit, excess in zip(self.state.goal.limits, result.excesses, strict=False):
             trial.set_constraint(limit.text, excess)
         if result.log_ratios is not None:
-            trial.set_user_attr(VARIANCE, self.estimate_variance(result))
-            # Relative to the baseline, which is 0 in the model.
-            trial.set_user_attr(EXCESS, result.excess - baseline.excess)
-            trial.set_user_attr(KEEPS, not result.excess)
             self.study.tell(trial, list(result.log_ratios))
-        elif result is baseline:
+        elif result is self.state.baseline:
             self.study.tell(trial, [0.0] * len(self.state.goal.objectives))
         else:
             self.study.tell(trial, state=optuna.trial.TrialState.FAIL)
@@ -259,16 +326,16 @@ class _Screening:
         """
         known: list[list[float]] = []
         for result in self.state.results:
-            n_free = len(result.selected_scores) - 1
+            rounds = [score.log_ratios for score in result.selected_scores if score.launch == result.scores[-1].launch]
+            n_free = len(rounds) - 1
             if n_free > 0 and result is not self.state.baseline:
-                variances = np.var([score.log_ratios for score in result.selected_scores], axis=0, ddof=1)
-                known.append((variances / (1 - 2 / (9 * n_free)) ** 3).tolist())
-        return max(map(statistics.median, zip(*known, strict=True))) if len(known) >= BATCH else USUAL_NOISE**2
+                known.append((np.var(rounds, axis=0, ddof=1) / (1 - 2 / (9 * n_free)) ** 3).tolist())
+        return (
+            max(map(statistics.median, zip(*known, strict=True))) if len(known) >= FEWEST_VARIANCES else USUAL_NOISE**2
+        )
 
-    def estimate_variance(self, result: CandidateResult) -> float:
-        """Return the variance of a candidate's log-ratio due to its rounds and its launch."""
-        launch_sigma = LAUNCH_SIGMA if self.state.goal.load.clients == 1 else LAUNCH_SIGMA_OF_CALLERS
+    def estimate_variance(self, result: CandidateResult, n_rounds: int) -> float:
+        """Return the variance of a candidate's log-ratio in one launch due to the noise of its rounds."""
         busy_sigma = BUSY_SIGMA if self.is_doubtful(result) else 0.0
         # The median of a few values has about 1.3 times the variance of their mean.
-        n_rounds = max(len(result.round_log_ratios), 1)
-        return 1.3 * self.round_variance / n_rounds + launch_sigma**2 + busy_sigma**2
+        return 1.3 * self.round_variance / n_rounds + busy_sigma**2

@@ -133,8 +133,8 @@ def run_stages(state: SearchState, study: optuna.Study, opened: OpenComparison, 
     """Run screening, racing and confirmation."""
     run_screening(state, study)
     if len(state.results.rank()) > 1:
-        left_s = state.end_s - state.plan.confirmation_s - state.now_s()
-        run_racing(state, min(max(left_s, 0.0), LONGEST_RACING * state.plan.racing_s))
+        left_s = state.end_s - state.confirmation_s - state.now_s()
+        run_racing(state, max(left_s, 0.0))
     ranked = rank_finalists(state)
     if len(state.goal.objectives) > 1:
         if ranked:

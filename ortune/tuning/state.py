@@ -30,6 +30,9 @@ class SearchState:
         space: What may be tried.
         candidates: All candidates of the space, the baseline first.
         plan: How the budget is split.
+        pace: How fast the baseline's calls follow each other.
+        racing_s: Time that racing gets.
+        confirmation_s: Time that confirmation gets, at most the planned time.
         end_s: When the budget ends, on the runner's clock.
         n_trials: Candidates to screen at most, or None.
         strategy: The order in which candidates are screened.
@@ -40,7 +43,9 @@ class SearchState:
         expected: Log-ratio to the baseline that each candidate is expected to have after screening, by the key of its
             config; empty where the strategy has no model.
         unseen_gain: Bound of the gain of untried candidates, as a log-ratio; None where the strategy has no model.
+        luck: Standard deviation between launches of one config, as a log-ratio; None where the strategy has no model.
         stages: Time of each stage that is complete.
+        n_launches: Launches of the baseline so far, in screening and racing.
         starved: Candidates that ran out of memory while others were live, and may work alone.
     """
 
@@ -62,6 +67,9 @@ class SearchState:
         self.space = space
         self.candidates = space.candidates
         self.plan = plan
+        self.pace = opened.calibration.pace
+        self.racing_s = plan.racing_s
+        self.confirmation_s = plan.confirmation_s
         self.end_s = end_s
         self.n_trials = n_trials
         self.strategy = strategy
@@ -71,14 +79,20 @@ class SearchState:
         self.ended_early = ""
         self.expected: Mapping[str, float] = {}
         self.unseen_gain: float | None = None
+        self.luck: float | None = None
         self.stages: list[StageTime] = []
         self.starved: list[CandidateResult] = []
+        self.n_launches = 0
         self._observe = observe
         self._notes: list[str] = []
 
     def now_s(self) -> float:
         """Return the time on the runner's clock."""
         return self.runner.now_s()
+
+    def find_screening_end_s(self) -> float:
+        """Return when screening ends, on the runner's clock: racing and confirmation need the rest of the time."""
+        return self.end_s - self.racing_s - self.confirmation_s
 
     @contextlib.contextmanager
     def time_stage(self, stage: Stage) -> Iterator[None]:
@@ -129,20 +143,18 @@ class SearchState:
         rate = done / max(now_s - start_s, 1e-9)
         return max(done, round(done + rate * max(end_s - now_s, 0.0)))
 
-    def launch_baseline(self) -> LiveCandidate:
-        """Launch the baseline.
+    def launch(
+        self, results: Sequence[CandidateResult]
+    ) -> tuple[LiveCandidate, list[tuple[CandidateResult, LiveCandidate]]]:
+        """Launch the baseline and candidates. Each launch of the baseline is new, because two launches differ.
+
+        Candidates that fail are rejected, or starved if they run out of memory beside others.
 
         Raises:
-            MeasureError: It fails.
+            MeasureError: The baseline fails.
         """
-        (answer,) = self.runner.launch([self.space.base])
-        if isinstance(answer, Failure):
-            raise_failure(BASELINE_NAME, answer)
-        return answer
-
-    def launch(self, results: Sequence[CandidateResult]) -> list[tuple[CandidateResult, LiveCandidate]]:
-        """Launch candidates. Those that fail are rejected, or starved if they run out of memory beside others."""
-        answers = self.runner.launch([result.candidate.config for result in results])
+        baseline, *answers = self.runner.launch([self.space.base, *(result.candidate.config for result in results)])
+        self.n_launches += 1
         lives = []
         for result, answer in zip(results, answers, strict=True):
             if not isinstance(answer, Failure):
@@ -151,7 +163,11 @@ class SearchState:
                 self.starved.append(result)
             else:
                 self.reject(result, answer)
-        return lives
+        if isinstance(baseline, Failure):
+            for _, live in lives:
+                live.close()
+            raise_failure(BASELINE_NAME, baseline)
+        return baseline, lives
 
     def measure_round(
         self, baseline: LiveCandidate, lives: Sequence[tuple[CandidateResult, LiveCandidate]]
@@ -162,7 +178,7 @@ class SearchState:
             MeasureError: The baseline fails.
         """
         measured = self.runner.measure_round([baseline, *(live for _, live in lives)], self.plan.block)
-        self.results.add_round([self.baseline, *(result for result, _ in lives)], measured)
+        self.results.add_round([self.baseline, *(result for result, _ in lives)], measured, self.n_launches)
         for position, failure in measured.failures.items():
             result = lives[position - 1][0]
             if failure.kind == "out_of_memory" and len(lives) > 1:

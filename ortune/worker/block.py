@@ -19,7 +19,8 @@ class BlockPlan(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         load: How calls arrive.
         duration_ns: Minimum time of measured calls.
-        lead_in_ns: Minimum time of unmeasured calls before them. There is always at least one unmeasured call.
+        lead_in_ns: Minimum time of unmeasured calls before them, at least one call. With 0, one caller makes no
+            unmeasured call.
         min_calls: Minimum number of measured calls of each caller. It has no effect where requests arrive at a rate.
         seed: Random seed of the arrival times, and the position of the first sample. Two blocks with the same seed get
             the same traffic.

@@ -27,18 +27,16 @@ def back_to_back(
     stamps = [lead_in, now()]
     start, n_before = lead_in, 0
     if not is_hopeless(plan, stamps):
-        n_before = 1
-        while now() - lead_in < plan.lead_in_ns:
-            call(sample())
-            n_before += 1
-        cpu_start, start = clock.cpu_ns(), now()
-        stamps = [start]
+        if plan.lead_in_ns:
+            n_before = 1
+            while now() - lead_in < plan.lead_in_ns:
+                call(sample())
+                n_before += 1
+            cpu_start, start = clock.cpu_ns(), now()
+            stamps = [start]
         append = stamps.append
         end = start + plan.duration_ns
-        for _ in range(plan.min_calls):
-            call(sample())
-            append(now())
-        while stamps[-1] < end:
+        while len(stamps) <= plan.min_calls or stamps[-1] < end:
             call(sample())
             append(now())
     cpu_ns = clock.cpu_ns() - cpu_start
