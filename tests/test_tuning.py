@@ -60,7 +60,9 @@ def search(
     assert not isinstance(first, Failure)
     outcome = run_search(
         build_space(make_host(n_cores), make_model()),
-        start_comparison(executor, first, goal, first_launch_s=executor.now_s(), seed=seed, free_bytes=8_000_000_000, check=check),
+        start_comparison(
+            executor, first, goal, first_launch_s=executor.now_s(), seed=seed, free_bytes=8_000_000_000, check=check
+        ),
         SearchSettings(budget_s=seconds, n_trials=n_trials, study_path=study),
         observe,
     )

@@ -17,8 +17,8 @@ LONGEST_BLOCK_NS = 1_000_000_000
 SHORT_BLOCK_NS = 300_000_000
 CALLS_PER_BLOCK = 8
 CALLS_PER_CALLER = 16
-"""The usual limit of the duration of a block, and the limit where there is little time. Calls per block: for one caller,
-and for each of several, which drift in and out of step."""
+"""The usual limit of a block's duration, and the limit where there is little time. Calls per block: for one caller, and
+for each of several, which drift in and out of step."""
 
 MIN_CALLS = 2
 LEAD_IN_SHARE = 0.08
@@ -54,7 +54,6 @@ ENOUGH_ROUNDS = 60
 interval more than more rounds do, because the memory layout of a launch affects all of its blocks."""
 
 MIN_ROUNDS = 20
-MIN_ROUNDS_OF_LONG_CALLS = 10
 RESERVE = 1.1
 """Rounds if the user gives no time. A percentile may require more rounds for its calls, and contended rounds require a
 reserve."""
@@ -203,7 +202,7 @@ def fit_launches(
     time_s: float, block: BlockPlan, pace: Pace, launch_s: float, n_sides: int, *, fewest: int
 ) -> RunPlan | None:
     """Return as many launches as fit into `time_s`, each with as many rounds as possible; None for too few launches."""
-    step = 1 if is_long(pace) else MIN_ROUNDS_PER_LAUNCH
+    step = fewest_rounds(block)
     round_s = n_sides * block_wall_s(block, pace)
     for launches in range(MAX_LAUNCHES, max(fewest, 1) - 1, -1):
         rounds = int((time_s / launches - launch_sides_s(launch_s, n_sides)) / round_s + ROUNDING) // step * step
@@ -214,15 +213,20 @@ def fit_launches(
 
 def shortest_run_s(pace: Pace, launch_s: float) -> float:
     """Return the time of the shortest paired run of two sides that can prove anything."""
-    rounds = 1 if is_long(pace) else MIN_ROUNDS_PER_LAUNCH
-    round_s = 2 * block_wall_s(plan_block(pace, longest_ns=SHORT_BLOCK_NS), pace)
-    return MIN_LAUNCHES * (launch_sides_s(launch_s + expect_warm_up_ns(pace) / 1e9, 2) + rounds * round_s)
+    block = plan_block(pace, longest_ns=SHORT_BLOCK_NS)
+    rounds_s = fewest_rounds(block) * 2 * block_wall_s(block, pace)
+    return MIN_LAUNCHES * (launch_sides_s(launch_s + expect_warm_up_ns(pace) / 1e9, 2) + rounds_s)
+
+
+def fewest_rounds(block: BlockPlan) -> int:
+    """Return the minimum number of rounds per launch: more of short blocks, to see both orders of two sides."""
+    return 1 if block.duration_ns >= SHORT_BLOCK_NS else MIN_ROUNDS_PER_LAUNCH
 
 
 def required_run_s(goal: Goal, pace: Pace, launch_s: float, n_sides: int) -> float:
     """Return the time of a paired run that has the rounds and the calls it needs."""
     block = plan_block(pace)
-    least = MIN_ROUNDS_OF_LONG_CALLS if is_long(pace) else MIN_ROUNDS
+    least = MIN_LAUNCHES * fewest_rounds(block) if is_long(pace) else MIN_ROUNDS
     n_rounds = max(least, math.ceil(required_rounds(goal, pace, block)))
     # Each launch has an even number of rounds.
     n_launches = MIN_LAUNCHES if n_rounds < 2 * MAX_LAUNCHES else MAX_LAUNCHES

@@ -9,7 +9,6 @@ import msgspec
 from ortune.compare.block_plan import (
     MAX_LAUNCHES,
     MIN_LAUNCHES,
-    MIN_ROUNDS_PER_LAUNCH,
     SHORT_BLOCK_NS,
     SHORTEST_WARM_UP_NS,
     Pace,
@@ -17,6 +16,7 @@ from ortune.compare.block_plan import (
     block_wall_s,
     expect_warm_up_ns,
     expected_calls,
+    fewest_rounds,
     launch_sides_s,
     plan_block,
     plan_paired_run,
@@ -49,10 +49,10 @@ SHORTEST_CONFIRMATION_SHARE = 0.6
 BATCH = 8
 """Number of live candidates in screening in addition to the baseline. They start in parallel and share its blocks."""
 
-MIN_SCREENING_ROUNDS = 2
 MAX_SCREENING_ROUNDS = 12
 ROUNDS_PER_LAUNCH_TIME = 0.5
-"""Rounds of each candidate in screening, and the time they may take as a multiple of a launch's time."""
+"""Rounds of each candidate in screening, and the time they may take as a multiple of a launch's time: more if launching
+it takes longer than measuring them."""
 
 MAX_FRONT_CANDIDATES = 4
 """Candidates in the confirmation of a Pareto front: each makes it longer, or the intervals wider."""
@@ -76,6 +76,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         screening_rounds: Rounds of each candidate in screening: fewer where blocks are long.
         screening_s: Time for screening.
         racing_s: Time for racing.
+        racing_rounds: Rounds of each candidate in each launch of racing.
         confirmation_s: Time for confirmation.
         confirmation: Size of the confirmation. Its blocks are longer, to show CPU use by others more precisely.
         confirmation_calls: Calls of each side for which confirmation has time.
@@ -89,6 +90,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     screening_rounds: int
     screening_s: float
     racing_s: float
+    racing_rounds: int
     confirmation_s: float
     confirmation: RunPlan
     confirmation_calls: int
@@ -119,7 +121,8 @@ def make_plan(goal: Goal, calibration: Calibration, *, left_s: float, free_bytes
     confirmation = plan_paired_run(confirmation_s, goal, pace, launch_s, n_sides)
     # If the first batch takes the time of racing, too, there is no racing.
     warm_up_s = expect_warm_up_ns(pace, SHORTEST_WARM_UP_NS) / 1e9
-    batch, rounds = size_batch(left_s - confirmation_s, block_wall_s(block, pace), launch_s + warm_up_s)
+    least = fewest_rounds(block)
+    batch, rounds = size_batch(left_s - confirmation_s, block_wall_s(block, pace), launch_s + warm_up_s, least)
     max_live = MAX_LIVE
     if calibration.peak_bytes and free_bytes:
         max_live = max(2, int(LIVE_MEMORY_SHARE * free_bytes / calibration.peak_bytes))
@@ -129,6 +132,7 @@ def make_plan(goal: Goal, calibration: Calibration, *, left_s: float, free_bytes
         batch=batch,
         screening_rounds=rounds,
         screening_s=(left_s - confirmation_s) * (1 - RACING_SHARE),
+        racing_rounds=least,
         racing_s=(left_s - confirmation_s) * RACING_SHARE,
         confirmation_s=confirmation_s,
         confirmation=confirmation,
@@ -153,12 +157,13 @@ def reserve_confirmation(
     """
     if not is_simple(goal):
         return plan.confirmation_s
-    round_s = 2 * block_wall_s(plan_block(pace, longest_ns=SHORT_BLOCK_NS), pace)
+    block = plan_block(pace, longest_ns=SHORT_BLOCK_NS)
+    round_s = 2 * block_wall_s(block, pace)
     for launches in range(MIN_LAUNCHES, MAX_LAUNCHES + 1):
         left = launches * (gain / PROOF_FACTOR) ** 2 - launch_sigma**2
         if left <= 0:
             continue
-        rounds = max(MIN_ROUNDS_PER_LAUNCH, math.ceil(round_sigma**2 / left))
+        rounds = max(fewest_rounds(block), math.ceil(round_sigma**2 / left))
         needed_s = launches * (launch_sides_s(plan.launch_s, 2) + rounds * round_s)
         return min(max(needed_s, SMALLEST_CONFIRMATION_SHARE * plan.left_s), plan.confirmation_s)
     return plan.confirmation_s
@@ -194,9 +199,9 @@ def shorten_confirmation(plan: Plan, goal: Goal, pace: Pace, left_s: float) -> P
     return shorter if is_simple(goal) or (shorter.can_prove and n_calls >= enough_calls) else plan
 
 
-def size_batch(time_s: float, block_s: float, launch_s: float) -> tuple[int, int]:
+def size_batch(time_s: float, block_s: float, launch_s: float, least: int) -> tuple[int, int]:
     """Return how many candidates are screened together, and in how many rounds, so that one batch fits into a time."""
-    batch, rounds = BATCH, count_screening_rounds(block_s, launch_s)
+    batch, rounds = BATCH, min(max(least, round(ROUNDS_PER_LAUNCH_TIME * launch_s / block_s)), MAX_SCREENING_ROUNDS)
 
     def takes_s() -> float:
         # The baseline is launched first. Side by side, each launch takes about half the time.
@@ -207,11 +212,6 @@ def size_batch(time_s: float, block_s: float, launch_s: float) -> tuple[int, int
     while rounds > 1 and takes_s() > time_s:
         rounds -= 1
     return batch, rounds
-
-
-def count_screening_rounds(block_s: float, launch_s: float) -> int:
-    """Return how many rounds a candidate gets in screening: more if launching it takes longer than measuring them."""
-    return min(max(MIN_SCREENING_ROUNDS, round(ROUNDS_PER_LAUNCH_TIME * launch_s / block_s)), MAX_SCREENING_ROUNDS)
 
 
 def spread_rounds(plan: Plan, n_candidates: int) -> Plan:

@@ -19,9 +19,8 @@ log-ratio. Part of the lead of the best is due to chance: up to 15 % with severa
 
 MIN_LAUNCHES = 2
 MAX_LAUNCHES = 12
-ROUNDS = 2
-"""Launches, and rounds per launch. With several callers, two launches of one config differed by 10 %, and more rounds
-per launch do not reduce this difference: a candidate is judged by its launches."""
+"""Minimum and maximum number of launches. With several callers, two launches of one config differed by 10 %, and more
+rounds per launch do not reduce this difference: a candidate is judged by its launches."""
 
 STANDARD_ERRORS = 2.0
 """A candidate is dropped when its lag behind the best one exceeds this many standard errors."""
@@ -54,14 +53,14 @@ def run_racing(state: SearchState, racing_s: float) -> None:
             left = [result for result in state.results.rank() if result in racing]
             total = n_launches + max(int((end_s - state.now_s()) / max(launch_s, 1e-9)), 0) if len(racing) > 1 else 0
             total = min(max(total, n_launches, MIN_LAUNCHES), MAX_LAUNCHES)
-            state.report("racing", n_launches * ROUNDS, total * ROUNDS, left[0] if left else None)
+            state.report("racing", n_launches, total, left[0] if left else None)
 
 
 def race_launch(state: SearchState, racing: list[CandidateResult]) -> list[CandidateResult]:
     """Launch the candidates, measure their rounds, and return those that work."""
     baseline, lives = state.launch(racing)
     try:
-        for _ in range(ROUNDS):
+        for _ in range(state.plan.racing_rounds):
             if lives:
                 lives = state.measure_round(baseline, lives)
     finally:
@@ -76,7 +75,7 @@ def race_launch(state: SearchState, racing: list[CandidateResult]) -> list[Candi
 def count_affordable(state: SearchState, racing_s: float) -> int:
     """Return how many candidates can race in the minimum of launches within this time."""
     plan = state.plan
-    round_s = ROUNDS * block_wall_s(plan.block, state.pace)
+    round_s = plan.racing_rounds * block_wall_s(plan.block, state.pace)
     most = MAX_CANDIDATES
     while most and MIN_LAUNCHES * (launch_sides_s(plan.launch_s, most + 1) + (most + 1) * round_s) > racing_s:
         most -= 1
