@@ -107,7 +107,8 @@ class BlockRunner:
             if block.foreign_share is not None:
                 self._shares.append(block.foreign_share)
             impatient = self._n_repeated >= PATIENCE * max(self._n_blocks, 20)
-            if not block.contended or impatient or attempt == MAX_REPEATS:
+            gave_up = plan.give_up_ns is not None and block.n_calls <= 1 and block.wall_ns > plan.give_up_ns
+            if not block.contended or impatient or gave_up or attempt == MAX_REPEATS:
                 return block
             self._n_repeated += 1
         raise AssertionError("unreachable")
