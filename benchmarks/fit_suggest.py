@@ -4,7 +4,7 @@
 
 The log-speedups of a rule in all recordings of one kind of situation are taken as draws from one normal distribution.
 The range for another model is that of the predictive distribution with the conjugate prior, which is Student's. The
-prior is no gain, and models that differ by 15 %.
+prior is no gain, and models that differ by 30 %.
 
 It writes `ortune/tuning/data/effects.json`. A test checks that this file is up to date. Run it after a landscape was
 recorded or removed.
@@ -30,9 +30,10 @@ from ortune.tuning.situation import Situation
 PRIOR_WEIGHT = 0.5
 """Number of recordings that the prior of the mean, no gain, is worth."""
 
-PRIOR_SIGMA = 0.15
+PRIOR_SIGMA = 0.3
 PRIOR_FREE = 2.0
-"""Prior of the standard deviation between models, and the number of recordings that it is worth."""
+"""Prior of the standard deviation between models, about that of one thread for a single client, and the number of
+recordings that it is worth."""
 
 DIGITS = 4
 

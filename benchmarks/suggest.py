@@ -61,8 +61,6 @@ RIDGE_SIGMA = 0.3
 NOISES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
 """Standard deviations of the ridge regression to choose from."""
 
-BENCH = ("--budget", "15s")
-
 LIVE_LOADS: dict[str, tuple[tuple[str, ...], float | None]] = {
     "one client": ((), None),
     "2 clients": (("--clients", "2"), None),
@@ -261,11 +259,11 @@ def measure_live(name: str) -> None:
             values = {**answer["config"].get("session_options", {}), **answer["config"].get("session_config", {})}
             text = ",".join(f"{knob}={value}" for knob, value in values.items())
             inputs = find_search_options(name)
-            found = run_json([*start, "bench", model, *inputs, *options, *BENCH, "--json", "--set", text])
+            found = run_json([*start, "bench", model, *inputs, *options, "--json", "--set", text])
         speedup = found["rows"][1]["speedup"]
         print(
             f"{name:16} {title:16} {text}: {speedup['estimate']:.2f} [{speedup['low']:.2f}, {speedup['high']:.2f}], "
-            f"expected {answer['gain']['low']:.2f} to {answer['gain']['high']:.2f}",
+            f"expected {answer['gain']['low']:.2f} to {answer['gain']['high']:.2f}, {found['noise']['regime']}",
             flush=True,
         )
 
@@ -286,7 +284,7 @@ def main() -> None:
     parser.add_argument("--live", metavar="MODEL,...", help="measure the suggestions for these models on this host")
     arguments = parser.parse_args()
     if arguments.live:
-        print(f"{describe_host()}\nspeedup with its 95 % interval, and what was expected")
+        print(f"{describe_host()}\nspeedup with its 95 % interval, what was expected, and the regime of the blocks")
         for name in arguments.live.split(","):
             measure_live(name)
         return

@@ -124,7 +124,7 @@ class TestSuggest:
         assert answer.config == ONE_THREAD
         assert "2 clients on 2 cores" in answer.reasons["intra_op_num_threads"]
         assert answer.gain is not None
-        assert 1 < answer.gain.low < answer.gain.high
+        assert answer.gain.low < 1.2 < answer.gain.high
         assert answer.basis == "recordings"
         assert set(answer.recordings) <= {path.stem for path in recorded_paths()}
 

@@ -1,7 +1,7 @@
 """Hints from earlier searches on this host: a small local file of the best configs by model and load.
 
-Hints only affect which candidates are screened early. Every claim rests on new measurements. Set `ORTUNE_HISTORY` to
-the path of another file, or to `off`.
+Hints only affect which candidates are screened early, and what `ortune suggest` suggests, as not proven. Every claim
+rests on new measurements. Set `ORTUNE_HISTORY` to the path of another file, or to `off`.
 """
 
 from __future__ import annotations
