@@ -404,6 +404,44 @@ class SpaceRequest(WorkloadOptions, KnobOptions):
     model: Model
 
 
+class SuggestRequest(WorkloadOptions, KnobOptions):
+    """Options of `ortune suggest`."""
+
+    model: Model
+    beside: Annotated[
+        str | None,
+        Option(
+            help="A command that uses the CPUs in production, too. It is not run.",
+            metavar="COMMAND",
+            parse=parse_text,
+            accepts="str | None",
+            panel=WORKLOAD,
+        ),
+    ] = None
+    history: Annotated[
+        bool,
+        Option(
+            help="Use what earlier searches of the same graph found on this host.",
+            accepts="bool",
+            negatable=True,
+            panel=SPACE,
+        ),
+    ] = True
+    output: Annotated[
+        Path | None,
+        Option(
+            help="Also write the suggestion as JSON to this file; - for stdout. It is not a record, because nothing is "
+            "proven.",
+            metavar="FILE",
+            parse=parse_path,
+            accepts=f"{PATH} | None",
+            flags=("-o",),
+            interfaces=CLI_ONLY,
+            panel=WRITING,
+        ),
+    ] = None
+
+
 class SearchRequest(WorkloadOptions, KnobOptions, InputsOptions, ToleranceOptions):
     """Options of `ortune search`.
 
@@ -958,6 +996,7 @@ COMMANDS: Mapping[str, tuple[type[Request], ...]] = {
     "gate": (GateRequest, GateFileOptions, GateReportOptions),
     "report": (ReportRequest,),
     "bench": (BenchRequest, ConsoleOptions),
+    "suggest": (SuggestRequest, JsonOptions),
     "space": (SpaceRequest, JsonOptions),
     "knobs": (KnobsRequest, JsonOptions),
     "profile": (ProfileRequest, JsonOptions),

@@ -21,6 +21,7 @@ from ortune.cli.report import report
 from ortune.cli.safe_stdout import SafeStdout
 from ortune.cli.search import search
 from ortune.cli.space import space
+from ortune.cli.suggest import suggest
 from ortune.errors import ExitCode, OrtuneError, UsageError, print_trust_warnings, spell_as_flag
 from ortune.interrupts import is_interrupt, raise_interrupts
 from ortune.sanitize import printable_lines
@@ -41,6 +42,7 @@ app.command()(merge)
 app.command()(gate)
 app.command()(report)
 app.command()(bench)
+app.command()(suggest)
 app.command()(space)
 app.command()(knobs)
 app.command()(profile)

@@ -1,7 +1,7 @@
 """Hints from earlier searches on this host: a small local file of the best configs by model and load.
 
-Hints only affect which candidates are screened early. Every claim rests on new measurements. Set `ORTUNE_HISTORY` to
-the path of another file, or to `off`.
+Hints only affect which candidates are screened early, and what `ortune suggest` suggests, as not proven. Every claim
+rests on new measurements. Set `ORTUNE_HISTORY` to the path of another file, or to `off`.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class PastSearch(msgspec.Struct, frozen=True, kw_only=True):
         load: How calls arrived: the scenario, with the number of callers.
         objectives: Its objectives.
         configs: Its best configs, the winner first.
+        speedup: The interval of the winner's speedup if it was proven to be faster, or None.
+        has_background_load: Whether it had a background load; None if that was not stored.
     """
 
     host: HostClass
@@ -48,6 +50,8 @@ class PastSearch(msgspec.Struct, frozen=True, kw_only=True):
     load: str
     objectives: tuple[str, ...]
     configs: tuple[Config, ...]
+    speedup: tuple[float, float] | None = None
+    has_background_load: bool | None = None
 
 
 def history_path() -> Path | None:
@@ -62,10 +66,24 @@ def history_path() -> Path | None:
     return Path(platformdirs.user_state_dir("ortune", appauthor=False)) / "history.jsonl"
 
 
-def describe_search(host: HostClass, traits: Traits, goal: Goal, configs: Sequence[Config]) -> PastSearch:
+def describe_search(
+    host: HostClass,
+    traits: Traits,
+    goal: Goal,
+    configs: Sequence[Config],
+    *,
+    speedup: tuple[float, float] | None = None,
+    has_background_load: bool | None = None,
+) -> PastSearch:
     """Return the parts of a search to keep."""
     return PastSearch(
-        host=host, traits=traits, load=f"{goal.load}", objectives=tuple(goal.objectives), configs=tuple(configs)
+        host=host,
+        traits=traits,
+        load=f"{goal.load}",
+        objectives=tuple(goal.objectives),
+        configs=tuple(configs),
+        speedup=speedup,
+        has_background_load=has_background_load,
     )
 
 
@@ -103,6 +121,23 @@ def recall(path: Path, host: HostClass, traits: Traits, goal: Goal) -> tuple[Con
         traits: Traits of this model's graph.
         goal: Load and objectives.
     """
+    hints: dict[str, Config] = {}
+    for search in find_similar_searches(path, host, traits, goal)[:MAX_SIMILAR]:
+        for config in search.configs:
+            if not config.is_default:
+                hints.setdefault(config.key, config)
+    return tuple(hints.values())[:MAX_HINTS]
+
+
+def find_similar_searches(path: Path, host: HostClass, traits: Traits, goal: Goal) -> list[PastSearch]:
+    """Return earlier searches for similar models, on a host of this class, under this load, the most similar first.
+
+    Args:
+        path: The file.
+        host: Class of this host.
+        traits: Traits of this model's graph.
+        goal: Load and objectives.
+    """
     fitting = [
         search
         for search in read_past_searches(path)
@@ -114,12 +149,7 @@ def recall(path: Path, host: HostClass, traits: Traits, goal: Goal) -> tuple[Con
     # Among equally similar models, the newest search comes first.
     fitting.reverse()
     fitting.sort(key=lambda search: -round(measure_similarity(search.traits, traits), 2))
-    hints: dict[str, Config] = {}
-    for search in fitting[:MAX_SIMILAR]:
-        for config in search.configs:
-            if not config.is_default:
-                hints.setdefault(config.key, config)
-    return tuple(hints.values())[:MAX_HINTS]
+    return fitting
 
 
 def measure_similarity(one: Traits, other: Traits) -> float:

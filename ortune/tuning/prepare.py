@@ -14,9 +14,12 @@ from ortune.host.allocators import find_allocators
 from ortune.knobs import CPU, KNOBS, Config, SearchSpace, SpaceOptions, build_space
 from ortune.knobs.providers import find_provider
 from ortune.record.files import check_record_writable, check_writable
-from ortune.requests import SearchRequest, SpaceRequest
+from ortune.requests import SearchRequest, SpaceRequest, SuggestRequest
+from ortune.tuning.effects import read_effects
 from ortune.tuning.hints import history_path, recall
+from ortune.tuning.situation import Situation
 from ortune.tuning.study import check_study
+from ortune.tuning.suggest import SuggestedConfig, suggest
 from ortune.worker.executor import WORKER_COMMAND
 from ortune.worker.installed import find_installed_version, require_runtime
 from ortune.worker.runtime import NOT_FOR_SEARCHES, find_provider_fault, read_installed_runtime
@@ -29,12 +32,14 @@ class PreparedSearch(ComparisonSetup, frozen=True, kw_only=True):
         request: The options of the search.
         space: The search space.
         hints: The best configs of earlier searches for similar models on this host.
+        suggested: The config that `ortune suggest` suggests; empty if there is none.
         faults: The reason why a provider does not work on this host, for each available or requested provider.
     """
 
     request: SearchRequest
     space: SearchSpace
     hints: tuple[Config, ...] = ()
+    suggested: tuple[Config, ...] = ()
     faults: Mapping[str, str] = {}
 
 
@@ -63,9 +68,15 @@ def prepare(request: SearchRequest) -> PreparedSearch:
     providers, faults = choose_providers(request.provider)
     space = build_space(setup.host, setup.model, make_space_options(request, providers, n_cases=setup.feed.n_cases))
     hints: tuple[Config, ...] = ()
-    if (history := find_history(request)) and request.strategy == "adaptive":
-        known = recall(history, HostClass.of(setup.host), setup.model.traits, request.goal)
-        hints = tuple(config for config in known if config.key in space.numbers)
+    suggested: tuple[Config, ...] = ()
+    if request.strategy == "adaptive":
+        host_class = HostClass.of(setup.host)
+        if history := find_history(request):
+            known = recall(history, host_class, setup.model.traits, request.goal)
+            hints = tuple(config for config in known if config.key in space.numbers)
+        situation = Situation.of(host_class, request.goal, has_background_load=request.beside is not None)
+        if isinstance(suggestion := suggest(space, situation, read_effects()), SuggestedConfig):
+            suggested = (suggestion.config,)
     return PreparedSearch(
         program=msgspec.structs.replace(setup.program, command=request.worker_command or WORKER_COMMAND),
         feed=setup.feed,
@@ -80,11 +91,12 @@ def prepare(request: SearchRequest) -> PreparedSearch:
         request=request,
         space=space,
         hints=hints,
+        suggested=suggested,
         faults=faults,
     )
 
 
-def find_history(request: SearchRequest) -> Path | None:
+def find_history(request: SearchRequest | SuggestRequest) -> Path | None:
     """Return the file with earlier searches, or None if the user disabled it."""
     return history_path() if request.history else None
 
@@ -127,7 +139,7 @@ def choose_providers(wanted: Sequence[str] | None) -> tuple[tuple[str, ...], dic
 
 
 def make_space_options(
-    request: SearchRequest | SpaceRequest, providers: tuple[str, ...], *, n_cases: int = 1
+    request: SearchRequest | SpaceRequest | SuggestRequest, providers: tuple[str, ...], *, n_cases: int = 1
 ) -> SpaceOptions:
     """Return what the search space is for; `n_cases` is the number of different input shapes.
 
@@ -147,7 +159,7 @@ def make_space_options(
         sessions=goal.load.sessions,
         n_cases=n_cases,
         has_rate=goal.load.rate_per_s is not None,
-        has_background_load=isinstance(request, SearchRequest) and request.beside is not None,
+        has_background_load=not isinstance(request, SpaceRequest) and request.beside is not None,
         providers=providers,
         tune=request.tune,
         fix=request.fix,

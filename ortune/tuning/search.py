@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -13,7 +14,7 @@ from ortune.knobs import Config
 from ortune.record.files import write_record
 from ortune.record.schema import Record
 from ortune.record.trials import encode_trials
-from ortune.tuning.hints import describe_search, remember
+from ortune.tuning.hints import PastSearch, describe_search, remember
 from ortune.tuning.outcome import Observe, Outcome
 from ortune.tuning.prepare import PreparedSearch, find_history
 from ortune.tuning.record_outcome import make_record, make_trials
@@ -51,7 +52,7 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
             budget_s=request.budget,
             n_trials=request.trials,
             strategy=request.strategy,
-            hints=prepared.hints,
+            hints=(*prepared.hints, *prepared.suggested),
             study_path=request.study,
         )
         outcome = run_search(prepared.space, opened, settings, observe)
@@ -60,13 +61,23 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
             written = write_record(record, request.output, encode_trials(make_trials(record, outcome, prepared.goal)))
             record, kept = written.record, written.kept
         if (history := find_history(request)) and (best := best_configs(outcome, prepared.base)):
-            remember(
-                history,
-                describe_search(HostClass.of(prepared.host), prepared.model.traits, prepared.goal, best),
-            )
+            remember(history, describe_result(prepared, outcome, best))
         if outcome.interrupted:
             opened.runner.check()
     return Result(record=record, outcome=outcome, kept=kept)
+
+
+def describe_result(prepared: PreparedSearch, outcome: Outcome, best: Sequence[Config]) -> PastSearch:
+    """Return what later searches and suggestions may use."""
+    speedup = outcome.evidence.speedup if outcome.evidence.verdict == "faster" else None
+    return describe_search(
+        HostClass.of(prepared.host),
+        prepared.model.traits,
+        prepared.goal,
+        best,
+        speedup=(speedup.low, speedup.high) if speedup else None,
+        has_background_load=prepared.beside is not None,
+    )
 
 
 def best_configs(outcome: Outcome, base: Config) -> list[Config]:

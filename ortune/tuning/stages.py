@@ -51,7 +51,7 @@ class SearchSettings(msgspec.Struct, frozen=True, kw_only=True):
         budget_s: Wall time from start to verdict; None for what the model and the objective need.
         n_trials: Candidates to screen at most, or None.
         strategy: The order in which candidates are screened.
-        hints: Configs to screen early: the best of earlier searches.
+        hints: Configs to screen early: the best of earlier searches, and the suggestion.
         study_path: File for Optuna's study, or None to keep it in memory.
     """
 

@@ -36,7 +36,7 @@ class SearchState:
         end_s: When the budget ends, on the runner's clock.
         n_trials: Candidates to screen at most, or None.
         strategy: The order in which candidates are screened.
-        hints: Configs to screen early: the best of earlier searches.
+        hints: Configs to screen early: the best of earlier searches, and the suggestion.
         results: Results of all candidates tried.
         baseline: Result of the baseline.
         ended_early: Why screening ended early; empty if it did not.
