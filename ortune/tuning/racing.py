@@ -99,11 +99,7 @@ def race_launch(
 
 def count_affordable(state: SearchState, racing_s: float) -> int:
     """Return how many candidates can race in the minimum of launches within this time."""
-    plan = state.plan
-    block_s = (plan.block.duration_ns + plan.block.lead_in_ns) / 1e9
-    # Launched side by side, each takes about half the time of a single launch.
-    each_s = MIN_LAUNCHES * (plan.launch_s / 2 + MIN_ROUNDS * block_s)
-    return int(racing_s / each_s) - 1
+    return int(racing_s / state.plan.candidate_s(MIN_LAUNCHES, MIN_ROUNDS)) - 1
 
 
 def choose_candidates(state: SearchState, most: int = MAX_CANDIDATES) -> list[CandidateResult]:
