@@ -60,7 +60,7 @@ def draw_costs(space: SearchSpace, rng: np.random.Generator) -> np.ndarray:
         if of_family and len(items) > 1 and family & items:
             cost = min(cost, -of_family)
         costs[number] = max(cost, -most, -LARGEST_GAIN) + own[number]
-    return costs - costs[0]
+    return np.asarray(costs - costs[0])
 
 
 def make_landscape(number: int) -> Landscape:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -10,6 +11,7 @@ from ortune.host import Core, Host, HostLimits, NumaNode, Topology
 from ortune.knobs import Config
 from ortune.model import InputInfo, ModelFile, ModelInfo, OutputInfo, Traits
 from ortune.worker import Block, BlockPlan, Failure, LiveCandidate, Memory, Runtime, SessionInfo
+from ortune.worker.block import GpuState
 from ortune.worker.open_loop import draw_arrivals
 
 Latency = Callable[[Config], float]
@@ -82,6 +84,7 @@ class SimulatedLive:
         self._launch_factor = float(np.exp(executor.rng.normal(0, executor.launch_sigma)))
         # Where requests arrive at a rate, the queue continues from block to block.
         self._free: list[float] = []
+        self._gpu_free_before_bytes = executor.gpu_free_bytes
         self.closed = False
 
     def measure(self, plan: BlockPlan) -> Block | Failure:
@@ -127,6 +130,20 @@ class SimulatedLive:
             memory=Memory(steady_bytes=50_000_000, peak_bytes=int(executor.peak_bytes(self.config))),
             foreign_share=0.5 if contended else 0.0,
             contended=contended,
+            gpu=self._read_gpu(),
+        )
+
+    def _read_gpu(self) -> GpuState | None:
+        executor = self._executor
+        used_bytes = executor.gpu_bytes(self.config)
+        if not used_bytes:
+            return None
+        return GpuState(
+            used_bytes=used_bytes if executor.knows_gpu_use else None,
+            utilization=1.0,
+            clock_mhz=1,
+            free_bytes=executor.gpu_free_bytes,
+            free_before_bytes=self._gpu_free_before_bytes,
         )
 
     def close(self) -> None:
@@ -150,6 +167,11 @@ class SimulatedExecutor:
         cpu: Callable[[Config], float] = lambda config: 1.0,
         peak_bytes: Callable[[Config], float] = lambda config: 60e6,
         draw_services: Services = lambda rng, level, n_calls: np.full(n_calls, level),
+        memory_bytes: float = math.inf,
+        gpu_bytes: Callable[[Config], int] = lambda config: 0,
+        gpu_memory_bytes: int = 0,
+        knows_gpu_use: bool = True,
+        launch_s: float = 0.05,
     ) -> None:
         self.runtime = RUNTIME
         self.latency = latency
@@ -164,6 +186,13 @@ class SimulatedExecutor:
         self.cpu = cpu
         self.peak_bytes = peak_bytes
         self.draw_services = draw_services
+        self.memory_bytes = memory_bytes
+        self.gpu_bytes = gpu_bytes
+        self.gpu_memory_bytes = gpu_memory_bytes
+        self.knows_gpu_use = knows_gpu_use
+        self.launch_s = launch_s
+        self.most_live = 0
+        self.n_starved = 0
         self.time_s = 0.0
         self.n_blocks = 0
         self.live: set[SimulatedLive] = set()
@@ -173,16 +202,28 @@ class SimulatedExecutor:
         answers: list[LiveCandidate | Failure] = []
         self.time_s += 0.15
         for config in configs:
-            self.time_s += 0.05
+            self.time_s += self.launch_s
             self.launched.append(config)
-            failure = self.fails_to_launch(config)
+            failure = self.fails_to_launch(config) or self.find_lack_of_memory(config)
             if failure:
                 answers.append(failure)
                 continue
             live = SimulatedLive(self, config)
             self.live.add(live)
+            self.most_live = max(self.most_live, len(self.live))
             answers.append(live)
         return answers
+
+    @property
+    def gpu_free_bytes(self) -> int:
+        return self.gpu_memory_bytes - sum(self.gpu_bytes(live.config) for live in self.live)
+
+    def find_lack_of_memory(self, config: Config) -> Failure | None:
+        used_bytes = sum(self.peak_bytes(live.config) for live in self.live)
+        if used_bytes + self.peak_bytes(config) <= self.memory_bytes and self.gpu_bytes(config) <= self.gpu_free_bytes:
+            return None
+        self.n_starved += 1
+        return Failure(kind="out_of_memory", stage="load", message="bad_alloc")
 
     def now_s(self) -> float:
         return self.time_s

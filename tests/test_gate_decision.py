@@ -187,6 +187,7 @@ class TestSequentialTest:
         limits: tuple[str, ...] = (),
         time_s: float = 25,
         observe: Observe = lambda interim: None,
+        one_at_a_time: bool = False,
     ) -> InterimResult:
         """Run the test on two sides without processes. Head is ONE_THREAD, and takes `factor` times as long as base."""
         load = load or Load()
@@ -200,8 +201,10 @@ class TestSequentialTest:
             end_s=time_s,
         )
         runner = BlockRunner(executor, np.random.default_rng(0))
+        runner.one_at_a_time = one_at_a_time
         _, interim = run_test(test, runner, (executor, executor), (Config(), ONE_THREAD), observe)
         assert not executor.live, "candidates are still live"
+        assert executor.most_live == (1 if one_at_a_time else 4)
         return interim
 
     def test_a_percentile_of_few_calls_decides_nothing(self) -> None:
@@ -274,6 +277,23 @@ class TestSequentialTest:
         found = self.run("p50", 1e6, time_s=0.3)
         assert (found.decision, found.findings, found.is_void) == ("inconclusive", (), True)
         assert "no time for two launches of each side in 0 s" in found.reason
+
+    @pytest.mark.parametrize(("factor", "decision"), [(1.0, "pass"), (2.0, "fail")])
+    def test_sides_that_are_measured_one_at_a_time(self, factor: float, decision: Decision) -> None:
+        found = self.run("p50", 1e6, factor, one_at_a_time=True)
+        assert (found.decision, found.launches) == (decision, CHECKS[0])
+
+    def test_one_at_a_time_no_launch_begins_that_would_end_too_late(self) -> None:
+        """A launch of all four sides takes 1.7 s, and can only be used as a whole."""
+        found = self.run("p99", 10e6, time_s=9.7, one_at_a_time=True)
+        assert (found.launches, found.pairs) == (5, 20)
+        assert found.spent_s <= 9.7
+        assert found.reason == "p99 needs 1522 calls of each side: use a larger budget or a lower percentile"
+        near = self.run("p50", 1e6, 1.5, time_s=9.7, one_at_a_time=True)
+        assert near.reason == (
+            "the confidence interval of p50 includes the allowed slowdown: use a larger budget, a larger allowed "
+            "slowdown or a quieter host"
+        )
 
     def test_it_stops_within_a_launch_when_time_is_up(self) -> None:
         """A launch takes 0.8 s, and a round 0.228 s: there is time for five launches of four rounds, and two rounds."""

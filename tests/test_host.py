@@ -316,14 +316,15 @@ class TestMemoryLimit:
     def test_none(self, tmp_path: Path) -> None:
         assert linux.read_memory_limit_bytes(self.v2(tmp_path, memory_max="max\n", memory_current="5\n")) is None
 
-    def test_the_inactive_page_cache_is_free(self, tmp_path: Path) -> None:
+    def test_the_page_cache_is_free(self, tmp_path: Path) -> None:
+        """Also its active part, where the kernel keeps a model that was read twice."""
         root = self.v2(
             tmp_path,
             memory_max=f"{12 * 10**9}\n",
             memory_current=f"{9 * 10**9}\n",
             memory_stat=f"anon {10**9}\nfile {8 * 10**9}\ninactive_file {7 * 10**9}\nactive_file {10**9}\n",
         )
-        assert linux.read_memory_limit_bytes(root) == 10 * 10**9
+        assert linux.read_memory_limit_bytes(root) == 11 * 10**9
 
     def test_version_1(self, tmp_path: Path) -> None:
         mount = "31 23 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
@@ -335,7 +336,7 @@ class TestMemoryLimit:
                 "proc/self/mountinfo": mount,
                 f"{folder}/memory.limit_in_bytes": "1000\n",
                 f"{folder}/memory.usage_in_bytes": "800\n",
-                f"{folder}/memory.stat": "inactive_file 1\ntotal_inactive_file 500\n",
+                f"{folder}/memory.stat": "inactive_file 1\ntotal_inactive_file 500\ntotal_active_file 50\n",
             },
         )
-        assert linux.read_memory_limit_bytes(root) == 700
+        assert linux.read_memory_limit_bytes(root) == 750

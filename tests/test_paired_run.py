@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from ortune.compare.bench import compare
 from ortune.compare.block_plan import RunPlan
-from ortune.compare.block_runner import BlockRunner, Round
+from ortune.compare.block_runner import BlockRunner, FreshCandidate, Round
 from ortune.compare.evaluate import compute_speedup
-from ortune.compare.open import open_comparison, prepare_comparison, start_comparison
+from ortune.compare.memory import count_fitting, count_on_gpu
+from ortune.compare.open import OpenComparison, open_comparison, prepare_comparison, start_comparison
 from ortune.compare.paired_run import Order, PairedRun, Side, alternate, shuffle
 from ortune.compare.two_speeds import find_two_speeds
 from ortune.errors import MeasureError
 from ortune.knobs import DEFAULT, Config
-from ortune.worker import Block, BlockPlan, Failure, LiveCandidate, Memory
+from ortune.worker import Block, BlockPlan, Failure, Memory
 from ortune.workload import Goal, InputOptions, Load, Objective
 from tests.conftest import TINY_CNN
 from tests.records import ONE_THREAD
@@ -125,19 +128,160 @@ def test_on_a_busy_host_contended_rounds_count() -> None:
     assert run.in_one_regime().n_rounds == run.n_rounds
 
 
-def test_sides_that_do_not_fit_into_memory_are_rejected() -> None:
-    """The limit is 80 % of the free memory."""
+def open_simulated(executor: SimulatedExecutor, *, n_sides: int = 2, free_bytes: int | None = None) -> OpenComparison:
+    (live,) = executor.launch([DEFAULT], deadline_s=1)
+    assert not isinstance(live, Failure)
+    return start_comparison(executor, live, Goal(), first_launch_s=0.2, n_sides=n_sides, free_bytes=free_bytes)
 
-    def first(executor: SimulatedExecutor) -> LiveCandidate:
-        (live,) = executor.launch([DEFAULT], deadline_s=1)
-        assert not isinstance(live, Failure)
-        return live
 
-    executor = SimulatedExecutor(lambda config: 1e6, peak_bytes=lambda config: 1e9)
-    start_comparison(executor, first(executor), Goal(), first_launch_s=0.2, n_sides=4, free_bytes=5_000_000_000)
-    with pytest.raises(MeasureError, match=r"5 sessions of this model need 5\.0 GB of memory, and at most 4\.0 GB"):
-        start_comparison(executor, first(executor), Goal(), first_launch_s=0.2, n_sides=5, free_bytes=5_000_000_000)
-    assert not executor.live
+class TestMemory:
+    """Sides are measured one at a time if they do not fit into 80 % of the free memory."""
+
+    @pytest.mark.parametrize(("n_sides", "expected"), [(4, False), (5, True)])
+    def test_of_the_host(self, n_sides: int, expected: bool) -> None:
+        executor = SimulatedExecutor(lambda config: 1e6, peak_bytes=lambda config: 1e9)
+        opened = open_simulated(executor, n_sides=n_sides, free_bytes=5_000_000_000)
+        assert opened.runner.one_at_a_time is expected
+        assert opened.runner.describe_noise(contended=False).one_at_a_time is expected
+
+    @pytest.mark.parametrize("knows_gpu_use", [True, False])
+    @pytest.mark.parametrize(("gpu_memory_bytes", "expected"), [(2_600_000_000, False), (2_400_000_000, True)])
+    def test_of_a_gpu(self, gpu_memory_bytes: int, expected: bool, knows_gpu_use: bool) -> None:
+        executor = SimulatedExecutor(
+            lambda config: 1e6,
+            gpu_bytes=lambda config: 1_000_000_000,
+            gpu_memory_bytes=gpu_memory_bytes,
+            knows_gpu_use=knows_gpu_use,
+        )
+        assert open_simulated(executor, free_bytes=10**12).runner.one_at_a_time is expected
+
+    def test_one_session_fits_in_any_case(self) -> None:
+        executor = SimulatedExecutor(lambda config: 1e6, peak_bytes=lambda config: 1e9)
+        assert not open_simulated(executor, n_sides=1, free_bytes=10**9).runner.one_at_a_time
+
+    def test_what_is_unknown_is_no_limit(self) -> None:
+        executor = SimulatedExecutor(lambda config: 1e6, gpu_bytes=lambda config: 10**9, gpu_memory_bytes=2 * 10**9)
+        opened = open_simulated(executor)
+        gpu = opened.calibration.gpu
+        assert opened.runner.one_at_a_time and gpu
+        unknown = msgspec.structs.replace(gpu, free_before_bytes=None)
+        assert count_fitting(msgspec.structs.replace(opened.calibration, gpu=unknown), None) is None
+        # Others freed more memory than the session took.
+        freed = msgspec.structs.replace(gpu, used_bytes=None, free_bytes=3 * 10**9)
+        assert count_on_gpu([freed]) is None
+
+
+class TestOneAtATime:
+    def measure(
+        self,
+        executor: SimulatedExecutor,
+        sides: Sequence[Side],
+        *,
+        launches: int | None = 4,
+        end_s: float = 1e9,
+        order: Order = shuffle,
+        stop_within_launch: bool = False,
+    ) -> PairedRun:
+        run = PairedRun(sides, Load())
+        runner = BlockRunner(executor, np.random.default_rng(0))
+        runner.one_at_a_time = True
+        plan = RunPlan(block=BLOCK, launches=launches, rounds=3)
+        run.measure(runner, plan, end_s=end_s, order=order, stop_within_launch=stop_within_launch)
+        assert not executor.live
+        return run
+
+    def executor(self, **options: Any) -> SimulatedExecutor:
+        return SimulatedExecutor(lambda config: 1e6, peak_bytes=lambda config: 1e9, memory_bytes=1.5e9, **options)
+
+    def test_never_more_than_one_is_live(self) -> None:
+        executor = self.executor()
+        run = self.measure(executor, make_sides(DEFAULT, ONE_THREAD, TWO_THREADS))
+        assert (executor.most_live, executor.n_starved) == (1, 0)
+        assert [len(launch) for launch in run.launches] == [3, 3, 3, 3]
+        assert all(len(each.blocks) == 3 for launch in run.launches for each in launch)
+        assert [len(run.loaded[position]) for position in range(3)] == [4, 4, 4]
+
+    def test_every_second_launch_has_the_reverse_order(self) -> None:
+        executor = self.executor()
+        self.measure(executor, make_sides(DEFAULT, ONE_THREAD, TWO_THREADS), launches=8)
+        orders = [executor.launched[start : start + 3] for start in range(0, 24, 3)]
+        assert orders[1::2] == [each[::-1] for each in orders[::2]]
+        assert len({tuple(config.key for config in each) for each in orders[::2]}) > 1
+        fixed = self.executor()
+        self.measure(fixed, make_sides(DEFAULT, ONE_THREAD), order=alternate)
+        there, back = [DEFAULT, ONE_THREAD], [ONE_THREAD, DEFAULT]
+        assert fixed.launched == [*back, *there, *back, *there]
+
+    def test_drift_cancels(self) -> None:
+        """The host becomes slower by 5 % from one side to the next."""
+        executor = self.executor(launch_sigma=0.0, block_sigma=0.0)
+        executor.latency = lambda config: 1e6 * 1.05 ** len(executor.launched)
+        run = self.measure(executor, make_sides(DEFAULT, ONE_THREAD), launches=8)
+        speedup = compute_speedup(run, 1, "mean")
+        assert speedup is not None
+        assert speedup.estimate == pytest.approx(1, abs=0.01)
+        assert speedup.low < 0.98 and speedup.high > 1.02
+
+    def test_a_side_that_fails_is_dropped(self) -> None:
+        executor = self.executor(dies_when_measured=[ONE_THREAD])
+        run = self.measure(executor, make_sides(DEFAULT, ONE_THREAD, TWO_THREADS))
+        assert list(run.failures) == [1]
+        assert executor.launched.count(ONE_THREAD) == 1
+        assert [len(each.blocks) for launch in run.launches for each in launch] == [2] * 12
+        assert run.launches[0][0].failures.keys() == {1}
+
+    def test_it_ends_when_only_the_baseline_is_left(self) -> None:
+        run = self.measure(
+            self.executor(fails_to_launch=lambda c: BROKEN if c == ONE_THREAD else None),
+            make_sides(DEFAULT, ONE_THREAD),
+        )
+        assert run.failures == {1: BROKEN}
+        assert len(run.launches) == 1
+        assert len(run.blocks(0)) == 3
+
+    def test_a_required_side_that_fails_is_an_error(self) -> None:
+        executor = self.executor(dies_when_measured=[ONE_THREAD])
+        with pytest.raises(MeasureError, match="Side 1 worked at first and then failed"):
+            self.measure(executor, make_sides(DEFAULT, ONE_THREAD, is_required=True))
+        assert not executor.live
+
+    def test_no_launch_begins_that_would_end_too_late(self) -> None:
+        executor = self.executor(launch_s=4.0)
+        run = self.measure(executor, make_sides(DEFAULT, ONE_THREAD), launches=None, end_s=40, stop_within_launch=True)
+        assert len(run.launches) == 4
+        assert executor.now_s() <= 40
+
+    def test_a_contended_block_is_repeated_in_its_launch(self) -> None:
+        executor = self.executor(contended_share=1.0)
+        runner = BlockRunner(executor, np.random.default_rng(0))
+        block = FreshCandidate(runner, ONE_THREAD).measure(BLOCK)
+        assert isinstance(block, Block)
+        assert executor.n_blocks == 3
+        assert executor.launched == [ONE_THREAD]
+        assert not executor.live
+        noise = runner.describe_noise(contended=True)
+        assert (noise.n_blocks, noise.n_repeated) == (3, 2)
+
+    def test_rounds_of_fresh_candidates(self) -> None:
+        executor = self.executor()
+        runner = BlockRunner(executor, np.random.default_rng(0))
+        measured = runner.measure_round([FreshCandidate(runner, each) for each in (DEFAULT, ONE_THREAD)], BLOCK)
+        assert measured.blocks.keys() == measured.loads_ns.keys() == {0, 1}
+        assert (executor.most_live, len(executor.launched)) == (1, 2)
+        assert runner.describe_noise(contended=False).n_blocks == 2
+
+    def test_bench(self) -> None:
+        executor = self.executor(launch_s=1.0)
+        executor.latency = lambda config: 1e6 if config == DEFAULT else 8e5
+        opened = open_simulated(executor, free_bytes=1_500_000_000)
+        comparison = compare(opened, make_sides(DEFAULT, ONE_THREAD), budget_s=60)
+        assert (executor.most_live, executor.n_starved) == (1, 0)
+        assert comparison.noise.one_at_a_time
+        speedup = comparison.rows[1].speedup
+        assert speedup is not None
+        assert speedup.low < 1.25 < speedup.high
+        assert speedup.n_launches >= 5
+        assert executor.now_s() <= 66
 
 
 @pytest.mark.usefixtures("no_workers_left")

@@ -362,6 +362,12 @@ class TestGpuReader:
         monkeypatch.setitem(sys.modules, "pynvml", nvml)
         gpu = GpuReader().read()
         assert gpu
+        assert gpu.free_bytes is gpu.free_before_bytes is None
+        free = iter([30_000_000, 20_000_000])
+        nvml.nvmlDeviceGetMemoryInfo = lambda device: types.SimpleNamespace(free=next(free))
+        gpu = GpuReader().read()
+        assert gpu
+        assert (gpu.free_before_bytes, gpu.free_bytes) == (30_000_000, 20_000_000)
         assert (gpu.used_bytes, gpu.utilization, gpu.clock_mhz) == (5_000_000, 0.4, 1980)
         assert gpu.slowdowns == ("hardware thermal slowdown",)
 

@@ -34,7 +34,7 @@ from ortune.knobs import DEFAULT, Candidate, Config, SearchSpace, build_space
 from ortune.model import read_model
 from ortune.options import make_request
 from ortune.requests import SearchRequest, StrategyName
-from ortune.tuning.additive import BASELINE_NUMBER, AdditiveModel, features_of
+from ortune.tuning.additive import BASELINE_NUMBER, LUCKS, AdditiveModel, Observation, features_of
 from ortune.tuning.hints import (
     describe_search,
     history_path,
@@ -45,7 +45,7 @@ from ortune.tuning.hints import (
 )
 from ortune.tuning.outcome import Outcome, Progress
 from ortune.tuning.prepare import prepare
-from ortune.tuning.sampler import CONFIG, VARIANCE, CandidateSampler, ThompsonSampler, make_sampler
+from ortune.tuning.sampler import CONFIG, CandidateSampler, Observed, ThompsonSampler, make_sampler
 from ortune.tuning.search import MAX_REMEMBERED, best_configs
 from ortune.tuning.stages import SearchSettings, run_search
 from ortune.worker import BlockPlan, Failure, Runtime
@@ -123,7 +123,12 @@ class TestAdditiveModel:
         rng = np.random.default_rng(1)
         seen = rng.choice(np.arange(1, len(truth)), 60, replace=False)
         model = AdditiveModel(space, rng)
-        model.fit(seen.tolist(), (truth[seen] + rng.normal(0, 0.01, 60)).tolist(), [0.01**2] * 60)
+        model.fit(
+            [
+                Observation(int(number), float(truth[number] + rng.normal(0, 0.01)), 0.01**2, place // 8)
+                for place, number in enumerate(seen)
+            ]
+        )
         unseen = np.setdiff1d(np.arange(len(truth)), seen)
         assert np.corrcoef(model.mean()[unseen], truth[unseen])[0, 1] > 0.95
         draws = model.draw(400)
@@ -137,7 +142,7 @@ class TestAdditiveModel:
         numbers = np.arange(1, len(space.candidates))
         y = rng.normal(0, 0.1, len(numbers))
         model = AdditiveModel(space, rng)
-        model.fit(numbers.tolist(), y.tolist(), [1e-6] * len(numbers))
+        model.fit([Observation(int(number), float(y[number - 1]), 1e-6, number) for number in numbers])
         assert np.abs(model.mean()[numbers] - y).max() < 0.02
 
     def test_without_measurements_the_prediction_is_zero(self) -> None:
@@ -160,7 +165,8 @@ class TestStrategies:
         space = small_space()
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         study = optuna.create_study(sampler=make_sampler(name, space, seed=0))
-        keys = []
+        sampler = study.sampler
+        keys: list[str] = []
         for _ in space.candidates:
             trial = study.ask()
             candidate = space.draw(
@@ -169,11 +175,12 @@ class TestStrategies:
                 )
             )
             trial.set_user_attr(CONFIG, candidate.config.key)
-            trial.set_user_attr(VARIANCE, 1e-4)
             keys.append(candidate.config.key)
             study.tell(trial, 0.0)
+            if isinstance(sampler, ThompsonSampler):
+                number = space.numbers[candidate.config.key]
+                sampler.observed.append(Observed(number, (0.0,), 1e-4, 0.0, True, len(keys) // 8))
         assert sorted(keys) == sorted(candidate.config.key for candidate in space.candidates)
-        sampler = study.sampler
         assert isinstance(sampler, CandidateSampler)
         if isinstance(sampler, ThompsonSampler):
             assert sampler.expected_gain(study) == 0.0

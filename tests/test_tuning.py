@@ -5,19 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 import optuna
 import pytest
 
+from ortune.compare.block_plan import Pace
 from ortune.compare.block_runner import BlockRunner
+from ortune.compare.calibrate import Calibration
 from ortune.compare.open import start_comparison
 from ortune.errors import BackgroundLoadError, MeasureError, UsageError
 from ortune.knobs import DEFAULT, Config, build_space
 from ortune.tuning.outcome import Outcome, Progress
 from ortune.tuning.pareto import find_front, find_knee
-from ortune.tuning.racing import LAUNCHES as RACING_LAUNCHES
+from ortune.tuning.plan import Plan, make_plan
+from ortune.tuning.racing import MAX_LAUNCHES as RACING_LAUNCHES
 from ortune.tuning.stages import SearchSettings, run_search
 from ortune.worker import Block, BlockPlan, Failure
 from ortune.workload import Goal, Load, Objective, make_goal, make_load, parse_limit
@@ -600,6 +604,90 @@ def test_after_a_finalist_that_exceeds_a_limit_comes_the_next() -> None:
     assert outcome.config == Config(session_config={"session.dynamic_block_base": "2"})
     confirmed = [trial.config for trial in outcome.trials if trial.stage == "confirmation" and trial.number]
     assert confirmed == [breaking, outcome.config]
+
+
+class TestMemory:
+    def executor(self, **options: Any) -> SimulatedExecutor:
+        """Return an executor where one session fits into the 8 GB of memory."""
+        return SimulatedExecutor(one_thread_wins, peak_bytes=lambda c: 5e9, memory_bytes=8e9, launch_s=2.0, **options)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("seconds", [60, 300])
+    def test_where_one_session_fits_candidates_are_measured_one_at_a_time(self, seconds: float) -> None:
+        executor = self.executor()
+        outcome = search(executor, seconds=seconds)
+        assert (executor.most_live, executor.n_starved) == (1, 0)
+        assert outcome.evidence.verdict == "faster"
+        assert outcome.config.session_options["intra_op_num_threads"] == 1
+        assert outcome.evidence.noise.one_at_a_time
+        assert outcome.evidence.speedup is not None
+        assert outcome.evidence.speedup.low < 1.25 < outcome.evidence.speedup.high
+        assert executor.now_s() <= seconds
+        stages = {stage.stage for stage in outcome.stages}
+        assert ("racing" in stages) == (seconds == 300)
+
+    @pytest.mark.slow
+    def test_a_front_one_at_a_time(self) -> None:
+        executor = self.executor(cpu=cpu_of_one_thread(0.25))
+        outcome = search(executor, seconds=300, goal=goal(pareto=("p50", "cpu")))
+        assert (executor.most_live, executor.n_starved) == (1, 0)
+        assert outcome.config == ONE_THREAD
+        assert executor.now_s() <= 300
+
+    def test_a_candidate_that_needs_more_than_there_is_fails_once(self) -> None:
+        """There is nothing that it could be measured without."""
+        executor = self.executor()
+        executor.peak_bytes = lambda config: 9e9 if config == ONE_THREAD else 5e9
+        outcome = search(executor)
+        (failed,) = (trial for trial in outcome.trials if trial.failure)
+        assert failed.config == ONE_THREAD
+        assert failed.failure and failed.failure.kind == "out_of_memory"
+        assert executor.launched.count(ONE_THREAD) == 1
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("knows_gpu_use", [True, False])
+    def test_sessions_that_keep_gpu_memory_are_not_too_many(self, knows_gpu_use: bool) -> None:
+        """The baseline runs on the CPU. Three others fit into the GPU's memory; the first four show that."""
+        executor = SimulatedExecutor(
+            one_thread_wins,
+            gpu_bytes=lambda config: 0 if config == DEFAULT else 3_000_000_000,
+            gpu_memory_bytes=10_000_000_000,
+            knows_gpu_use=knows_gpu_use,
+        )
+        outcome = search(executor)
+        assert executor.n_starved == 1
+        assert outcome.evidence.verdict == "faster"
+        assert not [trial for trial in outcome.trials if trial.failure]
+
+    @pytest.mark.slow
+    def test_where_one_session_fits_on_a_gpu_candidates_are_measured_one_at_a_time(self) -> None:
+        executor = SimulatedExecutor(one_thread_wins, gpu_bytes=lambda config: 6 * 10**9, gpu_memory_bytes=10**10)
+        outcome = search(executor)
+        assert (executor.most_live, executor.n_starved) == (1, 0)
+        assert outcome.evidence.verdict == "faster"
+
+
+class TestPlan:
+    def plan(self, *, launch_s: float, one_at_a_time: bool, left_s: float = 50.0, peak_bytes: int = 10**9) -> Plan:
+        pace = Pace(gap_ns=5e6, call_ns=5e6)
+        calibration = Calibration(pace=pace, launch_s=launch_s, peak_bytes=peak_bytes)
+        return make_plan(P50, calibration, left_s=left_s, free_bytes=10**10, one_at_a_time=one_at_a_time)
+
+    def test_each_block_costs_a_launch(self) -> None:
+        together, alone = (self.plan(launch_s=3.0, one_at_a_time=each) for each in (False, True))
+        # A block takes half as long as a launch, but not longer than a second.
+        assert alone.block.duration_ns == 1_000_000_000
+        assert (alone.screening_rounds, alone.racing_rounds) == (1, 1)
+        assert alone.batch < together.batch
+        assert alone.batch < self.plan(launch_s=3.0, one_at_a_time=True, left_s=200.0).batch
+        assert self.plan(launch_s=0.4, one_at_a_time=True).block.duration_ns == 200_000_000
+        # Pairs of the confirmation take as long as before: each side is launched once for several blocks.
+        assert alone.confirmation == together.confirmation
+
+    def test_how_many_are_live(self) -> None:
+        assert self.plan(launch_s=1, one_at_a_time=False).max_live == 6
+        assert self.plan(launch_s=1, one_at_a_time=False, peak_bytes=4 * 10**9).max_live == 2
+        assert self.plan(launch_s=1, one_at_a_time=True, peak_bytes=8 * 10**9).max_live > 9
 
 
 def test_a_background_load_that_ends_keeps_the_best_so_far() -> None:

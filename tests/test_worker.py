@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -343,6 +343,41 @@ def search_with_faulty_worker(folder: Path, knob: str, budget_s: float) -> tuple
     record = search(prepare(request)).record
     failed = [trial for trial in read_trials(folder / "c.json").trials if trial.failure]
     return record, {trial.config.settings[knob]: trial.failure.kind for trial in failed if trial.failure}
+
+
+@pytest.mark.slow
+def test_where_one_session_fits_a_search_has_one_worker_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n_live: list[int] = []
+
+    class Watched(ProcessExecutor):
+        def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[LiveCandidate | Failure]:
+            answers = super().launch(configs, deadline_s=deadline_s)
+            n_live.append(len(self._live))
+            return answers
+
+    monkeypatch.setattr("ortune.compare.open.ProcessExecutor", Watched)
+    # A worker takes about 70 MB. Its own limit is larger than what is free here: the free memory is not the true one.
+    request = SearchRequest(
+        model=str(TINY_CNN),
+        output=tmp_path / "c.json",
+        budget=6.0,
+        trials=1,
+        only=("intra_op_num_threads",),
+        memory_limit_bytes=1_500_000_000,
+    )
+    prepared = prepare(request)
+    limits = msgspec.structs.replace(prepared.host.limits, memory_bytes=120_000_000)
+    prepared = msgspec.structs.replace(prepared, host=msgspec.structs.replace(prepared.host, limits=limits))
+    record = search(prepared).record
+    assert record.evidence.noise.one_at_a_time
+    assert record.search.n_tried == 1
+    assert not record.search.failed
+    assert record.evidence.winner is not None
+    # Calibration, a pair in screening, and two pairs in confirmation at least.
+    assert len(n_live) >= 8
+    assert set(n_live) == {1}
 
 
 @pytest.mark.slow

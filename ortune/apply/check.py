@@ -65,7 +65,7 @@ def run_once(record: Record, model: str | Path, data: str | None = None) -> Chec
         usable=host.limits.usable,
         n_sessions=record.workload.load.sessions,
     ) as executor:
-        launch_reference(executor, info, feed, record.base)
+        launch_reference(executor, info, feed, record.base).close()
         (tuned,) = executor.launch([record.config], deadline_s=FIRST_LOAD_DEADLINE_S)
         return CheckResult(
             runtime=executor.runtime,

@@ -193,22 +193,23 @@ def plan_paired_run(time_s: float, goal: Goal, pace: Pace, launch_s: float, n_si
                 most = max(4 * ROUNDS_PER_LAUNCH, 2 * math.ceil(required_rounds(goal, pace, block) / launches / 2))
                 return RunPlan(block=block, launches=launches, rounds=min(rounds, most))
     block = plan_block(pace, SHORTEST_BLOCK_NS, longest_ns)
-    return fit_launches(time_s, block, pace, launch_s, n_sides, fewest=MIN_LAUNCHES) or fit_launches(
-        time_s, plan_block(pace, SHORTEST_BLOCK_NS, longest_ns, SHORT_BLOCK_NS), pace, launch_s, n_sides, fewest=0
+    found = fit_launches(time_s, block, pace, launch_s, n_sides)
+    if (found.launches or 0) >= MIN_LAUNCHES:
+        return found
+    return fit_launches(
+        time_s, plan_block(pace, SHORTEST_BLOCK_NS, longest_ns, SHORT_BLOCK_NS), pace, launch_s, n_sides
     )
 
 
-def fit_launches(
-    time_s: float, block: BlockPlan, pace: Pace, launch_s: float, n_sides: int, *, fewest: int
-) -> RunPlan | None:
-    """Return as many launches as fit into `time_s`, each with as many rounds as possible; None for too few launches."""
+def fit_launches(time_s: float, block: BlockPlan, pace: Pace, launch_s: float, n_sides: int) -> RunPlan:
+    """Return as many launches as fit into `time_s`, each with as many rounds as possible."""
     step = fewest_rounds(block)
     round_s = n_sides * block_wall_s(block, pace)
-    for launches in range(MAX_LAUNCHES, max(fewest, 1) - 1, -1):
+    for launches in range(MAX_LAUNCHES, 0, -1):
         rounds = int((time_s / launches - launch_sides_s(launch_s, n_sides)) / round_s + ROUNDING) // step * step
         if rounds >= step:
             return RunPlan(block=block, launches=launches, rounds=rounds)
-    return None if fewest else RunPlan(block=block, launches=0, rounds=0)
+    return RunPlan(block=block, launches=0, rounds=0)
 
 
 def shortest_run_s(pace: Pace, launch_s: float) -> float:

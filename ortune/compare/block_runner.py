@@ -13,7 +13,7 @@ from ortune.compare.comparison import Noise
 from ortune.compare.figures import compute_block_figure
 from ortune.errors import MeasureError
 from ortune.knobs import Config
-from ortune.worker import Block, BlockPlan, Executor, Failure, LiveCandidate
+from ortune.worker import Block, BlockPlan, Executor, Failure, LiveCandidate, SessionInfo
 from ortune.workload import Objective
 
 PATIENCE = 0.3
@@ -71,6 +71,7 @@ class BlockRunner:
     Attributes:
         load_deadline_s: Time that a launch may take.
         inference_s: Time spent in calls so far.
+        one_at_a_time: Whether only one candidate may be live at a time, because two do not fit into memory.
     """
 
     def __init__(self, executor: Executor, rng: np.random.Generator, check: Callable[[], None] = lambda: None) -> None:
@@ -79,6 +80,7 @@ class BlockRunner:
         self.check = check
         self.load_deadline_s = FIRST_LOAD_DEADLINE_S
         self.inference_s = 0.0
+        self.one_at_a_time = False
         self._shares: list[float] = []
         self._n_blocks = 0
         self._n_contended = 0
@@ -95,6 +97,8 @@ class BlockRunner:
 
     def measure_block(self, live: LiveCandidate, plan: BlockPlan) -> Block | Failure:
         """Measure one block, and repeat it while it is contended and repetitions are left."""
+        if isinstance(live, FreshCandidate):
+            return live.measure(plan)  # which comes back here while it is live
         for attempt in range(MAX_REPEATS + 1):
             self.check()
             block = live.measure(plan)
@@ -121,23 +125,19 @@ class BlockRunner:
         self, lives: Sequence[LiveCandidate] | Mapping[int, LiveCandidate], order: Sequence[int], plan: BlockPlan
     ) -> Round:
         """Measure one block of each candidate in the given order, all with the same traffic."""
-        plan = msgspec.structs.replace(plan, seed=int(self.rng.integers(2**31)))
-        blocks: dict[int, Block] = {}
-        failures: dict[int, Failure] = {}
+        plan = self.draw_traffic(plan)
         at_s = self.now_s()
-        for position in order:
-            answer = self.measure_block(lives[position], plan)
-            if isinstance(answer, Failure):
-                failures[position] = answer
-            else:
-                blocks[position] = answer
-        return Round(
-            blocks=blocks,
-            loads_ns={position: lives[position].session_info.load_ns for position in blocks},
-            failures=failures,
-            contended=any(block.contended for block in blocks.values()),
-            at_s=at_s,
-        )
+        answers = {position: self.measure_block(lives[position], plan) for position in order}
+        loads_ns = {
+            position: lives[position].session_info.load_ns
+            for position, answer in answers.items()
+            if not isinstance(answer, Failure)
+        }
+        return make_round(answers, loads_ns, at_s)
+
+    def draw_traffic(self, plan: BlockPlan) -> BlockPlan:
+        """Return the plan of the blocks of one round, with traffic of its own."""
+        return msgspec.structs.replace(plan, seed=int(self.rng.integers(2**31)))
 
     @property
     def is_mostly_contended(self) -> bool:
@@ -161,7 +161,52 @@ class BlockRunner:
             regime=("contended" if contended else "quiet") if known else "unknown",
             drift=drift,
             n_throttled=self._n_throttled,
+            one_at_a_time=self.one_at_a_time,
         )
+
+
+class FreshCandidate:
+    """A candidate that is launched for each block and ended after it, because two do not fit into memory.
+
+    Args:
+        runner: Launches it, and measures its blocks.
+        config: Its config.
+
+    Attributes:
+        session_info: Facts about the session of its last block.
+    """
+
+    session_info: SessionInfo
+
+    def __init__(self, runner: BlockRunner, config: Config) -> None:
+        self.config = config
+        self._runner = runner
+
+    def measure(self, plan: BlockPlan) -> Block | Failure:
+        """Launch the candidate, measure one block, and end it."""
+        (live,) = self._runner.launch([self.config])
+        if isinstance(live, Failure):
+            return live
+        self.session_info = live.session_info
+        try:
+            return self._runner.measure_block(live, plan)
+        finally:
+            live.close()
+
+    def close(self) -> None:
+        """Do nothing: it is live only while it is measured."""
+
+
+def make_round(answers: Mapping[int, Block | Failure], loads_ns: dict[int, int], at_s: float) -> Round:
+    """Return the round of these blocks and failures; `loads_ns` holds the time to create each session."""
+    blocks = {position: answer for position, answer in answers.items() if not isinstance(answer, Failure)}
+    return Round(
+        blocks=blocks,
+        loads_ns=loads_ns,
+        failures={position: answer for position, answer in answers.items() if isinstance(answer, Failure)},
+        contended=any(block.contended for block in blocks.values()),
+        at_s=at_s,
+    )
 
 
 def select_regime(values: Sequence[tuple[T, bool]], *, n_quiet: int) -> tuple[list[T], bool]:

@@ -7,6 +7,7 @@ import msgspec
 from ortune.compare.block_plan import Pace, is_long, measure_pace, plan_block
 from ortune.compare.block_runner import BASELINE_NAME, BlockRunner, raise_failure
 from ortune.worker import Block, BlockPlan, Failure, LiveCandidate
+from ortune.worker.block import GpuState
 from ortune.workload import Goal
 
 FIRST_BLOCK_NS = 100_000_000
@@ -22,11 +23,13 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
         pace: How fast calls follow each other.
         launch_s: Time of one launch.
         peak_bytes: Largest resident memory of a worker.
+        gpu: State of the GPU at the end of the first block; None without a GPU, or if it is unknown.
     """
 
     pace: Pace
     launch_s: float
     peak_bytes: int
+    gpu: GpuState | None = None
 
 
 def calibrate(
@@ -69,7 +72,7 @@ def calibrate(
     def finish(pace: Pace, launch_s: float) -> Calibration:
         # A candidate that takes ten times as long to load as the baseline times out.
         runner.load_deadline_s = 5 + 10 * launch_s
-        return Calibration(pace=pace, launch_s=launch_s, peak_bytes=block.memory.peak_bytes)
+        return Calibration(pace=pace, launch_s=launch_s, peak_bytes=block.memory.peak_bytes, gpu=block.gpu)
 
     try:
         block = measure(first, plan)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ortune.compare.block_runner import BlockRunner
 from ortune.compare.calibrate import Calibration, calibrate
-from ortune.errors import MeasureError
+from ortune.compare.memory import MEMORY_SHARE, count_fitting
 from ortune.host import Host, read_host
 from ortune.knobs import DEFAULT, Config
 from ortune.model import ModelInfo, compute_digest, read_model
@@ -38,9 +38,6 @@ from ortune.workload import (
     make_feed,
 )
 from ortune.workload.workload import BackgroundProgram
-
-MEMORY_SHARE = 0.8
-"""Share of the free memory that all live workers together may take."""
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +73,7 @@ class ComparisonSetup(msgspec.Struct, frozen=True, kw_only=True):
         base: Config of the baseline.
         beside: Command of the background load, or None.
         seed: Random seed of orders, traffic and resampling.
-        n_sides: Sides that are in memory at the same time, at least.
+        n_sides: Sides that are in memory at the same time, at least, unless they do not fit.
         compare_outputs: Whether outputs of `other` are compared.
         memory_limit_bytes: Private memory that one worker may take, or None for a share of what is free.
         load_deadline_s: Time that the first launch may take.
@@ -197,7 +194,7 @@ def open_comparison(setup: ComparisonSetup) -> Iterator[OpenComparison]:
         ModelError: ONNX Runtime cannot load the model.
         InputsError: The model does not run on these inputs.
         UsageError: The config of the baseline does not work.
-        MeasureError: The background load does not run, or the sides do not fit into memory.
+        MeasureError: The background load does not run.
     """
     from threadpoolctl import threadpool_limits
 
@@ -267,20 +264,20 @@ def start_comparison(
     check: Callable[[], None] = lambda: None,
     executors: tuple[Executor, ...] = (),
 ) -> OpenComparison:
-    """Calibrate with the baseline's first launch, which is closed here, and check that all sides fit into memory.
+    """Calibrate with the baseline's first launch, which is closed here.
+
+    If the sides do not fit into memory at the same time, they will be measured one at a time.
 
     Raises:
-        MeasureError: The baseline fails, or the sides do not fit into memory.
+        MeasureError: The baseline fails.
     """
     runner = BlockRunner(executor, np.random.default_rng(seed), check)
     calibration = calibrate(runner, first, goal, first_launch_s=first_launch_s, n_cases=n_cases, quota=quota)
-    needed_bytes = n_sides * calibration.peak_bytes
-    if free_bytes and needed_bytes > MEMORY_SHARE * free_bytes:
-        raise MeasureError(
-            f"{n_sides} sessions of this model need {needed_bytes / 1e9:.1f} GB of memory, and at most "
-            f"{MEMORY_SHARE * free_bytes / 1e9:.1f} GB of {free_bytes / 1e9:.1f} GB may be used.",
-            "Free some memory, use a larger host, or compare fewer configs at a time.",
-        )
+    n_fitting = count_fitting(calibration, free_bytes)
+    runner.one_at_a_time = n_fitting is not None and n_sides > n_fitting
+    if runner.one_at_a_time:
+        # Plans assume that two sides are launched side by side, in 1.5 times the time of one.
+        calibration = msgspec.structs.replace(calibration, launch_s=calibration.launch_s / 0.75)
     return OpenComparison(
         runner=runner,
         calibration=calibration,

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from ortune.compare.block_plan import RunPlan
-from ortune.compare.block_runner import BlockRunner, Round, raise_failure, select_regime
+from ortune.compare.block_runner import BlockRunner, Round, make_round, raise_failure, select_regime
 from ortune.knobs import Config
 from ortune.worker import Block, Executor, Failure, LiveCandidate, SessionInfo
 from ortune.worker.cpu import QUIET_SHARE
@@ -80,6 +80,7 @@ class PairedRun:
         self.failures: dict[int, Failure] = {}
         self.contended = False
         self._executors = executors
+        self._turns: list[int] = []
 
     @property
     def n_rounds(self) -> int:
@@ -99,14 +100,15 @@ class PairedRun:
         """Launch all sides repeatedly, and measure rounds in each launch. Another call adds launches to the run.
 
         The run ends after the planned launches, at `end_s`, when `is_done` returns True, or when only the baseline is
-        left.
+        left. If not all sides fit into memory at the same time, they are launched and measured one after the other.
 
         Args:
             runner: Measures blocks.
             plan: Size of the run.
             end_s: Time on the runner's clock after which no launch begins.
             order: Decides the order of every second round. The round after it has the reverse order.
-            stop_within_launch: Whether no round begins after `end_s` either.
+            stop_within_launch: Whether no round begins after `end_s` either. If sides are measured one after the other,
+                no launch begins that would end after `end_s`.
             is_done: Called after each launch, to report progress or to stop.
 
         Raises:
@@ -114,11 +116,17 @@ class PairedRun:
         """
         first = number = len(self.launches)
         while plan.launches is None or number < first + plan.launches:
-            last_round_s = end_s if stop_within_launch else math.inf
-            self._measure_launch(runner, plan, number, order=order, end_s=last_round_s)
+            start_s, last_start_s = runner.now_s(), end_s
+            if runner.one_at_a_time:
+                self._measure_in_turn(runner, plan, number, order=order)
+                if stop_within_launch:
+                    last_start_s -= runner.now_s() - start_s
+            else:
+                last_round_s = end_s if stop_within_launch else math.inf
+                self._measure_launch(runner, plan, number, order=order, end_s=last_round_s)
             number += 1
             n_left = len(self.sides) - len(self.failures)
-            if is_done() or self._is_alone(n_left) or runner.now_s() >= end_s:
+            if is_done() or self._is_alone(n_left) or runner.now_s() >= last_start_s:
                 break
 
     def _measure_launch(self, runner: BlockRunner, plan: RunPlan, number: int, *, order: Order, end_s: float) -> None:
@@ -128,19 +136,7 @@ class PairedRun:
         lives: dict[int, LiveCandidate] = {}
         try:
             for group in self._group_launches(number, one_by_one=plan.block.creations_ns > 0):
-                executor = self._executors[group[0]] if self._executors else None
-                answers = runner.launch([self.sides[position].config for position in group], executor)
-                live = {
-                    position: answer
-                    for position, answer in zip(group, answers, strict=True)
-                    if not isinstance(answer, Failure)
-                }
-                lives |= live
-                for position, answer in zip(group, answers, strict=True):
-                    if isinstance(answer, Failure):
-                        self._fail(position, answer)
-                    else:
-                        self.loaded[position].append(answer.session_info)
+                self._launch_sides(runner, group, lives)
             positions: list[int] = []
             for step in range(plan.rounds):
                 if runner.now_s() >= end_s:
@@ -173,6 +169,47 @@ class PairedRun:
         rotated = [(step + number) % n_sides for step in range(n_sides)]
         left = [position for position in rotated if position not in self.failures]
         return [[position] for position in left] if one_by_one or self._executors else [left]
+
+    def _measure_in_turn(self, runner: BlockRunner, plan: RunPlan, number: int, *, order: Order) -> None:
+        """Launch one side after the other, and measure its blocks of one launch before the next one is launched.
+
+        Every second launch has the reverse order of the one before, so that drift of the host cancels.
+        """
+        if number % 2 == 0 or not self._turns:
+            self._turns = order(runner.rng, number, list(range(len(self.sides))))
+        plans = [runner.draw_traffic(plan.block) for _ in range(plan.rounds)]
+        answers: list[dict[int, Block | Failure]] = [{} for _ in plans]
+        starts_s: dict[int, float] = {}
+        for position in reversed(self._turns) if number % 2 else self._turns:
+            if position in self.failures:
+                continue
+            lives: dict[int, LiveCandidate] = {}
+            self._launch_sides(runner, [position], lives)
+            if not (live := lives.get(position)):
+                continue
+            try:
+                for step, block in enumerate(plans):
+                    starts_s.setdefault(step, runner.now_s())
+                    answers[step][position] = answer = runner.measure_block(live, block)
+                    if isinstance(answer, Failure):
+                        self._fail(position, answer)
+                        break
+            finally:
+                live.close()
+        loads_ns = {position: loaded[-1].load_ns for position, loaded in self.loaded.items() if loaded}
+        self.launches.append([make_round(answers[step], loads_ns, at_s) for step, at_s in starts_s.items()])
+
+    def _launch_sides(self, runner: BlockRunner, positions: Sequence[int], lives: dict[int, LiveCandidate]) -> None:
+        """Launch sides of one executor at the same time, and add those that work to `lives`."""
+        executor = self._executors[positions[0]] if self._executors else None
+        answers = runner.launch([self.sides[position].config for position in positions], executor)
+        for position, answer in zip(positions, answers, strict=True):
+            if not isinstance(answer, Failure):
+                lives[position] = answer
+                self.loaded[position].append(answer.session_info)
+        for position, answer in zip(positions, answers, strict=True):
+            if isinstance(answer, Failure):
+                self._fail(position, answer)
 
     def _is_alone(self, n_left: int) -> bool:
         """Return whether only the baseline is left of several sides."""

@@ -16,7 +16,7 @@ from ortune.compare.limits import capacity_per_s, is_overloaded
 from ortune.compare.open import ComparisonSetup
 from ortune.compare.paired_run import Side
 from ortune.console.header import add_subject, show_header
-from ortune.console.warnings import warn_busy_host, warn_few_calls, warn_overload, warn_two_speeds
+from ortune.console.warnings import warn_busy_host, warn_few_calls, warn_one_at_a_time, warn_overload, warn_two_speeds
 from ortune.console.widgets import (
     add_note,
     find_figure,
@@ -122,6 +122,8 @@ def find_warnings(comparison: BenchResult) -> list[str]:
         warnings.append(warn_few_calls(comparison.objective, comparison.calls_needed, n_calls))
     if comparison.noise.regime == "contended":
         warnings.append(warn_busy_host())
+    if comparison.noise.one_at_a_time:
+        warnings.append(warn_one_at_a_time())
     if comparison.noise.two_speeds:
         warnings.append(warn_two_speeds(comparison.noise.two_speeds))
     load = comparison.workload.load

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from ortune.compare.interval import Interval
 from ortune.console.header import add_inputs, add_load, show_guesses
+from ortune.console.warnings import warn_one_at_a_time
 from ortune.console.widgets import (
     LIMIT_STATES,
     add_note,
@@ -23,6 +24,7 @@ from ortune.console.widgets import (
     format_pairs,
     make_grid,
     make_table,
+    show_warning,
 )
 from ortune.gates.reporters.messages import describe_allowed, describe_cost, describe_finding, describe_interval
 from ortune.gates.results import Finding, Gate, GateError, GateResult, InterimResult, Observe
@@ -137,6 +139,8 @@ class GateDisplay:
             self._console.print(Text(line, "dim"))
         for check in result.limits:
             self._console.print(Text.assemble(("limit ", "dim"), check.limit, "  ", LIMIT_STATES[check.kept]))
+        if result.noise.one_at_a_time:
+            show_warning(self._console, warn_one_at_a_time())
         decision = (result.decision, f"bold {STYLES[result.decision]}")
         self._console.print(Text.assemble(decision, f"  {result.reason}"))
 

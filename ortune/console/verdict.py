@@ -21,6 +21,7 @@ from ortune.console.warnings import (
     warn_contended_blocks,
     warn_disagreement,
     warn_failures,
+    warn_one_at_a_time,
     warn_other_nodes,
     warn_requirements,
     warn_slow_gpu,
@@ -238,6 +239,8 @@ def find_warnings(record: Record) -> list[str]:
     elif noise.n_contended > NOTABLE_SHARE * noise.n_blocks:
         excluded = bool(evidence.winner or evidence.front)
         warnings.append(warn_contended_blocks(noise.n_contended, noise.n_blocks, excluded=excluded))
+    if noise.one_at_a_time:
+        warnings.append(warn_one_at_a_time())
     if noise.two_speeds:
         warnings.append(warn_two_speeds(noise.two_speeds))
     if noise.n_throttled > NOTABLE_SHARE * noise.n_blocks:

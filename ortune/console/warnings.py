@@ -74,6 +74,14 @@ def warn_two_speeds(speeds: TwoSpeeds) -> str:
     )
 
 
+def warn_one_at_a_time() -> str:
+    """Warn that the configs were measured one after the other."""
+    return (
+        "Too little memory is free for several sessions of this model. Configs were therefore launched and measured "
+        "one at a time, which takes longer, and drift of the host affects them more."
+    )
+
+
 def warn_contended_blocks(n_contended: int, n_blocks: int, *, excluded: bool) -> str:
     """Warn that some blocks were measured while other processes used the CPUs.
 

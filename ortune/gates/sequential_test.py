@@ -118,11 +118,12 @@ def run_test(
 
     # Each round is followed by one in reverse order. On average, base and head are then measured at the same time.
     run.measure(runner, test.plan, end_s=test.end_s, order=alternate, stop_within_launch=True, is_done=is_done)
+    time_is_up = interim.n_checks < len(CHECKS)
     if not interim.reason and not is_checked:
         # The end of the budget does not depend on the ratios, so the next check may be used now.
         interim = evaluate_interim(run, test, runner.now_s(), interim.n_checks, is_last=True)
     if not interim.reason:
-        reason = explain_indecision(interim, test, time_is_up=runner.now_s() >= test.end_s)
+        reason = explain_indecision(interim, test, time_is_up=time_is_up)
         interim = msgspec.structs.replace(interim, reason=reason)
     return run, interim
 

@@ -338,22 +338,23 @@ def _strip_root(path: Path, root: Path) -> str:
 def read_memory_limit_bytes(root: Path) -> int | None:
     """Return the memory that the limits of this process's cgroups leave, or None if they set no limit.
 
-    The page cache counts as used, but the kernel reclaims its inactive part when a process needs memory. Reading a
-    model, for example to compute its digest, fills the cache with it.
+    The page cache counts as used, but the kernel reclaims it when a process needs memory. Reading a model, for example
+    to compute its digest, fills the cache with it. Reading it again makes it active, and it can still be reclaimed.
 
-    Source: the working set of cAdvisor and the kubelet, which is usage less `inactive_file`.
+    Source: `si_mem_available` in `mm/show_mem.c` of Linux, which counts both parts of the page cache as available.
     """
     free = []
     names = (
-        ("", "memory.max", "memory.current", "inactive_file"),
-        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ("", "memory.max", "memory.current", ""),
+        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
     )
-    for controller, limit_name, usage_name, cache_name in names:
+    for controller, limit_name, usage_name, prefix in names:
         for directory in cgroup_directories(root, controller):
             limit, usage = _read_int(directory / limit_name), _read_int(directory / usage_name)
             # In v1, "no limit" is a number near 2^63.
             if limit is not None and usage is not None and 0 < limit < 1 << 60:
-                cache = re.search(rf"^{cache_name} (\d{{1,18}})$", read_text(directory / "memory.stat"), re.MULTILINE)
-                used = max(usage - int(cache[1]), 0) if cache else usage
+                stat = read_text(directory / "memory.stat")
+                cache = re.findall(rf"^{prefix}(?:in)?active_file (\d{{1,18}})$", stat, re.MULTILINE)
+                used = max(usage - sum(map(int, cache)), 0)
                 free.append(max(limit - used, 0))
     return min(free, default=None)

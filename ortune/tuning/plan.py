@@ -7,9 +7,11 @@ import math
 import msgspec
 
 from ortune.compare.block_plan import (
+    LONGEST_BLOCK_NS,
     MAX_LAUNCHES,
     MIN_LAUNCHES,
     SHORT_BLOCK_NS,
+    SHORTEST_BLOCK_NS,
     SHORTEST_WARM_UP_NS,
     Pace,
     RunPlan,
@@ -25,6 +27,7 @@ from ortune.compare.block_plan import (
 )
 from ortune.compare.calibrate import Calibration
 from ortune.compare.figures import is_pooled, required_calls
+from ortune.compare.memory import count_fitting
 from ortune.worker import BlockPlan
 from ortune.workload import FIGURES, Goal
 
@@ -80,8 +83,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         confirmation_s: Time for confirmation.
         confirmation: Size of the confirmation. Its blocks are longer, to show CPU use by others more precisely.
         confirmation_calls: Calls of each side for which confirmation has time.
-        max_live: Candidates that fit into memory at the same time.
+        max_live: Candidates that may be launched together, with the baseline: as many as fit into memory. If they are
+            measured one at a time, they do not share it.
         launch_s: Time of one launch.
+        one_at_a_time: Whether each block of screening and racing has a launch of its own.
     """
 
     left_s: float
@@ -96,6 +101,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     confirmation_calls: int
     max_live: int
     launch_s: float
+    one_at_a_time: bool = False
 
     @property
     def can_prove(self) -> bool:
@@ -103,7 +109,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return (self.confirmation.launches or 0) >= MIN_LAUNCHES
 
 
-def make_plan(goal: Goal, calibration: Calibration, *, left_s: float, free_bytes: int | None) -> Plan:
+def make_plan(
+    goal: Goal, calibration: Calibration, *, left_s: float, free_bytes: int | None, one_at_a_time: bool = False
+) -> Plan:
     """Split the time that is left of the budget.
 
     Args:
@@ -111,21 +119,30 @@ def make_plan(goal: Goal, calibration: Calibration, *, left_s: float, free_bytes
         calibration: Result of the baseline's first blocks.
         left_s: Time that is left.
         free_bytes: Memory that may be used, or None if unknown.
+        one_at_a_time: Whether two sessions do not fit into memory at the same time.
     """
     pace, launch_s = calibration.pace, calibration.launch_s
     n_sides = count_sides(goal)
     needed_s = shortest_run_s(pace, launch_s) if is_simple(goal) else required_run_s(goal, pace, launch_s, n_sides)
     confirmation_s = max(CONFIRMATION_SHARE * left_s, min(needed_s, largest_share(goal) * left_s))
-    block = plan_block(pace, longest_warm_up_ns=SHORTEST_WARM_UP_NS, longest_ns=SHORT_BLOCK_NS)
+    shortest_ns = SHORTEST_BLOCK_NS
+    if one_at_a_time:
+        # One long block takes the place of several rounds.
+        shortest_ns = int(min(max(ROUNDS_PER_LAUNCH_TIME * launch_s * 1e9, SHORTEST_BLOCK_NS), LONGEST_BLOCK_NS))
+    block = plan_block(pace, shortest_ns, SHORTEST_WARM_UP_NS, SHORT_BLOCK_NS)
     give_up_ns = max(block.duration_ns, int(GIVE_UP_FACTOR * pace.call_ns))
     confirmation = plan_paired_run(confirmation_s, goal, pace, launch_s, n_sides)
     # If the first batch takes the time of racing, too, there is no racing.
     warm_up_s = expect_warm_up_ns(pace, SHORTEST_WARM_UP_NS) / 1e9
-    least = fewest_rounds(block)
-    batch, rounds = size_batch(left_s - confirmation_s, block_wall_s(block, pace), launch_s + warm_up_s, least)
-    max_live = MAX_LIVE
-    if calibration.peak_bytes and free_bytes:
-        max_live = max(2, int(LIVE_MEMORY_SHARE * free_bytes / calibration.peak_bytes))
+    least = 1 if one_at_a_time else fewest_rounds(block)
+    batch, rounds = size_batch(
+        left_s - confirmation_s,
+        block_wall_s(block, pace),
+        launch_s + warm_up_s,
+        least=least,
+        one_at_a_time=one_at_a_time,
+    )
+    n_fitting = None if one_at_a_time else count_fitting(calibration, free_bytes, LIVE_MEMORY_SHARE)
     return Plan(
         left_s=left_s,
         block=msgspec.structs.replace(block, give_up_ns=give_up_ns),
@@ -137,8 +154,9 @@ def make_plan(goal: Goal, calibration: Calibration, *, left_s: float, free_bytes
         confirmation_s=confirmation_s,
         confirmation=confirmation,
         confirmation_calls=expected_calls(confirmation.n_rounds, confirmation.block, pace),
-        max_live=max_live,
+        max_live=MAX_LIVE if n_fitting is None else max(min(n_fitting, MAX_LIVE), 2),
         launch_s=launch_s,
+        one_at_a_time=one_at_a_time,
     )
 
 
@@ -199,11 +217,16 @@ def shorten_confirmation(plan: Plan, goal: Goal, pace: Pace, left_s: float) -> P
     return shorter if is_simple(goal) or (shorter.can_prove and n_calls >= enough_calls) else plan
 
 
-def size_batch(time_s: float, block_s: float, launch_s: float, least: int) -> tuple[int, int]:
+def size_batch(
+    time_s: float, block_s: float, launch_s: float, *, least: int, one_at_a_time: bool = False
+) -> tuple[int, int]:
     """Return how many candidates are screened together, and in how many rounds, so that one batch fits into a time."""
-    batch, rounds = BATCH, min(max(least, round(ROUNDS_PER_LAUNCH_TIME * launch_s / block_s)), MAX_SCREENING_ROUNDS)
+    wanted = 1 if one_at_a_time else round(ROUNDS_PER_LAUNCH_TIME * launch_s / block_s)
+    batch, rounds = BATCH, min(max(least, wanted), MAX_SCREENING_ROUNDS)
 
     def takes_s() -> float:
+        if one_at_a_time:
+            return rounds * (batch + 1) * (launch_s + block_s)
         # The baseline is launched first. Side by side, each launch takes about half the time.
         return launch_s * (1 + max(1, batch / 2)) + rounds * (batch + 1) * block_s
 

@@ -76,8 +76,13 @@ def count_affordable(state: SearchState, racing_s: float) -> int:
     """Return how many candidates can race in the minimum of launches within this time."""
     plan = state.plan
     round_s = plan.racing_rounds * block_wall_s(plan.block, state.pace)
+
+    def takes_s(n: int) -> float:
+        launches_s = n * plan.racing_rounds * plan.launch_s if plan.one_at_a_time else launch_sides_s(plan.launch_s, n)
+        return MIN_LAUNCHES * (launches_s + n * round_s)
+
     most = MAX_CANDIDATES
-    while most and MIN_LAUNCHES * (launch_sides_s(plan.launch_s, most + 1) + (most + 1) * round_s) > racing_s:
+    while most and takes_s(most + 1) > racing_s:
         most -= 1
     return most
 
@@ -149,4 +154,5 @@ def find_slower(values: NDArray[np.float64], luck: float) -> NDArray[np.bool_]:
     residuals = values - means[:, None] - (values.mean(axis=0) - means.mean(axis=0))
     n_free = (n - 1) * (n_launches - 1)
     variances = ((residuals**2).sum(axis=(0, 1)) + PRIOR_LAUNCHES * luck**2) / (n_free + PRIOR_LAUNCHES)
-    return (lag > STANDARD_ERRORS * np.sqrt(2 * variances / n_launches)).all(axis=1)
+    is_slower = lag > STANDARD_ERRORS * np.sqrt(2 * variances / n_launches)
+    return np.asarray(is_slower.all(axis=1))

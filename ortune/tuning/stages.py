@@ -103,7 +103,13 @@ def run_search(
     study = open_study(settings.study_path, make_sampler(settings.strategy, space, opened.seed), len(goal.objectives))
     budget_s = settings.budget_s or usual_budget_s(goal, calibration.pace, calibration.launch_s)
     end_s = opened.start_s + budget_s
-    plan = make_plan(goal, calibration, left_s=end_s - runner.now_s(), free_bytes=opened.free_bytes)
+    plan = make_plan(
+        goal,
+        calibration,
+        left_s=end_s - runner.now_s(),
+        free_bytes=opened.free_bytes,
+        one_at_a_time=runner.one_at_a_time,
+    )
     if settings.strategy == "exhaustive":
         plan = spread_rounds(plan, len(space.candidates) - 1)
     state = SearchState(

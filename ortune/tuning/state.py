@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 
-from ortune.compare.block_runner import BASELINE_NAME, raise_failure
+import msgspec
+
+from ortune.compare.block_runner import BASELINE_NAME, FreshCandidate, Round, raise_failure
 from ortune.compare.comparison import Stage, StageTime
 from ortune.compare.interval import Interval
+from ortune.compare.memory import count_on_gpu
 from ortune.compare.open import OpenComparison
+from ortune.compare.paired_run import BASELINE_POSITION
 from ortune.compare.stats import t_interval
 from ortune.knobs import Candidate, Config, SearchSpace
 from ortune.requests import StrategyName
 from ortune.tuning.outcome import Observe, Progress
-from ortune.tuning.plan import Plan
+from ortune.tuning.plan import LIVE_MEMORY_SHARE, Plan
 from ortune.tuning.results import CandidateResult, Results
 from ortune.worker import Failure, LiveCandidate
 
@@ -153,7 +157,7 @@ class SearchState:
         Raises:
             MeasureError: The baseline fails.
         """
-        baseline, *answers = self.runner.launch([self.space.base, *(result.candidate.config for result in results)])
+        baseline, *answers = self._launch([self.space.base, *(result.candidate.config for result in results)])
         self.n_launches += 1
         lives = []
         for result, answer in zip(results, answers, strict=True):
@@ -169,6 +173,12 @@ class SearchState:
             raise_failure(BASELINE_NAME, baseline)
         return baseline, lives
 
+    def _launch(self, configs: Sequence[Config]) -> Sequence[LiveCandidate | Failure]:
+        """Launch candidates, or prepare to launch them for each block if two do not fit into memory."""
+        if self.runner.one_at_a_time:
+            return [FreshCandidate(self.runner, config) for config in configs]
+        return self.runner.launch(configs)
+
     def measure_round(
         self, baseline: LiveCandidate, lives: Sequence[tuple[CandidateResult, LiveCandidate]]
     ) -> list[tuple[CandidateResult, LiveCandidate]]:
@@ -179,14 +189,23 @@ class SearchState:
         """
         measured = self.runner.measure_round([baseline, *(live for _, live in lives)], self.plan.block)
         self.results.add_round([self.baseline, *(result for result, _ in lives)], measured, self.n_launches)
+        self._limit_live(measured)
         for position, failure in measured.failures.items():
             result = lives[position - 1][0]
-            if failure.kind == "out_of_memory" and len(lives) > 1:
+            if failure.kind == "out_of_memory" and len(lives) > 1 and not self.runner.one_at_a_time:
                 result.failure = None
                 self.starved.append(result)
             else:
                 self.reject(result, failure)
         return [(result, live) for result, live in lives if not result.failure and result not in self.starved]
+
+    def _limit_live(self, measured: Round) -> None:
+        """Plan fewer live candidates if more of those on a GPU do not fit into its memory."""
+        states = {position: block.gpu for position, block in measured.blocks.items() if block.gpu}
+        n_fitting = count_on_gpu(list(states.values()), LIVE_MEMORY_SHARE)
+        if n_fitting is not None and not self.runner.one_at_a_time:
+            max_live = max(n_fitting if BASELINE_POSITION in states else n_fitting + 1, 2)
+            self.plan = msgspec.structs.replace(self.plan, max_live=min(self.plan.max_live, max_live))
 
 
 def shorten(text: str, length: int = MAX_NOTE_LENGTH) -> str:

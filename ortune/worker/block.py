@@ -58,12 +58,16 @@ class GpuState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         utilization: Fraction of the last sampling period in which the GPU computed, 0 to 1.
         clock_mhz: Clock frequency of the streaming multiprocessors.
         slowdowns: Why the GPU runs below its full clock frequency; empty if it does not.
+        free_bytes: GPU memory that is free; None if unknown.
+        free_before_bytes: The same before this process created its session.
     """
 
     used_bytes: int | None
     utilization: float
     clock_mhz: int
     slowdowns: tuple[str, ...] = ()
+    free_bytes: int | None = None
+    free_before_bytes: int | None = None
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):

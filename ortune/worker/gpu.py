@@ -21,7 +21,7 @@ SLOWDOWNS = {
 
 
 class GpuReader:
-    """Reads the state of one GPU.
+    """Reads the state of one GPU. It is made before the session is created.
 
     Args:
         number: Device id of the GPU, as the provider counts.
@@ -29,6 +29,7 @@ class GpuReader:
 
     def __init__(self, number: int = 0) -> None:
         self._nvml: Any = None
+        self._free_before_bytes: int | None = None
         try:
             import pynvml
 
@@ -37,6 +38,8 @@ class GpuReader:
             self._nvml = pynvml
         except Exception:  # noqa: BLE001  (NVML is missing or does not work: there is nothing to read)
             self._nvml = None
+        else:
+            self._free_before_bytes = self._read_free_bytes()
 
     def read(self) -> GpuState | None:
         """Return the current state of the GPU, or None if NVML does not work."""
@@ -55,8 +58,16 @@ class GpuReader:
                 utilization=nvml.nvmlDeviceGetUtilizationRates(device).gpu / 100,
                 clock_mhz=nvml.nvmlDeviceGetClockInfo(device, nvml.NVML_CLOCK_SM),
                 slowdowns=tuple(name for bit, name in SLOWDOWNS.items() if reasons & bit),
+                free_bytes=self._read_free_bytes(),
+                free_before_bytes=self._free_before_bytes,
             )
         except Exception:  # noqa: BLE001  (some GPUs and users lack a query; that must not fail the candidate)
+            return None
+
+    def _read_free_bytes(self) -> int | None:
+        try:
+            return int(self._nvml.nvmlDeviceGetMemoryInfo(self._device).free)
+        except Exception:  # noqa: BLE001  (GPUs that share the memory of the host have no such query)
             return None
 
 

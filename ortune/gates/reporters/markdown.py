@@ -55,9 +55,10 @@ def _make_notes(results: Sequence[GateResult | GateError]) -> list[str]:
     measured = [each for each in results if isinstance(each, GateResult)]
     if measured:
         host = measured[0].host
+        how = "one after the other" if any(each.noise.one_at_a_time for each in measured) else "interleaved"
         notes.append(
             "Percentages are the cost of head relative to base; above 0% is worse. Both sides were measured "
-            f"interleaved on {escape_markdown(host.cpu_model)}, {host.n_usable} CPUs."
+            f"{how} on {escape_markdown(host.cpu_model)}, {host.n_usable} CPUs."
         )
     notes.extend(
         f"{escape_markdown(each.name)}: base vs. a second copy of itself {describe_interval(each.self_check)}."
