@@ -344,9 +344,10 @@ def goal(
 @pytest.mark.slow
 def test_without_a_budget_a_search_takes_what_it_needs() -> None:
     assert search(SimulatedExecutor(all_alike), seconds=None).budget_s == 60
-    slow = search(SimulatedExecutor(lambda config: 500e6), seconds=None)
+    slow = search(SimulatedExecutor(lambda config: 3e9), seconds=None)
     assert slow.budget_s > 60
     assert slow.evidence.speedup is not None
+    assert slow.evidence.speedup.n_launches >= 5
     tail = search(SimulatedExecutor(all_alike), seconds=None, goal=goal(make_load(rate_per_s=50)))
     assert 120 < tail.budget_s < 600
     assert tail.evidence.baseline is not None
@@ -631,7 +632,7 @@ class TestMemory:
         executor = self.executor(cpu=cpu_of_one_thread(0.25))
         outcome = search(executor, seconds=300, goal=goal(pareto=("p50", "cpu")))
         assert (executor.most_live, executor.n_starved) == (1, 0)
-        assert outcome.config == ONE_THREAD
+        assert outcome.config.session_options["intra_op_num_threads"] == 1
         assert executor.now_s() <= 300
 
     def test_a_candidate_that_needs_more_than_there_is_fails_once(self) -> None:
@@ -647,7 +648,7 @@ class TestMemory:
     @pytest.mark.slow
     @pytest.mark.parametrize("knows_gpu_use", [True, False])
     def test_sessions_that_keep_gpu_memory_are_not_too_many(self, knows_gpu_use: bool) -> None:
-        """The baseline runs on the CPU. Three others fit into the GPU's memory; the first four show that."""
+        """The baseline runs on the CPU. Three others fit into the GPU's memory; the first eight show that."""
         executor = SimulatedExecutor(
             one_thread_wins,
             gpu_bytes=lambda config: 0 if config == DEFAULT else 3_000_000_000,
@@ -655,7 +656,7 @@ class TestMemory:
             knows_gpu_use=knows_gpu_use,
         )
         outcome = search(executor)
-        assert executor.n_starved == 1
+        assert executor.n_starved == 5
         assert outcome.evidence.verdict == "faster"
         assert not [trial for trial in outcome.trials if trial.failure]
 

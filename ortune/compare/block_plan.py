@@ -45,6 +45,7 @@ QUOTA_LEAD_IN_PERIODS = 1.5
 """Under a CPU quota, the kernel lets a process run at full speed until its share of the period is used up. A block
 shorter than several periods would see only that burst, and not the throttling that follows."""
 
+LONG_LAUNCH_S = 1.0
 MAX_LAUNCHES = 8
 MIN_LAUNCHES = 5
 ROUNDS_PER_LAUNCH = 8
@@ -171,8 +172,12 @@ def limit_warm_up_ns(pace: Pace) -> int:
 
 
 def launch_sides_s(launch_s: float, n_sides: int) -> float:
-    """Return how long it takes to launch several sides at the same time: half as long as one after the other."""
-    return launch_s * (1 + n_sides) / 2
+    """Return how long it takes to launch several sides at the same time.
+
+    Each of them adds half of a launch, as processes start side by side. Where launches are long, each adds a whole one:
+    loading a large model may use all CPUs, or be limited by the disk.
+    """
+    return launch_s * (1 + (n_sides - 1) * (1.0 if launch_s > LONG_LAUNCH_S else 0.5))
 
 
 def plan_paired_run(time_s: float, goal: Goal, pace: Pace, launch_s: float, n_sides: int) -> RunPlan:

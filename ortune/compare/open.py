@@ -275,9 +275,6 @@ def start_comparison(
     calibration = calibrate(runner, first, goal, first_launch_s=first_launch_s, n_cases=n_cases, quota=quota)
     n_fitting = count_fitting(calibration, free_bytes)
     runner.one_at_a_time = n_fitting is not None and n_sides > n_fitting
-    if runner.one_at_a_time:
-        # Plans assume that two sides are launched side by side, in 1.5 times the time of one.
-        calibration = msgspec.structs.replace(calibration, launch_s=calibration.launch_s / 0.75)
     return OpenComparison(
         runner=runner,
         calibration=calibration,

@@ -225,10 +225,8 @@ def size_batch(
     batch, rounds = BATCH, min(max(least, wanted), MAX_SCREENING_ROUNDS)
 
     def takes_s() -> float:
-        if one_at_a_time:
-            return rounds * (batch + 1) * (launch_s + block_s)
-        # The baseline is launched first. Side by side, each launch takes about half the time.
-        return launch_s * (1 + max(1, batch / 2)) + rounds * (batch + 1) * block_s
+        launches_s = rounds * (batch + 1) * launch_s if one_at_a_time else launch_sides_s(launch_s, batch + 1)
+        return launches_s + rounds * (batch + 1) * block_s
 
     while batch > 1 and takes_s() > time_s:
         batch -= 1

@@ -27,7 +27,10 @@ STALE_ASKS = 6
 WORTH_LEARNING = 0.0005
 """Minimum expected gain, as a log-ratio, for screening to continue."""
 
-CHECK_EVERY = 3 * BATCH
+NEGLIGIBLE_GAIN = math.log(1.02)
+"""Gain, as a log-ratio, below which no candidate is worth finding."""
+
+CHECK_EVERY = 2 * BATCH
 """Candidates between two checks of the expected gain."""
 
 FEWEST_VARIANCES = 4
@@ -185,12 +188,28 @@ class _Screening:
             return False
         self.next_check = self.n_screened + CHECK_EVERY
         self.sampler.baseline_keeps = not state.baseline.excess
-        if self.sampler.expected_gain(self.study) >= WORTH_LEARNING:
-            return False
+        expected_gain = self.sampler.expected_gain(self.study)
         left = len(state.candidates) - len(state.results)
-        state.ended_early = f"the {left} untried candidates are expected to gain less than {WORTH_LEARNING:.2%} more"
+        if expected_gain < WORTH_LEARNING:
+            state.ended_early = (
+                f"the {left} untried candidates are expected to gain less than {WORTH_LEARNING:.2%} more"
+            )
+        elif self.is_futile(expected_gain):
+            gain = math.exp(NEGLIGIBLE_GAIN) - 1
+            state.ended_early = f"none of the {left} untried candidates is likely to gain more than {gain:.0%}"
+        else:
+            return False
         state.add_note(f"screening ended early: {state.ended_early}")
         return True
+
+    def is_futile(self, expected_gain: float) -> bool:
+        """Return whether nothing that was tried is promising, and nothing else is likely to gain enough to matter."""
+        assert self.sampler
+        if len(self.state.goal.objectives) > 1 or not self.sampler.baseline_keeps or expected_gain > NEGLIGIBLE_GAIN:
+            return False
+        if -min(self.state.expected.values(), default=0.0) >= PROMISING:
+            return False
+        return self.sampler.bound_gain(self.study) < NEGLIGIBLE_GAIN
 
     def choose_relaunched(self) -> list[CandidateResult]:
         """Return a leader to launch again in the next batch, or none."""

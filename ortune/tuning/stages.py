@@ -21,7 +21,14 @@ from ortune.requests import StrategyName
 from ortune.tuning.confirmation import confirm
 from ortune.tuning.front import confirm_front, judge_front
 from ortune.tuning.outcome import Observe, Outcome
-from ortune.tuning.plan import make_plan, shorten_confirmation, spread_rounds, usual_budget_s, warn_of_small_budget
+from ortune.tuning.plan import (
+    RACING_SHARE,
+    make_plan,
+    shorten_confirmation,
+    spread_rounds,
+    usual_budget_s,
+    warn_of_small_budget,
+)
 from ortune.tuning.racing import run_racing
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.sampler import make_sampler
@@ -36,9 +43,6 @@ AS_GOOD = 0.005
 
 CLEARANCE = 0.03
 """Minimum distance below a limit, as a log-ratio, at which a candidate clearly stays within it."""
-
-LONGEST_RACING = 2.0
-"""How many times its planned time racing may take if screening ended early."""
 
 MIN_CONFIRMATION = 0.5
 """Share of the planned time that must be left for another confirmation."""
@@ -139,8 +143,9 @@ def run_stages(state: SearchState, study: optuna.Study, opened: OpenComparison, 
     """Run screening, racing and confirmation."""
     run_screening(state, study)
     if len(state.results.rank()) > 1:
-        left_s = state.end_s - state.confirmation_s - state.now_s()
-        run_racing(state, max(left_s, 0.0))
+        left_s = state.end_s - state.now_s()
+        # The last batch may have changed how much time a proof needs.
+        run_racing(state, max(left_s - state.confirmation_s, min(state.racing_s, RACING_SHARE * left_s)))
     ranked = rank_finalists(state)
     if len(state.goal.objectives) > 1:
         if ranked:
