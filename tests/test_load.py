@@ -191,6 +191,17 @@ def test_a_block_ends_with_its_first_call_if_that_is_hopeless(load: Load, n_call
     assert len(window.latencies_ns) >= 2 * n_calls
 
 
+def test_a_block_without_a_lead_in_measures_its_first_call() -> None:
+    clock = SimulatedClock()
+    block = plan(Load(), duration_ms=200, lead_in_ms=0, min_calls=1)
+    window = generate_load(make_sleep_call(clock), [500 * MS], block, make_reader(clock), clock)
+    assert window.latencies_ns.tolist() == [500 * MS]
+    assert (window.lead_in_ns, window.wall_ns, clock.now_ns()) == (0, 500 * MS, 500 * MS)
+    assert window.cpu_ns == window.wall_ns
+    window = generate_load(make_sleep_call(clock), [150 * MS], block, make_reader(clock), clock)
+    assert window.latencies_ns.tolist() == [150 * MS] * 2
+
+
 @pytest.mark.parametrize("load", [Load(), make_load(clients=3), make_load(clients=2, rate_per_s=40)])
 def test_positions_are_those_of_the_samples(load: Load) -> None:
     clock = SimulatedClock()

@@ -81,6 +81,37 @@ def test_a_fixed_order_alternates_between_launches() -> None:
     assert orders_of(run) == [[down, up, down, up], [up, down, up, down], [down, up, down, up]]
 
 
+def test_sides_are_launched_together_unless_load_times_are_compared() -> None:
+    class Counting(SimulatedExecutor):
+        groups: list[int]
+
+        def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[Any]:
+            self.groups.append(len(configs))
+            self.deadline_s = deadline_s
+            return super().launch(configs, deadline_s=deadline_s)
+
+    for creations_ns, groups in ((0, [3, 3]), (50_000_000, [1] * 6)):
+        executor = Counting(lambda config: 1e6)
+        executor.groups = []
+        run = PairedRun(make_sides(DEFAULT, ONE_THREAD, TWO_THREADS), Load())
+        runner = BlockRunner(executor, np.random.default_rng(0))
+        runner.load_deadline_s = 10
+        block = msgspec.structs.replace(BLOCK, creations_ns=creations_ns)
+        run.measure(runner, RunPlan(block=block, launches=2, rounds=2), end_s=1e9)
+        assert executor.groups == groups
+        # Side by side, each may take as long as all of them one after the other.
+        assert executor.deadline_s == 10 * groups[-1]
+
+
+def test_a_required_side_that_fails_leaves_no_other_side_live() -> None:
+    executor = SimulatedExecutor(
+        lambda config: 1e6, fails_to_launch=lambda config: BROKEN if config == DEFAULT else None
+    )
+    with pytest.raises(MeasureError, match="bad_alloc"):
+        measure(executor, make_sides(DEFAULT, ONE_THREAD))
+    assert not executor.live
+
+
 def test_each_side_is_launched_by_its_executor() -> None:
     base, head = (SimulatedExecutor(lambda config: 1e6) for _ in range(2))
     measure(base, make_sides(DEFAULT, ONE_THREAD, DEFAULT), launches=1, executors=(base, head, base))

@@ -45,6 +45,8 @@ from ortune.tuning.hints import (
 )
 from ortune.tuning.outcome import Outcome, Progress
 from ortune.tuning.prepare import prepare
+from ortune.tuning.racing import find_slower, take_turns
+from ortune.tuning.results import CandidateResult
 from ortune.tuning.sampler import CONFIG, CandidateSampler, Observed, ThompsonSampler, make_sampler
 from ortune.tuning.search import MAX_REMEMBERED, best_configs
 from ortune.tuning.stages import SearchSettings, run_search
@@ -145,6 +147,30 @@ class TestAdditiveModel:
         model.fit([Observation(int(number), float(y[number - 1]), 1e-6, int(number)) for number in numbers])
         assert np.abs(model.mean()[numbers] - y).max() < 0.02
 
+    @pytest.mark.parametrize(("luck", "expected"), [(0.002, 0.003), (0.08, 0.08)])
+    def test_how_much_launches_differ_is_estimated(self, luck: float, expected: float) -> None:
+        """The launch of the baseline shifts all candidates of a batch, and each launch the candidate itself."""
+        space = small_space(width=2)
+        truth = np.array([0.3 * effects_of(space)(candidate) for candidate in space.candidates])
+        rng = np.random.default_rng(3)
+        shifts = rng.normal(0, luck, 10)
+        observations = [
+            Observation(number, float(truth[number] + shifts[place // 8] + rng.normal(0, luck)), 0.001**2, place // 8)
+            for place, number in enumerate(rng.choice(np.arange(1, len(truth)), 80, replace=False).tolist())
+        ]
+        model = AdditiveModel(space, rng)
+        model.fit(observations)
+        assert model.luck == expected
+
+    def test_several_launches_of_a_candidate_are_averaged(self) -> None:
+        space = small_space()
+        model = AdditiveModel(space, np.random.default_rng(0))
+        others = [Observation(number, 0.0, 1e-4, 99) for number in range(2, 12)]
+        model.fit([*others, Observation(1, -0.3, 1e-4, 1)])
+        alone = model.mean()[1]
+        model.fit([*others, *(Observation(1, -0.3, 1e-4, batch) for batch in (1, 2, 3, 4))])
+        assert -0.3 <= model.mean()[1] < alone < 0
+
     def test_without_measurements_the_prediction_is_zero(self) -> None:
         model = AdditiveModel(small_space(), np.random.default_rng(0))
         assert not model.mean().any()
@@ -156,6 +182,65 @@ class TestAdditiveModel:
         model = AdditiveModel(alone, np.random.default_rng(0))
         assert model.draw(3).tolist() == [[0.0, 0.0, 0.0]]
         assert model.mean().tolist() == [0.0]
+
+
+class TestNeighbors:
+    def test_they_differ_in_one_choice(self) -> None:
+        space = small_space(width=3)
+        for number in (0, 1, len(space.candidates) - 1):
+            own = space.candidates[number].labels
+            neighbors = space.neighbors(number)
+            assert len(neighbors)
+            assert number not in neighbors
+            for neighbor in neighbors:
+                other = space.candidates[int(neighbor)].labels
+                assert sum(own[name] != other[name] for name in own.keys() & other.keys()) == 1
+
+    def test_every_second_proposal_is_a_neighbor_of_a_leader(self) -> None:
+        space = small_space(width=3)
+        sampler = ThompsonSampler(space, seed=0)
+        study = optuna.create_study(sampler=sampler)
+        leader = len(space.candidates) // 2
+        sampler.observed = [Observed(leader, (-0.2,), 1e-4, 0.0, True, 1)]
+        sampler.leaders = [leader]
+        untried = np.array([number for number in range(1, len(space.candidates)) if number != leader])
+        chosen = [sampler.choose(study, untried) for _ in range(20)]
+        assert set(chosen[1::2]) <= set(space.neighbors(leader).tolist())
+        assert not set(chosen[::2]) <= set(space.neighbors(leader).tolist())
+
+
+class TestRacing:
+    def test_candidates_that_lag_by_more_than_chance_are_dropped(self) -> None:
+        rng = np.random.default_rng(1)
+        levels = np.array([-0.30, -0.29, -0.10, 0.0])
+        # The launch of the baseline shifts all candidates alike.
+        shifts = rng.normal(0, 0.2, 3)
+        values = levels[:, None, None] + shifts[None, :, None] + rng.normal(0, 0.005, (4, 3, 1))
+        assert find_slower(values, luck=0.01).tolist() == [False, False, True, True]
+
+    def test_after_few_launches_the_expected_luck_counts(self) -> None:
+        """Two launches that happen to agree prove little if launches usually differ."""
+        values = np.array([[[-0.10], [-0.10]], [[-0.05], [-0.05]]])
+        assert find_slower(values, luck=0.001).tolist() == [False, True]
+        assert find_slower(values, luck=0.08).tolist() == [False, False]
+
+    def test_a_candidate_that_is_best_in_one_objective_stays(self) -> None:
+        values = np.array([[[-0.3, 0.0]] * 3, [[0.0, -0.3]] * 3, [[0.1, 0.1]] * 3])
+        assert find_slower(values, luck=0.01).tolist() == [False, False, True]
+
+    def test_places_are_given_in_turn(self) -> None:
+        space = small_space()
+        results = [CandidateResult(candidate, number, Goal()) for number, candidate in enumerate(space.candidates[:6])]
+        a, b, c, d, e, _ = results
+        assert take_turns([a, b, c], [c, d], [e, a]) == [a, c, e, b, d]
+
+    @pytest.mark.slow
+    def test_a_single_choice_that_measures_best_is_raced_although_the_model_expects_others(self) -> None:
+        """A plateau of combinations with 80 % of the gain of the best, which is one choice alone."""
+        landscape = next(each for each in all_held_out() if each.name == "plateau_80-0")
+        found = [search(landscape, seed=seed) for seed in range(3)]
+        gains = [landscape.log_speedup(landscape.space.numbers[outcome.config.key]) for outcome in found]
+        assert sum(gain > 0.98 * BEST_GAIN for gain in gains) >= 2
 
 
 class TestStrategies:

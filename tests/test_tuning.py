@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from ortune.errors import BackgroundLoadError, MeasureError, UsageError
 from ortune.knobs import DEFAULT, Config, build_space
 from ortune.tuning.outcome import Outcome, Progress
 from ortune.tuning.pareto import find_front, find_knee
-from ortune.tuning.plan import Plan, make_plan
+from ortune.tuning.plan import Plan, make_plan, reserve_confirmation
 from ortune.tuning.racing import MAX_LAUNCHES as RACING_LAUNCHES
 from ortune.tuning.stages import SearchSettings, run_search
 from ortune.worker import Block, BlockPlan, Failure
@@ -668,7 +669,58 @@ class TestMemory:
         assert outcome.evidence.verdict == "faster"
 
 
+def test_the_baseline_is_launched_again_with_each_group_of_screening() -> None:
+    executor = SimulatedExecutor(one_thread_wins)
+    outcome = search(executor, seconds=30)
+    groups = {round_.launch for round_ in outcome.rounds if round_.stage == "screening"}
+    assert len(groups) > 3
+    n_rest = sum(stage.stage != "screening" for stage in outcome.stages)
+    assert n_rest == 2
+    assert executor.launched.count(DEFAULT) >= len(groups) + 2
+
+
+@pytest.mark.slow
+def test_leaders_are_launched_again_in_screening() -> None:
+    outcome = search(SimulatedExecutor(one_thread_wins), seconds=60)
+    launches = Counter(
+        number
+        for group in {round_.launch: round_ for round_ in outcome.rounds if round_.stage == "screening"}.values()
+        for number in group.values
+        if number
+    )
+    again = [number for number, n in launches.items() if n > 1]
+    assert again
+    assert all(
+        outcome.trials[number].config.session_options.get("intra_op_num_threads") == 1
+        for number in again
+        if launches[number] > 2
+    )
+
+
 class TestPlan:
+    @pytest.mark.parametrize(("gain", "luck"), [(0.5, 0.02), (0.05, 0.005)])
+    def test_a_proof_of_a_large_gain_needs_less_time(self, gain: float, luck: float) -> None:
+        plan = self.plan(launch_s=0.2, one_at_a_time=False)
+        pace = Pace(gap_ns=5e6, call_ns=5e6)
+        needed_s = reserve_confirmation(plan, P50, pace, gain=gain, launch_sigma=luck, round_sigma=0.01)
+        assert 5 < needed_s < 0.8 * plan.confirmation_s
+        small_s = reserve_confirmation(plan, P50, pace, gain=gain / 50, launch_sigma=luck, round_sigma=0.01)
+        assert small_s == plan.confirmation_s
+
+    def test_the_time_of_a_percentile_is_not_reduced(self) -> None:
+        plan = self.plan(launch_s=0.2, one_at_a_time=False)
+        pace = Pace(gap_ns=5e6, call_ns=5e6)
+        p99 = goal(objective="p99")
+        needed_s = reserve_confirmation(plan, p99, pace, gain=0.5, launch_sigma=0.01, round_sigma=0.01)
+        assert needed_s == plan.confirmation_s
+
+    def test_a_long_call_is_a_block(self) -> None:
+        pace = Pace(gap_ns=1e9, call_ns=1e9)
+        plan = make_plan(P50, Calibration(pace=pace, launch_s=1.3, peak_bytes=10**9), left_s=55.0, free_bytes=None)
+        assert (plan.block.min_calls, plan.block.lead_in_ns, plan.block.duration_ns) == (1, 0, 1_000_000_000)
+        assert (plan.screening_rounds, plan.racing_rounds, plan.confirmation.rounds) == (1, 1, 1)
+        assert plan.can_prove
+
     def plan(self, *, launch_s: float, one_at_a_time: bool, left_s: float = 50.0, peak_bytes: int = 10**9) -> Plan:
         pace = Pace(gap_ns=5e6, call_ns=5e6)
         calibration = Calibration(pace=pace, launch_s=launch_s, peak_bytes=peak_bytes)

@@ -93,7 +93,9 @@ class BlockRunner:
 
     def launch(self, configs: Sequence[Config], executor: Executor | None = None) -> list[LiveCandidate | Failure]:
         """Launch candidates, by another executor if one is given."""
-        return (executor or self.executor).launch(configs, deadline_s=self.load_deadline_s)
+        # Side by side, each may take as long as all of them one after the other.
+        deadline_s = self.load_deadline_s * max(len(configs), 1)
+        return (executor or self.executor).launch(configs, deadline_s=deadline_s)
 
     def measure_block(self, live: LiveCandidate, plan: BlockPlan) -> Block | Failure:
         """Measure one block, and repeat it while it is contended and repetitions are left."""
