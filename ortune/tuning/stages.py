@@ -23,6 +23,7 @@ from ortune.tuning.front import confirm_front, judge_front
 from ortune.tuning.outcome import Observe, Outcome
 from ortune.tuning.plan import (
     RACING_SHARE,
+    is_simple,
     make_plan,
     shorten_confirmation,
     spread_rounds,
@@ -144,8 +145,9 @@ def run_stages(state: SearchState, study: optuna.Study, opened: OpenComparison, 
     run_screening(state, study)
     if len(state.results.rank()) > 1:
         left_s = state.end_s - state.now_s()
-        # The last batch may have changed how much time a proof needs.
-        run_racing(state, max(left_s - state.confirmation_s, min(state.racing_s, RACING_SHARE * left_s)))
+        # The last batch may have changed how much time a proof needs, and a simple confirmation can be shortened.
+        share_s = min(state.racing_s, RACING_SHARE * left_s) if is_simple(state.goal) else 0.0
+        run_racing(state, max(left_s - state.confirmation_s, share_s))
     ranked = rank_finalists(state)
     if len(state.goal.objectives) > 1:
         if ranked:
