@@ -349,10 +349,10 @@ class TestReplay:
         landscape = additive_landscape(small_space())
         executor = ReplayExecutor(landscape)
         (live,) = executor.launch([DEFAULT], deadline_s=9)
-        assert executor.now_s() == pytest.approx(0.2)
+        assert executor.now_s() == pytest.approx(0.202)  # the first launch makes another call
         assert not isinstance(live, Failure)
         live.measure(PLAN)
-        assert executor.now_s() == pytest.approx(0.256, abs=0.01)
+        assert executor.now_s() == pytest.approx(0.258, abs=0.01)
 
     def test_a_recorded_failure_is_replayed(self) -> None:
         landscape = additive_landscape(small_space())

@@ -159,7 +159,7 @@ def test_a_ranking_that_flips_under_contention_is_judged_on_quiet_blocks() -> No
     def contention(config: Config) -> float:
         return 1.5 if config.session_options.get("intra_op_num_threads") == 1 else 4.0
 
-    outcome = search(SimulatedExecutor(latency, contended_share=0.3, contention=contention))
+    outcome = search(SimulatedExecutor(latency, contended_share=0.3, contention=contention), seconds=120)
     assert outcome.evidence.verdict in NOTHING_BETTER
     assert outcome.config == DEFAULT
     assert outcome.evidence.noise.regime == "quiet"
@@ -265,7 +265,7 @@ def test_a_baseline_that_crashes_is_an_error() -> None:
         search(SimulatedExecutor(all_alike, dies_when_measured=[DEFAULT]))
 
 
-@pytest.mark.parametrize("block", [30, 150, 330])
+@pytest.mark.parametrize("block", [30, 150, 250])
 def test_an_interrupt_keeps_the_best_so_far_and_marks_it(block: int) -> None:
     outcome = search(SimulatedExecutor(one_thread_wins, interrupt_at=block))
     assert outcome.interrupted

@@ -92,7 +92,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         block: How each block is measured.
         launches: Launches of each side; 0 if there is no time for one, None for no limit.
-        rounds: Rounds per launch; even, so that each order comes up as often as its reverse.
+        rounds: Rounds per launch. It is even, so that each order comes up as often as its reverse, or 1 of long blocks.
     """
 
     block: BlockPlan

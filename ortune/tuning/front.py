@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from ortune.compare.block_plan import fewest_rounds
 from ortune.compare.comparison import Comparison, LimitCheck, Speedup, Summary
 from ortune.compare.evaluate import compute_speedup, evaluate
 from ortune.compare.figures import is_pooled, required_calls
@@ -27,7 +28,8 @@ def confirm_front(state: SearchState, ranked: Sequence[CandidateResult]) -> tupl
     chosen = choose_finalists(ranked, min(MAX_FRONT_CANDIDATES, state.plan.max_live - 1))
     planned = state.plan.confirmation
     # The plan assumes the maximum number of candidates.
-    rounds = max(2, planned.rounds * (1 + MAX_FRONT_CANDIDATES) // (len(chosen) + 1) // 2 * 2)
+    step = fewest_rounds(planned.block)
+    rounds = max(step, planned.rounds * (1 + MAX_FRONT_CANDIDATES) // (len(chosen) + 1) // step * step)
     plan = msgspec.structs.replace(planned, rounds=rounds)
 
     def report(run: PairedRun) -> None:

@@ -77,7 +77,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         block: A block of screening and racing.
         batch: Candidates that are screened together: fewer where launches or blocks are long.
         screening_rounds: Rounds of each candidate in screening: fewer where blocks are long.
-        screening_s: Time for screening.
+        screening_s: Planned time for screening. It ends earlier or later, depending on what it finds.
         racing_s: Time for racing.
         racing_rounds: Rounds of each candidate in each launch of racing.
         confirmation_s: Time for confirmation.
@@ -194,9 +194,15 @@ def shortest_confirmation_s(plan: Plan, goal: Goal, pace: Pace) -> float:
     return min(shortest_run_s(pace, plan.launch_s), plan.confirmation_s)
 
 
+def unpromising_confirmation_s(plan: Plan, goal: Goal, pace: Pace) -> float:
+    """Return the time in seconds of a confirmation that is likely to show only that there is no gain."""
+    return max(shortest_confirmation_s(plan, goal, pace), SMALLEST_CONFIRMATION_SHARE * plan.left_s)
+
+
 def is_simple(goal: Goal) -> bool:
-    """Return whether a confirmation has two sides, and figures that do not need a number of calls."""
-    return len(goal.objectives) == 1 and not any(map(is_pooled, goal.figures)) and goal.load.rate_per_s is None
+    """Return whether a confirmation has two sides and no limits, and a figure that does not need a number of calls."""
+    is_pair = len(goal.objectives) == 1 and not goal.limits
+    return is_pair and not is_pooled(goal.objective) and goal.load.rate_per_s is None
 
 
 def shorten_confirmation(plan: Plan, goal: Goal, pace: Pace, left_s: float) -> Plan:

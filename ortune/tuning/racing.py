@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.compare.block_plan import block_wall_s, launch_sides_s
+from ortune.compare.block_plan import SHORTEST_WARM_UP_NS, block_wall_s, expect_warm_up_ns, launch_sides_s
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.state import SearchState
 
@@ -31,14 +31,15 @@ PRIOR_LAUNCHES = 4
 
 
 def run_racing(state: SearchState, racing_s: float) -> None:
-    """Race the best candidates of screening for a time, if there is time for two launches."""
+    """Race the best candidates of screening for a time, if there is time for two launches of two candidates."""
     most = count_affordable(state, racing_s)
-    if most < MIN_CANDIDATES:
+    racing = choose_candidates(state, most) if most >= MIN_CANDIDATES else []
+    if len(racing) < MIN_CANDIDATES:
         return
     with state.time_stage("racing"):
         start_s = state.now_s()
         end_s = start_s + racing_s
-        racing = choose_candidates(state, most)
+        before = [(result, result.stage, result.scores) for result in racing]
         for result in racing:
             result.enter("racing")
         n_launches, launch_s = 0, 0.0
@@ -46,7 +47,13 @@ def run_racing(state: SearchState, racing_s: float) -> None:
             if n_launches >= MIN_LAUNCHES and (len(racing) == 1 or state.now_s() + launch_s > end_s):
                 break
             begin_s, n_begin = state.now_s(), len(racing)
-            racing = race_launch(state, racing)
+            try:
+                racing = race_launch(state, racing)
+            finally:
+                # What screening measured stays where racing was interrupted, or where memory was lacking.
+                for result, stage, scores in before:
+                    if not result.scores:
+                        result.restore(stage, scores)
             n_launches += 1
             racing = drop_slower(state, racing)
             launch_s = (state.now_s() - begin_s) * (1 + len(racing)) / (1 + n_begin)
@@ -67,7 +74,7 @@ def race_launch(state: SearchState, racing: list[CandidateResult]) -> list[Candi
         baseline.close()
         for _, live in lives:
             live.close()
-        # In a race, there is no time to measure them alone. What is known of them stays.
+        # In a race, there is no time to measure them alone.
         state.starved.clear()
     return [result for result, _ in lives]
 
@@ -77,9 +84,11 @@ def count_affordable(state: SearchState, racing_s: float) -> int:
     plan = state.plan
     round_s = plan.racing_rounds * block_wall_s(plan.block, state.pace)
 
+    warm_up_s = expect_warm_up_ns(state.pace, SHORTEST_WARM_UP_NS) / 1e9
+
     def takes_s(n: int) -> float:
         launches_s = n * plan.racing_rounds * plan.launch_s if plan.one_at_a_time else launch_sides_s(plan.launch_s, n)
-        return MIN_LAUNCHES * (launches_s + n * round_s)
+        return MIN_LAUNCHES * (launches_s + n * (warm_up_s + round_s))
 
     most = MAX_CANDIDATES
     while most and takes_s(most + 1) > racing_s:
@@ -109,9 +118,15 @@ def choose_candidates(state: SearchState, most: int = MAX_CANDIDATES) -> list[Ca
         worth_racing = take_turns(
             sorted(worth_racing, key=lambda result: (result.excess, expected[result.number])),
             worth_racing,
-            [result for result in worth_racing if len(result.candidate.config.settings) == 1],
+            [result for result in worth_racing if count_changes(state, result) == 1],
         )
     return worth_racing[: min(MAX_CANDIDATES, most, state.plan.max_live - 1)]
+
+
+def count_changes(state: SearchState, result: CandidateResult) -> int:
+    """Return how many settings of a candidate differ from the baseline's."""
+    base = state.space.base.settings
+    return sum(base.get(name) != value for name, value in result.candidate.config.settings.items())
 
 
 def take_turns(*rankings: list[CandidateResult]) -> list[CandidateResult]:
@@ -127,6 +142,8 @@ def drop_slower(state: SearchState, racing: list[CandidateResult]) -> list[Candi
     in their differences.
     """
     comparable = [result for result in racing if not result.excess]
+    if comparable:
+        racing = [result for result in racing if not result.excess or result.n_launches < MIN_LAUNCHES]
     launches = {
         result.number: {n: log_ratios for n, log_ratios, _ in result.launch_log_ratios()} for result in comparable
     }

@@ -69,6 +69,12 @@ class CandidateResult:
         self.failure: Failure | None = None
         self._summary: tuple[int, tuple[tuple[float, ...], tuple[float, ...]]] | None = None
 
+    def restore(self, stage: Stage, scores: list[Score]) -> None:
+        """Return to an earlier stage, as nothing was measured in this one."""
+        self.stage = stage
+        self.scores = scores
+        self._summary = None
+
     def enter(self, stage: Stage) -> None:
         """Begin a stage. Earlier scores are dropped, because selecting the candidate by them makes them biased."""
         self.stage = stage
@@ -125,20 +131,22 @@ class CandidateResult:
         return len({score.launch for score in self.scores})
 
     def launch_log_ratios(self) -> list[tuple[int, tuple[float, ...], int]]:
-        """Return the number of each launch, its log-ratios, and the number of its rounds.
+        """Return the number of each launch, its log-ratios, and the number of its rounds."""
+        launches = [list(members) for _, members in itertools.groupby(self.selected_scores, lambda score: score.launch)]
+        found = []
+        for members in launches:
+            ratios = average_medians([[score.log_ratios for score in members]])
+            self._pool_percentiles(ratios, members)
+            found.append((members[0].launch, tuple(ratios), len(members)))
+        return found
 
-        A percentile beyond the median needs the calls of all launches, so that they count as the last one.
-        """
-        scores = self.selected_scores
-        if not scores:
-            return []
-        if scores[0].blocks:
-            return [(scores[-1].launch, self.log_ratios or (), len(scores))]
-        launches = [list(members) for _, members in itertools.groupby(scores, lambda score: score.launch)]
-        return [
-            (members[0].launch, tuple(average_medians([[score.log_ratios for score in members]])), len(members))
-            for members in launches
-        ]
+    def _pool_percentiles(self, log_ratios: list[float], scores: list[Score]) -> None:
+        """Replace the log-ratios of percentiles beyond the median by those of all calls of some scores together."""
+        pairs = [score.blocks for score in scores if score.blocks]
+        for place, name in enumerate(self.goal.objectives):
+            if pairs and is_pooled(name):
+                base, own = (compute_supported_percentile(name, [pair[side] for pair in pairs]) for side in (0, 1))
+                log_ratios[place] = math.log(to_cost(name, own) / to_cost(name, base))
 
     def _summarize(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Return log-ratios and excesses over all selected scores."""
@@ -149,12 +157,9 @@ class CandidateResult:
         ratios = average_medians([[score.log_ratios for score in members] for members in launches])
         excesses = average_medians([[score.excesses for score in members] for members in launches])
         pairs = [score.blocks for score in scores if score.blocks]
+        self._pool_percentiles(ratios, scores)
         if pairs:
             sides = [[pair[side] for pair in pairs] for side in (0, 1)]
-            for place, name in enumerate(self.goal.objectives):
-                if is_pooled(name):
-                    base, own = (compute_supported_percentile(name, blocks) for blocks in sides)
-                    ratios[place] = math.log(to_cost(name, own) / to_cost(name, base))
             for place, limit in enumerate(self.goal.limits):
                 if is_pooled(limit.figure):
                     base, own = (compute_supported_percentile(limit.figure, blocks) for blocks in sides)
@@ -207,7 +212,7 @@ class Results:
         Args:
             results: The candidates in the order of the round's positions, the baseline first.
             measured: The round.
-            launch: Number of the launch in this stage.
+            launch: Number of the launch. Screening and racing count on, and each confirmation starts anew.
 
         Raises:
             MeasureError: The baseline failed.

@@ -119,7 +119,7 @@ class ThompsonSampler(CandidateSampler):
 
     Attributes:
         baseline_keeps: Whether the baseline seems to stay within the limits.
-        observed: What all launches showed, in the order of time.
+        observed: What all launches showed.
         leaders: Numbers of the best measured candidates.
     """
 

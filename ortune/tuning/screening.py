@@ -10,7 +10,7 @@ import numpy as np
 import optuna
 
 from ortune.knobs import Candidate, SearchSpace
-from ortune.tuning.plan import BATCH, reserve_confirmation, shortest_confirmation_s
+from ortune.tuning.plan import BATCH, reserve_confirmation, unpromising_confirmation_s
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.sampler import CONFIG, Observed, ThompsonSampler
 from ortune.tuning.state import SearchState
@@ -119,18 +119,19 @@ class _Screening:
         batch_s = 0.0
         while (left := total - self.n_screened) > 0:
             begin_s = state.now_s()
-            self.replan()
             end_s = state.find_screening_end_s()
             # A batch that would end long after the planned time would shorten racing and confirmation.
             if begin_s + batch_s / 2 >= end_s or self.is_complete():
                 break
-            again = self.choose_relaunched()
-            batch = self.propose(min(state.plan.batch, state.plan.max_live - 1, left) - len(again))
+            n = min(state.plan.batch, state.plan.max_live - 1)
+            again = self.choose_relaunched() if n > 1 else []
+            batch = self.propose(min(n - len(again), left))
             if not batch:
                 break
             self.measure(batch, again)
             batch_s = state.now_s() - begin_s
             self.update_expected()
+            self.replan()
             ranked = state.results.rank()
             done = self.n_screened
             state.report(
@@ -157,6 +158,7 @@ class _Screening:
         state.expected = {
             result.candidate.config.key: float(expected[self.space.numbers[result.candidate.config.key]])
             for result in state.results
+            if result is not state.baseline
         }
         leaders = [result for result in state.results.rank() if not result.excess][:N_LEADERS]
         self.sampler.leaders = [self.space.numbers[result.candidate.config.key] for result in leaders]
@@ -164,12 +166,13 @@ class _Screening:
     def replan(self) -> None:
         """Leave only as much time for racing and confirmation as the best candidate so far needs."""
         state = self.state
-        if not self.sampler or not state.expected:
+        if not state.expected or len(state.goal.objectives) > 1:
             return
+        assert self.sampler
         gain = -min(state.expected.values())
         if gain < PROMISING:
             state.racing_s = 0.0
-            state.confirmation_s = shortest_confirmation_s(state.plan, state.goal, state.pace)
+            state.confirmation_s = unpromising_confirmation_s(state.plan, state.goal, state.pace)
             return
         state.racing_s = state.plan.racing_s
         state.confirmation_s = reserve_confirmation(

@@ -26,6 +26,7 @@ from ortune.tuning.plan import (
     is_simple,
     make_plan,
     shorten_confirmation,
+    shortest_confirmation_s,
     spread_rounds,
     usual_budget_s,
     warn_of_small_budget,
@@ -44,6 +45,9 @@ AS_GOOD = 0.005
 
 CLEARANCE = 0.03
 """Minimum distance below a limit, as a log-ratio, at which a candidate clearly stays within it."""
+
+LONGEST_RACING = 2.0
+"""How many times its planned time racing may take if screening ended early."""
 
 MIN_CONFIRMATION = 0.5
 """Share of the planned time that must be left for another confirmation."""
@@ -144,10 +148,7 @@ def run_stages(state: SearchState, study: optuna.Study, opened: OpenComparison, 
     """Run screening, racing and confirmation."""
     run_screening(state, study)
     if len(state.results.rank()) > 1:
-        left_s = state.end_s - state.now_s()
-        # The last batch may have changed how much time a proof needs, and a simple confirmation can be shortened.
-        share_s = min(state.racing_s, RACING_SHARE * left_s) if is_simple(state.goal) else 0.0
-        run_racing(state, max(left_s - state.confirmation_s, share_s))
+        run_racing(state, find_racing_s(state))
     ranked = rank_finalists(state)
     if len(state.goal.objectives) > 1:
         if ranked:
@@ -167,6 +168,22 @@ def run_stages(state: SearchState, study: optuna.Study, opened: OpenComparison, 
         is_rejected = row.failure is not None or (row.speedup is not None and kept_all(row.limits) == "no")
         if not is_rejected or state.now_s() + MIN_CONFIRMATION * state.plan.confirmation_s > state.end_s:
             break
+
+
+def find_racing_s(state: SearchState) -> float:
+    """Return how long racing may take, in seconds.
+
+    If screening ended early, confirmation gets its planned time again. If it borrowed time, and then found something
+    promising, racing gets a share of what is left, as a simple confirmation can be shortened.
+    """
+    plan, left_s = state.plan, state.end_s - state.now_s()
+    longest_s = LONGEST_RACING * plan.racing_s
+    confirmation_s = min(max(state.confirmation_s, left_s - longest_s), plan.confirmation_s)
+    racing_s = min(left_s - confirmation_s, longest_s)
+    if is_simple(state.goal):
+        shortest_s = shortest_confirmation_s(plan, state.goal, state.pace)
+        racing_s = max(racing_s, min(state.racing_s, RACING_SHARE * left_s, left_s - shortest_s))
+    return max(racing_s, 0.0)
 
 
 def rank_finalists(state: SearchState) -> list[CandidateResult]:
