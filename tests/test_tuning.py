@@ -159,7 +159,8 @@ def test_a_ranking_that_flips_under_contention_is_judged_on_quiet_blocks() -> No
     def contention(config: Config) -> float:
         return 1.5 if config.session_options.get("intra_op_num_threads") == 1 else 4.0
 
-    outcome = search(SimulatedExecutor(latency, contended_share=0.3, contention=contention), seconds=120)
+    executor = SimulatedExecutor(latency, contended_share=0.3, contention=contention, seed=1)
+    outcome = search(executor, seconds=120)
     assert outcome.evidence.verdict in NOTHING_BETTER
     assert outcome.config == DEFAULT
     assert outcome.evidence.noise.regime == "quiet"
