@@ -109,9 +109,8 @@ class SimulatedLive:
         if not rate and plan.give_up_ns is not None and level > plan.give_up_ns:
             samples, lead_in_ns, wall_ns = samples[:1], 0, int(level)
         elif not rate and plan.min_calls * level > wall_ns:
+            lead_in_ns = max(int(level), lead_in_ns) if lead_in_ns else 0
             wall_ns = int(plan.min_calls * level)
-        if not rate and lead_in_ns:
-            lead_in_ns = max(int(level), lead_in_ns)
         executor.time_s += (wall_ns + lead_in_ns) / 1e9 + 0.002
         if rate:
             arrivals = draw_arrivals(plan.load, 0, plan.duration_ns, plan.seed)
