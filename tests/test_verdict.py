@@ -82,10 +82,16 @@ def judge(
         (340, None, "default_is_best", "all 340 candidates were tried"),
         (4, None, "nothing_found", "4 of 340 candidates were tried"),
         (
-            60,
+            200,
             0.04,
             "default_is_best",
-            "60 of 340 candidates were tried, and the others probably gain less than 4.1%",
+            "200 of 340 candidates were tried, and the others probably gain less than 4.1%",
+        ),
+        (
+            60,
+            0.04,
+            "nothing_found",
+            "60 of 340 candidates were tried, too few to exclude that one of the others is better: use a larger budget",
         ),
         (
             4,

@@ -17,6 +17,10 @@ CLOSE = 0.02
 SMALL_GAIN = 0.05
 """The baseline is called best if the untried candidates gain less than this with a probability of 95 %."""
 
+ENOUGH_TRIED = 0.5
+"""Share of the candidates that must be tried before the baseline is called best. The model that bounds the gain of the
+others knows only effects of choices and of pairs of them."""
+
 LONGEST_ADVICE = 20
 """How many times the budget is advised at most."""
 
@@ -93,6 +97,8 @@ def judge_untried(n_tried: int, n_all: int, unseen_gain: float | None) -> tuple[
     gain = math.exp(unseen_gain) - 1
     if gain > SMALL_GAIN:
         return "nothing_found", f"{tried}, and one of the others may gain up to {gain:.0%}: use a larger budget"
+    if n_tried < ENOUGH_TRIED * n_all:
+        return "nothing_found", f"{tried}, too few to exclude that one of the others is better: use a larger budget"
     return "default_is_best", f"{tried}, and the others probably gain less than {gain:.1%}"
 
 
