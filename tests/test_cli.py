@@ -216,7 +216,7 @@ def test_a_rate_and_a_limit_that_no_candidate_keeps(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_more_than_can_be_served_is_overload_and_exit_code_1(tmp_path: Path) -> None:
-    done = run_ortune(*("search", TINY_CNN, "-o", "c.json", "--rate", "500000/s", *SHORT), cwd=tmp_path)
+    done = run_ortune(*("search", TINY_CNN, "-o", "c.json", "--rate", "500000/s", *FAST), cwd=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "Overload" in done.stdout
     assert read_record(tmp_path / "c.json").evidence.verdict == "overload"
