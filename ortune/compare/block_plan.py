@@ -46,6 +46,8 @@ QUOTA_LEAD_IN_PERIODS = 1.5
 shorter than several periods would see only that burst, and not the throttling that follows."""
 
 LONG_LAUNCH_S = 1.0
+"""Launches that take longer are planned as if they were made one after the other."""
+
 MAX_LAUNCHES = 8
 MIN_LAUNCHES = 5
 ROUNDS_PER_LAUNCH = 8
@@ -220,8 +222,13 @@ def fit_launches(time_s: float, block: BlockPlan, pace: Pace, launch_s: float, n
 def shortest_run_s(pace: Pace, launch_s: float) -> float:
     """Return the time of the shortest paired run of two sides that can prove anything."""
     block = plan_block(pace, longest_ns=SHORT_BLOCK_NS)
-    rounds_s = fewest_rounds(block) * 2 * block_wall_s(block, pace)
-    return MIN_LAUNCHES * (launch_sides_s(launch_s + expect_warm_up_ns(pace) / 1e9, 2) + rounds_s)
+    return paired_run_s(RunPlan(block=block, launches=MIN_LAUNCHES, rounds=fewest_rounds(block)), pace, launch_s, 2)
+
+
+def paired_run_s(plan: RunPlan, pace: Pace, launch_s: float, n_sides: int) -> float:
+    """Return the time of a paired run of this size in seconds, in which no block is repeated."""
+    launches_s = (plan.launches or 0) * launch_sides_s(launch_s + expect_warm_up_ns(pace) / 1e9, n_sides)
+    return launches_s + plan.n_rounds * n_sides * block_wall_s(plan.block, pace)
 
 
 def fewest_rounds(block: BlockPlan) -> int:
@@ -234,11 +241,10 @@ def required_run_s(goal: Goal, pace: Pace, launch_s: float, n_sides: int) -> flo
     block = plan_block(pace)
     least = MIN_LAUNCHES * fewest_rounds(block) if is_long(pace) else MIN_ROUNDS
     n_rounds = max(least, math.ceil(required_rounds(goal, pace, block)))
-    # Each launch has an even number of rounds.
     n_launches = MIN_LAUNCHES if n_rounds < 2 * MAX_LAUNCHES else MAX_LAUNCHES
-    n_rounds = math.ceil(n_rounds / (2 * n_launches)) * 2 * n_launches
-    launches_s = n_launches * launch_sides_s(launch_s + expect_warm_up_ns(pace) / 1e9, n_sides)
-    return n_sides * n_rounds * block_wall_s(block, pace) + launches_s
+    # Each launch has an even number of rounds.
+    rounds = math.ceil(n_rounds / (2 * n_launches)) * 2
+    return paired_run_s(RunPlan(block=block, launches=n_launches, rounds=rounds), pace, launch_s, n_sides)
 
 
 def required_rounds(goal: Goal, pace: Pace, block: BlockPlan) -> float:

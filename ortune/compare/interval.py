@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import msgspec
 
@@ -27,19 +28,18 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def log(self) -> Interval:
         """Turn an interval of ratios into one of logarithms."""
-        return Interval(
-            estimate=math.log(self.estimate),
-            low=math.log(self.low),
-            high=math.log(self.high),
-            confidence=self.confidence,
-        )
+        return self._map(math.log)
 
     def exp(self) -> Interval:
         """Turn an interval of logarithms into one of ratios."""
+        return self._map(math.exp)
+
+    def _map(self, function: Callable[[float], float]) -> Interval:
+        """Return the interval of an increasing function of the values."""
         return Interval(
-            estimate=math.exp(self.estimate),
-            low=math.exp(self.low),
-            high=math.exp(self.high),
+            estimate=function(self.estimate),
+            low=function(self.low),
+            high=function(self.high),
             confidence=self.confidence,
         )
 

@@ -20,6 +20,7 @@ from ortune.compare.block_plan import (
     expected_calls,
     fewest_rounds,
     launch_sides_s,
+    paired_run_s,
     plan_block,
     plan_paired_run,
     required_run_s,
@@ -176,13 +177,12 @@ def reserve_confirmation(
     if not is_simple(goal):
         return plan.confirmation_s
     block = plan_block(pace, longest_ns=SHORT_BLOCK_NS)
-    round_s = 2 * block_wall_s(block, pace)
     for launches in range(MIN_LAUNCHES, MAX_LAUNCHES + 1):
         left = launches * (gain / PROOF_FACTOR) ** 2 - launch_sigma**2
         if left <= 0:
             continue
         rounds = max(fewest_rounds(block), math.ceil(round_sigma**2 / left))
-        needed_s = launches * (launch_sides_s(plan.launch_s, 2) + rounds * round_s)
+        needed_s = paired_run_s(RunPlan(block=block, launches=launches, rounds=rounds), pace, plan.launch_s, 2)
         return min(max(needed_s, SMALLEST_CONFIRMATION_SHARE * plan.left_s), plan.confirmation_s)
     return plan.confirmation_s
 
@@ -207,20 +207,22 @@ def is_simple(goal: Goal) -> bool:
 
 def shorten_confirmation(plan: Plan, goal: Goal, pace: Pace, left_s: float) -> Plan:
     """Return the plan with a confirmation that fits the time that is left, if it can prove something."""
-    shortest_s = shortest_confirmation_s(plan, goal, pace)
     if is_simple(goal):
-        confirmation_s = min(max(left_s, shortest_s), plan.confirmation_s)
-    else:
-        confirmation_s = max(left_s, SHORTEST_CONFIRMATION_SHARE * plan.confirmation_s)
-        if confirmation_s >= plan.confirmation_s:
-            return plan
-    confirmation = plan_paired_run(confirmation_s, goal, pace, plan.launch_s, count_sides(goal))
-    n_calls = expected_calls(confirmation.n_rounds, confirmation.block, pace)
-    shorter = msgspec.structs.replace(
-        plan, confirmation_s=confirmation_s, confirmation=confirmation, confirmation_calls=n_calls
-    )
+        time_s = max(left_s, shortest_confirmation_s(plan, goal, pace))
+        return with_confirmation(plan, goal, pace, min(time_s, plan.confirmation_s))
+    time_s = max(left_s, SHORTEST_CONFIRMATION_SHARE * plan.confirmation_s)
+    if time_s >= plan.confirmation_s:
+        return plan
+    shorter = with_confirmation(plan, goal, pace, time_s)
     enough_calls = min(plan.confirmation_calls, max(map(required_calls, goal.figures)))
-    return shorter if is_simple(goal) or (shorter.can_prove and n_calls >= enough_calls) else plan
+    return shorter if shorter.can_prove and shorter.confirmation_calls >= enough_calls else plan
+
+
+def with_confirmation(plan: Plan, goal: Goal, pace: Pace, time_s: float) -> Plan:
+    """Return the plan with a confirmation of another duration."""
+    confirmation = plan_paired_run(time_s, goal, pace, plan.launch_s, count_sides(goal))
+    n_calls = expected_calls(confirmation.n_rounds, confirmation.block, pace)
+    return msgspec.structs.replace(plan, confirmation_s=time_s, confirmation=confirmation, confirmation_calls=n_calls)
 
 
 def size_batch(

@@ -14,6 +14,7 @@ from ortune.tuning.plan import BATCH, reserve_confirmation, unpromising_confirma
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.sampler import CONFIG, Observed, ThompsonSampler
 from ortune.tuning.state import SearchState
+from ortune.tuning.verdict import NEGLIGIBLE_GAIN
 
 ROUNDS_BEFORE_DROPPING = 2
 HOPELESS = 0.2
@@ -26,9 +27,6 @@ STALE_ASKS = 6
 
 WORTH_LEARNING = 0.0005
 """Minimum expected gain, as a log-ratio, for screening to continue."""
-
-NEGLIGIBLE_GAIN = math.log(1.02)
-"""Gain, as a log-ratio, below which no candidate is worth finding."""
 
 CHECK_EVERY = 2 * BATCH
 """Candidates between two checks of the expected gain."""
@@ -149,6 +147,11 @@ class _Screening:
         """Number of candidates screened, without the baseline."""
         return len(self.state.results) - 1
 
+    @property
+    def best_gain(self) -> float:
+        """Gain that is expected of the best candidate so far, as a log-ratio."""
+        return -min(self.state.expected.values(), default=0.0)
+
     def update_expected(self) -> None:
         """Let the state know what the model expects, and the sampler which candidates lead."""
         state = self.state
@@ -169,8 +172,7 @@ class _Screening:
         if not state.expected or len(state.goal.objectives) > 1:
             return
         assert self.sampler
-        gain = -min(state.expected.values())
-        if gain < PROMISING:
+        if self.best_gain < PROMISING:
             state.racing_s = 0.0
             state.confirmation_s = unpromising_confirmation_s(state.plan, state.goal, state.pace)
             return
@@ -179,7 +181,7 @@ class _Screening:
             state.plan,
             state.goal,
             state.pace,
-            gain=gain,
+            gain=self.best_gain,
             launch_sigma=math.sqrt(2) * self.sampler.luck,
             round_sigma=math.sqrt(self.round_variance),
         )
@@ -198,8 +200,9 @@ class _Screening:
                 f"the {left} untried candidates are expected to gain less than {WORTH_LEARNING:.2%} more"
             )
         elif self.is_futile(expected_gain):
-            gain = math.exp(NEGLIGIBLE_GAIN) - 1
-            state.ended_early = f"none of the {left} untried candidates is likely to gain more than {gain:.0%}"
+            state.ended_early = (
+                f"none of the {left} untried candidates is likely to gain more than {NEGLIGIBLE_GAIN:.0%}"
+            )
         else:
             return False
         state.add_note(f"screening ended early: {state.ended_early}")
@@ -208,11 +211,10 @@ class _Screening:
     def is_futile(self, expected_gain: float) -> bool:
         """Return whether nothing that was tried is promising, and nothing else is likely to gain enough to matter."""
         assert self.sampler
-        if len(self.state.goal.objectives) > 1 or not self.sampler.baseline_keeps or expected_gain > NEGLIGIBLE_GAIN:
+        negligible = math.log1p(NEGLIGIBLE_GAIN)
+        if len(self.state.goal.objectives) > 1 or not self.sampler.baseline_keeps or expected_gain > negligible:
             return False
-        if -min(self.state.expected.values(), default=0.0) >= PROMISING:
-            return False
-        return self.sampler.bound_gain(self.study) < NEGLIGIBLE_GAIN
+        return self.best_gain < PROMISING and self.sampler.bound_gain(self.study) < negligible
 
     def choose_relaunched(self) -> list[CandidateResult]:
         """Return a leader to launch again in the next batch, or none."""
