@@ -261,6 +261,23 @@ def test_a_finalist_that_fails_is_replaced_by_the_next() -> None:
     assert outcome.config.session_options["intra_op_num_threads"] == 1
 
 
+@pytest.mark.slow
+def test_a_candidate_that_fails_in_racing_is_recorded_so() -> None:
+    first = search(SimulatedExecutor(one_thread_wins))
+    (number,) = (trial.number for trial in first.trials if trial.config == ONE_THREAD)
+    n_screened = len({each.launch for each in first.rounds if each.stage == "screening" and number in each.values})
+    executor = SimulatedExecutor(one_thread_wins)
+
+    def fails(config: Config) -> Failure | None:
+        if config == ONE_THREAD and executor.launched.count(ONE_THREAD) > n_screened:
+            return Failure(kind="crash", stage="load", message="ended by SIGSEGV")
+        return None
+
+    executor.fails_to_launch = fails
+    (failed,) = (trial for trial in search(executor).trials if trial.failure)
+    assert (failed.config, failed.stage) == (ONE_THREAD, "racing")
+
+
 def test_a_baseline_that_crashes_is_an_error() -> None:
     with pytest.raises(MeasureError, match="The baseline worked at first"):
         search(SimulatedExecutor(all_alike, dies_when_measured=[DEFAULT]))

@@ -52,7 +52,7 @@ def run_racing(state: SearchState, racing_s: float) -> None:
             finally:
                 # What screening measured stays where racing was interrupted, or where memory was lacking.
                 for result, stage, scores in before:
-                    if not result.scores:
+                    if not result.scores and not result.failure:
                         result.restore(stage, scores)
             n_launches += 1
             racing = drop_slower(state, racing)
