@@ -28,7 +28,7 @@ from ortune.compare.figures import (
 from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval, share_error
 from ortune.compare.paired_run import BASELINE_POSITION, PairedRun
 from ortune.compare.quantiles import percentile_interval
-from ortune.compare.stats import TRIM, TYPICAL_TRIM, clustered_interval, t_interval
+from ortune.compare.stats import TRIM, TYPICAL_TRIM, clustered_interval, t_interval, widen_for_occasions
 from ortune.compare.two_speeds import find_two_speeds
 from ortune.workload import FIGURES, Goal, Limit, Objective
 
@@ -94,6 +94,8 @@ def compute_speedup(
     Most figures are compared round by round. A percentile beyond the median needs more calls than a block has, so the
     calls of a launch are pooled. Means, throughput and CPU time are ratios of the totals of a launch, because a mean of
     rounds without the extreme ones would not contain rare slow calls.
+
+    The interval covers how much launches differ, and how much the same comparison usually differs between occasions.
     """
     launches = run.rounds_of(position, base)
     if len(launches) < 2:
@@ -103,7 +105,7 @@ def compute_speedup(
         costs = [compute_costs(rounds, side, name) for side in (base, position)]
         clusters.append([math.log(default / candidate) for default, candidate in zip(*costs, strict=True)])
     trim = TYPICAL_TRIM if FIGURES[name].percentile == 50 else TRIM
-    interval = clustered_interval(clusters, confidence=confidence, trim=trim, seed=run.seed).exp()
+    interval = widen_for_occasions(clustered_interval(clusters, confidence=confidence, trim=trim, seed=run.seed)).exp()
     return Speedup(
         estimate=interval.estimate,
         low=interval.low,
