@@ -150,6 +150,20 @@ def test_a_budget_is_kept_within_a_tenth(call_ns: float, load_s: float, budget_s
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("load_s", [2.0, 3.0])
+def test_a_budget_is_kept_if_launches_become_slower(load_s: float) -> None:
+    """After the first seconds, loading takes twice as long, as in a container whose memory is full."""
+
+    def load(config: Config) -> None:
+        executor.time_s += load_s if executor.time_s < 15 else 2 * load_s
+
+    executor = SimulatedExecutor(lambda config: 80e6, fails_to_launch=load)
+    outcome = search(executor, seconds=60)
+    assert executor.time_s < 66
+    assert outcome.evidence.speedup
+
+
+@pytest.mark.slow
 def test_a_ranking_that_flips_under_contention_is_judged_on_quiet_blocks() -> None:
     """Quiet, the default is better; under contention one thread is. A third of the blocks is contended."""
 

@@ -95,7 +95,7 @@ def compute_speedup(
     calls of a launch are pooled. Means, throughput and CPU time are ratios of the totals of a launch, because a mean of
     rounds without the extreme ones would not contain rare slow calls.
 
-    The interval covers how much launches differ, and how much the same comparison usually differs between occasions.
+    The interval covers how much launches differ, and how much times usually differ between occasions.
     """
     launches = run.rounds_of(position, base)
     if len(launches) < 2:
@@ -105,7 +105,10 @@ def compute_speedup(
         costs = [compute_costs(rounds, side, name) for side in (base, position)]
         clusters.append([math.log(default / candidate) for default, candidate in zip(*costs, strict=True)])
     trim = TYPICAL_TRIM if FIGURES[name].percentile == 50 else TRIM
-    interval = widen_for_occasions(clustered_interval(clusters, confidence=confidence, trim=trim, seed=run.seed)).exp()
+    interval = clustered_interval(clusters, confidence=confidence, trim=trim, seed=run.seed)
+    if FIGURES[name].unit != "bytes":
+        interval = widen_for_occasions(interval)
+    interval = interval.exp()
     return Speedup(
         estimate=interval.estimate,
         low=interval.low,

@@ -22,6 +22,9 @@ from ortune.workload import Load
 BASELINE_POSITION = 0
 """Position of the baseline in every round."""
 
+FEWEST_LAUNCHES = 2
+"""Launches that an interval needs at least."""
+
 ENOUGH_QUIET = 0.5
 """Share of all rounds that must be quiet for the result to rest on quiet rounds."""
 
@@ -93,6 +96,7 @@ class PairedRun:
         plan: RunPlan,
         *,
         end_s: float,
+        latest_s: float = math.inf,
         order: Order = shuffle,
         stop_within_launch: bool = False,
         is_done: Callable[[], bool] = lambda: False,
@@ -106,6 +110,7 @@ class PairedRun:
             runner: Measures blocks.
             plan: Size of the run.
             end_s: Time on the runner's clock after which no launch begins.
+            latest_s: No launch begins that would end after this time, if two launches are done, as an interval needs.
             order: Decides the order of every second round. The round after it has the reverse order.
             stop_within_launch: Whether no round begins after `end_s` either. If sides are measured one after the other,
                 no launch begins that would end after `end_s`.
@@ -127,6 +132,8 @@ class PairedRun:
             number += 1
             n_left = len(self.sides) - len(self.failures)
             if is_done() or self._is_alone(n_left) or runner.now_s() >= last_start_s:
+                break
+            if len(self.launches) >= FEWEST_LAUNCHES and 2 * runner.now_s() - start_s > latest_s:
                 break
 
     def _measure_launch(self, runner: BlockRunner, plan: RunPlan, number: int, *, order: Order, end_s: float) -> None:

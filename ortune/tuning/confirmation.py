@@ -20,8 +20,9 @@ FINALIST_POSITION = 1
 """Position of the candidate in the confirmation of a single candidate."""
 
 LONGEST_CONFIRMATION = 1.2
-"""Maximum time of the confirmation as a multiple of its planned time, because noise causes repeated blocks."""
-
+LONGEST_OVERRUN = 0.08
+"""Maximum time of the confirmation as a multiple of its planned time, because noise causes repeated blocks, and by how
+much of the budget it may exceed the budget."""
 
 INTERIM_CONFIDENCE = 0.99
 FINAL_CONFIDENCE = 0.96
@@ -113,6 +114,7 @@ def measure_launches(
         report(run)
         return False
 
-    run.measure(state.runner, plan, end_s=end_s, is_done=add_rounds)
+    latest_s = state.end_s + LONGEST_OVERRUN * state.plan.left_s
+    run.measure(state.runner, plan, end_s=end_s, latest_s=latest_s, is_done=add_rounds)
     for position, failure in run.failures.items():
         state.reject(finalists[position - 1], failure)
