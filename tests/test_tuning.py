@@ -22,7 +22,6 @@ from ortune.knobs import DEFAULT, Config, build_space
 from ortune.tuning.outcome import Outcome, Progress
 from ortune.tuning.pareto import find_front, find_knee
 from ortune.tuning.plan import Plan, make_plan, reserve_confirmation
-from ortune.tuning.racing import MAX_LAUNCHES as RACING_LAUNCHES
 from ortune.tuning.stages import SearchSettings, run_search
 from ortune.worker import Block, BlockPlan, Failure
 from ortune.workload import Goal, Load, Objective, make_goal, make_load, parse_limit
@@ -255,23 +254,28 @@ def test_when_every_candidate_fails_nothing_is_found() -> None:
 @pytest.mark.slow
 def test_a_finalist_that_fails_is_replaced_by_the_next() -> None:
     """The best candidate cannot be launched any more in confirmation. The next best is proven instead."""
-    executor = SimulatedExecutor(one_thread_wins)
-    n_launches = 0
+    launched: list[Config] = []
+
+    def count(config: Config) -> None:
+        launched.append(config)
+
+    first = search(SimulatedExecutor(one_thread_wins, fails_to_launch=count), seconds=120)
+    assert first.evidence.speedup
+    n_before = launched.count(first.config) - first.evidence.speedup.n_launches
+    launched.clear()
 
     def fails(config: Config) -> Failure | None:
-        nonlocal n_launches
-        if config == ONE_THREAD:
-            n_launches += 1
-            if n_launches > 1 + RACING_LAUNCHES:
-                return Failure(kind="out_of_memory", stage="load", message="bad_alloc")
+        launched.append(config)
+        if config == first.config and launched.count(config) > n_before:
+            return Failure(kind="out_of_memory", stage="load", message="bad_alloc")
         return None
 
-    executor.fails_to_launch = fails
+    executor = SimulatedExecutor(one_thread_wins, fails_to_launch=fails)
     outcome = search(executor, seconds=120)
     (failed,) = (trial for trial in outcome.trials if trial.failure)
-    assert (failed.config, failed.stage) == (ONE_THREAD, "confirmation")
+    assert (failed.config, failed.stage) == (first.config, "confirmation")
     assert outcome.evidence.verdict == "faster"
-    assert outcome.config != ONE_THREAD
+    assert outcome.config != first.config
     assert outcome.config.session_options["intra_op_num_threads"] == 1
 
 

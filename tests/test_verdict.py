@@ -107,6 +107,13 @@ def test_the_baseline_is_best_only_if_enough_is_known_of_the_others(
     assert judge_untried(n_tried, 340, unseen_gain) == (verdict, reason)
 
 
+def test_a_search_that_tried_all_pairs_of_settings_says_so() -> None:
+    verdict, reason = judge_untried(40, 340, 0.3, all_pairs=True)
+    assert verdict == "nothing_found"
+    assert "each pair of settings" in reason
+    assert judge_untried(200, 340, 0.01, all_pairs=True)[0] == "default_is_best"
+
+
 @pytest.mark.parametrize(
     ("interval", "verdict"), [(FASTER, "faster"), (SAME, "default_is_best"), (UNCLEAR, "inconclusive")]
 )

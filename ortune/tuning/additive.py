@@ -42,6 +42,15 @@ WORST = 0.7
 """Maximum of log-ratios. Larger values are clipped, so that a candidate that takes ten times as long does not distort
 the predictions for good candidates."""
 
+TAIL = 1.5
+REWEIGHTINGS = 3
+"""Degrees of freedom of the luck of launches, some of which stall or run at another speed, and steps to find these."""
+
+SLOW_SIGMA = 0.4
+"""Slow candidates with several choices deviate from the sum of their effects by this share of their log-ratio.
+Otherwise, large effects that do not add up would seem to be luck of launches, which affects what is believed of all
+candidates."""
+
 BASELINE_NUMBER = 0
 """The baseline is the first candidate of every space, and its log-ratio to itself is 0."""
 
@@ -76,6 +85,7 @@ class AdditiveModel:
         self.n = len(space.candidates)
         self._rng = rng
         self._main, self._shares, self._pairs = features_of(space)
+        self._n_choices = int((self._shares == 1.0).sum())
         self._scales = (MAIN_SCALES[1], PAIR_SHARES[0], OWN_SCALES[1])
         self.luck = LUCKS[1]
         self._n_fitted = 0
@@ -83,6 +93,8 @@ class AdditiveModel:
         self._y: Array = np.zeros(0)
         self._variances: Array = np.zeros(0)
         self._batches: NDArray[np.int64] = np.zeros(0, dtype=int)
+        self._inflations: Array = np.zeros(0)
+        self._own_inflations: Array = np.zeros(0)
         self._factor: Array = np.zeros((0, 0))
 
     def fit(self, observations: Sequence[Observation]) -> None:
@@ -90,7 +102,11 @@ class AdditiveModel:
         self._seen = np.array([each.number for each in observations], dtype=int)
         self._y = np.minimum(np.array([each.log_ratio for each in observations], dtype=float), WORST)
         self._variances = np.array([each.variance for each in observations], dtype=float)
+        is_combined = (self._main[self._seen, : self._n_choices] > 0).sum(axis=1) > 1
+        self._variances += (SLOW_SIGMA * np.maximum(self._y, 0.0) * is_combined) ** 2
         self._batches = np.array([each.batch for each in observations], dtype=int)
+        self._inflations = np.ones(len(observations))
+        self._own_inflations = np.ones(len(observations))
         seen_main, seen_pairs = self._main[self._seen], self._pairs[self._seen]
         of_main, of_pairs = (seen_main * self._shares**2) @ seen_main.T, seen_pairs @ seen_pairs.T
         same = (self._seen[:, None] == self._seen).astype(float)
@@ -99,8 +115,9 @@ class AdditiveModel:
         def factorize(scales: tuple[float, float, float], luck: float) -> Array:
             """Return the Cholesky factor of the covariance of the measurements."""
             main, pair_share, own = scales
-            covariance = main**2 * (of_main + pair_share**2 * of_pairs) + own**2 * same + luck**2 * shared
-            covariance[np.diag_indices_from(covariance)] += luck**2 + self._variances
+            of_luck = luck**2 * shared * self._inflations
+            covariance = main**2 * (of_main + pair_share**2 * of_pairs) + own**2 * same + of_luck
+            covariance[np.diag_indices_from(covariance)] += luck**2 * self._own_inflations + self._variances
             return np.asarray(np.linalg.cholesky(covariance), dtype=float)
 
         if len(self._seen) >= max(8, 1.25 * self._n_fitted):
@@ -112,6 +129,46 @@ class AdditiveModel:
             self.luck = max(LUCKS, key=lambda luck: self._log_likelihood(factorize(self._scales, luck)))
             self._n_fitted = len(self._seen)
         self._factor = factorize(self._scales, self.luck)
+        for _ in range(REWEIGHTINGS):
+            self._reweight(shared)
+            if len(self._seen) >= 8:
+                self.luck = max(LUCKS, key=lambda luck: self._log_likelihood(factorize(self._scales, luck)))
+            self._factor = factorize(self._scales, self.luck)
+
+    def _reweight(self, shared: Array) -> None:
+        """Inflate the variance of the luck of launches that seem to be outliers.
+
+        A launch of the baseline that stalled makes all candidates of its batch look better. Luck has Student's
+        distribution, and this is a step of the EM algorithm for it.
+
+        Source: K. Lange, R. Little and J. Taylor, "Robust statistical modeling using the t distribution", Journal of
+        the American Statistical Association 84 (1989).
+        """
+        inverse = cho_solve((self._factor, True), np.eye(len(self._seen)))
+        solved = inverse @ self._y
+        of_batches = ((shared @ inverse) * shared).sum(axis=1)
+
+        def inflate(inflations: Array, solved: Array, precisions: Array) -> Array:
+            variances = self.luck**2 * inflations
+            left = np.maximum(variances - variances**2 * precisions, 0.0)
+            return np.asarray((TAIL + ((variances * solved) ** 2 + left) / self.luck**2) / (TAIL + 1))
+
+        self._inflations = inflate(self._inflations, shared @ solved, of_batches)
+        self._own_inflations = inflate(self._own_inflations, solved, np.diag(inverse))
+
+    def count_new_pairs(self, harmful: float) -> NDArray[np.int64]:
+        """Return how many pairs of choices each candidate has that no measured candidate has.
+
+        It is 0 for candidates that are expected to have a log-ratio above `harmful`, and for those with a choice that
+        is expected to have it on its own.
+        """
+        is_new = ~(self._pairs[self._seen] > 0).any(axis=0)
+        counts = (self._pairs[:, is_new] > 0).sum(axis=1)
+        choices = self._main[:, : self._n_choices] > 0
+        is_slow = self.mean() > harmful
+        slow_choices = choices[is_slow & (choices.sum(axis=1) == 1)].any(axis=0)
+        counts[is_slow | choices[:, slow_choices].any(axis=1)] = 0
+        return np.asarray(counts)
 
     def draw(self, n: int) -> Array:
         """Return `n` draws of the log-ratios of all candidates, of shape (candidates, n)."""
@@ -120,10 +177,11 @@ class AdditiveModel:
         weights_pair = self._rng.standard_normal((self._pairs.shape[1], n)) * (main * pair_share)
         draws = self._main @ weights_main + self._pairs @ weights_pair + own * self._rng.standard_normal((self.n, n))
         if len(self._seen):
-            sigmas = np.sqrt(self._variances + self.luck**2)[:, None]
+            sigmas = np.sqrt(self._variances + self.luck**2 * self._own_inflations)[:, None]
             noise = sigmas * self._rng.standard_normal((len(self._seen), n))
             _, places = np.unique(self._batches, return_inverse=True)
-            noise += self.luck * self._rng.standard_normal((int(places.max()) + 1, n))[places]
+            of_batches = self._rng.standard_normal((int(places.max()) + 1, n))[places]
+            noise += self.luck * np.sqrt(self._inflations)[:, None] * of_batches
             draws += self._gain(self._y[:, None] - draws[self._seen] - noise)
         draws[BASELINE_NUMBER] = 0.0
         return draws

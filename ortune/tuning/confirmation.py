@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from ortune.compare.block_plan import RunPlan
+from ortune.compare.block_plan import MIN_LAUNCHES, RunPlan
 from ortune.compare.block_runner import BASELINE_NAME
 from ortune.compare.comparison import Comparison
 from ortune.compare.evaluate import compute_speedup, evaluate
@@ -15,6 +15,8 @@ from ortune.compare.limits import kept_all
 from ortune.compare.paired_run import PairedRun, Side
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.state import SearchState
+from ortune.tuning.verdict import NEGLIGIBLE_GAIN
+from ortune.workload import Goal
 
 FINALIST_POSITION = 1
 """Position of the candidate in the confirmation of a single candidate."""
@@ -37,30 +39,44 @@ def confirm(state: SearchState, finalist: CandidateResult) -> Comparison:
     """Compare one candidate with the baseline.
 
     While it is uncertain whether a candidate that seems better stays within the limits, the rest of the budget is used.
+    Without limits, the confirmation ends early if it excludes a relevant gain. It never ends early because it shows
+    one, which would make false claims more likely.
     """
     goal, plan = state.goal, state.plan.confirmation
 
-    def report(run: PairedRun) -> None:
-        speedup = compute_speedup(run.in_one_regime(), FINALIST_POSITION, goal.objective)
+    def report(run: PairedRun) -> bool:
+        selected = run.in_one_regime()
+        speedup = compute_speedup(selected, FINALIST_POSITION, goal.objective)
         state.report("confirmation", run.n_rounds, max(plan.n_rounds, run.n_rounds), finalist, speedup)
+        return not goal.limits and len(run.launches) >= MIN_LAUNCHES and excludes_gain(selected, goal)
 
     def judge(confidence: float) -> Comparison:
         return evaluate(run.in_one_regime(), goal, state.runner, limit_confidence=confidence)
 
     run = start_run(state, [finalist])
     start_s = state.now_s()
+    rest = msgspec.structs.replace(plan, launches=None)
     with state.time_stage("confirmation"):
         measure_launches(state, run, [finalist], plan, report)
         launch_s = (state.now_s() - start_s) / max(len(run.launches), 1)
+        if state.is_unpromising and not goal.limits and not excludes_gain(run.in_one_regime(), goal):
+            end_s = min(start_s + state.longest_confirmation_s, state.end_s) - launch_s
+            if state.now_s() < end_s:
+                measure_launches(state, run, [finalist], rest, report, end_s=end_s)
         end_s = state.end_s - launch_s
         if not goal.limits or state.now_s() > end_s:
             return judge(DEFAULT_CONFIDENCE)
         comparison = judge(INTERIM_CONFIDENCE)
         if not is_undecided(comparison):
             return comparison
-        rest = msgspec.structs.replace(plan, launches=None)
         measure_launches(state, run, [finalist], rest, report, end_s=end_s)
         return judge(FINAL_CONFIDENCE)
+
+
+def excludes_gain(run: PairedRun, goal: Goal) -> bool:
+    """Return whether the candidate is unlikely to be better by more than is negligible."""
+    speedup = compute_speedup(run, FINALIST_POSITION, goal.objective, confidence=INTERIM_CONFIDENCE)
+    return speedup is not None and speedup.high < 1 + NEGLIGIBLE_GAIN
 
 
 def is_undecided(comparison: Comparison) -> bool:
@@ -91,7 +107,7 @@ def measure_launches(
     run: PairedRun,
     finalists: Sequence[CandidateResult],
     plan: RunPlan,
-    report: Callable[[PairedRun], None],
+    report: Callable[[PairedRun], bool],
     *,
     end_s: float | None = None,
 ) -> None:
@@ -102,7 +118,7 @@ def measure_launches(
         run: The run.
         finalists: Its candidates.
         plan: How many launches, and of what size.
-        report: Called after each launch.
+        report: Called after each launch. The run ends when it returns True.
         end_s: Time on the runner's clock after which no launch begins; None for the planned time with a reserve.
     """
     if end_s is None:
@@ -111,8 +127,7 @@ def measure_launches(
     def add_rounds() -> bool:
         for each in run.launches[-1]:
             state.results.add_round([state.baseline, *finalists], each, launch=len(run.launches) - 1)
-        report(run)
-        return False
+        return report(run)
 
     latest_s = state.end_s + LONGEST_OVERRUN * state.plan.left_s
     run.measure(state.runner, plan, end_s=end_s, latest_s=latest_s, is_done=add_rounds)

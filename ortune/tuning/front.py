@@ -32,9 +32,10 @@ def confirm_front(state: SearchState, ranked: Sequence[CandidateResult]) -> tupl
     rounds = max(step, planned.rounds * (1 + MAX_FRONT_CANDIDATES) // (len(chosen) + 1) // step * step)
     plan = msgspec.structs.replace(planned, rounds=rounds)
 
-    def report(run: PairedRun) -> None:
+    def report(run: PairedRun) -> bool:
         best = next((result for result in state.results.rank() if result in chosen), None)
         state.report("confirmation", run.n_rounds, plan.n_rounds, best)
+        return False
 
     run = start_run(state, chosen)
     with state.time_stage("confirmation"):

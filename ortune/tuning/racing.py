@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from ortune.compare.block_plan import SHORTEST_WARM_UP_NS, block_wall_s, expect_warm_up_ns, launch_sides_s
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.state import SearchState
+from ortune.tuning.verdict import NEGLIGIBLE_GAIN
 
 MIN_CANDIDATES = 2
 MAX_CANDIDATES = 8
@@ -55,6 +57,9 @@ def run_racing(state: SearchState, racing_s: float) -> None:
                     if not result.scores and not result.failure:
                         result.restore(stage, scores)
             n_launches += 1
+            if is_hopeless(state, racing):
+                state.is_unpromising = True
+                break
             racing = drop_slower(state, racing)
             launch_s = (state.now_s() - begin_s) * (1 + len(racing)) / (1 + n_begin)
             left = [result for result in state.results.rank() if result in racing]
@@ -144,17 +149,40 @@ def drop_slower(state: SearchState, racing: list[CandidateResult]) -> list[Candi
     comparable = [result for result in racing if not result.excess]
     if comparable:
         racing = [result for result in racing if not result.excess or result.n_launches < MIN_LAUNCHES]
-    launches = {
-        result.number: {n: log_ratios for n, log_ratios, _ in result.launch_log_ratios()} for result in comparable
-    }
-    common = sorted(set.intersection(*map(set, launches.values()))) if launches else []
-    if len(common) < MIN_LAUNCHES or len(comparable) < 2:
+    values = list_log_ratios(comparable)
+    if values.shape[1] < MIN_LAUNCHES or len(comparable) < 2:
         return racing
-    # Of shape (candidates, launches, objectives).
-    values = np.array([[of[launch] for launch in common] for of in launches.values()])
     slower = find_slower(values, state.luck or USUAL_LUCK)
     dropped = {result.number for result, is_slower in zip(comparable, slower, strict=True) if is_slower}
     return [result for result in racing if result.number not in dropped]
+
+
+def is_hopeless(state: SearchState, racing: list[CandidateResult]) -> bool:
+    """Return whether all candidates are unlikely to be better than the baseline by more than is negligible."""
+    if len(state.goal.objectives) > 1 or state.goal.limits:
+        return False
+    values = list_log_ratios(racing)
+    return values.shape[1] >= MIN_LAUNCHES and excludes_relevant_gain(values, state.luck or USUAL_LUCK)
+
+
+def excludes_relevant_gain(values: NDArray[np.float64], luck: float) -> bool:
+    """Return whether the best candidate is unlikely to be better than the baseline by more than is negligible.
+
+    Args:
+        values: Log-ratios to the baseline, of shape (candidates, launches, 1).
+        luck: Expected standard deviation between launches of one config.
+    """
+    (error,) = find_errors(values, luck)
+    return bool(-values.mean(axis=1).min() + STANDARD_ERRORS * error < math.log1p(NEGLIGIBLE_GAIN))
+
+
+def list_log_ratios(results: list[CandidateResult]) -> NDArray[np.float64]:
+    """Return the log-ratios of the launches that all candidates have, of shape (candidates, launches, objectives)."""
+    launches = [{n: log_ratios for n, log_ratios, _ in result.launch_log_ratios()} for result in results]
+    common = sorted(set.intersection(*map(set, launches))) if launches else []
+    if not common:
+        return np.zeros((len(results), 0, 1))
+    return np.array([[of[launch] for launch in common] for of in launches])
 
 
 def find_slower(values: NDArray[np.float64], luck: float) -> NDArray[np.bool_]:
@@ -164,12 +192,22 @@ def find_slower(values: NDArray[np.float64], luck: float) -> NDArray[np.bool_]:
         values: Log-ratios of shape (candidates, launches, objectives).
         luck: Expected standard deviation between launches of one config.
     """
-    n, n_launches, _ = values.shape
     means = values.mean(axis=1)
     lag = means - means[means.sum(axis=1).argmin()]
+    return np.asarray((lag > STANDARD_ERRORS * find_errors(values, luck)).all(axis=1))
+
+
+def find_errors(values: NDArray[np.float64], luck: float) -> NDArray[np.float64]:
+    """Return the standard error of the difference of two candidates, for each objective.
+
+    Args:
+        values: Log-ratios of shape (candidates, launches, objectives).
+        luck: Expected standard deviation between launches of one config.
+    """
+    n, n_launches, _ = values.shape
+    means = values.mean(axis=1)
     # What is left after removing candidates and launches is luck and noise.
     residuals = values - means[:, None] - (values.mean(axis=0) - means.mean(axis=0))
     n_free = (n - 1) * (n_launches - 1)
     variances = ((residuals**2).sum(axis=(0, 1)) + PRIOR_LAUNCHES * luck**2) / (n_free + PRIOR_LAUNCHES)
-    is_slower = lag > STANDARD_ERRORS * np.sqrt(2 * variances / n_launches)
-    return np.asarray(is_slower.all(axis=1))
+    return np.asarray(np.sqrt(2 * variances / n_launches))

@@ -31,6 +31,9 @@ CONFIG = "config"
 NEIGHBORS_EVERY = 2
 """Of so many proposals, one is a neighbor of the best measured candidates."""
 
+HARMFUL = 0.25
+"""Pairs with choices that have a log-ratio above this on their own are not tried."""
+
 DRAWS_PER_FIT = 8
 DRAWS_FOR_GAIN = 32
 DRAWS_FOR_BOUND = 400
@@ -115,12 +118,14 @@ class ThompsonSampler(CandidateSampler):
 
     The probability of proposing a candidate is the probability that it is the best, given the measurements. Every
     second proposal is limited to candidates that differ in one choice from one of the best measured ones, because the
-    model may be wrong.
+    model may be wrong. While nothing is promising, the candidate with the most pairs of choices that were not tried
+    together is proposed instead: two settings may gain only together.
 
     Attributes:
         baseline_keeps: Whether the baseline seems to stay within the limits.
         observed: What all launches showed.
         leaders: Numbers of the best measured candidates.
+        is_promising: Whether a candidate is expected to gain enough to matter.
     """
 
     def __init__(self, space: SearchSpace, seed: int) -> None:
@@ -131,6 +136,7 @@ class ThompsonSampler(CandidateSampler):
         self.baseline_keeps = True
         self.observed: list[Observed] = []
         self.leaders: list[int] = []
+        self.is_promising = True
         self._draws: list[Array] = []
         self._n_chosen = 0
 
@@ -140,6 +146,8 @@ class ThompsonSampler(CandidateSampler):
             self.fit()
             self._draws = list(self._model.draw(DRAWS_PER_FIT).T)
         draw = self._draws.pop()
+        if not self.is_promising and (number := self._choose_pairs(untried, draw)) is not None:
+            return number
         self._n_chosen += 1
         if self.leaders and self._n_chosen % NEIGHBORS_EVERY == 0:
             leader = self.leaders[int(self._rng.integers(len(self.leaders)))]
@@ -147,6 +155,18 @@ class ThompsonSampler(CandidateSampler):
             if len(near):
                 return int(near[np.argmin(draw[near])])
         return int(untried[np.argmin(draw[untried])])
+
+    def _choose_pairs(self, untried: Numbers, draw: Array) -> int | None:
+        """Return the untried candidate with the most new pairs of choices, by a draw among equals; None for no pair."""
+        counts = self._model.count_new_pairs(HARMFUL)[untried]
+        if not counts.any():
+            return None
+        most = untried[counts == counts.max()]
+        return int(most[np.argmin(draw[most])])
+
+    def has_new_pairs(self) -> bool:
+        """Return whether there are pairs of choices that were not tried together, and do not seem harmful."""
+        return bool(self._model.count_new_pairs(HARMFUL).any())
 
     @property
     def luck(self) -> float:

@@ -38,11 +38,24 @@ USUAL_NOISE = 0.03
 PROMISING = 0.015
 """While no candidate is expected to gain this much, as a log-ratio, screening uses the time of the other stages."""
 
+HOPELESS_GAIN = 0.01
+FEWEST_SHARE = 0.15
+"""If all choices and all harmless pairs of choices were tried, and no candidate is expected to gain this much, as a
+log-ratio, screening ends once this share of the budget is spent: who gives more time wants more to be tried."""
+
+ALL_PAIRS_TRIED = "no setting and no pair of settings is expected to gain 1%"
+"""Why screening ended if nothing is promising after all settings and pairs of settings were tried."""
+
 N_LEADERS = 3
 """The best measured candidates, whose neighbors are tried, and which are launched again."""
 
 RELAUNCH_EVERY = 2
 """Of so many batches, one launches a leader again, so that luck of its launch does not decide."""
+
+DOUBTFUL = 0.05
+N_DOUBTFUL = 3
+"""If all pairs of choices were tried, and the best candidate is not expected to gain more than this, as a log-ratio,
+each batch launches so many leaders again. If their gain is luck, screening then ends."""
 
 BUSY_SIGMA = 0.25
 """Standard deviation of a candidate that was measured while the host was busy."""
@@ -83,6 +96,7 @@ class _Screening:
         round_variance: Variance of the log-ratio of one round.
         n_first: Candidates that are screened before the sampler proposes any.
         n_batches: Batches so far.
+        expected_best: Gain that is expected of the best of all candidates, as a log-ratio.
     """
 
     def __init__(self, state: SearchState, study: optuna.Study) -> None:
@@ -94,6 +108,7 @@ class _Screening:
         self.next_check = 0
         self.round_variance = USUAL_NOISE**2
         self.n_batches = 0
+        self.expected_best = math.inf
         known: set[str] = set()
         for selection in first_selections(state):
             candidate = self.space.select(selection)
@@ -163,6 +178,8 @@ class _Screening:
             for result in state.results
             if result is not state.baseline
         }
+        self.expected_best = -float(expected.min())
+        self.sampler.is_promising = self.expected_best >= PROMISING or len(state.goal.objectives) > 1
         leaders = [result for result in state.results.rank() if not result.excess][:N_LEADERS]
         self.sampler.leaders = [self.space.numbers[result.candidate.config.key] for result in leaders]
 
@@ -189,7 +206,13 @@ class _Screening:
     def is_complete(self) -> bool:
         """Return whether no further gain is expected, and note it."""
         state = self.state
-        if not self.sampler or self.n_screened < max(self.n_first, self.next_check):
+        if not self.sampler or self.n_screened < self.n_first:
+            return False
+        if self.tried_all_pairs():
+            state.ended_early, state.is_unpromising = ALL_PAIRS_TRIED, True
+            state.add_note(f"screening ended early: {state.ended_early}")
+            return True
+        if self.n_screened < self.next_check:
             return False
         self.next_check = self.n_screened + CHECK_EVERY
         self.sampler.baseline_keeps = not state.baseline.excess
@@ -208,6 +231,16 @@ class _Screening:
         state.add_note(f"screening ended early: {state.ended_early}")
         return True
 
+    def tried_all_pairs(self) -> bool:
+        """Return whether all choices and all pairs of them were tried, and nothing is expected to gain anything."""
+        assert self.sampler
+        state = self.state
+        if self.expected_best >= HOPELESS_GAIN or self.sampler.is_promising or state.baseline.excess:
+            return False
+        if state.end_s - state.now_s() > (1 - FEWEST_SHARE) * state.plan.left_s:
+            return False
+        return not self.sampler.has_new_pairs()
+
     def is_futile(self, expected_gain: float) -> bool:
         """Return whether nothing that was tried is promising, and nothing else is likely to gain enough to matter."""
         assert self.sampler
@@ -218,9 +251,14 @@ class _Screening:
 
     def choose_relaunched(self) -> list[CandidateResult]:
         """Return a leader to launch again in the next batch, or none."""
-        if not self.sampler or self.n_screened < self.n_first or self.n_batches % RELAUNCH_EVERY:
+        if not self.sampler or self.n_screened < self.n_first:
             return []
         leaders = [result for result in self.state.results.rank() if not result.excess and not result.failure]
+        is_doubtful = self.expected_best < DOUBTFUL and len(self.state.goal.objectives) == 1
+        if is_doubtful and not self.sampler.has_new_pairs():
+            return [result for result in leaders[:N_DOUBTFUL] if -(result.log_ratio or 0.0) > HOPELESS_GAIN]
+        if self.n_batches % RELAUNCH_EVERY:
+            return []
         return sorted(leaders[:N_LEADERS], key=lambda result: result.n_launches)[:1]
 
     def propose(self, n: int) -> list[tuple[optuna.Trial, CandidateResult]]:

@@ -34,7 +34,7 @@ from ortune.tuning.plan import (
 from ortune.tuning.racing import run_racing
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.sampler import make_sampler
-from ortune.tuning.screening import run_screening
+from ortune.tuning.screening import ALL_PAIRS_TRIED, run_screening
 from ortune.tuning.state import SearchState
 from ortune.tuning.study import open_study
 from ortune.tuning.verdict import TimeSpent, judge_confirmation, judge_untried
@@ -48,6 +48,9 @@ CLEARANCE = 0.03
 
 LONGEST_RACING = 2.0
 """How many times its planned time racing may take if screening ended early."""
+
+QUICK_SHARE = 0.08
+"""Share of the budget for a confirmation that probably shows no gain. It takes longer while it is undecided."""
 
 MIN_CONFIRMATION = 0.5
 """Share of the planned time that must be left for another confirmation."""
@@ -147,7 +150,7 @@ def run_search(
 def run_stages(state: SearchState, study: optuna.Study, opened: OpenComparison, confirmed: _Confirmed) -> None:
     """Run screening, racing and confirmation."""
     run_screening(state, study)
-    if len(state.results.rank()) > 1:
+    if len(state.results.rank()) > 1 and not state.is_unpromising:
         run_racing(state, find_racing_s(state))
     ranked = rank_finalists(state)
     if len(state.goal.objectives) > 1:
@@ -155,7 +158,7 @@ def run_stages(state: SearchState, study: optuna.Study, opened: OpenComparison, 
             confirmed.run, confirmed.comparison = confirm_front(state, ranked)
         return
     for finalist in ranked:
-        left_s = state.end_s - state.now_s()
+        left_s = QUICK_SHARE * state.plan.left_s if state.is_unpromising else state.end_s - state.now_s()
         state.plan = shorten_confirmation(state.plan, state.goal, opened.calibration.pace, left_s)
         racing_log_ratio = finalist.log_ratio
         comparison = confirm(state, finalist)
@@ -334,7 +337,12 @@ def conclude_front(outcome: Outcome, goal: Goal, run: PairedRun, comparison: Com
 
 def weaken(outcome: Outcome, reason: str) -> tuple[Verdict, str]:
     """Return that the baseline is best, or a weaker verdict if too little is known of the untried candidates."""
-    verdict, basis = judge_untried(len(outcome.trials) - 1, outcome.n_candidates - 1, outcome.unseen_gain)
+    verdict, basis = judge_untried(
+        len(outcome.trials) - 1,
+        outcome.n_candidates - 1,
+        outcome.unseen_gain,
+        all_pairs=outcome.ended_early == ALL_PAIRS_TRIED,
+    )
     return verdict, f"{reason}; {basis}"
 
 

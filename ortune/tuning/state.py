@@ -43,7 +43,9 @@ class SearchState:
         hints: Configs to screen early: the best of earlier searches, and the suggestion.
         results: Results of all candidates tried.
         baseline: Result of the baseline.
+        longest_confirmation_s: The planned time of confirmation.
         ended_early: Why screening ended early; empty if it did not.
+        is_unpromising: Whether screening ended early because nothing is expected to gain enough to matter.
         expected: Log-ratio to the baseline that each candidate is expected to have after screening, by the key of its
             config; empty where the strategy has no model.
         unseen_gain: Bound of the gain of untried candidates, as a log-ratio; None where the strategy has no model.
@@ -80,7 +82,9 @@ class SearchState:
         self.hints = hints
         self.results = Results(opened.goal)
         self.baseline = self.results.get_or_add(Candidate(config=space.base))
+        self.longest_confirmation_s = plan.confirmation_s
         self.ended_early = ""
+        self.is_unpromising = False
         self.expected: Mapping[str, float] = {}
         self.unseen_gain: float | None = None
         self.luck: float | None = None

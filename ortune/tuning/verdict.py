@@ -81,13 +81,16 @@ def judge_confirmation(
     return verdict, reason
 
 
-def judge_untried(n_tried: int, n_all: int, unseen_gain: float | None) -> tuple[Verdict, str]:
+def judge_untried(
+    n_tried: int, n_all: int, unseen_gain: float | None, *, all_pairs: bool = False
+) -> tuple[Verdict, str]:
     """Return whether the baseline is best if no candidate that was tried is better, and what this rests on.
 
     Args:
         n_tried: Candidates that were tried.
         n_all: Candidates of the space.
         unseen_gain: Bound of the gain of the others, as a log-ratio; None if unknown.
+        all_pairs: Whether screening ended because all settings and pairs of settings had been tried.
     """
     if n_tried >= n_all:
         return "default_is_best", f"all {n_all} candidates were tried"
@@ -95,6 +98,11 @@ def judge_untried(n_tried: int, n_all: int, unseen_gain: float | None) -> tuple[
     if unseen_gain is None:
         return "nothing_found", tried
     gain = math.exp(unseen_gain) - 1
+    if all_pairs and (gain > SMALL_GAIN or n_tried < ENOUGH_TRIED * n_all):
+        return "nothing_found", (
+            f"{tried}, with each setting and each pair of settings that is not slow: to try more of them, use a larger "
+            "budget"
+        )
     if gain > SMALL_GAIN:
         return "nothing_found", f"{tried}, and one of the others may gain up to {gain:.0%}: use a larger budget"
     if n_tried < ENOUGH_TRIED * n_all:
