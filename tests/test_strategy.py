@@ -193,7 +193,7 @@ class TestAdditiveModel:
         # A pair with a choice that is slow on its own does not count.
         slow = {"session.dynamic_block_base": "4"}
         number = space.numbers[space.select(slow).config.key]
-        launches = [Observation(number, 0.5, 1e-6, batch) for batch in range(3)]
+        launches = [Observation(number, 0.5, 1e-6, 0) for _ in range(3)]
         model.fit([*(each for each in quick if each.number != number), *launches])
         with_slow = [n for n, each in enumerate(space.candidates) if slow.items() <= each.labels.items()]
         assert not model.count_new_pairs(0.1)[with_slow].any()
