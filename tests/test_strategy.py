@@ -193,9 +193,10 @@ class TestAdditiveModel:
         # A pair with a choice that is slow on its own does not count.
         slow = {"session.dynamic_block_base": "4"}
         number = space.numbers[space.select(slow).config.key]
-        launches = [Observation(number, 0.5, 1e-6, 0) for _ in range(3)]
-        model.fit([*(each for each in quick if each.number != number), *launches])
         with_slow = [n for n, each in enumerate(space.candidates) if slow.items() <= each.labels.items()]
+        others = [n for n in range(1, len(space.candidates)) if n not in with_slow][:30]
+        launches = [Observation(number, 0.5, 1e-6, 0) for _ in range(3)]
+        model.fit([*(Observation(each, 0.0, 1e-4, 0) for each in others), *launches])
         assert not model.count_new_pairs(0.1)[with_slow].any()
         assert model.count_new_pairs(0.1).any()
         # Once all candidates are measured, there is none.
