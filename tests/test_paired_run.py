@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from ortune.compare.bench import compare
 from ortune.compare.block_plan import RunPlan
-from ortune.compare.block_runner import BlockRunner, FreshCandidate, Round
+from ortune.compare.block_runner import MAX_FIRST_FAILURES, BlockRunner, FreshCandidate, Round
 from ortune.compare.evaluate import compute_speedup
 from ortune.compare.memory import count_fitting, count_on_gpu
 from ortune.compare.open import OpenComparison, open_comparison, prepare_comparison, start_comparison
@@ -124,7 +124,7 @@ def test_a_side_that_fails_is_dropped() -> None:
     run = measure(executor, make_sides(DEFAULT, ONE_THREAD, TWO_THREADS))
     assert list(run.failures) == [1]
     assert run.n_rounds == 12
-    assert executor.launched.count(ONE_THREAD) == 1
+    assert executor.launched.count(ONE_THREAD) == MAX_FIRST_FAILURES
 
 
 def test_it_ends_when_only_the_baseline_is_left() -> None:
@@ -257,7 +257,7 @@ class TestOneAtATime:
         executor = self.executor(dies_when_measured=[ONE_THREAD])
         run = self.measure(executor, make_sides(DEFAULT, ONE_THREAD, TWO_THREADS))
         assert list(run.failures) == [1]
-        assert executor.launched.count(ONE_THREAD) == 1
+        assert executor.launched.count(ONE_THREAD) == MAX_FIRST_FAILURES
         assert [len(each.blocks) for launch in run.launches for each in launch] == [2] * 12
         assert run.launches[0][0].failures.keys() == {1}
 

@@ -14,7 +14,7 @@ import optuna
 import pytest
 
 from ortune.compare.block_plan import Pace
-from ortune.compare.block_runner import BlockRunner
+from ortune.compare.block_runner import Attempts, BlockRunner
 from ortune.compare.calibrate import Calibration
 from ortune.compare.open import start_comparison
 from ortune.errors import BackgroundLoadError, MeasureError, UsageError
@@ -246,7 +246,7 @@ def test_when_every_candidate_fails_nothing_is_found() -> None:
     outcome = search(
         SimulatedExecutor(all_alike, fails_to_launch=lambda config: None if config.is_default else broken), seconds=20
     )
-    assert outcome.evidence.verdict in NOTHING_BETTER
+    assert outcome.evidence.verdict == "nothing_found"
     assert outcome.config == DEFAULT
     assert outcome.evidence.speedup is None
 
@@ -299,6 +299,67 @@ def test_a_candidate_that_fails_in_racing_is_recorded_so() -> None:
 def test_a_baseline_that_crashes_is_an_error() -> None:
     with pytest.raises(MeasureError, match="The baseline worked at first"):
         search(SimulatedExecutor(all_alike, dies_when_measured=[DEFAULT]))
+
+
+SUDDEN = [
+    Failure(kind="crash", stage="load", message="ended by SIGSEGV"),
+    Failure(kind="exit", stage="load", message="the process exited with status 7"),
+    Failure(kind="timeout", stage="load", message="no reply within 9 s"),
+]
+
+
+@pytest.mark.slow
+def test_workers_that_end_now_and_then_change_nothing() -> None:
+    """A fifth of all launches fails, those of the baseline too."""
+    rng = np.random.default_rng(3)
+
+    def fails(config: Config) -> Failure | None:
+        return SUDDEN[rng.integers(3)] if executor.launched[1:] and rng.random() < 0.2 else None
+
+    executor = SimulatedExecutor(one_thread_wins, fails_to_launch=fails)
+    outcome = search(executor)
+    assert outcome.evidence.verdict == "faster"
+    assert outcome.config.session_options["intra_op_num_threads"] == 1
+    assert outcome.evidence.noise.n_relaunched > 20
+
+
+def test_a_baseline_that_fails_for_good_ends_the_search_and_keeps_the_best_so_far() -> None:
+    def fails(config: Config) -> Failure | None:
+        return SUDDEN[0] if config == DEFAULT and executor.n_blocks > 100 else None
+
+    executor = SimulatedExecutor(one_thread_wins, fails_to_launch=fails)
+    outcome = search(executor)
+    assert isinstance(outcome.fault, MeasureError)
+    assert "The baseline worked at first and then failed" in outcome.fault.message
+    assert outcome.interrupted
+    assert outcome.evidence.verdict == "inconclusive"
+    assert outcome.evidence.best_so_far is not None
+
+
+def test_where_all_workers_end_the_default_is_not_called_best() -> None:
+    executor = SimulatedExecutor(all_alike, fails_to_launch=lambda config: None if config.is_default else SUDDEN[0])
+    outcome = search(executor, seconds=20)
+    assert isinstance(outcome.fault, MeasureError)
+    assert outcome.evidence.verdict == "inconclusive"
+    assert outcome.evidence.noise.n_relaunched
+
+
+def test_a_candidate_that_ends_again_and_again_is_given_up() -> None:
+    """It works for one block of each launch."""
+    attempts, n_launches = Attempts(), 0
+    while not n_launches or attempts.may_try_again(ONE_THREAD, SUDDEN[0]):
+        attempts.add_launch(ONE_THREAD)
+        attempts.add_block(ONE_THREAD)
+        n_launches += 1
+    assert 1 < n_launches < 10
+
+
+def test_lack_of_memory_is_sudden_only_if_a_candidate_has_worked() -> None:
+    attempts, lacking = Attempts(), Failure(kind="out_of_memory", stage="load", message="bad_alloc")
+    attempts.add_launch(ONE_THREAD)
+    assert not attempts.may_try_again(ONE_THREAD, lacking)
+    attempts.add_block(ONE_THREAD)
+    assert attempts.may_try_again(ONE_THREAD, lacking)
 
 
 @pytest.mark.parametrize("block", [30, 150, 250])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import NoReturn, TypeVar
@@ -11,10 +12,17 @@ import numpy as np
 
 from ortune.compare.comparison import Noise
 from ortune.compare.figures import compute_block_figure
-from ortune.errors import MeasureError
+from ortune.errors import HostError, MeasureError
 from ortune.knobs import Config
 from ortune.worker import Block, BlockPlan, Executor, Failure, LiveCandidate, SessionInfo
 from ortune.workload import Objective
+
+MAX_FIRST_FAILURES = 3
+MAX_FAILURES_IN_A_ROW = 8
+MAX_TIMEOUTS_IN_A_ROW = 2
+MAX_FAILING_SHARE = 0.35
+"""A candidate is given up after this many sudden ends of its process without a block in between: at first, and once it
+has been measured. Waiting for one that hangs takes long. In total, about a third of its launches may end suddenly."""
 
 PATIENCE = 0.3
 """Maximum share of blocks that are repeated because of noise. Without it, measuring would never end on a host that is
@@ -26,6 +34,9 @@ FIRST_LOAD_DEADLINE_S = 300.0
 """Time that a launch may take before the calibration sets a deadline."""
 
 BASELINE_NAME = "the baseline"
+
+UNTRIED = Failure(kind="exit", stage="start", message="it was not launched")
+"""Stands for the answer of a launch that was not made yet."""
 
 T = TypeVar("T")
 
@@ -60,6 +71,53 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self._figures[key]
 
 
+class Attempts:
+    """Decides whether a candidate whose process ended suddenly is launched again.
+
+    Anything on a host may end a process, so a single end says nothing about the candidate. One that ends again and
+    again is not worth having, even if it is measured in between.
+    """
+
+    def __init__(self) -> None:
+        self._n_blocks: Counter[str] = Counter()
+        self._n_launches: Counter[str] = Counter()
+        self._n_failures: Counter[str] = Counter()
+        self._in_a_row: Counter[str] = Counter()
+        self._timeouts_in_a_row: Counter[str] = Counter()
+
+    @property
+    def n_failures(self) -> int:
+        """Number of failures after which a candidate was launched again."""
+        return self._n_failures.total()
+
+    def add_launch(self, config: Config) -> None:
+        """Count a launch that is about to be made."""
+        self._n_launches[config.key] += 1
+
+    def add_block(self, config: Config) -> None:
+        """Count a block that was measured."""
+        self._n_blocks[config.key] += 1
+        self._in_a_row[config.key] = self._timeouts_in_a_row[config.key] = 0
+
+    def may_try_again(self, config: Config, failure: Failure) -> bool:
+        """Return whether a candidate that failed is launched again, and count the failure if so."""
+        key = config.key
+        has_worked = self._n_blocks[key] > 0
+        if not failure.is_sudden and not (failure.kind == "out_of_memory" and has_worked):
+            return False
+        most = MAX_FAILURES_IN_A_ROW if has_worked else MAX_FIRST_FAILURES
+        if self._in_a_row[key] + 1 >= most:
+            return False
+        if failure.kind == "timeout" and self._timeouts_in_a_row[key] + 1 >= MAX_TIMEOUTS_IN_A_ROW:
+            return False
+        if self._n_failures[key] + 1 > MAX_FIRST_FAILURES + MAX_FAILING_SHARE * self._n_launches[key]:
+            return False
+        self._in_a_row[key] += 1
+        self._timeouts_in_a_row[key] += failure.kind == "timeout"
+        self._n_failures[key] += 1
+        return True
+
+
 class BlockRunner:
     """Measures blocks and rounds, and tracks noise and time.
 
@@ -72,6 +130,7 @@ class BlockRunner:
         load_deadline_s: Time that a launch may take.
         inference_s: Time spent in calls so far.
         one_at_a_time: Whether only one candidate may be live at a time, because two do not fit into memory.
+        attempts: Decides which candidates are launched again after a failure.
     """
 
     def __init__(self, executor: Executor, rng: np.random.Generator, check: Callable[[], None] = lambda: None) -> None:
@@ -81,6 +140,7 @@ class BlockRunner:
         self.load_deadline_s = FIRST_LOAD_DEADLINE_S
         self.inference_s = 0.0
         self.one_at_a_time = False
+        self.attempts = Attempts()
         self._shares: list[float] = []
         self._n_blocks = 0
         self._n_contended = 0
@@ -92,10 +152,39 @@ class BlockRunner:
         return self.executor.now_s()
 
     def launch(self, configs: Sequence[Config], executor: Executor | None = None) -> list[LiveCandidate | Failure]:
-        """Launch candidates, by another executor if one is given."""
-        # Side by side, each may take as long as all of them one after the other.
-        deadline_s = self.load_deadline_s * max(len(configs), 1)
-        return (executor or self.executor).launch(configs, deadline_s=deadline_s)
+        """Launch candidates, by another executor if one is given. Those whose process ends are launched again.
+
+        Raises:
+            HostError: Processes cannot be started.
+        """
+        executor = executor or self.executor
+        answers: list[LiveCandidate | Failure] = [UNTRIED] * len(configs)
+        left = list(range(len(configs)))
+        while left:
+            for position in left:
+                self.attempts.add_launch(configs[position])
+            # Side by side, each may take as long as all of them one after the other.
+            deadline_s = self.load_deadline_s * len(left)
+            launched = executor.launch([configs[position] for position in left], deadline_s=deadline_s)
+            again = []
+            for position, answer in zip(left, launched, strict=True):
+                if not isinstance(answer, Failure):
+                    answers[position] = self.keep_alive(answer, executor)
+                    continue
+                answers[position] = answer
+                if self.attempts.may_try_again(configs[position], answer):
+                    again.append(position)
+                elif answer.stage == "start":
+                    raise HostError(
+                        f"{answer.message[0].upper()}{answer.message[1:]}.",
+                        "Check the limits of processes, open files and memory.",
+                    )
+            left = again
+        return answers
+
+    def keep_alive(self, live: LiveCandidate, executor: Executor | None = None) -> LiveCandidate:
+        """Return a candidate that is launched again if its process ends while it is measured."""
+        return SteadyCandidate(self, live, executor or self.executor)
 
     def measure_block(self, live: LiveCandidate, plan: BlockPlan) -> Block | Failure:
         """Measure one block, and repeat it while it is contended and repetitions are left."""
@@ -163,8 +252,54 @@ class BlockRunner:
             regime=("contended" if contended else "quiet") if known else "unknown",
             drift=drift,
             n_throttled=self._n_throttled,
+            n_relaunched=self.attempts.n_failures,
             one_at_a_time=self.one_at_a_time,
         )
+
+
+class SteadyCandidate:
+    """A live candidate whose process is replaced if it ends suddenly.
+
+    What was measured before stays. Rounds of one launch may then come from two processes of a side, which makes the
+    mean of the launch vary less, not more.
+
+    Args:
+        runner: Launches it again.
+        live: Its first process.
+        executor: What launched it.
+    """
+
+    def __init__(self, runner: BlockRunner, live: LiveCandidate, executor: Executor) -> None:
+        self.config = live.config
+        self._runner = runner
+        self._live = live
+        self._executor = executor
+
+    @property
+    def session_info(self) -> SessionInfo:
+        """Facts about the session of its last process."""
+        return self._live.session_info
+
+    def measure(self, plan: BlockPlan) -> Block | Failure:
+        """Measure a block, in a new process if the old one ends."""
+        attempts = self._runner.attempts
+        while True:
+            answer = self._live.measure(plan)
+            if not isinstance(answer, Failure):
+                attempts.add_block(self.config)
+                return answer
+            self._live.close()
+            if not attempts.may_try_again(self.config, answer):
+                return answer
+            (again,) = self._runner.launch([self.config], self._executor)
+            if isinstance(again, Failure):
+                return again
+            assert isinstance(again, SteadyCandidate)
+            self._live = again._live
+
+    def close(self) -> None:
+        """End its process."""
+        self._live.close()
 
 
 class FreshCandidate:

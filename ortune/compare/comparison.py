@@ -132,6 +132,7 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             normal, because the luckiest candidate is chosen. Far from 1, the host changes over time.
         n_throttled: Blocks at whose end the GPU was throttled by heat or power.
         two_speeds: The side that ran at two speeds, if any did.
+        n_relaunched: Workers that ended suddenly and were launched again.
         one_at_a_time: Whether one side was measured after the other, because too little memory was free for several
             sessions. Their blocks are then not interleaved.
     """
@@ -145,6 +146,7 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     drift: float | None = None
     n_throttled: int = 0
     two_speeds: TwoSpeeds | None = None
+    n_relaunched: int = 0
     one_at_a_time: bool = False
 
 

@@ -23,6 +23,7 @@ from ortune.console.warnings import (
     warn_failures,
     warn_one_at_a_time,
     warn_other_nodes,
+    warn_relaunched,
     warn_requirements,
     warn_slow_gpu,
     warn_two_speeds,
@@ -241,6 +242,8 @@ def find_warnings(record: Record) -> list[str]:
         warnings.append(warn_contended_blocks(noise.n_contended, noise.n_blocks, excluded=excluded))
     if noise.one_at_a_time:
         warnings.append(warn_one_at_a_time())
+    if noise.n_relaunched:
+        warnings.append(warn_relaunched(noise.n_relaunched))
     if noise.two_speeds:
         warnings.append(warn_two_speeds(noise.two_speeds))
     if noise.n_throttled > NOTABLE_SHARE * noise.n_blocks:

@@ -82,6 +82,12 @@ def warn_one_at_a_time() -> str:
     )
 
 
+def warn_relaunched(n_relaunched: int) -> str:
+    """Warn that workers ended suddenly."""
+    were = "worker ended suddenly and was" if n_relaunched == 1 else "workers ended suddenly and were"
+    return f"{n_relaunched} {were} launched again. If nothing on this host ends processes, a setting may be unstable."
+
+
 def warn_contended_blocks(n_contended: int, n_blocks: int, *, excluded: bool) -> str:
     """Warn that some blocks were measured while other processes used the CPUs.
 

@@ -8,6 +8,7 @@ import msgspec
 
 from ortune.compare.comparison import Stage, StageTime
 from ortune.compare.interval import Interval
+from ortune.errors import OrtuneError
 from ortune.knobs import Candidate
 from ortune.knobs.config import Config
 from ortune.record.schema import Evidence
@@ -29,6 +30,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         stages: Time spent in each stage.
         ended_early: Why screening ended before its time; empty if it did not.
         unseen_gain: Bound of the gain of untried candidates, as a log-ratio; None if unknown.
+        fault: Why the search could not go on, or None. It is raised when what was measured is written.
     """
 
     config: Config
@@ -42,6 +44,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     stages: tuple[StageTime, ...]
     ended_early: str = ""
     unseen_gain: float | None = None
+    fault: OrtuneError | None = None
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):

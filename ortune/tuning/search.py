@@ -42,8 +42,8 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
     """Run the search, and write the record if the request names a file.
 
     Raises:
-        OrtuneError: The model does not run, the baseline cannot be measured, or the background load ends. In the last
-            case, the results so far are still written.
+        OrtuneError: The model does not run, or the search cannot go on. In the last case, the results so far are still
+            written.
     """
     request = prepared.request
     started = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
@@ -62,8 +62,8 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
             record, kept = written.record, written.kept
         if (history := find_history(request)) and (best := best_configs(outcome, prepared.base)):
             remember(history, describe_result(prepared, outcome, best))
-        if outcome.interrupted:
-            opened.runner.check()
+    if outcome.fault:
+        raise outcome.fault
     return Result(record=record, outcome=outcome, kept=kept)
 
 

@@ -13,7 +13,7 @@ from ortune.compare.figures import is_pooled
 from ortune.compare.limits import kept_all, worst_excess
 from ortune.compare.open import OpenComparison
 from ortune.compare.paired_run import PairedRun
-from ortune.errors import BackgroundLoadError
+from ortune.errors import MeasureError, OrtuneError
 from ortune.knobs import Config, SearchSpace
 from ortune.record.schema import BestSoFar, Closest, Evidence, OutputCheck, Verdict
 from ortune.record.trials import TrialSession
@@ -99,7 +99,7 @@ def run_search(
 ) -> Outcome:
     """Find the best candidate and prove that it is better than the baseline, or find that none is.
 
-    If the user interrupts the search or the background load ends, return the results so far.
+    If the user interrupts the search, or it cannot go on, return the results so far.
 
     Args:
         space: What may be tried.
@@ -108,7 +108,6 @@ def run_search(
         observe: Called with the progress, between blocks.
 
     Raises:
-        MeasureError: The baseline cannot be measured.
         UsageError: The study's file cannot be used.
     """
     goal, runner, calibration = opened.goal, opened.runner, opened.calibration
@@ -137,14 +136,16 @@ def run_search(
     if warning := warn_of_small_budget(goal, plan, calibration.pace):
         state.add_note(warning)
     confirmed = _Confirmed()
-    interrupted = ""
+    interrupted, fault = "", None
     try:
         run_stages(state, study, opened, confirmed)
+        check_failures(state)
     except KeyboardInterrupt:
         interrupted = "the search was interrupted before anything was proven"
-    except BackgroundLoadError as error:
-        interrupted = error.message
-    return conclude(state, confirmed, interrupted, budget_s=budget_s, deterministic=opened.deterministic)
+    except OrtuneError as error:
+        interrupted, fault = error.message, error
+    outcome = conclude(state, confirmed, interrupted, budget_s=budget_s, deterministic=opened.deterministic)
+    return msgspec.structs.replace(outcome, fault=fault)
 
 
 def run_stages(state: SearchState, study: optuna.Study, opened: OpenComparison, confirmed: _Confirmed) -> None:
@@ -171,6 +172,23 @@ def run_stages(state: SearchState, study: optuna.Study, opened: OpenComparison, 
         is_rejected = row.failure is not None or (row.speedup is not None and kept_all(row.limits) == "no")
         if not is_rejected or state.now_s() + MIN_CONFIRMATION * state.plan.confirmation_s > state.end_s:
             break
+
+
+def check_failures(state: SearchState) -> None:
+    """Check that not all candidates failed in a way that has nothing to do with their settings.
+
+    Raises:
+        MeasureError: The process of each candidate ended suddenly.
+    """
+    failures = [result.failure for result in state.results if result is not state.baseline]
+    if failures and all(failure and failure.is_sudden for failure in failures):
+        last = failures[-1]
+        assert last
+        raise MeasureError(
+            f"The worker of each of the {len(failures)} candidates ended suddenly, so nothing was compared. The last "
+            f"one ({last.title}): {last.message}",
+            "Check that nothing ends processes on this host, and that enough memory is free.",
+        )
 
 
 def find_racing_s(state: SearchState) -> float:
@@ -337,11 +355,9 @@ def conclude_front(outcome: Outcome, goal: Goal, run: PairedRun, comparison: Com
 
 def weaken(outcome: Outcome, reason: str) -> tuple[Verdict, str]:
     """Return that the baseline is best, or a weaker verdict if too little is known of the untried candidates."""
+    n_tried = sum(1 for trial in outcome.trials if not (trial.failure and trial.failure.is_sudden)) - 1
     verdict, basis = judge_untried(
-        len(outcome.trials) - 1,
-        outcome.n_candidates - 1,
-        outcome.unseen_gain,
-        all_pairs=outcome.ended_early == ALL_PAIRS_TRIED,
+        n_tried, outcome.n_candidates - 1, outcome.unseen_gain, all_pairs=outcome.ended_early == ALL_PAIRS_TRIED
     )
     return verdict, f"{reason}; {basis}"
 
@@ -357,8 +373,9 @@ def explain_no_confirmation(state: SearchState) -> tuple[Verdict, str]:
         return "default_is_best", "there is nothing else to try on this host"
     tried = [result for result in state.results if result is not state.baseline]
     if tried and all(result.failure for result in tried):
-        verdict, basis = judge_untried(len(tried), len(state.candidates) - 1, None)
-        return verdict, f"none of the candidates that were tried works on this host; {basis}"
+        # It was compared with nothing, so it is not called best.
+        _, basis = judge_untried(len(tried), len(state.candidates) - 1, None)
+        return "nothing_found", f"none of the candidates that were tried works on this host; {basis}"
     return "inconclusive", "the budget is too small for a confirmation that could prove anything: use a larger one"
 
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
-from ortune.worker.exit_status import explain_exit
+from ortune.worker.exit_status import count_oom_kills, explain_exit
 from ortune.worker.failure import Failure, make_failure
 from ortune.worker.prctl import die_with_parent
 
@@ -57,6 +57,7 @@ def ask_child(
     """
     with tempfile.TemporaryDirectory(prefix="ortune-") as folder:
         path, log_path = Path(folder) / "answer.json", Path(folder) / "log"
+        n_oom_kills = count_oom_kills()
         with log_path.open("wb") as log:
             try:
                 child = subprocess.run(
@@ -73,7 +74,7 @@ def ask_child(
         try:
             answer = msgspec.json.decode(path.read_bytes(), type=Answer)
         except (OSError, msgspec.MsgspecError):
-            return explain_exit(child.returncode, log_path, "load")
+            return explain_exit(child.returncode, log_path, "load", n_oom_kills=n_oom_kills)
         if answer.failure is not None:
             return answer.failure
         return msgspec.json.decode(answer.reply, type=reply)

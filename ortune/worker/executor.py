@@ -6,13 +6,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from multiprocessing.connection import wait
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import msgspec
 
-from ortune.errors import ModelError, UsageError
+from ortune.errors import HostError, ModelError, UsageError
 from ortune.interrupts import uninterrupted
 from ortune.knobs.config import DEFAULT, Config
 from ortune.knobs.providers import find_provider
@@ -27,6 +28,10 @@ from ortune.workload import Feed, Tolerance
 from ortune.workload.inputs import explain_failure
 
 WORKER_COMMAND = (sys.executable, "-P", "-m", "ortune.worker.main")
+
+REFERENCE_ATTEMPTS = 6
+REFERENCE_TIMEOUTS = 2
+"""How many times the baseline is launched at first if its process ends suddenly, and how many times it may hang."""
 
 FIRST_LOAD_DEADLINE_S = 900.0
 """Maximum time for the baseline to load and run once. Nothing is known about the model at that point."""
@@ -146,23 +151,58 @@ class ProcessExecutor:
         """Start one worker per config, all at the same time, and suspend each as soon as it is loaded and checked."""
         results: list[LiveCandidate | Failure] = []
         started: list[WorkerProcess | Failure] = []
-        is_reference = self._n_launched == 0 and not self._has_reference
+        is_reference = not self._has_reference
         n_live = len(self._live) + len(configs)
         for config in configs:
             failure = self._build(config, is_reference=is_reference)
             started.append(failure or self._start(config, n_live, is_reference=is_reference))
             is_reference = False
-        end_s = time.monotonic() + deadline_s
+        failures = self._finish_loading([each for each in started if isinstance(each, WorkerProcess)], deadline_s)
         for worker in started:
-            if isinstance(worker, Failure):
-                results.append(worker)
+            if isinstance(worker, Failure) or worker in failures:
+                results.append(worker if isinstance(worker, Failure) else failures[worker])
+                self._check_files()
                 continue
-            failure = worker.finish_loading(max(end_s - time.monotonic(), 0.1), self.find_build_s(worker.config))
-            results.append(failure or worker)
-            if failure is None:
-                self.runtime = worker.runtime
-                self._compare_values = self._compare_values and worker.session_info.deterministic
+            results.append(worker)
+            self.runtime = worker.runtime
+            self._has_reference = True
+            self._compare_values = self._compare_values and worker.session_info.deterministic
         return results
+
+    def _finish_loading(self, workers: Sequence[WorkerProcess], deadline_s: float) -> dict[WorkerProcess, Failure]:
+        """Wait until workers are loaded and checked, suspend each at once, and return the failures of the others.
+
+        When all others are done, one that hangs gets the time of a single launch.
+        """
+        failures = {}
+        left = list(workers)
+        start_s = time.monotonic()
+        end_s, alone_s = start_s + deadline_s, deadline_s / max(len(workers), 1)
+        while left:
+            if len(left) == 1 and len(workers) > 1:
+                end_s = min(end_s, time.monotonic() + alone_s)
+            replied = wait([worker.pipe for worker in left], max(end_s - time.monotonic(), 0.0))
+            for worker in [each for each in left if each.pipe in replied] or left[:1]:
+                left.remove(worker)
+                left_s = max(end_s - time.monotonic(), 0.1)
+                if failure := worker.finish_loading(left_s, self.find_build_s(worker.config), deadline_s=deadline_s):
+                    failures[worker] = failure
+        return failures
+
+    def _check_files(self) -> None:
+        """Check after a failure that what workers read is there. If it is not, the candidate is not to blame.
+
+        Raises:
+            HostError: It is not.
+        """
+        if not Path(self._model.path).is_file():
+            raise HostError(f"{self._model.path} is missing: something removed the model while it was measured.")
+        for path in (self._feed_path, *([self._reference_path] if self._has_reference else [])):
+            if not path.is_file():
+                raise HostError(
+                    f"{path} is missing: something removed ortune's temporary files while it was measuring.",
+                    "Set TMPDIR to a folder that nothing cleans up, and try again.",
+                )
 
     @property
     def reference(self) -> ReferenceOutputs:
@@ -243,7 +283,8 @@ class ProcessExecutor:
                 )
                 self._live.add(worker)
         except OSError as error:
-            return Failure(kind="exception", stage="start", message=f"cannot start a worker: {error.strerror}")
+            self._check_files()
+            return Failure(kind="exit", stage="start", message=f"cannot start a worker: {error.strerror}")
         worker.send(request)
         return worker
 
@@ -255,17 +296,27 @@ def launch_reference(
     base: Config = DEFAULT,
     deadline_s: float = FIRST_LOAD_DEADLINE_S,
 ) -> LiveCandidate:
-    """Launch the baseline. This is the first proof that the model loads and runs on these inputs.
+    """Launch the baseline, again if its process ends suddenly. This is the first proof that the model loads and runs.
 
     Raises:
+        HostError: Workers cannot be started.
         ModelError: ONNX Runtime cannot load the model.
         InputsError: The model does not run on these inputs.
         UsageError: The settings that the user fixed for all candidates do not work.
     """
-    (first,) = executor.launch([base], deadline_s=deadline_s)
-    if not isinstance(first, Failure):
-        return first
+    failed: list[Failure] = []
+    while True:
+        (first,) = executor.launch([base], deadline_s=deadline_s)
+        if not isinstance(first, Failure):
+            return first
+        failed.append(first)
+        n_timeouts = sum(1 for each in failed if each.kind == "timeout")
+        is_worth_it = first.is_sudden or first.kind == "out_of_memory"
+        if not is_worth_it or len(failed) == REFERENCE_ATTEMPTS or n_timeouts == REFERENCE_TIMEOUTS:
+            break
     kind = first.title
+    if first.stage == "start":
+        raise HostError(f"{first.message[0].upper()}{first.message[1:]}.", "Check the limits of processes and memory.")
     if not base.is_default:
         raise UsageError(
             f"The settings that are fixed for all candidates, {describe(base)}, do not work on this host ({kind}): "

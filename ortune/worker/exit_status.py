@@ -15,22 +15,45 @@ LONGEST_LINE = 400
 """Characters of a line of the log that are kept."""
 
 
-def explain_exit(status: int, log_path: Path, stage: str) -> Failure:
-    """Return why a child process ended before it replied.
+def count_oom_kills() -> int | None:
+    """Return how many processes the kernel has killed since it started because memory ran out; None if unknown.
+
+    Source: `oom_kill` in /proc/vmstat, since Linux 4.13. It counts those of all control groups.
+    """
+    try:
+        lines = Path("/proc/vmstat").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)
+
+
+def explain_exit(status: int, log_path: Path, stage: str, *, n_oom_kills: int | None = None) -> Failure:
+    """Return why a child process ended before it replied. A cause that is not known is not guessed.
 
     Args:
         status: Its exit status; negative for a signal.
         log_path: Its log.
         stage: What it was doing.
+        n_oom_kills: The result of `count_oom_kills` when the process was started.
     """
     tail = " ".join(read_log(log_path)[-2:])
     suffix = f": {tail}" if tail else ""
     if status >= 0:
         return Failure(kind="exit", stage=stage, message=f"the process exited with status {status}{suffix}")
-    name = signal.Signals(-status).name
-    if "bad_alloc" in tail or name == "SIGKILL":
-        return Failure(kind="out_of_memory", stage=stage, message=f"killed by {name}, probably out of memory")
-    return Failure(kind="crash", stage=stage, message=f"killed by {name}{suffix}")
+    name = name_signal(-status)
+    message = f"ended by {name}{suffix}"
+    if name == "SIGKILL" and n_oom_kills is not None and (count_oom_kills() or 0) > n_oom_kills:
+        message = "ended by SIGKILL while the kernel was killing processes because memory ran out"
+        return Failure(kind="out_of_memory", stage=stage, message=message)
+    return Failure(kind="out_of_memory" if "bad_alloc" in tail else "crash", stage=stage, message=message)
+
+
+def name_signal(number: int) -> str:
+    """Return the name of a signal. Real-time signals have none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def read_log(path: Path) -> tuple[str, ...]:

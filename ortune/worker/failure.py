@@ -11,6 +11,8 @@ from ortune.errors import OrtuneError
 
 FailureKind = Literal["exception", "crash", "exit", "timeout", "out_of_memory", "wrong_output", "not_applied"]
 
+SUDDEN: tuple[FailureKind, ...] = ("crash", "exit", "timeout")
+
 OUT_OF_MEMORY = re.compile(
     r"bad_alloc|bad allocation|out of memory|failed to allocate|cannot allocate memory|EAGAIN", re.IGNORECASE
 )
@@ -31,6 +33,11 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     kind: FailureKind
     stage: str
     message: str
+
+    @property
+    def is_sudden(self) -> bool:
+        """Whether a process ended or stopped to answer, which may have nothing to do with the candidate."""
+        return self.kind in SUDDEN and self.stage != "build"
 
     @property
     def title(self) -> str:

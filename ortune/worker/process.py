@@ -7,7 +7,6 @@ import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import psutil
@@ -17,13 +16,9 @@ from ortune.knobs.environment import variables_of
 from ortune.worker import protocol
 from ortune.worker.block import Block, BlockPlan
 from ortune.worker.child_process import APPLY_OFF
-from ortune.worker.exit_status import explain_exit, read_log
+from ortune.worker.exit_status import count_oom_kills, explain_exit, read_log
 from ortune.worker.failure import Failure
 from ortune.worker.session_info import Runtime, SessionInfo
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 EXIT_TIMEOUT_S = 10.0
 """Time to wait for the end of a process that has closed its pipe."""
@@ -42,6 +37,7 @@ class WorkerProcess:
     Attributes:
         session_info: Facts about its session. Set by `finish_loading`, as is `runtime`.
         runtime: Versions of the software that it runs.
+        pipe: The parent's end of the pipe.
 
     Raises:
         OSError: The process cannot be started.
@@ -63,9 +59,10 @@ class WorkerProcess:
         self._log_path = log_path
         self._on_close = on_close
         self._failed: Failure | None = None
+        self._n_oom_kills = count_oom_kills()
         with log_path.open("wb") as log:
             inherited = {**os.environ, **APPLY_OFF, **environment}
-            self._process, self._pipe = protocol.spawn(
+            self._process, self.pipe = protocol.spawn(
                 command, environment={**inherited, **variables_of(config, inherited)}, log=log
             )
         self._control = psutil.Process(self._process.pid)
@@ -78,19 +75,23 @@ class WorkerProcess:
     def send(self, request: protocol.Request) -> None:
         """Send a request. If the worker has ended, reading the reply will report it."""
         with contextlib.suppress(OSError):
-            self._pipe.send_bytes(protocol.encode(request))
+            self.pipe.send_bytes(protocol.encode(request))
 
-    def finish_loading(self, deadline_s: float, build_s: float | None = None) -> Failure | None:
+    def finish_loading(
+        self, left_s: float, build_s: float | None = None, *, deadline_s: float | None = None
+    ) -> Failure | None:
         """Wait until the session is loaded and checked, then suspend the worker.
 
         Args:
-            deadline_s: Maximum time to wait.
+            left_s: Maximum time to wait.
             build_s: Time that compiling the model took in an earlier launch, for `session_info`.
+            deadline_s: The time that this is left of, for messages; `left_s` by default.
         """
-        reply = self._receive(deadline_s, "load")
+        reply = self._receive(left_s, "load", deadline_s)
         if isinstance(reply, Failure):
             return reply
-        assert isinstance(reply, protocol.LoadedReply)
+        if not isinstance(reply, protocol.LoadedReply):
+            return self._fail(self._refuse("load", "it is not the result of loading"))
         self.session_info = msgspec.structs.replace(reply.session_info, log=read_log(self._log_path), build_s=build_s)
         self.runtime = reply.runtime
         self._suspend()
@@ -101,28 +102,18 @@ class WorkerProcess:
         reply = self._ask(protocol.MeasureRequest(plan=plan), plan.deadline_s)
         if isinstance(reply, Failure):
             return reply
-        assert isinstance(reply, protocol.BlockReply)
-        return Block(
-            samples_ns=_integers(reply.samples),
-            cases=None if reply.cases is None else _integers(reply.cases),
-            n_calls=reply.n_calls,
-            wall_ns=reply.wall_ns,
-            lead_in_ns=reply.lead_in_ns,
-            service_ns=reply.service_ns,
-            cpu_ns=reply.cpu_ns,
-            cpu_between_ns=reply.cpu_between_ns,
-            creations_ns=None if reply.creations is None else _integers(reply.creations),
-            memory=reply.memory,
-            foreign_share=reply.foreign_share,
-            contended=reply.contended,
-            gpu=reply.gpu,
-        )
+        try:
+            if isinstance(reply, protocol.BlockReply):
+                return reply.to_block()
+        except ValueError:
+            pass
+        return self._fail(self._refuse("measure", "it is not the result of a block"))
 
     def close(self) -> None:
         """Kill the worker, even if it is suspended, and wait for its end. It may be called more than once."""
         self._process.kill()
         self._process.wait()
-        self._pipe.close()
+        self.pipe.close()
         self._on_close(self)
 
     def _ask(self, request: protocol.Request, deadline_s: float) -> protocol.Reply | Failure:
@@ -138,22 +129,26 @@ class WorkerProcess:
             self._suspend()
         return reply
 
-    def _receive(self, deadline_s: float, stage: str) -> protocol.Reply | Failure:
-        """Sleep until the reply arrives, for at most `deadline_s`."""
+    def _receive(self, left_s: float, stage: str, deadline_s: float | None = None) -> protocol.Reply | Failure:
+        """Sleep until the reply arrives, for at most `left_s`."""
         try:
-            if not self._pipe.poll(deadline_s):
-                message = f"no reply within {deadline_s:.0f} s"
-                return self._fail(Failure(kind="timeout", stage=stage, message=message))
-            reply: protocol.Reply = protocol.decode_reply(self._pipe.recv_bytes())
+            reply: protocol.Reply = protocol.decode_reply(protocol.receive(self.pipe, left_s))
+        except TimeoutError:
+            return self._fail(
+                Failure(kind="timeout", stage=stage, message=f"no reply within {deadline_s or left_s:.0f} s")
+            )
         except (EOFError, OSError):
             return self._fail(self._explain_end(stage))
-        except msgspec.MsgspecError as error:
-            return self._fail(
-                Failure(kind="exception", stage=stage, message=f"the worker sent an invalid message: {error}")
-            )
+        except (ValueError, msgspec.MsgspecError, RecursionError) as error:
+            return self._fail(self._refuse(stage, str(error)))
         if isinstance(reply, protocol.FailureReply):
             return self._fail(reply.failure)
         return reply
+
+    def _refuse(self, stage: str, fault: str) -> Failure:
+        return Failure(
+            kind="exit", stage=stage, message=f"the worker was ended, as it sent an invalid message: {fault}"
+        )
 
     def _fail(self, failure: Failure) -> Failure:
         self._failed = failure
@@ -165,14 +160,8 @@ class WorkerProcess:
             status = self._process.wait(EXIT_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             return Failure(kind="exit", stage=stage, message="the worker closed its pipe but did not exit")
-        return explain_exit(status, self._log_path, stage)
+        return explain_exit(status, self._log_path, stage, n_oom_kills=self._n_oom_kills)
 
     def _suspend(self) -> None:
         with contextlib.suppress(psutil.Error):  # it has ended; the next request reports why
             self._control.suspend()
-
-
-def _integers(data: bytes) -> NDArray[np.int64]:
-    import numpy as np
-
-    return np.frombuffer(data, dtype="<i8")

@@ -6,19 +6,25 @@ The pipe is separate from stdout, because ONNX Runtime and custom operators prin
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
-from multiprocessing.connection import Connection, Pipe
-from typing import IO, Any
+from multiprocessing.connection import Connection, Pipe, wait
+from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
 from ortune.knobs.config import Config
-from ortune.worker.block import BlockPlan, GpuState, Memory
+from ortune.worker.block import Block, BlockPlan, GpuState, Memory
 from ortune.worker.failure import Failure
 from ortune.worker.session_info import Runtime, SessionInfo
 from ortune.workload import Tolerance
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class LoadRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -91,6 +97,34 @@ class BlockReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     contended: bool
     gpu: GpuState | None = None
 
+    def to_block(self) -> Block:
+        """Return the block.
+
+        Raises:
+            ValueError: It is not one that a worker sends.
+        """
+        return Block(
+            samples_ns=_integers(self.samples),
+            cases=None if self.cases is None else _integers(self.cases),
+            n_calls=self.n_calls,
+            wall_ns=self.wall_ns,
+            lead_in_ns=self.lead_in_ns,
+            service_ns=self.service_ns,
+            cpu_ns=self.cpu_ns,
+            cpu_between_ns=self.cpu_between_ns,
+            creations_ns=None if self.creations is None else _integers(self.creations),
+            memory=self.memory,
+            foreign_share=self.foreign_share,
+            contended=self.contended,
+            gpu=self.gpu,
+        )
+
+
+def _integers(data: bytes) -> NDArray[np.int64]:
+    import numpy as np
+
+    return np.frombuffer(data, dtype="<i8")
+
 
 class FailureReply(msgspec.Struct, frozen=True, tag=True):
     """The request failed."""
@@ -99,6 +133,9 @@ class FailureReply(msgspec.Struct, frozen=True, tag=True):
 
 
 Reply = LoadedReply | BlockReply | FailureReply
+
+MOST_BYTES = 1 << 30
+"""Largest size of a message. What claims to be larger is not a message."""
 
 encode = msgspec.msgpack.Encoder().encode
 decode_request = msgspec.msgpack.Decoder(Request).decode
@@ -141,6 +178,43 @@ def spawn(
     finally:
         there.close()
     return process, here
+
+
+def receive(connection: Connection, deadline_s: float) -> bytes:
+    """Wait for a message, for at most `deadline_s`, and return it.
+
+    `Connection.recv_bytes` would wait without limit for the rest of a message whose sender stopped in the middle.
+
+    Raises:
+        TimeoutError: There is no complete message in time.
+        EOFError: The other end was closed.
+        ValueError: What arrives is not a message.
+        OSError: The pipe does not work.
+    """
+    if sys.platform == "win32":  # pragma: no cover  (pipes transmit whole messages there)
+        if not connection.poll(deadline_s):
+            raise TimeoutError
+        return connection.recv_bytes(MOST_BYTES)
+    end_s = time.monotonic() + deadline_s
+
+    def read(n_bytes: int) -> bytes:
+        parts = bytearray()
+        while len(parts) < n_bytes:
+            if not wait([connection], max(end_s - time.monotonic(), 0.0)):
+                raise TimeoutError
+            part = os.read(connection.fileno(), min(n_bytes - len(parts), 1 << 20))
+            if not part:
+                raise EOFError
+            parts += part
+        return bytes(parts)
+
+    # The framing of multiprocessing.connection: the size as 4 bytes, or -1 and the size as 8 bytes.
+    (size,) = struct.unpack("!i", read(4))
+    if size == -1:
+        (size,) = struct.unpack("!Q", read(8))
+    if not 0 <= size <= MOST_BYTES:
+        raise ValueError(f"it claims to have {size} bytes")
+    return read(size)
 
 
 def connect(handle: str) -> Connection:

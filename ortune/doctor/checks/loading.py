@@ -30,7 +30,7 @@ LOAD_FIXES = (
         r"external data|External data|initializer.*file|No such file",
         "Put the external data files next to the model, under the names that they were saved with",
     ),
-    (r"bad_alloc|probably out of memory", "Free some memory, or raise the memory limit of the container"),
+    (r"bad_alloc|memory ran out", "Free some memory, or raise the memory limit of the container"),
 )
 """Patterns of ONNX Runtime's messages, with their fixes; the first match counts."""
 
