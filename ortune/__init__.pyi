@@ -115,6 +115,8 @@ def search(
     atol: float | None = ...,
     output: str | PathLike[str] | None = ...,
     study: str | PathLike[str] | None = ...,
+    resume: bool = ...,
+    restart: bool = ...,
     progress: Callable[[Progress], None] | None = ...,
 ) -> Record: ...
 def verify(

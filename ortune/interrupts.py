@@ -1,9 +1,10 @@
-"""Handling of Ctrl-C and `docker stop`."""
+"""Handling of Ctrl-C, of `docker stop`, and of a terminal that is closed."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
@@ -20,10 +21,15 @@ def end_at_once() -> None:
 
 
 def raise_interrupts() -> None:
-    """Make Ctrl-C raise KeyboardInterrupt again, and SIGTERM as well, which `docker stop` sends."""
+    """Make Ctrl-C raise KeyboardInterrupt again, and SIGTERM and SIGHUP as well.
+
+    `docker stop` sends SIGTERM, and a terminal that is closed sends SIGHUP. After `nohup`, the latter stays ignored.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _interrupt)
+    if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, _interrupt)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -540,6 +540,25 @@ class SearchRequest(WorkloadOptions, KnobOptions, InputsOptions, ToleranceOption
             panel=WRITING,
         ),
     ] = None
+    resume: Annotated[
+        bool,
+        Option(
+            help="Go on with the search for the same record that was interrupted or killed. What it measured is not "
+            "measured again. Without one, a new search begins.",
+            accepts="bool",
+            interfaces=CLI_AND_PYTHON,
+            panel=WRITING,
+        ),
+    ] = False
+    restart: Annotated[
+        bool,
+        Option(
+            help="Start anew, and discard what an interrupted or killed search for the same record measured.",
+            accepts="bool",
+            interfaces=CLI_AND_PYTHON,
+            panel=WRITING,
+        ),
+    ] = False
     seed: Seed = 0
     worker_command: tuple[str, ...] | None = None
     memory_limit_bytes: int | None = None
@@ -548,6 +567,8 @@ class SearchRequest(WorkloadOptions, KnobOptions, InputsOptions, ToleranceOption
         """Check that the options go together."""
         super().check()
         _ = self.goal
+        if self.resume and self.restart:
+            raise UsageError("and {restart} contradict each other.", "Choose one of them.", option="resume")
 
 
 class BenchRequest(WorkloadOptions, InputsOptions):

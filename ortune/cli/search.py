@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
 
 from ortune.cli.command import Values, command
 from ortune.errors import ExitCode, UsageError
+from ortune.interrupts import is_interrupt
 from ortune.options import make_request
 from ortune.requests import ConsoleOptions, SearchRequest
 from ortune.sanitize import escape_json
@@ -18,7 +21,7 @@ from ortune.sanitize import escape_json
 def search(values: Values, console_options: ConsoleOptions) -> None:
     """Find the best settings for MODEL, its load and this host, confirm the gain, and write them to a record."""
     from ortune.console.progress import SearchProgress
-    from ortune.console.search import show_search
+    from ortune.console.search import show_resume, show_search
     from ortune.console.verdict import show_verdict
     from ortune.console.widgets import make_console
     from ortune.record.files import STANDARD_STREAM, encode_record
@@ -34,10 +37,17 @@ def search(values: Values, console_options: ConsoleOptions) -> None:
     console = make_console(stderr=console_options.json or to_stdout)
     if not console_options.quiet:
         show_search(console, prepared)
-    with SearchProgress(console, quiet=console_options.quiet) as progress:
-        result = run(prepared, progress)
+    try:
+        with SearchProgress(console, quiet=console_options.quiet) as progress:
+            result = run(prepared, progress)
+    except BaseException as error:
+        if is_interrupt(error) and not console_options.quiet and is_unfinished(path):
+            show_resume(console, make_resume_command(sys.argv))
+        raise
     if not console_options.quiet:
         show_verdict(console, result.record, None if to_stdout else path, result.kept)
+        if result.unfinished:
+            show_resume(console, make_resume_command(sys.argv))
     if console_options.json and not to_stdout:
         sys.stdout.buffer.write(escape_json(encode_record(result.record).decode()).encode())
     if result.outcome.interrupted:
@@ -46,6 +56,21 @@ def search(values: Values, console_options: ConsoleOptions) -> None:
         raise typer.Exit(ExitCode.INCONCLUSIVE)
     if result.outcome.evidence.verdict in {"infeasible", "overload"}:
         raise typer.Exit(ExitCode.FAILED)
+
+
+def is_unfinished(record: Path) -> bool:
+    """Return whether a search for this record can go on."""
+    from ortune.record.journal import path_of_journal
+
+    journal = path_of_journal(record)
+    return journal is not None and journal.exists()
+
+
+def make_resume_command(arguments: Sequence[str]) -> str:
+    """Return the command that goes on with the search of this process, given its arguments."""
+    return shlex.join(
+        ["ortune", *(each for each in arguments[1:] if each not in {"--resume", "--restart"}), "--resume"]
+    )
 
 
 def check_default_path(path: Path, model: str) -> None:

@@ -30,6 +30,9 @@ always busy."""
 
 MAX_REPEATS = 2
 
+MAX_JUMPS_IN_A_ROW = 5
+"""Times that a block is measured, if the clocks of the host jump each time."""
+
 FIRST_LOAD_DEADLINE_S = 300.0
 """Time that a launch may take before the calibration sets a deadline."""
 
@@ -146,6 +149,7 @@ class BlockRunner:
         self._n_contended = 0
         self._n_repeated = 0
         self._n_throttled = 0
+        self._n_jumps = 0
 
     def now_s(self) -> float:
         """Return the time on the executor's clock, in seconds."""
@@ -191,8 +195,7 @@ class BlockRunner:
         if isinstance(live, FreshCandidate):
             return live.measure(plan)  # which comes back here while it is live
         for attempt in range(MAX_REPEATS + 1):
-            self.check()
-            block = live.measure(plan)
+            block = self.measure_undisturbed(live, plan)
             if isinstance(block, Failure):
                 return block
             self._n_blocks += 1
@@ -207,6 +210,24 @@ class BlockRunner:
                 return block
             self._n_repeated += 1
         raise AssertionError("unreachable")
+
+    def measure_undisturbed(self, live: LiveCandidate, plan: BlockPlan) -> Block | Failure:
+        """Measure one block, and measure it again if the host slept or its time was set in the meantime.
+
+        Raises:
+            MeasureError: That happens again and again.
+        """
+        for _ in range(MAX_JUMPS_IN_A_ROW):
+            self.check()
+            block = live.measure(plan)
+            if isinstance(block, Failure) or not block.clock_jump_s:
+                return block
+            self._n_jumps += 1
+            jump_s = block.clock_jump_s
+        raise MeasureError(
+            f"The clocks of this host disagree in every block, the last time by {jump_s:+.3g} s.",
+            "Check that the host does not sleep, and that nothing sets its time again and again.",
+        )
 
     def measure_round(self, lives: Sequence[LiveCandidate], plan: BlockPlan) -> Round:
         """Measure one block of each candidate, in random order."""
@@ -253,6 +274,7 @@ class BlockRunner:
             drift=drift,
             n_throttled=self._n_throttled,
             n_relaunched=self.attempts.n_failures,
+            n_jumps=self._n_jumps,
             one_at_a_time=self.one_at_a_time,
         )
 

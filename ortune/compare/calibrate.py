@@ -60,8 +60,7 @@ def calibrate(
     )
 
     def measure(live: LiveCandidate, plan: BlockPlan) -> Block:
-        runner.check()
-        block = live.measure(plan)
+        block = runner.measure_undisturbed(live, plan)
         if isinstance(block, Failure):
             raise_failure(BASELINE_NAME, block)
         return block

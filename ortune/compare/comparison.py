@@ -133,6 +133,7 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         n_throttled: Blocks at whose end the GPU was throttled by heat or power.
         two_speeds: The side that ran at two speeds, if any did.
         n_relaunched: Workers that ended suddenly and were launched again.
+        n_jumps: Blocks that were thrown away because the host slept or its time was set in the meantime.
         one_at_a_time: Whether one side was measured after the other, because too little memory was free for several
             sessions. Their blocks are then not interleaved.
     """
@@ -147,6 +148,7 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     n_throttled: int = 0
     two_speeds: TwoSpeeds | None = None
     n_relaunched: int = 0
+    n_jumps: int = 0
     one_at_a_time: bool = False
 
 

@@ -186,9 +186,23 @@ def choose_tolerance(model: ModelInfo, *, approximate: bool = False) -> Toleranc
     return QUANTIZED_TOLERANCE if model.traits.quantized else Tolerance()
 
 
+Launch = Callable[[], LiveCandidate]
+"""Launches the baseline for the first time."""
+
+Wrap = Callable[[Executor, Launch], Executor]
+"""Returns an executor that uses the given one. It also gets what launches the baseline by the given one."""
+
+
 @contextlib.contextmanager
-def open_comparison(setup: ComparisonSetup) -> Iterator[OpenComparison]:
+def open_comparison(
+    setup: ComparisonSetup, *, wrap: Wrap | None = None, free_bytes: int | None = None
+) -> Iterator[OpenComparison]:
     """Start the background load and the executors, launch the baseline, and calibrate.
+
+    Args:
+        setup: What to compare.
+        wrap: Wraps the executor of the first program, or None.
+        free_bytes: Free memory to plan with, or None for that of the host.
 
     Raises:
         ModelError: ONNX Runtime cannot load the model.
@@ -198,7 +212,8 @@ def open_comparison(setup: ComparisonSetup) -> Iterator[OpenComparison]:
     """
     from threadpoolctl import threadpool_limits
 
-    free_bytes = setup.host.limits.memory_bytes
+    host_bytes = setup.host.limits.memory_bytes
+    free_bytes = host_bytes if free_bytes is None else free_bytes
     with contextlib.ExitStack() as stack:
         # Idle BLAS threads of NumPy spin for a while, which would count as CPU use by other processes.
         stack.enter_context(threadpool_limits(limits=1, user_api="blas"))
@@ -216,7 +231,7 @@ def open_comparison(setup: ComparisonSetup) -> Iterator[OpenComparison]:
                 background_load=background_load.pid if background_load else None,
                 quota=setup.host.limits.quota is not None,
                 memory_limit_bytes=setup.memory_limit_bytes,
-                shared_memory_bytes=int(MEMORY_SHARE * free_bytes) if free_bytes else None,
+                shared_memory_bytes=int(MEMORY_SHARE * host_bytes) if host_bytes else None,
                 n_sessions=setup.goal.load.sessions,
                 build_deadline_s=setup.build_deadline_s,
                 command=program.command,
@@ -225,11 +240,15 @@ def open_comparison(setup: ComparisonSetup) -> Iterator[OpenComparison]:
             )
             return stack.enter_context(executor)
 
-        executor = open_executor(setup.program)
+        def launch_first(by: Executor) -> LiveCandidate:
+            return launch_reference(by, setup.model, setup.feed, setup.base, setup.load_deadline_s)
+
+        own = open_executor(setup.program)
+        executor = wrap(own, lambda: launch_first(own)) if wrap else own
         start_s = executor.now_s()
-        first = launch_reference(executor, setup.model, setup.feed, setup.base, setup.load_deadline_s)
+        first = launch_first(executor)
         first_launch_s = executor.now_s() - start_s
-        executors = (executor, open_executor(setup.other, executor)) if setup.other else (executor,)
+        other = open_executor(setup.other, own) if setup.other else None
         opened = start_comparison(
             executor,
             first,
@@ -242,10 +261,11 @@ def open_comparison(setup: ComparisonSetup) -> Iterator[OpenComparison]:
             free_bytes=free_bytes,
             start_s=start_s,
             check=background_load.check if background_load else lambda: None,
-            executors=executors,
+            executors=(executor, other) if other else (executor,),
         )
-        for each in executors:
-            each.usual_bytes = opened.calibration.peak_bytes
+        for each in (own, other):
+            if each:
+                each.usual_bytes = opened.calibration.peak_bytes
         yield opened
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rich.console import Console
+from rich.text import Text
 
 from ortune.console.header import add_subject, show_header
 from ortune.console.widgets import add_note, format_count, make_grid
@@ -26,4 +27,12 @@ def show_search(console: Console, prepared: PreparedSearch) -> None:
     if prepared.request.budget is not None:
         parts.append(f"budget {prepared.request.budget:g} s")
     grid.add_row("goal", "; ".join(parts))
+    if prepared.n_kept_blocks:
+        grid.add_row("resumed", f"{format_count(prepared.n_kept_blocks, 'block')} measured before")
     show_header(console, grid, prepared, prepared.faults)
+
+
+def show_resume(console: Console, command: str) -> None:
+    """Print the command that goes on with an unfinished search."""
+    console.print(Text("What was measured is kept. To go on:", "dim"))
+    console.print(Text(f"  {command}"), soft_wrap=True)

@@ -21,6 +21,7 @@ from ortune.console.warnings import (
     warn_contended_blocks,
     warn_disagreement,
     warn_failures,
+    warn_jumps,
     warn_one_at_a_time,
     warn_other_nodes,
     warn_relaunched,
@@ -242,6 +243,8 @@ def find_warnings(record: Record) -> list[str]:
         warnings.append(warn_contended_blocks(noise.n_contended, noise.n_blocks, excluded=excluded))
     if noise.one_at_a_time:
         warnings.append(warn_one_at_a_time())
+    if noise.n_jumps:
+        warnings.append(warn_jumps(noise.n_jumps))
     if noise.n_relaunched:
         warnings.append(warn_relaunched(noise.n_relaunched))
     if noise.two_speeds:

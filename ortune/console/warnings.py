@@ -82,6 +82,12 @@ def warn_one_at_a_time() -> str:
     )
 
 
+def warn_jumps(n_jumps: int) -> str:
+    """Warn that the clocks of the host jumped during blocks."""
+    blocks = "1 block was" if n_jumps == 1 else f"{n_jumps} blocks were"
+    return f"{blocks} thrown away, because the host slept or its time was set in the meantime."
+
+
 def warn_relaunched(n_relaunched: int) -> str:
     """Warn that workers ended suddenly."""
     were = "worker ended suddenly and was" if n_relaunched == 1 else "workers ended suddenly and were"

@@ -226,6 +226,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         strategy: In which order candidates were screened.
         n_hints: Number of configs from earlier searches that were screened first.
         interrupted: Whether it was interrupted.
+        n_resumes: How often it was interrupted or killed before, and then resumed.
         ended_early: Why the screening ended before its time; empty if it did not.
         n_candidates: Number of distinct candidates in the search space.
         n_tried: Number of those that were tried, without the baseline.
@@ -242,6 +243,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     strategy: str
     n_hints: int = 0
     interrupted: bool = False
+    n_resumes: int = 0
     ended_early: str = ""
     n_candidates: int
     n_tried: int

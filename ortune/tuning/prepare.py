@@ -17,6 +17,7 @@ from ortune.record.files import check_record_writable, check_writable
 from ortune.requests import SearchRequest, SpaceRequest, SuggestRequest
 from ortune.tuning.effects import read_effects
 from ortune.tuning.hints import history_path, recall
+from ortune.tuning.resume import find_unfinished
 from ortune.tuning.situation import Situation
 from ortune.tuning.study import check_study
 from ortune.tuning.suggest import SuggestedConfig, suggest
@@ -34,6 +35,7 @@ class PreparedSearch(ComparisonSetup, frozen=True, kw_only=True):
         hints: The best configs of earlier searches for similar models on this host.
         suggested: The config that `ortune suggest` suggests; empty if there is none.
         faults: The reason why a provider does not work on this host, for each available or requested provider.
+        n_kept_blocks: Blocks of an unfinished search that this one goes on with.
     """
 
     request: SearchRequest
@@ -41,6 +43,7 @@ class PreparedSearch(ComparisonSetup, frozen=True, kw_only=True):
     hints: tuple[Config, ...] = ()
     suggested: tuple[Config, ...] = ()
     faults: Mapping[str, str] = {}
+    n_kept_blocks: int = 0
 
 
 def prepare(request: SearchRequest) -> PreparedSearch:
@@ -53,9 +56,10 @@ def prepare(request: SearchRequest) -> PreparedSearch:
         require_runtime()
     if request.output is not None:
         check_record_writable(request.output)
+    unfinished = find_unfinished(request)
     if request.study is not None:
         check_writable(request.study, "study")
-        check_study(request.study)
+        check_study(request.study, unfinished.id if unfinished else None)
     setup = prepare_comparison(
         request.model,
         request.goal,
@@ -93,6 +97,7 @@ def prepare(request: SearchRequest) -> PreparedSearch:
         hints=hints,
         suggested=suggested,
         faults=faults,
+        n_kept_blocks=unfinished.n_blocks if unfinished and request.resume else 0,
     )
 
 

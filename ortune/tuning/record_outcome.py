@@ -17,7 +17,9 @@ RAW_DIGITS = 7
 """Significant digits of figures in the trials file."""
 
 
-def make_record(prepared: PreparedSearch, outcome: Outcome, runtime: Runtime, started: str) -> Record:
+def make_record(
+    prepared: PreparedSearch, outcome: Outcome, runtime: Runtime, started: str, *, n_resumes: int = 0
+) -> Record:
     """Return the record of a search, with rounded figures.
 
     Args:
@@ -25,6 +27,7 @@ def make_record(prepared: PreparedSearch, outcome: Outcome, runtime: Runtime, st
         outcome: The outcome of the search.
         runtime: The software of the workers.
         started: When the search began, in ISO 8601 with the time zone.
+        n_resumes: How often it was resumed.
     """
     summary = summarize_trials(outcome.trials)
     return round_record(
@@ -44,6 +47,7 @@ def make_record(prepared: PreparedSearch, outcome: Outcome, runtime: Runtime, st
                 strategy=prepared.request.strategy,
                 n_hints=len(prepared.hints),
                 interrupted=outcome.interrupted,
+                n_resumes=n_resumes,
                 ended_early=outcome.ended_early,
                 n_candidates=outcome.n_candidates,
                 n_tried=summary.n_tried,

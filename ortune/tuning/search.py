@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from ortune.compare.open import open_comparison
+from ortune.compare.open import Launch, OpenComparison, open_comparison
 from ortune.host import HostClass
 from ortune.knobs import Config
 from ortune.record.files import write_record
+from ortune.record.journal import Journal
 from ortune.record.schema import Record
 from ortune.record.trials import encode_trials
 from ortune.tuning.hints import PastSearch, describe_search, remember
 from ortune.tuning.outcome import Observe, Outcome
 from ortune.tuning.prepare import PreparedSearch, find_history
 from ortune.tuning.record_outcome import make_record, make_trials
+from ortune.tuning.resume import JournaledExecutor, describe_identity, find_unfinished, open_journal
 from ortune.tuning.stages import SearchSettings, run_search
+from ortune.worker import Executor, Runtime
 
 MAX_REMEMBERED = 2
 """Configs of one search that later searches may start with."""
@@ -31,11 +35,13 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         record: The record.
         outcome: The outcome that the record was made from.
         kept: Path of the copy of a replaced record with stronger evidence, or None.
+        unfinished: Path of the journal, if the search can go on; else None.
     """
 
     record: Record
     outcome: Outcome
     kept: Path | None = None
+    unfinished: Path | None = None
 
 
 def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -> Result:
@@ -46,25 +52,68 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
             written.
     """
     request = prepared.request
-    started = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-    with open_comparison(prepared) as opened:
+    begun = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+    with contextlib.ExitStack() as stack:
+        abandoned = find_unfinished(request)
+        if journal := open_journal(
+            request,
+            describe_identity(
+                request,
+                model=prepared.program.describe().digest,
+                host=HostClass.of(prepared.host),
+                workload=prepared.describe_workload(),
+                space=prepared.space,
+            ),
+            hints=prepared.hints,
+            suggested=prepared.suggested,
+            free_bytes=prepared.host.limits.memory_bytes,
+        ):
+            stack.enter_context(journal)
+            # Other searches may have ended since it began, and other memory may be free.
+            prepared = msgspec.structs.replace(prepared, hints=journal.begin.hints, suggested=journal.begin.suggested)
+        opened = stack.enter_context(open_search(prepared, journal))
         settings = SearchSettings(
             budget_s=request.budget,
             n_trials=request.trials,
             strategy=request.strategy,
             hints=(*prepared.hints, *prepared.suggested),
             study_path=request.study,
+            study_id=journal.begin.id if journal else "",
+            replaced_study_id=abandoned.id if abandoned else "",
         )
         outcome = run_search(prepared.space, opened, settings, observe)
-        record, kept = make_record(prepared, outcome, opened.runtime, started), None
+        started = journal.begin.started if journal else begun
+        n_resumes = journal.n_resumes if journal else 0
+        record, kept = make_record(prepared, outcome, opened.runtime, started, n_resumes=n_resumes), None
         if request.output is not None:
             written = write_record(record, request.output, encode_trials(make_trials(record, outcome, prepared.goal)))
             record, kept = written.record, written.kept
         if (history := find_history(request)) and (best := best_configs(outcome, prepared.base)):
             remember(history, describe_result(prepared, outcome, best))
-    if outcome.fault:
-        raise outcome.fault
-    return Result(record=record, outcome=outcome, kept=kept)
+        if journal and not outcome.interrupted:
+            journal.remove()
+    if fault := outcome.fault:
+        if journal and journal.path.exists():
+            fault.details = (*fault.details, f"What was measured is kept in {journal.path}.")
+            fault.hint = f"{fault.hint} To go on, repeat the command with {{resume}}.".strip()
+        raise fault
+    unfinished = journal.path if journal and journal.path.exists() else None
+    return Result(record=record, outcome=outcome, kept=kept, unfinished=unfinished)
+
+
+def open_search(prepared: PreparedSearch, journal: Journal | None) -> contextlib.AbstractContextManager[OpenComparison]:
+    """Open the comparison of a search, with the journal if it has one."""
+    if journal is None:
+        return open_comparison(prepared)
+
+    def wrap(inner: Executor, launch_first: Launch) -> Executor:
+        def launch_reference() -> Runtime:
+            launch_first().close()
+            return inner.runtime
+
+        return JournaledExecutor(inner, journal, launch_reference)
+
+    return open_comparison(prepared, wrap=wrap, free_bytes=journal.begin.free_bytes)
 
 
 def describe_result(prepared: PreparedSearch, outcome: Outcome, best: Sequence[Config]) -> PastSearch:

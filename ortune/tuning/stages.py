@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import optuna
@@ -13,7 +14,7 @@ from ortune.compare.figures import is_pooled
 from ortune.compare.limits import kept_all, worst_excess
 from ortune.compare.open import OpenComparison
 from ortune.compare.paired_run import PairedRun
-from ortune.errors import MeasureError, OrtuneError
+from ortune.errors import MeasureError, OrtuneError, UsageError
 from ortune.knobs import Config, SearchSpace
 from ortune.record.schema import BestSoFar, Closest, Evidence, OutputCheck, Verdict
 from ortune.record.trials import TrialSession
@@ -65,6 +66,8 @@ class SearchSettings(msgspec.Struct, frozen=True, kw_only=True):
         strategy: The order in which candidates are screened.
         hints: Configs to screen early: the best of earlier searches, and the suggestion.
         study_path: File for Optuna's study, or None to keep it in memory.
+        study_id: Identifier of the search, which the study gets.
+        replaced_study_id: Identifier of the search whose study may be replaced; empty if there is none.
     """
 
     budget_s: float | None = None
@@ -72,6 +75,8 @@ class SearchSettings(msgspec.Struct, frozen=True, kw_only=True):
     strategy: StrategyName = "adaptive"
     hints: tuple[Config, ...] = ()
     study_path: Path | None = None
+    study_id: str = ""
+    replaced_study_id: str = ""
 
 
 class _Confirmed:
@@ -111,7 +116,13 @@ def run_search(
         UsageError: The study's file cannot be used.
     """
     goal, runner, calibration = opened.goal, opened.runner, opened.calibration
-    study = open_study(settings.study_path, make_sampler(settings.strategy, space, opened.seed), len(goal.objectives))
+    study = open_study(
+        settings.study_path,
+        make_sampler(settings.strategy, space, opened.seed),
+        len(goal.objectives),
+        search_id=settings.study_id,
+        replaced_id=settings.replaced_study_id,
+    )
     budget_s = settings.budget_s or usual_budget_s(goal, calibration.pace, calibration.launch_s)
     end_s = opened.start_s + budget_s
     plan = make_plan(
@@ -136,12 +147,15 @@ def run_search(
     if warning := warn_of_small_budget(goal, plan, calibration.pace):
         state.add_note(warning)
     confirmed = _Confirmed()
-    interrupted, fault = "", None
+    interrupted, fault = "", cast("OrtuneError | None", None)
     try:
         run_stages(state, study, opened, confirmed)
         check_failures(state)
     except KeyboardInterrupt:
         interrupted = "the search was interrupted before anything was proven"
+    except optuna.exceptions.StorageInternalError as error:
+        fault = UsageError(f"{settings.study_path}: cannot be written: {error}.", option="study")
+        interrupted = fault.message
     except OrtuneError as error:
         interrupted, fault = error.message, error
     outcome = conclude(state, confirmed, interrupted, budget_s=budget_s, deterministic=opened.deterministic)

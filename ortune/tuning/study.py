@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,36 +13,78 @@ from ortune.errors import UsageError
 
 STUDY_NAME = "ortune"
 
+SEARCH_ID = "search"
+"""Attribute of a study: the identifier of its search."""
+
 SQLITE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 JOURNAL_SUFFIXES = (".log", ".journal")
 """File suffixes that select Optuna's storage."""
 
+COMPANION_SUFFIXES = ("-journal", "-wal", "-shm", ".lock")
+"""Suffixes of the files that SQLite and Optuna keep next to a study. SQLite would take what a killed process left for a
+part of the new study, and Optuna would wait for its lock."""
 
-def check_study(path: Path) -> None:
+
+def check_study(path: Path, replaced_id: str | None = None) -> None:
     """Check that a new study can be written to a file.
 
+    Args:
+        path: The file.
+        replaced_id: Identifier of the search whose study may be replaced, or None.
+
     Raises:
-        UsageError: It exists, or has an unknown suffix.
+        UsageError: It exists and is not the study of that search, or has an unknown suffix.
     """
-    if path.exists():
-        raise UsageError(
-            f"{path}: the file exists already.", "Choose a new file. Each search gets its own study.", option="study"
-        )
     if path.suffix not in {*SQLITE_SUFFIXES, *JOURNAL_SUFFIXES}:
         raise UsageError(
             f"{path}: unknown suffix {path.suffix!r}.",
             "Use .db for SQLite, or .journal for Optuna's journal file.",
             option="study",
         )
+    if path.exists() and not (replaced_id and find_search_id(path) in {replaced_id, ""}):
+        raise UsageError(
+            f"{path}: the file exists already.", "Choose a new file. Each search gets its own study.", option="study"
+        )
 
 
-def open_study(path: Path | None, sampler: optuna.samplers.BaseSampler, n_objectives: int) -> optuna.Study:
+def find_search_id(path: Path) -> str | None:
+    """Return the identifier of the search whose study a file holds.
+
+    It is "" for an empty file, which a search leaves that is killed at once, and None if it is not known.
+    """
+    if not path.stat().st_size:
+        return ""
+    try:
+        study = optuna.load_study(study_name=STUDY_NAME, storage=open_storage(path))
+        return str(study.user_attrs.get(SEARCH_ID, "" if not study.trials else None))
+    except Exception:  # noqa: BLE001  (Optuna passes on the exceptions of its storages)
+        return None
+
+
+def open_storage(path: Path) -> Any:
+    """Return Optuna's storage in a file."""
+    if path.suffix in SQLITE_SUFFIXES:
+        return f"sqlite:///{path.resolve()}"
+    return optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
+
+
+def open_study(
+    path: Path | None,
+    sampler: optuna.samplers.BaseSampler,
+    n_objectives: int,
+    *,
+    search_id: str = "",
+    replaced_id: str = "",
+) -> optuna.Study:
     """Return a new study: in memory, or in a file that Optuna and its dashboard can open later.
 
     Args:
         path: A file with a suffix of `SQLITE_SUFFIXES` or `JOURNAL_SUFFIXES`, or None.
         sampler: Proposes candidates.
         n_objectives: Number of objectives.
+        search_id: Identifier of the search.
+        replaced_id: Identifier of the search whose study is replaced; empty if there is none. The search that goes on
+            repeats all of its trials.
 
     Raises:
         UsageError: The file exists, or has an unknown suffix.
@@ -48,12 +92,18 @@ def open_study(path: Path | None, sampler: optuna.samplers.BaseSampler, n_object
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     storage: Any = None
     if path is not None:
-        check_study(path)
-        if path.suffix in SQLITE_SUFFIXES:
-            storage = f"sqlite:///{path.resolve()}"
-        else:
-            backend = optuna.storages.journal.JournalFileBackend(str(path))
-            storage = optuna.storages.JournalStorage(backend)
-    return optuna.create_study(
+        check_study(path, replaced_id or None)
+        for each in (path, *(path.with_name(path.name + suffix) for suffix in COMPANION_SUFFIXES)):
+            with contextlib.suppress(FileNotFoundError):
+                each.unlink()
+        try:
+            # Of two searches, one creates the file.
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be created: {error.strerror}.", option="study") from None
+        storage = open_storage(path)
+    study = optuna.create_study(
         study_name=STUDY_NAME, storage=storage, sampler=sampler, directions=["minimize"] * n_objectives
     )
+    study.set_user_attr(SEARCH_ID, search_id)
+    return study

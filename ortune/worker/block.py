@@ -89,6 +89,8 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
             in one block it may be off by one tick of the kernel's clock in either direction. None if unknown.
         contended: Whether other processes used enough CPU time to spoil the block.
         gpu: State of the GPU at the end of the block; None if the provider uses none, or if it is unknown.
+        clock_jump_s: By how much the clocks of the host disagree about the duration of the block, because it was
+            suspended or its time was set; 0 if they agree.
     """
 
     samples_ns: NDArray[np.int64]
@@ -104,3 +106,4 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     foreign_share: float | None
     contended: bool
     gpu: GpuState | None = None
+    clock_jump_s: float = 0.0

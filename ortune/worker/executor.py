@@ -21,7 +21,7 @@ from ortune.knobs.space import describe
 from ortune.model import ModelInfo
 from ortune.worker import protocol
 from ortune.worker.failure import Failure
-from ortune.worker.interfaces import LiveCandidate
+from ortune.worker.interfaces import Executor, LiveCandidate
 from ortune.worker.process import WorkerProcess
 from ortune.worker.session_info import Runtime
 from ortune.workload import Feed, Tolerance
@@ -290,7 +290,7 @@ class ProcessExecutor:
 
 
 def launch_reference(
-    executor: ProcessExecutor,
+    executor: Executor,
     model: ModelInfo,
     feed: Feed,
     base: Config = DEFAULT,

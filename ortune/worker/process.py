@@ -16,6 +16,7 @@ from ortune.knobs.environment import variables_of
 from ortune.worker import protocol
 from ortune.worker.block import Block, BlockPlan
 from ortune.worker.child_process import APPLY_OFF
+from ortune.worker.clocks import Clocks
 from ortune.worker.exit_status import count_oom_kills, explain_exit, read_log
 from ortune.worker.failure import Failure
 from ortune.worker.session_info import Runtime, SessionInfo
@@ -99,12 +100,14 @@ class WorkerProcess:
 
     def measure(self, plan: BlockPlan) -> Block | Failure:
         """Resume the worker, measure one block, and suspend it. This process sleeps in the meantime."""
+        before = Clocks.read()
         reply = self._ask(protocol.MeasureRequest(plan=plan), plan.deadline_s)
+        jump_s = Clocks.read().find_jump_s(before)
         if isinstance(reply, Failure):
             return reply
         try:
             if isinstance(reply, protocol.BlockReply):
-                return reply.to_block()
+                return msgspec.structs.replace(reply, clock_jump_s=jump_s).to_block()
         except ValueError:
             pass
         return self._fail(self._refuse("measure", "it is not the result of a block"))

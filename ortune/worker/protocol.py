@@ -96,6 +96,27 @@ class BlockReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     foreign_share: float | None
     contended: bool
     gpu: GpuState | None = None
+    clock_jump_s: float = 0.0
+
+    @classmethod
+    def of(cls, block: Block) -> BlockReply:
+        """Return the message that holds a block."""
+        return cls(
+            samples=_bytes(block.samples_ns),
+            cases=None if block.cases is None else _bytes(block.cases),
+            n_calls=block.n_calls,
+            wall_ns=block.wall_ns,
+            lead_in_ns=block.lead_in_ns,
+            service_ns=block.service_ns,
+            cpu_ns=block.cpu_ns,
+            cpu_between_ns=block.cpu_between_ns,
+            creations=None if block.creations_ns is None else _bytes(block.creations_ns),
+            memory=block.memory,
+            foreign_share=block.foreign_share,
+            contended=block.contended,
+            gpu=block.gpu,
+            clock_jump_s=block.clock_jump_s,
+        )
 
     def to_block(self) -> Block:
         """Return the block.
@@ -117,7 +138,12 @@ class BlockReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
             foreign_share=self.foreign_share,
             contended=self.contended,
             gpu=self.gpu,
+            clock_jump_s=self.clock_jump_s,
         )
+
+
+def _bytes(values: NDArray[np.int64]) -> bytes:
+    return values.astype("<i8").tobytes()
 
 
 def _integers(data: bytes) -> NDArray[np.int64]:

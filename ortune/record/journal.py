@@ -1,0 +1,394 @@
+"""The journal of a search: what it has measured so far, in a file next to its record, until the record is written.
+
+The file has a line for each event: the begin of the search, each launch, each block. A line is a checksum (CRC-32, as
+eight hexadecimal digits), a space, and a JSON object. Lines are only appended, each by a single write, and flushed to
+the disk every few seconds. What an interrupted write or a crash of the system left at the end is ignored.
+
+While a search runs, it holds a lock on the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from ortune.errors import UsageError
+from ortune.knobs.config import Config
+from ortune.locks import try_to_lock
+from ortune.record.files import STANDARD_STREAM
+from ortune.worker import Block, BlockPlan, Failure, Runtime, SessionInfo
+from ortune.worker.protocol import BlockReply
+
+FORMAT = 1
+
+JOURNAL_SUFFIX = ".unfinished.jsonl"
+
+SYNC_EVERY_S = 5.0
+"""Time between two flushes to the disk. A flush takes up to a second on a slow disk."""
+
+MOST_BYTES = 4 << 30
+"""Largest journal that is read."""
+
+MOST_SAMPLES_BYTES = 256 << 20
+"""Largest size to which the samples of a block may expand."""
+
+
+class Begin(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="begin"):
+    """The first line of a journal.
+
+    Attributes:
+        format: Version of the format.
+        id: Random identifier of the search.
+        pid: Process that began it.
+        started: When it began, in ISO 8601 with the time zone.
+        identity: What must be the same to go on, as text by name.
+        hints: The best configs of earlier searches, as they were when this one began.
+        suggested: The config that `ortune suggest` suggested; empty if there was none.
+        free_bytes: Memory that was free, which decides how many candidates are live; None if unknown.
+    """
+
+    format: int = FORMAT
+    id: str
+    pid: int
+    started: str
+    identity: dict[str, str]
+    hints: tuple[Config, ...] = ()
+    suggested: tuple[Config, ...] = ()
+    free_bytes: int | None = None
+
+
+class Resume(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="resume"):
+    """A process that went on with the search."""
+
+    pid: int
+    started: str
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What launching one candidate gave: facts about its session, or why it failed."""
+
+    session_info: SessionInfo | None = None
+    failure: Failure | None = None
+
+
+class Launched(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="launch"):
+    """Candidates that were launched at the same time.
+
+    Attributes:
+        configs: Keys of their configs.
+        answers: One for each.
+        runtime: The software of the workers; None if all of them failed.
+        at_s: When it was done, on the clock of the search.
+    """
+
+    configs: tuple[str, ...]
+    answers: tuple[Answer, ...]
+    runtime: Runtime | None = None
+    at_s: float
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="block"):
+    """A block that was measured, or the failure of its candidate.
+
+    Attributes:
+        launch: Number of the launch of its candidate, from 0.
+        position: Position of the candidate in it.
+        plan: How it was measured.
+        block: The block, with compressed samples; None if the candidate failed.
+        failure: Why it failed, or None.
+        at_s: When it was done, on the clock of the search.
+    """
+
+    launch: int
+    position: int
+    plan: BlockPlan
+    block: BlockReply | None = None
+    failure: Failure | None = None
+    at_s: float
+
+    def unpack(self) -> Block | Failure:
+        """Return the block or the failure.
+
+        Raises:
+            ValueError: It holds neither, or its samples are damaged.
+        """
+        if self.failure is not None:
+            return self.failure
+        if self.block is None:
+            raise ValueError("a block without content")
+        reply = self.block
+        return msgspec.structs.replace(
+            reply,
+            samples=_expand(reply.samples),
+            cases=None if reply.cases is None else _expand(reply.cases),
+            creations=None if reply.creations is None else _expand(reply.creations),
+        ).to_block()
+
+
+def pack_block(block: Block) -> BlockReply:
+    """Return a block as a journal holds it. Compressed, a call takes about two bytes."""
+    reply = BlockReply.of(block)
+    return msgspec.structs.replace(
+        reply,
+        samples=zlib.compress(reply.samples, 1),
+        cases=None if reply.cases is None else zlib.compress(reply.cases, 1),
+        creations=None if reply.creations is None else zlib.compress(reply.creations, 1),
+    )
+
+
+def _expand(data: bytes) -> bytes:
+    expander = zlib.decompressobj()
+    try:
+        content = expander.decompress(data, MOST_SAMPLES_BYTES)
+    except zlib.error as error:
+        raise ValueError(f"samples that cannot be decompressed: {error}") from None
+    if not expander.eof:
+        raise ValueError("samples that are incomplete or too large")
+    return content
+
+
+Event = Launched | Measured
+"""What a search does again without measuring."""
+
+Line = Begin | Resume | Launched | Measured
+
+_decode = msgspec.json.Decoder(Line).decode
+
+
+class Content(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of a journal.
+
+    Attributes:
+        begin: Its first line; None if it has none that is complete.
+        resumes: The processes that went on with the search.
+        events: All launches and blocks, in the order of measuring.
+        n_bytes: Size of the complete lines. What follows is damaged.
+    """
+
+    begin: Begin | None
+    resumes: tuple[Resume, ...]
+    events: tuple[Event, ...]
+    n_bytes: int
+
+    @property
+    def n_blocks(self) -> int:
+        """Number of blocks."""
+        return sum(1 for event in self.events if isinstance(event, Measured) and event.block)
+
+    @property
+    def pid(self) -> int | None:
+        """The process that wrote to it last; None if unknown."""
+        return self.resumes[-1].pid if self.resumes else self.begin.pid if self.begin else None
+
+
+def encode_event(event: Line) -> bytes:
+    """Return a line of a journal."""
+    data = msgspec.json.encode(event)
+    return b"%08x %s\n" % (zlib.crc32(data), data)
+
+
+def decode_journal(data: bytes) -> Content:
+    """Return the content of a journal, up to the first line that is damaged."""
+    lines: list[Line] = []
+    n_bytes = 0
+    while (end := data.find(b"\n", n_bytes)) >= 0:
+        try:
+            checksum, content = data[n_bytes : n_bytes + 9], data[n_bytes + 9 : end]
+            line = _decode(content) if checksum == b"%08x " % zlib.crc32(content) else None
+        except (ValueError, RecursionError):
+            break
+        # The begin is the first line, and no other.
+        if line is None or isinstance(line, Begin) != (not lines):
+            break
+        lines.append(line)
+        n_bytes = end + 1
+    begin = lines[0] if lines else None
+    return Content(
+        begin=begin if isinstance(begin, Begin) else None,
+        resumes=tuple(line for line in lines if isinstance(line, Resume)),
+        events=tuple(line for line in lines if isinstance(line, (Launched, Measured))),
+        n_bytes=n_bytes,
+    )
+
+
+def path_of_journal(record: Path) -> Path | None:
+    """Return the path of the journal of a record; None for a record that goes to a stream, a device or a pipe."""
+    if str(record) == STANDARD_STREAM or (record.exists() and not record.is_file()):
+        return None
+    target = Path(os.path.realpath(record)) if record.is_symlink() else record
+    return target.with_name(target.name.removesuffix(".json") + JOURNAL_SUFFIX)
+
+
+def read_unfinished(path: Path) -> Content | None:
+    """Return the content of the journal of a search that ended before it was done; None if there is no file.
+
+    Raises:
+        UsageError: Its search is running, or the file cannot be read or is not a journal.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be opened: {error.strerror}.") from None
+    try:
+        return _read(path, descriptor, is_locked=try_to_lock(descriptor))
+    finally:
+        os.close(descriptor)
+
+
+def _read(path: Path, descriptor: int, *, is_locked: bool) -> Content:
+    """Return the content of an open journal.
+
+    Raises:
+        UsageError: This process could not lock it, or it cannot be read or is not a journal.
+    """
+    try:
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            file.seek(0)
+            data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}.") from None
+    content = decode_journal(data)
+    if not is_locked:
+        who = f"Process {content.pid}" if content.pid else "Another process"
+        raise UsageError(
+            f"{who} is running a search for the same record: it writes {path}.",
+            "Wait for its end, or name another file with {output=FILE}.",
+        )
+    if content.begin is None and b"\n" in data:
+        raise UsageError(
+            f"{path}: this file exists and is not the journal of a search, so it is not overwritten.",
+            "Name another file with {output=FILE}, or remove it.",
+        )
+    if content.begin and content.begin.format != FORMAT:
+        raise UsageError(
+            f"{path}: this is the journal of a search by another version of ortune (format {content.begin.format}).",
+            "Use that version, or start anew with {restart}.",
+        )
+    return content
+
+
+class Journal:
+    """An open journal, which this process has locked. As a context manager, it is closed on exit.
+
+    Args:
+        path: The file. It is created if there is none.
+        begin: The first line of a new journal.
+        resume: The line that this process adds if it goes on with what is in the file; None to start anew.
+
+    Attributes:
+        path: The file.
+        begin: The first line.
+        events: What the search did before.
+        n_resumes: How often it was resumed.
+        n_blocks: Number of blocks in the file.
+
+    Raises:
+        UsageError: Another search has locked the file, it is not a journal, or it cannot be written.
+    """
+
+    def __init__(self, path: Path, begin: Begin, resume: Resume | None = None) -> None:
+        self.path = path
+        self._n_bytes = 0
+        self._descriptor, is_locked = self._open()
+        try:
+            content = _read(path, self._descriptor, is_locked=is_locked)
+            self.events: Sequence[Event] = ()
+            self.n_blocks = self.n_resumes = 0
+            self._synced_s = time.monotonic()
+            if resume and content.begin:
+                self.begin = content.begin
+                self.events, self.n_blocks = content.events, content.n_blocks
+                self.n_resumes = len(content.resumes) + 1
+                self._n_bytes = content.n_bytes
+                os.ftruncate(self._descriptor, self._n_bytes)
+                self.append(resume)
+            else:
+                self.begin = begin
+                os.ftruncate(self._descriptor, 0)
+                self.append(begin)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def _open(self) -> tuple[int, bool]:
+        """Return the descriptor of the file, and whether it could be locked."""
+        try:
+            while True:
+                descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+                is_locked = try_to_lock(descriptor)
+                # The search that held the lock may have removed the file in the meantime.
+                if not is_locked or _is_same(descriptor, self.path):
+                    return descriptor, is_locked
+                os.close(descriptor)
+        except OSError as error:
+            raise UsageError(f"{self.path}: cannot be written: {error.strerror}.", option="output") from None
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def append(self, line: Line) -> None:
+        """Add a line.
+
+        Raises:
+            UsageError: It cannot be written. The file is as it was before.
+        """
+        data = encode_event(line)
+        try:
+            os.lseek(self._descriptor, self._n_bytes, os.SEEK_SET)
+            n_written = os.write(self._descriptor, data)
+            if n_written < len(data):
+                n_written += os.write(self._descriptor, data[n_written:])  # raises the cause, such as a full disk
+            if time.monotonic() - self._synced_s > SYNC_EVERY_S:
+                os.fsync(self._descriptor)
+                self._synced_s = time.monotonic()
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, self._n_bytes)
+            raise UsageError(f"{self.path}: cannot be written: {error.strerror}.") from None
+        self._n_bytes += len(data)
+        self.n_blocks += isinstance(line, Measured) and line.block is not None
+
+    def close(self) -> None:
+        """Close the file, and remove it if it holds no block. It may be called more than once."""
+        if self._descriptor >= 0:
+            if not self.n_blocks:
+                self.remove()
+                return
+            descriptor, self._descriptor = self._descriptor, -1
+            with contextlib.suppress(OSError):
+                os.fsync(descriptor)
+            os.close(descriptor)
+
+    def remove(self) -> None:
+        """Remove the file: its search is done."""
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            # While it is locked, no other search can have made it its own.
+            with contextlib.suppress(OSError):
+                if sys.platform == "win32":  # pragma: no cover  (an open file cannot be removed there)
+                    os.close(descriptor)
+                    self.path.unlink()
+                    return
+                if _is_same(descriptor, self.path):
+                    self.path.unlink()
+            os.close(descriptor)
+
+
+def _is_same(descriptor: int, path: Path) -> bool:
+    """Return whether a path leads to an open file."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False

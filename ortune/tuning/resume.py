@@ -1,0 +1,351 @@
+"""Keeps what a search measures, and lets it go on after an interrupt without measuring anything twice.
+
+A search is deterministic, given its random seed, the answers of its executor and the executor's clock. All of these are
+in its journal (`ortune.record.journal`). To go on, the search runs again from its begin, and gets the answers of the
+journal until there are none left. From then on, candidates are launched and measured.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import importlib.metadata
+import os
+import platform
+import uuid
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from ortune import __version__
+from ortune.errors import MeasureError, UsageError
+from ortune.host import HostClass
+from ortune.host.host_class import PROPERTY_NAMES
+from ortune.knobs import Config, SearchSpace
+from ortune.record.journal import (
+    Answer,
+    Begin,
+    Event,
+    Journal,
+    Launched,
+    Measured,
+    Resume,
+    pack_block,
+    path_of_journal,
+    read_unfinished,
+)
+from ortune.requests import SearchRequest
+from ortune.worker import Block, BlockPlan, Executor, Failure, LiveCandidate, Runtime, SessionInfo
+from ortune.worker.installed import find_installed_version
+
+LIBRARIES = ("numpy", "optuna", "scipy")
+"""Libraries that the decisions of a search depend on."""
+
+OneEvent = TypeVar("OneEvent", Launched, Measured)
+
+
+class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
+    """A search that did not finish: the identifier of its study, and the number of its blocks that are kept."""
+
+    id: str
+    n_blocks: int
+
+
+def find_unfinished(request: SearchRequest) -> Unfinished | None:
+    """Return the search that the request resumes or restarts; None if there is none.
+
+    Raises:
+        UsageError: There is an unfinished search, and the request does not say what to do with it. Or it is running,
+            or what the request says is not possible.
+    """
+    path = path_of_journal(request.output) if request.output is not None else None
+    if path is None:
+        if request.resume:
+            raise UsageError(
+                "only a search that writes its record to a file can go on.", "Pass {output=FILE}.", option="resume"
+            )
+        return None
+    found = read_unfinished(path)
+    if found is None or found.begin is None or not found.n_blocks:
+        return None
+    if not request.resume and not request.restart:
+        blocks = "1 block" if found.n_blocks == 1 else f"{found.n_blocks} blocks"
+        raise UsageError(
+            f"{path}: the search that began at {found.begin.started} did not finish. {blocks} of it are kept.",
+            "Go on with {resume}, or start anew with {restart}.",
+        )
+    return Unfinished(id=found.begin.id, n_blocks=found.n_blocks)
+
+
+def open_journal(
+    request: SearchRequest,
+    identity: Mapping[str, str],
+    *,
+    hints: Sequence[Config],
+    suggested: Sequence[Config],
+    free_bytes: int | None,
+) -> Journal | None:
+    """Open the journal of a search; None if its record does not go to a file.
+
+    Args:
+        request: The options of the search.
+        identity: What must be the same to go on.
+        hints: The best configs of earlier searches.
+        suggested: The config that `ortune suggest` suggests.
+        free_bytes: Memory that is free.
+
+    Raises:
+        UsageError: Another search writes it, it cannot be written, or what it is for differs.
+    """
+    find_unfinished(request)
+    path = path_of_journal(request.output) if request.output is not None else None
+    if path is None:
+        return None
+    started = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+    begin = Begin(
+        id=uuid.uuid4().hex,
+        pid=os.getpid(),
+        started=started,
+        identity=dict(identity),
+        hints=tuple(hints),
+        suggested=tuple(suggested),
+        free_bytes=free_bytes,
+    )
+    if request.resume and (found := read_unfinished(path)) and found.begin and found.n_blocks:
+        check_identity(path, found.begin.identity, identity)
+        return Journal(path, begin, Resume(pid=os.getpid(), started=started))
+    return Journal(path, begin)
+
+
+def describe_identity(
+    request: SearchRequest, *, model: str, host: HostClass, workload: msgspec.Struct, space: SearchSpace
+) -> dict[str, str]:
+    """Return all that the measurements and the decisions of a search depend on, as text by name.
+
+    Args:
+        request: Its options.
+        model: Digest of the model.
+        host: Class of the host.
+        workload: What is measured.
+        space: The search space.
+    """
+
+    def digest(value: object) -> str:
+        return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()[:16]
+
+    dimensions = [[each.name, *(choice.label for choice in each.choices)] for each in space.dimensions]
+    described: dict[str, object] = {
+        "model": model,
+        **{name: getattr(host, field) for field, name in PROPERTY_NAMES.items()},
+        **{name: getattr(workload, name) for name in workload.__struct_fields__},
+        "space": f"{len(space.candidates)} candidates, {digest([dimensions, *map(_key_of, space.candidates)])}",
+        "base": space.base.key,
+        "budget": request.budget,
+        "trials": request.trials,
+        "seed": request.seed,
+        "strategy": request.strategy,
+        "ortune": __version__,
+        "onnxruntime": find_installed_version(),
+        "worker": request.worker_command,
+        "Python": platform.python_version(),
+        **{name: importlib.metadata.version(name) for name in LIBRARIES},
+    }
+    return {
+        name: value if isinstance(value, str) else msgspec.json.encode(value, order="deterministic").decode()
+        for name, value in described.items()
+    }
+
+
+def _key_of(candidate: object) -> str:
+    return candidate.config.key  # type: ignore[attr-defined, no-any-return]
+
+
+def check_identity(path: Path, then: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Check that nothing changed since a search began.
+
+    Raises:
+        UsageError: Something did. The message lists it.
+    """
+    names = [name for name in dict.fromkeys((*then, *now)) if then.get(name) != now.get(name)]
+    if names:
+        raise UsageError(
+            f"{path}: this search cannot go on, because something changed since it began:",
+            "Restore that, or start anew with {restart}.",
+            details=[f"{name}: {then.get(name, 'unknown')} then, {now.get(name, 'unknown')} now" for name in names],
+        )
+
+
+class JournaledExecutor:
+    """Keeps all launches and blocks of an executor in a journal, and answers from the journal what is in it.
+
+    Its clock shows the time of the last event. What a search does between two events therefore does not depend on how
+    long it takes, and the search can be repeated exactly.
+
+    Args:
+        inner: Launches candidates.
+        journal: The journal. Events that it holds are answered first.
+        launch_reference: Launches the baseline by `inner` for the first time, and returns the software of its worker.
+            Called before anything else is launched, if the journal holds the first launch already.
+
+    Attributes:
+        runtime: The software of the workers.
+    """
+
+    runtime: Runtime
+
+    def __init__(self, inner: Executor, journal: Journal, launch_reference: Callable[[], Runtime]) -> None:
+        self._inner = inner
+        self._journal = journal
+        self._launch_reference = launch_reference
+        self._events: deque[Event] = deque(journal.events)
+        self._n_launches = 0
+        self._has_reference = False
+        self._time_s = 0.0
+        self._offset_s: float | None = None
+
+    def now_s(self) -> float:
+        """Return the time of the last event, in seconds since the begin of the search, without interruptions."""
+        return self._time_s
+
+    def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[LiveCandidate | Failure]:
+        """Launch candidates, or return what the journal says about their launch."""
+        number, keys = self._n_launches, tuple(config.key for config in configs)
+        event = self._next(Launched)
+        lives: list[LiveCandidate | None] = [None] * len(configs)
+        if event is None:
+            self._go_live()
+            launched = self._inner.launch(configs, deadline_s=deadline_s)
+            lives = [None if isinstance(answer, Failure) else answer for answer in launched]
+            works = any(lives)
+            event = Launched(
+                configs=keys,
+                answers=tuple(
+                    Answer(failure=answer) if isinstance(answer, Failure) else Answer(session_info=answer.session_info)
+                    for answer in launched
+                ),
+                runtime=self._inner.runtime if works else None,
+                at_s=self._read_clock(),
+            )
+            self._journal.append(event)
+        elif event.configs != keys:
+            raise _diverged(self._journal.path)
+        self._n_launches += 1
+        self._time_s = event.at_s
+        if event.runtime is not None:
+            self.runtime = event.runtime
+            self._has_reference = True
+        return [
+            answer.failure or JournaledCandidate(self, config, number, position, answer.session_info, deadline_s, live)  # type: ignore[arg-type]
+            for position, (config, answer, live) in enumerate(zip(configs, event.answers, lives, strict=True))
+        ]
+
+    def measure(self, candidate: JournaledCandidate, plan: BlockPlan) -> Block | Failure:
+        """Measure a block, or return what is in the journal."""
+        number, position = candidate.launch, candidate.position
+        event = self._next(Measured)
+        if event is None:
+            live = candidate.live or self._launch_again(candidate)
+            answer = live if isinstance(live, Failure) else live.measure(plan)
+            event = Measured(
+                launch=number,
+                position=position,
+                plan=plan,
+                block=None if isinstance(answer, Failure) else pack_block(answer),
+                failure=answer if isinstance(answer, Failure) else None,
+                at_s=self._read_clock(),
+            )
+            self._journal.append(event)
+            self._time_s = event.at_s
+            return answer
+        if (event.launch, event.position, event.plan) != (number, position, plan):
+            raise _diverged(self._journal.path)
+        self._time_s = event.at_s
+        try:
+            return event.unpack()
+        except ValueError as error:
+            raise UsageError(f"{self._journal.path} is damaged: {error}.", "Start anew with {restart}.") from None
+
+    def _launch_again(self, candidate: JournaledCandidate) -> LiveCandidate | Failure:
+        """Launch a candidate that was live when the search was interrupted."""
+        self._go_live()
+        (live,) = self._inner.launch([candidate.config], deadline_s=candidate.deadline_s)
+        if not isinstance(live, Failure):
+            candidate.live = live
+        return live
+
+    def _next(self, kind: type[OneEvent]) -> OneEvent | None:
+        """Return the next event of the journal; None if there is none left."""
+        if not self._events:
+            return None
+        event = self._events.popleft()
+        if not isinstance(event, kind):
+            raise _diverged(self._journal.path)
+        return event
+
+    def _go_live(self) -> None:
+        """Begin to measure: start the clock, after launching the reference again if the search had one."""
+        if self._offset_s is not None:
+            return
+        if self._has_reference:
+            runtime = self._launch_reference()
+            if runtime != self.runtime:
+                then, now = (
+                    {name: str(getattr(each, name)) for name in each.__struct_fields__}
+                    for each in (self.runtime, runtime)
+                )
+                check_identity(self._journal.path, then, now)
+        self._offset_s = self._time_s - self._inner.now_s()
+
+    def _read_clock(self) -> float:
+        assert self._offset_s is not None
+        return self._offset_s + self._inner.now_s()
+
+
+class JournaledCandidate:
+    """A candidate whose blocks are kept in a journal.
+
+    Attributes:
+        config: Its config.
+        launch: Number of its launch.
+        position: Its position in the launch.
+        session_info: Facts about the session that the journal holds.
+        deadline_s: Time that its launch may take.
+        live: Its process; None as long as the journal has its blocks.
+    """
+
+    def __init__(
+        self,
+        executor: JournaledExecutor,
+        config: Config,
+        launch: int,
+        position: int,
+        session_info: SessionInfo,
+        deadline_s: float,
+        live: LiveCandidate | None,
+    ) -> None:
+        self._executor = executor
+        self.config = config
+        self.launch = launch
+        self.position = position
+        self.session_info = session_info
+        self.deadline_s = deadline_s
+        self.live = live
+
+    def measure(self, plan: BlockPlan) -> Block | Failure:
+        """Measure a block, or return what is in the journal."""
+        return self._executor.measure(self, plan)
+
+    def close(self) -> None:
+        """End its process."""
+        if self.live:
+            self.live.close()
+
+
+def _diverged(path: Path) -> MeasureError:
+    return MeasureError(
+        f"{path}: this search cannot go on, because it decides differently from how it did before.",
+        "Start anew with {restart}.",
+    )

@@ -1,0 +1,454 @@
+"""Searches on disk: their journal, and going on after an interrupt."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import optuna
+import psutil
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ortune.compare.open import start_comparison
+from ortune.errors import MeasureError, OrtuneError, UsageError
+from ortune.host import HostClass
+from ortune.knobs import DEFAULT, build_space
+from ortune.record.files import read_record, read_trials
+from ortune.record.journal import (
+    Begin,
+    Journal,
+    Launched,
+    Line,
+    Measured,
+    Resume,
+    decode_journal,
+    encode_event,
+    pack_block,
+    path_of_journal,
+    read_unfinished,
+)
+from ortune.requests import SearchRequest
+from ortune.tuning.outcome import Outcome
+from ortune.tuning.resume import JournaledExecutor, check_identity, describe_identity, find_unfinished
+from ortune.tuning.stages import SearchSettings, run_search
+from ortune.tuning.study import open_storage
+from ortune.worker import Block, BlockPlan, Failure, Runtime
+from ortune.workload import Goal, Tolerance, Workload
+from tests.conftest import TINY_CNN, run_ortune
+from tests.records import ONE_THREAD
+from tests.simulation import RUNTIME, SimulatedExecutor, make_host, make_model
+from tests.test_tuning import one_thread_wins
+
+BEGIN = Begin(id="1", pid=os.getpid(), started="2026-01-01T00:00:00+00:00", identity={})
+AGAIN = Resume(pid=os.getpid(), started="2026-01-02T00:00:00+00:00")
+
+
+def search(
+    path: Path, executor: SimulatedExecutor, *, seconds: float = 40, study: Path | None = None, replaced_id: str = ""
+) -> Outcome:
+    """Run a search with a journal, and go on with the one in the file if there is one."""
+
+    def launch_reference() -> Runtime:
+        (live,) = executor.launch([DEFAULT], deadline_s=9)
+        assert not isinstance(live, Failure)
+        live.close()
+        return executor.runtime
+
+    with Journal(path, BEGIN, AGAIN) as journal:
+        wrapped = JournaledExecutor(executor, journal, launch_reference)
+        (first,) = wrapped.launch([DEFAULT], deadline_s=9)
+        assert not isinstance(first, Failure)
+        opened = start_comparison(wrapped, first, Goal(), first_launch_s=wrapped.now_s(), free_bytes=8_000_000_000)
+        outcome = run_search(
+            build_space(make_host(), make_model()),
+            opened,
+            SearchSettings(budget_s=seconds, study_path=study, study_id=BEGIN.id, replaced_study_id=replaced_id),
+        )
+    assert not executor.live
+    return outcome
+
+
+def read_blocks(path: Path) -> list[Measured]:
+    return [event for event in decode_journal(path.read_bytes()).events if isinstance(event, Measured)]
+
+
+class TestGoingOn:
+    @pytest.mark.parametrize("block", [4, 30, 150, 250, 300])
+    def test_what_is_kept_is_not_measured_again(self, tmp_path: Path, block: int) -> None:
+        path = tmp_path / "a.unfinished.jsonl"
+        interrupted = search(path, SimulatedExecutor(one_thread_wins, interrupt_at=block))
+        assert interrupted.interrupted
+        kept = path.read_bytes()
+        assert len(read_blocks(path)) == block - 1
+        executor = SimulatedExecutor(one_thread_wins, seed=1)
+        outcome = search(path, executor)
+        assert path.read_bytes().startswith(kept)
+        assert len(read_blocks(path)) == block - 1 + executor.n_blocks
+        assert not outcome.interrupted
+        assert outcome.evidence.verdict == "faster"
+        assert outcome.config.session_options["intra_op_num_threads"] == 1
+        n_before = len(interrupted.rounds)
+        assert outcome.rounds[:n_before] == interrupted.rounds
+
+    def test_a_search_that_was_done_comes_to_the_same_result(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.unfinished.jsonl"
+        done = search(path, SimulatedExecutor(one_thread_wins))
+        executor = SimulatedExecutor(one_thread_wins, seed=1)
+        again = search(path, executor)
+        assert msgspec.json.encode(again) == msgspec.json.encode(done)
+        assert executor.n_blocks == 0
+        assert executor.launched == []
+
+    @pytest.mark.slow
+    def test_again_and_again(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.unfinished.jsonl"
+        for attempt in range(100):
+            executor = SimulatedExecutor(one_thread_wins, seed=attempt, interrupt_at=12)
+            outcome = search(path, executor)
+            if not outcome.interrupted:
+                break
+            assert len(read_blocks(path)) == 11 * (attempt + 1)
+        assert attempt > 10
+        assert outcome.evidence.verdict == "faster"
+
+    def test_interruptions_do_not_use_up_the_budget(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.unfinished.jsonl"
+        search(path, SimulatedExecutor(one_thread_wins, interrupt_at=100))
+        at_s = read_blocks(path)[-1].at_s
+        executor = SimulatedExecutor(one_thread_wins)
+        executor.time_s = 1e6
+        search(path, executor)
+        times = [event.at_s for event in decode_journal(path.read_bytes()).events]
+        assert times == sorted(times)
+        assert at_s < times[-1] < 44
+
+    def test_workers_that_end_are_kept_too(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.unfinished.jsonl"
+        rng = np.random.default_rng(0)
+        broken = Failure(kind="crash", stage="load", message="ended by SIGSEGV")
+
+        def fails(config: object) -> Failure | None:
+            return broken if executor.launched[1:] and rng.random() < 0.2 else None
+
+        executor = SimulatedExecutor(one_thread_wins, fails_to_launch=fails, interrupt_at=200)
+        before = search(path, executor)
+        executor = SimulatedExecutor(one_thread_wins)
+        outcome = search(path, executor)
+        assert outcome.rounds[: len(before.rounds)] == before.rounds
+        assert outcome.evidence.noise.n_relaunched == before.evidence.noise.n_relaunched > 5
+
+    def test_another_runtime_is_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.unfinished.jsonl"
+        search(path, SimulatedExecutor(one_thread_wins, interrupt_at=100))
+        kept = path.read_bytes()
+        executor = SimulatedExecutor(one_thread_wins)
+        executor.runtime = msgspec.structs.replace(RUNTIME, onnxruntime="9.9")
+        outcome = search(path, executor)
+        assert isinstance(outcome.fault, UsageError)
+        assert "onnxruntime: simulated then, 9.9 now" in str(outcome.fault)
+        assert len(read_blocks(path)) == len(decode_journal(kept).events) - kept.count(b'"type":"launch"')
+
+    def test_another_decision_is_an_error(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.unfinished.jsonl"
+        search(path, SimulatedExecutor(one_thread_wins, interrupt_at=200))
+        outcome = search(path, SimulatedExecutor(one_thread_wins), seconds=400)
+        assert isinstance(outcome.fault, MeasureError)
+        assert "decides differently" in outcome.fault.message
+
+    @pytest.mark.parametrize("suffix", [".db", ".journal"])
+    def test_the_study_is_made_again(self, tmp_path: Path, suffix: str) -> None:
+        path, study = tmp_path / "a.unfinished.jsonl", tmp_path / f"study{suffix}"
+        search(path, SimulatedExecutor(one_thread_wins, interrupt_at=60), seconds=20, study=study)
+        with pytest.raises(UsageError, match="the file exists already"):
+            search(path, SimulatedExecutor(one_thread_wins), seconds=20, study=study, replaced_id="other")
+        outcome = search(path, SimulatedExecutor(one_thread_wins), seconds=20, study=study, replaced_id=BEGIN.id)
+        loaded = optuna.load_study(study_name="ortune", storage=open_storage(study))
+        configs = {trial.user_attrs["config"] for trial in loaded.trials}
+        assert configs >= {trial.config.key for trial in outcome.trials}
+
+    def test_a_disk_that_is_full_ends_the_search_and_keeps_what_it_has(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = tmp_path / "a.unfinished.jsonl"
+        write, n_written = os.write, 0
+
+        def write_until_full(descriptor: int, data: bytes) -> int:
+            nonlocal n_written
+            n_written += 1
+            if n_written == 100:
+                return write(descriptor, data[: len(data) // 2])
+            if n_written > 100:
+                raise OSError(28, "No space left on device")
+            return write(descriptor, data)
+
+        monkeypatch.setattr(os, "write", write_until_full)
+        outcome = search(path, SimulatedExecutor(one_thread_wins))
+        monkeypatch.undo()
+        assert isinstance(outcome.fault, UsageError)
+        assert "No space left on device" in outcome.fault.message
+        assert outcome.evidence.best_so_far is not None
+        content = decode_journal(path.read_bytes())
+        assert content.n_bytes == path.stat().st_size
+        assert len(content.events) == 98
+        assert search(path, SimulatedExecutor(one_thread_wins)).evidence.verdict == "faster"
+
+
+def make_block(rng: np.random.Generator) -> Block:
+    executor = SimulatedExecutor(one_thread_wins, seed=int(rng.integers(99)))
+    (live,) = executor.launch([DEFAULT], deadline_s=1)
+    assert not isinstance(live, Failure)
+    block = live.measure(PLAN)
+    assert isinstance(block, Block)
+    return block
+
+
+PLAN = BlockPlan(duration_ns=10**7, lead_in_ns=0, min_calls=3, deadline_s=9.0)
+
+
+def make_lines(n: int = 4) -> list[bytes]:
+    rng = np.random.default_rng(0)
+    lines: list[Line] = [BEGIN, Launched(configs=("{}",), answers=(), at_s=0.0)]
+    lines += [
+        Measured(launch=0, position=0, plan=PLAN, block=pack_block(make_block(rng)), at_s=float(number))
+        for number in range(n)
+    ]
+    return [encode_event(line) for line in lines]
+
+
+LINES = make_lines()
+
+
+class TestFile:
+    def test_blocks_are_what_they_were(self) -> None:
+        block = make_block(np.random.default_rng(0))
+        cases = np.arange(len(block.samples_ns))
+        block = msgspec.structs.replace(block, cases=cases, creations_ns=np.array([7, 8]), clock_jump_s=2.0)
+        line = encode_event(Measured(launch=0, position=0, plan=PLAN, block=pack_block(block), at_s=1.5))
+        (event,) = decode_journal(encode_event(BEGIN) + line).events
+        assert isinstance(event, Measured)
+        again = event.unpack()
+        assert isinstance(again, Block)
+        for name in Block.__struct_fields__:
+            one, other = getattr(again, name), getattr(block, name)
+            assert np.array_equal(one, other) if isinstance(other, np.ndarray) else one == other, name
+
+    @given(st.integers(0, len(b"".join(LINES))))
+    def test_a_file_that_was_cut_off_has_the_lines_before(self, end: int) -> None:
+        content = decode_journal(b"".join(LINES)[:end])
+        n_whole = sum(1 for number in range(len(LINES)) if end >= len(b"".join(LINES[: number + 1])))
+        assert len(content.events) == max(n_whole - 1, 0)
+        assert (content.begin is not None) == (n_whole > 0)
+        assert content.n_bytes == len(b"".join(LINES[:n_whole]))
+
+    @given(st.integers(0, len(b"".join(LINES)) - 1), st.integers(1, 255))
+    def test_a_damaged_line_ends_the_file(self, place: int, change: int) -> None:
+        data = bytearray(b"".join(LINES))
+        data[place] ^= change
+        content = decode_journal(bytes(data))
+        n_whole = next(number for number in range(len(LINES)) if place < len(b"".join(LINES[: number + 1])))
+        assert len(content.events) == max(n_whole - 1, 0)
+
+    @given(st.binary(max_size=200))
+    @settings(suppress_health_check=[HealthCheck.too_slow])
+    def test_any_bytes(self, data: bytes) -> None:
+        assert decode_journal(data).events == ()
+        assert len(decode_journal(b"".join(LINES) + data).events) == len(LINES) - 1
+
+    def test_it_goes_on_after_the_last_whole_line(self, tmp_path: Path) -> None:
+        path = tmp_path / "j"
+        path.write_bytes(b"".join(LINES)[:-9])
+        with Journal(path, BEGIN, AGAIN) as journal:
+            assert journal.n_blocks == 3
+            assert journal.n_resumes == 1
+            journal.append(Launched(configs=(), answers=(), at_s=9.0))
+        content = decode_journal(path.read_bytes())
+        assert content.n_bytes == path.stat().st_size
+        assert len(content.events) == 5
+        assert content.pid == os.getpid()
+
+    def test_a_journal_without_blocks_is_removed(self, tmp_path: Path) -> None:
+        with Journal(tmp_path / "j", BEGIN) as journal:
+            assert journal.path.exists()
+        assert not journal.path.exists()
+
+    def test_another_file_is_not_overwritten(self, tmp_path: Path) -> None:
+        path = tmp_path / "j"
+        path.write_text("my notes\n")
+        with pytest.raises(UsageError, match="is not the journal of a search"):
+            Journal(path, BEGIN)
+        with pytest.raises(UsageError, match="is not the journal of a search"):
+            read_unfinished(path)
+        assert path.read_text() == "my notes\n"
+
+    def test_a_newer_format_is_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "j"
+        path.write_bytes(encode_event(msgspec.structs.replace(BEGIN, format=99)))
+        with pytest.raises(UsageError, match="another version of ortune"):
+            read_unfinished(path)
+
+    def test_a_second_search_is_refused_with_the_process_of_the_first(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.unfinished.jsonl"
+        path.write_bytes(b"".join(LINES))
+        code = (
+            "import sys; from pathlib import Path; from tests.test_resume import BEGIN, AGAIN, Journal\n"
+            f"journal = Journal(Path({str(path)!r}), BEGIN, AGAIN)\nprint('open', flush=True)\nsys.stdin.read()"
+        )
+        first = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        try:
+            assert first.stdout and first.stdout.readline() == "open\n"
+            for again in (None, AGAIN):
+                with pytest.raises(UsageError, match=f"Process {first.pid} is running a search"):
+                    Journal(path, BEGIN, again)
+        finally:
+            first.kill()
+            first.communicate()
+        with Journal(path, BEGIN, AGAIN) as journal:
+            assert (journal.n_blocks, journal.n_resumes) == (4, 2)
+
+    @pytest.mark.parametrize("name", ["-", "fifo"])
+    def test_records_that_are_no_files_have_none(self, tmp_path: Path, name: str) -> None:
+        if name == "fifo":
+            os.mkfifo(tmp_path / name)
+        assert path_of_journal(tmp_path / name if name == "fifo" else Path(name)) is None
+
+    def test_it_is_next_to_what_a_link_leads_to(self, tmp_path: Path) -> None:
+        (tmp_path / "real").mkdir()
+        (tmp_path / "a.json").symlink_to(tmp_path / "real" / "b.json")
+        assert path_of_journal(tmp_path / "a.json") == tmp_path / "real" / "b.unfinished.jsonl"
+
+
+class TestIdentity:
+    def describe(self, **changes: object) -> dict[str, str]:
+        request = SearchRequest(model="m.onnx", budget=changes.pop("budget", None))  # type: ignore[arg-type]
+        return describe_identity(
+            request,
+            model=str(changes.pop("model", "1")),
+            host=HostClass.of(make_host(int(str(changes.pop("n_cores", 2))))),
+            workload=Workload(inputs={}, **changes),  # type: ignore[arg-type]
+            space=build_space(make_host(2), make_model()),
+        )
+
+    def test_nothing_changed(self) -> None:
+        check_identity(Path("j"), self.describe(), self.describe())
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"model": "2"}, "model: 1 then, 2 now"),
+            ({"budget": 9.0}, "budget: null then, 9.0 now"),
+            ({"n_cores": 4}, "physical cores: 2 then, 4 now"),
+            ({"tolerance": Tolerance(relative=0.5)}, "tolerance: "),
+        ],
+    )
+    def test_what_changed_is_named(self, changes: dict[str, object], message: str) -> None:
+        with pytest.raises(UsageError, match="something changed since it began") as caught:
+            check_identity(Path("j"), self.describe(), self.describe(**changes))
+        assert message in str(caught.value)
+
+
+class TestRequest:
+    def request(self, folder: Path, **options: object) -> SearchRequest:
+        return SearchRequest(model="m.onnx", output=folder / "a.json", **options)  # type: ignore[arg-type]
+
+    def test_an_unfinished_search_is_not_overwritten(self, tmp_path: Path) -> None:
+        (tmp_path / "a.unfinished.jsonl").write_bytes(b"".join(LINES))
+        with pytest.raises(UsageError, match=r"did not finish\. 4 blocks of it are kept") as caught:
+            find_unfinished(self.request(tmp_path))
+        assert "resume" in caught.value.hint and "restart" in caught.value.hint
+        for options in ({"resume": True}, {"restart": True}):
+            found = find_unfinished(self.request(tmp_path, **options))
+            assert found and found.n_blocks == 4
+
+    def test_one_without_blocks_is(self, tmp_path: Path) -> None:
+        (tmp_path / "a.unfinished.jsonl").write_bytes(LINES[0])
+        assert find_unfinished(self.request(tmp_path)) is None
+
+    def test_there_may_be_none(self, tmp_path: Path) -> None:
+        assert find_unfinished(self.request(tmp_path, resume=True)) is None
+
+    def test_only_files_can_go_on(self) -> None:
+        with pytest.raises(UsageError, match="only a search that writes its record to a file"):
+            find_unfinished(SearchRequest(model="m.onnx", output=Path("-"), resume=True))
+
+    def test_contradictory_options(self, tmp_path: Path) -> None:
+        with pytest.raises(OrtuneError, match="contradict"):
+            self.request(tmp_path, resume=True, restart=True).check()
+
+
+def count_blocks(path: Path) -> int:
+    try:
+        return decode_journal(path.read_bytes()).n_blocks
+    except FileNotFoundError:
+        return 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_a_search_that_was_killed_goes_on(tmp_path: Path) -> None:
+    journal, study = tmp_path / "c.unfinished.jsonl", tmp_path / "c.db"
+    options = ["search", TINY_CNN, "-o", "c.json", "--budget", "10s", "--study", study.name]
+    only = ["--only", "intra_op_num_threads"]
+    command = [sys.executable, "-P", "-m", "ortune", *map(str, options), *only]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    end_s = time.monotonic() + 60
+    while count_blocks(journal) < 8 and time.monotonic() < end_s:
+        time.sleep(0.05)
+    refused = run_ortune(*options, *only, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert f"Process {process.pid} is running a search" in refused.stderr
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "c.json").exists()
+    n_kept = count_blocks(journal)
+    assert n_kept >= 8
+
+    refused = run_ortune(*options, *only, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert f"{n_kept} blocks of it are kept" in refused.stderr
+    assert "--resume" in refused.stderr
+    changed = run_ortune(*options, "--only", "inter_op_num_threads", "--resume", cwd=tmp_path)
+    assert changed.returncode == 2
+    assert "space: " in changed.stderr
+
+    resumed = run_ortune(*options, *only, "--resume", cwd=tmp_path)
+    assert resumed.returncode in {0, 3}, resumed.stderr
+    assert f"{n_kept} blocks measured before" in resumed.stdout
+    record = read_record(tmp_path / "c.json")
+    assert record.search.n_resumes == 1
+    assert not record.search.interrupted
+    assert ONE_THREAD in [trial.config for trial in read_trials(tmp_path / "c.json").trials]
+    assert not journal.exists()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["c.db", "c.json", "c.trials.jsonl.gz"]
+    assert not [each for each in psutil.process_iter(["cwd"]) if each.info["cwd"] == str(tmp_path)]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_search_says_how_to_go_on(tmp_path: Path, number: signal.Signals) -> None:
+    command = [sys.executable, "-P", "-m", "ortune", "search", str(TINY_CNN), "-o", "c.json", "--budget", "30s"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    end_s = time.monotonic() + 60
+    while count_blocks(tmp_path / "c.unfinished.jsonl") < 30 and time.monotonic() < end_s:
+        time.sleep(0.05)
+    process.send_signal(number)
+    output, _ = process.communicate()
+    assert process.returncode == 130
+    assert "-o c.json --budget 30s --resume" in output
+    assert read_record(tmp_path / "c.json").search.interrupted
+
+
+def test_the_options_are_in_python_too() -> None:
+    import ortune
+
+    parameters: Sequence[str] = ortune.search.__signature__.parameters  # type: ignore[attr-defined]
+    assert {"resume", "restart"} <= set(parameters)
