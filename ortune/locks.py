@@ -9,11 +9,10 @@ UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 """Errors of file systems that have no locks, as some network file systems."""
 
 
-def try_to_lock(descriptor: int) -> bool:
-    """Lock an open file, or return False if another process has locked it.
+def try_to_lock(descriptor: int) -> bool | None:
+    """Lock an open file. Return whether it is locked now, or None if the file system has no locks.
 
-    Processes with other numbers of processes, such as those of another container, see the lock as well. Where the file
-    system has no locks, the file counts as locked by the caller.
+    It is not if another process has locked it. Processes of other containers see the lock as well.
 
     Args:
         descriptor: The open file. Closing it releases the lock.
@@ -41,6 +40,6 @@ def try_to_lock(descriptor: int) -> bool:
         if error.errno in {errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK}:
             return False
         if error.errno in UNSUPPORTED:
-            return True
+            return None
         raise
     return True

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -104,6 +106,40 @@ with BackgroundLoad({command!r}):
         assert is_alive(pid)
         parent.kill()
     wait_until(lambda: not is_alive(pid))
+
+
+@linux
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_command_ends_when_the_supervisor_is_killed(tmp_path: Path, number: signal.Signals) -> None:
+    code = "import subprocess, sys\nif len(sys.argv) == 1: subprocess.Popen([sys.executable, __file__, 'x'])\n"
+    command, file = write_program(tmp_path, f"{code}READY\ntime.sleep(600)")
+    with BackgroundLoad(command) as background_load:
+        pids = read_pids(file, 2)
+        psutil.Process(background_load.pid).send_signal(number)
+        wait_until(lambda: not any(is_alive(pid) for pid in pids[:1]))
+        with pytest.raises(BackgroundLoadError, match="exited with status"):
+            for _ in range(400):
+                background_load.check()
+                time.sleep(0.05)
+    wait_until(lambda: not any(is_alive(pid) for pid in pids))
+
+
+def test_a_parent_that_is_killed_at_the_start_leaves_nothing(tmp_path: Path) -> None:
+    """The supervisor cannot report that it has started the command. It ended with a traceback, without the command."""
+    command, file = write_program(tmp_path, "READY\ntime.sleep(600)")
+    here, there = os.pipe()
+    os.close(here)
+    supervisor = subprocess.Popen(
+        [sys.executable, "-P", "-m", "ortune.worker.background_load", *command.split()],
+        stdin=subprocess.PIPE,
+        stdout=there,
+        stderr=subprocess.PIPE,
+    )
+    os.close(there)
+    (pid,) = read_pids(file, 1)
+    _, errors = supervisor.communicate()  # closes stdin
+    assert errors == b""
+    assert not is_alive(pid)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 import msgspec
@@ -25,6 +24,7 @@ from ortune.model.graph import Graph, read_graph
 from ortune.requests import DoctorRequest
 from ortune.worker import Failure, Runtime
 from ortune.worker.installed import find_runtime_packages, require_runtime
+from ortune.worker.owned_folder import OwnedFolder
 from ortune.worker.runtime import read_installed_runtime
 from ortune.workload import Feed, InputOptions, make_feed
 from ortune.workload.data import format_shape
@@ -136,15 +136,15 @@ def add_runtime_facts(facts: ModelFacts, feed: Feed | None, size_bytes: int) -> 
     if feed is not None:
         shapes = {name: tensor.array.shape for name, tensor in feed.tensors.items()}
         facts = msgspec.structs.replace(facts, input_shapes=shapes)
-    with tempfile.TemporaryDirectory(prefix="ortune-") as folder:
-        feed_path = Path(folder) / "feed.npz"
+    with OwnedFolder() as folder:
+        feed_path = folder.path / "feed.npz"
         if feed is not None:
             feed.save(feed_path)
         optimized = optimize_in_child(
             OptimizeRequest(
                 model_path=str(Path(facts.path).resolve()),
                 model_bytes=size_bytes,
-                folder=folder,
+                folder=str(folder.path),
                 feed_path=str(feed_path) if feed is not None else None,
                 providers=facts.providers,
             )

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
 import msgspec
@@ -24,6 +23,7 @@ from ortune.worker import Executor, Failure
 from ortune.worker.child_process import APPLY_OFF
 from ortune.worker.executor import WORKER_COMMAND
 from ortune.worker.installed import require_runtime
+from ortune.worker.owned_folder import OwnedFolder
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -208,7 +208,7 @@ def open_worker(side: GateSide, program: Program, stack: contextlib.ExitStack) -
         return msgspec.structs.replace(program, command=side.command)
     if side.python is None:
         return program
-    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ortune-"))
+    folder = str(stack.enter_context(OwnedFolder()).path)
     Path(folder, PACKAGE.name).symlink_to(PACKAGE, target_is_directory=True)
     python = shutil.which(side.python) or side.python
     path = os.environ.get("PYTHONPATH")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ortune.errors import RecordError, UsageError
+from ortune.locks import try_to_lock
 from ortune.naming import DISTRIBUTION
 from ortune.record.check import check_configs, check_files
 from ortune.record.schema import SCHEMA, Bundle, Record, TrialsFile
@@ -358,6 +359,7 @@ def write_atomically(path: Path, data: bytes) -> None:
         descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
             with os.fdopen(descriptor, "wb") as file:
+                try_to_lock(descriptor)  # so that it is not taken for a leftover
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())

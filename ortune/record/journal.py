@@ -239,7 +239,7 @@ def read_unfinished(path: Path) -> Content | None:
     except OSError as error:
         raise UsageError(f"{path}: cannot be opened: {error.strerror}.") from None
     try:
-        return _read(path, descriptor, is_locked=try_to_lock(descriptor))
+        return _read(path, descriptor, is_locked=try_to_lock(descriptor) is not False)
     finally:
         os.close(descriptor)
 
@@ -324,7 +324,7 @@ class Journal:
         try:
             while True:
                 descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
-                is_locked = try_to_lock(descriptor)
+                is_locked = try_to_lock(descriptor) is not False  # without locks, there is nothing to wait for
                 # The search that held the lock may have removed the file in the meantime.
                 if not is_locked or _is_same(descriptor, self.path):
                     return descriptor, is_locked

@@ -12,8 +12,9 @@ import msgspec
 from ortune.compare.open import Launch, OpenComparison, open_comparison
 from ortune.host import HostClass
 from ortune.knobs import Config
-from ortune.record.files import write_record
+from ortune.record.files import path_of_trials, write_record
 from ortune.record.journal import Journal
+from ortune.record.leftovers import remove_leftovers
 from ortune.record.schema import Record
 from ortune.record.trials import encode_trials
 from ortune.tuning.hints import PastSearch, describe_search, remember
@@ -90,8 +91,11 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
             record, kept = written.record, written.kept
         if (history := find_history(request)) and (best := best_configs(outcome, prepared.base)):
             remember(history, describe_result(prepared, outcome, best))
-        if journal and not outcome.interrupted:
-            journal.remove()
+        if journal and request.output is not None:
+            for path in (request.output, path_of_trials(request.output)):
+                remove_leftovers(path)
+            if not outcome.interrupted:
+                journal.remove()
     if fault := outcome.fault:
         if journal and journal.path.exists():
             fault.details = (*fault.details, f"What was measured is kept in {journal.path}.")

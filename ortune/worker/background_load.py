@@ -20,12 +20,12 @@ from types import TracebackType
 from typing import IO, Self
 
 from ortune.errors import BackgroundLoadError
-from ortune.worker.prctl import adopt_orphans
+from ortune.worker.prctl import HAS_DEATH_SIGNAL, adopt_orphans, request_death_signal
 
 SETTLE_S = 0.5
 """Time to wait after the start: for the command to fail immediately, or to start up."""
 
-TERMINATE_TIMEOUT_S = 2.0
+TERMINATE_TIMEOUT_S = 1.0
 """Time between terminating the command and killing it."""
 
 STARTED = b"started\n"
@@ -117,6 +117,10 @@ class BackgroundLoad:
         except subprocess.TimeoutExpired:  # pragma: no cover  (the supervisor itself hangs)
             self._process.kill()
             self._process.wait()
+        if self._process.returncode < 0 and sys.platform != "win32":
+            # The supervisor was killed. What the command started is still in its session, except for daemons.
+            with contextlib.suppress(OSError):
+                os.killpg(self._process.pid, signal.SIGKILL)
         if self._process.stdout:
             self._process.stdout.close()
 
@@ -148,6 +152,12 @@ def keep_tail(stream: IO[bytes], tail: bytearray) -> None:
         del tail[:-LOG_TAIL]
 
 
+def report(data: bytes) -> None:
+    """Write to the parent. If it has ended, stdin is closed as well, and another thread ends everything."""
+    with contextlib.suppress(OSError):
+        os.write(1, data)
+
+
 def main() -> None:
     """Run the command of the arguments until it ends or stdin is closed, then exit with its status.
 
@@ -155,18 +165,28 @@ def main() -> None:
     """
     adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+
+    def end(number: int, frame: object) -> None:
+        end_children()
+        os._exit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
     try:
         process = subprocess.Popen(
-            sys.argv[1:], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+            sys.argv[1:],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            preexec_fn=request_death_signal if HAS_DEATH_SIGNAL else None,  # if this process is killed
         )
     except OSError as error:
-        os.write(1, STARTED + str(error).encode())
+        report(STARTED + str(error).encode())
         os._exit(126)
     assert process.stderr
     tail = bytearray()
     reader = threading.Thread(target=keep_tail, args=(process.stderr, tail), daemon=True)
     reader.start()
-    os.write(1, STARTED)
+    report(STARTED)
 
     def wait_for_parent() -> None:
         sys.stdin.buffer.read()
@@ -177,7 +197,7 @@ def main() -> None:
     status = process.wait()
     end_children()
     reader.join(TERMINATE_TIMEOUT_S)
-    os.write(1, bytes(tail))
+    report(bytes(tail))
     os._exit(status if status >= 0 else 128 - status)
 
 

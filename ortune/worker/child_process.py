@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -18,7 +17,8 @@ import msgspec
 
 from ortune.worker.exit_status import count_oom_kills, explain_exit
 from ortune.worker.failure import Failure, make_failure
-from ortune.worker.prctl import die_with_parent
+from ortune.worker.owned_folder import OwnedFolder
+from ortune.worker.prctl import die_with_parent, name_parent
 
 APPLY_OFF = {"ORTUNE_APPLY": "off"}
 """Environment of every child process that imports onnxruntime. It turns off `ortune.apply.inside.hook`: where ortune
@@ -55,8 +55,8 @@ def ask_child(
         environment: Environment variables to set, in addition to those of this process.
         deadline_s: Time after which the child is killed.
     """
-    with tempfile.TemporaryDirectory(prefix="ortune-") as folder:
-        path, log_path = Path(folder) / "answer.json", Path(folder) / "log"
+    with OwnedFolder() as folder:
+        path, log_path = folder.path / "answer.json", folder.path / "log"
         n_oom_kills = count_oom_kills()
         with log_path.open("wb") as log:
             try:
@@ -65,7 +65,7 @@ def ask_child(
                     input=msgspec.json.encode(request),
                     stdout=log,
                     stderr=log,
-                    env={**os.environ, **APPLY_OFF, **(environment or {})},
+                    env={**os.environ, **APPLY_OFF, **name_parent(), **(environment or {})},
                     timeout=deadline_s,
                     check=False,
                 )

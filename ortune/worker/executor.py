@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import wait
@@ -22,8 +21,10 @@ from ortune.model import ModelInfo
 from ortune.worker import protocol
 from ortune.worker.failure import Failure
 from ortune.worker.interfaces import Executor, LiveCandidate
+from ortune.worker.owned_folder import OwnedFolder, remove_abandoned_folders
 from ortune.worker.process import WorkerProcess
 from ortune.worker.session_info import Runtime
+from ortune.worker.watchdog import Watchdog
 from ortune.workload import Feed, Tolerance
 from ortune.workload.inputs import explain_failure
 
@@ -105,11 +106,13 @@ class ProcessExecutor:
         self._builds: dict[str, Failure | float] = {}
         self._cache_names: dict[str, str] = {}
         self._build_time_s = 0.0
-        self._folder = tempfile.TemporaryDirectory(prefix="ortune-")
+        remove_abandoned_folders()
+        self._folder = OwnedFolder()
+        self._watchdog = Watchdog()
         self._model = model
-        self._feed_path = Path(self._folder.name) / "feed.npz"
+        self._feed_path = self._folder.path / "feed.npz"
         self._has_reference = reference is not None
-        self._reference_path = reference.path if reference else Path(self._folder.name) / "reference.pickle"
+        self._reference_path = reference.path if reference else self._folder.path / "reference.pickle"
         self._tolerance = tolerance
         self._usable = usable
         self._n_cores = n_cores
@@ -138,7 +141,8 @@ class ProcessExecutor:
         with uninterrupted():
             for worker in tuple(self._live):
                 worker.close()
-            self._folder.cleanup()
+            self._watchdog.close()
+            self._folder.remove()
 
     def now_s(self) -> float:
         """Return the time of a monotonic clock, in seconds. It stops while a provider compiles the model.
@@ -244,7 +248,7 @@ class ProcessExecutor:
         if not provider.builds:
             return config
         number = len(self._cache_names)
-        folder = Path(self._folder.name) / "cache" / self._cache_names.setdefault(config.key, f"{number:05}")
+        folder = self._folder.path / "cache" / self._cache_names.setdefault(config.key, f"{number:05}")
         folder.mkdir(parents=True, exist_ok=True)
         for name, value in provider.cache_options(str(folder)).items():
             config = config.with_setting("provider_options", name, value, provider.name)
@@ -275,18 +279,23 @@ class ProcessExecutor:
             background_load=self._background_load,
             check_waiting=self._check_waiting,
         )
-        log_path = Path(self._folder.name) / f"worker-{self._n_launched:05}.log"
+        log_path = self._folder.path / f"worker-{self._n_launched:05}.log"
         try:
             with uninterrupted():  # otherwise a process could start that is not in the set, and would never be ended
                 worker = WorkerProcess(
-                    config, self._command, log_path, environment=self._environment, on_close=self._live.discard
+                    config, self._command, log_path, environment=self._environment, on_close=self._forget
                 )
                 self._live.add(worker)
+                self._watchdog.add(worker.pid)
         except OSError as error:
             self._check_files()
             return Failure(kind="exit", stage="start", message=f"cannot start a worker: {error.strerror}")
         worker.send(request)
         return worker
+
+    def _forget(self, worker: WorkerProcess) -> None:
+        self._live.discard(worker)
+        self._watchdog.remove(worker.pid)
 
 
 def launch_reference(

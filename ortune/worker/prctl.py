@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 import sys
 
@@ -17,10 +18,32 @@ def prctl(option: int, value: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
-def die_with_parent() -> None:
-    """Make the kernel kill this process when its parent ends, even while this process is suspended."""
+HAS_DEATH_SIGNAL = sys.platform == "linux"
+"""Whether `die_with_parent` has an effect."""
+
+PARENT = "ORTUNE_PARENT"
+"""Environment variable of child processes: the process id of their parent."""
+
+
+def name_parent() -> dict[str, str]:
+    """Return what the environment of a child process must contain for `die_with_parent`."""
+    return {PARENT: str(os.getpid())}
+
+
+def request_death_signal() -> None:
+    """Make the kernel kill this process when its parent ends."""
     if sys.platform == "linux":  # Windows has no SIGKILL
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def die_with_parent() -> None:
+    """Make the kernel kill this process when its parent ends, even while this process is suspended.
+
+    If the parent has ended already, this process ends here.
+    """
+    request_death_signal()
+    if HAS_DEATH_SIGNAL and os.environ.get(PARENT, str(os.getppid())) != str(os.getppid()):
+        os._exit(1)
 
 
 def adopt_orphans() -> None:

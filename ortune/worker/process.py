@@ -19,6 +19,7 @@ from ortune.worker.child_process import APPLY_OFF
 from ortune.worker.clocks import Clocks
 from ortune.worker.exit_status import count_oom_kills, explain_exit, read_log
 from ortune.worker.failure import Failure
+from ortune.worker.prctl import name_parent
 from ortune.worker.session_info import Runtime, SessionInfo
 
 EXIT_TIMEOUT_S = 10.0
@@ -62,7 +63,7 @@ class WorkerProcess:
         self._failed: Failure | None = None
         self._n_oom_kills = count_oom_kills()
         with log_path.open("wb") as log:
-            inherited = {**os.environ, **APPLY_OFF, **environment}
+            inherited = {**os.environ, **APPLY_OFF, **name_parent(), **environment}
             self._process, self.pipe = protocol.spawn(
                 command, environment={**inherited, **variables_of(config, inherited)}, log=log
             )

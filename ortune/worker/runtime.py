@@ -11,13 +11,12 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
 import msgspec
 
 from ortune.worker.child_process import APPLY_OFF
 from ortune.worker.exit_status import remove_colors
+from ortune.worker.owned_folder import OwnedFolder
 from ortune.worker.session_info import Runtime
 
 READ_RUNTIME = """
@@ -83,8 +82,8 @@ def find_provider_fault(provider: str) -> str:
     A child process creates a session with the provider, on a graph of one node.
     """
     try:
-        with tempfile.TemporaryDirectory(prefix="ortune-") as folder:
-            path = Path(folder) / "probe.onnx"
+        with OwnedFolder() as folder:
+            path = folder.path / "probe.onnx"
             path.write_bytes(base64.b64decode(PROBE_MODEL))
             child = subprocess.run(
                 [sys.executable, "-P", "-c", PROBE, str(path), provider],

@@ -1,0 +1,43 @@
+"""Temporary files of `ortune.record.files` that a process left when it was killed while it wrote a file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from pathlib import Path
+
+from ortune.locks import try_to_lock
+
+MIN_AGE_S = 3.0
+"""Age below which a file may be that of a process that has not locked it yet."""
+
+
+def remove_leftovers(path: Path) -> list[Path]:
+    """Remove what killed processes left when they wrote a file, and return it.
+
+    Args:
+        path: The file that they wrote. Links are followed.
+    """
+    target = Path(os.path.realpath(path)) if path.is_symlink() else path
+    pattern = re.compile(rf"\.{re.escape(target.name)}\.[a-z0-9_]{{8}}", re.ASCII)
+    removed = []
+    with contextlib.suppress(OSError):
+        for each in sorted(target.parent.iterdir()):
+            if pattern.fullmatch(each.name) and _is_abandoned(each):
+                each.unlink()
+                removed.append(each)
+    return removed
+
+
+def _is_abandoned(path: Path) -> bool:
+    """Return whether a temporary file belongs to no process. `write_atomically` locks those that it writes."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
+    except OSError:
+        return False
+    try:
+        return time.time() - os.fstat(descriptor).st_mtime > MIN_AGE_S and try_to_lock(descriptor) is True
+    finally:
+        os.close(descriptor)

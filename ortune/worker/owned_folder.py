@@ -1,0 +1,104 @@
+"""Temporary folders that name their owner, and that the next run removes if the owner was killed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import sys
+import tempfile
+import time
+import weakref
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from ortune.locks import try_to_lock
+
+PREFIX = "ortune-"
+
+OWNER = "owner"
+"""File in each folder. Its owner holds a lock on it."""
+
+MAX_START_S = 3600.0
+"""Time after which a folder without that file was left by a process that was killed when it made the folder."""
+
+
+class OwnedFolder:
+    """A new temporary folder, which this process owns. As a context manager, it is removed on exit.
+
+    The system releases the lock of an owner that was killed. Process ids would not do: those of other containers, which
+    may share the folder of temporary files, mean nothing here.
+
+    Attributes:
+        path: The folder. Its name contains the process id of the owner.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
+        fresh = self.path / f"{OWNER}.new"
+        descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        try_to_lock(descriptor)
+        if sys.platform == "win32":  # pragma: no cover  (an open file cannot be renamed there)
+            os.close(os.open(self.path / OWNER, os.O_RDWR | os.O_CREAT, 0o600))
+        else:
+            fresh.rename(self.path / OWNER)  # with this name, it is locked from the beginning
+        self._finalizer = weakref.finalize(self, _remove, self.path, descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """Remove the folder. It may be called more than once."""
+        self._finalizer()
+
+
+def _remove(path: Path, descriptor: int) -> None:
+    if sys.platform == "win32":  # pragma: no cover  (an open file cannot be removed there)
+        os.close(descriptor)
+        shutil.rmtree(path, ignore_errors=True)
+        return
+    shutil.rmtree(path, ignore_errors=True)
+    os.close(descriptor)
+
+
+def remove_abandoned_folders() -> list[Path]:
+    """Remove the folders of this user whose owners were killed, and return them."""
+    removed = []
+    for path in sorted(Path(tempfile.gettempdir()).glob(f"{PREFIX}[0-9]*-*")):
+        try:
+            if not _is_abandoned(path):
+                continue
+        except OSError:
+            continue  # another process removes it
+        shutil.rmtree(path, ignore_errors=True)
+        removed.append(path)
+    return removed
+
+
+def _is_abandoned(path: Path) -> bool:
+    """Return whether the owner of a folder has ended.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    status = path.lstat()
+    is_own = not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
+    if not stat.S_ISDIR(status.st_mode) or not is_own:
+        return False
+    try:
+        descriptor = os.open(path / OWNER, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
+    except FileNotFoundError:
+        return time.time() - status.st_mtime > MAX_START_S
+    try:
+        return try_to_lock(descriptor) is True
+    finally:
+        os.close(descriptor)
