@@ -19,10 +19,14 @@ from ortune.workload import Objective
 
 MAX_FIRST_FAILURES = 3
 MAX_FAILURES_IN_A_ROW = 8
-MAX_TIMEOUTS_IN_A_ROW = 2
+MAX_FIRST_TIMEOUTS = 2
+MAX_TIMEOUTS_IN_A_ROW = 4
 MAX_FAILING_SHARE = 0.35
 """A candidate is given up after this many sudden ends of its process without a block in between: at first, and once it
 has been measured. Waiting for one that hangs takes long. In total, about a third of its launches may end suddenly."""
+
+MAX_LOST_SHARE = 0.5
+"""Share of the time that may be lost to processes that end suddenly or hang, without a loss for what is planned."""
 
 PATIENCE = 0.3
 """Maximum share of blocks that are repeated because of noise. Without it, measuring would never end on a host that is
@@ -111,7 +115,8 @@ class Attempts:
         most = MAX_FAILURES_IN_A_ROW if has_worked else MAX_FIRST_FAILURES
         if self._in_a_row[key] + 1 >= most:
             return False
-        if failure.kind == "timeout" and self._timeouts_in_a_row[key] + 1 >= MAX_TIMEOUTS_IN_A_ROW:
+        most = MAX_TIMEOUTS_IN_A_ROW if has_worked else MAX_FIRST_TIMEOUTS
+        if failure.kind == "timeout" and self._timeouts_in_a_row[key] + 1 >= most:
             return False
         if self._n_failures[key] + 1 > MAX_FIRST_FAILURES + MAX_FAILING_SHARE * self._n_launches[key]:
             return False
@@ -144,6 +149,8 @@ class BlockRunner:
         self.inference_s = 0.0
         self.one_at_a_time = False
         self.attempts = Attempts()
+        self._start_s = executor.now_s()
+        self._lost_s = 0.0
         self._shares: list[float] = []
         self._n_blocks = 0
         self._n_contended = 0
@@ -152,8 +159,13 @@ class BlockRunner:
         self._n_jumps = 0
 
     def now_s(self) -> float:
-        """Return the time on the executor's clock, in seconds."""
-        return self.executor.now_s()
+        """Return the time on the executor's clock, in seconds, without what was lost to processes that ended suddenly.
+
+        A process that hangs costs seconds, and the rest of a small budget could prove nothing. At most a part of the
+        time does not count.
+        """
+        at_s = self.executor.now_s()
+        return at_s - min(self._lost_s, MAX_LOST_SHARE * (at_s - self._start_s))
 
     def launch(self, configs: Sequence[Config], executor: Executor | None = None) -> list[LiveCandidate | Failure]:
         """Launch candidates, by another executor if one is given. Those whose process ends are launched again.
@@ -169,7 +181,14 @@ class BlockRunner:
                 self.attempts.add_launch(configs[position])
             # Side by side, each may take as long as all of them one after the other.
             deadline_s = self.load_deadline_s * len(left)
+            start_s = self.executor.now_s()
             launched = executor.launch([configs[position] for position in left], deadline_s=deadline_s)
+            spent_s = self.executor.now_s() - start_s
+            if len(left) < len(configs) or any(
+                isinstance(each, Failure) and each.kind == "timeout" for each in launched
+            ):
+                # Of the first attempt, the time of one that hangs is lost; of the others, all of it.
+                self._lost_s += min(spent_s, self.load_deadline_s) if len(left) == len(configs) else spent_s
             again = []
             for position, answer in zip(left, launched, strict=True):
                 if not isinstance(answer, Failure):
@@ -304,8 +323,9 @@ class SteadyCandidate:
 
     def measure(self, plan: BlockPlan) -> Block | Failure:
         """Measure a block, in a new process if the old one ends."""
-        attempts = self._runner.attempts
+        runner, attempts = self._runner, self._runner.attempts
         while True:
+            start_s, lost_s = runner.executor.now_s(), runner._lost_s
             answer = self._live.measure(plan)
             if not isinstance(answer, Failure):
                 attempts.add_block(self.config)
@@ -313,7 +333,8 @@ class SteadyCandidate:
             self._live.close()
             if not attempts.may_try_again(self.config, answer):
                 return answer
-            (again,) = self._runner.launch([self.config], self._executor)
+            (again,) = runner.launch([self.config], self._executor)
+            runner._lost_s = lost_s + runner.executor.now_s() - start_s
             if isinstance(again, Failure):
                 return again
             assert isinstance(again, SteadyCandidate)

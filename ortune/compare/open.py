@@ -240,13 +240,18 @@ def open_comparison(
             )
             return stack.enter_context(executor)
 
-        def launch_first(by: Executor) -> LiveCandidate:
-            return launch_reference(by, setup.model, setup.feed, setup.base, setup.load_deadline_s)
+        start_s = 0.0
+
+        def launch_first(by: Executor, on_attempt: Callable[[], None] = lambda: None) -> LiveCandidate:
+            return launch_reference(by, setup.model, setup.feed, setup.base, setup.load_deadline_s, on_attempt)
+
+        def begin() -> None:
+            nonlocal start_s
+            start_s = executor.now_s()
 
         own = open_executor(setup.program)
         executor = wrap(own, lambda: launch_first(own)) if wrap else own
-        start_s = executor.now_s()
-        first = launch_first(executor)
+        first = launch_first(executor, begin)
         first_launch_s = executor.now_s() - start_s
         other = open_executor(setup.other, own) if setup.other else None
         opened = start_comparison(

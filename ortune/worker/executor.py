@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
 from types import TracebackType
@@ -304,8 +304,17 @@ def launch_reference(
     feed: Feed,
     base: Config = DEFAULT,
     deadline_s: float = FIRST_LOAD_DEADLINE_S,
+    on_attempt: Callable[[], None] = lambda: None,
 ) -> LiveCandidate:
     """Launch the baseline, again if its process ends suddenly. This is the first proof that the model loads and runs.
+
+    Args:
+        executor: What launches it.
+        model: The model.
+        feed: The inputs.
+        base: Config of the baseline.
+        deadline_s: Maximum time of an attempt.
+        on_attempt: Called before each attempt.
 
     Raises:
         HostError: Workers cannot be started.
@@ -315,6 +324,7 @@ def launch_reference(
     """
     failed: list[Failure] = []
     while True:
+        on_attempt()
         (first,) = executor.launch([base], deadline_s=deadline_s)
         if not isinstance(first, Failure):
             return first
