@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from ortune.compare.open import start_comparison
 from ortune.errors import MeasureError, OrtuneError, UsageError
 from ortune.host import HostClass
 from ortune.knobs import DEFAULT, build_space
+from ortune.model import InputInfo
 from ortune.record.files import read_record, read_trials
 from ortune.record.journal import (
     Begin,
@@ -42,12 +44,15 @@ from ortune.tuning.resume import JournaledExecutor, check_identity, describe_ide
 from ortune.tuning.stages import SearchSettings, run_search
 from ortune.tuning.study import open_storage
 from ortune.worker import Block, BlockPlan, Failure, Runtime
-from ortune.workload import Goal, Tolerance, Workload
+from ortune.workload import Goal, InputOptions, Tolerance, Workload, make_feed
 from tests.conftest import TINY_CNN, run_ortune
 from tests.records import ONE_THREAD
 from tests.simulation import RUNTIME, SimulatedExecutor, make_host, make_model
 from tests.test_tuning import one_thread_wins
 
+MODEL = make_model(
+    inputs=(InputInfo(name="x", dtype="float32", shape=(2, 3)), InputInfo(name="s", dtype="string", shape=(2,)))
+)
 BEGIN = Begin(id="1", pid=os.getpid(), started="2026-01-01T00:00:00+00:00", identity={})
 AGAIN = Resume(pid=os.getpid(), started="2026-01-02T00:00:00+00:00")
 
@@ -333,6 +338,7 @@ class TestIdentity:
             request,
             model=str(changes.pop("model", "1")),
             host=HostClass.of(make_host(int(str(changes.pop("n_cores", 2))))),
+            feed=make_feed(MODEL, InputOptions(seed=int(str(changes.pop("data", 0))))),
             workload=Workload(inputs={}, **changes),  # type: ignore[arg-type]
             space=build_space(make_host(2), make_model()),
         )
@@ -344,6 +350,7 @@ class TestIdentity:
         ("changes", "message"),
         [
             ({"model": "2"}, "model: 1 then, 2 now"),
+            ({"data": 1}, "data: "),
             ({"budget": 9.0}, "budget: null then, 9.0 now"),
             ({"n_cores": 4}, "physical cores: 2 then, 4 now"),
             ({"tolerance": Tolerance(relative=0.5)}, "tolerance: "),
@@ -402,6 +409,7 @@ def test_a_search_that_was_killed_goes_on(tmp_path: Path) -> None:
     end_s = time.monotonic() + 60
     while count_blocks(journal) < 8 and time.monotonic() < end_s:
         time.sleep(0.05)
+    process.send_signal(signal.SIGSTOP)  # so that it does not end in the meantime
     refused = run_ortune(*options, *only, cwd=tmp_path)
     assert refused.returncode == 2
     assert f"Process {process.pid} is running a search" in refused.stderr
@@ -445,6 +453,35 @@ def test_an_interrupted_search_says_how_to_go_on(tmp_path: Path, number: signal.
     assert process.returncode == 130
     assert "-o c.json --budget 30s --resume" in output
     assert read_record(tmp_path / "c.json").search.interrupted
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="open files cannot be removed there")
+def test_where_temporary_files_are_removed_the_search_fails_and_keeps_what_it_has(tmp_path: Path) -> None:
+    """The default was called best, because all candidates failed on a missing file."""
+    temporary, journal = tmp_path / "tmp", tmp_path / "c.unfinished.jsonl"
+    temporary.mkdir()
+    command = [sys.executable, "-P", "-m", "ortune", "search", str(TINY_CNN), "-o", "c.json", "--budget", "30s"]
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(temporary)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    end_s = time.monotonic() + 60
+    while count_blocks(journal) < 30 and time.monotonic() < end_s:
+        time.sleep(0.05)
+    shutil.rmtree(temporary, ignore_errors=True)
+    output, _ = process.communicate()
+    assert process.returncode == 2, output
+    assert "something removed ortune's temporary files" in output
+    assert "--resume" in output
+    record = read_record(tmp_path / "c.json")
+    assert record.evidence.verdict == "inconclusive"
+    assert record.search.interrupted
+    assert count_blocks(journal) >= 30
 
 
 def test_the_options_are_in_python_too() -> None:

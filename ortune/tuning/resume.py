@@ -40,6 +40,7 @@ from ortune.record.journal import (
 from ortune.requests import SearchRequest
 from ortune.worker import Block, BlockPlan, Executor, Failure, LiveCandidate, Runtime, SessionInfo
 from ortune.worker.installed import find_installed_version
+from ortune.workload import Feed, Workload
 
 LIBRARIES = ("numpy", "optuna", "scipy")
 """Libraries that the decisions of a search depend on."""
@@ -121,7 +122,7 @@ def open_journal(
 
 
 def describe_identity(
-    request: SearchRequest, *, model: str, host: HostClass, workload: msgspec.Struct, space: SearchSpace
+    request: SearchRequest, *, model: str, host: HostClass, workload: Workload, feed: Feed, space: SearchSpace
 ) -> dict[str, str]:
     """Return all that the measurements and the decisions of a search depend on, as text by name.
 
@@ -130,6 +131,7 @@ def describe_identity(
         model: Digest of the model.
         host: Class of the host.
         workload: What is measured.
+        feed: Its input data.
         space: The search space.
     """
 
@@ -137,11 +139,13 @@ def describe_identity(
         return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()[:16]
 
     dimensions = [[each.name, *(choice.label for choice in each.choices)] for each in space.dimensions]
+    keys = [each.config.key for each in space.candidates]
     described: dict[str, object] = {
         "model": model,
         **{name: getattr(host, field) for field, name in PROPERTY_NAMES.items()},
         **{name: getattr(workload, name) for name in workload.__struct_fields__},
-        "space": f"{len(space.candidates)} candidates, {digest([dimensions, *map(_key_of, space.candidates)])}",
+        "data": digest_feed(feed),
+        "space": f"{len(keys)} candidates, {digest([dimensions, keys])}",
         "base": space.base.key,
         "budget": request.budget,
         "trials": request.trials,
@@ -159,8 +163,15 @@ def describe_identity(
     }
 
 
-def _key_of(candidate: object) -> str:
-    return candidate.config.key  # type: ignore[attr-defined, no-any-return]
+def digest_feed(feed: Feed) -> str:
+    """Return a digest of all input data: the user may have changed a file."""
+    digest = hashlib.sha256()
+    for sample in feed.samples:
+        for name, tensor in sorted(sample.items()):
+            array = tensor.array
+            digest.update(f"{name} {array.dtype.str} {array.shape}".encode(errors="surrogatepass"))
+            digest.update(array.tobytes())
+    return digest.hexdigest()[:16]
 
 
 def check_identity(path: Path, then: Mapping[str, str], now: Mapping[str, str]) -> None:

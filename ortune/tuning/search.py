@@ -63,6 +63,7 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
                 model=prepared.program.describe().digest,
                 host=HostClass.of(prepared.host),
                 workload=prepared.describe_workload(),
+                feed=prepared.feed,
                 space=prepared.space,
             ),
             hints=prepared.hints,
