@@ -120,5 +120,7 @@ def bench(session: nox.Session) -> None:
     session.run("python", "-m", "benchmarks.versus_olive")
     session.run("python", "-m", "benchmarks.startup")
     session.run("python", "-m", "benchmarks.footprint")
+    for what in ("kills", "launches", "workers"):
+        session.run("python", "-m", "benchmarks.chaos", what)
     for what in ("replay", "live", "hog", "config"):
         session.run("python", "-m", "benchmarks.gate_power", what)
