@@ -212,6 +212,7 @@ class JournaledExecutor:
         self._journal = journal
         self._launch_reference = launch_reference
         self._events: deque[Event] = deque(journal.events)
+        journal.events = ()  # they need memory
         self._n_launches = 0
         self._has_reference = False
         self._time_s = 0.0
