@@ -58,7 +58,13 @@ AGAIN = Resume(pid=os.getpid(), started="2026-01-02T00:00:00+00:00")
 
 
 def search(
-    path: Path, executor: SimulatedExecutor, *, seconds: float = 40, study: Path | None = None, replaced_id: str = ""
+    path: Path,
+    executor: SimulatedExecutor,
+    *,
+    seconds: float = 40,
+    study: Path | None = None,
+    replaced_id: str = "",
+    seed: int = 0,
 ) -> Outcome:
     """Run a search with a journal, and go on with the one in the file if there is one."""
 
@@ -72,7 +78,9 @@ def search(
         wrapped = JournaledExecutor(executor, journal, launch_reference)
         (first,) = wrapped.launch([DEFAULT], deadline_s=9)
         assert not isinstance(first, Failure)
-        opened = start_comparison(wrapped, first, Goal(), first_launch_s=wrapped.now_s(), free_bytes=8_000_000_000)
+        opened = start_comparison(
+            wrapped, first, Goal(), first_launch_s=wrapped.now_s(), seed=seed, free_bytes=8_000_000_000
+        )
         outcome = run_search(
             build_space(make_host(), make_model()),
             opened,
@@ -165,7 +173,7 @@ class TestGoingOn:
     def test_another_decision_is_an_error(self, tmp_path: Path) -> None:
         path = tmp_path / "a.unfinished.jsonl"
         search(path, SimulatedExecutor(one_thread_wins, interrupt_at=200))
-        outcome = search(path, SimulatedExecutor(one_thread_wins), seconds=400)
+        outcome = search(path, SimulatedExecutor(one_thread_wins), seed=1)
         assert isinstance(outcome.fault, MeasureError)
         assert "decides differently" in outcome.fault.message
 
