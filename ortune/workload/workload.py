@@ -98,3 +98,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     inputs: dict[str, InputData]
     tolerance: Tolerance = Tolerance()
     background_load: BackgroundProgram | None = None
+
+    def __post_init__(self) -> None:
+        """Reject a workload without objectives."""
+        if not self.objectives:
+            raise ValueError("there are no objectives")

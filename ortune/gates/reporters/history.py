@@ -11,9 +11,13 @@ import msgspec
 from ortune.compare.interval import Interval
 from ortune.errors import RecordError, UsageError
 from ortune.gates.results import GateError, GateResult
+from ortune.limited import TooLargeError, read_limited
 
 YEARS = range(1970, 3000)
 """Years of entries. A plot needs some time before and after."""
+
+MOST_BYTES = 32 << 20
+"""Largest size of a history that is read. An entry has half a kilobyte."""
 
 HINT = "Such files are written by ortune gate with {history=FILE}."
 
@@ -93,7 +97,7 @@ def _read_entry(line: bytes) -> HistoryEntry | None:
     try:
         entry = msgspec.json.decode(line, type=HistoryEntry)
         year = datetime.datetime.fromisoformat(entry.time).year
-    except (msgspec.MsgspecError, ValueError):
+    except (ValueError, RecursionError):
         return None
     return entry if year in YEARS and entry.slowdowns.keys() <= entry.allowed.keys() else None
 
@@ -108,9 +112,14 @@ def read_history(path: Path) -> tuple[tuple[HistoryEntry, ...], tuple[int, ...]]
         RecordError: The file cannot be read, or has no entry.
     """
     try:
-        lines = path.read_bytes().splitlines()
+        lines = read_limited(path, MOST_BYTES).splitlines()
     except OSError as error:
         raise RecordError(f"Cannot read {path}: {error.strerror}.", HINT) from None
+    except TooLargeError as error:
+        raise RecordError(
+            f"{path} is not a history that ortune can read: {error}.",
+            "If it is one, move its oldest lines to another file.",
+        ) from None
     entries, broken = [], []
     for number, line in enumerate(lines, 1):
         entry = _read_entry(line)

@@ -1,0 +1,163 @@
+"""Run a fuzz target: `python -m tests.fuzz.run TARGET --count N --seed S`.
+
+Execution number I of seed S always has the same input, so that a finding can be repeated. Inputs that end with a
+traceback, or that take more than `SLOWEST_S`, are written to a folder. The exit status is 1 if there are any.
+
+With `--engine atheris`, atheris chooses the inputs: it follows which code they reach.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import faulthandler
+import resource
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tests.fuzz.target import Target, pretending
+from tests.fuzz.targets import TARGETS
+
+SLOWEST_S = 5
+"""An input that takes longer is a hang."""
+
+STUCK_S = 60
+"""The process ends if code of a library hangs that Python cannot interrupt."""
+
+MOST_SAVED = 20
+"""Number of findings of each kind that are written."""
+
+
+class Hang(BaseException):
+    """An input takes too long."""
+
+
+def raise_hang(*_: Any) -> None:
+    """Handle the alarm."""
+    raise Hang
+
+
+class Findings:
+    """What went wrong, by the place in the code.
+
+    Attributes:
+        counts: Number of findings by kind and place.
+        slowest_s: Time of the slowest input.
+        slowest: Number of that input.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.counts: collections.Counter[str] = collections.Counter()
+        self.slowest_s, self.slowest = 0.0, ""
+        self._folder = folder
+
+    def execute(self, target: Target, data: bytes, name: str) -> None:
+        """Run a target on an input, and keep what goes wrong."""
+        start = time.perf_counter()
+        signal.setitimer(signal.ITIMER_REAL, SLOWEST_S)
+        try:
+            target.run(data)
+        except (Exception, Hang) as error:  # noqa: BLE001  (that is what is looked for)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            self._keep(error, data, name)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        if (elapsed := time.perf_counter() - start) > self.slowest_s:
+            self.slowest_s, self.slowest = elapsed, name
+
+    def _keep(self, error: BaseException, data: bytes, name: str) -> None:
+        own = [each for each in traceback.extract_tb(error.__traceback__) if "/ortune/" in each.filename]
+        place = f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else "?"
+        kind = f"{type(error).__name__} at {place}"
+        self.counts[kind] += 1
+        if self.counts[kind] <= MOST_SAVED:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            (self._folder / f"{type(error).__name__}-{place.replace(':', '-')}-{name}").write_bytes(data)
+        if self.counts[kind] == 1:
+            print(f"{kind}: {str(error)[:300]!r} ({name})", flush=True)
+
+
+def run_all(target: Target, count: int, seed: int, findings: Findings) -> None:
+    """Run a target on inputs that are changed at random."""
+    for number in range(count):
+        data = target.make(Random(seed * 1_000_000_007 + number))
+        faulthandler.dump_traceback_later(STUCK_S, exit=True) if number % 1000 == 0 else None
+        findings.execute(target, data, f"{seed}-{number}")
+    faulthandler.cancel_dump_traceback_later()
+
+
+def run_atheris(name: str, count: int, seed: int, findings: Findings) -> None:
+    """Run a target on inputs that atheris chooses. It ends the process."""
+    import atheris
+
+    target = TARGETS[name]
+    numbers = iter(range(sys.maxsize))
+    start = time.monotonic()
+
+    def test(data: bytes) -> None:
+        number = next(numbers)
+        if number < count:
+            findings.execute(target, data, f"atheris-{seed}-{number}")
+        if number == count:
+            show(name, count, findings, start)
+            sys.stdout.flush()
+
+    def mutate(data: bytes, most_bytes: int, own_seed: int) -> bytes:
+        random = Random(own_seed)
+        if random.random() < 0.5:
+            return bytes(atheris.Mutate(data, most_bytes))
+        return target.mutate(data, random)[:most_bytes]
+
+    folder = findings._folder / "seeds"
+    folder.mkdir(parents=True, exist_ok=True)
+    for position, each in enumerate(target.seeds()):
+        (folder / str(position)).write_bytes(each)
+    atheris.instrument_all()
+    options = [f"-runs={count}", f"-seed={seed or 1}", "-max_len=65536", "-rss_limit_mb=1024", "-verbosity=0"]
+    atheris.Setup([sys.argv[0], *options, str(folder)], test, custom_mutator=mutate)
+    atheris.Fuzz()
+
+
+def show(name: str, count: int, findings: Findings, start: float) -> None:
+    """Print the figures of a run."""
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    print(
+        f"{name}: {count} executions in {time.monotonic() - start:.0f} s, {findings.counts.total()} failures, "
+        f"slowest {findings.slowest_s:.2f} s ({findings.slowest}), peak memory {peak_mb:.0f} MB"
+    )
+    for kind, number in findings.counts.most_common():
+        print(f"  {number:7} {kind}")
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("target", choices=TARGETS)
+    parser.add_argument("--count", type=int, default=10_000, help="number of executions")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--engine", choices=["random", "atheris"], default="random")
+    parser.add_argument("--findings", type=Path, default=Path("fuzz-findings"), help="folder for inputs that fail")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Run a target and print the figures."""
+    arguments = parse_arguments()
+    findings = Findings(arguments.findings / arguments.target)
+    signal.signal(signal.SIGALRM, raise_hang)
+    start = time.monotonic()
+    with pretending():
+        if arguments.engine == "atheris":
+            run_atheris(arguments.target, arguments.count, arguments.seed, findings)
+        run_all(TARGETS[arguments.target], arguments.count, arguments.seed, findings)
+    show(arguments.target, arguments.count, findings, start)
+    return 1 if findings.counts else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
