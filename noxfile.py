@@ -99,6 +99,16 @@ def consumers(session: nox.Session) -> None:
 
 
 @nox.session
+def fuzz(session: nox.Session) -> None:
+    """Run the fuzz targets. `-- --count 1000000` is the number of executions of each; sysfs and models take longer."""
+    session.install("-e", ".[cpu,test]")
+    session.install("atheris>=3", success_codes=[0, 1])  # where it has no wheel, changes at random are enough
+    options = session.posargs or ["--count", "20000"]
+    for target in ("records", "gates", "options", "npz", "models", "sysfs", "histories", "trials"):
+        session.run("python", "-m", "tests.fuzz.run", target, *options)
+
+
+@nox.session
 def schema(session: nox.Session) -> None:
     """Write the files that are generated from code."""
     session.install("-e", ".")

@@ -46,7 +46,32 @@ def parse_model(path: Path) -> Any:
         raise ModelError(f"{path} is not an ONNX model: it has no graph with outputs.", HINT)
     for tensor in _tensors_of(model):
         _check_dims(path, tensor)
+    _check_names(path, model)
     return model
+
+
+def _check_names(path: Path, model: Any) -> None:
+    """Check that all names are texts. Protobuf returns those that are not UTF-8 as bytes.
+
+    Raises:
+        ModelError: One is not.
+    """
+    pending = [model.graph, *model.functions]
+    for scope in pending:
+        # Functions have names as inputs and outputs.
+        values = (*scope.input, *scope.output, *getattr(scope, "initializer", ()))
+        if not _are_texts(*(getattr(value, "name", value) for value in values)):
+            raise ModelError(
+                f"{path} is not an ONNX model: a name of its inputs, outputs or weights is not UTF-8.", HINT
+            )
+        for number, node in enumerate(scope.node):
+            if not _are_texts(node.op_type, node.name, node.domain, *node.input, *node.output):
+                raise ModelError(f"{path} is not an ONNX model: a name of its node {number} is not UTF-8.", HINT)
+            pending.extend(subgraphs_of(node))
+
+
+def _are_texts(*names: Any) -> bool:
+    return all(isinstance(name, str) for name in names)
 
 
 def _check_dims(path: Path, tensor: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import functools
 import gc
 import os
@@ -167,6 +168,7 @@ def in_fork(make: Callable[[], bytes]) -> bytes | None:
     child = os.fork()
     if child == 0:
         status = 1
+        faulthandler.disable()
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         try:
             output.write_bytes(make())

@@ -48,7 +48,11 @@ def record_seeds() -> tuple[bytes, ...]:
     from ortune.record.files import encode_record, read_record
     from ortune.record.schema import SCHEMA, Bundle
 
-    old = [(DATA / f"schema-{number}.ortune.json").read_bytes() for number in (1, 2, 3)]
+    old = []
+    for number in (1, 2, 3):
+        document = json.loads((DATA / f"schema-{number}.ortune.json").read_bytes())
+        del document["search"]["trials"][3:]  # small inputs are read faster
+        old.append(json.dumps(document).encode())
     server = (DATA / "server.ortune.json").read_bytes()
     record = read_record(DATA / "server.ortune.json")
     plain = msgspec.to_builtins(record)

@@ -101,9 +101,8 @@ def run_atheris(name: str, count: int, seed: int, findings: Findings) -> None:
 
     def test(data: bytes) -> None:
         number = next(numbers)
-        if number < count:
-            findings.execute(target, data, f"atheris-{seed}-{number}")
-        if number == count:
+        findings.execute(target, data, f"atheris-{seed}-{number}")
+        if number == count - 1:  # atheris ends the process
             show(name, count, findings, start)
             sys.stdout.flush()
 
