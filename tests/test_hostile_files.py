@@ -23,6 +23,7 @@ from ortune.console.safe_console import SafeConsole
 from ortune.console.verdict import show_verdict
 from ortune.errors import InputsError, ModelError, OrtuneError, RecordError, UsageError
 from ortune.gates.file import MOST_GATES, read_gates
+from ortune.gates.reporters.history import read_history
 from ortune.host.linux import MAX_CPU_ID, parse_cpu_list
 from ortune.knobs.affinity import MAX_CPUS, parse_affinity, split_affinity
 from ortune.knobs.config import Config
@@ -433,6 +434,11 @@ class TestOtherFiles:
         header = {"type": "header", "schema": 4, "model": "m", "started": "2026-01-01", "objectives": [], "figures": []}
         with pytest.raises(ValueError, match=r"line 2: .*at `\$.number`"):
             decode_trials(gzip.compress(json.dumps(header).encode() + b'\n{"type": "trial", "number": "x"}\n'))
+
+    def test_a_history_of_broken_lines(self, tmp_path: Path) -> None:
+        (tmp_path / "h.jsonl").write_bytes(b"x\n" * 2000)
+        with pytest.raises(RecordError, match="more than 1000 lines are no entries"):
+            read_history(tmp_path / "h.jsonl")
 
     def test_lists_of_cpus(self) -> None:
         assert parse_cpu_list(f"0-{MAX_CPU_ID - 1}")[-1] == MAX_CPU_ID - 1

@@ -100,7 +100,7 @@ def mutate_npz(data: bytes, random: Random) -> bytes:
             ("x.npy", "ids.npy", "ids", "../x.npy", "a/", "", "\udcff", "s.npy", "image.npy", "n" * 300)
         )
         members.append((name.encode("utf-8", "replace").decode(), random.choice(members)[1] if members else b""))
-    elif kind < 0.15:
+    elif kind < 0.11:
         members[at] = (members[at][0], make_npy(random))
     elif kind < 0.6:
         content = members[at][1]
@@ -109,7 +109,7 @@ def mutate_npz(data: bytes, random: Random) -> bytes:
     else:
         members[at] = (members[at][0], mutate_bytes(members[at][1], random, NPY_WORDS))
     stream = io.BytesIO()
-    with warnings.catch_warnings(), zipfile.ZipFile(stream, "w") as archive:
+    with warnings.catch_warnings(), zipfile.ZipFile(stream, "w", compresslevel=1) as archive:
         warnings.simplefilter("ignore")
         for name, content in members:
             archive.writestr(
@@ -149,7 +149,7 @@ def run_npz(data: bytes) -> None:
     """Make the inputs of a small model from an archive."""
     from ortune.workload import InputOptions
 
-    attempt(make_small_feed, InputOptions(data=str(write_input("d.npz", data)), dims={"n": (2,)}))
+    attempt(make_small_feed, InputOptions(data=str(write_input("d.npz", data)), dims={"n": (2,), "width": (8,)}))
 
 
 NPZ = Target(run_npz, npz_seeds, mutate_npz)

@@ -75,7 +75,7 @@ def small_model() -> Any:
 
     return make_model(
         inputs=(
-            InputInfo(name="image", dtype="float32", shape=("batch", 3, None, "width")),
+            InputInfo(name="image", dtype="float32", shape=("batch", 3, 8, "width")),
             InputInfo(name="ids", dtype="int64", shape=("batch", "n"), index_size=9),
             InputInfo(name="position", dtype="int32", shape=("n",)),
             InputInfo(name="s", dtype="string", shape=("batch",), strings=("a", "b" * 100)),

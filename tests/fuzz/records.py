@@ -80,7 +80,8 @@ def run_record(data: bytes) -> None:
     document = attempt(read_document, path, trust=check % 2 == 1)
     if document is None:
         return
-    use_bundle(path, trust=check % 2 == 1)
+    if check % 4 < 2:  # it reads the file twice more
+        use_bundle(path, trust=check % 2 == 1)
     for record in document.records[:3]:
         use_record(record, check)
 

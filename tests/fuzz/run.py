@@ -26,8 +26,8 @@ from tests.fuzz.targets import TARGETS
 SLOWEST_S = 5
 """An input that takes longer is a hang."""
 
-STUCK_S = 60
-"""The process ends if code of a library hangs that Python cannot interrupt."""
+STUCK_S = 300
+"""The process ends if a thousand inputs take longer: code of a library hangs that Python cannot interrupt."""
 
 MOST_SAVED = 20
 """Number of findings of each kind that are written."""
@@ -82,13 +82,26 @@ class Findings:
             print(f"{kind}: {str(error)[:300]!r} ({name})", flush=True)
 
 
-def run_all(target: Target, count: int, seed: int, findings: Findings) -> None:
-    """Run a target on inputs that are changed at random."""
+def run_all(target: Target, count: int, seed: int, most_s: float, findings: Findings) -> int:
+    """Run a target on inputs that are changed at random, and return the number of executions.
+
+    Args:
+        target: The target.
+        count: Number of executions.
+        seed: Seed of all changes.
+        most_s: Time after which it ends early.
+        findings: Where to keep what goes wrong.
+    """
+    end_s = time.monotonic() + most_s
     for number in range(count):
-        data = target.make(Random(seed * 1_000_000_007 + number))
-        faulthandler.dump_traceback_later(STUCK_S, exit=True) if number % 1000 == 0 else None
-        findings.execute(target, data, f"{seed}-{number}")
+        if number % 1000 == 0:
+            if time.monotonic() > end_s:
+                count = number
+                break
+            faulthandler.dump_traceback_later(STUCK_S, exit=True)
+        findings.execute(target, target.make(Random(seed * 1_000_000_007 + number)), f"{seed}-{number}")
     faulthandler.cancel_dump_traceback_later()
+    return count
 
 
 def run_atheris(name: str, count: int, seed: int, findings: Findings) -> None:
@@ -139,6 +152,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("target", choices=TARGETS)
     parser.add_argument("--count", type=int, default=10_000, help="number of executions")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--most-seconds", type=float, default=float("inf"), help="time after which to end early")
     parser.add_argument("--engine", choices=["random", "atheris"], default="random")
     parser.add_argument("--findings", type=Path, default=Path("fuzz-findings"), help="folder for inputs that fail")
     return parser.parse_args()
@@ -153,8 +167,8 @@ def main() -> int:
     with pretending():
         if arguments.engine == "atheris":
             run_atheris(arguments.target, arguments.count, arguments.seed, findings)
-        run_all(TARGETS[arguments.target], arguments.count, arguments.seed, findings)
-    show(arguments.target, arguments.count, findings, start)
+        count = run_all(TARGETS[arguments.target], arguments.count, arguments.seed, arguments.most_seconds, findings)
+    show(arguments.target, count, findings, start)
     return 1 if findings.counts else 0
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import io
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +20,9 @@ YEARS = range(1970, 3000)
 
 MOST_BYTES = 32 << 20
 """Largest size of a history that is read. An entry has half a kilobyte."""
+
+MOST_BROKEN = 1000
+"""Number of broken lines of a file that is taken for a history. Each causes a warning."""
 
 HINT = "Such files are written by ortune gate with {history=FILE}."
 
@@ -90,7 +95,7 @@ def append_history(path: Path, results: Sequence[GateResult | GateError]) -> Non
 
 def is_history(content: bytes) -> bool:
     """Return whether at least one line of a file is an entry of a history."""
-    return any(_read_entry(line) for line in content.splitlines())
+    return any(_read_entry(line) for line in itertools.islice(io.BytesIO(content), MOST_BROKEN))
 
 
 def _read_entry(line: bytes) -> HistoryEntry | None:
@@ -112,7 +117,7 @@ def read_history(path: Path) -> tuple[tuple[HistoryEntry, ...], tuple[int, ...]]
         RecordError: The file cannot be read, or has no entry.
     """
     try:
-        lines = read_limited(path, MOST_BYTES).splitlines()
+        content = read_limited(path, MOST_BYTES)
     except OSError as error:
         raise RecordError(f"Cannot read {path}: {error.strerror}.", HINT) from None
     except TooLargeError as error:
@@ -121,12 +126,16 @@ def read_history(path: Path) -> tuple[tuple[HistoryEntry, ...], tuple[int, ...]]
             "If it is one, move its oldest lines to another file.",
         ) from None
     entries, broken = [], []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(io.BytesIO(content), 1):
         entry = _read_entry(line)
         if entry is not None:
             entries.append(entry)
         elif line.strip():
             broken.append(number)
+            if len(broken) > MOST_BROKEN:
+                raise RecordError(
+                    f"{path} is not a history of gates: more than {MOST_BROKEN} lines are no entries.", HINT
+                )
     if not entries:
         fault = f"{path} is not a history of gates." if broken else f"{path} is empty."
         raise RecordError(fault, HINT)
