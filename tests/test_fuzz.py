@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.fuzz.run import NAMES
 from tests.fuzz.target import pretending
 from tests.fuzz.targets import TARGETS
 
@@ -36,6 +37,10 @@ def test_changed_inputs(name: str, seed: int) -> None:
 def test_inputs_that_were_not_changed(name: str) -> None:
     for seed in TARGETS[name].seeds():
         TARGETS[name].run(seed)
+
+
+def test_the_runner_has_all_targets() -> None:
+    assert tuple(TARGETS) == NAMES
 
 
 @pytest.mark.parametrize("path", sorted(CORPUS.glob("*/*")), ids=lambda path: f"{path.parent.name}-{path.name}")

@@ -10,24 +10,30 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import faulthandler
 import resource
+import shutil
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tests.fuzz.target import Target, pretending
-from tests.fuzz.targets import TARGETS
+if TYPE_CHECKING:
+    from tests.fuzz.target import Target
 
 SLOWEST_S = 5
 """An input that takes longer is a hang."""
 
 STUCK_S = 300
 """The process ends if a thousand inputs take longer: code of a library hangs that Python cannot interrupt."""
+
+NAMES = ("records", "gates", "options", "npz", "models", "sysfs", "histories", "trials")
+"""The targets. They are imported late, so that atheris can instrument what they import."""
 
 MOST_SAVED = 20
 """Number of findings of each kind that are written."""
@@ -108,16 +114,26 @@ def run_atheris(name: str, count: int, seed: int, findings: Findings) -> None:
     """Run a target on inputs that atheris chooses. It ends the process."""
     import atheris
 
-    target = TARGETS[name]
+    with atheris.instrument_imports(include=["ortune"]):
+        from tests.fuzz.target import pretending, remove_folders
+        from tests.fuzz.targets import TARGETS
+
+        target = TARGETS[name]
+        stack = contextlib.ExitStack()
+        stack.enter_context(pretending())
+        for each in target.seeds():  # so that all modules are imported
+            target.run(each)
     numbers = iter(range(sys.maxsize))
     start = time.monotonic()
 
     def test(data: bytes) -> None:
         number = next(numbers)
         findings.execute(target, data, f"atheris-{seed}-{number}")
-        if number == count - 1:  # atheris ends the process
+        if number == count - 1:  # atheris ends the process without handlers
             show(name, count, findings, start)
             sys.stdout.flush()
+            remove_folders()
+            shutil.rmtree(folder)
 
     def mutate(data: bytes, most_bytes: int, own_seed: int) -> bytes:
         random = Random(own_seed)
@@ -125,13 +141,11 @@ def run_atheris(name: str, count: int, seed: int, findings: Findings) -> None:
             return bytes(atheris.Mutate(data, most_bytes))
         return target.mutate(data, random)[:most_bytes]
 
-    folder = findings._folder / "seeds"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = tempfile.mkdtemp(prefix="ortune-fuzz-")
     for position, each in enumerate(target.seeds()):
-        (folder / str(position)).write_bytes(each)
-    atheris.instrument_all()
+        Path(folder, str(position)).write_bytes(each)
     options = [f"-runs={count}", f"-seed={seed or 1}", "-max_len=65536", "-rss_limit_mb=1024", "-verbosity=0"]
-    atheris.Setup([sys.argv[0], *options, str(folder)], test, custom_mutator=mutate)
+    atheris.Setup([sys.argv[0], *options, folder], test, custom_mutator=mutate)
     atheris.Fuzz()
 
 
@@ -149,7 +163,7 @@ def show(name: str, count: int, findings: Findings, start: float) -> None:
 def parse_arguments() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("target", choices=TARGETS)
+    parser.add_argument("target", choices=NAMES)
     parser.add_argument("--count", type=int, default=10_000, help="number of executions")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--most-seconds", type=float, default=float("inf"), help="time after which to end early")
@@ -164,10 +178,14 @@ def main() -> int:
     findings = Findings(arguments.findings / arguments.target)
     signal.signal(signal.SIGALRM, raise_hang)
     start = time.monotonic()
+    if arguments.engine == "atheris":
+        run_atheris(arguments.target, arguments.count, arguments.seed, findings)
+    from tests.fuzz.target import pretending
+    from tests.fuzz.targets import TARGETS
+
     with pretending():
-        if arguments.engine == "atheris":
-            run_atheris(arguments.target, arguments.count, arguments.seed, findings)
-        count = run_all(TARGETS[arguments.target], arguments.count, arguments.seed, arguments.most_seconds, findings)
+        target = TARGETS[arguments.target]
+        count = run_all(target, arguments.count, arguments.seed, arguments.most_seconds, findings)
     show(arguments.target, count, findings, start)
     return 1 if findings.counts else 0
 

@@ -55,6 +55,12 @@ _folders: list[tempfile.TemporaryDirectory[str]] = []
 """They are removed when the process ends."""
 
 
+def remove_folders() -> None:
+    """Remove the folders of this process."""
+    while _folders:
+        _folders.pop().cleanup()
+
+
 def write_input(name: str, data: bytes) -> Path:
     """Write an input to a file."""
     path = find_folder() / name
