@@ -40,8 +40,8 @@ from ortune.record.trials import decode_trials, is_trials_file
 from ortune.requests import SearchRequest
 from ortune.worker.session import make_run_options, make_session_options
 from ortune.workload import InputOptions, make_feed
-from ortune.workload.data import MOST_SAMPLES
 from ortune.workload.npz import read_npz
+from ortune.workload.workload import MOST_SAMPLES, InputData
 from tests.simulation import make_model
 
 DATA = Path(__file__).parent / "data"
@@ -325,6 +325,11 @@ class TestSettings:
     def test_a_record_without_objectives(self) -> None:
         with pytest.raises(RecordError, match=r"there are no objectives - at `\$.workload`"):
             read_document(CORPUS / "records" / "no-objectives.json")
+
+    @pytest.mark.parametrize("shapes", [(), ((1, -1),), ((1,),) * (MOST_SAMPLES + 1)])
+    def test_recorded_shapes_that_no_data_has(self, shapes: Any) -> None:
+        with pytest.raises(ValueError, match=r"shapes|negative"):
+            InputData(dtype="float32", shapes=shapes, origin="x")
 
     def test_a_record_without_limits_of_the_baseline(self) -> None:
         (record,) = read_document(CORPUS / "records" / "limits-of-one-side.json").records

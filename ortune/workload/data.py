@@ -14,6 +14,7 @@ from ortune.model import Dim, InputInfo
 from ortune.workload.npz import MOST_AXES, Header, read_npz
 from ortune.workload.size import check_size
 from ortune.workload.synthesis import FLOATS, INTEGERS
+from ortune.workload.workload import MOST_SAMPLES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.generic]
     DType = np.dtype[np.generic]
-
-MOST_SAMPLES = 100_000
-"""Largest number of samples. Each takes about a kilobyte in addition to its values."""
 
 PARSED_SHARE = 8
 """How many times larger a tensor may be than its file: a byte may be an integer of 64 bits."""

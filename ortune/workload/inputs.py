@@ -102,7 +102,11 @@ def _check_axes(info: InputInfo, shape: Sequence[int]) -> None:
     Raises:
         InputsError: It cannot.
     """
-    if len(shape) > MOST_AXES or math.prod(max(size, 1) for size in shape) * count_item_bytes(info) >= 1 << 63:
+    if (
+        len(shape) > MOST_AXES
+        or any(size < 0 for size in shape)
+        or math.prod(max(size, 1) for size in shape) * count_item_bytes(info) >= 1 << 63
+    ):
         raise InputsError(
             f"{info.name}: no array can have the shape {format_shape(shape[:MOST_AXES])}.",
             f"An array has at most {MOST_AXES} dimensions and {format_bytes(1 << 63)}. Pass {{shape}}.",

@@ -14,6 +14,7 @@ import msgspec
 
 from tests.fuzz.mutation import NUMBERS, WORDS, make_json_mutation
 from tests.fuzz.target import DATA, Target, attempt, write_input
+from tests.simulation import make_model
 
 
 @functools.cache
@@ -101,6 +102,19 @@ def use_bundle(path: Path, *, trust: bool) -> None:
         attempt(select_record, sourced, Wanted(load=Load(scenario="server", rate_per_s=50.0), any_host=True))
 
 
+def make_recorded_feed(record: Any) -> None:
+    """Make inputs of the recorded sizes for a model that takes any size."""
+    from ortune.apply.verify import recorded_inputs
+    from ortune.model import InputInfo
+    from ortune.workload import make_feed
+
+    inputs = tuple(
+        InputInfo(name=name, dtype=data.dtype, shape=(None,) * len(data.shapes[0]))
+        for name, data in record.workload.inputs.items()
+    )
+    make_feed(make_model(inputs=inputs), recorded_inputs(record, None))
+
+
 def use_record(record: Any, check: int) -> None:
     import ortune
     from ortune.console.safe_console import SafeConsole
@@ -112,6 +126,7 @@ def use_record(record: Any, check: int) -> None:
     attempt(ortune.run_options, record, any_host=True)
     attempt(record.point, 1)
     if check % 16 == 0:
+        attempt(make_recorded_feed, record)
         attempt(encode_record, record)
         attempt(show_verdict, SafeConsole(file=io.StringIO(), width=80), record, Path("r.json"))
         names = sorted(name for name, target in TARGETS.items() if not target.binary)
