@@ -118,7 +118,7 @@ def make_json_mutation(vocabulary: Callable[[], Sequence[str]]) -> Callable[[byt
             return mutate_bytes(data, random, [json.dumps(_choose(random, names)).encode() for _ in range(4)])
         try:
             document = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             return mutate_bytes(data, random)
         for _ in range(1 + int(random.random() * 3)):
             document = _mutate_value(document, random, names)

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from tests.fuzz.mutation import NUMBERS, WORDS, make_json_mutation
+from tests.fuzz.mutation import NUMBERS, WORDS, make_json_mutation, mutate_bytes
 from tests.fuzz.target import DATA, Target, attempt, write_input
 from tests.simulation import make_model
 
@@ -137,9 +137,12 @@ def mutate_record(data: bytes, random: Random) -> bytes:
     """Change a record anywhere, or only its config, so that it is often accepted."""
     if random.random() < 0.6:
         return _mutate_json(data, random)
-    document = json.loads(data)
-    record = random.choice(document["records"]) if "records" in document else document
-    record["config"] = make_config(random)
+    try:
+        document = json.loads(data)
+        record = random.choice(document["records"]) if "records" in document else document
+        record["config"] = make_config(random)
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return mutate_bytes(data, random)  # not a record, as atheris makes them
     return json.dumps(document).encode()
 
 

@@ -12,6 +12,7 @@ import argparse
 import collections
 import contextlib
 import faulthandler
+import os
 import resource
 import shutil
 import signal
@@ -134,6 +135,8 @@ def run_atheris(name: str, count: int, seed: int, findings: Findings) -> None:
             sys.stdout.flush()
             remove_folders()
             shutil.rmtree(folder)
+            if findings.counts:
+                os._exit(1)
 
     def mutate(data: bytes, most_bytes: int, own_seed: int) -> bytes:
         random = Random(own_seed)
