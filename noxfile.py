@@ -99,6 +99,19 @@ def consumers(session: nox.Session) -> None:
 
 
 @nox.session
+def fuzz(session: nox.Session) -> None:
+    """Run the fuzz targets: with changes at random, and with inputs that atheris chooses.
+
+    `nox -s fuzz -- --count 1000000` sets the number of executions, `-- --seed 3` the seed.
+    """
+    session.install("-e", ".[cpu,test]", "atheris>=3")
+    options = session.posargs or ["--count", "20000"]
+    for engine in ("random", "atheris"):
+        for target in ("records", "gates", "options", "npz", "models", "sysfs", "histories", "trials"):
+            session.run("python", "-m", "tests.fuzz.run", target, "--engine", engine, *options)
+
+
+@nox.session
 def schema(session: nox.Session) -> None:
     """Write the files that are generated from code."""
     session.install("-e", ".")

@@ -153,6 +153,17 @@ def options_of(request_type: type[Request]) -> dict[str, DeclaredOption]:
 
     Fields without an `Option` are left out.
     """
+    known = _options_by_type.get(request_type)
+    if known is None:
+        known = _options_by_type[request_type] = _find_options(request_type)
+    return dict(known)
+
+
+_options_by_type: dict[type[Request], Mapping[str, DeclaredOption]] = {}
+"""What `options_of` has found: evaluating annotations takes longer than parsing values."""
+
+
+def _find_options(request_type: type[Request]) -> Mapping[str, DeclaredOption]:
     hints = typing.get_type_hints(request_type, include_extras=True)
     found = {}
     for name in field_names(request_type):
@@ -216,6 +227,10 @@ def parse_value(declared: DeclaredOption, value: Any) -> Any:
     except OrtuneError as error:
         error.option = error.option or declared.name
         raise
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        # Such as an integer with more digits than Python converts to text.
+        reason = str(error).partition(";")[0].rstrip(".") or type(error).__name__
+        raise UsageError(f"cannot be read: {reason}.", declared.option.help, option=declared.name) from None
 
 
 def parse_switch(value: Any) -> bool:

@@ -24,7 +24,8 @@ def search(values: Values, console_options: ConsoleOptions) -> None:
     from ortune.console.search import show_resume, show_search
     from ortune.console.verdict import show_verdict
     from ortune.console.widgets import make_console
-    from ortune.record.files import STANDARD_STREAM, encode_record
+    from ortune.limited import STANDARD_STREAM
+    from ortune.record.files import encode_record
     from ortune.tuning.prepare import prepare
     from ortune.tuning.search import search as run
 

@@ -25,8 +25,9 @@ def suggest(values: Values, output: JsonOptions) -> None:
     from ortune.console.widgets import make_console, show_warning
     from ortune.host import HostClass, read_host
     from ortune.knobs import build_space
+    from ortune.limited import STANDARD_STREAM
     from ortune.model import read_model
-    from ortune.record.files import STANDARD_STREAM, check_writable, write_atomically
+    from ortune.record.files import check_writable, write_atomically
     from ortune.tuning.effects import read_effects
     from ortune.tuning.hints import find_similar_searches
     from ortune.tuning.prepare import choose_providers, find_history, make_space_options

@@ -76,19 +76,21 @@ def draw_machine(host: Host) -> Tree:
         return tree
     domains = topology.l3_domains or (topology.online,)
     name = "L3" if topology.l3_domains else "cores"
+    core_of = {cpu: core for core in topology.cores for cpu in core.cpus}
+    domain_of = {cpu: position for position, domain in enumerate(domains) for cpu in domain}
+    nodes = [(node, frozenset(node.cpus)) for node in topology.numa_nodes]
     for number, package in enumerate(topology.packages):
         branch = tree.add(f"package {number}") if len(topology.packages) > 1 else tree
-        for node in topology.numa_nodes:
-            members = set(node.cpus) & set(package)
+        for node, cpus in nodes:
+            members = [cpu for cpu in package if cpu in cpus]
             if not members:
                 continue
-            twig = branch.add(f"NUMA node {node.id}") if len(topology.numa_nodes) > 1 else branch
-            for position, domain in enumerate(domains):
-                inside = members & set(domain)
-                if inside:
-                    cores = [core for core in topology.cores if set(core.cpus) & inside]
-                    label = f"{name} {position}  " if len(domains) > 1 else f"{name}  "
-                    twig.add(Text.assemble((label, "cyan"), draw_cores(cores, usable, len(topology.kinds))))
+            twig = branch.add(f"NUMA node {node.id}") if len(nodes) > 1 else branch
+            for position in sorted({domain_of[cpu] for cpu in members if cpu in domain_of}):
+                inside = [core_of[cpu] for cpu in members if domain_of.get(cpu) == position]
+                cores = list({core.cpus: core for core in inside}.values())
+                label = f"{name} {position}  " if len(domains) > 1 else f"{name}  "
+                twig.add(Text.assemble((label, "cyan"), draw_cores(cores, usable, len(topology.kinds))))
     for node in topology.numa_nodes:
         if not node.cpus:
             tree.add(Text(f"NUMA node {node.id}: memory only", "dim"))

@@ -210,21 +210,20 @@ def make_figures_table(baseline: Summary, winner: Summary, *, recommended: bool)
 
 
 def make_limits_table(baseline: Sequence[LimitCheck], winner: Sequence[LimitCheck], *, recommended: bool) -> Table:
-    """Return whether both sides meet the limits."""
+    """Return whether both sides meet the limits. The baseline's checks may be missing in a record that was edited."""
     table = make_table()
     table.add_column("limit", min_width=16)
     table.add_column("default", style="dim")
     table.add_column(_winner_title(recommended))
-    for left, right in zip(baseline, winner, strict=True):
-        sides = (
-            Text.assemble(
-                f"{format_ratio(each.value) if each.relative else format_figure(each.figure, each.value)} ",
-                LIMIT_STATES[each.kept],
-            )
-            for each in (left, right)
-        )
-        table.add_row(left.limit, *sides)
+    lefts: Sequence[LimitCheck | None] = baseline or [None] * len(winner)
+    for left, right in zip(lefts, winner, strict=True):
+        table.add_row(right.limit, _format_check(left) if left else "-", _format_check(right))
     return table
+
+
+def _format_check(check: LimitCheck) -> Text:
+    value = format_ratio(check.value) if check.relative else format_figure(check.figure, check.value)
+    return Text.assemble(f"{value} ", LIMIT_STATES[check.kept])
 
 
 def _winner_title(recommended: bool) -> str:

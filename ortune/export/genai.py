@@ -13,6 +13,7 @@ from ortune.errors import UsageError
 from ortune.export.literals import LEVELS_WITHOUT_LAYOUT, format_json
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU
+from ortune.limited import read_limited
 from ortune.record.files import is_record
 
 OPTIONS = (
@@ -23,6 +24,9 @@ OPTIONS = (
     "enable_cpu_mem_arena",
     "enable_mem_pattern",
 )
+
+MOST_BYTES = 1 << 20
+"""Largest size of a genai_config.json that is read."""
 
 PROVIDERS = {
     "CUDAExecutionProvider": "cuda",
@@ -112,9 +116,9 @@ def _read_document(path: Path | None) -> dict[str, Any]:
     if path is None or not path.exists():
         return {}
     try:
-        content = path.read_bytes()
+        content = read_limited(path, MOST_BYTES)
         document = json.loads(content)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(
             f"{path}: this file exists, and is not JSON: {error}.", "Name a genai_config.json.", option="output"
         ) from None

@@ -6,17 +6,30 @@ Keys of `[gate]` apply to all gates, keys of `[gate.NAME]` to one. They are the 
 from __future__ import annotations
 
 import re
-import sys
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ortune.errors import OrtuneError, UsageError, spell_in_toml
+from ortune.limited import TooLargeError, read_limited
 from ortune.options import make_request
 from ortune.requests import GateRequest
 
 FILES = ("ortune.toml", "pyproject.toml")
+
+MOST_BYTES = 1 << 20
+"""Largest size of a file that is read. A file with a hundred gates has a few kilobytes."""
+
+MOST_GATES = 1000
+
+MOST_DOTS = 64
+"""Largest number of dots in a key. The time that tomllib takes grows with the square of it."""
+
+NO_KEYS = re.compile(
+    r'"""(?:\\.|[^\\])*?(?:"{3,5}|\Z)|\'\'\'.*?(?:\'{3,5}|\Z)|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*', re.DOTALL
+)
+"""Strings and comments of TOML."""
 
 PROGRAMS = ("beside", "base_python", "head_python")
 """Options whose values are programs that a gate runs. A file may have them only if the user trusts it."""
@@ -41,6 +54,8 @@ def read_gates(
     prefix = "tool.ortune." if source.name == "pyproject.toml" else ""
     shared = {key: value for key, value in tables.items() if not isinstance(value, dict)}
     named = {key: value for key, value in tables.items() if isinstance(value, dict)}
+    if len(named) > MOST_GATES:
+        raise UsageError(f"{source} has {len(named)} gates; at most {MOST_GATES} are read.", "Write several files.")
     for name in only:
         if name not in named:
             raise UsageError(f"{name}: {source} has no such gate; it has {', '.join(named)}.", option="only")
@@ -105,12 +120,15 @@ def _find(path: str | None) -> tuple[Path, str, dict[str, Any]]:
 
 def _read(path: Path, *, is_stdin: bool) -> tuple[str, dict[str, Any]]:
     try:
-        text = sys.stdin.read() if is_stdin else path.read_text(encoding="utf-8")
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path} is not valid TOML: {error}.", "Correct that line.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"Cannot read {path}: {error}.") from None
+        text = read_limited("-" if is_stdin else path, MOST_BYTES).decode()
+    except TooLargeError as error:
+        raise UsageError(f"{path} is not a file with gates: {error}.", "Write gates in a file of their own.") from None
+    except OSError as error:
+        raise UsageError(f"Cannot read {path}: {error.strerror}.") from None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise UsageError(f"{path}, line {line}: is not UTF-8.", "Save the file as UTF-8.") from None
+    document = _parse(path, text)
     for name in (*(("tool", "ortune") if path.name == "pyproject.toml" else ()), "gate"):
         document = document.get(name, {})
         if not isinstance(document, dict):
@@ -118,12 +136,53 @@ def _read(path: Path, *, is_stdin: bool) -> tuple[str, dict[str, Any]]:
     return text, document
 
 
+def _parse(path: Path, text: str) -> dict[str, Any]:
+    """Return the document of a TOML file.
+
+    Raises:
+        UsageError: It is not valid, nested too deeply, or has a number that does not fit into 64 bits.
+    """
+    segments = re.split(r"[=,\n]", NO_KEYS.sub(lambda found: "\n" * found[0].count("\n"), text))
+    try:
+        if any(segment.count(".") > MOST_DOTS for segment in segments):
+            raise RecursionError
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path} is not valid TOML: {error}.", "Correct that line.") from None
+    except RecursionError:
+        raise UsageError(f"{path} is nested too deeply.", "Write [gate.NAME] with base and head.") from None
+    except (ValueError, OverflowError) as error:
+        # Python refuses to read integers of more than 4300 digits.
+        found = re.search(r"[0-9][0-9_]{1000}", text)
+        line = text.count("\n", 0, found.start()) + 1 if found else 1
+        reason = str(error).partition(";")[0]
+        raise UsageError(f"{path}, line {line}: cannot be read: {reason}.", "Correct that line.") from None
+    _check_numbers(path, document, "")
+    return document
+
+
+def _check_numbers(path: Path, value: Any, place: str) -> None:
+    """Check that integers have 64 bits at most, as TOML says.
+
+    Raises:
+        UsageError: One has more.
+    """
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        raise UsageError(f"{path}: {place[:200]} is a number that does not fit into 64 bits.", "Correct it.")
+    for key, each in value.items() if isinstance(value, dict) else ():
+        _check_numbers(path, each, f"{place}.{key}" if place else key)
+    for each in value if isinstance(value, list) else ():
+        _check_numbers(path, each, place)
+
+
 def _line_of_table(text: str, table: str) -> int:
     """Return the line of a table's header, counted from 1; 1 if it is not found."""
     for number, line in enumerate(text.splitlines(), 1):
-        header = re.match(r"\s*\[\s*(.+?)\s*\]\s*(#.*)?$", line)
-        if header and header[1].replace('"', "").replace("'", "").replace(" ", "") == table.replace(" ", ""):
-            return number
+        header = line.partition("#")[0].strip()
+        if header.startswith("[") and header.endswith("]"):
+            name = header[1:-1].replace('"', "").replace("'", "").replace(" ", "").replace("\t", "")
+            if name == table.replace(" ", ""):
+                return number
     return 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import msgspec
@@ -65,7 +66,7 @@ def _read_steal(root: Path) -> float | None:
     Source: proc(5), first line of /proc/stat.
     """
     fields = read_text(root / "proc/stat").partition("\n")[0].split()
-    if len(fields) < 9 or fields[0] != "cpu" or not all(field.isdigit() for field in fields[1:9]):
+    if len(fields) < 9 or fields[0] != "cpu" or not all(re.fullmatch("[0-9]{1,18}", field) for field in fields[1:9]):
         return None
     times = [int(field) for field in fields[1:9]]
     return times[7] / sum(times) if sum(times) else None

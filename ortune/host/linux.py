@@ -15,9 +15,13 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from ortune.host.topology import Core, Cpus, NumaNode, Quota, Topology
+from ortune.limited import read_limited
 
-MAX_CPU_ID = 1 << 16
+MAX_CPU_ID = 1 << 14
 """Larger ids are invalid. The limit of the kernel (NR_CPUS) is 8192."""
+
+MOST_BYTES = 16 << 20
+"""Largest size of a file that is read. /proc/cpuinfo of 8192 CPUs has 12 MB."""
 
 
 def parse_cpu_list(text: str) -> Cpus:
@@ -52,7 +56,7 @@ def parse_cpu_mask(text: str) -> Cpus:
 def read_text(path: Path) -> str:
     """Return the text of a file without NUL bytes, or "" if it cannot be read."""
     try:
-        return path.read_bytes().replace(b"\0", b"").decode("utf-8", "replace").strip()
+        return read_limited(path, MOST_BYTES).replace(b"\0", b"").decode("utf-8", "replace").strip()
     except (OSError, ValueError):
         return ""
 
@@ -103,7 +107,7 @@ def _group(cpus: Iterable[int], members: dict[int, Cpus], online: set[int]) -> t
     for cpu in sorted(cpus):
         if cpu in seen:
             continue
-        group = (set(members.get(cpu, ())) | {cpu}) & online - seen
+        group = {each for each in (cpu, *members.get(cpu, ())) if each in online and each not in seen}
         seen |= group
         groups.append(tuple(sorted(group)))
     return tuple(groups)

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 MAX_LENGTH = 8192
 """Maximum length of a session config entry's value, in characters."""
 
+MAX_CPUS = 1_000_000
+"""Maximum number of CPUs in all groups of a string. A short string can name billions, such as `1-9999999999`."""
+
 
 def format_group(cpus: Iterable[int]) -> str:
     """Return the CPUs of one worker, numbered from 0, in ONNX Runtime's grammar."""
@@ -37,21 +40,35 @@ def parse_affinity(text: str) -> tuple[Cpus, ...]:
     """Return the CPUs of each worker, numbered from 0.
 
     Raises:
-        ValueError: The text does not follow ONNX Runtime's grammar, read strictly.
+        ValueError: The text does not follow ONNX Runtime's grammar, read strictly, or names too many CPUs.
     """
-    groups = []
+    return tuple(tuple(sorted({number - 1 for number in ids})) for ids in split_affinity(text))
+
+
+def split_affinity(text: str) -> list[Sequence[int]]:
+    """Return the ids of each worker, numbered from 1 as in the text. Ranges are not expanded.
+
+    Raises:
+        ValueError: As for `parse_affinity`.
+    """
+    groups: list[Sequence[int]] = []
+    n_cpus = 0
     for group in text.split(";"):
-        if match := re.fullmatch(r"([1-9]\d*)-([1-9]\d*)", group):
+        ids: Sequence[int]
+        if match := re.fullmatch(r"([1-9][0-9]{0,8})-([1-9][0-9]{0,8})", group):
             first, last = int(match[1]), int(match[2])
             if first > last:
                 raise ValueError(f"the range {group} runs backwards")
-            ids = list(range(first, last + 1))
-        elif re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", group):
+            ids = range(first, last + 1)
+        elif re.fullmatch(r"[1-9][0-9]{0,8}(,[1-9][0-9]{0,8})*", group):
             ids = [int(part) for part in group.split(",")]
         else:
             raise ValueError(f"{group!r} is neither a range such as 1-4 nor a list such as 1,3,5")
-        groups.append(tuple(sorted({number - 1 for number in ids})))
-    return tuple(groups)
+        n_cpus += len(ids)
+        if n_cpus > MAX_CPUS:
+            raise ValueError(f"there are more than {MAX_CPUS} CPUs")
+        groups.append(ids)
+    return groups
 
 
 class Placement:

@@ -10,6 +10,8 @@ from typing import Literal
 import msgspec
 
 from ortune.errors import UsageError
+from ortune.knobs.affinity import split_affinity
+from ortune.knobs.ids import INTRA_OP_THREAD_AFFINITIES
 
 Where = Literal[
     "session_options",
@@ -39,8 +41,14 @@ PLACES: Mapping[Where, str] = {
 TRUE_WORDS = frozenset({"1", "true", "on", "yes"})
 FALSE_WORDS = frozenset({"0", "false", "off", "no"})
 
-MAX_LENGTH = 10_000
-"""Maximum length of a text."""
+MAX_BYTES = 8192
+"""Maximum length of a text in UTF-8: ONNX Runtime raises an exception for longer values of entries."""
+
+SMALLEST, LARGEST = -(1 << 31), (1 << 31) - 1
+"""Range of integers that are attributes: they have type int in C++."""
+
+MOST_SHOWN = 200
+"""Number of characters of a value that a message shows."""
 
 NOT_PLAIN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode categories that a text must not contain: control and format characters, surrogates, line separators."""
@@ -161,7 +169,9 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             UsageError: The value is not legal or has the wrong type.
         """
         if isinstance(value, str) and not (self.is_attribute and self.kind in {"boolean", "integer"}):
-            self.parse(value)
+            # ONNX Runtime reads " 1" and "+1" in another way than "1".
+            if self.parse(value) != value:
+                raise self._reject(repr(value))
         elif self.is_attribute and self.kind == "integer" and isinstance(value, int) and not isinstance(value, bool):
             self.parse(str(value))
         elif not (self.is_attribute and self.kind == "boolean" and isinstance(value, bool)):
@@ -169,8 +179,11 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     def _is_legal_text(self, text: str) -> bool:
         # ONNX Runtime logs values, and exports write them into programs.
-        is_plain = len(text) <= MAX_LENGTH and all(unicodedata.category(each) not in NOT_PLAIN for each in text)
-        return is_plain and re.fullmatch(self.pattern or ".*", text) is not None
+        if len(text) > MAX_BYTES or any(unicodedata.category(each) in NOT_PLAIN for each in text):
+            return False
+        if len(text.encode()) > MAX_BYTES or re.fullmatch(self.pattern or ".*", text, re.ASCII) is None:
+            return False
+        return self.name != INTRA_OP_THREAD_AFFINITIES or not text or _is_affinity(text)
 
     def _parse_boolean(self, text: str) -> Value:
         if self.is_attribute:
@@ -182,13 +195,24 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return text
 
     def _parse_integer(self, text: str) -> Value:
-        if not re.fullmatch(r"[+-]?\d{1,19}", text):
+        if not re.fullmatch(r"[+-]?[0-9]{1,19}", text):
             raise self._reject(text)
         number = int(text)
         if (self.low is not None and number < self.low) or (self.high is not None and number > self.high):
             raise self._reject(text)
+        if self.is_attribute and not SMALLEST <= number <= LARGEST:
+            raise self._reject(text)
         return number if self.is_attribute else str(number)
 
     def _reject(self, text: str, why: str = "") -> UsageError:
-        message = f"{self.id}={text}: not a legal value."
+        shown = text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
+        message = f"{self.id}={shown}: not a legal value."
         return UsageError(message, f"{why}Legal values: {self.describe_values()}. See `ortune knobs {self.id}`.")
+
+
+def _is_affinity(text: str) -> bool:
+    try:
+        split_affinity(text)
+    except ValueError:
+        return False
+    return True

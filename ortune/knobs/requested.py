@@ -8,7 +8,7 @@ import msgspec
 
 from ortune.errors import UsageError
 from ortune.knobs import ids
-from ortune.knobs.affinity import parse_affinity
+from ortune.knobs.affinity import split_affinity
 from ortune.knobs.catalogue import KNOBS
 from ortune.knobs.default_dimensions import is_newer
 from ortune.knobs.dimension import DEFAULT_CHOICE, DEFAULT_LABEL, Choice, Dimension, Skipped
@@ -166,7 +166,7 @@ def _requested_dimension(
             continue
         if knob.id == ids.INTRA_OP_THREAD_AFFINITIES:
             # An affinity string fits one number of threads: it has one group fewer.
-            n_threads = len(parse_affinity(str(value))) + 1
+            n_threads = len(split_affinity(str(value))) + 1
             choices.append(Choice(label=str(value), why=why, value_by={str(n_threads): str(value)}))
         else:
             choices.append(Choice(label=str(value), why=why, value=value))

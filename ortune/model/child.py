@@ -17,6 +17,11 @@ from ortune.errors import ModelError
 
 READ_TIMEOUT_S = 600.0
 
+MOST_BYTES = 256 << 20
+"""Largest size of the facts."""
+
+HINT = "Check that the file is complete: onnx.checker.check_model(path) should pass."
+
 Facts = TypeVar("Facts", bound=msgspec.Struct)
 
 
@@ -48,24 +53,58 @@ def read_in_child(module: str, path: str | Path, kind: type[Facts]) -> Facts:
     command = [sys.executable, "-P", "-m", module, str(path.resolve())]
     try:
         child = subprocess.run(command, capture_output=True, timeout=READ_TIMEOUT_S, check=False)
-        reply = msgspec.json.decode(child.stdout, type=ParserReply)
     except subprocess.TimeoutExpired:
         raise ModelError(f"Reading {path} took more than {READ_TIMEOUT_S:.0f} s.") from None
-    except msgspec.DecodeError:
+    if child.returncode:
         last = child.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
         reason = last[0] if last else f"the parser exited with status {child.returncode}"
-        raise ModelError(f"Cannot read {path}: {reason}.") from None
-    if reply.message:
-        raise ModelError(reply.message, reply.hint)
-    return msgspec.json.decode(reply.facts, type=kind)
+        raise ModelError(f"Cannot read {path}: {reason}.")
+    return parse_reply(child.stdout, path, kind)
+
+
+def parse_reply(data: bytes, path: Path, kind: type[Facts]) -> Facts:
+    """Return the facts in the reply of a child.
+
+    Raises:
+        ModelError: The child could not read the file, or what it replied is not a reply.
+    """
+    try:
+        reply = msgspec.json.decode(data, type=ParserReply)
+        if not reply.message:
+            return msgspec.json.decode(reply.facts, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ModelError(f"Cannot read {path}: the parser gave no valid answer: {error}.") from None
+    raise ModelError(reply.message, reply.hint)
 
 
 def answer_parent(read: Callable[[Path], msgspec.Struct]) -> None:
     """Print the facts that `read` finds in the file of the command line, or why it cannot be read."""
+    sys.stdout.buffer.write(make_reply(read, Path(sys.argv[1])))
+
+
+def make_reply(read: Callable[[Path], msgspec.Struct], path: Path) -> bytes:
+    """Return the reply of a child: the facts that `read` finds in a file, or why it cannot be read."""
     try:
-        reply = ParserReply(facts=msgspec.Raw(msgspec.json.encode(read(Path(sys.argv[1])))))
+        facts = msgspec.json.encode(read(path))
+        if len(facts) > MOST_BYTES:
+            raise ModelError(f"Cannot read {path}: its graph has more than {MOST_BYTES >> 20} MiB without weights.")
+        reply = ParserReply(facts=msgspec.Raw(facts))
     except ModelError as error:
         reply = ParserReply(message=error.message, hint=error.hint)
     except OSError as error:
-        reply = ParserReply(message=f"Cannot read {sys.argv[1]}: {error.strerror}.")
-    sys.stdout.buffer.write(msgspec.json.encode(reply))
+        reply = ParserReply(message=f"Cannot read {path}: {error.strerror}.")
+    except Exception as error:  # noqa: BLE001  (a file may be malformed in any way)
+        fault = explain_fault(f"Cannot read {path}", error)
+        reply = ParserReply(message=fault.message, hint=fault.hint)
+    return msgspec.json.encode(reply)
+
+
+def explain_fault(place: str, error: Exception) -> ModelError:
+    """Return an error for a part of a model that is malformed in a way that no check expects.
+
+    Args:
+        place: The part, such as "node 3 (Gather)".
+        error: What reading it raised.
+    """
+    reason = f"{type(error).__name__}: {error}".partition("\n")[0][:300].rstrip(".: ")
+    return ModelError(f"{place}: it is malformed ({reason}).", HINT)

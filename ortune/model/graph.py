@@ -12,10 +12,17 @@ from typing import Any
 
 import msgspec
 
-from ortune.model.child import answer_parent, read_in_child
+from ortune.model.child import answer_parent, explain_fault, read_in_child
 from ortune.model.data_files import locate_data_file
 from ortune.model.info import Dim
-from ortune.model.onnx_file import find_data_files, name_dtype, parse_model, read_tensor_type, subgraphs_of
+from ortune.model.onnx_file import (
+    describe_node,
+    find_data_files,
+    name_dtype,
+    parse_model,
+    read_tensor_type,
+    subgraphs_of,
+)
 
 LONGEST_ATTRIBUTE = 16
 """Maximum length of lists and strings in attributes. Longer ones are data, and left out."""
@@ -147,13 +154,16 @@ def summarize_graph(path: Path) -> Graph:
     for graph, scope in _walk(model.graph, ""):
         weights += [_make_weight(tensor, tensor.name) for tensor in graph.initializer]
         weights += [_make_weight(tensor.values, tensor.values.name) for tensor in graph.sparse_initializer]
-        for node in graph.node:
-            nodes.append(_make_node(node, scope))
-            weights += [
-                _make_weight(attribute.t, node.output[0], in_node=True)
-                for attribute in node.attribute
-                if node.op_type == "Constant" and attribute.HasField("t")
-            ]
+        for number, node in enumerate(graph.node):
+            try:
+                nodes.append(_make_node(node, scope))
+                weights += [
+                    _make_weight(attribute.t, node.output[0], in_node=True)
+                    for attribute in node.attribute
+                    if node.op_type == "Constant" and node.output and attribute.HasField("t")
+                ]
+            except Exception as error:  # noqa: BLE001  (a node may be malformed in any way)
+                raise explain_fault(describe_node(number, node), error) from None
     for value in _infer_types(model):
         if value.type.WhichOneof("value") == "tensor_type":
             dtypes[value.name] = name_dtype(value.type.tensor_type.elem_type)
@@ -187,7 +197,7 @@ def _make_node(node: Any, scope: str) -> Node:
     for attribute in node.attribute:
         if attribute.HasField("i"):
             attributes[attribute.name] = attribute.i
-        elif attribute.HasField("f"):
+        elif attribute.HasField("f") and math.isfinite(attribute.f):
             attributes[attribute.name] = attribute.f
         elif attribute.HasField("s") and len(attribute.s) <= LONGEST_ATTRIBUTE:
             attributes[attribute.name] = attribute.s.decode("utf-8", "replace")
@@ -220,7 +230,7 @@ def _count_bits(data_type: int) -> int:
     import numpy as np
     from onnx import TensorProto, helper
 
-    name = TensorProto.DataType.Name(data_type)
+    name = TensorProto.DataType.Name(data_type) if data_type in TensorProto.DataType.values() else ""
     if "INT4" in name or "FLOAT4" in name:
         return 4
     if name in {"STRING", "UNDEFINED"}:
@@ -267,7 +277,7 @@ def _find_unregistered(nodes: list[Node], opsets: dict[str, int], functions: set
             continue
         try:
             defs.get_schema(node.op, opsets.get(node.domain, 1), node.domain)
-        except defs.SchemaError:
+        except (defs.SchemaError, TypeError):  # the latter for a version of more than 32 bits
             found[key] = None
     return list(found)
 

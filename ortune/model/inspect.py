@@ -5,17 +5,20 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ortune.errors import ModelError
-from ortune.model.child import answer_parent
+from ortune.model.child import answer_parent, explain_fault
 from ortune.model.data_files import locate_data_file
 from ortune.model.identity import hash_data_file, hash_file
 from ortune.model.info import CONTROL_FLOW, InputInfo, ModelInfo, OutputInfo, Traits
-from ortune.model.onnx_file import find_data_files, parse_model, read_tensor_type, subgraphs_of
+from ortune.model.onnx_file import describe_node, find_data_files, parse_model, read_tensor_type, subgraphs_of
+
+Info = TypeVar("Info", InputInfo, OutputInfo)
 
 PASS_THROUGH = frozenset(
     {
@@ -64,20 +67,28 @@ class Scope:
             self.shapes[tensor.name] = tuple(tensor.dims)
         for value in graph.value_info:
             dims = value.type.tensor_type.shape.dim
-            if dims and all(dim.HasField("dim_value") for dim in dims):
+            if dims and all(dim.HasField("dim_value") and dim.dim_value >= 0 for dim in dims):
                 self.shapes[value.name] = tuple(dim.dim_value for dim in dims)
-        for node in graph.node:
-            self.nodes.append(node)
-            for name in node.output:
-                self.producers[name] = node
-            for position, name in enumerate(node.input):
-                self.readers.setdefault(name, []).append((node, position))
-            if node.op_type == "Constant":
-                for attribute in node.attribute:
-                    if attribute.name == "value":
-                        self.shapes[node.output[0]] = tuple(attribute.t.dims)
-            for subgraph in subgraphs_of(node):
-                self._add(subgraph)
+        for number, node in enumerate(graph.node):
+            try:
+                self._add_node(node)
+            except ModelError:
+                raise
+            except Exception as error:  # noqa: BLE001  (a node may be malformed in any way)
+                raise explain_fault(describe_node(number, node), error) from None
+
+    def _add_node(self, node: Any) -> None:
+        self.nodes.append(node)
+        for name in node.output:
+            self.producers[name] = node
+        for position, name in enumerate(node.input):
+            self.readers.setdefault(name, []).append((node, position))
+        if node.op_type == "Constant" and node.output:
+            for attribute in node.attribute:
+                if attribute.name == "value":
+                    self.shapes[node.output[0]] = tuple(attribute.t.dims)
+        for subgraph in subgraphs_of(node):
+            self._add(subgraph)
 
     def shape_of(self, name: str) -> tuple[int, ...] | None:
         """Return the fixed shape of a value, or None if unknown. Operators that keep the shape are followed."""
@@ -85,7 +96,7 @@ class Scope:
             if name in self.shapes:
                 return self.shapes[name]
             node = self.producers.get(name)
-            if node is None or node.op_type not in SAME_SHAPE:
+            if node is None or node.op_type not in SAME_SHAPE or not node.input:
                 return None
             name = node.input[0]
         return None
@@ -119,9 +130,14 @@ def inspect_model(path: Path) -> ModelInfo:
     return ModelInfo(
         path=str(path),
         files=(hash_file(directory, path.name), *(hash_data_file(directory, name) for name in data_files)),
-        inputs=tuple(_read_input(value, scope) for value in graph.input if value.name not in initializers),
+        inputs=tuple(
+            _read_value("input", number, value, lambda value: _read_input(value, scope))
+            for number, value in enumerate(graph.input)
+            if value.name not in initializers
+        ),
         outputs=tuple(
-            OutputInfo(name=value.name, quantum=_find_quantum(value.name, graph, scope)) for value in graph.output
+            _read_value("output", number, value, lambda value: _read_output(value, graph, scope))
+            for number, value in enumerate(graph.output)
         ),
         traits=_read_traits(model, scope),
     )
@@ -150,9 +166,25 @@ def _check_data_files(model: Any, directory: Path) -> list[str]:
     return list(needed_bytes)
 
 
+def _read_value(kind: str, number: int, value: Any, read: Callable[[Any], Info]) -> Info:
+    """Return what `read` finds about an input or an output.
+
+    Raises:
+        ModelError: It is malformed.
+    """
+    try:
+        return read(value)
+    except Exception as error:  # noqa: BLE001  (it may be malformed in any way)
+        raise explain_fault(f"{kind} {number}", error) from None
+
+
+def _read_output(value: Any, graph: Any, scope: Scope) -> OutputInfo:
+    return OutputInfo(name=value.name, quantum=_find_quantum(value.name, graph, scope))
+
+
 def _read_input(value: Any, scope: Scope) -> InputInfo:
     dtype, shape = read_tensor_type(value)
-    if not dtype:
+    if not dtype or dtype == "undefined":
         return InputInfo(name=value.name, dtype="", shape=None)
     uses = list(scope.uses_of(value.name))
     table_sizes = [size for node, position in uses if (size := _find_table_size(node, position, scope))]
@@ -167,20 +199,29 @@ def _read_input(value: Any, scope: Scope) -> InputInfo:
 
 def _find_quantum(name: str, graph: Any, scope: Scope) -> float | None:
     """Return the step of an output that comes from a DequantizeLinear, or None if it does not."""
-    from onnx import TensorProto, numpy_helper
-
     for _ in range(16):
         node = scope.producers.get(name)
         if node is None:
             return None
         if node.op_type == "DequantizeLinear":
-            for tensor in graph.initializer:
-                if tensor.name == node.input[1] and tensor.data_location != TensorProto.EXTERNAL:
-                    return float(numpy_helper.to_array(tensor).max())
-            return None
-        if node.op_type not in PASS_THROUGH:
+            return _read_largest_scale(node, graph)
+        if node.op_type not in PASS_THROUGH or not node.input:
             return None
         name = node.input[0]
+    return None
+
+
+def _read_largest_scale(node: Any, graph: Any) -> float | None:
+    """Return the largest scale of a DequantizeLinear, or None if it is not a constant number."""
+    from onnx import TensorProto, numpy_helper
+
+    for tensor in graph.initializer:
+        if node.input[1:] and tensor.name == node.input[1] and tensor.data_location != TensorProto.EXTERNAL:
+            try:
+                scale = float(numpy_helper.to_array(tensor).max())
+            except Exception:  # noqa: BLE001  (onnx and NumPy raise many kinds for malformed tensors)
+                return None
+            return scale if math.isfinite(scale) else None
     return None
 
 
@@ -190,7 +231,8 @@ def _find_table_size(node: Any, position: int, scope: Scope) -> int | None:
         table = EMBED_TABLES[position]
         shape = scope.shape_of(node.input[table]) if len(node.input) > table else None
         return shape[0] if shape else None
-    if node.op_type == "Equal":  # part of a one-hot encoding: a comparison with 0 to N-1 along a new axis
+    if node.op_type == "Equal" and len(node.input) == 2:
+        # Part of a one-hot encoding: a comparison with 0 to N-1 along a new axis.
         sizes = [size for size in scope.shape_of(node.input[1 - position]) or () if size > 1]
         return sizes[0] if len(sizes) == 1 else None
     if node.op_type not in {"Gather", "GatherElements", "GatherBlockQuantized"} or position != 1:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ortune.errors import ModelError
+from ortune.model.child import HINT
 from ortune.model.info import Dim
+
+MOST_ITEMS = 1 << 56
+"""Number of values that no tensor has."""
+
+MOST_SHOWN = 20
+"""Number of sizes that a message shows."""
 
 NUMPY_NAMES = {"FLOAT": "float32", "DOUBLE": "float64"}
 """ONNX types whose lower-case names are not NumPy's."""
@@ -23,7 +31,6 @@ def parse_model(path: Path) -> Any:
     import onnx
     from google.protobuf.message import DecodeError
 
-    hint = "Check that the file is complete: onnx.checker.check_model(path) should pass."
     with path.open("rb") as file:
         head = file.read(8)
     if head[4:8] == b"ORTM":
@@ -34,10 +41,56 @@ def parse_model(path: Path) -> Any:
     try:
         model = onnx.load_model(path, format="protobuf", load_external_data=False)
     except DecodeError:
-        raise ModelError(f"{path} is not an ONNX model, or is truncated.", hint) from None
+        raise ModelError(f"{path} is not an ONNX model, or is truncated.", HINT) from None
     if not model.ir_version or not model.graph.output:
-        raise ModelError(f"{path} is not an ONNX model: it has no graph with outputs.", hint)
+        raise ModelError(f"{path} is not an ONNX model: it has no graph with outputs.", HINT)
+    for tensor in _tensors_of(model):
+        _check_dims(path, tensor)
+    _check_names(path, model)
     return model
+
+
+def _check_names(path: Path, model: Any) -> None:
+    """Check that all names are texts. Protobuf returns those that are not UTF-8 as bytes.
+
+    Raises:
+        ModelError: One is not.
+    """
+    pending = [model.graph, *model.functions]
+    for scope in pending:
+        # Functions have names as inputs and outputs.
+        values = (*scope.input, *scope.output, *getattr(scope, "initializer", ()))
+        if not _are_texts(*(getattr(value, "name", value) for value in values)):
+            raise ModelError(
+                f"{path} is not an ONNX model: a name of its inputs, outputs or weights is not UTF-8.", HINT
+            )
+        for number, node in enumerate(scope.node):
+            if not _are_texts(node.op_type, node.name, node.domain, *node.input, *node.output):
+                raise ModelError(f"{path} is not an ONNX model: a name of its node {number} is not UTF-8.", HINT)
+            pending.extend(subgraphs_of(node))
+
+
+def _are_texts(*names: Any) -> bool:
+    return all(isinstance(name, str) for name in names)
+
+
+def _check_dims(path: Path, tensor: Any) -> None:
+    """Check that the shape of a tensor is possible.
+
+    Raises:
+        ModelError: It is not.
+    """
+    if any(size < 0 for size in tensor.dims) or math.prod(tensor.dims) >= MOST_ITEMS:
+        shape = ", ".join(map(str, tensor.dims[:MOST_SHOWN]))
+        raise ModelError(f"{path} is not an ONNX model: its tensor {tensor.name!r} has the shape [{shape}].", HINT)
+
+
+def describe_node(position: int, node: Any) -> str:
+    """Return a description of a node for messages. Its texts may be malformed."""
+    try:
+        return f"node {position} ({node.op_type} {node.name!r})"
+    except UnicodeDecodeError:
+        return f"node {position}"
 
 
 def find_data_files(model: Any) -> dict[str, int]:
@@ -101,8 +154,14 @@ def read_tensor_type(value: Any) -> tuple[str, tuple[Dim, ...] | None]:
 
 
 def name_dtype(elem_type: int) -> str:
-    """Return NumPy's name of an element type, or ONNX's name in lower case if NumPy has none; "string" for strings."""
+    """Return NumPy's name of an element type, or ONNX's name in lower case if NumPy has none; "string" for strings.
+
+    A type that the onnx package does not know is "unknown_" and its number.
+    """
     from onnx import TensorProto
 
-    name = str(TensorProto.DataType.Name(elem_type))
+    try:
+        name = str(TensorProto.DataType.Name(elem_type))
+    except ValueError:
+        return f"unknown_{elem_type}"
     return NUMPY_NAMES.get(name, name.lower())

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ortune.errors import RecordError, UsageError
+from ortune.limited import STANDARD_STREAM, TooLargeError, read_limited
 from ortune.locks import try_to_lock
 from ortune.naming import DISTRIBUTION
 from ortune.record.check import check_configs, check_files
@@ -24,13 +25,13 @@ from ortune.record.schema import SCHEMA, Bundle, Record, TrialsFile
 if TYPE_CHECKING:
     from ortune.record.trials import Trial, Trials
 
-STANDARD_STREAM = "-"
-"""Path that stands for stdin when reading and for stdout when writing."""
-
 TRIALS_SUFFIX = ".trials.jsonl.gz"
 
-MOST_BYTES = 64 << 20
-"""Largest size of a file that is read as a record or a bundle. A record has a few kilobytes."""
+MOST_BYTES = 16 << 20
+"""Largest size of a file that is read as a record or a bundle. A record has a few kilobytes.
+
+Empty lists and dictionaries take twenty times the memory of their text.
+"""
 
 SEARCH_HINT = "Create one: ortune search MODEL -o FILE."
 
@@ -93,9 +94,11 @@ def parse_document(path: str | Path) -> Document:
     """
     name = name_of_input(path)
     try:
-        data = _read_limited(path)
+        data = read_limited(path, MOST_BYTES)
     except FileNotFoundError:
         raise RecordError(f"There is no file {path}.", SEARCH_HINT) from None
+    except TooLargeError as error:
+        raise RecordError(f"{name} is not an ortune record: {error}.", SEARCH_HINT) from None
     except OSError as error:
         raise RecordError(f"Cannot read {name}: {error.strerror}.") from None
     try:
@@ -123,25 +126,6 @@ def parse_document(path: str | Path) -> Document:
     if not found.records:
         raise RecordError(f"{name} is a bundle without records.", "Create one: ortune merge A.json B.json -o FILE.")
     return found
-
-
-def _read_limited(path: str | Path) -> bytes:
-    """Return the content of a record's file.
-
-    Raises:
-        OSError: It cannot be read.
-        RecordError: It is too large for a record or a bundle.
-    """
-    if str(path) == STANDARD_STREAM:
-        data = sys.stdin.buffer.read(MOST_BYTES + 1)
-    else:
-        with Path(path).open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
-    if len(data) > MOST_BYTES:
-        raise RecordError(
-            f"{name_of_input(path)} is not an ortune record: it has more than {MOST_BYTES >> 20} MiB.", SEARCH_HINT
-        )
-    return data
 
 
 def name_of_input(path: str | Path) -> str:
@@ -252,12 +236,16 @@ def read_trials(path: str | Path, *, trust: bool = False) -> Trials:
 
 
 def _read_if_present(path: Path) -> bytes | None:
+    from ortune.record.trials import MOST_BYTES
+
     try:
-        return path.read_bytes()
+        return read_limited(path, MOST_BYTES, only_regular=True)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise RecordError(f"Cannot read {path}: {error.strerror}.") from None
+    except TooLargeError as error:
+        raise RecordError(f"{path} is not a trials file that ortune can read: {error}.") from None
 
 
 def path_of_trials(record: Path) -> Path:
@@ -388,7 +376,7 @@ def is_record(data: bytes) -> bool:
     """Return whether a file's content looks like a record or a bundle, of any schema."""
     try:
         return "schema" in msgspec.json.decode(data, type=dict[str, Any])
-    except msgspec.MsgspecError:
+    except (ValueError, RecursionError):
         return False
 
 

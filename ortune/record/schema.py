@@ -159,6 +159,12 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     noise: Noise
     occasions: tuple[Occasion, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Check that both sides have the same limits."""
+        sides = [tuple(check.limit for check in side) for side in (self.baseline_limits, self.limits) if side]
+        if len(set(sides)) > 1:
+            raise ValueError("limits and baseline_limits are not about the same limits")
+
 
 class Tried(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Names of the settings that a search tried. For these, a default in the config is a result of the search, too.

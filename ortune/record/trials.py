@@ -23,8 +23,8 @@ from ortune.workload import Objective
 MAX_RANKED = 3
 """Number of trials that the record itself lists."""
 
-MOST_BYTES = 256 << 20
-"""Largest size of the content that is read."""
+MOST_BYTES = 32 << 20
+"""Largest size of the content that is read. That of a long search has a few megabytes."""
 
 GZIP_MAGIC = b"\x1f\x8b"
 
@@ -163,7 +163,13 @@ def decode_trials(data: bytes) -> Trials:
         ValueError: It is not a trials file that this version reads.
     """
     decoder = msgspec.json.Decoder(Header | Trial | TrialRound | TrialSession)
-    header, *lines = map(decoder.decode, _unpack(data).splitlines() or [b""])
+    found = []
+    for number, line in enumerate(_unpack(data).splitlines() or [b""], 1):
+        try:
+            found.append(decoder.decode(line))
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise ValueError(f"line {number}: {error}") from None
+    header, *lines = found
     if not isinstance(header, Header):
         raise ValueError("it does not begin with a header")
     return Trials(
@@ -178,7 +184,7 @@ def is_trials_file(data: bytes) -> bool:
     """Return whether a file's content looks like a trials file, of any schema."""
     try:
         first = msgspec.json.decode(_unpack(data).split(b"\n", 1)[0])
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(first, dict) and first.get("type") == "header"
 

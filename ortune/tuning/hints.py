@@ -107,7 +107,7 @@ def read_past_searches(path: Path) -> list[PastSearch]:
     searches = []
     with contextlib.suppress(OSError):
         for line in path.read_bytes().splitlines():
-            with contextlib.suppress(ValueError):  # covers invalid UTF-8
+            with contextlib.suppress(ValueError, RecursionError):  # covers invalid UTF-8
                 searches.append(msgspec.json.decode(line, type=PastSearch))
     return searches
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ortune.errors import UsageError
@@ -26,6 +27,9 @@ ENUMS = {
     "execution_order": "ExecutionOrder",
 }
 """Attributes of SessionOptions that are enums, and their types. Configs contain the names of the members."""
+
+MOST_SHOWN = 200
+"""Number of characters of a setting that a message shows."""
 
 ASSIGNMENT_ENTRY = "session.record_ep_graph_assignment_info"
 
@@ -94,7 +98,7 @@ def make_session_options(config: Config) -> onnxruntime.SessionOptions:
     """Return SessionOptions with all settings of a config.
 
     Raises:
-        UsageError: This onnxruntime does not have an attribute or an enum member.
+        UsageError: This onnxruntime does not have an attribute or an enum member, or does not accept a value.
     """
     import onnxruntime
 
@@ -102,7 +106,7 @@ def make_session_options(config: Config) -> onnxruntime.SessionOptions:
     for name, value in config.session_options.items():
         _set_attribute(options, "SessionOptions", name, value)
     for name, text in config.session_config.items():
-        options.add_session_config_entry(name, text)
+        _add_entry(options.add_session_config_entry, name, text)
     if config.global_thread_pool:
         options.use_per_session_threads = False
     return options
@@ -112,7 +116,7 @@ def make_run_options(config: Config) -> onnxruntime.RunOptions | None:
     """Return RunOptions with the run settings of a config, or None if it has none.
 
     Raises:
-        UsageError: This onnxruntime does not have an attribute.
+        UsageError: This onnxruntime does not have an attribute, or does not accept a value.
     """
     if not config.run_config and not config.run_options:
         return None
@@ -122,7 +126,7 @@ def make_run_options(config: Config) -> onnxruntime.RunOptions | None:
     for name, value in config.run_options.items():
         _set_attribute(options, "RunOptions", name, value)
     for name, text in config.run_config.items():
-        options.add_run_config_entry(name, text)
+        _add_entry(options.add_run_config_entry, name, text)
     return options
 
 
@@ -140,7 +144,29 @@ def _set_attribute(options: Any, kind: str, name: str, value: int | bool | str) 
                 f"This onnxruntime ({version}) does not have the {name} {value!r}. It has {', '.join(members)}.", hint
             )
         value = members[value]
-    setattr(options, name, value)
+    try:
+        setattr(options, name, value)
+    except Exception as error:  # noqa: BLE001  (onnxruntime raises several kinds, and more than it documents)
+        raise _reject(f"{kind}.{name}", value, error) from None
+
+
+def _add_entry(add: Callable[[str, str], None], name: str, text: str) -> None:
+    try:
+        add(name, text)
+    except Exception as error:  # noqa: BLE001  (as above)
+        raise _reject(name, text, error) from None
+
+
+def _reject(name: str, value: object, error: Exception) -> UsageError:
+    """Return an error for a setting that onnxruntime does not accept."""
+    import onnxruntime
+
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+    return UsageError(
+        f"This onnxruntime ({onnxruntime.__version__}) does not accept {name[:MOST_SHOWN]}={str(value)[:MOST_SHOWN]}: "
+        f"{reason}.",
+        "Remove the setting, or use the onnxruntime version that the config was made with.",
+    )
 
 
 _global_pools: list[ThreadPool] = []

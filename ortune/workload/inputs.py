@@ -14,8 +14,12 @@ from ortune.errors import InputsError
 from ortune.model import InputInfo, ModelInfo
 from ortune.workload.data import fit_array, fits_shape, format_shape, load_data, name_inputs
 from ortune.workload.feed import Feed, InputOptions, Sample, Tensor
-from ortune.workload.size import check_size
-from ortune.workload.synthesis import ITEM_BYTES, PLACEHOLDERS, resolve_shape, synthesize
+from ortune.workload.npz import MOST_AXES
+from ortune.workload.size import check_size, format_bytes
+from ortune.workload.synthesis import ITEM_BYTES, PLACEHOLDERS, count_item_bytes, resolve_shape, synthesize
+
+MOST_CASES = 1000
+"""Largest number of combinations of sizes. Each is measured in turn."""
 
 
 def make_feed(model: ModelInfo, options: InputOptions) -> Feed:
@@ -28,6 +32,13 @@ def make_feed(model: ModelInfo, options: InputOptions) -> Feed:
     by_name = {info.name: info for info in model.inputs}
     _check_options(by_name, options)
     names = list(options.dims)
+    n_cases = math.prod(map(len, options.dims.values()))
+    if n_cases > MOST_CASES:
+        raise InputsError(
+            f"there are {n_cases} combinations of sizes; at most {MOST_CASES} are measured.",
+            "Give fewer sizes: {dim=batch=1,8}.",
+            option="dim",
+        )
     cases = [dict(zip(names, sizes, strict=True)) for sizes in itertools.product(*options.dims.values())]
     if options.data and len(cases) > 1:
         raise InputsError(
@@ -77,11 +88,29 @@ def _check_sizes(model: ModelInfo, cases: Sequence[tuple[Mapping[str, int], Inpu
             if info.dtype not in ITEM_BYTES or (info.shape is None and info.name not in options.shapes):
                 continue  # an error, which `synthesize` explains
             shape, _ = resolve_shape(info, dims, options.shapes)
-            n_bytes = math.prod(shape) * ITEM_BYTES[info.dtype]
+            n_bytes = math.prod(shape) * count_item_bytes(info)
+            _check_axes(info, shape)
             total_bytes += n_bytes * n_samples
             if n_bytes > largest:
                 largest, what = n_bytes, f"{info.name}: {info.dtype}[{format_shape(shape)}]"
     check_size(total_bytes, "The inputs take", option="dim" if options.dims else "shape", detail=what)
+
+
+def _check_axes(info: InputInfo, shape: Sequence[int]) -> None:
+    """Check that NumPy can have an array of that shape, which may be empty.
+
+    Raises:
+        InputsError: It cannot.
+    """
+    if (
+        len(shape) > MOST_AXES
+        or any(size < 0 for size in shape)
+        or math.prod(max(size, 1) for size in shape) * count_item_bytes(info) >= 1 << 63
+    ):
+        raise InputsError(
+            f"{info.name}: no array can have the shape {format_shape(shape[:MOST_AXES])}.",
+            f"An array has at most {MOST_AXES} dimensions and {format_bytes(1 << 63)}. Pass {{shape}}.",
+        )
 
 
 def _check_options(by_name: Mapping[str, InputInfo], options: InputOptions) -> None:

@@ -37,7 +37,10 @@ FLOATS = frozenset({"float16", "float32", "float64"})
 INTEGERS = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"})
 
 ITEM_BYTES = {**dict.fromkeys(FLOATS | INTEGERS, 8), "bool": 1, "string": 64}
-"""Memory for one value while it is synthesized: NumPy makes 64-bit random numbers first."""
+"""Memory for one value while it is synthesized: NumPy makes 64-bit random numbers first. Strings may need more."""
+
+LONGEST_STRING = 10_000
+"""Largest number of characters of a string of the graph that is used as a value."""
 
 STATE_NAME = re.compile(r"state|hidden|cell|cache|past|^[hc]_?\d*$")
 
@@ -65,6 +68,19 @@ def synthesize(info: InputInfo, dims: Mapping[str, int], options: InputOptions) 
     seed = [options.seed, zlib.crc32(info.name.encode())]
     array, origin = _values(info, shape, seed)
     return Tensor(array=array, origin=origin, guessed=guessed)
+
+
+def count_item_bytes(info: InputInfo) -> int:
+    """Return the memory for one value of an input while it is synthesized, in bytes."""
+    if info.dtype != "string":
+        return ITEM_BYTES[info.dtype]
+    # NumPy stores each string with the length of the longest, four bytes per character.
+    return max(ITEM_BYTES["string"], 8 * max(map(len, _words_of(info)), default=0))
+
+
+def _words_of(info: InputInfo) -> tuple[str, ...]:
+    """Return strings that are values of an input."""
+    return tuple(text for text in info.strings if len(text) <= LONGEST_STRING) or ("a", "b", "c")
 
 
 def resolve_shape(
@@ -135,20 +151,22 @@ def _values(info: InputInfo, shape: tuple[int, ...], seed: list[int]) -> tuple[A
     rng = np.random.default_rng(seed)
     name = info.name.lower()
     if info.dtype == "string":
-        words = info.strings or ("a", "b", "c")
+        words = _words_of(info)
         origin = "one of the strings in the graph" if info.strings else "the letters a, b and c"
         return np.array(rng.choice(np.array(words, dtype=np.str_), shape)), origin
     dtype = np.dtype(info.dtype)
+    if 0 in shape:
+        return np.zeros(shape, dtype), "empty"
     if info.dtype == "bool" or "mask" in name:
         return np.ones(shape, dtype), "all 1"
     if info.dtype in FLOATS:
         if STATE_NAME.search(name):
             return np.zeros(shape, dtype), "all 0 (a state)"
         return rng.standard_normal(shape).astype(dtype), "random, normal"
-    if re.fullmatch(r"sr|.*sample_?rate.*", name):
+    if re.fullmatch(r"sr|.*sample_?rate.*", name) and np.iinfo(dtype).max >= SAMPLE_RATE:
         return np.full(shape, SAMPLE_RATE, dtype), f"all {SAMPLE_RATE} (a sample rate)"
     if "position" in name and len(shape) > 0:
-        steps = np.broadcast_to(np.arange(shape[-1]) % (info.index_size or shape[-1] or 1), shape)
+        steps = np.broadcast_to(np.arange(shape[-1]) % max(info.index_size or shape[-1], 1), shape)
         return steps.astype(dtype), "0, 1, 2, ... (positions)"
     if "token_type" in name or "segment" in name:
         return np.zeros(shape, dtype), "all 0 (one segment)"

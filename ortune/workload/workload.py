@@ -34,6 +34,10 @@ APPROXIMATE_TOLERANCE = Tolerance(relative=0.05, absolute=0.05)
 """If the user allows approximations: a larger error means that the config is broken."""
 
 
+MOST_SAMPLES = 100_000
+"""Largest number of samples of input data. Each takes about a kilobyte in addition to its values."""
+
+
 class InputData(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Data of one input.
 
@@ -48,9 +52,13 @@ class InputData(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     origin: str
 
     def __post_init__(self) -> None:
-        """Reject an input without shapes."""
+        """Reject an input without shapes, or with shapes that no array has."""
         if not self.shapes:
             raise ValueError("there are no shapes")
+        if len(self.shapes) > MOST_SAMPLES:
+            raise ValueError(f"there are {len(self.shapes)} shapes, more than {MOST_SAMPLES}")
+        if any(size < 0 for shape in self.shapes for size in shape):
+            raise ValueError("a size is negative")
 
     def __str__(self) -> str:
         return self.dtype + " ".join(f"[{','.join(map(str, shape))}]" for shape in self.shapes)
@@ -98,3 +106,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     inputs: dict[str, InputData]
     tolerance: Tolerance = Tolerance()
     background_load: BackgroundProgram | None = None
+
+    def __post_init__(self) -> None:
+        """Reject a workload without objectives."""
+        if not self.objectives:
+            raise ValueError("there are no objectives")

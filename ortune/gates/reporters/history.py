@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import io
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,9 +13,16 @@ import msgspec
 from ortune.compare.interval import Interval
 from ortune.errors import RecordError, UsageError
 from ortune.gates.results import GateError, GateResult
+from ortune.limited import TooLargeError, read_limited
 
 YEARS = range(1970, 3000)
 """Years of entries. A plot needs some time before and after."""
+
+MOST_BYTES = 32 << 20
+"""Largest size of a history that is read. An entry has half a kilobyte."""
+
+MOST_BROKEN = 1000
+"""Number of broken lines of a file that is taken for a history. Each causes a warning."""
 
 HINT = "Such files are written by ortune gate with {history=FILE}."
 
@@ -86,14 +95,14 @@ def append_history(path: Path, results: Sequence[GateResult | GateError]) -> Non
 
 def is_history(content: bytes) -> bool:
     """Return whether at least one line of a file is an entry of a history."""
-    return any(_read_entry(line) for line in content.splitlines())
+    return any(_read_entry(line) for line in itertools.islice(io.BytesIO(content), MOST_BROKEN))
 
 
 def _read_entry(line: bytes) -> HistoryEntry | None:
     try:
         entry = msgspec.json.decode(line, type=HistoryEntry)
         year = datetime.datetime.fromisoformat(entry.time).year
-    except (msgspec.MsgspecError, ValueError):
+    except (ValueError, RecursionError):
         return None
     return entry if year in YEARS and entry.slowdowns.keys() <= entry.allowed.keys() else None
 
@@ -108,16 +117,25 @@ def read_history(path: Path) -> tuple[tuple[HistoryEntry, ...], tuple[int, ...]]
         RecordError: The file cannot be read, or has no entry.
     """
     try:
-        lines = path.read_bytes().splitlines()
+        content = read_limited(path, MOST_BYTES)
     except OSError as error:
         raise RecordError(f"Cannot read {path}: {error.strerror}.", HINT) from None
+    except TooLargeError as error:
+        raise RecordError(
+            f"{path} is not a history that ortune can read: {error}.",
+            "If it is one, move its oldest lines to another file.",
+        ) from None
     entries, broken = [], []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(io.BytesIO(content), 1):
         entry = _read_entry(line)
         if entry is not None:
             entries.append(entry)
         elif line.strip():
             broken.append(number)
+            if len(broken) > MOST_BROKEN:
+                raise RecordError(
+                    f"{path} is not a history of gates: more than {MOST_BROKEN} lines are no entries.", HINT
+                )
     if not entries:
         fault = f"{path} is not a history of gates." if broken else f"{path} is empty."
         raise RecordError(fault, HINT)

@@ -1,0 +1,58 @@
+"""Reads files of unknown origin up to a size limit.
+
+A path may lead to a device that never ends, or to a file that would fill the memory.
+"""
+
+from __future__ import annotations
+
+import stat
+import sys
+from pathlib import Path
+from typing import BinaryIO
+
+STANDARD_STREAM = "-"
+"""Path that stands for stdin when reading and for stdout when writing."""
+
+
+CHUNK_BYTES = 1 << 16
+
+
+class TooLargeError(ValueError):
+    """The file is larger than its limit; the message says so, as part of a sentence."""
+
+
+def read_limited(path: str | Path, most_bytes: int, *, only_regular: bool = False) -> bytes:
+    """Return the content of a file.
+
+    Args:
+        path: Path of the file; `-` for stdin.
+        most_bytes: Largest size that is read.
+        only_regular: Whether to refuse pipes and devices, which may block. It is for paths that a file names.
+
+    Raises:
+        OSError: It cannot be read.
+        TooLargeError: It is larger.
+    """
+    try:
+        if str(path) == STANDARD_STREAM:
+            data = _read(sys.stdin.buffer, most_bytes)
+        else:
+            if only_regular and not stat.S_ISREG(Path(path).stat().st_mode):
+                raise OSError(None, "it is not a regular file")
+            with Path(path).open("rb") as file:
+                data = _read(file, most_bytes)
+    except ValueError:  # a null character in the path
+        raise OSError(None, "that is not a legal path") from None
+    if len(data) > most_bytes:
+        raise TooLargeError(f"it has more than {most_bytes >> 10} KiB")
+    return data
+
+
+def _read(file: BinaryIO, most_bytes: int) -> bytes:
+    """Return the content up to one byte more than the limit. Memory for the limit is not allocated in advance."""
+    chunks = []
+    left = most_bytes + 1
+    while left > 0 and (chunk := file.read(min(left, CHUNK_BYTES))):
+        chunks.append(chunk)
+        left -= len(chunk)
+    return b"".join(chunks)

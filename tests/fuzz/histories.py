@@ -1,0 +1,74 @@
+"""Histories of gates, and trials files."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import io
+import json
+import zlib
+
+from tests.fuzz.mutation import mutate_bytes
+from tests.fuzz.target import Target, attempt, write_input
+
+
+@functools.cache
+def history_seeds() -> tuple[bytes, ...]:
+    entry = {
+        "time": "2026-01-02T03:04:05+01:00",
+        "name": "encoder",
+        "decision": "pass",
+        "reason": "not slower",
+        "slowdowns": {"p50": {"estimate": 0.01, "low": -0.01, "high": 0.02}},
+        "allowed": {"p50": 0.05},
+        "head": "m.onnx",
+        "wall_s": 12.5,
+    }
+    lines = [entry, {**entry, "name": "other", "decision": "error"}, {**entry, "decision": "fail"}]
+    return (b"\n".join(json.dumps(line).encode() for line in lines), json.dumps(entry).encode())
+
+
+def run_history(data: bytes) -> None:
+    """Read a history of gates, and show it."""
+    from ortune.console.report import show_history
+    from ortune.console.safe_console import SafeConsole
+    from ortune.gates.reporters.history import read_history
+    from ortune.gates.reporters.plot import choose_entries
+
+    path = write_input("h.jsonl", data)
+    if (found := attempt(read_history, path)) is None:
+        return
+    if entries := attempt(choose_entries, found[0], ()):
+        show_history(SafeConsole(file=io.StringIO(), width=120), entries, None)
+
+
+@functools.cache
+def trials_seeds() -> tuple[bytes, ...]:
+    header = {"type": "header", "schema": 4, "model": "sha256:0", "started": "2026-01-02T03:04:05+01:00"}
+    header |= {"objectives": ["p50"], "figures": ["p50", "memory"]}
+    lines = [
+        header,
+        {"type": "trial", "number": 0, "stage": "confirmation", "speedups": [1.0], "n_blocks": 9},
+        {"type": "trial", "number": 1, "stage": "racing", "config": {"session_options": {"intra_op_num_threads": 1}}},
+        {"type": "round", "stage": "racing", "values": {"0": [1e6, 2e8], "1": [9e5, 1e8]}, "contended": [1]},
+    ]
+    return (b"\n".join(json.dumps(line).encode() for line in lines),)
+
+
+def run_trials(data: bytes) -> None:
+    """Read a trials file: compressed by the target, or as it is."""
+
+    from ortune.record.check import check_configs
+    from ortune.record.trials import decode_trials, is_trials_file
+
+    content = data if data[:1] in {b"\x1f", b""} or zlib.crc32(data) % 8 == 0 else gzip.compress(data, 1)
+    is_trials_file(content)
+    try:
+        trials = decode_trials(content)
+    except ValueError:
+        return
+    attempt(check_configs, trials, "t.jsonl.gz", trust=False)
+
+
+HISTORIES = Target(run_history, history_seeds, lambda data, random: mutate_bytes(data, random, (), history_seeds()))
+TRIALS = Target(run_trials, trials_seeds, lambda data, random: mutate_bytes(data, random, (), trials_seeds()))

@@ -1,0 +1,26 @@
+"""All fuzz targets by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tests.fuzz.gate_files import GATE_FILES
+from tests.fuzz.histories import HISTORIES, TRIALS
+from tests.fuzz.models import MODELS
+from tests.fuzz.npz import NPZ
+from tests.fuzz.options import OPTIONS
+from tests.fuzz.records import RECORDS
+from tests.fuzz.sysfs import SYSFS
+from tests.fuzz.target import Target
+
+TARGETS: Mapping[str, Target] = {
+    "records": RECORDS,
+    "gates": GATE_FILES,
+    "options": OPTIONS,
+    "npz": NPZ,
+    "models": MODELS,
+    "sysfs": SYSFS,
+    "histories": HISTORIES,
+    "trials": TRIALS,
+}
+"""All targets by name."""
