@@ -26,8 +26,8 @@ def search(values: Values, console_options: ConsoleOptions) -> None:
     from ortune.tuning.search import search as run
 
     path = Path(values.get("output") or f"{Path(values['model']).stem}.ortune.json")
-    to_stdout = str(path) == STANDARD_STREAM
     request = make_request(SearchRequest, {**values, "output": path}, "cli")
+    to_stdout = str(request.output) == STANDARD_STREAM
     if "output" not in values:
         check_default_path(path, request.model)
     prepared = prepare(request)
@@ -37,9 +37,11 @@ def search(values: Values, console_options: ConsoleOptions) -> None:
     with SearchProgress(console, quiet=console_options.quiet) as progress:
         result = run(prepared, progress)
     if not console_options.quiet:
-        show_verdict(console, result.record, None if to_stdout else path, result.kept)
+        show_verdict(console, result.record, None if to_stdout or result.fault else path, result.kept)
     if console_options.json and not to_stdout:
         sys.stdout.buffer.write(escape_json(encode_record(result.record).decode()).encode())
+    if result.fault:
+        raise result.fault
     if result.outcome.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
     if result.outcome.evidence.verdict == "inconclusive":

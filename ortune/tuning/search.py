@@ -9,9 +9,11 @@ from pathlib import Path
 import msgspec
 
 from ortune.compare.open import open_comparison
+from ortune.errors import UsageError
 from ortune.host import HostClass
 from ortune.knobs import Config
 from ortune.record.files import write_record
+from ortune.record.rescue import rescue_record
 from ortune.record.schema import Record
 from ortune.record.trials import encode_trials
 from ortune.tuning.hints import PastSearch, describe_search, remember
@@ -31,11 +33,13 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         record: The record.
         outcome: The outcome that the record was made from.
         kept: Path of the copy of a replaced record with stronger evidence, or None.
+        fault: Why the record or its trials could not be written, and where they are instead; None if they were.
     """
 
     record: Record
     outcome: Outcome
     kept: Path | None = None
+    fault: UsageError | None = None
 
 
 def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -> Result:
@@ -56,15 +60,19 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
             study_path=request.study,
         )
         outcome = run_search(prepared.space, opened, settings, observe)
-        record, kept = make_record(prepared, outcome, opened.runtime, started), None
+        record, kept, fault = make_record(prepared, outcome, opened.runtime, started), None, None
         if request.output is not None:
-            written = write_record(record, request.output, encode_trials(make_trials(record, outcome, prepared.goal)))
-            record, kept = written.record, written.kept
+            trials = encode_trials(make_trials(record, outcome, prepared.goal))
+            try:
+                written = write_record(record, request.output, trials)
+                record, kept = written.record, written.kept
+            except UsageError as error:
+                fault = rescue_record(record, request.output, trials, error)
         if (history := find_history(request)) and (best := best_configs(outcome, prepared.base)):
             remember(history, describe_result(prepared, outcome, best))
-        if outcome.interrupted:
+        if outcome.interrupted and fault is None:
             opened.runner.check()
-    return Result(record=record, outcome=outcome, kept=kept)
+    return Result(record=record, outcome=outcome, kept=kept, fault=fault)
 
 
 def describe_result(prepared: PreparedSearch, outcome: Outcome, best: Sequence[Config]) -> PastSearch:
