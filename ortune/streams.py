@@ -72,7 +72,10 @@ def replace_characters(error: UnicodeError) -> tuple[str, int]:
 def find_descriptor(path: Path) -> int | None:
     """Return the number of the open file that a path leads to: 1 for /dev/stdout. None if it leads to none."""
     for _ in range(MOST_LINKS):
-        folder = os.path.realpath(path.parent)
+        try:
+            folder = os.path.realpath(path.parent)
+        except OSError:  # the working directory was removed
+            return None
         if folder in {f"/proc/{os.getpid()}/fd", "/dev/fd"}:
             return int(path.name) if path.name.isdecimal() else None
         if not path.is_symlink():

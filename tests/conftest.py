@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import psutil
@@ -37,11 +37,16 @@ def start_fork_server() -> subprocess.Popen[str]:
 
 
 def run_ortune(
-    *arguments: object, cwd: Path, timeout: int = 150, columns: int = 100
+    *arguments: object,
+    cwd: Path,
+    timeout: int = 150,
+    columns: int = 100,
+    environment: Mapping[str, str | None] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command line in a child process."""
+    """Run the command line in a child process; `environment` has variables to change, where None removes one."""
     command = [sys.executable, "-P", "-m", "ortune", *map(str, arguments)]
-    env = {**os.environ, "COLUMNS": str(columns), "NO_COLOR": "1"}
+    changed = {"COLUMNS": str(columns), "NO_COLOR": "1", **(environment or {})}
+    env = {name: value for name, value in {**os.environ, **changed}.items() if value is not None}
     if sys.platform != "linux":
         return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=timeout, check=False, env=env)
     server = start_fork_server()
