@@ -42,18 +42,30 @@ def run_ortune(
     timeout: int = 150,
     columns: int = 100,
     environment: Mapping[str, str | None] | None = None,
+    simulate: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command line in a child process; `environment` has variables to change, where None removes one."""
+    """Run the command line in a child process.
+
+    Args:
+        arguments: Its arguments.
+        cwd: Its working directory.
+        timeout: When it is killed, in seconds.
+        columns: Width of its terminal.
+        environment: Variables to change; None removes one.
+        simulate: Whether it measures on a simulated host, where budgets take no time; see `SimulatedProcesses`.
+    """
     command = [sys.executable, "-P", "-m", "ortune", *map(str, arguments)]
     changed = {"COLUMNS": str(columns), "NO_COLOR": "1", **(environment or {})}
     env = {name: value for name, value in {**os.environ, **changed}.items() if value is not None}
     if sys.platform != "linux":
+        if simulate:
+            pytest.skip("simulated hosts of commands need fork")
         return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=timeout, check=False, env=env)
     server = start_fork_server()
     assert server.stdin and server.stdout
     with tempfile.TemporaryDirectory() as folder:
         stdout, stderr = Path(folder, "stdout"), Path(folder, "stderr")
-        request = {"arguments": command[4:], "cwd": str(cwd), "env": env, "timeout_s": timeout}
+        request = {"arguments": command[4:], "cwd": str(cwd), "env": env, "timeout_s": timeout, "simulate": simulate}
         print(json.dumps({**request, "stdout": str(stdout), "stderr": str(stderr)}), file=server.stdin, flush=True)
         code = int(server.stdout.readline())
         if code == -signal.SIGALRM:
