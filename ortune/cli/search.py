@@ -20,6 +20,7 @@ def search(values: Values, console_options: ConsoleOptions) -> None:
     from ortune.console.progress import SearchProgress
     from ortune.console.search import show_search
     from ortune.console.verdict import show_verdict
+    from ortune.console.warnings import warn_sessions
     from ortune.console.widgets import make_console
     from ortune.record.files import STANDARD_STREAM, encode_record
     from ortune.tuning.prepare import prepare
@@ -37,7 +38,9 @@ def search(values: Values, console_options: ConsoleOptions) -> None:
     with SearchProgress(console, quiet=console_options.quiet) as progress:
         result = run(prepared, progress)
     if not console_options.quiet:
-        show_verdict(console, result.record, None if to_stdout or result.fault else path, result.kept)
+        written = None if to_stdout or result.fault else path
+        session_warnings = warn_sessions(result.warnings, result.n_sessions)
+        show_verdict(console, result.record, written, result.kept, session_warnings)
     if console_options.json and not to_stdout:
         sys.stdout.buffer.write(escape_json(encode_record(result.record).decode()).encode())
     if result.fault:

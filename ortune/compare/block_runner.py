@@ -72,6 +72,7 @@ class BlockRunner:
         load_deadline_s: Time that a launch may take.
         inference_s: Time spent in calls so far.
         one_at_a_time: Whether only one candidate may be live at a time, because two do not fit into memory.
+        logs: What each session printed while it was loaded.
     """
 
     def __init__(self, executor: Executor, rng: np.random.Generator, check: Callable[[], None] = lambda: None) -> None:
@@ -81,6 +82,7 @@ class BlockRunner:
         self.load_deadline_s = FIRST_LOAD_DEADLINE_S
         self.inference_s = 0.0
         self.one_at_a_time = False
+        self.logs: list[tuple[str, ...]] = []
         self._shares: list[float] = []
         self._n_blocks = 0
         self._n_contended = 0
@@ -95,7 +97,9 @@ class BlockRunner:
         """Launch candidates, by another executor if one is given."""
         # Side by side, each may take as long as all of them one after the other.
         deadline_s = self.load_deadline_s * max(len(configs), 1)
-        return (executor or self.executor).launch(configs, deadline_s=deadline_s)
+        results = (executor or self.executor).launch(configs, deadline_s=deadline_s)
+        self.logs += [each.session_info.log for each in results if not isinstance(each, Failure)]
+        return results
 
     def measure_block(self, live: LiveCandidate, plan: BlockPlan) -> Block | Failure:
         """Measure one block, and repeat it while it is contended and repetitions are left."""

@@ -21,6 +21,7 @@ from ortune.tuning.outcome import Observe, Outcome
 from ortune.tuning.prepare import PreparedSearch, find_history
 from ortune.tuning.record_outcome import make_record, make_trials
 from ortune.tuning.stages import SearchSettings, run_search
+from ortune.worker.session_log import SessionWarning, collect_warnings
 
 MAX_REMEMBERED = 2
 """Configs of one search that later searches may start with."""
@@ -33,12 +34,16 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         record: The record.
         outcome: The outcome that the record was made from.
         kept: Path of the copy of a replaced record with stronger evidence, or None.
+        warnings: What ONNX Runtime warned of.
+        n_sessions: Number of sessions that were loaded.
         fault: Why the record or its trials could not be written, and where they are instead; None if they were.
     """
 
     record: Record
     outcome: Outcome
     kept: Path | None = None
+    warnings: tuple[SessionWarning, ...] = ()
+    n_sessions: int = 0
     fault: UsageError | None = None
 
 
@@ -72,7 +77,15 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
             remember(history, describe_result(prepared, outcome, best))
         if outcome.interrupted and fault is None:
             opened.runner.check()
-    return Result(record=record, outcome=outcome, kept=kept, fault=fault)
+    logs = opened.runner.logs
+    return Result(
+        record=record,
+        outcome=outcome,
+        kept=kept,
+        warnings=collect_warnings(logs),
+        n_sessions=len(logs),
+        fault=fault,
+    )
 
 
 def describe_result(prepared: PreparedSearch, outcome: Outcome, best: Sequence[Config]) -> PastSearch:
