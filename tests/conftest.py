@@ -99,6 +99,15 @@ def worker_processes() -> list[psutil.Process]:
 
 
 @pytest.fixture
+def models_read_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read models in this process, not in a child, which takes half a second."""
+    from tests.reading import USERS, read_here
+
+    for module in USERS:
+        monkeypatch.setattr(module, "read_in_child", read_here)
+
+
+@pytest.fixture
 def no_workers_left() -> Iterator[None]:
     """Check that all workers that the test starts have ended when it ends."""
     before = {process.pid for process in worker_processes()}

@@ -32,6 +32,8 @@ from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.gate_results import ERROR, make_result
 from tests.records import ONE_THREAD, make_record, write
 
+pytestmark = pytest.mark.usefixtures("models_read_here")
+
 
 class TestSides:
     def test_forms(self, tmp_path: Path) -> None:
