@@ -16,6 +16,7 @@ from ortune.worker import Block, BlockPlan, Failure, LiveCandidate, Memory, Runt
 from ortune.worker.block import GpuState
 from ortune.worker.open_loop import draw_arrivals
 from ortune.worker.runtime import read_installed_runtime
+from ortune.workload import Feed
 
 Latency = Callable[[Config], float]
 """Returns the true duration of a call in ns, given a config."""
@@ -126,6 +127,7 @@ class SimulatedLive:
             gap_ns = 1e9 / rate
         return Block(
             samples_ns=samples,
+            cases=np.arange(len(samples)) % executor.n_cases if executor.n_cases > 1 else None,
             n_calls=wall_ns / gap_ns,
             wall_ns=wall_ns,
             lead_in_ns=lead_in_ns,
@@ -178,6 +180,7 @@ class SimulatedExecutor:
         launch_s: float = 0.05,
     ) -> None:
         self.runtime = RUNTIME
+        self.n_cases = 1
         self.latency = latency
         self.rng = np.random.default_rng(seed)
         self.block_sigma = block_sigma
@@ -244,6 +247,7 @@ class SimulatedProcesses(SimulatedExecutor):
             lambda config: 0.5e6 if is_one_thread(config) else 1e6,
             cpu=lambda config: 1.0 if is_one_thread(config) else 1.8,
         )
+        self.n_cases = next((each.n_cases for each in arguments if isinstance(each, Feed)), 1)
         self.runtime = read_installed_runtime() or RUNTIME
         self.usual_bytes = 0
         self.reference = None

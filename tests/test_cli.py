@@ -374,9 +374,8 @@ def test_a_background_load_that_dies_ends_the_search_and_loses_nothing(tmp_path:
 
 @pytest.mark.slow
 def test_several_shapes_and_samples(tmp_path: Path) -> None:
-    done = run_ortune(
-        *("bench", TINY_ENCODER, "--dim", "batch=1,4", "--dim", "sequence=16", "--budget", "2s"), cwd=tmp_path
-    )
+    options = ("--dim", "batch=1,4", "--dim", "sequence=16", "--budget", "4s")
+    done = run_ortune("bench", TINY_ENCODER, *options, cwd=tmp_path, simulate=True)
     assert done.returncode == 0, done.stderr
     assert "2 shapes in turn" in done.stdout
     np.savez(
@@ -384,7 +383,8 @@ def test_several_shapes_and_samples(tmp_path: Path) -> None:
         input_ids=np.arange(5 * 16).reshape(5, 1, 16) % 50,
         attention_mask=np.ones((5, 1, 16), np.int64),
     )
-    done = run_ortune("bench", TINY_ENCODER, "--inputs", "many.npz", "--budget", "2s", "--json", cwd=tmp_path)
+    options = ("--inputs", "many.npz", "--budget", "3s", "--json")
+    done = run_ortune("bench", TINY_ENCODER, *options, cwd=tmp_path, simulate=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["workload"]["n_samples"] == 5
 
