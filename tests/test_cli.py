@@ -374,8 +374,8 @@ def test_a_background_load_that_dies_ends_the_search_and_loses_nothing(tmp_path:
 
 @pytest.mark.slow
 def test_several_shapes_and_samples(tmp_path: Path) -> None:
-    options = ("--dim", "batch=1,4", "--dim", "sequence=16", "--budget", "4s")
-    done = run_ortune("bench", TINY_ENCODER, *options, cwd=tmp_path, simulate=True)
+    shapes = ("--dim", "batch=1,4", "--dim", "sequence=16")
+    done = run_ortune("bench", TINY_ENCODER, *shapes, "--budget", "4s", cwd=tmp_path, simulate=True)
     assert done.returncode == 0, done.stderr
     assert "2 shapes in turn" in done.stdout
     np.savez(
