@@ -3,6 +3,10 @@
 import sys
 
 from ortune.interrupts import end_at_once
+from ortune.streams import open_closed_streams, show_what_fits
+
+LEAST_MEMORY_BYTES = 256 << 20
+"""Memory below which libraries may not load, on a host with two CPUs; they need more with more CPUs."""
 
 
 def main() -> None:
@@ -11,9 +15,32 @@ def main() -> None:
     arguments = sys.argv[1:]
     if arguments[:1] == ["apply"] and "--" in arguments:
         run_program(arguments)
+    open_closed_streams()
+    for stream in (sys.stdout, sys.stderr):
+        show_what_fits(stream)
+    check_memory_limits()
     from ortune.cli import main as run
 
     run()
+
+
+def check_memory_limits() -> None:
+    """Exit with a message if the memory of this process is limited to less than its libraries take.
+
+    This is checked first because OpenBLAS ends the process with status 1 when it finds too little memory, or hangs.
+    """
+    try:
+        import resource
+    except ImportError:  # pragma: no cover  (Windows)
+        return
+    for flag, kind in (("-v", resource.RLIMIT_AS), ("-d", resource.RLIMIT_DATA)):
+        limit_bytes = resource.getrlimit(kind)[0]
+        if limit_bytes != resource.RLIM_INFINITY and limit_bytes < LEAST_MEMORY_BYTES:
+            sys.stderr.write(
+                f"error: ulimit {flag} {limit_bytes >> 10}: {limit_bytes >> 20} MiB of memory are too few to start "
+                f"ortune.\nRaise the limit to {LEAST_MEMORY_BYTES >> 20} MiB or more.\n"
+            )
+            sys.exit(2)
 
 
 def run_program(arguments: list[str]) -> None:

@@ -85,7 +85,8 @@ def search(model: str | PathLike[str], *, progress: Callable[[Progress], None] |
         The record. Its config is ONNX Runtime's default unless a better one was confirmed.
 
     Raises:
-        OrtuneError: An option is not valid, or the model does not run.
+        OrtuneError: An option is not valid, the model does not run, or the record cannot be written to its file. In
+            the last case, the message states where the record is instead.
 
     Example:
         >>> import ortune
@@ -97,7 +98,10 @@ def search(model: str | PathLike[str], *, progress: Callable[[Progress], None] |
     from ortune.tuning.search import search as run
 
     request = make_request(SearchRequest, {"model": model, **options})
-    return run(prepare(request), progress or ignore).record
+    result = run(prepare(request), progress or ignore)
+    if result.fault:
+        raise result.fault
+    return result.record
 
 
 @takes_options_of(BenchRequest)

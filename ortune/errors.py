@@ -145,5 +145,30 @@ def print_trust_warnings() -> None:
     warnings.showwarning = show
 
 
+def explain_lack(error: BaseException) -> HostError | None:
+    """Return an error that explains what the host lacks: space, memory, processes. None for other exceptions.
+
+    Where ortune writes the user's files, it reports their names. What remains are its temporary files.
+    """
+    import errno
+
+    number = error.errno if isinstance(error, OSError) else None
+    if isinstance(error, MemoryError) or number == errno.ENOMEM:
+        return HostError("There is not enough memory.", "Free some, or raise the limit, such as that of `ulimit -v`.")
+    if not isinstance(error, OSError):
+        return None
+    why = error.strerror or str(error)
+    if number in {errno.EMFILE, errno.ENFILE}:
+        return HostError(f"Cannot open another file: {why}.", "Raise the limit, such as that of `ulimit -n`.")
+    if number == errno.EAGAIN:
+        return HostError(f"Cannot start a process: {why}.", "Raise the limit, such as that of `ulimit -u`.")
+    if number in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS} or "usable temporary directory" in why:
+        where = f" {error.filename}" if error.filename else ""
+        return HostError(
+            f"Cannot write a temporary file{where}: {why}.", "Set the variable TMPDIR to a folder with free space."
+        )
+    return None
+
+
 class RecordError(OrtuneError):
     """A record cannot be read, or is not for this model."""

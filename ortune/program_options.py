@@ -21,6 +21,7 @@ from ortune.options import (
     parse_text,
     parse_texts,
 )
+from ortune.streams import STDOUT, find_descriptor
 
 if TYPE_CHECKING:
     from ortune.workload import Load
@@ -42,6 +43,17 @@ def parse_rate_per_s(value: Any) -> float:
 def parse_path(value: Any) -> Path:
     """Return a path."""
     return Path(parse_text(value))
+
+
+def parse_output(value: Any) -> Path:
+    """Return the path of a file to write: `-` for every path that leads to stdout, such as /dev/stdout."""
+    path = parse_path(value)
+    return Path("-") if find_descriptor(path) == STDOUT else path
+
+
+def parse_output_name(value: Any) -> str:
+    """Return the path of a file to write as a text; see `parse_output`."""
+    return str(parse_output(value))
 
 
 Pick = Annotated[

@@ -48,6 +48,8 @@ from ortune.program_options import (
     Quiet,
     QuietOptions,
     Trust,
+    parse_output,
+    parse_output_name,
     parse_path,
 )
 
@@ -433,7 +435,7 @@ class SuggestRequest(WorkloadOptions, KnobOptions):
             help="Also write the suggestion as JSON to this file; - for stdout. It is not a record, because nothing is "
             "proven.",
             metavar="FILE",
-            parse=parse_path,
+            parse=parse_output,
             accepts=f"{PATH} | None",
             flags=("-o",),
             interfaces=CLI_ONLY,
@@ -456,7 +458,7 @@ class SearchRequest(WorkloadOptions, KnobOptions, InputsOptions, ToleranceOption
         Option(
             help="Where to write the record; - for stdout.",
             metavar="FILE",
-            parse=parse_path,
+            parse=parse_output,
             accepts=f"{PATH} | None",
             default="MODEL.ortune.json; in Python, none",
             flags=("-o",),
@@ -834,7 +836,7 @@ class ApplyRequest(ProgramRequest, JsonOptions):
         Option(
             help="Where to write it; - for stdout.",
             metavar="FILE",
-            parse=parse_text,
+            parse=parse_output_name,
             flags=("-o",),
             default="stdout",
             interfaces=CLI_ONLY,
@@ -888,7 +890,7 @@ class MergeRequest(QuietOptions):
         Option(
             help="Where to write the bundle; - for stdout.",
             metavar="FILE",
-            parse=parse_text,
+            parse=parse_output_name,
             flags=("-o",),
             interfaces=CLI_ONLY,
             panel=WRITING,

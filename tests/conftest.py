@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import psutil
@@ -37,18 +37,35 @@ def start_fork_server() -> subprocess.Popen[str]:
 
 
 def run_ortune(
-    *arguments: object, cwd: Path, timeout: int = 150, columns: int = 100
+    *arguments: object,
+    cwd: Path,
+    timeout: int = 150,
+    columns: int = 100,
+    environment: Mapping[str, str | None] | None = None,
+    simulate: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command line in a child process."""
+    """Run the command line in a child process.
+
+    Args:
+        arguments: Its arguments.
+        cwd: Its working directory.
+        timeout: When it is killed, in seconds.
+        columns: Width of its terminal.
+        environment: Variables to change; None removes one.
+        simulate: Whether it measures on a simulated host, where budgets take no time; see `SimulatedProcesses`.
+    """
     command = [sys.executable, "-P", "-m", "ortune", *map(str, arguments)]
-    env = {**os.environ, "COLUMNS": str(columns), "NO_COLOR": "1"}
+    changed = {"COLUMNS": str(columns), "NO_COLOR": "1", **(environment or {})}
+    env = {name: value for name, value in {**os.environ, **changed}.items() if value is not None}
     if sys.platform != "linux":
+        if simulate:
+            pytest.skip("simulated hosts of commands need fork")
         return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=timeout, check=False, env=env)
     server = start_fork_server()
     assert server.stdin and server.stdout
     with tempfile.TemporaryDirectory() as folder:
         stdout, stderr = Path(folder, "stdout"), Path(folder, "stderr")
-        request = {"arguments": command[4:], "cwd": str(cwd), "env": env, "timeout_s": timeout}
+        request = {"arguments": command[4:], "cwd": str(cwd), "env": env, "timeout_s": timeout, "simulate": simulate}
         print(json.dumps({**request, "stdout": str(stdout), "stderr": str(stderr)}), file=server.stdin, flush=True)
         code = int(server.stdout.readline())
         if code == -signal.SIGALRM:
@@ -79,6 +96,15 @@ def worker_processes() -> list[psutil.Process]:
         if is_of_this_run and any("ortune.worker.main" in part or "faulty_worker" in part for part in line):
             found.append(process)
     return found
+
+
+@pytest.fixture
+def models_read_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read models in this process, not in a child, which takes half a second."""
+    from tests.reading import USERS, read_here
+
+    for module in USERS:
+        monkeypatch.setattr(module, "read_in_child", read_here)
 
 
 @pytest.fixture

@@ -1,8 +1,9 @@
 """Runs the command line in forks of one process, which has imported it already.
 
 Otherwise, most tests of messages would spend their time on importing Typer, Rich, NumPy and Optuna. A fork has its own
-working directory, environment, output and memory, as a new process has. What depends on the start and end of a process
-is tested with `subprocess`: interrupts, closed output, imports.
+working directory, environment, output and memory, as a new process has. It reads models itself, and the installed
+onnxruntime is asked once for all forks. What depends on processes is tested with `subprocess`: interrupts, closed
+output, imports.
 
 The process reads a request from stdin, one JSON object per line, and writes the exit code to stdout.
 """
@@ -36,6 +37,21 @@ def import_modules() -> None:
                 importlib.import_module(module.name)
 
 
+def avoid_children() -> None:
+    """Let commands read models without a child process, and know the installed onnxruntime."""
+    sys.path.insert(0, str(Path(__file__).parent.parent))
+    from tests.reading import USERS, read_here
+
+    for module in USERS:
+        vars(module)["read_in_child"] = read_here
+    from ortune.worker.runtime import read_installed_runtime
+
+    runtime = read_installed_runtime()
+    for module in [*sys.modules.values()]:
+        if module.__name__.startswith(("ortune.", "tests.")) and "read_installed_runtime" in vars(module):
+            vars(module)["read_installed_runtime"] = lambda: runtime
+
+
 def serve() -> None:
     """Answer requests until stdin ends. In a fork, return when the command has been run."""
     requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
@@ -44,6 +60,7 @@ def serve() -> None:
         os.dup2(nothing.fileno(), 0)
         os.dup2(nothing.fileno(), 1)
     import_modules()
+    avoid_children()
     for line in requests:
         request = json.loads(line)
         child = os.fork()
@@ -64,8 +81,18 @@ def enter(request: dict[str, Any]) -> None:
     for number, name in ((1, "stdout"), (2, "stderr")):
         with Path(request[name]).open("wb") as file:
             os.dup2(file.fileno(), number)
+    if request["simulate"]:
+        simulate()
     sys.argv = ["ortune", *request["arguments"]]
     signal.alarm(request["timeout_s"])
+
+
+def simulate() -> None:
+    """Let the command measure on a simulated host, where budgets take no time and results are always the same."""
+    from ortune.compare import open as opening
+    from tests.simulation import SimulatedProcesses
+
+    vars(opening)["ProcessExecutor"] = SimulatedProcesses
 
 
 def run() -> int:

@@ -29,8 +29,9 @@ from tests.records import ONE_THREAD, make_local_record, make_record, write
 
 pytestmark = pytest.mark.usefixtures("no_workers_left")
 
-FAST = ("--budget", "8s", "--trials", "4")
-SHORT = ("--budget", "5s", "--trials", "2")
+FAST = ("--budget", "8s", "--trials", "3")
+SHORT = ("--budget", "2s", "--trials", "1")
+"""Searches that confirm a candidate, and that only end."""
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +147,7 @@ def test_a_session_that_needs_an_environment_warns(folder: Path, tuned: Path) ->
 @pytest.mark.slow
 def test_search_from_python(tmp_path: Path) -> None:
     record = ortune.search(
-        TINY_ENCODER, budget=5, trials=3, dim={"batch": (1, 4), "sequence": 16}, output=tmp_path / "c.json"
+        TINY_ENCODER, budget=2, trials=1, dim={"batch": (1, 4), "sequence": 16}, output=tmp_path / "c.json"
     )
     assert record.workload.inputs["input_ids"].shapes == ((1, 16), (4, 16))
     assert read_record(tmp_path / "c.json") == record
@@ -179,7 +180,8 @@ def test_space_gives_reasons(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_several_clients_and_a_record_on_stdout(tmp_path: Path) -> None:
-    done = run_ortune(*("search", TINY_CNN, "-o", "-", "--clients", "2", "--limit", "memory<10GB", *FAST), cwd=tmp_path)
+    options = ("-o", "-", "--clients", "2", "--limit", "memory<10GB")
+    done = run_ortune("search", TINY_CNN, *options, *FAST, cwd=tmp_path, simulate=True)
     assert done.returncode in {0, 3}, done.stderr
     assert list(tmp_path.iterdir()) == []
     assert "screening" in done.stderr
@@ -216,7 +218,7 @@ def test_a_rate_and_a_limit_that_no_candidate_keeps(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_more_than_can_be_served_is_overload_and_exit_code_1(tmp_path: Path) -> None:
-    done = run_ortune(*("search", TINY_CNN, "-o", "c.json", "--rate", "500000/s", *FAST), cwd=tmp_path)
+    done = run_ortune(*("search", TINY_CNN, "-o", "c.json", "--rate", "500000/s", *FAST), cwd=tmp_path, simulate=True)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "Overload" in done.stdout
     assert read_record(tmp_path / "c.json").evidence.verdict == "overload"
@@ -225,8 +227,9 @@ def test_more_than_can_be_served_is_overload_and_exit_code_1(tmp_path: Path) -> 
 @pytest.mark.slow
 def test_a_front_and_a_pick(tmp_path: Path) -> None:
     done = run_ortune(
-        *("search", TINY_CNN, "-o", "c.json", "--pareto", "p50,cpu", "--budget", "12s", "--trials", "4", "-q"),
+        *("search", TINY_CNN, "-o", "c.json", "--pareto", "p50,cpu", "--budget", "20s", "--trials", "4", "-q"),
         cwd=tmp_path,
+        simulate=True,
     )
     assert done.returncode in {0, 3}, done.stderr
     assert (done.stdout, done.stderr) == ("", "")
@@ -246,6 +249,7 @@ def test_bench_of_the_default_twice(tmp_path: Path, tuned: Path) -> None:
     done = run_ortune(
         *("bench", TINY_CNN, "default", tuned, "--set", "intra_op_num_threads=1", "--json", "--budget", "10s"),
         cwd=tmp_path,
+        simulate=True,
     )
     assert done.returncode == 0, done.stderr
     comparison = json.loads(done.stdout)
@@ -370,9 +374,8 @@ def test_a_background_load_that_dies_ends_the_search_and_loses_nothing(tmp_path:
 
 @pytest.mark.slow
 def test_several_shapes_and_samples(tmp_path: Path) -> None:
-    done = run_ortune(
-        *("bench", TINY_ENCODER, "--dim", "batch=1,4", "--dim", "sequence=16", "--budget", "4s"), cwd=tmp_path
-    )
+    shapes = ("--dim", "batch=1,4", "--dim", "sequence=16")
+    done = run_ortune("bench", TINY_ENCODER, *shapes, "--budget", "4s", cwd=tmp_path, simulate=True)
     assert done.returncode == 0, done.stderr
     assert "2 shapes in turn" in done.stdout
     np.savez(
@@ -380,7 +383,8 @@ def test_several_shapes_and_samples(tmp_path: Path) -> None:
         input_ids=np.arange(5 * 16).reshape(5, 1, 16) % 50,
         attention_mask=np.ones((5, 1, 16), np.int64),
     )
-    done = run_ortune("bench", TINY_ENCODER, "--inputs", "many.npz", "--budget", "3s", "--json", cwd=tmp_path)
+    options = ("--inputs", "many.npz", "--budget", "3s", "--json")
+    done = run_ortune("bench", TINY_ENCODER, *options, cwd=tmp_path, simulate=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["workload"]["n_samples"] == 5
 
@@ -584,7 +588,7 @@ def test_an_interrupt_before_anything_is_measured_ends_at_once(tmp_path: Path, m
 def start_search(folder: Path, *options: str, python: tuple[str, ...] = ()) -> subprocess.Popen[str]:
     command = [sys.executable, *python, "-u", "-P", "-m", "ortune", "search", str(TINY_CNN), "-o", "tuned.json"]
     return subprocess.Popen(
-        [*command, "--budget", "120s", *options],
+        [*command, "--budget", "120s", "--trials", "2", *options],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

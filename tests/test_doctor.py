@@ -34,6 +34,8 @@ from ortune.requests import DoctorRequest
 from ortune.worker import Runtime
 from tests.conftest import ROOT, TINY_CNN, run_ortune
 
+pytestmark = pytest.mark.usefixtures("models_read_here")
+
 FLOAT = TensorProto.FLOAT
 MAKE = helper.make_node
 

@@ -34,6 +34,8 @@ from ortune.workload import make_load
 from tests.conftest import ROOT, TINY_CNN, run_ortune
 from tests.records import ELSEWHERE, make_record, write
 
+pytestmark = pytest.mark.usefixtures("models_read_here")
+
 GOLDEN = ROOT / "tests" / "data" / "exports"
 
 TEXTS = [name for name, target in TARGETS.items() if not target.binary]

@@ -32,6 +32,8 @@ from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.gate_results import ERROR, make_result
 from tests.records import ONE_THREAD, make_record, write
 
+pytestmark = pytest.mark.usefixtures("models_read_here")
+
 
 class TestSides:
     def test_forms(self, tmp_path: Path) -> None:
@@ -173,7 +175,7 @@ class TestWorkers:
     def test_a_model_that_is_three_times_as_slow(self) -> None:
         command = (sys.executable, "-P", str(SLOW_WORKER), "2.0")
         results: list[InterimResult] = []
-        found = run_gate(make_test_gate(command=command, busy=True, time_s=30), results.append)
+        found = run_gate(make_test_gate(command=command, busy=True, time_s=15), results.append)
         assert found.decision in {"fail", "inconclusive"}
         assert found.findings[0].slowdown.estimate > 1.5
         assert results and results[-1].pairs == found.pairs
@@ -187,7 +189,7 @@ class TestWorkers:
         other = scaled(tmp_path / "other.onnx", 1.5)
         with pytest.raises(MeasureError, match="outputs of head differ from those of base"):
             run_gate(make_test_gate(other))
-        found = run_gate(make_test_gate(other, same_outputs=False, busy=True, time_s=5))
+        found = run_gate(make_test_gate(other, same_outputs=False, busy=True, time_s=1))
         assert found.max_error is None
 
     @pytest.mark.slow
@@ -264,17 +266,18 @@ class TestWorkers:
                 (site / name).symlink_to(packages / name)
         check_python(str(python), "head_python")
         head = GateSide(text="head", model=str(TINY_CNN), python=str(python))
-        found = run_gate(msgspec.structs.replace(make_test_gate(busy=True, time_s=5), head=head))
+        found = run_gate(msgspec.structs.replace(make_test_gate(busy=True, time_s=1), head=head))
         assert found.head.runtime.onnxruntime == found.base.runtime.onnxruntime
         assert found.head.runtime.ortune
 
     @pytest.mark.slow
     def test_the_command(self, tmp_path: Path) -> None:
-        """Head exceeds its limit, which decides the gate as soon as there are enough launches."""
+        """On a simulated host. Head exceeds its limit, which decides the gate when there are enough launches."""
         done = run_ortune(
             *("gate", TINY_CNN, TINY_CNN, "--budget", "60s", "--busy", "--max-slowdown", "300%", "--limit", "p50<1us"),
             *("--json", "--junit", "junit.xml", "--markdown", "page.md", "--history", "h.jsonl"),
             cwd=tmp_path,
+            simulate=True,
         )
         assert done.returncode == 1, done.stdout + done.stderr
         (result,) = json.loads(done.stdout)
@@ -293,7 +296,7 @@ class TestWorkers:
         (tmp_path / "ortune.toml").write_text(
             f"""
             [gate]
-            budget = "3s"
+            budget = "1s"
             busy = true
             max-slowdown = "300%"
             [gate.same]

@@ -34,6 +34,8 @@ from tests.conftest import TINY_CNN
 from tests.hostile import ALL_TEXTS, CONFIGS, EVERYTHING, FRAGMENTS, TEXTS, hostile_record
 from tests.records import ELSEWHERE, make_record
 
+pytestmark = pytest.mark.usefixtures("models_read_here")
+
 TARGET_NAMES = [name for name, target in TARGETS.items() if not target.binary]
 
 CASES_PER_TARGET = 40

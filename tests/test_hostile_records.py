@@ -176,24 +176,30 @@ def attempt(action: Callable[[], Any]) -> Any:
 ALLOWED = {knob.name for knob in KNOBS.values() if knob.where == "environment" and not knob.unsafe} | {"LD_PRELOAD"}
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all examples use, as making one takes longer than most examples."""
+    return tmp_path_factory.mktemp("records")
+
+
 @pytest.mark.slow
 @settings(max_examples=800, suppress_health_check=list(HealthCheck))
-@given(documents())
-def test_records_through_all_that_reads_them(document: dict[str, Any]) -> None:
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+@given(document=documents())
+def test_records_through_all_that_reads_them(document: dict[str, Any], folder: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         info = read_once(str(TINY_CNN), TINY_CNN.stat().st_mtime_ns)
         for module in ("ortune.apply.verify", "ortune.gates.prepare", "ortune.compare.open"):
             patch.setattr(f"{module}.read_model", lambda *_: info, raising=False)
         patch.chdir(folder)
-        path = Path(folder, "r.json")
+        path = folder / "r.json"
         path.write_text(json.dumps(document))
         with watched() as events:
             record = attempt(lambda: read_record(path))
             if record is not None:
                 check_record(record, path)
         assert events == []
-        assert sorted(each.name for each in Path(folder).iterdir()) == ["r.json"]
+        assert sorted(each.name for each in folder.iterdir()) == ["r.json"]
 
 
 def check_record(record: Record, path: Path) -> None:
@@ -247,7 +253,7 @@ def test_only_workers_are_started(command: str, tmp_path: Path, monkeypatch: pyt
     actions: dict[str, Callable[[], object]] = {
         "verify": lambda: ortune.verify(path, TINY_CNN, any_host=True, budget=6),
         "bench": lambda: ortune.bench(TINY_CNN, path, budget=6),
-        "gate": lambda: ortune.gate(f"{TINY_CNN}@default", f"{TINY_CNN}@{path}", budget=5, busy=True),
+        "gate": lambda: ortune.gate(f"{TINY_CNN}@default", f"{TINY_CNN}@{path}", budget=1, busy=True),
     }
     temporary = Path(tempfile.gettempdir())
     with watched() as events:

@@ -26,6 +26,8 @@ from ortune.workload.npz import read_npz
 from tests.conftest import TINY_ENCODER
 from tests.simulation import make_model
 
+pytestmark = pytest.mark.usefixtures("models_read_here")
+
 
 def info(name: str, dtype: str, shape: tuple[Any, ...] | None, **facts: Any) -> InputInfo:
     return InputInfo(name=name, dtype=dtype, shape=shape, **facts)

@@ -147,7 +147,7 @@ def search_and_check(done: Any, path: Path, usable: set[int]) -> None:
 @pytest.mark.slow
 def test_the_default_escapes_from_taskset(tmp_path: Path) -> None:
     """The escape is real, and read back: the default's worker runs where this process may not."""
-    command = ("bench", str(TINY_CNN), "--budget", "4s", "--json")
+    command = ("bench", str(TINY_CNN), "--budget", "2s", "--json")
     done = run_in(None, *command, prefix=("taskset", "-c", "0"), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "pinned to CPUs that this process may not use" in " ".join(done.stderr.split())
@@ -160,7 +160,7 @@ def test_the_default_escapes_from_taskset(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_search_in_a_cpuset_stays_inside(tmp_path: Path, cgroups: list[Path]) -> None:
     cgroup = make_cgroup(cgroups, "cpuset", "", {"cpuset.cpus": "0", "cpuset.mems": "0"})
-    done = run_in(cgroup, "search", str(TINY_CNN), "-o", "c.json", "--budget", "6s", "--trials", "4", cwd=tmp_path)
+    done = run_in(cgroup, "search", str(TINY_CNN), "-o", "c.json", "--budget", "4s", "--trials", "2", cwd=tmp_path)
     search_and_check(done, tmp_path / "c.json", {0})
 
 

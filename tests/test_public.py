@@ -13,7 +13,7 @@ import pytest
 
 import ortune
 from ortune.record.files import encode_record
-from tests.conftest import TINY_CNN
+from tests.conftest import ROOT, TINY_CNN
 from tests.records import ONE_THREAD, make_local_record
 
 PUBLIC = """
@@ -55,9 +55,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", (*FUNCTIONS, "read_record"))
 def test_examples_run(name: str, folder: Path) -> None:
-    """Each in a process of its own: some change the process."""
+    """Each in a process of its own, as some change the process. What measures does so on a simulated host."""
     code = (
         "import doctest, ortune, sys\n"
+        f"sys.path.append({str(ROOT)!r})\n"
+        "from ortune.compare import open as opening\n"
+        "from tests.simulation import SimulatedProcesses\n"
+        "opening.ProcessExecutor = SimulatedProcesses\n"
         f"function = ortune.{name}\n"
         "tests = doctest.DocTestFinder(recurse=False).find(function, 'example', globs={}, module=False)\n"
         "assert tests and tests[0].examples, 'there is no example'\n"

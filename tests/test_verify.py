@@ -215,7 +215,7 @@ class TestCommand:
     def test_a_gain_that_is_lost(self, tmp_path: Path) -> None:
         """One thread cannot be a hundred times as fast as the default."""
         path = write(here(gain=100.0), tmp_path / "r.json")
-        done = run_ortune("apply", path, TINY_CNN, "--verify", "--budget", "6s", cwd=tmp_path)
+        done = run_ortune("apply", path, TINY_CNN, "--verify", "--budget", "6s", cwd=tmp_path, simulate=True)
         assert done.returncode == 1, done.stdout + done.stderr
         assert "does not hold" in done.stdout
         assert "recorded" in done.stdout
@@ -231,7 +231,7 @@ class TestCommand:
         )
         path = write(record, tmp_path / "r.json")
         options = ("--verify", "--update", "--budget", "6s", "--json", "-q")
-        done = run_ortune("apply", path, TINY_CNN, *options, cwd=tmp_path)
+        done = run_ortune("apply", path, TINY_CNN, *options, cwd=tmp_path, simulate=True)
         assert done.returncode == 0, done.stdout + done.stderr
         (updated,) = read_records(path)
         (occasion,) = updated.evidence.occasions

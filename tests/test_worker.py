@@ -440,7 +440,10 @@ def test_where_one_session_fits_a_search_has_one_worker_at_a_time(
 
 
 @pytest.mark.slow
-def test_search_continues_after_failures_to_load(tmp_path: Path) -> None:
+def test_search_continues_after_failures_to_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # One of them hangs, and all are given as much time.
+    monkeypatch.setattr("ortune.compare.calibrate.LEAST_LOAD_DEADLINE_S", 1.0)
+    monkeypatch.setattr("ortune.compare.calibrate.LOAD_DEADLINE_FACTOR", 4)
     _, failures = search_with_faulty_worker(tmp_path, "graph_optimization_level", budget_s=30)
     assert failures == {
         "ORT_DISABLE_ALL": "crash",

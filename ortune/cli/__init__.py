@@ -22,7 +22,7 @@ from ortune.cli.safe_stdout import SafeStdout
 from ortune.cli.search import search
 from ortune.cli.space import space
 from ortune.cli.suggest import suggest
-from ortune.errors import ExitCode, OrtuneError, UsageError, print_trust_warnings, spell_as_flag
+from ortune.errors import ExitCode, OrtuneError, UsageError, explain_lack, print_trust_warnings, spell_as_flag
 from ortune.interrupts import is_interrupt, raise_interrupts
 from ortune.sanitize import printable_lines
 
@@ -87,6 +87,9 @@ def main() -> None:
             sys.exit(ExitCode.INTERRUPTED)
         if isinstance(error, SystemExit):
             raise
+        if lack := explain_lack(error):
+            show_error(lack)
+            sys.exit(ExitCode.ERROR)
         # A bug in ortune. Python would exit with code 1, which ortune uses for a failed check.
         show_traceback()
         sys.exit(ExitCode.ERROR)

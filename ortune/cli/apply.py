@@ -139,7 +139,7 @@ def export(record: Record, source: str, model: str | None, target: str, output: 
 
     done = write(target, record, model or record.model.path, source, None if output is None else Path(output))
     if output is None:
-        sys.stdout.write(done.text)
+        sys.stdout.buffer.write(done.text.encode())  # code is UTF-8, whatever the terminal is
     show_export(make_console(stderr=True), done, output)
 
 
@@ -156,12 +156,13 @@ def verify_here(request: ApplyRequest, record: Record, model: str | None, path: 
     from ortune.console.progress import ComparisonProgress
     from ortune.console.verify import show_plan, show_verification
     from ortune.console.widgets import make_console
-    from ortune.record.files import write_record
+    from ortune.record.files import check_writable, write_record
     from ortune.record.rounding import round_record
 
     console = make_console(stderr=request.json)
     if path is not None:
         check_single(path, record, trust=request.trust)
+        check_writable(path, "update")
     verify_request = VerifyRequest(
         config=record, model=model, inputs=request.inputs, beside=request.beside, seed=request.seed
     )
@@ -170,12 +171,18 @@ def verify_here(request: ApplyRequest, record: Record, model: str | None, path: 
         show_plan(console, record, setup)
     with ComparisonProgress(console, quiet=request.quiet) as progress:
         verification = verify(record, setup, progress, budget_s=request.budget)
+    fault: UsageError | None = None
     if path is not None and verification.record is not None:
-        write_record(round_record(verification.record), path)
+        try:
+            write_record(round_record(verification.record), path)
+        except UsageError as error:
+            fault = error
     if request.json:
         print_json(verification)
     if not request.quiet:
-        show_verification(console, verification, None if path is None else str(path))
+        show_verification(console, verification, None if path is None or fault else str(path))
+    if fault:
+        raise fault
     codes = {"holds": ExitCode.DONE, "does_not_hold": ExitCode.FAILED, "inconclusive": ExitCode.INCONCLUSIVE}
     if verification.answer != "holds":
         raise typer.Exit(codes[verification.answer])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -118,18 +118,44 @@ def run(
 
 
 def write_reports(results: Results, reports: GateReportOptions) -> None:
-    """Write the reports for other programs."""
+    """Write the reports for other programs.
+
+    Raises:
+        UsageError: A file cannot be written. The other reports have been written then.
+    """
+    from ortune.gates.reporters.history import append_history
     from ortune.gates.reporters.markdown import render_markdown
     from ortune.record.files import write_atomically
 
+    faults: list[UsageError] = []
+
+    def attempt(write: Callable[..., None], *arguments: Any) -> None:
+        try:
+            write(*arguments)
+        except UsageError as fault:
+            faults.append(fault)
+
+    if reports.json:
+        print_json(results)
     if reports.junit is not None:
         from ortune.gates.reporters.junit import render_junit
 
-        write_atomically(Path(reports.junit), render_junit(results, inconclusive_fails=reports.inconclusive == "fail"))
-    if reports.json:
-        print_json(results)
+        text = render_junit(results, inconclusive_fails=reports.inconclusive == "fail")
+        attempt(write_atomically, Path(reports.junit), text)
     if reports.markdown is not None:
-        write_atomically(Path(reports.markdown), render_markdown(results).encode())
+        attempt(write_atomically, Path(reports.markdown), render_markdown(results).encode())
+    if reports.history is not None:
+        attempt(append_history, Path(reports.history), results)
+    write_for_github(results, reports)
+    if faults:
+        others = [fault.message for fault in faults[1:]]
+        raise UsageError(faults[0].message, details=others)
+
+
+def write_for_github(results: Results, reports: GateReportOptions) -> None:
+    """Write the summary and the annotations of a workflow of GitHub, if this is one."""
+    from ortune.gates.reporters.markdown import render_markdown
+
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary:
         try:
@@ -143,10 +169,6 @@ def write_reports(results: Results, reports: GateReportOptions) -> None:
 
         # GitHub reads annotations from both streams.
         (sys.stderr if reports.take_stdout else sys.stdout).write(render_annotations(results))
-    if reports.history is not None:
-        from ortune.gates.reporters.history import append_history
-
-        append_history(Path(reports.history), results)
 
 
 def exit_with_decision(results: Results, inconclusive: str) -> None:

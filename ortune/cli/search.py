@@ -23,6 +23,7 @@ def search(values: Values, console_options: ConsoleOptions) -> None:
     from ortune.console.progress import SearchProgress
     from ortune.console.search import show_resume, show_search
     from ortune.console.verdict import show_verdict
+    from ortune.console.warnings import warn_sessions
     from ortune.console.widgets import make_console
     from ortune.limited import STANDARD_STREAM
     from ortune.record.files import encode_record
@@ -30,8 +31,8 @@ def search(values: Values, console_options: ConsoleOptions) -> None:
     from ortune.tuning.search import search as run
 
     path = Path(values.get("output") or f"{Path(values['model']).stem}.ortune.json")
-    to_stdout = str(path) == STANDARD_STREAM
     request = make_request(SearchRequest, {**values, "output": path}, "cli")
+    to_stdout = str(request.output) == STANDARD_STREAM
     if "output" not in values:
         check_default_path(path, request.model)
     prepared = prepare(request)
@@ -46,11 +47,15 @@ def search(values: Values, console_options: ConsoleOptions) -> None:
             show_resume(console, make_resume_command(sys.argv))
         raise
     if not console_options.quiet:
-        show_verdict(console, result.record, None if to_stdout else path, result.kept)
+        written = None if to_stdout or result.fault else path
+        session_warnings = warn_sessions(result.warnings, result.n_sessions)
+        show_verdict(console, result.record, written, result.kept, session_warnings)
         if result.unfinished:
             show_resume(console, make_resume_command(sys.argv))
     if console_options.json and not to_stdout:
         sys.stdout.buffer.write(escape_json(encode_record(result.record).decode()).encode())
+    if result.fault:
+        raise result.fault
     if result.outcome.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
     if result.outcome.evidence.verdict == "inconclusive":

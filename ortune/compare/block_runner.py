@@ -139,6 +139,7 @@ class BlockRunner:
         inference_s: Time spent in calls so far.
         one_at_a_time: Whether only one candidate may be live at a time, because two do not fit into memory.
         attempts: Decides which candidates are launched again after a failure.
+        logs: What each session printed while it was loaded.
     """
 
     def __init__(self, executor: Executor, rng: np.random.Generator, check: Callable[[], None] = lambda: None) -> None:
@@ -151,6 +152,7 @@ class BlockRunner:
         self.attempts = Attempts()
         self._start_s = executor.now_s()
         self._lost_s = 0.0
+        self.logs: list[tuple[str, ...]] = []
         self._shares: list[float] = []
         self._n_blocks = 0
         self._n_contended = 0
@@ -192,6 +194,7 @@ class BlockRunner:
             again = []
             for position, answer in zip(left, launched, strict=True):
                 if not isinstance(answer, Failure):
+                    self.logs.append(answer.session_info.log)
                     answers[position] = self.keep_alive(answer, executor)
                     continue
                 answers[position] = answer

@@ -15,6 +15,10 @@ LONGEST_FIRST_BLOCK_S = 5.0
 FIRST_DEADLINE_S = 300.0
 """The first block: the duration of a call is not known yet. It is below that of the first launch, which made two."""
 
+LEAST_LOAD_DEADLINE_S = 5.0
+LOAD_DEADLINE_FACTOR = 10
+"""A candidate times out if it takes this time longer to load than so many loads of the baseline."""
+
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """Result of the baseline's first blocks.
@@ -71,8 +75,7 @@ def calibrate(
         return measure_pace(block, goal, n_cases=n_cases, quota=quota, load_ns=load_ns)
 
     def finish(pace: Pace, launch_s: float) -> Calibration:
-        # A candidate that takes ten times as long to load as the baseline times out.
-        runner.load_deadline_s = 5 + 10 * launch_s
+        runner.load_deadline_s = LEAST_LOAD_DEADLINE_S + LOAD_DEADLINE_FACTOR * launch_s
         return Calibration(pace=pace, launch_s=launch_s, peak_bytes=block.memory.peak_bytes, gpu=block.gpu)
 
     try:

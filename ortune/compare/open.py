@@ -298,6 +298,7 @@ def start_comparison(
     """
     runner = BlockRunner(executor, np.random.default_rng(seed), check)
     first = runner.keep_alive(first)
+    runner.logs.append(first.session_info.log)
     calibration = calibrate(runner, first, goal, first_launch_s=first_launch_s, n_cases=n_cases, quota=quota)
     n_fitting = count_fitting(calibration, free_bytes)
     runner.one_at_a_time = n_fitting is not None and n_sides > n_fitting

@@ -16,7 +16,14 @@ from ortune.compare.limits import capacity_per_s, is_overloaded
 from ortune.compare.open import ComparisonSetup
 from ortune.compare.paired_run import Side
 from ortune.console.header import add_subject, show_header
-from ortune.console.warnings import warn_busy_host, warn_few_calls, warn_one_at_a_time, warn_overload, warn_two_speeds
+from ortune.console.warnings import (
+    warn_busy_host,
+    warn_few_calls,
+    warn_one_at_a_time,
+    warn_overload,
+    warn_sessions,
+    warn_two_speeds,
+)
 from ortune.console.widgets import (
     add_note,
     find_figure,
@@ -32,6 +39,7 @@ from ortune.console.widgets import (
     show_warning,
 )
 from ortune.knobs import describe
+from ortune.worker.session_log import collect_warnings
 from ortune.workload import FIGURES
 
 UNLIMITED = 10_000
@@ -131,7 +139,8 @@ def find_warnings(comparison: BenchResult) -> list[str]:
         if row.summary and is_overloaded(row.summary):
             assert load.rate_per_s
             warnings.append(warn_overload(row.name, capacity_per_s(row.summary, load), load.rate_per_s))
-    return warnings
+    logs = [row.session.log for row in comparison.rows if row.session]
+    return [*warnings, *warn_sessions(collect_warnings(logs), len(logs))]
 
 
 def _format_figures(row: Row, names: Sequence[str]) -> list[str]:

@@ -52,7 +52,13 @@ from ortune.knobs import KNOBS, describe
 from ortune.record.schema import Record
 
 
-def show_verdict(console: Console, record: Record, output: Path | None, kept: Path | None = None) -> None:
+def show_verdict(
+    console: Console,
+    record: Record,
+    output: Path | None,
+    kept: Path | None = None,
+    session_warnings: Sequence[str] = (),
+) -> None:
     """Print the verdict, the figures that it rests on, and what to do next.
 
     Args:
@@ -60,6 +66,7 @@ def show_verdict(console: Console, record: Record, output: Path | None, kept: Pa
         record: The result of the search.
         output: Where it was written, or None.
         kept: Where the previous record is, if it proves more than this one.
+        session_warnings: What ONNX Runtime warned of, in words.
     """
     evidence = record.evidence
     console.print()
@@ -80,7 +87,7 @@ def show_verdict(console: Console, record: Record, output: Path | None, kept: Pa
         show_figures(console, record, evidence.baseline, evidence.winner)
     if evidence.closest:
         console.print(Text(f"Closest to the limits: {describe(evidence.closest.config)}"))
-    warnings = find_warnings(record)
+    warnings = [*find_warnings(record), *session_warnings]
     for warning in warnings:
         show_warning(console, warning)
     if warnings:

@@ -11,9 +11,13 @@ from ortune.errors import spell_as_flag
 from ortune.knobs import Config
 from ortune.knobs.environment import variables_of
 from ortune.worker.installed import RuntimePackage
+from ortune.worker.session_log import SessionWarning
 
 NOTABLE_SHARE = 0.1
 """Minimum share of disturbed blocks for a warning."""
+
+MOST_SESSION_WARNINGS = 5
+"""Number of ONNX Runtime's warnings that are shown."""
 
 NOTABLE_DRIFT = 1.25
 """Minimum ratio of the speedups of two stages for a warning: noise and the selection of the best do not explain it."""
@@ -157,6 +161,21 @@ def warn_failures(n_failed: int, n_tried: int, kinds: Iterable[str], trials: str
     named = ", ".join(sorted({kind.replace("_", " ") for kind in kinds}))
     where = f" See {trials} for their messages." if trials else ""
     return f"{n_failed} of {format_count(n_tried, 'candidate')} failed ({named}).{where}"
+
+
+def warn_sessions(warnings: Sequence[SessionWarning], n_sessions: int) -> list[str]:
+    """Return what ONNX Runtime warned of, each warning once.
+
+    Args:
+        warnings: The warnings.
+        n_sessions: Number of sessions that were loaded.
+    """
+    texts = []
+    for each in warnings[:MOST_SESSION_WARNINGS]:
+        where = "every session" if each.n_sessions == n_sessions else f"{each.n_sessions} of {n_sessions} sessions"
+        texts.append(f"ONNX Runtime, in {where}: {each.text}")
+    n_more = len(warnings) - len(texts)
+    return [*texts, *([f"ONNX Runtime: {format_count(n_more, 'further warning')}."] if n_more else [])]
 
 
 def warn_other_data(origins: Sequence[str]) -> str:

@@ -124,7 +124,7 @@ def export(name: str, record: Record, model: str, source: str, output: Path | No
         raise ModelError(f"There is no file {model}.", "Name the model after the record.")
     if output is not None:
         check_writable(output)
-        if output.exists() and not target.merges:
+        if output.is_file() and not target.merges:
             raise UsageError(
                 f"{output}: this file already exists.", "Name another file, or remove it.", option="output"
             )

@@ -31,6 +31,8 @@ def write(job: Job) -> str:
         ModelError: The model is not an ONNX model, its external data is not in its folder, or ONNX Runtime cannot
             optimize or save it.
     """
+    from ortune.record.files import find_folder, place_file
+
     assert job.output
     require_runtime()
     info = read_model(job.model)  # checks that its data is in its folder, which ONNX Runtime need not do
@@ -50,12 +52,12 @@ def write(job: Job) -> str:
         # Variables act when a process starts: a record could name a library that the loader runs.
         environment={},
     )
-    with tempfile.TemporaryDirectory(dir=job.output.parent, prefix=f".{job.output.name}.") as folder:
+    with tempfile.TemporaryDirectory(dir=find_folder(job.output), prefix=f".{job.output.name}.") as folder:
         complete = Path(folder) / job.output.name
         saved = save_optimized(SaveRequest(model_path=info.path, config=config, output=str(complete)))
         if isinstance(saved, Failure):
             raise ModelError(f"ONNX Runtime cannot save {job.model}: {saved.message}.")
-        complete.replace(job.output)
+        place_file(complete, job.output)
     where = "" if provider == CPU else f" with {provider}"
     lines = [
         f"{job.output}: {saved.size_bytes / 1e6:.2f} MB, optimized at {level}{where} by onnxruntime "

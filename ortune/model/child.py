@@ -50,6 +50,15 @@ def read_in_child(module: str, path: str | Path, kind: type[Facts]) -> Facts:
     if not path.is_file():
         message = f"{path} is not a file." if path.exists() else f"There is no file {path}."
         raise ModelError(message, "Pass the path of an .onnx file.")
+    try:
+        str(path.resolve()).encode()
+    except UnicodeEncodeError:
+        raise ModelError(
+            f"{path} has a name or a folder whose name is not UTF-8. ONNX Runtime cannot open such files.",
+            "Rename it."
+            if sys.getfilesystemencoding() == "utf-8"
+            else f"Set PYTHONUTF8=1: the names of files are {sys.getfilesystemencoding()} here. Or rename it.",
+        ) from None
     command = [sys.executable, "-P", "-m", module, str(path.resolve())]
     try:
         child = subprocess.run(command, capture_output=True, timeout=READ_TIMEOUT_S, check=False)

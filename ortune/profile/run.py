@@ -15,6 +15,7 @@ from ortune.knobs import DEFAULT, Config
 from ortune.model import ModelInfo, compute_digest, read_model
 from ortune.profile.record_trace import TraceRequest, record_in_child
 from ortune.profile.trace import Breakdown, break_down, read_trace, split_runs
+from ortune.record.files import place_file
 from ortune.record.schema import Record
 from ortune.record.select import Wanted, check_digest, read_sourced, select_record
 from ortune.requests import ProfileRequest
@@ -92,7 +93,7 @@ def profile(request: ProfileRequest) -> Profile:
         for index, found in enumerate(profiles):
             path = folder / f"{found.name}.json"
             if found.trace is not None:
-                Path(found.trace).replace(path)
+                place_file(Path(found.trace), path)
                 profiles[index] = msgspec.structs.replace(found, trace=str(path))
         for name in {DEFAULT_NAME, TUNED_NAME} - {found.name for found in profiles if found.trace}:
             (folder / f"{name}.json").unlink(missing_ok=True)  # a trace of an earlier profile

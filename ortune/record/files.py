@@ -21,6 +21,7 @@ from ortune.locks import try_to_lock
 from ortune.naming import DISTRIBUTION
 from ortune.record.check import check_configs, check_files
 from ortune.record.schema import SCHEMA, Bundle, Record, TrialsFile
+from ortune.streams import find_descriptor
 
 if TYPE_CHECKING:
     from ortune.record.trials import Trial, Trials
@@ -32,6 +33,9 @@ MOST_BYTES = 16 << 20
 
 Empty lists and dictionaries take twenty times the memory of their text.
 """
+
+PROBE_BYTES = 64 << 10
+"""Bytes that must be free at the start for each file to be written. A small search needs fewer."""
 
 SEARCH_HINT = "Create one: ortune search MODEL -o FILE."
 
@@ -286,7 +290,7 @@ def write_record(record: Record, path: Path, trials: bytes | None = None) -> Wri
     Raises:
         UsageError: A file cannot be written. If that is the trials file, the record is written without it.
     """
-    if str(path) == STANDARD_STREAM or _is_device(path):
+    if str(path) == STANDARD_STREAM or is_special(path):
         write_atomically(path, encode_record(record))
         return Written(record=record)
     path = _follow(path)
@@ -334,12 +338,14 @@ def write_atomically(path: Path, data: bytes) -> None:
     """
     import tempfile
 
-    if str(path) == STANDARD_STREAM:
-        sys.stdout.buffer.write(data)
-        sys.stdout.flush()
-        return
     try:
-        if _is_device(path):
+        if str(path) == STANDARD_STREAM:
+            sys.stdout.buffer.write(data)
+            sys.stdout.flush()
+            if fault := getattr(sys.stdout, "find_fault", str)():
+                raise UsageError(f"Cannot write to stdout: {fault}.")
+            return
+        if is_special(path):
             with path.open("wb") as file:
                 file.write(data)
             return
@@ -351,9 +357,7 @@ def write_atomically(path: Path, data: bytes) -> None:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            mask = os.umask(0)
-            os.umask(mask)
-            Path(name).chmod(0o666 & ~mask)
+            _set_usual_mode(Path(name))
             Path(name).replace(target)
         except BaseException:
             Path(name).unlink(missing_ok=True)
@@ -362,14 +366,52 @@ def write_atomically(path: Path, data: bytes) -> None:
         raise UsageError(f"Cannot write {path}: {error.strerror}.") from None
 
 
+def place_file(complete: Path, path: Path) -> None:
+    """Move a file that is complete to where it belongs. Links are followed, and special files are written to.
+
+    Args:
+        complete: The file, on the file system of `find_folder(path)`.
+        path: Where it belongs.
+
+    Raises:
+        UsageError: It cannot be written.
+    """
+    import shutil
+
+    try:
+        if is_special(path):
+            with complete.open("rb") as source, path.open("wb") as file:
+                shutil.copyfileobj(source, file)
+            complete.unlink()
+        else:
+            complete.replace(_follow(path))
+    except OSError as error:
+        raise UsageError(f"Cannot write {path}: {error.strerror}.") from None
+
+
+def find_folder(path: Path) -> Path | None:
+    """Return the folder of the file that a path leads to; None for a special file, which has none of its own."""
+    return None if is_special(path) else _follow(path).parent
+
+
+def _set_usual_mode(path: Path) -> None:
+    """Give a temporary file, which only its owner may read, the mode of other new files."""
+    mask = os.umask(0)
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)
+
+
 def _follow(path: Path) -> Path:
     """Return the file that a link leads to, or the path itself if it is not a link."""
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
-def _is_device(path: Path) -> bool:
-    """Return whether a path leads to something other than a file or a folder: a device, a pipe, a socket."""
-    return path.exists() and not path.is_file() and not path.is_dir()
+def is_special(path: Path) -> bool:
+    """Return whether a path leads to something that is written to and never replaced.
+
+    That is a device, a pipe or a socket, or a file that this process has open, such as /dev/stdout.
+    """
+    return find_descriptor(path) is not None or (path.exists() and not path.is_file() and not path.is_dir())
 
 
 def is_record(data: bytes) -> bool:
@@ -389,12 +431,12 @@ def check_record_writable(path: Path, option: str = "output") -> None:
     from ortune.record.trials import is_trials_file
 
     check_writable(path, option, is_record)
-    if str(path) != STANDARD_STREAM and not _is_device(path):
+    if str(path) != STANDARD_STREAM and not is_special(path):
         check_writable(path_of_trials(_follow(path)), option, is_trials_file)
 
 
 def check_writable(path: Path, option: str = "output", may_replace: Callable[[bytes], bool] | None = None) -> None:
-    """Check before a long measurement that a file can be written.
+    """Check before a long measurement that a file can be written, and that there is some space for it.
 
     Args:
         path: Path of the file; `-` for stdout.
@@ -411,7 +453,9 @@ def check_writable(path: Path, option: str = "output", may_replace: Callable[[by
     another = "Name another file."
     if path.is_dir():
         raise UsageError(f"{path}: this is a folder.", another, option=option)
-    if _is_device(path):
+    if is_special(path):
+        if path.is_socket():
+            raise UsageError(f"{path}: this is a socket.", another, option=option)
         if not os.access(path, os.W_OK):
             raise UsageError(f"{path}: permission denied.", another, option=option)
         return
@@ -421,8 +465,10 @@ def check_writable(path: Path, option: str = "output", may_replace: Callable[[by
             f"{path}: there is no folder {target.parent}.", "Create it, or name another file.", option=option
         )
     try:
-        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}."):
-            pass
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.") as file:
+            file.write(bytes(PROBE_BYTES))
+            file.flush()
+            os.fsync(file.fileno())  # some file systems notice only then that they are full
         content = path.read_bytes() if may_replace and path.is_file() else b""
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror}.", another, option=option) from None

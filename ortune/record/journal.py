@@ -21,8 +21,9 @@ import msgspec
 
 from ortune.errors import UsageError
 from ortune.knobs.config import Config
+from ortune.limited import STANDARD_STREAM
 from ortune.locks import try_to_lock
-from ortune.record.files import STANDARD_STREAM
+from ortune.record.files import is_special
 from ortune.worker import Block, BlockPlan, Failure, Runtime, SessionInfo
 from ortune.worker.protocol import BlockReply
 
@@ -220,7 +221,7 @@ def decode_journal(data: bytes) -> Content:
 
 def path_of_journal(record: Path) -> Path | None:
     """Return the path of the journal of a record; None for a record that goes to a stream, a device or a pipe."""
-    if str(record) == STANDARD_STREAM or (record.exists() and not record.is_file()):
+    if str(record) == STANDARD_STREAM or is_special(record):
         return None
     target = Path(os.path.realpath(record)) if record.is_symlink() else record
     return target.with_name(target.name.removesuffix(".json") + JOURNAL_SUFFIX)

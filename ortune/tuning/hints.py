@@ -1,7 +1,8 @@
 """Hints from earlier searches on this host: a small local file of the best configs by model and load.
 
 Hints only affect which candidates are screened early, and what `ortune suggest` suggests, as not proven. Every claim
-rests on new measurements. Set `ORTUNE_HISTORY` to the path of another file, or to `off`.
+rests on new measurements. Set `ORTUNE_HISTORY` to the path of another file, or to `off`. A device or a pipe, such as
+`/dev/null`, has the same effect as `off`.
 """
 
 from __future__ import annotations
@@ -14,15 +15,20 @@ from pathlib import Path
 
 import msgspec
 
+from ortune.errors import UsageError
 from ortune.host import HostClass
 from ortune.knobs import Config
 from ortune.model import Traits
+from ortune.record.files import write_atomically
 from ortune.workload import Goal
 
 VARIABLE = "ORTUNE_HISTORY"
 
 MAX_KEPT = 300
 """Number of searches to keep. Older ones are dropped."""
+
+MOST_BYTES = 64 << 20
+"""Bytes that are read from the end of the file: ortune keeps it below a few megabytes."""
 
 MAX_HINTS = 4
 MAX_SIMILAR = 3
@@ -55,14 +61,21 @@ class PastSearch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def history_path() -> Path | None:
-    """Return the file, or None if it is turned off."""
+    """Return the file, or None if it is turned off, or the user has no home folder to keep it in."""
     setting = os.environ.get(VARIABLE, "")
     if setting == "off":
         return None
     if setting:
-        return Path(setting)
+        path = Path(setting)
+        return path if path.is_file() or not path.exists() else None
     import platformdirs
 
+    if not os.environ.get("XDG_STATE_HOME"):
+        try:
+            if not Path.home().is_dir():
+                return None
+        except RuntimeError:
+            return None
     return Path(platformdirs.user_state_dir("ortune", appauthor=False)) / "history.jsonl"
 
 
@@ -95,21 +108,27 @@ def remember(path: Path, search: PastSearch) -> None:
         line = b"\n" + msgspec.json.encode(search) + b"\n"
         with path.open("ab") as file:  # a single write, so that concurrent searches do not mix their lines
             file.write(line)
-        lines = [line for line in path.read_bytes().splitlines(keepends=True) if line.strip()]
+        lines = [line for line in _read_end(path).splitlines(keepends=True) if line.strip()]
         if len(lines) > 2 * MAX_KEPT:
-            fresh = path.with_suffix(f".{os.getpid()}")
-            fresh.write_bytes(b"".join(lines[-MAX_KEPT:]))
-            fresh.replace(path)
+            with contextlib.suppress(UsageError):
+                write_atomically(path, b"".join(lines[-MAX_KEPT:]))
 
 
 def read_past_searches(path: Path) -> list[PastSearch]:
     """Return all searches, the oldest first. Lines that cannot be read are skipped."""
     searches = []
     with contextlib.suppress(OSError):
-        for line in path.read_bytes().splitlines():
+        for line in _read_end(path).splitlines():
             with contextlib.suppress(ValueError, RecursionError):  # covers invalid UTF-8
                 searches.append(msgspec.json.decode(line, type=PastSearch))
     return searches
+
+
+def _read_end(path: Path) -> bytes:
+    """Return the last bytes of the file, at most `MOST_BYTES`."""
+    with path.open("rb") as file:
+        file.seek(max(file.seek(0, os.SEEK_END) - MOST_BYTES, 0))
+        return file.read(MOST_BYTES)
 
 
 def recall(path: Path, host: HostClass, traits: Traits, goal: Goal) -> tuple[Config, ...]:

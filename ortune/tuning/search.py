@@ -10,11 +10,13 @@ from pathlib import Path
 import msgspec
 
 from ortune.compare.open import Launch, OpenComparison, open_comparison
+from ortune.errors import UsageError
 from ortune.host import HostClass
 from ortune.knobs import Config
 from ortune.record.files import path_of_trials, write_record
 from ortune.record.journal import Journal
 from ortune.record.leftovers import remove_leftovers
+from ortune.record.rescue import rescue_record
 from ortune.record.schema import Record
 from ortune.record.trials import encode_trials
 from ortune.tuning.hints import PastSearch, describe_search, remember
@@ -24,6 +26,7 @@ from ortune.tuning.record_outcome import make_record, make_trials
 from ortune.tuning.resume import JournaledExecutor, describe_identity, find_unfinished, open_journal
 from ortune.tuning.stages import SearchSettings, run_search
 from ortune.worker import Executor, Runtime
+from ortune.worker.session_log import SessionWarning, collect_warnings
 
 MAX_REMEMBERED = 2
 """Configs of one search that later searches may start with."""
@@ -37,12 +40,18 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         outcome: The outcome that the record was made from.
         kept: Path of the copy of a replaced record with stronger evidence, or None.
         unfinished: Path of the journal, if the search can go on; else None.
+        warnings: What ONNX Runtime warned of.
+        n_sessions: Number of sessions that were loaded.
+        fault: Why the record or its trials could not be written, and where they are instead; None if they were.
     """
 
     record: Record
     outcome: Outcome
     kept: Path | None = None
     unfinished: Path | None = None
+    warnings: tuple[SessionWarning, ...] = ()
+    n_sessions: int = 0
+    fault: UsageError | None = None
 
 
 def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -> Result:
@@ -86,24 +95,40 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
         outcome = run_search(prepared.space, opened, settings, observe)
         started = journal.begin.started if journal else begun
         n_resumes = journal.n_resumes if journal else 0
-        record, kept = make_record(prepared, outcome, opened.runtime, started, n_resumes=n_resumes), None
+        record = make_record(prepared, outcome, opened.runtime, started, n_resumes=n_resumes)
+        kept, fault = None, None
         if request.output is not None:
-            written = write_record(record, request.output, encode_trials(make_trials(record, outcome, prepared.goal)))
-            record, kept = written.record, written.kept
+            trials = encode_trials(make_trials(record, outcome, prepared.goal))
+            try:
+                written = write_record(record, request.output, trials)
+                record, kept = written.record, written.kept
+            except UsageError as error:
+                fault = rescue_record(record, request.output, trials, error)
         if (history := find_history(request)) and (best := best_configs(outcome, prepared.base)):
             remember(history, describe_result(prepared, outcome, best))
         if journal and request.output is not None:
             for path in (request.output, path_of_trials(request.output)):
                 remove_leftovers(path)
-            if not outcome.interrupted:
+            if not outcome.interrupted and fault is None:
                 journal.remove()
-    if fault := outcome.fault:
+    if cause := outcome.fault:
+        if fault:
+            cause.details = (*cause.details, fault.message, fault.hint, *fault.details)
         if journal and journal.path.exists():
-            fault.details = (*fault.details, f"What was measured is kept in {journal.path}.")
-            fault.hint = f"{fault.hint} To go on, repeat the command with {{resume}}.".strip()
-        raise fault
+            cause.details = (*cause.details, f"What was measured is kept in {journal.path}.")
+            cause.hint = f"{cause.hint} To go on, repeat the command with {{resume}}.".strip()
+        raise cause
     unfinished = journal.path if journal and journal.path.exists() else None
-    return Result(record=record, outcome=outcome, kept=kept, unfinished=unfinished)
+    logs = opened.runner.logs
+    return Result(
+        record=record,
+        outcome=outcome,
+        kept=kept,
+        unfinished=unfinished,
+        warnings=collect_warnings(logs),
+        n_sessions=len(logs),
+        fault=fault,
+    )
 
 
 def open_search(prepared: PreparedSearch, journal: Journal | None) -> contextlib.AbstractContextManager[OpenComparison]:

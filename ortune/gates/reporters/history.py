@@ -85,6 +85,10 @@ def append_history(path: Path, results: Sequence[GateResult | GateError]) -> Non
     now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
     text = b"".join(msgspec.json.encode(make_entry(result, now)) + b"\n" for result in results)
     try:
+        if not path.is_file() and path.exists():  # a pipe or a device, which cannot be read back
+            with path.open("wb") as pipe:
+                pipe.write(text)
+            return
         with path.open("a+b") as file:
             # An earlier run may have been killed in the middle of a line: start a new one.
             file.seek(max(file.seek(0, 2) - 1, 0))

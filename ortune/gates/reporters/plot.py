@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import io
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from ortune.errors import UsageError
 from ortune.gates.reporters.history import HistoryEntry
 from ortune.gates.reporters.messages import describe_cost
+from ortune.record.files import write_atomically
 from ortune.sanitize import printable
 
 SUFFIXES = (".svg", ".png", ".pdf")
@@ -66,13 +68,12 @@ def draw_history(entries: Sequence[HistoryEntry], path: Path) -> None:
         title = title if len(title) <= LONGEST_TITLE else f"{title[: LONGEST_TITLE - 1]}…"
         # A name is not a formula, even with a $ in it.
         axis.set_title(title, fontsize=10, loc="left", parse_math=False)
-    try:
-        with warnings.catch_warnings():
-            # Not every name has a glyph in matplotlib's font.
-            warnings.filterwarnings("ignore", "Glyph", UserWarning)
-            figure.savefig(path)
-    except OSError as error:
-        raise UsageError(f"Cannot write {path}: {error.strerror}.") from None
+    drawn = io.BytesIO()
+    with warnings.catch_warnings():
+        # Not every name has a glyph in matplotlib's font.
+        warnings.filterwarnings("ignore", "Glyph", UserWarning)
+        figure.savefig(drawn, format=path.suffix[1:].lower())
+    write_atomically(path, drawn.getvalue())
 
 
 def draw_panel(axis: Any, entries: Sequence[HistoryEntry], objective: str) -> None:

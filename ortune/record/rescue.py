@@ -1,0 +1,54 @@
+"""Keeps a record that cannot be written to its file, such as on a full disk: a search may have taken an hour."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from ortune.errors import UsageError
+from ortune.limited import STANDARD_STREAM
+from ortune.record.files import encode_record, write_record
+from ortune.record.schema import Record
+
+PREFIX = "rescued-by-ortune-"
+"""Beginning of the name of the folder with a rescued record."""
+
+
+def rescue_record(record: Record, path: Path, trials: bytes | None, fault: UsageError) -> UsageError:
+    """Write a record to another folder, and return the error to report, which states where it is.
+
+    If it cannot be written anywhere, the error contains its text.
+
+    Args:
+        record: The record.
+        path: Where it could not be written.
+        trials: Content of its trials file, or None.
+        fault: Why not.
+    """
+    name = "record.json" if str(path) == STANDARD_STREAM else path.name
+    for parent in find_folders():
+        with contextlib.suppress(OSError, UsageError):
+            folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+            try:
+                write_record(record, folder / name, trials)
+            except BaseException:
+                for file in folder.iterdir():
+                    file.unlink()
+                folder.rmdir()
+                raise
+            return UsageError(fault.message, f"The record was written to {folder / name} instead.")
+    return UsageError(
+        f"{fault.message} Nor can any other folder be written. This is the record:",
+        "Save the lines above to a file.",
+        details=encode_record(record).decode().splitlines(),
+    )
+
+
+def find_folders() -> Iterator[Path]:
+    """Yield folders that may have space: the temporary one, and the user's own."""
+    with contextlib.suppress(OSError):
+        yield Path(tempfile.gettempdir())
+    with contextlib.suppress(RuntimeError):
+        yield Path.home()

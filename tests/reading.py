@@ -1,0 +1,35 @@
+"""Reads models in this process, where starting a child process is not the point of a test.
+
+A child takes half a second, most of it to import onnx, which the processes of tests have imported already.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ortune.errors import ModelError
+from ortune.model import graph, read
+
+READERS = {"ortune.model.inspect": "inspect_model", "ortune.model.graph": "summarize_graph"}
+"""The function of each module that its child process calls."""
+
+USERS = (graph, read)
+"""Modules that start children."""
+
+
+def read_here(module: str, path: str | Path, kind: type[Any]) -> Any:
+    """Return what `read_in_child` returns, without a child."""
+    path = Path(path)
+    if not path.is_file():
+        message = f"{path} is not a file." if path.exists() else f"There is no file {path}."
+        raise ModelError(message, "Pass the path of an .onnx file.")
+    reader = getattr(importlib.import_module(module), READERS[module])
+    try:
+        facts = reader(path.resolve())
+    except OSError as error:
+        raise ModelError(f"Cannot read {path}: {error.strerror}.") from None
+    return msgspec.json.decode(msgspec.json.encode(facts), type=kind)

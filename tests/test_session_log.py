@@ -1,0 +1,62 @@
+"""Warnings of ONNX Runtime: collected from all workers, and shown once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from ortune.console.warnings import MOST_SESSION_WARNINGS, warn_sessions
+from ortune.worker.session_log import SessionWarning, collect_warnings
+from tests.conftest import TINY_CNN, run_ortune
+
+
+def line(text: str, severity: str = "W") -> str:
+    return f"2026-11-22 19:40:00.123456789 [{severity}:onnxruntime:, graph.cc:123 Clean] {text}"
+
+
+def test_each_warning_is_collected_once() -> None:
+    logs = [
+        (line("Removing x."), line("Removing y."), "printed by a library"),
+        (),
+        (line("Removing x."), line("Removing x.")),
+        (line("Removing x.", "E"), line("Chatter.", "I")),
+    ]
+    assert collect_warnings(logs) == (
+        SessionWarning(text="Removing x.", n_sessions=3),
+        SessionWarning(text="Removing y.", n_sessions=1),
+    )
+
+
+def test_ids_and_addresses_do_not_make_a_difference() -> None:
+    logs = [
+        (line(f"thread {number}, index 1, at {address}"),) for number, address in ((12345, "0x7f1"), (99999, "0x2"))
+    ]
+    (found,) = collect_warnings(logs)
+    assert found == SessionWarning(text="thread 12345, index 1, at 0x7f1", n_sessions=2)
+    assert len(collect_warnings([(line("index 1"),), (line("index 2"),)])) == 2
+
+
+def test_they_are_shown_with_the_number_of_sessions() -> None:
+    warnings = [SessionWarning(text=f"Text {number}.", n_sessions=number) for number in range(1, 8)]
+    texts = warn_sessions(warnings, 3)
+    assert texts[0] == "ONNX Runtime, in 1 of 3 sessions: Text 1."
+    assert texts[2] == "ONNX Runtime, in every session: Text 3."
+    assert len(texts) == MOST_SESSION_WARNINGS + 1
+    assert texts[-1] == "ONNX Runtime: 2 further warnings."
+    assert warn_sessions([], 3) == []
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_workers_left")
+def test_a_search_shows_them_once(tmp_path: Path) -> None:
+    model = onnx.load(TINY_CNN)
+    model.graph.initializer.append(helper.make_tensor("unused", TensorProto.FLOAT, [1], [1.0]))
+    onnx.save(model, tmp_path / "m.onnx")
+    done = run_ortune("search", "m.onnx", "--budget", "2s", "--trials", "1", cwd=tmp_path)
+    assert done.returncode in {0, 3}, done.stderr
+    shown = " ".join(done.stdout.split())
+    assert "warning: ONNX Runtime, in every session: Removing initializer 'unused'." in shown
+    assert shown.count("'unused'") == 1
