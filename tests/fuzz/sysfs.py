@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import re
@@ -172,7 +173,8 @@ def write_tree(tree: dict[str, bytes]) -> Path:
     root = find_folder() / "root"
     root.mkdir(exist_ok=True)
     for name in [name for name in _tree if name not in tree]:
-        (root / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a file may be where its folder was
+            (root / name).unlink()
         del _tree[name]
     for name, content in tree.items():
         if _tree.get(name) == content:
