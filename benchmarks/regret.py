@@ -69,15 +69,24 @@ VARIED_DEVELOPMENT = "VARIED, DEVELOPMENT"
 
 
 @cache
-def landscape_sets() -> dict[str, list[Landscape]]:
-    """Return all landscapes by set."""
-    recorded = [load_landscape(path) for path in recorded_paths()]
+def development_sets() -> dict[str, list[Landscape]]:
+    """Return the landscapes for development by set, without reading the others."""
+    recorded = [path for path in recorded_paths() if path.stem not in TEST_MODELS]
     return {
-        RECORDED_TEST: [each for each in recorded if each.name in TEST_MODELS],
-        HELD_OUT: all_held_out(),
-        RECORDED_DEVELOPMENT: [each for each in recorded if each.name not in TEST_MODELS],
+        RECORDED_DEVELOPMENT: [load_landscape(path) for path in recorded],
         SYNTHETIC_DEVELOPMENT: all_landscapes(),
         VARIED_DEVELOPMENT: all_varied(),
+    }
+
+
+@cache
+def landscape_sets() -> dict[str, list[Landscape]]:
+    """Return all landscapes by set."""
+    recorded = [path for path in recorded_paths() if path.stem in TEST_MODELS]
+    return {
+        RECORDED_TEST: [load_landscape(path) for path in recorded],
+        HELD_OUT: all_held_out(),
+        **development_sets(),
     }
 
 
@@ -234,13 +243,12 @@ OURS: dict[str, StrategyName] = {
 """`ortune search`, and its other strategies for screening, with the same racing and confirmation."""
 
 
-def replay(name: str, method: str, budget_s: float, seed: int) -> Row:
+def replay(landscape: Landscape, method: str, budget_s: float, seed: int) -> Row:
     """Run one search and return its result."""
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    landscape = landscapes()[name]
     start_s = time.perf_counter()
-    row: Row = {"landscape": name, "method": method, "budget_s": budget_s, "seed": seed}
+    row: Row = {"landscape": landscape.name, "method": method, "budget_s": budget_s, "seed": seed}
     if method in OURS:
         opened = open_replay(landscape, seed=seed)
         settings = SearchSettings(budget_s=budget_s, strategy=OURS[method])
@@ -274,7 +282,7 @@ def replay_many(job: tuple[str, str, float, range]) -> list[Row]:
     """Run the searches of several seeds."""
     name, method, budget_s, seeds = job
     with threadpool_limits(limits=1):  # each CPU already has a process
-        return [replay(name, method, budget_s, seed) for seed in seeds]
+        return [replay(landscapes()[name], method, budget_s, seed) for seed in seeds]
 
 
 def summarize(rows: list[Row]) -> Row:

@@ -1,14 +1,20 @@
-"""The benchmark of strategies compares with what Optuna really does."""
+"""The benchmark of strategies compares with what Optuna really does, and constants are not chosen on its test sets."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import optuna
 import pytest
 
+from benchmarks import regret, tune
+from benchmarks.landscape import Landscape, load_landscape
 from benchmarks.tpe import ChoiceTpe
+from ortune.compare import block_plan
+from ortune.tuning import plan
 
 SIZES = (3, 5, 2, 4)
 
@@ -34,3 +40,45 @@ def test_the_fast_tpe_proposes_what_optuna_proposes(seed: int) -> None:
         value = cost(labels, effects)
         study.tell(trial, value)
         fast.tell(labels, value)
+
+
+class TestTuning:
+    """Constants are chosen on development landscapes only."""
+
+    @pytest.fixture(autouse=True)
+    def no_test_landscapes(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        """Make it an error to read a landscape of the test sets."""
+
+        def read(path: Path) -> Landscape:
+            assert path.stem not in regret.TEST_MODELS
+            return load_landscape(path)
+
+        def refuse() -> list[Landscape]:
+            raise AssertionError("a test landscape was read")
+
+        monkeypatch.setattr(regret, "load_landscape", read)
+        monkeypatch.setattr(regret, "all_held_out", refuse)
+        regret.development_sets.cache_clear()
+        yield
+        regret.development_sets.cache_clear()
+
+    def test_the_script_for_tuning_does_not_read_test_landscapes(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr("sys.argv", ["tune", "--sets=recorded", "--replays=1", "--budgets=5"])
+        tune.main()
+        assert "recorded, development" in capsys.readouterr().out
+        names = {each.name for found in regret.development_sets().values() for each in found}
+        assert "squeezenet" in names
+        assert not names & set(regret.TEST_MODELS)
+
+    def test_a_constant_is_set_everywhere(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for module in (block_plan, plan):
+            monkeypatch.setattr(module, "SHORT_BLOCK_NS", block_plan.SHORT_BLOCK_NS)
+        tune.set_constant("compare.block_plan.SHORT_BLOCK_NS=123")
+        assert [vars(module)["SHORT_BLOCK_NS"] for module in (block_plan, plan)] == [123, 123]
+
+    @pytest.mark.parametrize("text", ["tuning.plan.NONE=1", "tuning.plan.BATCH='8'", "tuning.plan.make_plan=1"])
+    def test_unknown_constants_are_refused(self, text: str) -> None:
+        with pytest.raises(ValueError, match=text.partition("=")[0]):
+            tune.set_constant(text)
