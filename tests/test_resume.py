@@ -454,7 +454,7 @@ def test_an_interrupted_search_says_how_to_go_on(tmp_path: Path, number: signal.
     command = [sys.executable, "-P", "-m", "ortune", "search", str(TINY_CNN), "-o", "c.json", "--budget", "30s"]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     end_s = time.monotonic() + 60
-    while count_blocks(tmp_path / "c.unfinished.jsonl") < 30 and time.monotonic() < end_s:
+    while count_blocks(tmp_path / "c.unfinished.jsonl") < 5 and time.monotonic() < end_s:
         time.sleep(0.05)
     process.send_signal(number)
     output, _ = process.communicate()
