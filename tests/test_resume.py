@@ -452,7 +452,15 @@ def test_a_search_that_was_killed_goes_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_search_says_how_to_go_on(tmp_path: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-P", "-m", "ortune", "search", str(TINY_CNN), "-o", "c.json", "--budget", "30s"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        # Under nohup or in the background of a shell, signals are ignored, which processes inherit.
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
+    )
     end_s = time.monotonic() + 60
     while count_blocks(tmp_path / "c.unfinished.jsonl") < 5 and time.monotonic() < end_s:
         time.sleep(0.05)
