@@ -106,7 +106,7 @@ def compute_speedup(
         clusters.append([math.log(default / candidate) for default, candidate in zip(*costs, strict=True)])
     trim = TYPICAL_TRIM if FIGURES[name].percentile == 50 else TRIM
     interval = clustered_interval(clusters, confidence=confidence, trim=trim, seed=run.seed)
-    if FIGURES[name].unit != "bytes":
+    if FIGURES[name].unit != "bytes":  # memory does not depend on how busy the host is
         interval = widen_for_occasions(interval)
     interval = interval.exp()
     return Speedup(

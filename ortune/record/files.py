@@ -222,7 +222,7 @@ def read_trials(path: str | Path, *, trust: bool = False) -> Trials:
     named = _only_record(path, document).search.trials
     if named is None:
         raise RecordError(f"{path} names no trials file.", "A search writes one next to the record that it writes.")
-    record = _follow(Path(path))
+    record = follow_link(Path(path))
     paths = (record.with_name(named.file), path_of_trials(record))
     contents = {each: _read_if_present(each) for each in paths}
     for each, data in contents.items():
@@ -293,7 +293,7 @@ def write_record(record: Record, path: Path, trials: bytes | None = None) -> Wri
     if str(path) == STANDARD_STREAM or is_special(path):
         write_atomically(path, encode_record(record))
         return Written(record=record)
-    path = _follow(path)
+    path = follow_link(path)
     kept = None if record.is_proven else _keep_proven(path)
     fault: UsageError | None = None
     if trials is not None:
@@ -349,7 +349,7 @@ def write_atomically(path: Path, data: bytes) -> None:
             with path.open("wb") as file:
                 file.write(data)
             return
-        target = _follow(path)
+        target = follow_link(path)
         descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
             with os.fdopen(descriptor, "wb") as file:
@@ -384,14 +384,14 @@ def place_file(complete: Path, path: Path) -> None:
                 shutil.copyfileobj(source, file)
             complete.unlink()
         else:
-            complete.replace(_follow(path))
+            complete.replace(follow_link(path))
     except OSError as error:
         raise UsageError(f"Cannot write {path}: {error.strerror}.") from None
 
 
 def find_folder(path: Path) -> Path | None:
     """Return the folder of the file that a path leads to; None for a special file, which has none of its own."""
-    return None if is_special(path) else _follow(path).parent
+    return None if is_special(path) else follow_link(path).parent
 
 
 def _set_usual_mode(path: Path) -> None:
@@ -401,7 +401,7 @@ def _set_usual_mode(path: Path) -> None:
     path.chmod(0o666 & ~mask)
 
 
-def _follow(path: Path) -> Path:
+def follow_link(path: Path) -> Path:
     """Return the file that a link leads to, or the path itself if it is not a link."""
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
@@ -432,7 +432,7 @@ def check_record_writable(path: Path, option: str = "output") -> None:
 
     check_writable(path, option, is_record)
     if str(path) != STANDARD_STREAM and not is_special(path):
-        check_writable(path_of_trials(_follow(path)), option, is_trials_file)
+        check_writable(path_of_trials(follow_link(path)), option, is_trials_file)
 
 
 def check_writable(path: Path, option: str = "output", may_replace: Callable[[bytes], bool] | None = None) -> None:
@@ -459,7 +459,7 @@ def check_writable(path: Path, option: str = "output", may_replace: Callable[[by
         if not os.access(path, os.W_OK):
             raise UsageError(f"{path}: permission denied.", another, option=option)
         return
-    target = _follow(path)
+    target = follow_link(path)
     if not target.parent.is_dir():
         raise UsageError(
             f"{path}: there is no folder {target.parent}.", "Create it, or name another file.", option=option

@@ -23,7 +23,7 @@ from ortune.errors import UsageError
 from ortune.knobs.config import Config
 from ortune.limited import STANDARD_STREAM
 from ortune.locks import try_to_lock
-from ortune.record.files import is_special
+from ortune.record.files import follow_link, is_special
 from ortune.worker import Block, BlockPlan, Failure, Runtime, SessionInfo
 from ortune.worker.protocol import BlockReply
 
@@ -223,7 +223,7 @@ def path_of_journal(record: Path) -> Path | None:
     """Return the path of the journal of a record; None for a record that goes to a stream, a device or a pipe."""
     if str(record) == STANDARD_STREAM or is_special(record):
         return None
-    target = Path(os.path.realpath(record)) if record.is_symlink() else record
+    target = follow_link(record)
     return target.with_name(target.name.removesuffix(".json") + JOURNAL_SUFFIX)
 
 

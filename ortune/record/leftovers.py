@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from ortune.locks import try_to_lock
+from ortune.record.files import follow_link
 
 MIN_AGE_S = 3.0
 """Age below which a file may be that of a process that has not locked it yet."""
@@ -20,7 +21,7 @@ def remove_leftovers(path: Path) -> list[Path]:
     Args:
         path: The file that they wrote. Links are followed.
     """
-    target = Path(os.path.realpath(path)) if path.is_symlink() else path
+    target = follow_link(path)
     pattern = re.compile(rf"\.{re.escape(target.name)}\.[a-z0-9_]{{8}}", re.ASCII)
     removed = []
     with contextlib.suppress(OSError):

@@ -34,13 +34,17 @@ OWN_SCALES = (0.005, 0.015, 0.05, 0.12)
 LUCKS = (0.003, 0.01, 0.03, 0.08)
 """Standard deviations between launches of one config to choose from."""
 
+CHOICE_SHARE = 1.0
 STEP_SHARE = 0.5
-"""Standard deviation of the step from one value of a numeric setting to the next, as a share of that of a choice:
+"""Scale of the effect of a choice, and of the step from one value of a numeric setting to the next, relative to it:
 adjacent thread counts cost about the same."""
 
 WORST = 0.7
 """Maximum of log-ratios. Larger values are clipped, so that a candidate that takes ten times as long does not distort
 the predictions for good candidates."""
+
+FEWEST_TO_FIT = 8
+"""Measurements from which scales and luck are estimated."""
 
 TAIL = 1.5
 REWEIGHTINGS = 3
@@ -85,7 +89,8 @@ class AdditiveModel:
         self.n = len(space.candidates)
         self._rng = rng
         self._main, self._shares, self._pairs = features_of(space)
-        self._n_choices = int((self._shares == 1.0).sum())
+        self._choices = self._main[:, self._shares == CHOICE_SHARE] > 0
+        self._n_choices = self._choices.sum(axis=1)
         self._scales = (MAIN_SCALES[1], PAIR_SHARES[0], OWN_SCALES[1])
         self.luck = LUCKS[1]
         self._n_fitted = 0
@@ -102,7 +107,7 @@ class AdditiveModel:
         self._seen = np.array([each.number for each in observations], dtype=int)
         self._y = np.minimum(np.array([each.log_ratio for each in observations], dtype=float), WORST)
         self._variances = np.array([each.variance for each in observations], dtype=float)
-        is_combined = (self._main[self._seen, : self._n_choices] > 0).sum(axis=1) > 1
+        is_combined = self._n_choices[self._seen] > 1
         self._variances += (SLOW_SIGMA * np.maximum(self._y, 0.0) * is_combined) ** 2
         self._batches = np.array([each.batch for each in observations], dtype=int)
         self._inflations = np.ones(len(observations))
@@ -120,19 +125,24 @@ class AdditiveModel:
             covariance[np.diag_indices_from(covariance)] += luck**2 * self._own_inflations + self._variances
             return np.asarray(np.linalg.cholesky(covariance), dtype=float)
 
-        if len(self._seen) >= max(8, 1.25 * self._n_fitted):
+        def choose_luck() -> float:
+            """Return the luck that maximizes the likelihood."""
+            return max(LUCKS, key=lambda luck: self._log_likelihood(factorize(self._scales, luck)))
+
+        can_fit = len(self._seen) >= FEWEST_TO_FIT
+        if can_fit and len(self._seen) >= 1.25 * self._n_fitted:
             # The scales change little between consecutive measurements.
             self._scales = max(
                 itertools.product(MAIN_SCALES, PAIR_SHARES, OWN_SCALES),
                 key=lambda scales: self._log_likelihood(factorize(scales, self.luck)),
             )
-            self.luck = max(LUCKS, key=lambda luck: self._log_likelihood(factorize(self._scales, luck)))
+            self.luck = choose_luck()
             self._n_fitted = len(self._seen)
         self._factor = factorize(self._scales, self.luck)
         for _ in range(REWEIGHTINGS):
             self._reweight(shared)
-            if len(self._seen) >= 8:
-                self.luck = max(LUCKS, key=lambda luck: self._log_likelihood(factorize(self._scales, luck)))
+            if can_fit:
+                self.luck = choose_luck()
             self._factor = factorize(self._scales, self.luck)
 
     def _reweight(self, shared: Array) -> None:
@@ -164,10 +174,9 @@ class AdditiveModel:
         """
         is_new = ~(self._pairs[self._seen] > 0).any(axis=0)
         counts = (self._pairs[:, is_new] > 0).sum(axis=1)
-        choices = self._main[:, : self._n_choices] > 0
         is_slow = self.mean() > harmful
-        slow_choices = choices[is_slow & (choices.sum(axis=1) == 1)].any(axis=0)
-        counts[is_slow | choices[:, slow_choices].any(axis=1)] = 0
+        slow_choices = self._choices[is_slow & (self._n_choices == 1)].any(axis=0)
+        counts[is_slow | self._choices[:, slow_choices].any(axis=1)] = 0
         return np.asarray(counts)
 
     def draw(self, n: int) -> Array:
@@ -238,7 +247,7 @@ def features_of(space: SearchSpace) -> tuple[Array, Array, Array]:
         first * second for one, other in itertools.combinations(of_choices, 2) for first in one for second in other
     ]
     products = [product for product in products if product.any()]
-    shares = np.array([1.0] * len(choices) + [STEP_SHARE] * len(of_steps))
+    shares = np.array([CHOICE_SHARE] * len(choices) + [STEP_SHARE] * len(of_steps))
     empty = np.zeros((len(labels), 0))
     main = np.stack([*choices, *of_steps], axis=1) if choices else empty
     return main, shares, np.stack(products, axis=1) if products else empty

@@ -59,12 +59,14 @@ def confirm(state: SearchState, finalist: CandidateResult) -> Comparison:
     with state.time_stage("confirmation"):
         measure_launches(state, run, [finalist], plan, report)
         launch_s = (state.now_s() - start_s) / max(len(run.launches), 1)
-        if state.is_unpromising and not goal.limits and not excludes_gain(run.in_one_regime(), goal):
+        if not goal.limits:
             end_s = min(start_s + state.longest_confirmation_s, state.end_s) - launch_s
-            if state.now_s() < end_s:
+            is_open = state.is_unpromising and not excludes_gain(run.in_one_regime(), goal)
+            if is_open and state.now_s() < end_s:
                 measure_launches(state, run, [finalist], rest, report, end_s=end_s)
+            return judge(DEFAULT_CONFIDENCE)
         end_s = state.end_s - launch_s
-        if not goal.limits or state.now_s() > end_s:
+        if state.now_s() > end_s:
             return judge(DEFAULT_CONFIDENCE)
         comparison = judge(INTERIM_CONFIDENCE)
         if not is_undecided(comparison):

@@ -206,30 +206,30 @@ class _Screening:
     def is_complete(self) -> bool:
         """Return whether no further gain is expected, and note it."""
         state = self.state
-        if not self.sampler or self.n_screened < self.n_first:
-            return False
-        if self.tried_all_pairs():
-            state.ended_early, state.is_unpromising = ALL_PAIRS_TRIED, True
+        state.ended_early = self.explain_end()
+        if state.ended_early:
+            state.is_unpromising = state.ended_early == ALL_PAIRS_TRIED
             state.add_note(f"screening ended early: {state.ended_early}")
-            return True
+        return bool(state.ended_early)
+
+    def explain_end(self) -> str:
+        """Return why no further gain is expected, or "" if one may be."""
+        state = self.state
+        if not self.sampler or self.n_screened < self.n_first:
+            return ""
+        if self.tried_all_pairs():
+            return ALL_PAIRS_TRIED
         if self.n_screened < self.next_check:
-            return False
+            return ""
         self.next_check = self.n_screened + CHECK_EVERY
         self.sampler.baseline_keeps = not state.baseline.excess
         expected_gain = self.sampler.expected_gain(self.study)
         left = len(state.candidates) - len(state.results)
         if expected_gain < WORTH_LEARNING:
-            state.ended_early = (
-                f"the {left} untried candidates are expected to gain less than {WORTH_LEARNING:.2%} more"
-            )
-        elif self.is_futile(expected_gain):
-            state.ended_early = (
-                f"none of the {left} untried candidates is likely to gain more than {NEGLIGIBLE_GAIN:.0%}"
-            )
-        else:
-            return False
-        state.add_note(f"screening ended early: {state.ended_early}")
-        return True
+            return f"the {left} untried candidates are expected to gain less than {WORTH_LEARNING:.2%} more"
+        if self.is_futile(expected_gain):
+            return f"none of the {left} untried candidates is likely to gain more than {NEGLIGIBLE_GAIN:.0%}"
+        return ""
 
     def tried_all_pairs(self) -> bool:
         """Return whether all choices and all pairs of them were tried, and nothing is expected to gain anything."""

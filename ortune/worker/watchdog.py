@@ -37,7 +37,7 @@ class Watchdog:
         self._write(b"+%d\n" % pid)
 
     def remove(self, pid: int) -> None:
-        """Stop to watch a worker that has ended, as another process may get its id."""
+        """Stop watching a worker that has ended, as another process may get its id."""
         self._write(b"-%d\n" % pid)
 
     def close(self) -> None:
