@@ -187,9 +187,14 @@ class TestAdditiveModel:
         alone = [space.numbers[space.select(labels).config.key] for labels in space.one_factor()]
         quick = [Observation(number, 0.0, 1e-4, 0) for number in alone]
         model.fit(quick)
-        counts = model.count_new_pairs(0.1)
+        counts = model.count_new_pairs(np.array(alone), 0.1)
         assert not counts[[BASELINE_NUMBER, *alone]].any()
         assert counts.max() > 3
+        # A candidate that is about to be measured leaves fewer to the next one.
+        chosen = int(np.argmax(counts))
+        after = model.count_new_pairs(np.array([*alone, chosen]), 0.1)
+        assert not after[chosen]
+        assert (after <= counts).all()
         # A pair with a choice that is slow on its own does not count.
         slow = {"session.dynamic_block_base": "4"}
         number = space.numbers[space.select(slow).config.key]
@@ -197,11 +202,13 @@ class TestAdditiveModel:
         others = [n for n in range(1, len(space.candidates)) if n not in with_slow][:30]
         launches = [Observation(number, 0.5, 1e-6, 0) for _ in range(3)]
         model.fit([*(Observation(each, 0.0, 1e-4, 0) for each in others), *launches])
-        assert not model.count_new_pairs(0.1)[with_slow].any()
-        assert model.count_new_pairs(0.1).any()
+        counts = model.count_new_pairs(np.array([number, *others]), 0.1)
+        assert not counts[with_slow].any()
+        assert counts.any()
         # Once all candidates are measured, there is none.
-        model.fit([Observation(number, 0.0, 1e-4, 0) for number in range(1, len(space.candidates))])
-        assert not model.count_new_pairs(0.1).any()
+        everything = np.arange(1, len(space.candidates))
+        model.fit([Observation(number, 0.0, 1e-4, 0) for number in everything.tolist()])
+        assert not model.count_new_pairs(everything, 0.1).any()
 
     def test_several_launches_of_a_candidate_are_averaged(self) -> None:
         space = small_space()

@@ -166,13 +166,17 @@ class AdditiveModel:
         self._inflations = inflate(self._inflations, shared @ solved, of_batches)
         self._own_inflations = inflate(self._own_inflations, solved, np.diag(inverse))
 
-    def count_new_pairs(self, harmful: float) -> NDArray[np.int64]:
-        """Return how many pairs of choices each candidate has that no measured candidate has.
+    def count_new_pairs(self, tried: NDArray[np.int64], harmful: float) -> NDArray[np.int64]:
+        """Return how many pairs of choices each candidate has that no tried candidate has.
 
         It is 0 for candidates that are expected to have a log-ratio above `harmful`, and for those with a choice that
         is expected to have it on its own.
+
+        Args:
+            tried: Numbers of the candidates that were measured, or are about to be.
+            harmful: A log-ratio.
         """
-        is_new = ~(self._pairs[self._seen] > 0).any(axis=0)
+        is_new = ~(self._pairs[tried] > 0).any(axis=0)
         counts = (self._pairs[:, is_new] > 0).sum(axis=1)
         is_slow = self.mean() > harmful
         slow_choices = self._choices[is_slow & (self._n_choices == 1)].any(axis=0)

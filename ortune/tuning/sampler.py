@@ -158,15 +158,20 @@ class ThompsonSampler(CandidateSampler):
 
     def _choose_pairs(self, untried: Numbers, draw: Array) -> int | None:
         """Return the untried candidate with the most new pairs of choices, by a draw among equals; None for no pair."""
-        counts = self._model.count_new_pairs(HARMFUL)[untried]
+        counts = self._count_new_pairs(untried)[untried]
         if not counts.any():
             return None
         most = untried[counts == counts.max()]
         return int(most[np.argmin(draw[most])])
 
-    def has_new_pairs(self) -> bool:
+    def has_new_pairs(self, study: optuna.Study) -> bool:
         """Return whether there are pairs of choices that were not tried together, and do not seem harmful."""
-        return bool(self._model.count_new_pairs(HARMFUL).any())
+        return bool(self._count_new_pairs(self.untried(study.get_trials(deepcopy=False))).any())
+
+    def _count_new_pairs(self, untried: Numbers) -> Numbers:
+        """Return how many pairs of choices each candidate has that were not tried together."""
+        tried = np.setdiff1d(np.arange(self._model.n), untried, assume_unique=True)
+        return self._model.count_new_pairs(tried, HARMFUL)
 
     @property
     def luck(self) -> float:

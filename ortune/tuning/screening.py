@@ -239,7 +239,7 @@ class _Screening:
             return False
         if state.end_s - state.now_s() > (1 - FEWEST_SHARE) * state.plan.left_s:
             return False
-        return not self.sampler.has_new_pairs()
+        return not self.sampler.has_new_pairs(self.study)
 
     def is_futile(self, expected_gain: float) -> bool:
         """Return whether nothing that was tried is promising, and nothing else is likely to gain enough to matter."""
@@ -255,7 +255,7 @@ class _Screening:
             return []
         leaders = [result for result in self.state.results.rank() if not result.excess and not result.failure]
         is_doubtful = self.expected_best < DOUBTFUL and len(self.state.goal.objectives) == 1
-        if is_doubtful and not self.sampler.has_new_pairs():
+        if is_doubtful and not self.sampler.has_new_pairs(self.study):
             return [result for result in leaders[:N_DOUBTFUL] if -(result.log_ratio or 0.0) > HOPELESS_GAIN]
         if self.n_batches % RELAUNCH_EVERY:
             return []
