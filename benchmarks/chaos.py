@@ -405,7 +405,7 @@ def search_landscape(landscape: Landscape, model: ModelInfo, failing: float, see
     first = launch_reference(executor, model, make_feed(model, InputOptions()), DEFAULT, 60.0)
     typed: Executor = executor
     opened = start_comparison(typed, first, landscape.goal, first_launch_s=0.5, seed=seed, start_s=executor.now_s())
-    return run_search(landscape.space, opened, SearchSettings(budget_s=REPLAY_BUDGET_S))
+    return run_search(landscape.first_space, opened, SearchSettings(budget_s=REPLAY_BUDGET_S))
 
 
 def fail_launches(seed: int) -> Row:

@@ -10,6 +10,8 @@ They are for judging a strategy, and not for developing it. The kinds are failur
 - `tails`: the same with usual launches, and with blocks of which 5 % take up to several times as long.
 - `slow_150ms`, `slow_1s`: the same with slow calls, so that only few candidates can be tried.
 - `cores_24`, `cores_96`: the same on larger hosts.
+- `threads_24`, `threads_48`, `threads_96`, `threads_192`: the cost depends smoothly on the number of threads, and is
+  lowest at any number; the last host has four NUMA nodes. All other choices contribute factors.
 - `nothing`: no candidate is better than the default.
 
 The hosts have two cores where the name says nothing else. Each kind has several instances, whose constants are drawn
@@ -21,11 +23,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 
 from benchmarks.landscape import Landscape
-from benchmarks.synthetic import Machine, assemble, make_host, make_model, make_pool
-from ortune.knobs import Candidate, SearchSpace, build_space
+from benchmarks.synthetic import (
+    Machine,
+    assemble,
+    drop_between,
+    make_host,
+    make_model,
+    make_pool,
+    merge_between,
+)
+from ortune.knobs import Candidate, SearchSpace, build_space, ids
 from ortune.knobs.dimension import DEFAULT_LABEL
 
 CALL_NS = 5e6
@@ -100,6 +111,25 @@ def independent(space: SearchSpace, rng: np.random.Generator) -> Cost:
     return lambda candidate: sum(effects[item] for item in find_changes(candidate).items())
 
 
+def scaling(space: SearchSpace, rng: np.random.Generator) -> Cost:
+    """Return costs that depend smoothly on the number of threads, and to which other choices contribute factors.
+
+    A call takes `rest + 1 / n + n / best**2`: work that is not divided, work that is, and what each thread adds.
+    """
+    cost = independent(space, rng)
+    best = math.exp(rng.uniform(math.log(4), math.log(space.n_default_threads)))
+    rest = rng.uniform(0, 1) / best
+
+    def log_cost(candidate: Candidate) -> float:
+        labels = find_changes(candidate)
+        text = labels.pop(ids.INTRA_OP_NUM_THREADS, "")
+        n = int(text) if text else space.n_default_threads
+        others = msgspec.structs.replace(candidate, labels=labels)
+        return math.log(rest + 1 / n + n / best**2) + cost(others)
+
+    return log_cost
+
+
 def nothing(space: SearchSpace, rng: np.random.Generator) -> Cost:
     """Return costs of which none is below that of the default."""
     cost = independent(space, rng)
@@ -112,6 +142,8 @@ def make_landscape(
     seed: int,
     *,
     cores: int = 2,
+    nodes: int = 0,
+    between: bool = False,
     luck: float = 0.008,
     tails: bool = False,
     call_ns: float = CALL_NS,
@@ -123,14 +155,17 @@ def make_landscape(
         make_cost: Makes the function that returns the log-cost of a candidate.
         seed: Random seed of its constants.
         cores: Number of cores.
+        nodes: Number of NUMA nodes; by default two from 49 cores on.
+        between: Whether a search can refine the numbers of threads.
         luck: Standard deviation of launches, in log-cost.
         tails: Whether some blocks take several times as long.
         call_ns: Duration of a call with the default.
     """
     rng = np.random.default_rng([seed, 77, *name.encode()])
-    nodes = 2 if cores > 48 else 1
+    nodes = nodes or (2 if cores > 48 else 1)
     machine = Machine(packages=1, nodes=nodes, cores=cores // nodes, threads=1)
-    space = build_space(make_host(machine), make_model(width=3))
+    listed = build_space(make_host(machine), make_model(width=3))
+    space = merge_between(listed) if between else drop_between(listed)
     cost = make_cost(space, rng)
     costs = np.array([cost(candidate) for candidate in space.candidates])
     quiet = make_pool(rng, 0.0, 0.02, (0.0, 0.03), len(costs))
@@ -138,7 +173,8 @@ def make_landscape(
         spikes = np.where(rng.random(len(quiet.residuals)) < 0.05, rng.exponential(0.7, len(quiet.residuals)), 0.0)
         quiet.residuals[:] += spikes
     log_costs = costs - costs[0] + math.log(call_ns)
-    return assemble(name, space, log_costs, rng, quiet=quiet, luck=luck)
+    found = assemble(name, space, log_costs, rng, quiet=quiet, luck=luck)
+    return msgspec.structs.replace(found, unrefined=listed) if between else found
 
 
 def all_held_out() -> list[Landscape]:
@@ -156,6 +192,9 @@ def all_held_out() -> list[Landscape]:
         found.append(make_landscape(f"slow_1s-{number}", independent, number, call_ns=1e9))
         for cores in (24, 96):
             found.append(make_landscape(f"cores_{cores}-{number}", independent, number, cores=cores))
+        for cores, nodes in ((24, 1), (48, 2), (96, 2), (192, 4)):
+            name = f"threads_{cores}-{number}"
+            found.append(make_landscape(name, scaling, number, cores=cores, nodes=nodes, between=True))
         found.append(make_landscape(f"nothing-{number}", nothing, number))
     return found
 

@@ -218,6 +218,7 @@ class Landscape(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: Its name.
         space: The candidates, in the order of `SearchSpace.candidates`; arrays below are in that order.
+        unrefined: The space that a search begins with, if it is a part of `space`.
         goal: Load and objective.
         log_costs: Logarithm of the true cost; NaN if the candidate fails.
         failures: The failures, by number of the candidate.
@@ -236,6 +237,7 @@ class Landscape(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     space: SearchSpace
+    unrefined: SearchSpace | None = None
     goal: Goal
     log_costs: NDArray[np.float64]
     failures: dict[int, Failure] = {}
@@ -250,6 +252,11 @@ class Landscape(msgspec.Struct, frozen=True, kw_only=True):
     launch_s: float
     start_s: float
     quota: bool = False
+
+    @property
+    def first_space(self) -> SearchSpace:
+        """The space that a search begins with."""
+        return self.unrefined or self.space
 
     def log_speedup(self, number: int) -> float:
         """Return the logarithm of the true speedup of a candidate over the default."""

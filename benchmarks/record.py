@@ -1,6 +1,7 @@
 """Record a landscape: measure every candidate for a model under a load, several times.
 
     python -m benchmarks.record MODEL [--name NAME] [--clients N] [--objective p50] [--quota 1.0] [--beside COMMAND]
+        [--only KNOB]
 
 All candidates are launched several times, each time in a new order, in batches that include the default. Then the
 candidates that look best are launched more often, so that the best one is known more precisely. The blocks are those
@@ -131,6 +132,7 @@ def record(arguments: argparse.Namespace, path: Path) -> None:
         clients=arguments.clients,
         objective=arguments.objective,
         beside=arguments.beside,
+        only=tuple(arguments.only or ()),
         shape=shapes_of(arguments.model),
     )
     goal = request.goal
@@ -206,6 +208,7 @@ def main() -> None:
     )
     parser.add_argument("--quota", type=float, help="CPU quota in CPUs, set with a cgroup")
     parser.add_argument("--beside", metavar="COMMAND", help="command of the background load")
+    parser.add_argument("--only", metavar="KNOB", action="append", help="vary only this knob; may be repeated")
     parser.add_argument("--sweeps", type=int, default=2, help="launches of every candidate")
     parser.add_argument("--rounds", type=int, default=3, help="blocks in each launch")
     parser.add_argument("--refine", type=int, default=14, help="candidates that are launched more often")

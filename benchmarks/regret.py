@@ -252,7 +252,7 @@ def replay(landscape: Landscape, method: str, budget_s: float, seed: int) -> Row
     if method in OURS:
         opened = open_replay(landscape, seed=seed)
         settings = SearchSettings(budget_s=budget_s, strategy=OURS[method])
-        outcome = run_search(landscape.space, opened, settings)
+        outcome = run_search(landscape.first_space, opened, settings)
         chosen = landscape.space.numbers[outcome.config.key]
         claimed = 1.0
         verdict, speedup, winner = outcome.evidence.verdict, outcome.evidence.speedup, outcome.evidence.winner

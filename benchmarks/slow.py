@@ -48,7 +48,7 @@ def replay_all(n_replays: int) -> None:
                     continue
                 for seed in range(n_replays):
                     opened = open_replay(landscape, seed=seed)
-                    outcome = run_search(landscape.space, opened, SearchSettings(budget_s=budget_s))
+                    outcome = run_search(landscape.first_space, opened, SearchSettings(budget_s=budget_s))
                     chosen = landscape.space.numbers[outcome.config.key]
                     lag = landscape.log_speedup(landscape.best) - landscape.log_speedup(chosen)
                     tried.append(len(outcome.trials) - 1)

@@ -131,6 +131,20 @@ def widen(space: SearchSpace, n_extra: int) -> SearchSpace:
     return msgspec.structs.replace(space, dimensions=kept + more)
 
 
+def merge_between(space: SearchSpace) -> SearchSpace:
+    """Return the space with the values between the others among its choices."""
+    dimensions = (
+        msgspec.structs.replace(each, choices=each.choices + each.between, between=()) for each in space.dimensions
+    )
+    return msgspec.structs.replace(space, dimensions=tuple(dimensions))
+
+
+def drop_between(space: SearchSpace) -> SearchSpace:
+    """Return the space without the values between the others."""
+    dimensions = (msgspec.structs.replace(each, between=()) for each in space.dimensions)
+    return msgspec.structs.replace(space, dimensions=tuple(dimensions))
+
+
 class Formula:
     """The cost of candidates relative to the default, as a logarithm."""
 
@@ -252,11 +266,15 @@ def make_landscape(size: str, kind: Kind, seed: int, *, n_extra: int = 0) -> Lan
     machine = MACHINES[size]
     rng = np.random.default_rng([seed, 3])
     model = make_model(width=int(rng.integers(1, 9)))
-    space = widen(build_space(make_host(machine), model), n_extra)
+    listed = widen(build_space(make_host(machine), model), n_extra)
+    is_smooth = kind in {"interacting", "cliffs"} and not n_extra
+    space = merge_between(listed) if is_smooth else drop_between(listed)
     formula = Formula(machine, space, kind, seed)
     costs = np.array([formula.log_cost(candidate) for candidate in space.candidates])
     n = len(costs)
-    return assemble(f"{kind}_{size}" + (f"_{n}" if n_extra else ""), space, costs - costs[0] + math.log(CALL_NS), rng)
+    name = f"{kind}_{size}" + (f"_{n}" if n_extra else "")
+    found = assemble(name, space, costs - costs[0] + math.log(CALL_NS), rng)
+    return msgspec.structs.replace(found, unrefined=listed) if is_smooth else found
 
 
 def assemble(

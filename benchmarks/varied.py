@@ -10,7 +10,7 @@ several kinds of effects.
 - Each candidate has an effect of its own, of up to a few percent.
 - Some landscapes have nothing to gain.
 - Calls take 0.3 ms to 1.5 s. Launches of one config differ by 0.3 to 8 %, blocks by 0.5 to 5 %, with light or heavy
-  tails. Some launches run at a second speed.
+  tails. Some launches run at a second speed. Some hosts are disturbed for seconds at a time, and nothing shows it.
 """
 
 from __future__ import annotations
@@ -18,17 +18,20 @@ from __future__ import annotations
 import itertools
 import math
 
+import msgspec
 import numpy as np
 
 from benchmarks.held_out import find_changes
 from benchmarks.landscape import Landscape
-from benchmarks.synthetic import Machine, assemble, make_host, make_model, make_pool
+from benchmarks.synthetic import Machine, assemble, drop_between, make_host, make_model, make_pool
 from ortune.knobs import SearchSpace, build_space
 
 N_LANDSCAPES = 36
 
 LARGEST_GAIN = 1.0
 """Largest gain of a candidate, as a log-ratio."""
+
+DISTURBANCE_STEP_S = 0.05
 
 CORES = (2, 2, 2, 4, 2, 2, 12, 2, 2, 8, 2, 36)
 """Number of cores of the first landscape, the second, and so on. Most have two, as most containers are small."""
@@ -69,7 +72,7 @@ def make_landscape(number: int) -> Landscape:
     cores = CORES[number % len(CORES)]
     nodes = 2 if cores > 24 else 1
     machine = Machine(packages=1, nodes=nodes, cores=cores // nodes, threads=1)
-    space = build_space(make_host(machine), make_model(width=int(rng.integers(1, 6))))
+    space = drop_between(build_space(make_host(machine), make_model(width=int(rng.integers(1, 6)))))
     costs = draw_costs(space, rng)
     if number % 5 == 4:
         costs = np.abs(costs)
@@ -83,7 +86,26 @@ def make_landscape(number: int) -> Landscape:
     if rng.random() < 0.2:
         # A second speed of some launches.
         found.lucks[:] += np.where(rng.random(len(found.lucks)) < 0.3, rng.uniform(0.05, 0.3), 0.0)
+    if number % 3 == 1:
+        found = msgspec.structs.replace(found, drift=draw_disturbances(number), drift_step_s=DISTURBANCE_STEP_S)
     return found
+
+
+def draw_disturbances(number: int) -> np.ndarray:
+    """Return a series of log-costs of two minutes in which the host is slower at times.
+
+    Nothing marks these times: another virtual machine uses the same CPUs. This adds a number of its own for each block.
+    """
+    rng = np.random.default_rng([number, 6])
+    series = rng.normal(0.0, 0.01, round(120 / DISTURBANCE_STEP_S))
+    share, spell_s, slowdown = rng.uniform(0.1, 0.4), rng.uniform(0.5, 4), rng.uniform(0.2, 0.6)
+    time_s = 0.0
+    while (time_s := time_s + rng.exponential(spell_s * (1 - share) / share)) < 120:
+        end_s = time_s + rng.exponential(spell_s)
+        steps = slice(round(time_s / DISTURBANCE_STEP_S), round(end_s / DISTURBANCE_STEP_S))
+        series[steps] += np.abs(rng.normal(slowdown, slowdown / 3, len(series[steps])))
+        time_s = end_s
+    return series
 
 
 def all_varied() -> list[Landscape]:

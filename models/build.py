@@ -229,6 +229,21 @@ def make_string_trees(path: Path) -> None:
     path.write_bytes(convert_sklearn(pipeline, initial_types=types).SerializeToString())
 
 
+def make_int8_encoder(path: Path) -> None:
+    """Write a transformer encoder whose weights are int8, and whose activations are quantized in each call."""
+    import logging
+
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    from models.make_transformer import make_transformer
+
+    logging.disable(logging.WARNING)
+    float_path = path.with_name("float.onnx")
+    make_transformer(float_path)
+    quantize_dynamic(float_path, path, weight_type=QuantType.QInt8)
+    float_path.unlink()
+
+
 DERIVATIONS: dict[str, Callable[[Path], None]] = {
     "weights": fill_weights,
     "quantize": quantize,
@@ -239,6 +254,7 @@ DERIVATIONS: dict[str, Callable[[Path], None]] = {
 GENERATED: dict[str, Callable[[Path], None]] = {
     "trees_large": make_large_trees,
     "trees_strings": make_string_trees,
+    "encoder_int8": make_int8_encoder,
 }
 
 

@@ -41,8 +41,8 @@ class GraphBuilder:
         self.nodes.append(helper.make_node(op, list(inputs), [output], **attributes))
         return output
 
-    def save(self, name: str, inputs: list[Any], outputs: list[Any]) -> None:
-        graph = helper.make_graph(self.nodes, name, inputs, outputs, self.weights)
+    def save(self, path: Path, inputs: list[Any], outputs: list[Any]) -> None:
+        graph = helper.make_graph(self.nodes, path.stem, inputs, outputs, self.weights)
         model = helper.make_model(
             graph,
             opset_imports=[helper.make_opsetid("", OPSET)],
@@ -50,7 +50,7 @@ class GraphBuilder:
             producer_name="ortune",
         )
         checker.check_model(model, full_check=True)
-        save(model, HERE / f"{name}.onnx")
+        save(model, path)
 
 
 def make_cnn() -> None:
@@ -86,7 +86,7 @@ def make_cnn() -> None:
     value = graph.add_node("Gemm", value, graph.add_weight(10, 24), graph.add_weight(10), transB=1)
     graph.add_node("Softmax", value, output="probabilities", axis=-1)
     graph.save(
-        "tiny_cnn",
+        HERE / "tiny_cnn.onnx",
         [helper.make_tensor_value_info("image", TensorProto.FLOAT, [1, 3, 32, 32])],
         [helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, [1, 10])],
     )
@@ -111,7 +111,7 @@ def make_encoder(vocabulary: int = 50, width: int = 16) -> None:
     graph.add_node("ReduceMean", value, output="embedding", axes=[1], keepdims=0)
     shape = ["batch", "sequence"]
     graph.save(
-        "tiny_encoder",
+        HERE / "tiny_encoder.onnx",
         [
             helper.make_tensor_value_info("input_ids", TensorProto.INT64, shape),
             helper.make_tensor_value_info("attention_mask", TensorProto.INT64, shape),

@@ -39,6 +39,9 @@ def show_space(console: Console, space: SearchSpace, faults: Mapping[str, str]) 
         table.add_column(overflow="fold")
         for choice in dimension.choices[1:]:
             table.add_row(Text(choice.label), Text(choice.why))
+        if dimension.between:
+            values = ", ".join(choice.label for choice in dimension.between)
+            table.add_row(Text("between these"), Text(f"{values}: next to the best candidates"))
         console.print(Padding(table, (0, 0, 0, INDENT), expand=False))
     console.print()
     if space.rules:

@@ -39,6 +39,7 @@ class Dimension(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         knob: The knob.
         choices: The choices, the default first.
+        between: Values between those of the choices. They are tried only next to the best candidates.
         no_effect_when: Labels of earlier dimensions under which this one has no effect, by name of the dimension.
         alone: Whether it is tried one at a time: a candidate has a value other than the default in at most one of
             these dimensions. They matter little, and their combinations would multiply the number of candidates.
@@ -46,6 +47,7 @@ class Dimension(msgspec.Struct, frozen=True, kw_only=True):
 
     knob: Knob
     choices: tuple[Choice, ...]
+    between: tuple[Choice, ...] = ()
     no_effect_when: Mapping[str, frozenset[str]] = {}
     alone: bool = False
 
@@ -53,6 +55,11 @@ class Dimension(msgspec.Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """The knob's id."""
         return self.knob.id
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels of all choices, the default's first."""
+        return [choice.label for choice in (*self.choices, *self.between)]
 
     def has_no_effect(self, labels: Mapping[str, str]) -> bool:
         """Return whether the dimension has no effect, given the choices in earlier dimensions."""
@@ -68,7 +75,7 @@ class Dimension(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             KeyError: There is none.
         """
-        for choice in self.choices:
+        for choice in (*self.choices, *self.between):
             if choice.label == label:
                 return choice
         raise KeyError(label)

@@ -125,7 +125,7 @@ def _thread_labels(dimensions: Sequence[Dimension], options: SpaceOptions) -> fr
     name = ids.INTRA_OP_NUM_THREADS
     if name in options.fix:
         return frozenset({str(options.fix[name])})
-    return frozenset(choice.label for each in dimensions if each.name == name for choice in each.choices)
+    return frozenset(label for each in dimensions if each.name == name for label in each.labels)
 
 
 def _fitting(dimension: Dimension, counts: frozenset[str], *, requested: bool) -> Dimension:

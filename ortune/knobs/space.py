@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import heapq
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,7 +14,7 @@ from ortune.knobs import ids
 from ortune.knobs.canonical import canonical, in_order
 from ortune.knobs.catalogue import KNOBS
 from ortune.knobs.config import DEFAULT, Config
-from ortune.knobs.dimension import DEFAULT_LABEL, Dimension, Rule, Skipped
+from ortune.knobs.dimension import DEFAULT_LABEL, Choice, Dimension, Rule, Skipped
 
 if TYPE_CHECKING:
     import numpy as np
@@ -132,6 +132,33 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             found = tuple(itertools.islice(self._enumerate(nearest_first=True), MAX_CANDIDATES))
         return found
 
+    def extend(self, candidates: Iterable[Candidate]) -> SearchSpace:
+        """Return the space with more candidates after its own."""
+        extended = msgspec.structs.replace(self)
+        vars(extended)["candidates"] = (*self.candidates, *candidates)
+        return extended
+
+    def refine(self, number: int) -> list[Candidate]:
+        """Return new candidates next to a candidate: with values between its own and the next ones of the space."""
+        own = self.candidates[number].labels
+        found: dict[str, Candidate] = {}
+        for dimension in self.dimensions:
+            if dimension.between and dimension.name in own:
+                for choice in dimension.between:
+                    if self._is_next(dimension, own[dimension.name], choice):
+                        candidate = self.select({**own, dimension.name: choice.label})
+                        found.setdefault(candidate.config.key, candidate)
+        return [candidate for key, candidate in found.items() if key not in self.numbers]
+
+    def _is_next(self, dimension: Dimension, own: str, choice: Choice) -> bool:
+        """Return whether no listed value lies between a candidate's own value and that of a choice."""
+        values = sorted(each.value for each in dimension.choices if isinstance(each.value, int))
+        at = dimension.choice(own).value or self.n_default_threads
+        assert isinstance(at, int)
+        assert isinstance(choice.value, int)
+        low, high = min(at, choice.value), max(at, choice.value)
+        return not any(low < value < high for value in values)
+
     @functools.cached_property
     def numbers(self) -> Mapping[str, int]:
         """Position of each candidate in `candidates`, by the key of its config."""
@@ -153,7 +180,7 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """The place of each candidate's choice in each dimension, of shape (candidates, dimensions); -1 for none."""
         import numpy as np
 
-        places = [{choice.label: place for place, choice in enumerate(each.choices)} for each in self.dimensions]
+        places = [{label: place for place, label in enumerate(each.labels)} for each in self.dimensions]
         names = [dimension.name for dimension in self.dimensions]
         return np.array(
             [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -91,12 +91,14 @@ def thread_dimensions(host: Host, options: SpaceOptions, pool: Dimension | None)
         pool: The choice of a global pool, under which none of these has an effect, or None.
     """
     counts = thread_counts(host)
+    between = counts_between(counts)
     without_workers = one_thread(host)
     one = {ids.INTRA_OP_NUM_THREADS: without_workers}
     sizes = ((n, why) for n, why in counts.items())
-    dimensions = [make_dimension(ids.INTRA_OP_NUM_THREADS, *sizes)]
+    choices = tuple(Choice(label=str(n), value=n, why=why) for n, why in between.items())
+    dimensions = [make_dimension(ids.INTRA_OP_NUM_THREADS, *sizes, between=choices)]
     skipped = []
-    affinities = _affinity_choices(host, counts, options.sessions)
+    affinities = _affinity_choices(host, counts | between, options.sessions)
     if affinities:
         no_effect_when = {
             ids.INTRA_OP_NUM_THREADS: without_workers | {DEFAULT_LABEL},
@@ -164,6 +166,18 @@ def thread_counts(host: Host) -> dict[int, str]:
             if count < n_cores and (count <= MANY_CORES or count == 1 << exponent):
                 add(count, f"{count} threads: less waiting than with all cores")
     return dict(sorted(reasons.items()))
+
+
+def counts_between(counts: Collection[int]) -> dict[int, str]:
+    """Return thread counts between these, ascending, each with the reason: 4 to 7 times a power of two.
+
+    Two consecutive ones differ by at most a quarter.
+    """
+    most = max(counts)
+    found = sorted(quarters << exponent for quarters in range(4, 8) for exponent in range(most.bit_length()))
+    return {
+        n: "between two thread counts of which one is among the best" for n in found if n < most and n not in counts
+    }
 
 
 def _inter_counts(width: int, n_cores: int) -> list[int]:

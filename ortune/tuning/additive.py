@@ -16,6 +16,7 @@ process posteriors" (ICML 2020), section 3, for drawing by Matheron's rule.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -36,12 +37,16 @@ LUCKS = (0.003, 0.01, 0.03, 0.08)
 
 CHOICE_SHARE = 1.0
 STEP_SHARE = 0.5
+WHOLE_STEP = 4 / 3
 """Scale of the effect of a choice, and of the step from one value of a numeric setting to the next, relative to it:
-adjacent thread counts cost about the same."""
+adjacent thread counts cost about the same, the more so if their ratio is smaller than the last number."""
 
 WORST = 0.7
 """Maximum of log-ratios. Larger values are clipped, so that a candidate that takes ten times as long does not distort
 the predictions for good candidates."""
+
+BASELINE_SHARE = 0.5
+"""Share of the variance of a log-ratio's noise that is due to the baseline's blocks, which a batch has in common."""
 
 FEWEST_TO_FIT = 8
 """Measurements from which scales and luck are estimated."""
@@ -83,9 +88,10 @@ class AdditiveModel:
     Args:
         space: The candidates.
         rng: Source of the draws.
+        earlier: The model of the space before candidates were added. Scales and luck are those that it estimated.
     """
 
-    def __init__(self, space: SearchSpace, rng: np.random.Generator) -> None:
+    def __init__(self, space: SearchSpace, rng: np.random.Generator, earlier: AdditiveModel | None = None) -> None:
         self.n = len(space.candidates)
         self._rng = rng
         self._main, self._shares, self._pairs = features_of(space)
@@ -94,9 +100,12 @@ class AdditiveModel:
         self._scales = (MAIN_SCALES[1], PAIR_SHARES[0], OWN_SCALES[1])
         self.luck = LUCKS[1]
         self._n_fitted = 0
+        if earlier:
+            self._scales, self.luck, self._n_fitted = earlier._scales, earlier.luck, earlier._n_fitted
         self._seen: NDArray[np.int64] = np.zeros(0, dtype=int)
         self._y: Array = np.zeros(0)
         self._variances: Array = np.zeros(0)
+        self._shared_sigmas: Array = np.zeros(0)
         self._batches: NDArray[np.int64] = np.zeros(0, dtype=int)
         self._inflations: Array = np.zeros(0)
         self._own_inflations: Array = np.zeros(0)
@@ -107,6 +116,7 @@ class AdditiveModel:
         self._seen = np.array([each.number for each in observations], dtype=int)
         self._y = np.minimum(np.array([each.log_ratio for each in observations], dtype=float), WORST)
         self._variances = np.array([each.variance for each in observations], dtype=float)
+        self._shared_sigmas = np.sqrt(BASELINE_SHARE * self._variances)
         is_combined = self._n_choices[self._seen] > 1
         self._variances += (SLOW_SIGMA * np.maximum(self._y, 0.0) * is_combined) ** 2
         self._batches = np.array([each.batch for each in observations], dtype=int)
@@ -116,13 +126,15 @@ class AdditiveModel:
         of_main, of_pairs = (seen_main * self._shares**2) @ seen_main.T, seen_pairs @ seen_pairs.T
         same = (self._seen[:, None] == self._seen).astype(float)
         shared = (self._batches[:, None] == self._batches).astype(float)
+        of_noise = shared * np.outer(self._shared_sigmas, self._shared_sigmas)
 
         def factorize(scales: tuple[float, float, float], luck: float) -> Array:
             """Return the Cholesky factor of the covariance of the measurements."""
             main, pair_share, own = scales
-            of_luck = luck**2 * shared * self._inflations
+            of_luck = luck**2 * shared * self._inflations + of_noise
             covariance = main**2 * (of_main + pair_share**2 * of_pairs) + own**2 * same + of_luck
-            covariance[np.diag_indices_from(covariance)] += luck**2 * self._own_inflations + self._variances
+            diagonal = luck**2 * self._own_inflations + self._variances - self._shared_sigmas**2
+            covariance[np.diag_indices_from(covariance)] += diagonal
             return np.asarray(np.linalg.cholesky(covariance), dtype=float)
 
         def choose_luck() -> float:
@@ -190,11 +202,13 @@ class AdditiveModel:
         weights_pair = self._rng.standard_normal((self._pairs.shape[1], n)) * (main * pair_share)
         draws = self._main @ weights_main + self._pairs @ weights_pair + own * self._rng.standard_normal((self.n, n))
         if len(self._seen):
-            sigmas = np.sqrt(self._variances + self.luck**2 * self._own_inflations)[:, None]
+            own_variances = self._variances - self._shared_sigmas**2 + self.luck**2 * self._own_inflations
+            sigmas = np.sqrt(own_variances)[:, None]
             noise = sigmas * self._rng.standard_normal((len(self._seen), n))
             _, places = np.unique(self._batches, return_inverse=True)
             of_batches = self._rng.standard_normal((int(places.max()) + 1, n))[places]
             noise += self.luck * np.sqrt(self._inflations)[:, None] * of_batches
+            noise += self._shared_sigmas[:, None] * self._rng.standard_normal((int(places.max()) + 1, n))[places]
             draws += self._gain(self._y[:, None] - draws[self._seen] - noise)
         draws[BASELINE_NUMBER] = 0.0
         return draws
@@ -233,25 +247,26 @@ def features_of(space: SearchSpace) -> tuple[Array, Array, Array]:
     labels = [candidate.labels for candidate in space.candidates]
     of_choices: list[list[Array]] = []
     of_steps: list[Array] = []
+    step_shares: list[float] = []
     for dimension in space.dimensions:
         chosen = [each.get(dimension.name, DEFAULT_LABEL) for each in labels]
-        columns = [
-            np.array([label == choice.label for label in chosen], dtype=float) for choice in dimension.choices[1:]
-        ]
+        choices = (*dimension.choices[1:], *dimension.between)
+        columns = [np.array([label == choice.label for label in chosen], dtype=float) for choice in choices]
         of_choices.append([column for column in columns if column.any()])
-        numbers = {choice.label: choice.value for choice in dimension.choices[1:] if isinstance(choice.value, int)}
-        if len(numbers) > 2 and len(numbers) == len(dimension.choices) - 1:
+        numbers = {choice.label: choice.value for choice in choices if isinstance(choice.value, int)}
+        if len(numbers) > 2 and len(numbers) == len(choices):
             numbers[DEFAULT_LABEL] = space.n_default_threads
             values = np.array([numbers[label] for label in chosen])
             # A dimension without effect has its default value.
-            for step in sorted(set(numbers.values()))[1:]:
+            for before, step in itertools.pairwise(np.unique(values)):
                 of_steps.append((values >= step).astype(float) - float(numbers[DEFAULT_LABEL] >= step))
-    choices = [column for columns in of_choices for column in columns]
+                step_shares.append(STEP_SHARE * min(1.0, math.log(step / before) / math.log(WHOLE_STEP)) ** 0.5)
+    main_columns = [column for columns in of_choices for column in columns]
     products = [
         first * second for one, other in itertools.combinations(of_choices, 2) for first in one for second in other
     ]
     products = [product for product in products if product.any()]
-    shares = np.array([CHOICE_SHARE] * len(choices) + [STEP_SHARE] * len(of_steps))
+    shares = np.array([CHOICE_SHARE] * len(main_columns) + step_shares)
     empty = np.zeros((len(labels), 0))
-    main = np.stack([*choices, *of_steps], axis=1) if choices else empty
+    main = np.stack([*main_columns, *of_steps], axis=1) if main_columns else empty
     return main, shares, np.stack(products, axis=1) if products else empty

@@ -54,10 +54,7 @@ class CandidateSampler(optuna.samplers.BaseSampler, ABC):  # type: ignore[misc]
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """Return all dimensions: a candidate is chosen as a whole."""
-        return {
-            dimension.name: CategoricalDistribution([choice.label for choice in dimension.choices])
-            for dimension in self.space.dimensions
-        }
+        return {dimension.name: CategoricalDistribution(dimension.labels) for dimension in self.space.dimensions}
 
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
@@ -155,6 +152,13 @@ class ThompsonSampler(CandidateSampler):
             if len(near):
                 return int(near[np.argmin(draw[near])])
         return int(untried[np.argmin(draw[untried])])
+
+    def extend(self, space: SearchSpace) -> None:
+        """Add the new candidates of a space that was extended."""
+        self.space = space
+        self._model = AdditiveModel(space, self._rng, self._model)
+        self._n_fitted = 0
+        self._draws = []
 
     def _choose_pairs(self, untried: Numbers, draw: Array) -> int | None:
         """Return the untried candidate with the most new pairs of choices, by a draw among equals; None for no pair."""

@@ -35,6 +35,11 @@ FEWEST_VARIANCES = 4
 USUAL_NOISE = 0.03
 """Standard deviation of a block's log-ratio, until it is known of so many candidates."""
 
+LAUNCH_WEIGHT = 4.0
+OWN_WEIGHT = 4.0
+"""Weights of the usual noise in that of a group of candidates, and of the group's noise in that of a candidate, as
+degrees of freedom. A host that is disturbed for a second or two disturbs a group."""
+
 PROMISING = 0.015
 """While no candidate is expected to gain this much, as a log-ratio, screening uses the time of the other stages."""
 
@@ -93,7 +98,8 @@ class _Screening:
     Attributes:
         duplicates: Proposals of candidates of the current batch, which get the same result.
         next_check: Number of screened candidates at which the expected gain is checked next.
-        round_variance: Variance of the log-ratio of one round.
+        round_variance: Usual variance of the log-ratio of one round.
+        squares: By launch: sum of the squared deviations of all rounds, and its degrees of freedom.
         n_first: Candidates that are screened before the sampler proposes any.
         n_batches: Batches so far.
         expected_best: Gain that is expected of the best of all candidates, as a log-ratio.
@@ -107,6 +113,7 @@ class _Screening:
         self.duplicates: list[tuple[optuna.Trial, Candidate]] = []
         self.next_check = 0
         self.round_variance = USUAL_NOISE**2
+        self.squares: dict[int, tuple[float, int]] = {}
         self.n_batches = 0
         self.expected_best = math.inf
         known: set[str] = set()
@@ -126,11 +133,8 @@ class _Screening:
         """Screen batches of candidates."""
         state = self.state
         start_s = state.now_s()
-        total = len(state.candidates) - 1
-        if state.n_trials is not None:
-            total = min(total, state.n_trials)
         batch_s = 0.0
-        while (left := total - self.n_screened) > 0:
+        while (left := self.n_to_screen - self.n_screened) > 0:
             begin_s = state.now_s()
             end_s = state.find_screening_end_s()
             # A batch that would end long after the planned time would shorten racing and confirmation.
@@ -150,12 +154,18 @@ class _Screening:
             state.report(
                 "screening",
                 done,
-                min(total, state.estimate_total(done, start_s, end_s)),
+                min(self.n_to_screen, state.estimate_total(done, start_s, end_s)),
                 ranked[0] if ranked else None,
             )
         if self.sampler:
             state.unseen_gain = self.sampler.bound_gain(self.study)
             state.luck = self.sampler.luck
+
+    @property
+    def n_to_screen(self) -> int:
+        """Maximum number of candidates to screen."""
+        n = len(self.state.candidates) - 1
+        return n if self.state.n_trials is None else min(n, self.state.n_trials)
 
     @property
     def n_screened(self) -> int:
@@ -182,6 +192,16 @@ class _Screening:
         self.sampler.is_promising = self.expected_best >= PROMISING or len(state.goal.objectives) > 1
         leaders = [result for result in state.results.rank() if not result.excess][:N_LEADERS]
         self.sampler.leaders = [self.space.numbers[result.candidate.config.key] for result in leaders]
+        if self.sampler.is_promising and self.n_screened >= self.n_first:
+            self.refine()
+
+    def refine(self) -> None:
+        """Add the candidates next to the leaders, with values between those of the space."""
+        assert self.sampler
+        found = {each.config.key: each for number in self.sampler.leaders for each in self.space.refine(number)}
+        if found:
+            self.space = self.state.space = self.space.extend(found.values())
+            self.sampler.extend(self.space)
 
     def replan(self) -> None:
         """Leave only as much time for racing and confirmation as the best candidate so far needs."""
@@ -273,7 +293,7 @@ class _Screening:
             trial = self.study.ask()
             candidate = self.space.draw(
                 lambda dimension, trial=trial: trial.suggest_categorical(  # type: ignore[misc]
-                    dimension.name, [choice.label for choice in dimension.choices]
+                    dimension.name, dimension.labels
                 )
             )
             trial.set_user_attr(CONFIG, candidate.config.key)
@@ -311,6 +331,7 @@ class _Screening:
         while state.starved:
             self.measure_rounds([state.starved.pop()])
         self.round_variance = self.estimate_round_variance()
+        self.sum_launch_squares(results)
         for result in results:
             self.observe(result)
         for trial, result in batch:
@@ -361,7 +382,7 @@ class _Screening:
             # Relative to the baseline, which is 0 in the model.
             excess = result.excess - self.state.baseline.excess
             for launch, log_ratios, n_rounds in result.launch_log_ratios():
-                variance = self.estimate_variance(result, n_rounds)
+                variance = self.estimate_variance(result, launch, n_rounds)
                 observed.append(Observed(number, log_ratios, variance, excess, not result.excess, launch))
         self.sampler.observed = observed
 
@@ -380,6 +401,13 @@ class _Screening:
         else:
             self.study.tell(trial, state=optuna.trial.TrialState.FAIL)
 
+    def sum_launch_squares(self, results: list[CandidateResult]) -> None:
+        """Keep, for each new launch, the sum of the squared deviations of all rounds, and its degrees of freedom."""
+        launches = {score.launch for result in results for score in result.scores} - self.squares.keys()
+        for launch in launches:
+            sums = [sum_squares(result, launch) for result in results]
+            self.squares[launch] = (sum(of for of, _ in sums), sum(n for _, n in sums))
+
     def estimate_round_variance(self) -> float:
         """Return the variance of a round's log-ratio over all candidates, each of which has only a few rounds.
 
@@ -396,8 +424,27 @@ class _Screening:
             max(map(statistics.median, zip(*known, strict=True))) if len(known) >= FEWEST_VARIANCES else USUAL_NOISE**2
         )
 
-    def estimate_variance(self, result: CandidateResult, n_rounds: int) -> float:
-        """Return the variance of a candidate's log-ratio in one launch due to the noise of its rounds."""
+    def estimate_variance(self, result: CandidateResult, launch: int, n_rounds: int) -> float:
+        """Return the variance of a candidate's log-ratio in one launch due to the noise of its rounds.
+
+        The noise of a host varies. It is estimated from all candidates of the launch, and from the candidate itself, as
+        the mean of the posterior distribution of a variance, with the noise of the search as the prior.
+        """
+        own, n_own = sum_squares(result, launch)
+        group, n_group = self.squares[launch]
+        variance = (LAUNCH_WEIGHT * self.round_variance + group) / (LAUNCH_WEIGHT + n_group)
+        variance = (OWN_WEIGHT * variance + own) / (OWN_WEIGHT + n_own)
         busy_sigma = BUSY_SIGMA if self.is_doubtful(result) else 0.0
         # The median of a few values has about 1.3 times the variance of their mean.
-        return 1.3 * self.round_variance / n_rounds + busy_sigma**2
+        return 1.3 * variance / n_rounds + busy_sigma**2
+
+
+def sum_squares(result: CandidateResult, launch: int) -> tuple[float, int]:
+    """Return the sum of the squared deviations of a candidate's rounds in one launch, and its degrees of freedom.
+
+    With several objectives, the noisiest counts.
+    """
+    rounds = np.array([score.log_ratios for score in result.selected_scores if score.launch == launch])
+    if len(rounds) < 2:
+        return 0.0, 0
+    return float(((rounds - rounds.mean(axis=0)) ** 2).sum(axis=0).max()), len(rounds) - 1

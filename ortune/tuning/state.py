@@ -31,8 +31,7 @@ class SearchState:
         runner: Measures blocks.
         goal: Load, objectives and limits.
         seed: Random seed of resampling.
-        space: What may be tried.
-        candidates: All candidates of the space, the baseline first.
+        space: What may be tried. Screening extends it.
         plan: How the budget is split.
         pace: How fast the baseline's calls follow each other.
         racing_s: Time that racing gets.
@@ -71,7 +70,6 @@ class SearchState:
         self.goal = opened.goal
         self.seed = opened.seed
         self.space = space
-        self.candidates = space.candidates
         self.plan = plan
         self.pace = opened.calibration.pace
         self.racing_s = plan.racing_s
@@ -93,6 +91,11 @@ class SearchState:
         self.n_launches = 0
         self._observe = observe
         self._notes: list[str] = []
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """All candidates of the space, the baseline first."""
+        return self.space.candidates
 
     def now_s(self) -> float:
         """Return the time on the runner's clock."""
