@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import optuna
 
+from ortune.compare.block_plan import block_wall_s, launch_sides_s
 from ortune.knobs import Candidate, SearchSpace
 from ortune.tuning.plan import BATCH, reserve_confirmation, unpromising_confirmation_s
 from ortune.tuning.results import CandidateResult
@@ -35,6 +36,13 @@ FEWEST_VARIANCES = 4
 USUAL_NOISE = 0.03
 """Standard deviation of a block's log-ratio, until it is known of so many candidates."""
 
+LEAST_DIFFERENCE = 0.03
+MOST_NOISY_ROUNDS = 6
+"""Luck of launches that is assumed to choose the number of rounds, and its maximum where the host is noisy."""
+
+MEDIAN_VARIANCE = 1.3
+"""Variance of the median of a few values, as a multiple of the variance of their mean."""
+
 LAUNCH_WEIGHT = 4.0
 OWN_WEIGHT = 4.0
 """Weights of the usual noise in that of a group of candidates, and of the group's noise in that of a candidate, as
@@ -57,10 +65,16 @@ N_LEADERS = 3
 RELAUNCH_EVERY = 2
 """Of so many batches, one launches a leader again, so that luck of its launch does not decide."""
 
+PROMISING_ERRORS = 1.0
+"""A candidate is not promising either while its expected gain is below so many standard errors of one launch."""
+
 DOUBTFUL = 0.05
+DOUBTFUL_ERRORS = 2.0
+DOUBTFUL_LAUNCHES = 3
 N_DOUBTFUL = 3
-"""If all pairs of choices were tried, and the best candidate is not expected to gain more than this, as a log-ratio,
-each batch launches so many leaders again. If their gain is luck, screening then ends."""
+"""If all pairs of choices were tried, and the best candidate is not expected to gain more than this, as a log-ratio or
+in standard errors of one launch, the leaders are launched again until each has so many launches. After that, each batch
+launches the best ones again. If their gain is luck, screening then ends."""
 
 BUSY_SIGMA = 0.25
 """Standard deviation of a candidate that was measured while the host was busy."""
@@ -143,7 +157,7 @@ class _Screening:
             n = min(state.plan.batch, state.plan.max_live - 1)
             again = self.choose_relaunched() if n > 1 else []
             batch = self.propose(min(n - len(again), left))
-            if not batch:
+            if not batch and not again:
                 break
             self.measure(batch, again)
             batch_s = state.now_s() - begin_s
@@ -173,6 +187,11 @@ class _Screening:
         return len(self.state.results) - 1
 
     @property
+    def usual_error(self) -> float:
+        """Standard error of a log-ratio in one launch due to the noise of its rounds."""
+        return math.sqrt(MEDIAN_VARIANCE * self.round_variance / self.state.plan.screening_rounds)
+
+    @property
     def best_gain(self) -> float:
         """Gain that is expected of the best candidate so far, as a log-ratio."""
         return -min(self.state.expected.values(), default=0.0)
@@ -189,7 +208,8 @@ class _Screening:
             if result is not state.baseline
         }
         self.expected_best = -float(expected.min())
-        self.sampler.is_promising = self.expected_best >= PROMISING or len(state.goal.objectives) > 1
+        is_beyond_noise = self.expected_best >= max(PROMISING, PROMISING_ERRORS * self.usual_error)
+        self.sampler.is_promising = is_beyond_noise or len(state.goal.objectives) > 1
         leaders = [result for result in state.results.rank() if not result.excess][:N_LEADERS]
         self.sampler.leaders = [self.space.numbers[result.candidate.config.key] for result in leaders]
         if self.sampler.is_promising and self.n_screened >= self.n_first:
@@ -274,9 +294,11 @@ class _Screening:
         if not self.sampler or self.n_screened < self.n_first:
             return []
         leaders = [result for result in self.state.results.rank() if not result.excess and not result.failure]
-        is_doubtful = self.expected_best < DOUBTFUL and len(self.state.goal.objectives) == 1
-        if is_doubtful and not self.sampler.has_new_pairs(self.study):
-            return [result for result in leaders[:N_DOUBTFUL] if -(result.log_ratio or 0.0) > HOPELESS_GAIN]
+        is_clear = self.expected_best >= max(DOUBTFUL, DOUBTFUL_ERRORS * self.usual_error)
+        if not is_clear and len(self.state.goal.objectives) == 1 and not self.sampler.has_new_pairs(self.study):
+            better = [result for result in leaders if -(result.log_ratio or 0.0) > HOPELESS_GAIN]
+            unsure = [result for result in better if result.n_launches < DOUBTFUL_LAUNCHES]
+            return unsure[: min(self.state.plan.batch, self.state.plan.max_live - 1)] or better[:N_DOUBTFUL]
         if self.n_batches % RELAUNCH_EVERY:
             return []
         return sorted(leaders[:N_LEADERS], key=lambda result: result.n_launches)[:1]
@@ -344,7 +366,7 @@ class _Screening:
         state = self.state
         baseline, lives = state.launch(results)
         try:
-            for number in range(state.plan.screening_rounds):
+            for number in range(self.choose_rounds()):
                 if number:
                     hopeless = HOPELESS if number >= ROUNDS_BEFORE_DROPPING else HOPELESS_AT_ONCE
                     for result, live in lives:
@@ -358,6 +380,20 @@ class _Screening:
             baseline.close()
             for _, live in lives:
                 live.close()
+
+    def choose_rounds(self) -> int:
+        """Return the number of rounds of each launch: more on a noisy host.
+
+        It minimizes the time per information, `(launch + n * round) * (luck**2 + noise**2 / n)`.
+        """
+        state = self.state
+        if not self.sampler or state.plan.one_at_a_time:
+            return state.plan.screening_rounds
+        n = state.plan.batch + 1
+        round_s = n * block_wall_s(state.plan.block, state.pace)
+        noise = math.sqrt(MEDIAN_VARIANCE * self.round_variance)
+        best = math.sqrt(launch_sides_s(state.plan.launch_s, n) / round_s) * noise / LEAST_DIFFERENCE
+        return max(state.plan.screening_rounds, min(round(best), MOST_NOISY_ROUNDS))
 
     def is_hopeless(self, result: CandidateResult, hopeless: float) -> bool:
         """Return whether a candidate's log-ratio to the baseline is above `hopeless` in all rounds and objectives."""
@@ -435,8 +471,7 @@ class _Screening:
         variance = (LAUNCH_WEIGHT * self.round_variance + group) / (LAUNCH_WEIGHT + n_group)
         variance = (OWN_WEIGHT * variance + own) / (OWN_WEIGHT + n_own)
         busy_sigma = BUSY_SIGMA if self.is_doubtful(result) else 0.0
-        # The median of a few values has about 1.3 times the variance of their mean.
-        return 1.3 * variance / n_rounds + busy_sigma**2
+        return MEDIAN_VARIANCE * variance / n_rounds + busy_sigma**2
 
 
 def sum_squares(result: CandidateResult, launch: int) -> tuple[float, int]:
