@@ -8,6 +8,8 @@ nox.options.default_venv_backend = "venv"
 LOCKED = {"none": (), "cpu": ("--extra=cpu",), "gpu": ("--extra=gpu",), "openvino": ("--extra=openvino",)}
 """The files of requirements/, each with the options that choose its onnxruntime."""
 
+FUZZ_TARGETS = ("records", "gates", "options", "npz", "models", "sysfs", "histories", "trials", "journals")
+
 
 @nox.session
 def tests(session: nox.Session) -> None:
@@ -107,7 +109,7 @@ def fuzz(session: nox.Session) -> None:
     session.install("-e", ".[cpu,test]", "atheris>=3")
     options = session.posargs or ["--count", "20000"]
     for engine in ("random", "atheris"):
-        for target in ("records", "gates", "options", "npz", "models", "sysfs", "histories", "trials"):
+        for target in FUZZ_TARGETS:
             session.run("python", "-m", "tests.fuzz.run", target, "--engine", engine, *options)
 
 

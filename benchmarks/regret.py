@@ -68,10 +68,15 @@ VARIED_DEVELOPMENT = "VARIED, DEVELOPMENT"
 """The sets of landscapes."""
 
 
+def is_for_testing(path: Path) -> bool:
+    """Return whether a recording is that of a model for testing. Its name begins with that of the model."""
+    return any(path.stem == model or path.stem.startswith(f"{model}_") for model in TEST_MODELS)
+
+
 @cache
 def development_sets() -> dict[str, list[Landscape]]:
     """Return the landscapes for development by set, without reading the others."""
-    recorded = [path for path in recorded_paths() if path.stem not in TEST_MODELS]
+    recorded = [path for path in recorded_paths() if not is_for_testing(path)]
     return {
         RECORDED_DEVELOPMENT: [load_landscape(path) for path in recorded],
         SYNTHETIC_DEVELOPMENT: all_landscapes(),
@@ -82,7 +87,7 @@ def development_sets() -> dict[str, list[Landscape]]:
 @cache
 def landscape_sets() -> dict[str, list[Landscape]]:
     """Return all landscapes by set."""
-    recorded = [path for path in recorded_paths() if path.stem in TEST_MODELS]
+    recorded = [path for path in recorded_paths() if is_for_testing(path)]
     return {
         RECORDED_TEST: [load_landscape(path) for path in recorded],
         HELD_OUT: all_held_out(),

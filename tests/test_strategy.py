@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +31,7 @@ from benchmarks.replay import ReplayExecutor, open_replay
 from ortune.compare.figures import compute_block_figure
 from ortune.errors import UsageError
 from ortune.host import HostClass, read_host
-from ortune.knobs import DEFAULT, Candidate, Config, SearchSpace, build_space
+from ortune.knobs import DEFAULT, Candidate, Config, SearchSpace, SpaceOptions, build_space
 from ortune.model import read_model
 from ortune.options import make_request
 from ortune.requests import SearchRequest, StrategyName
@@ -46,9 +47,9 @@ from ortune.tuning.hints import (
 from ortune.tuning.outcome import Outcome, Progress
 from ortune.tuning.prepare import prepare
 from ortune.tuning.racing import excludes_relevant_gain, find_slower, take_turns
-from ortune.tuning.results import CandidateResult
+from ortune.tuning.results import CandidateResult, Score
 from ortune.tuning.sampler import CONFIG, CandidateSampler, Observed, ThompsonSampler, make_sampler
-from ortune.tuning.screening import FEWEST_SHARE
+from ortune.tuning.screening import FEWEST_SHARE, sum_squares
 from ortune.tuning.search import MAX_REMEMBERED, best_configs
 from ortune.tuning.stages import SearchSettings, run_search
 from ortune.worker import BlockPlan, Failure, Runtime
@@ -95,6 +96,10 @@ def additive_landscape(space: SearchSpace, *, noise: float = 0.01, gain: float =
     )
 
 
+def make_score(log_ratio: float, launch: int) -> Score:
+    return Score(log_ratios=(log_ratio,), excesses=(), contended=False, launch=launch, blocks=None)
+
+
 def search(
     landscape: Landscape,
     strategy: StrategyName = "adaptive",
@@ -105,7 +110,7 @@ def search(
     reports: list[Progress] | None = None,
 ) -> Outcome:
     return run_search(
-        landscape.space,
+        landscape.first_space,
         open_replay(landscape, seed=seed),
         SearchSettings(budget_s=budget_s, strategy=strategy, hints=hints),
         (lambda progress: None) if reports is None else reports.append,
@@ -181,6 +186,38 @@ class TestAdditiveModel:
         assert np.abs(model.mean()).max() < 0.05
         assert model.luck <= 0.01
 
+    def test_noisy_blocks_of_the_baseline_do_not_make_a_batch_promising(self) -> None:
+        """All candidates of the second batch seem to gain 10 %, but its rounds differ by as much."""
+        space = small_space(width=2)
+        rng = np.random.default_rng(5)
+        numbers = rng.choice(np.arange(1, len(space.candidates)), 16, replace=False).tolist()
+        expected = []
+        for sigma in (0.003, 0.1):
+            observations = [
+                *(Observation(number, float(rng.normal(0, 0.003)), 0.003**2, 0) for number in numbers[:8]),
+                *(Observation(number, float(rng.normal(-0.1, 0.003)), sigma**2, 1) for number in numbers[8:]),
+            ]
+            model = AdditiveModel(space, np.random.default_rng(0))
+            model.fit(observations)
+            expected.append(float(model.mean()[numbers[8:]].mean()))
+        assert expected[1] > 0.5 * expected[0]
+
+    def test_a_model_of_an_extended_space_keeps_what_it_learned(self) -> None:
+        space = build_space(make_host(24), make_model(1))
+        rng = np.random.default_rng(0)
+        model = AdditiveModel(space, rng)
+        observations = [
+            Observation(number, float(rng.normal(0, 0.05)), 1e-6, number // 8)
+            for number in rng.choice(np.arange(1, len(space.candidates)), 30, replace=False).tolist()
+        ]
+        model.fit(observations)
+        extended = space.extend(space.refine(0))
+        after = AdditiveModel(extended, rng, model)
+        assert after.luck == model.luck
+        after.fit(observations)
+        assert after.mean()[: len(space.candidates)] == pytest.approx(model.mean(), abs=0.03)
+        assert len(after.mean()) == len(extended.candidates) > len(space.candidates)
+
     def test_pairs_of_choices_that_were_not_measured_are_counted(self) -> None:
         space = small_space()
         model = AdditiveModel(space, np.random.default_rng(0))
@@ -255,6 +292,81 @@ class TestNeighbors:
         chosen = [sampler.choose(study, untried) for _ in range(20)]
         assert set(chosen[1::2]) <= set(space.neighbors(leader).tolist())
         assert not set(chosen[::2]) <= set(space.neighbors(leader).tolist())
+
+
+class TestRefinement:
+    def test_thread_counts_between_those_of_the_space(self) -> None:
+        space = build_space(make_host(96), make_model(1))
+        threads = next(each for each in space.dimensions if each.name == "intra_op_num_threads")
+        assert {"20", "24", "28", "40", "56", "80"} <= {choice.label for choice in threads.between}
+        numbers = sorted(choice.value for choice in (*threads.choices[1:], *threads.between))  # type: ignore[type-var]
+        assert all(after <= max(1.25 * before, before + 1) for before, after in itertools.pairwise(numbers))  # type: ignore[operator]
+        assert not any(choice.label in {"20", "80"} for choice in threads.choices)
+
+    def test_candidates_next_to_a_candidate(self) -> None:
+        space = build_space(make_host(96), make_model(1))
+        labels = {"intra_op_num_threads": "32", "session.dynamic_block_base": "4"}
+        number = space.numbers[space.select(labels).config.key]
+        found = space.refine(number)
+        counts = {candidate.config.session_options["intra_op_num_threads"] for candidate in found}
+        assert counts == {20, 24, 28, 40}
+        assert all(candidate.labels["session.dynamic_block_base"] == "4" for candidate in found)
+        extended = space.extend(found)
+        assert extended.candidates[: len(space.candidates)] == space.candidates
+        assert extended.refine(number) == []
+        # Next to a new candidate are those of the same interval only.
+        new = extended.numbers[found[0].config.key]
+        assert new >= len(space.candidates)
+        assert extended.refine(new) == []
+
+    def test_the_default_has_as_many_threads_as_there_are_cores(self) -> None:
+        space = build_space(make_host(96), make_model(1))
+        assert [candidate.label for candidate in space.refine(0)] == ["intra threads=80"]
+
+    def test_small_hosts_have_all_counts(self) -> None:
+        space = small_space()
+        assert not any(dimension.between for dimension in space.dimensions)
+        assert space.refine(0) == []
+
+    def test_values_that_the_user_names_are_not_refined(self) -> None:
+        options = SpaceOptions(tune={"intra_op_num_threads": (8, 64)})
+        space = build_space(make_host(96), make_model(1), options)
+        assert not any(dimension.between for dimension in space.dimensions)
+
+    @pytest.mark.slow
+    def test_a_search_finds_a_count_that_the_space_does_not_list(self) -> None:
+        listed = build_space(make_host(96), make_model(1))
+        space = synthetic.merge_between(listed)
+        counts = [int(each.config.session_options.get("intra_op_num_threads", 96)) for each in space.candidates]
+        landscape = msgspec.structs.replace(
+            additive_landscape(space, gain=0.0, noise=0.005),
+            unrefined=listed,
+            log_costs=math.log(2e6) + 0.3 * np.abs(np.log(np.array(counts) / 24)),
+        )
+        found = [search(landscape, budget_s=60, seed=seed) for seed in range(3)]
+        chosen = [outcome.config.session_options.get("intra_op_num_threads") for outcome in found]
+        assert chosen.count(24) >= 2
+        assert all(outcome.n_candidates > len(listed.candidates) for outcome in found)
+
+
+class TestNoise:
+    def test_rounds_that_differ_count_less(self) -> None:
+        """The squares of a launch are those of its rounds around their mean; with several objectives, the noisiest."""
+        result = CandidateResult(small_space().candidates[1], 1, Goal())
+        result.scores += [make_score(0.1, 1), make_score(0.3, 1), make_score(0.2, 2)]
+        assert sum_squares(result, 1)[0] == pytest.approx(0.02)
+        assert sum_squares(result, 1)[1] == 1
+        assert sum_squares(result, 2) == (0.0, 0)
+        assert sum_squares(result, 3) == (0.0, 0)
+
+    @pytest.mark.slow
+    def test_a_noisy_host_gets_more_rounds(self) -> None:
+        """Blocks of a candidate in screening, by the noise of the host."""
+        n_blocks = []
+        for noise in (0.005, 0.15):
+            outcome = search(additive_landscape(small_space(), gain=0.0, noise=noise), budget_s=30)
+            n_blocks.append(max(trial.n_blocks for trial in outcome.trials[1:] if trial.stage == "screening"))
+        assert n_blocks[1] > n_blocks[0]
 
 
 class TestRacing:
@@ -672,6 +784,12 @@ class TestLandscapeSets:
     def test_models_for_testing_are_recorded(self) -> None:
         names = {path.stem for path in recorded_paths()}
         assert set(regret.TEST_MODELS) < names
+
+    def test_other_loads_of_a_model_are_in_the_same_set(self) -> None:
+        assert regret.is_for_testing(Path("magika.npz"))
+        assert regret.is_for_testing(Path("silero_vad_2_callers.npz"))
+        assert not regret.is_for_testing(Path("squeezenet_qdq.npz"))
+        assert not regret.is_for_testing(Path("magikal.npz"))
 
     def test_held_out_landscapes_are_what_they_say(self) -> None:
         landscapes = {each.name: each for each in all_held_out()}

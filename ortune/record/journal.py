@@ -2,7 +2,8 @@
 
 The file has a line for each event: the begin of the search, each launch, each block. A line is a checksum (CRC-32, as
 eight hexadecimal digits), a space, and a JSON object. Lines are only appended, each by a single write, and flushed to
-the disk every few seconds. What an interrupted write or a crash of the system left at the end is ignored.
+the disk every few seconds. What an interrupted write or a crash of the system left at the end is ignored. The checksum
+does not protect against intent: the content is checked like that of any file.
 
 While a search runs, it holds a lock on the file.
 """
@@ -36,6 +37,9 @@ SYNC_EVERY_S = 5.0
 
 MOST_BYTES = 4 << 30
 """Largest journal that is read."""
+
+LONGEST = 1e18
+"""Bound of all durations, in whatever unit."""
 
 MOST_SAMPLES_BYTES = 256 << 20
 """Largest size to which the samples of a block may expand."""
@@ -118,19 +122,21 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=
         """Return the block or the failure.
 
         Raises:
-            ValueError: It holds neither, or its samples are damaged.
+            ValueError: It holds neither, or the block is not one that a worker sends.
         """
         if self.failure is not None:
             return self.failure
         if self.block is None:
             raise ValueError("a block without content")
         reply = self.block
-        return msgspec.structs.replace(
+        block = msgspec.structs.replace(
             reply,
             samples=_expand(reply.samples),
             cases=None if reply.cases is None else _expand(reply.cases),
             creations=None if reply.creations is None else _expand(reply.creations),
         ).to_block()
+        _check_block(block)
+        return block
 
 
 def pack_block(block: Block) -> BlockReply:
@@ -153,6 +159,43 @@ def _expand(data: bytes) -> bytes:
     if not expander.eof:
         raise ValueError("samples that are incomplete or too large")
     return content
+
+
+def _check_block(block: Block) -> None:
+    """Check that a block is one that a worker sends.
+
+    Raises:
+        ValueError: It is not.
+    """
+    arrays = [each for each in (block.samples_ns, block.creations_ns) if each is not None]
+    durations = (block.n_calls, block.wall_ns, block.service_ns)
+    others = (
+        *(block.lead_in_ns, block.cpu_ns, block.cpu_between_ns or 0.0, block.foreign_share or 0.0),
+        *(getattr(block.memory, name) or 0 for name in block.memory.__struct_fields__),
+    )
+    is_sound = (
+        len(block.samples_ns) > 0
+        and all((each > 0).all() for each in arrays)
+        and all(0 < value < LONGEST for value in durations)
+        and all(0 <= value < LONGEST for value in others)
+        and abs(block.clock_jump_s) < LONGEST
+        and (block.cases is None or len(block.cases) == len(block.samples_ns))
+    )
+    if not is_sound:
+        raise ValueError("a block that no worker sends")
+
+
+def _is_sound(line: Line) -> bool:
+    """Return whether a line is one that a search writes."""
+    if isinstance(line, Launched):
+        answers = line.answers
+        is_complete = all((each.session_info is None) != (each.failure is None) for each in answers)
+        has_runtime = (line.runtime is not None) == any(each.session_info for each in answers)
+        return is_complete and has_runtime and len(line.configs) == len(answers) and 0 <= line.at_s < LONGEST
+    if isinstance(line, Measured):
+        is_complete = (line.block is None) != (line.failure is None)
+        return is_complete and min(line.launch, line.position) >= 0 and 0 <= line.at_s < LONGEST
+    return True
 
 
 Event = Launched | Measured
@@ -206,7 +249,7 @@ def decode_journal(data: bytes) -> Content:
         except (ValueError, RecursionError):
             break
         # The begin is the first line, and no other.
-        if line is None or isinstance(line, Begin) != (not lines):
+        if line is None or isinstance(line, Begin) != (not lines) or not _is_sound(line):
             break
         lines.append(line)
         n_bytes = end + 1

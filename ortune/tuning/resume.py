@@ -138,7 +138,7 @@ def describe_identity(
     def digest(value: object) -> str:
         return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()[:16]
 
-    dimensions = [[each.name, *(choice.label for choice in each.choices)] for each in space.dimensions]
+    dimensions = [[each.name, *each.labels] for each in space.dimensions]
     keys = [each.config.key for each in space.candidates]
     described: dict[str, object] = {
         "model": model,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from tests.fuzz.gate_files import GATE_FILES
 from tests.fuzz.histories import HISTORIES, TRIALS
+from tests.fuzz.journals import JOURNALS
 from tests.fuzz.models import MODELS
 from tests.fuzz.npz import NPZ
 from tests.fuzz.options import OPTIONS
@@ -22,5 +23,6 @@ TARGETS: Mapping[str, Target] = {
     "sysfs": SYSFS,
     "histories": HISTORIES,
     "trials": TRIALS,
+    "journals": JOURNALS,
 }
 """All targets by name."""
