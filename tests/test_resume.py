@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from ortune.knobs import DEFAULT, build_space
 from ortune.model import InputInfo
 from ortune.record.files import read_record, read_trials
 from ortune.record.journal import (
+    Answer,
     Begin,
     Journal,
     Launched,
@@ -43,7 +45,7 @@ from ortune.tuning.outcome import Outcome
 from ortune.tuning.resume import JournaledExecutor, check_identity, describe_identity, find_unfinished
 from ortune.tuning.stages import SearchSettings, run_search
 from ortune.tuning.study import open_storage
-from ortune.worker import Block, BlockPlan, Failure, Runtime
+from ortune.worker import Block, BlockPlan, Failure, Memory, Runtime, SessionInfo
 from ortune.workload import Goal, InputOptions, Tolerance, Workload, make_feed
 from tests.conftest import TINY_CNN, run_ortune
 from tests.records import ONE_THREAD
@@ -92,6 +94,56 @@ def search(
 
 def read_blocks(path: Path) -> list[Measured]:
     return [event for event in decode_journal(path.read_bytes()).events if isinstance(event, Measured)]
+
+
+class TestContent:
+    """What a file says is checked, also if its checksums are right."""
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"answers": ()},
+            {"answers": (Answer(),)},
+            {"runtime": None},
+            {"at_s": -1.0},
+            {"at_s": 1e300},
+        ],
+    )
+    def test_a_launch_that_no_search_writes_ends_the_file(self, changes: dict[str, object]) -> None:
+        launched = decode_journal(b"".join(LINES)).events[0]
+        assert isinstance(launched, Launched)
+        changed = msgspec.structs.replace(launched, **changes)
+        assert decode_journal(LINES[0] + encode_event(changed)).events == ()
+        assert decode_journal(LINES[0] + encode_event(launched)).events == (launched,)
+
+    @pytest.mark.parametrize("changes", [{"block": None}, {"launch": -1}, {"at_s": -1.0}])
+    def test_a_block_that_no_search_writes_ends_the_file(self, changes: dict[str, object]) -> None:
+        measured = decode_journal(b"".join(LINES)).events[1]
+        changed = msgspec.structs.replace(measured, **changes)
+        assert len(decode_journal(b"".join(LINES[:2]) + encode_event(changed)).events) == 1
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"wall_ns": 0},
+            {"n_calls": -1.0},
+            {"service_ns": 1e300},
+            {"cpu_ns": -1},
+            {"samples": zlib.compress(b"")},
+            {"samples": zlib.compress(b"\0" * 8)},
+            {"samples": zlib.compress(b"\1" * 7)},
+            {"cases": zlib.compress(b"\1" * 8)},
+            {"memory": Memory(steady_bytes=-1, peak_bytes=1)},
+        ],
+    )
+    def test_a_block_that_no_worker_sends(self, changes: dict[str, object]) -> None:
+        measured = decode_journal(b"".join(LINES)).events[1]
+        assert isinstance(measured, Measured)
+        assert measured.block
+        measured.unpack()
+        changed = msgspec.structs.replace(measured, block=msgspec.structs.replace(measured.block, **changes))
+        with pytest.raises(ValueError, match=r"no worker sends|buffer size"):
+            changed.unpack()
 
 
 class TestGoingOn:
@@ -229,7 +281,8 @@ PLAN = BlockPlan(duration_ns=10**7, lead_in_ns=0, min_calls=3, deadline_s=9.0)
 
 def make_lines(n: int = 4) -> list[bytes]:
     rng = np.random.default_rng(0)
-    lines: list[Line] = [BEGIN, Launched(configs=("{}",), answers=(), at_s=0.0)]
+    works = Answer(session_info=SessionInfo(load_ns=1, providers=("CPUExecutionProvider",), max_error=0.0))
+    lines: list[Line] = [BEGIN, Launched(configs=("{}",), answers=(works,), runtime=RUNTIME, at_s=0.0)]
     lines += [
         Measured(launch=0, position=0, plan=PLAN, block=pack_block(make_block(rng)), at_s=float(number))
         for number in range(n)

@@ -309,7 +309,7 @@ class TestRefinement:
         number = space.numbers[space.select(labels).config.key]
         found = space.refine(number)
         counts = {candidate.config.session_options["intra_op_num_threads"] for candidate in found}
-        assert counts == {20, 24, 28, 40}
+        assert counts == {20, 24, 28, 40, 48, 56}
         assert all(candidate.labels["session.dynamic_block_base"] == "4" for candidate in found)
         extended = space.extend(found)
         assert extended.candidates[: len(space.candidates)] == space.candidates
