@@ -133,6 +133,8 @@ def bench(session: nox.Session) -> None:
     session.run("python", "-m", "benchmarks.suggest")
     session.run("python", "-m", "models.build", "shufflenet", "squeezenet_qdq", "minilm_l6_int8")
     session.run("python", "-m", "benchmarks.versus_olive")
+    session.run("python", "-m", "benchmarks.nulls")
+    session.run("python", "-m", "benchmarks.int8_callers")
     session.run("python", "-m", "benchmarks.startup")
     session.run("python", "-m", "benchmarks.footprint")
     for what in ("kills", "launches", "workers"):
