@@ -11,28 +11,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.commands import run_ortune, time_search
 from benchmarks.host import describe_host
 from models.build import build
 
 MODEL = "encoder_int8"
 BY_HAND = {"one thread": "intra_op_num_threads=1", "spinning off": "session.intra_op.allow_spinning=0"}
 WITHIN = 0.03
-
-
-def run_ortune(*arguments: str) -> str:
-    """Run a command of ortune, and return what it prints to stdout."""
-    command = [sys.executable, "-P", "-m", "ortune", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    return done.stdout
 
 
 def describe_settings(record: dict[str, Any]) -> str:
@@ -45,10 +34,7 @@ def search_and_compare(seed: int, budget_s: float, folder: Path) -> bool:
     """Search once, compare the pick, print both, and return whether it is close enough to the best."""
     output = folder / f"{seed}.json"
     load = ("--clients", "2")
-    begin_s = time.monotonic()
-    budget = ("--budget", f"{budget_s:g}s", "--seed", str(seed), "--no-history")
-    run_ortune("search", str(build(MODEL)), *load, *budget, "-q", "-o", str(output))
-    wall_s = time.monotonic() - begin_s
+    wall_s = time_search(MODEL, output, *load, budget_s=budget_s, seed=seed)
     record = json.loads(output.read_text())
     settings = [word for setting in BY_HAND.values() for word in ("--set", setting)]
     compared = json.loads(run_ortune("bench", str(build(MODEL)), str(output), *settings, *load, "--json"))

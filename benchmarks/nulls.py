@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
 
+from benchmarks.commands import time_search
 from benchmarks.host import describe_host
-from models.build import build, find_search_options
+from models.build import find_search_options
 from ortune.record.files import read_record
 
 MODELS = ("squeezenet", "shufflenet", "ppocrv2_cls", "magika", "tiny_regressor")
@@ -25,13 +23,7 @@ MODELS = ("squeezenet", "shufflenet", "ppocrv2_cls", "magika", "tiny_regressor")
 def search(name: str, budget_s: float, seed: int, folder: Path) -> float:
     """Search once, print how it went, and return its wall time in seconds."""
     output = folder / f"{name}-{seed}.json"
-    options = ["--budget", f"{budget_s:g}s", "--seed", str(seed), "--no-history", "-o", str(output)]
-    command = [sys.executable, "-P", "-m", "ortune", "search", str(build(name)), *find_search_options(name), *options]
-    start_s = time.monotonic()
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    wall_s = time.monotonic() - start_s
-    if not output.exists():
-        raise SystemExit(done.stderr)
+    wall_s = time_search(name, output, *find_search_options(name), budget_s=budget_s, seed=seed)
     record = read_record(output)
     evidence, speedup = record.evidence, record.evidence.speedup
     gain = f"{speedup.estimate:.3f}x [{speedup.low:.3f}, {speedup.high:.3f}]" if speedup else "-"

@@ -9,14 +9,17 @@ from typing import Any, Self
 
 import numpy as np
 
+from ortune.compare.open import OpenComparison, start_comparison
 from ortune.host import Core, Host, HostLimits, NumaNode, Topology
-from ortune.knobs import Config
+from ortune.knobs import DEFAULT, Config
 from ortune.model import InputInfo, ModelFile, ModelInfo, OutputInfo, Traits
+from ortune.record.journal import Journal
+from ortune.tuning.resume import JournaledExecutor
 from ortune.worker import Block, BlockPlan, Failure, LiveCandidate, Memory, Runtime, SessionInfo
 from ortune.worker.block import GpuState
 from ortune.worker.open_loop import draw_arrivals
 from ortune.worker.runtime import read_installed_runtime
-from ortune.workload import Feed
+from ortune.workload import Feed, Goal
 
 Latency = Callable[[Config], float]
 """Returns the true duration of a call in ns, given a config."""
@@ -234,6 +237,22 @@ class SimulatedExecutor:
 
     def now_s(self) -> float:
         return self.time_s
+
+
+def open_with_journal(executor: SimulatedExecutor, journal: Journal, *, seed: int = 0) -> OpenComparison | Failure:
+    """Open a comparison whose blocks are kept in a journal, and go on with those that it holds."""
+
+    def launch_reference() -> Runtime:
+        (live,) = executor.launch([DEFAULT], deadline_s=9)
+        assert not isinstance(live, Failure)
+        live.close()
+        return executor.runtime
+
+    wrapped = JournaledExecutor(executor, journal, launch_reference)
+    (first,) = wrapped.launch([DEFAULT], deadline_s=9)
+    if isinstance(first, Failure):
+        return first
+    return start_comparison(wrapped, first, Goal(), first_launch_s=wrapped.now_s(), seed=seed, free_bytes=8_000_000_000)
 
 
 class SimulatedProcesses(SimulatedExecutor):

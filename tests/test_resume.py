@@ -20,7 +20,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ortune.compare.open import start_comparison
 from ortune.errors import MeasureError, OrtuneError, UsageError
 from ortune.host import HostClass
 from ortune.knobs import DEFAULT, build_space
@@ -42,14 +41,14 @@ from ortune.record.journal import (
 )
 from ortune.requests import SearchRequest
 from ortune.tuning.outcome import Outcome
-from ortune.tuning.resume import JournaledExecutor, check_identity, describe_identity, find_unfinished
+from ortune.tuning.resume import check_identity, describe_identity, find_unfinished
 from ortune.tuning.stages import SearchSettings, run_search
 from ortune.tuning.study import open_storage
-from ortune.worker import Block, BlockPlan, Failure, Memory, Runtime, SessionInfo
-from ortune.workload import Goal, InputOptions, Tolerance, Workload, make_feed
+from ortune.worker import Block, BlockPlan, Failure, Memory, SessionInfo
+from ortune.workload import InputOptions, Tolerance, Workload, make_feed
 from tests.conftest import TINY_CNN, run_ortune
 from tests.records import ONE_THREAD
-from tests.simulation import RUNTIME, SimulatedExecutor, make_host, make_model
+from tests.simulation import RUNTIME, SimulatedExecutor, make_host, make_model, open_with_journal
 from tests.test_tuning import one_thread_wins
 
 MODEL = make_model(
@@ -69,20 +68,9 @@ def search(
     seed: int = 0,
 ) -> Outcome:
     """Run a search with a journal, and go on with the one in the file if there is one."""
-
-    def launch_reference() -> Runtime:
-        (live,) = executor.launch([DEFAULT], deadline_s=9)
-        assert not isinstance(live, Failure)
-        live.close()
-        return executor.runtime
-
     with Journal(path, BEGIN, AGAIN) as journal:
-        wrapped = JournaledExecutor(executor, journal, launch_reference)
-        (first,) = wrapped.launch([DEFAULT], deadline_s=9)
-        assert not isinstance(first, Failure)
-        opened = start_comparison(
-            wrapped, first, Goal(), first_launch_s=wrapped.now_s(), seed=seed, free_bytes=8_000_000_000
-        )
+        opened = open_with_journal(executor, journal, seed=seed)
+        assert not isinstance(opened, Failure)
         outcome = run_search(
             build_space(make_host(), make_model()),
             opened,

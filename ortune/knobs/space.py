@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import heapq
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -64,6 +65,11 @@ def describe(config: Config) -> str:
 
 def _elide(text: str, length: int = 24) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def _number_of(choice: Choice) -> int:
+    """Return the number of a choice; 0 for the default."""
+    return choice.value if isinstance(choice.value, int) else 0
 
 
 Choose = Callable[[Dimension], str]
@@ -135,6 +141,7 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def extend(self, candidates: Iterable[Candidate]) -> SearchSpace:
         """Return the space with more candidates after its own."""
         extended = msgspec.structs.replace(self)
+        # Listing the candidates of the dimensions again would take longer than all else.
         vars(extended)["candidates"] = (*self.candidates, *candidates)
         return extended
 
@@ -143,21 +150,17 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         own = self.candidates[number].labels
         found: dict[str, Candidate] = {}
         for dimension in self.dimensions:
-            if dimension.between and dimension.name in own:
-                for choice in dimension.between:
-                    if self._is_next(dimension, own[dimension.name], choice):
-                        candidate = self.select({**own, dimension.name: choice.label})
-                        found.setdefault(candidate.config.key, candidate)
+            if not dimension.between or dimension.name not in own:
+                continue
+            value = _number_of(dimension.choice(own[dimension.name])) or self.n_default_threads
+            listed = [_number_of(choice) for choice in dimension.choices[1:]]
+            low = max((number for number in listed if number < value), default=0)
+            high = min((number for number in listed if number > value), default=math.inf)
+            for choice in dimension.between:
+                if low < _number_of(choice) < high:
+                    candidate = self.select({**own, dimension.name: choice.label})
+                    found.setdefault(candidate.config.key, candidate)
         return [candidate for key, candidate in found.items() if key not in self.numbers]
-
-    def _is_next(self, dimension: Dimension, own: str, choice: Choice) -> bool:
-        """Return whether no listed value lies between a candidate's own value and that of a choice."""
-        values = sorted(each.value for each in dimension.choices if isinstance(each.value, int))
-        at = dimension.choice(own).value or self.n_default_threads
-        assert isinstance(at, int)
-        assert isinstance(choice.value, int)
-        low, high = min(at, choice.value), max(at, choice.value)
-        return not any(low < value < high for value in values)
 
     @functools.cached_property
     def numbers(self) -> Mapping[str, int]:

@@ -452,9 +452,11 @@ class _Screening:
         """
         known: list[list[float]] = []
         for result in self.state.results:
-            rounds = [score.log_ratios for score in result.selected_scores if score.launch == result.scores[-1].launch]
+            if result is self.state.baseline or not result.scores:
+                continue
+            rounds = list_rounds(result, result.scores[-1].launch)
             n_free = len(rounds) - 1
-            if n_free > 0 and result is not self.state.baseline:
+            if n_free > 0:
                 known.append((np.var(rounds, axis=0, ddof=1) / (1 - 2 / (9 * n_free)) ** 3).tolist())
         return (
             max(map(statistics.median, zip(*known, strict=True))) if len(known) >= FEWEST_VARIANCES else USUAL_NOISE**2
@@ -474,12 +476,17 @@ class _Screening:
         return MEDIAN_VARIANCE * variance / n_rounds + busy_sigma**2
 
 
+def list_rounds(result: CandidateResult, launch: int) -> list[tuple[float, ...]]:
+    """Return the log-ratios of a candidate in each round of one launch."""
+    return [score.log_ratios for score in result.selected_scores if score.launch == launch]
+
+
 def sum_squares(result: CandidateResult, launch: int) -> tuple[float, int]:
     """Return the sum of the squared deviations of a candidate's rounds in one launch, and its degrees of freedom.
 
     With several objectives, the noisiest counts.
     """
-    rounds = np.array([score.log_ratios for score in result.selected_scores if score.launch == launch])
+    rounds = np.array(list_rounds(result, launch))
     if len(rounds) < 2:
         return 0.0, 0
     return float(((rounds - rounds.mean(axis=0)) ** 2).sum(axis=0).max()), len(rounds) - 1

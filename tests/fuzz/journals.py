@@ -29,30 +29,19 @@ def journal_seeds() -> tuple[bytes, ...]:
 
 def _search(path: Path, *, interrupt_at: int) -> None:
     """Search on a simulated host, and go on with the journal if it has any."""
-    from ortune.compare.open import start_comparison
-    from ortune.knobs import DEFAULT, build_space
+    from ortune.knobs import build_space
     from ortune.record.journal import Begin, Journal, Resume
-    from ortune.tuning.resume import JournaledExecutor
     from ortune.tuning.stages import SearchSettings, run_search
-    from ortune.worker import Failure, Runtime
-    from ortune.workload import Goal
-    from tests.simulation import RUNTIME, SimulatedExecutor, make_host, make_model
-
-    def launch_reference() -> Runtime:
-        return RUNTIME
+    from ortune.worker import Failure
+    from tests.simulation import SimulatedExecutor, make_host, make_model, open_with_journal
 
     begin = Begin(id="1", pid=1, started="2026-01-01T00:00:00+00:00", identity={})
     executor = SimulatedExecutor(lambda config: 5e6, interrupt_at=interrupt_at)
     with Journal(path, begin, Resume(pid=1, started="2026-01-02T00:00:00+00:00")) as journal:
-        wrapped = JournaledExecutor(executor, journal, launch_reference)
         try:
-            (first,) = wrapped.launch([DEFAULT], deadline_s=9)
-            if isinstance(first, Failure):
-                return
-            opened = start_comparison(
-                wrapped, first, Goal(), first_launch_s=wrapped.now_s(), seed=0, free_bytes=8_000_000_000
-            )
-            run_search(build_space(make_host(), make_model()), opened, SearchSettings(budget_s=SEARCH_S))
+            opened = open_with_journal(executor, journal)
+            if not isinstance(opened, Failure):
+                run_search(build_space(make_host(), make_model()), opened, SearchSettings(budget_s=SEARCH_S))
         except KeyboardInterrupt:
             # The simulated host ends the search where the journal does.
             return
