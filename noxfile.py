@@ -18,6 +18,13 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def shuffled(session: nox.Session) -> None:
+    """Run the tests in random order. `nox -s shuffled -- --randomly-seed=3` repeats one."""
+    session.install("-e", ".[cpu,test]", "pytest-randomly")
+    session.run("python", "-m", "pytest", *session.posargs)
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     session.install("ruff>=0.9", "codespell>=2.4")
     session.run("ruff", "check", ".")
@@ -59,6 +66,13 @@ def minimums(session: nox.Session) -> None:
     session.install("uv")
     session.run("uv", "pip", "install", "--resolution", "lowest-direct", "-e", ".[cpu,test]")
     session.run("python", "-m", "pytest", *session.posargs)
+
+
+@nox.session
+def programs(session: nox.Session) -> None:
+    """Run the searches of programs that the test suite leaves out, because each takes half a minute."""
+    session.install("-e", ".[cpu,test]")
+    session.run("python", "-m", "pytest", "-m", "programs", *session.posargs)
 
 
 @nox.session
@@ -137,6 +151,10 @@ def bench(session: nox.Session) -> None:
     session.run("python", "-m", "benchmarks.int8_callers")
     session.run("python", "-m", "benchmarks.startup")
     session.run("python", "-m", "benchmarks.footprint")
+    session.run("python", "-m", "benchmarks.program_measure")
+    session.run("python", "-m", "benchmarks.program_aa")
+    session.run("python", "-m", "benchmarks.program_harm")
+    session.run("python", "-m", "benchmarks.program_kills")
     for what in ("kills", "launches", "workers"):
         session.run("python", "-m", "benchmarks.chaos", what)
     for what in ("replay", "live", "hog", "config"):

@@ -22,6 +22,9 @@ from ortune.options import DeclaredOption, options_of
 from ortune.record.json_schema import json_schema
 from ortune.requests import COMMANDS
 
+IN_PYTHON = {"search", "search --", "bench", "gate", "inspect"}
+"""Commands that are functions in Python, too."""
+
 ROOT = Path(__file__).parent.parent
 
 OPTIONS_HEAD = """# Options
@@ -57,7 +60,7 @@ def describe_options() -> str:
         parts.append(f"\n## ortune {command}\n")
         parts.append("| command line | ortune.toml | Python | meaning | default |")
         parts.append("|---|---|---|---|---|")
-        parts += [describe_row(each, has_file=command == "gate", in_python=hasattr(api, command)) for each in declared]
+        parts += [describe_row(each, has_file=command == "gate", in_python=command in IN_PYTHON) for each in declared]
     return "\n".join(parts) + "\n"
 
 
@@ -80,7 +83,7 @@ def describe_interface() -> str:
     """Return the stub of the package: public names, and the signatures of what is made from declared options."""
     import ortune
 
-    made = {"search", "bench", "verify", "gate"}
+    made = {"search", "search_program", "bench", "verify", "gate", "inspect_program"}
     lines = []
     for name in ortune.__all__:
         if name != "__version__" and name not in made:

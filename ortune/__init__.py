@@ -2,7 +2,8 @@
 
 The names below are the public interface. Importing them imports neither onnxruntime, optuna, onnx nor numpy.
 
-    search, bench, verify, gate                     measure
+    search, bench, verify, gate                     measure a model
+    inspect_program, search_program                 observe and measure a program
     create_session, session_options, run_options    apply a record in code
     install                                         apply records to all sessions of this process
     read_record                                     read a record
@@ -15,7 +16,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "ortune.api": ("bench", "gate", "search", "verify"),
+    "ortune.api": ("bench", "gate", "inspect_program", "search", "search_program", "verify"),
     "ortune.apply.api": ("create_session", "run_options", "session_options"),
     "ortune.apply.install": ("install",),
     "ortune.apply.verify": ("Verification",),
@@ -34,6 +35,7 @@ _HOMES = {
     "ortune.gates.results": ("GateResult", "InterimResult"),
     "ortune.knobs.config": ("Config",),
     "ortune.knobs.knob": ("Value",),
+    "ortune.program.observation": ("Observation",),
     "ortune.record.files": ("read_record",),
     "ortune.record.schema": ("Evidence", "Record", "Verdict"),
     "ortune.tuning.outcome": ("Progress",),

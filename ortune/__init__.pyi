@@ -24,6 +24,7 @@ from ortune.gates.results import GateResult as GateResult
 from ortune.gates.results import InterimResult as InterimResult
 from ortune.knobs.config import Config as Config
 from ortune.knobs.knob import Value as Value
+from ortune.program.observation import Observation as Observation
 from ortune.record.files import read_record as read_record
 from ortune.record.schema import Evidence as Evidence
 from ortune.record.schema import Record as Record
@@ -86,6 +87,12 @@ def gate(
     ignore_outputs: bool = ...,
     progress: Callable[[InterimResult], None] | None = ...,
 ) -> GateResult: ...
+def inspect_program(
+    command: str | Sequence[str],
+    *,
+    save_inputs: str | PathLike[str] | None = ...,
+    max_samples: int = ...,
+) -> Observation: ...
 def search(
     model: str | PathLike[str],
     *,
@@ -119,6 +126,37 @@ def search(
     restart: bool = ...,
     progress: Callable[[Progress], None] | None = ...,
 ) -> Record: ...
+def search_program(
+    command: Sequence[str],
+    *,
+    url: str | None = ...,
+    body: str | PathLike[str] | Sequence[str | PathLike[str]] = ...,
+    header: str | Sequence[str] = ...,
+    health: str | None = ...,
+    clients: int | None = ...,
+    sessions: int | None = ...,
+    rate: str | float | None = ...,
+    call: str | None = ...,
+    metric: str | None = ...,
+    maximize: bool = ...,
+    arrivals: Literal["poisson", "periodic"] | None = ...,
+    objective: Objective | None = ...,
+    limit: str | Limit | Sequence[str | Limit] = ...,
+    beside: str | None = ...,
+    stdin: str | PathLike[str] | None = ...,
+    provider: str | Sequence[str] | None = ...,
+    tune: Mapping[str, Value | Sequence[Value]] | Sequence[str] = ...,
+    fix: Mapping[str, Value] | Sequence[str] = ...,
+    only: str | Sequence[str] = ...,
+    allow_approximate: bool = ...,
+    budget: str | float | None = ...,
+    trials: int | None = ...,
+    seed: int = ...,
+    check_command: str | None = ...,
+    ignore_outputs: bool = ...,
+    output: str | PathLike[str] | None = ...,
+    progress: Callable[[Progress], None] | None = ...,
+) -> tuple[Record, ...]: ...
 def verify(
     config: str | PathLike[str] | Record,
     model: str | PathLike[str] | None = ...,

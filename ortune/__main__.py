@@ -13,7 +13,7 @@ def main() -> None:
     """Run the command line."""
     end_at_once()
     arguments = sys.argv[1:]
-    if arguments[:1] == ["apply"] and "--" in arguments:
+    if arguments[:1] == ["apply"] and "--" in arguments and "--verify" not in arguments[: arguments.index("--")]:
         run_program(arguments)
     open_closed_streams()
     for stream in (sys.stdout, sys.stderr):

@@ -1,4 +1,4 @@
-"""The public Python functions that measure: `search`, `bench`, `verify` and `gate`.
+"""The public Python functions that measure: `search`, `search_program`, `bench`, `verify`, `gate`, `inspect_program`.
 
 Each takes the options of the command of the same name (`allow_approximate` for `--allow-approximate`). Signatures and
 parameter descriptions are generated from `ortune.requests`.
@@ -8,19 +8,27 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ortune.errors import spell_in_python, spell_options
 from ortune.options import Request, make_request, options_of
-from ortune.requests import BenchRequest, GateRequest, SearchRequest, VerifyRequest
+from ortune.requests import (
+    BenchRequest,
+    GateRequest,
+    InspectRequest,
+    ProgramSearchRequest,
+    SearchRequest,
+    VerifyRequest,
+)
 
 if TYPE_CHECKING:
     from ortune.apply.verify import Verification
     from ortune.compare.bench import BenchResult
     from ortune.gates.results import GateResult, InterimResult
+    from ortune.program.observation import Observation
     from ortune.record.schema import Record
     from ortune.tuning.outcome import Progress
 
@@ -102,6 +110,36 @@ def search(model: str | PathLike[str], *, progress: Callable[[Progress], None] |
     if result.fault:
         raise result.fault
     return result.record
+
+
+@takes_options_of(ProgramSearchRequest)
+def search_program(
+    command: Sequence[str], *, progress: Callable[[Progress], None] | None = None, **options: Any
+) -> tuple[Record, ...]:
+    """Find the best settings for the sessions of a program, and confirm the gain of the whole program.
+
+    The program stays unmodified. By default, complete runs of the command are measured.
+
+    Args:
+
+    Returns:
+        A record for each model that the program calls, all with the same evidence. Their configs are the settings that
+        the program has already, unless better ones were confirmed.
+
+    Raises:
+        OrtuneError: An option is not valid, the program does not work, or the records cannot be written.
+
+    Example:
+        >>> import ortune, sys
+        >>> records = ortune.search_program([sys.executable, "app.py"], call="__main__:answer", budget="8s")
+        >>> [record.workload.program.call for record in records]
+        ['__main__:answer']
+    """
+    from ortune.program.prepare import prepare_program
+    from ortune.program.search import search_program as run
+
+    request = make_request(ProgramSearchRequest, {"command": command, **options})
+    return run(prepare_program(request), progress or ignore).records
 
 
 @takes_options_of(BenchRequest)
@@ -205,6 +243,32 @@ def gate(
 
     request = make_request(GateRequest, {"base": base, "head": head, **options})
     return run_gate(make_gate(request), progress or ignore)
+
+
+@takes_options_of(InspectRequest)
+def inspect_program(command: str | Sequence[str], **options: Any) -> Observation:
+    """Run a program once, and return what was seen of its sessions.
+
+    The program has the stdin, stdout and stderr of this process.
+
+    Args:
+
+    Returns:
+        Its models with their calls, times, shapes and options, and its processes.
+
+    Raises:
+        UsageError: An option is not valid, or there is no such program.
+
+    Example:
+        >>> import ortune
+        >>> code = "import onnxruntime; onnxruntime.InferenceSession('model.onnx')"
+        >>> observation = ortune.inspect_program(["python", "-c", code])
+        >>> [model.name for model in observation.models]
+        ['model.onnx']
+    """
+    from ortune.program.inspect import inspect_program as run
+
+    return run(make_request(InspectRequest, {"command": command, **options}))
 
 
 def ignore(*state: Any) -> None:

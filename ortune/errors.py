@@ -59,9 +59,17 @@ def spell_in_toml(name: str, value: str = "") -> str:
     return f'{key} = "{value}"' if value else key
 
 
+PLACEHOLDERS = frozenset({"port", "workers"})
+"""What commands and URLs of programs contain in braces. It is not an option; see `ortune.apply.placeholders`."""
+
+
 def spell_options(text: str, spell: Spelling) -> str:
     """Return a text in which each `{option}` and `{option=value}` is spelled by `spell`."""
-    return re.sub(r"\{([a-z][a-z_]*)(?:=([^{}]*))?\}", lambda found: spell(found[1], found[2] or ""), text)
+    return re.sub(
+        r"\{([a-z][a-z_]*)(?:=([^{}]*))?\}",
+        lambda found: found[0] if found[1] in PLACEHOLDERS else spell(found[1], found[2] or ""),
+        text,
+    )
 
 
 class OrtuneError(Exception):
@@ -118,6 +126,10 @@ class InputsError(OrtuneError):
 
 class MeasureError(OrtuneError):
     """The baseline itself cannot be measured."""
+
+
+class ProgramError(MeasureError):
+    """The program to be tuned does not work, or cannot be measured as asked."""
 
 
 class BackgroundLoadError(MeasureError):

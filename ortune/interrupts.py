@@ -68,3 +68,11 @@ def uninterrupted() -> Iterator[None]:
         signal.signal(signal.SIGINT, previous)
         if pending:
             signal.raise_signal(signal.SIGINT)
+
+
+def name_signal(number: int) -> str:
+    """Return the name of a signal. Real-time signals have none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

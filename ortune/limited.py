@@ -37,9 +37,10 @@ def read_limited(path: str | Path, most_bytes: int, *, only_regular: bool = Fals
         if str(path) == STANDARD_STREAM:
             data = _read(sys.stdin.buffer, most_bytes)
         else:
-            if only_regular and not stat.S_ISREG(Path(path).stat().st_mode):
+            found = path if isinstance(path, Path) else Path(path)  # copying a path takes longer than opening a file
+            if only_regular and not stat.S_ISREG(found.stat().st_mode):
                 raise OSError(None, "it is not a regular file")
-            with Path(path).open("rb") as file:
+            with found.open("rb") as file:
                 data = _read(file, most_bytes)
     except ValueError:  # a null character in the path
         raise OSError(None, "that is not a legal path") from None

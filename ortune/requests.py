@@ -127,6 +127,18 @@ Model = Annotated[
         interfaces=CLI_AND_PYTHON,
     ),
 ]
+Command = Annotated[
+    tuple[str, ...],
+    Option(
+        help="The program and its arguments, after --.",
+        metavar="COMMAND",
+        positional=True,
+        repeatable=True,
+        parse=parse_texts,
+        accepts="Sequence[str]",
+        interfaces=CLI_AND_PYTHON,
+    ),
+]
 Config = Annotated[
     Any,
     Option(
@@ -234,6 +246,57 @@ AbsoluteTolerance = Annotated[
         panel=OUTPUTS,
     ),
 ]
+Verify = Annotated[
+    bool,
+    Option(
+        help="Measure whether the recorded gain holds on this host. Exit code 0 if it does, 1 if not, 3 if it is "
+        "uncertain.",
+        accepts="bool",
+        interfaces=CLI_ONLY,
+    ),
+]
+Update = Annotated[
+    bool,
+    Option(
+        help="With --verify: add the result to the record. From three occasions on, the gain is stated with how "
+        "much it differs between them.",
+        accepts="bool",
+        interfaces=CLI_ONLY,
+    ),
+]
+MaxSlowdown = Annotated[
+    tuple[str, ...],
+    Option(
+        help="How much slower HEAD may be: 3%, or memory=5% for one objective.",
+        metavar="SHARE",
+        parse=parse_texts,
+        accepts="str | Sequence[str]",
+        repeatable=True,
+        default="3%",
+    ),
+]
+Also = Annotated[
+    tuple[Objective, ...],
+    Option(
+        help="Further objectives to gate, such as memory,load-time.",
+        metavar="NAME,...",
+        parse=parse_objectives,
+        accepts="str | Sequence[str]",
+        repeatable=True,
+    ),
+]
+GateBudget = Annotated[
+    float,
+    Option(
+        help="Time after which a gate ends, decided or not.",
+        metavar="TIME",
+        parse=parse_duration_s,
+        accepts="str | float",
+        default="3m",
+        panel=MEASURING,
+    ),
+]
+Busy = Annotated[bool, Option(help="Decide even on a busy host.", accepts="bool", panel=MEASURING)]
 Seed = Annotated[
     int,
     Option(help="Random seed.", metavar="N", parse=parse_count(0), accepts="int", default="0", panel=MEASURING),
@@ -573,6 +636,202 @@ class SearchRequest(WorkloadOptions, KnobOptions, InputsOptions, ToleranceOption
             raise UsageError("and {restart} contradict each other.", "Choose one of them.", option="resume")
 
 
+class ProgramRunOptions(Request):
+    """What a program needs to be run, and how its outputs are compared. Records do not hold it."""
+
+    url: Annotated[
+        str | None,
+        Option(
+            help="The program is a server. Send requests to this URL, on this host. {port} in it and in COMMAND stands "
+            "for a free port.",
+            metavar="URL",
+            parse=parse_text,
+            accepts="str | None",
+            panel=WORKLOAD,
+        ),
+    ] = None
+    body: Annotated[
+        tuple[str, ...],
+        Option(
+            help="A file with the body of the requests, which are then POST requests. Several bodies are sent in turn.",
+            metavar="FILE",
+            parse=parse_texts,
+            accepts=f"{PATH} | Sequence[{PATH}]",
+            repeatable=True,
+            panel=WORKLOAD,
+        ),
+    ] = ()
+    header: Annotated[
+        tuple[str, ...],
+        Option(
+            help="A header field of the requests, such as 'Content-Type: image/png'.",
+            metavar="NAME:VALUE",
+            parse=parse_texts,
+            accepts="str | Sequence[str]",
+            repeatable=True,
+            panel=WORKLOAD,
+        ),
+    ] = ()
+    health: Annotated[
+        str | None,
+        Option(
+            help="URL that answers once the server is ready.",
+            metavar="URL",
+            parse=parse_text,
+            accepts="str | None",
+            default="the URL of the requests",
+            panel=WORKLOAD,
+        ),
+    ] = None
+    stdin: Annotated[
+        Path | None,
+        Option(
+            help="A file that the program reads from its stdin.",
+            metavar="FILE",
+            parse=parse_path,
+            accepts=f"{PATH} | None",
+            default="empty",
+            panel=INPUTS,
+        ),
+    ] = None
+    check_command: Annotated[
+        str | None,
+        Option(
+            help="A command that gets what the program prints on its stdin, and exits with 0 if it is right.",
+            metavar="COMMAND",
+            parse=parse_text,
+            accepts="str | None",
+            default="compare with what the program prints as it is",
+            panel=OUTPUTS,
+        ),
+    ] = None
+    ignore_outputs: Annotated[
+        bool, Option(help="Compare only the exit status of the program.", accepts="bool", panel=OUTPUTS)
+    ] = False
+
+
+class ProgramOptions(LoadOptions, ProgramRunOptions):
+    """What is measured of a program."""
+
+    call: Annotated[
+        str | None,
+        Option(
+            help="Time the calls of this function of the program, such as package.module:function.",
+            metavar="FUNCTION",
+            parse=parse_text,
+            accepts="str | None",
+            panel=WORKLOAD,
+        ),
+    ] = None
+    metric: Annotated[
+        str | None,
+        Option(
+            help="Optimize a number that the program prints. This regular expression finds it; the last one counts.",
+            metavar="REGEX",
+            parse=parse_text,
+            accepts="str | None",
+            panel=WORKLOAD,
+        ),
+    ] = None
+    maximize: Annotated[bool, Option(help="A larger number is better.", accepts="bool", panel=WORKLOAD)] = False
+
+
+class ProgramSearchRequest(ProgramOptions, KnobOptions):
+    """Options of `ortune search ... -- COMMAND`."""
+
+    command: Command
+    arrivals: Annotated[
+        str | None,
+        Option(
+            help="Whether requests arrive at random (poisson) or at equal intervals (periodic).",
+            metavar="poisson|periodic",
+            parse=parse_choice("poisson", "periodic"),
+            accepts='Literal["poisson", "periodic"] | None',
+            default="poisson",
+            panel=WORKLOAD,
+        ),
+    ] = None
+    objective: ObjectiveName = None
+    limit: Limits = ()
+    beside: Beside = None
+    budget: Annotated[
+        float | None,
+        Option(
+            help="Time to spend, such as 60s or 5m.",
+            metavar="TIME",
+            parse=parse_duration_s,
+            accepts="str | float | None",
+            default="a minute; more for slow programs",
+            panel=MEASURING,
+        ),
+    ] = None
+    trials: Annotated[
+        int | None,
+        Option(
+            help="Number of candidates to screen at most.",
+            metavar="N",
+            parse=parse_count(1),
+            accepts="int | None",
+            panel=MEASURING,
+        ),
+    ] = None
+    output: Annotated[
+        Path | None,
+        Option(
+            help="Where to write the record, or the bundle with a record for each model; - for stdout.",
+            metavar="FILE",
+            parse=parse_output,
+            accepts=f"{PATH} | None",
+            default="PROGRAM.ortune.json; in Python, none",
+            flags=("-o",),
+            interfaces=CLI_AND_PYTHON,
+            panel=WRITING,
+        ),
+    ] = None
+    seed: Seed = 0
+
+    @property
+    def goal(self) -> Goal:
+        """Load, objectives and limits.
+
+        Raises:
+            UsageError: The options contradict each other.
+        """
+        from ortune.workload import make_goal
+
+        objective = self.objective
+        if self.metric is not None:
+            objective = "score" if self.maximize else "metric"
+        elif objective is None and self.call is None and self.url is None:
+            objective = "mean"  # a percentile needs more runs than there is time for
+        return make_goal(self.load, objective, (), self.limit)
+
+    def check(self) -> None:
+        """Check that the options go together."""
+        super().check()
+        kinds = [name for name in ("call", "metric", "url") if getattr(self, name) is not None]
+        if len(kinds) > 1:
+            raise UsageError(f"and {{{kinds[1]}}} contradict each other.", "Choose one of them.", option=kinds[0])
+        if not self.command:
+            raise UsageError("There is no command after --.", "Write: ortune search -- python app.py.")
+        if self.url is None:
+            for name in ("body", "header", "health", "clients", "rate", "arrivals", "sessions"):
+                if getattr(self, name):
+                    raise UsageError("needs {url}: only a server gets requests.", option=name)
+        if self.sessions:
+            raise UsageError("is not for programs: they create their own sessions.", option="sessions")
+        if self.metric is None and self.maximize:
+            raise UsageError("needs {metric}.", option="maximize")
+        if self.provider is not None:
+            raise UsageError("is not for programs: they choose execution providers themselves.", option="provider")
+        if self.metric is not None and self.objective is not None:
+            raise UsageError("and {objective} contradict each other.", "Leave one of them out.", option="metric")
+        goal = self.goal
+        for figure in goal.figures:
+            if figure == "load-time":
+                raise UsageError("load-time: programs create their sessions themselves.", option="objective")
+
+
 class BenchRequest(WorkloadOptions, InputsOptions):
     """Options of `ortune bench`."""
 
@@ -646,6 +905,30 @@ class VerifyRequest(LoadOptions):
     seed: Seed = 0
 
 
+class RecordedProgramOptions(LoadOptions, ProgramRunOptions):
+    """A program that is measured with and without the settings of records. What is measured comes from the records."""
+
+    config: Config
+    command: Command
+    any_host: AnyHost = False
+    trust: Trust = False
+    beside: Beside = None
+    seed: Seed = 0
+
+
+class ProgramVerifyRequest(RecordedProgramOptions):
+    """Options of `ortune apply CONFIG --verify ... -- COMMAND`."""
+
+    budget: Budget = None
+
+
+class ProgramVerifyOptions(ConsoleOptions):
+    """What `ortune apply CONFIG --verify ... -- COMMAND` does with its result."""
+
+    verify: Verify = False
+    update: Update = False
+
+
 class GateRequest(WorkloadOptions, InputsOptions, ToleranceOptions):
     """Options of one gate, on the command line, in `ortune.toml` and in Python.
 
@@ -675,27 +958,8 @@ class GateRequest(WorkloadOptions, InputsOptions, ToleranceOptions):
         ),
     ] = None
     name: str = "gate"
-    max_slowdown: Annotated[
-        tuple[str, ...],
-        Option(
-            help="How much slower HEAD may be: 3%, or memory=5% for one objective.",
-            metavar="SHARE",
-            parse=parse_texts,
-            accepts="str | Sequence[str]",
-            repeatable=True,
-            default="3%",
-        ),
-    ] = ()
-    also: Annotated[
-        tuple[Objective, ...],
-        Option(
-            help="Further objectives to gate, such as memory,load-time.",
-            metavar="NAME,...",
-            parse=parse_objectives,
-            accepts="str | Sequence[str]",
-            repeatable=True,
-        ),
-    ] = ()
+    max_slowdown: MaxSlowdown = ()
+    also: Also = ()
     limit: Limits = ()
     base_python: Annotated[
         str | None,
@@ -716,23 +980,28 @@ class GateRequest(WorkloadOptions, InputsOptions, ToleranceOptions):
     ] = False
     beside: Beside = None
     trust: Trust = False
-    budget: Annotated[
-        float,
-        Option(
-            help="Time after which a gate ends, decided or not.",
-            metavar="TIME",
-            parse=parse_duration_s,
-            accepts="str | float",
-            default="3m",
-            panel=MEASURING,
-        ),
-    ] = 180.0
-    busy: Annotated[bool, Option(help="Decide even on a busy host.", accepts="bool", panel=MEASURING)] = False
+    budget: GateBudget = 180.0
+    busy: Busy = False
     seed: Seed = 0
 
     def check(self) -> None:
         """Check that the options go together."""
         _ = self.goal
+
+
+class ProgramGateRequest(RecordedProgramOptions):
+    """Options of `ortune gate CONFIG ... -- COMMAND`.
+
+    Attributes:
+        name: Name of the gate in reports.
+    """
+
+    name: str = "gate"
+    max_slowdown: MaxSlowdown = ()
+    also: Also = ()
+    limit: Limits = ()
+    budget: GateBudget = 180.0
+    busy: Busy = False
 
 
 class GateFileOptions(Request):
@@ -846,28 +1115,69 @@ class ApplyRequest(ProgramRequest, JsonOptions):
     list: Annotated[
         bool, Option(help="List the targets of --to.", accepts="bool", interfaces=CLI_ONLY, panel=EXPORT)
     ] = False
-    verify: Annotated[
-        bool,
-        Option(
-            help="Measure whether the recorded gain holds on this host. Exit code 0 if it does, 1 if not, 3 if it is "
-            "uncertain.",
-            accepts="bool",
-            interfaces=CLI_ONLY,
-        ),
-    ] = False
-    update: Annotated[
-        bool,
-        Option(
-            help="With --verify: add the result to the record. From three occasions on, the gain is stated with how "
-            "much it differs between them.",
-            accepts="bool",
-            interfaces=CLI_ONLY,
-        ),
-    ] = False
+    verify: Verify = False
+    update: Update = False
     inputs: Data = None
     beside: Beside = None
     budget: Budget = None
     seed: Seed = 0
+
+
+class InspectRequest(Request):
+    """Options of `ortune inspect`."""
+
+    command: Annotated[
+        tuple[str, ...],
+        Option(
+            help="The program to run, with its arguments.",
+            metavar="-- COMMAND",
+            positional=True,
+            repeatable=True,
+            parse=parse_texts,
+            accepts="str | Sequence[str]",
+            interfaces=CLI_AND_PYTHON,
+        ),
+    ] = ()
+    save_inputs: Annotated[
+        Path | None,
+        Option(
+            help="Save a random sample of the inputs of each model in this folder, at most 100 MB in all. They are "
+            "data of the program.",
+            metavar="FOLDER",
+            parse=parse_path,
+            accepts=f"{PATH} | None",
+            interfaces=CLI_AND_PYTHON,
+            panel=INPUTS,
+        ),
+    ] = None
+    max_samples: Annotated[
+        int,
+        Option(
+            help="Number of calls of each model whose inputs {save_inputs} keeps at most.",
+            metavar="N",
+            parse=parse_count(1, 10_000),
+            accepts="int",
+            default="20",
+            interfaces=CLI_AND_PYTHON,
+            panel=INPUTS,
+        ),
+    ] = 20
+
+
+class InspectOutputOptions(ConsoleOptions):
+    """What `ortune inspect` writes."""
+
+    output: Annotated[
+        Path | None,
+        Option(
+            help="Also write what was seen as JSON to this file; - for stdout.",
+            metavar="FILE",
+            parse=parse_output,
+            flags=("-o",),
+            interfaces=CLI_ONLY,
+            panel=WRITING,
+        ),
+    ] = None
 
 
 class MergeRequest(QuietOptions):
@@ -1014,9 +1324,13 @@ class KnobsRequest(Request):
 
 COMMANDS: Mapping[str, tuple[type[Request], ...]] = {
     "search": (SearchRequest, ConsoleOptions),
+    "search --": (ProgramSearchRequest, ConsoleOptions),
     "apply": (ApplyRequest,),
+    "apply --verify --": (ProgramVerifyRequest, ProgramVerifyOptions),
+    "inspect": (InspectRequest, InspectOutputOptions),
     "merge": (MergeRequest,),
     "gate": (GateRequest, GateFileOptions, GateReportOptions),
+    "gate --": (ProgramGateRequest, GateReportOptions),
     "report": (ReportRequest,),
     "bench": (BenchRequest, ConsoleOptions),
     "suggest": (SuggestRequest, JsonOptions),
@@ -1026,4 +1340,7 @@ COMMANDS: Mapping[str, tuple[type[Request], ...]] = {
     "doctor": (DoctorRequest, JsonOptions),
     "host": (HostRequest, JsonOptions),
 }
-"""The options of each command: the request first, then the options that only the command line has."""
+"""The options of each command: the request first, then the options that only the command line has.
+
+Those that end with `--` are the forms of a command with a program after `--`.
+"""

@@ -6,6 +6,7 @@ A child takes half a second, most of it to import onnx, which the processes of t
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ USERS = (graph, read)
 """Modules that start children."""
 
 
-def read_here(module: str, path: str | Path, kind: type[Any]) -> Any:
+def read_here(module: str, path: str | Path, kind: type[Any], options: Sequence[str] = ()) -> Any:
     """Return what `read_in_child` returns, without a child."""
     path = Path(path)
     if not path.is_file():

@@ -136,6 +136,7 @@ class SimulatedLive:
             lead_in_ns=lead_in_ns,
             service_ns=float(level),
             cpu_ns=int(executor.cpu(self.config) * level * wall_ns / gap_ns),
+            cpu_between_ns=0.1 * level if rate else None,
             memory=Memory(steady_bytes=50_000_000, peak_bytes=int(executor.peak_bytes(self.config))),
             foreign_share=0.5 if contended else 0.0,
             contended=contended,
@@ -268,7 +269,6 @@ class SimulatedProcesses(SimulatedExecutor):
         )
         self.n_cases = next((each.n_cases for each in arguments if isinstance(each, Feed)), 1)
         self.runtime = read_installed_runtime() or RUNTIME
-        self.usual_bytes = 0
         self.reference = None
 
     def __enter__(self) -> Self:

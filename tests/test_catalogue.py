@@ -275,7 +275,7 @@ class TestCompleteness:
         keys = [
             knob.name
             for knob in on_cpu("session_config", "run_config", "environment")
-            if is_known_here(knob) and not knob.name.startswith(("OMP_", "KMP_", "MKL_", "LD_"))
+            if is_known_here(knob) and not knob.name.startswith(("OMP_", "KMP_", "MKL_", "OPENBLAS_", "OPENCV_", "LD_"))
         ]
         assert [key for key in keys if key not in NOT_IN_THE_BINARY and key.encode() not in binary] == []
 

@@ -41,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def searched(folder: Path) -> subprocess.CompletedProcess[str]:
-    return run_ortune("search", TINY_CNN, "-o", "found.json", *FAST, cwd=folder)
+    return run_ortune("search", TINY_CNN, "-o", "found.json", *FAST, cwd=folder, simulate=True)
 
 
 @pytest.fixture(scope="module")
@@ -201,6 +201,7 @@ def test_a_rate_and_a_limit_that_no_candidate_keeps(tmp_path: Path) -> None:
     done = run_ortune(
         *("search", TINY_CNN, "-o", "c.json", "--rate", "200/s", "--objective", "cpu", "--limit", "memory<1MB", *FAST),
         cwd=tmp_path,
+        simulate=True,
     )
     assert done.returncode == 1, done.stdout + done.stderr
     assert "No candidate stays within the limits" in done.stdout

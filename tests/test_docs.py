@@ -11,6 +11,8 @@ from docs.record_page import find_undocumented
 from docs.record_page import render as render_record_page
 from docs.transcript.render import COMMAND, find, normalize, render, replace
 from ortune.errors import ExitCode
+from ortune.options import options_of as request_options
+from ortune.requests import COMMANDS
 from tests.conftest import ROOT, run_ortune
 
 README = (ROOT / "README.md").read_text()
@@ -62,13 +64,20 @@ def test_every_command_and_option_is_documented() -> None:
 @pytest.mark.slow
 def test_every_documented_option_exists() -> None:
     known = {command: options_of(command) for command in commands()}
+    of_programs = {
+        name.split()[0]: {each.flag for request in requests for each in request_options(request).values()}
+        for name, requests in COMMANDS.items()
+        if name.endswith(" --")
+    }
     for page in PAGES:
         for line in page.read_text().splitlines():
             match = re.match(r"(?:    |\$ |.*`)ortune (\w+)(.*)", line)
             if not match or match[1] not in known:
                 continue
-            for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", match[2].split(" -- ")[0]):
-                assert option in known[match[1]], f"{page.name}: {line.strip()}"
+            before, separator, _ = match[2].partition(" -- ")
+            names = known[match[1]] | (of_programs.get(match[1], set()) if separator else set())
+            for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", before):
+                assert option in names, f"{page.name}: {line.strip()}"
 
 
 def test_the_exit_codes_are_those_of_the_code() -> None:

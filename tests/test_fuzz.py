@@ -10,12 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ortune.gates.reporters.history import read_history
 from tests.fuzz.run import NAMES
 from tests.fuzz.target import pretending
 from tests.fuzz.targets import TARGETS
 
 CORPUS = Path(__file__).parent / "fuzz" / "corpus"
 """Inputs that once ended in a traceback, a hang or too much memory, by target."""
+
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+"""Warnings, such as those of records that are trusted, are no findings."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -37,6 +42,15 @@ def test_changed_inputs(name: str, seed: int) -> None:
 def test_inputs_that_were_not_changed(name: str) -> None:
     for seed in TARGETS[name].seeds():
         TARGETS[name].run(seed)
+
+
+def test_seeds_of_histories_are_histories(tmp_path: Path) -> None:
+    """Most changes of a file that is not read at all reach nothing."""
+    path = tmp_path / "h.jsonl"
+    for seed, n_entries in zip(TARGETS["histories"].seeds(), (3, 1), strict=True):
+        path.write_bytes(seed)
+        entries, broken = read_history(path)
+        assert (len(entries), broken) == (n_entries, ())
 
 
 def test_the_runner_has_all_targets() -> None:

@@ -153,6 +153,21 @@ def make_test_gate(
     )
 
 
+def write_dying_worker(folder: Path, *, n_deaths: int) -> tuple[tuple[str, ...], Path]:
+    """Return the command of a worker that dies in its first launches, and a file with one byte for each launch."""
+    program, launches = folder / "worker.py", folder / "launches"
+    program.write_text(
+        "import os\n"
+        "from ortune.worker.main import main\n"
+        f"with open({str(launches)!r}, 'a') as launches:\n"
+        "    launches.write('x')\n"
+        f"if os.path.getsize({str(launches)!r}) <= {n_deaths}:\n"
+        "    os.kill(os.getpid(), 9)\n"
+        "main()\n"
+    )
+    return (sys.executable, "-P", str(program)), launches
+
+
 def scaled(path: Path, factor: float) -> Path:
     """Write a model like the tiny CNN whose outputs differ by a factor."""
     model = onnx.load(TINY_CNN)
@@ -221,6 +236,21 @@ class TestWorkers:
         hang = (sys.executable, "-c", "import time; time.sleep(600)")
         with pytest.raises(MeasureError, match="took too long"):
             run_gate(make_test_gate(time_s=1, command=hang))
+
+    @pytest.mark.slow
+    def test_a_head_whose_process_dies_once_is_launched_again(self, tmp_path: Path) -> None:
+        command, _ = write_dying_worker(tmp_path, n_deaths=1)
+        found = run_gate(make_test_gate(time_s=0.01, command=command))
+        assert "no time for two launches of each side" in found.reason
+        assert found.noise.n_relaunched == 1
+
+    @pytest.mark.slow
+    def test_a_head_whose_process_always_dies(self, tmp_path: Path) -> None:
+        """That base works with the same config says nothing about it."""
+        command, launches = write_dying_worker(tmp_path, n_deaths=999)
+        with pytest.raises(ModelError, match=r"cannot load head \(crash\): ended by SIGKILL"):
+            run_gate(make_test_gate(time_s=0.01, command=command))
+        assert len(launches.read_text()) == 3
 
     @pytest.mark.slow
     def test_shapes_that_differ(self, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from onnx import TensorProto, helper
 import ortune
 from ortune.console.safe_console import SafeConsole
 from ortune.console.verdict import show_verdict
+from ortune.doctor.examine import examine
 from ortune.errors import InputsError, ModelError, OrtuneError, RecordError, UsageError
 from ortune.gates.file import MOST_GATES, read_gates
 from ortune.gates.reporters.history import read_history
@@ -31,17 +32,18 @@ from ortune.knobs.legal import find_faults
 from ortune.limited import TooLargeError, read_limited
 from ortune.model import InputInfo
 from ortune.model.child import make_reply, parse_reply
-from ortune.model.graph import Graph, summarize_graph
+from ortune.model.graph import Graph, read_graph, summarize_graph
 from ortune.model.info import ModelInfo
 from ortune.model.inspect import inspect_model
 from ortune.options import make_request
 from ortune.record.files import is_record, read_document, read_trials
 from ortune.record.trials import decode_trials, is_trials_file
-from ortune.requests import SearchRequest
+from ortune.requests import DoctorRequest, SearchRequest
 from ortune.worker.session import make_run_options, make_session_options
 from ortune.workload import InputOptions, make_feed
 from ortune.workload.npz import read_npz
 from ortune.workload.workload import MOST_SAMPLES, InputData
+from tests.conftest import TINY_CNN
 from tests.simulation import make_model
 
 DATA = Path(__file__).parent / "data"
@@ -448,3 +450,46 @@ class TestOtherFiles:
     def test_lists_of_cpus(self) -> None:
         assert parse_cpu_list(f"0-{MAX_CPU_ID - 1}")[-1] == MAX_CPU_ID - 1
         assert parse_cpu_list(f"0-{MAX_CPU_ID},3") == (3,)
+
+
+class TestModelsThatCrashTheOnnxPackage:
+    """The package infers types in C++. A crash ends the child process that reads the model for the doctor."""
+
+    @pytest.fixture
+    def crash(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let type inference crash in child processes."""
+        (tmp_path / "sitecustomize.py").write_text(
+            "import os, sys\n"
+            "if 'ortune.model.graph' in sys.orig_argv:\n"
+            "    import onnx.shape_inference\n"
+            "    onnx.shape_inference.infer_shapes = lambda model: os.kill(os.getpid(), 11)\n"
+        )
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    @pytest.mark.usefixtures("crash")
+    def test_the_doctor_goes_on_with_other_checks(self) -> None:
+        diagnosis = examine(DoctorRequest(model=str(TINY_CNN)))
+        skipped = {each.check: each.why for each in diagnosis.skipped}
+        assert skipped["float64"] == "the onnx package crashed while it inferred types (SIGSEGV)"
+        assert {each.check for each in diagnosis.findings} > {"loading", "operators", "opset", "initializers", "shapes"}
+
+    @pytest.mark.usefixtures("crash")
+    def test_the_rest_of_the_graph_is_read(self) -> None:
+        graph = read_graph(TINY_CNN)
+        whole = summarize_graph(TINY_CNN)
+        assert graph.no_dtypes == "the onnx package crashed while it inferred types (SIGSEGV)"
+        assert graph.dtypes == {weight.name: weight.dtype for weight in graph.weights}
+        assert msgspec.structs.replace(graph, dtypes=whole.dtypes, no_dtypes="") == whole
+
+    def test_a_crash_that_has_another_cause_is_an_error(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "sitecustomize.py").write_text(
+            "import os, sys\nif 'ortune.model.graph' in sys.orig_argv:\n    os.kill(os.getpid(), 9)\n"
+        )
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        with pytest.raises(ModelError, match=r"the parser was ended by SIGKILL\.$"):
+            read_graph(TINY_CNN)
+
+    def test_a_model_that_crashed_it(self) -> None:
+        """A finding of the fuzz target. Other versions of the onnx package may not crash."""
+        graph = read_graph(CORPUS / "models" / "type-inference-crashes.onnx")
+        assert "DequantizeLinear" in [node.op for node in graph.nodes]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,8 @@ from ortune.compare.paired_run import Order, PairedRun, Side, alternate, shuffle
 from ortune.compare.two_speeds import find_two_speeds
 from ortune.errors import MeasureError
 from ortune.knobs import DEFAULT, Config
-from ortune.worker import Block, BlockPlan, Failure, Memory
+from ortune.worker import Block, BlockPlan, Failure, Memory, protocol
+from ortune.worker.process import WorkerProcess
 from ortune.workload import Goal, InputOptions, Load, Objective
 from tests.conftest import TINY_CNN
 from tests.records import ONE_THREAD
@@ -328,6 +330,38 @@ def test_an_open_comparison_has_a_measured_baseline_and_one_blas_thread() -> Non
         assert opened.calibration.pace.call_ns > 0
         assert opened.runtime.onnxruntime
         assert opened.deterministic
+
+
+@pytest.mark.usefixtures("no_workers_left")
+@pytest.mark.slow
+def test_the_workers_of_two_programs_share_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[int | None] = []
+    send = WorkerProcess.send
+
+    def note_limit(worker: WorkerProcess, request: protocol.Request) -> None:
+        if isinstance(request, protocol.LoadRequest):
+            limits.append(request.memory_limit_bytes)
+        send(worker, request)
+
+    monkeypatch.setattr(WorkerProcess, "send", note_limit)
+    setup = prepare_comparison(str(TINY_CNN), Goal(), InputOptions())
+    host_limits = msgspec.structs.replace(setup.host.limits, memory_bytes=2_000_000_000)
+    host = msgspec.structs.replace(setup.host, limits=host_limits)
+    with open_comparison(msgspec.structs.replace(setup, host=host, other=setup.program)) as opened:
+        base, head = opened.executors
+        usual_bytes = opened.calibration.peak_bytes
+        limits.clear()
+        run = PairedRun(make_sides(*[DEFAULT] * 4), Load(), executors=(base, head, base, head))
+        run.measure(opened.runner, RunPlan(block=BLOCK, launches=2, rounds=1), end_s=math.inf)
+        # Each leaves room for the three others, no matter which executor launches it, and which is launched first.
+        assert limits == [1_600_000_000 - 3 * usual_bytes] * 8
+        limits.clear()
+        (alone,) = opened.runner.launch([DEFAULT], head)
+        (beside,) = opened.runner.launch([DEFAULT], base)
+        assert limits == [1_600_000_000, 1_600_000_000 - usual_bytes]
+        for live in (alone, beside):
+            assert not isinstance(live, Failure)
+            live.close()
 
 
 @pytest.mark.parametrize(("name", "expected"), [("p50", 1.02), ("mean", 0.816), ("throughput", 0.816), ("cpu", 0.816)])

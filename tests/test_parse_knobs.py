@@ -18,6 +18,7 @@ from ortune.knobs.parse_knobs import check_fix, check_only, check_tune, split_fi
 from ortune.knobs.providers import PROVIDERS
 from ortune.knobs.space import MAX_CANDIDATES
 from ortune.options import parse_names
+from ortune.program.space import LIBRARY_VARIABLES, library_dimensions, workers_dimension
 from ortune.record.files import read_record, read_trials
 from ortune.workload import APPROXIMATE_TOLERANCE
 from tests.conftest import TINY_CNN, run_ortune
@@ -429,4 +430,6 @@ def test_the_catalogue_states_what_a_search_tries() -> None:
         )
         for dimension in build_space(make_host(8), model, options).dimensions
     }
+    of_programs = [*library_dimensions(tuple(LIBRARY_VARIABLES), SpaceOptions()), workers_dimension(make_host(8), 2)]
+    tried |= {dimension.name for dimension in of_programs}
     assert tried == {name for name, knob in KNOBS.items() if knob.tuned}

@@ -18,9 +18,9 @@ from tests.records import ONE_THREAD, make_local_record
 
 PUBLIC = """
 BackgroundLoadError BenchResult Config Evidence GateResult Goal HostError InputsError InterimResult Limit Load
-MeasureError ModelError Objective OrtuneError Progress Record RecordError Speedup Summary Tolerance UsageError Value
-Verdict Verification Workload __version__ bench create_session gate install read_record run_options search
-session_options verify
+MeasureError ModelError Objective Observation OrtuneError Progress Record RecordError Speedup Summary Tolerance
+UsageError Value Verdict Verification Workload __version__ bench create_session gate inspect_program install
+read_record run_options search search_program session_options verify
 """
 
 
@@ -33,7 +33,18 @@ def test_public_names_are_frozen() -> None:
 SUBMODULES = {path.stem for path in Path(ortune.__file__).parent.iterdir()} | {"annotations", "Any"}
 """What imports put into the package."""
 
-FUNCTIONS = ("search", "bench", "verify", "gate", "create_session", "session_options", "run_options", "install")
+FUNCTIONS = (
+    "search",
+    "search_program",
+    "bench",
+    "verify",
+    "gate",
+    "inspect_program",
+    "create_session",
+    "session_options",
+    "run_options",
+    "install",
+)
 
 
 def test_functions_stay_functions() -> None:
@@ -44,11 +55,21 @@ def test_functions_stay_functions() -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the model and the record that examples use."""
+    """A folder with the model, the program and the record that examples use."""
     folder = tmp_path_factory.mktemp("examples")
     (folder / "model.onnx").write_bytes(TINY_CNN.read_bytes())
     record = make_local_record(TINY_CNN, ONE_THREAD)
     (folder / "tuned.json").write_bytes(encode_record(record))
+    (folder / "app.py").write_text(
+        "import numpy, onnxruntime\n"
+        "session = onnxruntime.InferenceSession('model.onnx')\n"
+        "one = session.get_inputs()[0]\n"
+        "values = numpy.ones([size if isinstance(size, int) else 1 for size in one.shape], numpy.float32)\n"
+        "def answer():\n"
+        "    session.run(None, {one.name: values})\n"
+        "while True:\n"
+        "    answer()\n"
+    )
     return folder
 
 

@@ -8,6 +8,7 @@ import os
 import stat
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,14 @@ from hypothesis import strategies as st
 import ortune
 from ortune.compare.comparison import Speedup
 from ortune.errors import RecordError, UsageError, spell_as_flag
+from ortune.gates.reporters.history import is_history
 from ortune.knobs import Config
 from ortune.knobs.config import CPU_PROVIDER
 from ortune.record.files import (
     check_record_writable,
     check_writable,
     encode_record,
+    is_record,
     path_of_trials,
     read_record,
     read_trials,
@@ -41,6 +44,7 @@ from ortune.worker import Failure
 from ortune.workload import Load, Tolerance
 from ortune.workload.workload import BackgroundProgram
 from tests.conftest import ROOT
+from tests.fuzz.histories import history_seeds
 from tests.records import ONE_THREAD
 
 DATA = ROOT / "tests" / "data"
@@ -396,6 +400,22 @@ class TestWriting:
                 with pytest.raises(UsageError, match=r"model.onnx: this file exists and was not written by ortune"):
                     check_record_writable(path)
             assert path.read_bytes() == content
+
+    def test_a_large_file_is_not_read_to_find_that_it_is_of_another(self, tmp_path: Path) -> None:
+        """Reading a terabyte would fail: it does not fit into memory."""
+        path = tmp_path / "disk.img"
+        with path.open("wb") as file:
+            file.truncate(1 << 40)
+        for check in (check_record_writable, partial(check_writable, may_replace=is_record)):
+            with pytest.raises(UsageError, match=r"disk\.img: this file exists and was not written by ortune"):
+                check(path)
+
+    def test_a_history_may_be_large(self, tmp_path: Path) -> None:
+        """Lines are added to it by each gate."""
+        path = tmp_path / "h.jsonl"
+        path.write_bytes(history_seeds()[1] + b"\n")
+        os.truncate(path, 1 << 40)
+        check_writable(path, "history", is_history)
 
     def test_files_in_the_place_of_trials_are_not_replaced(self, tmp_path: Path) -> None:
         path = tmp_path / "c.json"

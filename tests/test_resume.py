@@ -285,7 +285,9 @@ class TestFile:
     def test_blocks_are_what_they_were(self) -> None:
         block = make_block(np.random.default_rng(0))
         cases = np.arange(len(block.samples_ns))
-        block = msgspec.structs.replace(block, cases=cases, creations_ns=np.array([7, 8]), clock_jump_s=2.0)
+        block = msgspec.structs.replace(
+            block, cases=cases, creations_ns=np.array([7, 8]), clock_jump_s=2.0, foreign_share=-0.01, metric=0.5
+        )
         line = encode_event(Measured(launch=0, position=0, plan=PLAN, block=pack_block(block), at_s=1.5))
         (event,) = decode_journal(encode_event(BEGIN) + line).events
         assert isinstance(event, Measured)

@@ -468,7 +468,7 @@ class TestStrategies:
         reports: list[Progress] = []
         landscape = additive_landscape(small_space(), gain=0.0, noise=0.003)
         outcome = search(landscape, budget_s=300, reports=reports)
-        assert outcome.evidence.verdict == "default_is_best"
+        assert outcome.evidence.verdict == "nothing_found"
         assert "no pair of settings is expected to gain" in outcome.ended_early
         assert any("screening ended early" in note for report in reports for note in report.notes)
         assert len(outcome.trials) < len(landscape.space.candidates)
@@ -484,6 +484,17 @@ class TestStrategies:
                 landscape.log_costs[number] -= 0.25
         found = [search(landscape, budget_s=60, seed=seed) for seed in range(4)]
         assert [outcome.evidence.verdict for outcome in found] == ["faster"] * 4
+
+    @pytest.mark.slow
+    def test_the_default_is_not_called_best_because_the_model_does_not_expect_a_single_better_candidate(self) -> None:
+        landscape = additive_landscape(small_space(), gain=0.0, noise=0.003)
+        number = len(landscape.space.candidates) // 2
+        best = landscape.space.candidates[number]
+        landscape.log_costs[number] -= 0.3
+        found = [search(landscape, budget_s=300, seed=seed) for seed in range(4)]
+        missed = [each for each in found if best.config.key not in {trial.config.key for trial in each.trials}]
+        assert missed
+        assert {each.evidence.verdict for each in missed} == {"nothing_found"}
 
     @pytest.mark.slow
     def test_with_more_time_more_is_tried_before_screening_ends_early(self) -> None:

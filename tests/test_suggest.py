@@ -19,6 +19,7 @@ import pytest
 from benchmarks.fit_suggest import PRIOR_FREE, PRIOR_SIGMA, PRIOR_WEIGHT, Recorded, fit_effects, predict, read_recorded
 from benchmarks.landscape import recorded_paths
 from benchmarks.suggest import KEYS, use_all
+from ortune.cli.suggest import is_suggestion
 from ortune.host import Host, HostClass, HostLimits, Quota
 from ortune.knobs import Config, SearchSpace, SpaceOptions, build_space
 from ortune.knobs.parse_config import make_config, split_settings
@@ -390,6 +391,9 @@ class TestCommand:
         path.unlink()
         for _ in range(2):
             assert run_ortune("suggest", TINY_CNN, "-o", path, cwd=tmp_path).returncode == 0
+
+    def test_a_deep_file_is_no_suggestion(self) -> None:
+        assert not is_suggestion(b"[" * 100_000)
 
     def test_a_suggestion_is_no_record(self, tmp_path: Path) -> None:
         run_ortune("suggest", TINY_CNN, *SATURATED, "-o", "found.json", cwd=tmp_path)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,16 @@ from ortune.compare.block_plan import Pace
 from ortune.compare.block_runner import Attempts, BlockRunner
 from ortune.compare.calibrate import Calibration
 from ortune.compare.open import start_comparison
+from ortune.compare.paired_run import PairedRun
 from ortune.errors import BackgroundLoadError, MeasureError, UsageError
 from ortune.knobs import DEFAULT, Config, build_space
+from ortune.tuning.confirmation import start_run
 from ortune.tuning.outcome import Outcome, Progress
 from ortune.tuning.pareto import find_front, find_knee
-from ortune.tuning.plan import Plan, make_plan, reserve_confirmation
+from ortune.tuning.plan import Plan, make_plan, reserve_confirmation, warn_of_small_budget
+from ortune.tuning.results import CandidateResult
 from ortune.tuning.stages import SearchSettings, run_search
+from ortune.tuning.state import SearchState
 from ortune.worker import Block, BlockPlan, Failure
 from ortune.workload import Goal, Load, Objective, make_goal, make_load, parse_limit
 from tests.records import ONE_THREAD
@@ -372,6 +377,32 @@ def test_an_interrupt_keeps_the_best_so_far_and_marks_it(block: int) -> None:
     assert outcome.evidence.best_so_far.config.session_options["intra_op_num_threads"] == 1
 
 
+@pytest.mark.parametrize("n_blocks", [0, 1, 5])
+@pytest.mark.parametrize("goal", [Goal(), Goal(objectives=("p50", "cpu"))], ids=lambda goal: ",".join(goal.objectives))
+def test_an_interrupt_in_the_first_launch_of_confirmation_keeps_what_racing_measured(
+    monkeypatch: pytest.MonkeyPatch, n_blocks: int, goal: Goal
+) -> None:
+    raced: list[tuple[Config, float | None]] = []
+
+    def start(state: SearchState, finalists: Sequence[CandidateResult]) -> PairedRun:
+        raced.extend((each.candidate.config, each.log_ratio) for each in finalists)
+        executor.interrupt_at = executor.n_blocks + n_blocks
+        return start_run(state, finalists)
+
+    monkeypatch.setattr("ortune.tuning.confirmation.start_run", start)
+    monkeypatch.setattr("ortune.tuning.front.start_run", start)
+    executor = SimulatedExecutor(one_thread_wins)
+    outcome = search(executor, goal=goal)
+    assert outcome.interrupted
+    assert outcome.evidence.best_so_far is not None
+    found = {trial.config.key: trial for trial in outcome.trials}
+    for config, log_ratio in raced:
+        assert log_ratio is not None
+        assert found[config.key].stage == "racing"
+        assert (found[config.key].speedups or (0,))[0] == round(math.exp(-log_ratio), 4)
+    assert outcome.evidence.best_so_far.config in [config for config, _ in raced]
+
+
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_outcome() -> None:
     first, second = (msgspec.json.encode(search(SimulatedExecutor(one_thread_wins), seconds=40)) for _ in range(2))
@@ -590,7 +621,7 @@ def test_a_front_of_the_baseline_alone() -> None:
 def test_a_front_within_limits() -> None:
     executor = SimulatedExecutor(latency_of_one_thread(1.6), cpu=cpu_of_one_thread(0.25))
     outcome = search(executor, seconds=120, goal=goal(pareto=("p50", "cpu"), limits=("p50<1.3x",)))
-    assert outcome.evidence.verdict == "default_is_best"
+    assert outcome.evidence.verdict in NOTHING_BETTER
     assert [point.summary.config for point in outcome.evidence.front] == [DEFAULT]
     executor = SimulatedExecutor(latency_of_one_thread(1.6), cpu=cpu_of_one_thread(0.25))
     wide = search(executor, seconds=120, goal=goal(pareto=("p50", "cpu"), limits=("p50<2x",)))
@@ -810,6 +841,20 @@ class TestPlan:
         p99 = goal(objective="p99")
         needed_s = reserve_confirmation(plan, p99, pace, gain=0.5, launch_sigma=0.01, round_sigma=0.01)
         assert needed_s == plan.confirmation_s
+
+    @pytest.mark.parametrize("call_s", [0.2, 0.7, 2.0])
+    @pytest.mark.parametrize("launch_s", [0.0, 1.4, 5.0])
+    def test_an_advised_budget_is_large_enough(self, call_s: float, launch_s: float) -> None:
+        pace = Pace(gap_ns=1e9 * call_s, call_ns=1e9 * call_s)
+        calibration = Calibration(pace=pace, launch_s=launch_s, peak_bytes=10**9)
+        left_s, advised = 60.0, [60.0]
+        while warning := warn_of_small_budget(P50, make_plan(P50, calibration, left_s=left_s, free_bytes=None), pace):
+            found = re.search(r"(?:a budget of|needs) (\d+) s", warning)
+            assert found
+            left_s = float(found[1])
+            assert left_s > advised[-1]
+            advised.append(left_s)
+        assert len(advised) <= 3
 
     def test_a_long_call_is_a_block(self) -> None:
         pace = Pace(gap_ns=1e9, call_ns=1e9)

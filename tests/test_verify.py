@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import sys
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 import pytest
 
+from ortune.apply.check import run_once
 from ortune.apply.verify import (
     add_occasion,
     judge_comparison,
@@ -26,6 +29,7 @@ from ortune.record.rounding import round_record
 from ortune.record.schema import Occasion, Record
 from ortune.requests import VerifyRequest
 from ortune.worker import Failure
+from ortune.worker.executor import ProcessExecutor
 from ortune.worker.failure import FailureKind
 from ortune.workload import InputData, make_feed, parse_limit
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
@@ -259,3 +263,24 @@ class TestCommand:
         done = run_ortune("apply", path, TINY_CNN, "--verify", cwd=tmp_path)
         assert done.returncode == 0
         assert "no gain to verify" in " ".join(done.stdout.split())
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_once_does_not_show_that_a_config_does_not_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, launches = tmp_path / "worker.py", tmp_path / "launches"
+    program.write_text(
+        "import os\n"
+        "from ortune.worker.main import main\n"
+        f"with open({str(launches)!r}, 'a') as launches:\n"
+        "    launches.write('x')\n"
+        f"if os.path.getsize({str(launches)!r}) == 2:\n"
+        "    os.kill(os.getpid(), 9)\n"
+        "main()\n"
+    )
+    command = (sys.executable, "-P", str(program))
+    monkeypatch.setattr("ortune.apply.check.ProcessExecutor", functools.partial(ProcessExecutor, command=command))
+    found = run_once(make_local_record(TINY_CNN, ONE_THREAD), TINY_CNN)
+    assert found.works
+    assert launches.read_text() == "xxx"

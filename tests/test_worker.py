@@ -17,7 +17,7 @@ import numpy as np
 import psutil
 import pytest
 
-from ortune.errors import HostError, InputsError
+from ortune.errors import HostError, InputsError, ModelError
 from ortune.knobs import DEFAULT, Config
 from ortune.model import read_model
 from ortune.record.files import read_trials
@@ -28,6 +28,7 @@ from ortune.tuning.search import search
 from ortune.worker import Block, BlockPlan, Failure, LiveCandidate, cpu, protocol, readback
 from ortune.worker.cpu import CpuUse, ThreadTime, busy_ns, find_longest_wait, read_memory, read_thread_times, tick_ns
 from ortune.worker.executor import WORKER_COMMAND, ProcessExecutor, launch_reference
+from ortune.worker.memory_plan import MemoryPlan
 from ortune.worker.process import WorkerProcess
 from ortune.worker.readback import find_unpinned, read_pool
 from ortune.worker.session_info import PoolThread
@@ -74,14 +75,20 @@ def require_worker(result: LiveCandidate | Failure) -> WorkerProcess:
 
 
 def test_workers_share_the_memory() -> None:
-    model = read_model(TINY_CNN)
-    with ProcessExecutor(
-        model, make_feed(model, InputOptions()), Tolerance(), usable=USABLE, shared_memory_bytes=10_000
-    ) as executor:
-        assert [executor._find_memory_limit(n) for n in (1, 2, 4)] == [10_000, 10_000, 10_000]
-        executor.usual_bytes = 3000
-        # Each may take what the others leave, but never less than its part.
-        assert [executor._find_memory_limit(n) for n in (1, 2, 3, 4)] == [10_000, 7000, 4000, 2500]
+    plan = MemoryPlan(10_000)
+    assert [plan.find_limit(n_new) for n_new in (1, 2, 4)] == [10_000, 10_000, 10_000]
+    plan.usual_bytes = 3000
+    # Each may take what the others leave, but never less than its part.
+    assert [plan.find_limit(n_new) for n_new in (1, 2, 3, 4)] == [10_000, 7000, 4000, 2500]
+    plan.add("a worker")
+    assert [plan.find_limit(n_new) for n_new in (1, 2)] == [7000, 4000]
+    with plan.expect(3):
+        assert [plan.find_limit(n_new) for n_new in (1, 2, 3)] == [4000, 4000, 2500]
+    assert plan.find_limit(1) == 7000
+    plan.remove("a worker")
+    plan.remove("a worker")
+    assert [plan.find_limit(n_new) for n_new in (1, 4)] == [10_000, 2500]
+    assert MemoryPlan(None).find_limit(9) is None
 
 
 @pytest.fixture(scope="module")
@@ -279,6 +286,157 @@ def test_each_kind_of_failure_is_a_value(faulty_executor: ProcessExecutor, confi
     assert isinstance(result, Failure)
     assert result.kind == kind
     assert result.message
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "stage", "message"),
+    [
+        ("load", "load", "the session was not created within 1 s"),
+        ("check", "check", "its first run did not end within 1 s"),
+    ],
+)
+def test_a_slow_load_and_a_first_run_that_hangs_are_told_apart(
+    tmp_path: Path, method: str, stage: str, message: str
+) -> None:
+    """Only the stage that hangs is waited for in vain: the other one has all the time that it needs."""
+    program = tmp_path / "worker.py"
+    program.write_text(
+        "import time\n"
+        "from ortune.worker.candidate_session import CandidateSession\n"
+        "from ortune.worker.main import main\n"
+        "class Session(CandidateSession):\n"
+        f"    def {method}(self, *arguments):\n"
+        "        if not self.request.is_reference:\n"
+        "            time.sleep(3600)\n"
+        f"        return super().{method}(*arguments)\n"
+        "main(Session)\n"
+    )
+    with make_executor((sys.executable, "-P", str(program))) as executor:
+        worker = executor._start(DEFAULT, None, is_reference=False)
+        assert isinstance(worker, WorkerProcess)
+        if stage == "check":
+            assert worker.stage == "load"
+            assert worker.finish_stage(60) is None
+        assert worker.stage == stage
+        failure = worker.finish_stage(1)
+    assert failure == Failure(kind="timeout", stage=stage, message=message)
+
+
+class ScriptedWorker:
+    """A worker whose stages take a known time, on a simulated clock."""
+
+    config = DEFAULT
+
+    def __init__(self, *durations_s: float) -> None:
+        self.pipe = self  # what a simulated `wait` is given and returns
+        self.durations_s = list(durations_s)
+        self.end_s = self.durations_s.pop(0)
+        self.stage = "load"
+        self.is_loaded = False
+
+    def finish_stage(self, left_s: float, build_s: float | None = None, *, deadline_s: float) -> Failure | None:
+        if SimulatedClock.now_s < self.end_s:
+            return Failure(kind="timeout", stage=self.stage, message=f"after {SimulatedClock.now_s:g} s")
+        self.is_loaded = not self.durations_s
+        if self.durations_s:
+            self.stage = "check"
+            self.end_s = SimulatedClock.now_s + self.durations_s.pop(0)
+        return None
+
+
+class SimulatedClock:
+    now_s = 0.0
+
+    @classmethod
+    def monotonic(cls) -> float:
+        return cls.now_s
+
+    @classmethod
+    def wait(cls, workers: list[ScriptedWorker], timeout_s: float) -> list[ScriptedWorker]:
+        cls.now_s = min([cls.now_s + timeout_s, *(worker.end_s for worker in workers)])
+        return [worker for worker in workers if worker.end_s <= cls.now_s]
+
+
+@pytest.mark.parametrize(
+    ("durations_s", "failures"),
+    [
+        ([(9, 9)], {}),
+        ([(11, 0)], {0: ("load", 10)}),
+        ([(9, 11)], {0: ("check", 19)}),
+        ([(1, 99), (9, 6)], {0: ("check", 11)}),
+        ([(9, 9), (10, 10)], {}),
+        # Of several, the last one that hangs gets the time of one: half of the deadline for two.
+        ([(1, 1), (99, 1)], {1: ("load", 7)}),
+        ([(1, 1), (1, 99)], {1: ("check", 7)}),
+        ([(1, 1), (6, 4)], {}),
+    ],
+)
+def test_each_stage_of_a_launch_has_its_own_deadline(
+    monkeypatch: pytest.MonkeyPatch, durations_s: list[tuple[float, float]], failures: dict[int, tuple[str, float]]
+) -> None:
+    monkeypatch.setattr(SimulatedClock, "now_s", 0.0)
+    monkeypatch.setattr("ortune.worker.executor.wait", SimulatedClock.wait)
+    monkeypatch.setattr("ortune.worker.executor.time", SimulatedClock)
+    model = read_model(TINY_CNN)
+    with ProcessExecutor(model, make_feed(model, InputOptions()), Tolerance(), usable=USABLE) as executor:
+        workers = [ScriptedWorker(*each) for each in durations_s]
+        found = executor._finish_loading(workers, 10)  # type: ignore[arg-type]
+    assert {workers.index(worker): failure for worker, failure in found.items()} == {  # type: ignore[arg-type]
+        position: Failure(kind="timeout", stage=stage, message=f"after {at_s:g} s")
+        for position, (stage, at_s) in failures.items()
+    }
+
+
+def test_a_crash_in_the_first_run_is_one_of_the_check(tmp_path: Path) -> None:
+    program = tmp_path / "worker.py"
+    program.write_text(
+        "import os\n"
+        "from ortune.worker.candidate_session import CandidateSession\n"
+        "from ortune.worker.main import main\n"
+        "class Session(CandidateSession):\n"
+        "    def check(self, session_info):\n"
+        "        if not self.request.is_reference:\n"
+        "            os.kill(os.getpid(), 11)\n"
+        "        return super().check(session_info)\n"
+        "main(Session)\n"
+    )
+    with make_executor((sys.executable, "-P", str(program))) as executor:
+        failure = launch(executor, DEFAULT)
+    assert failure == Failure(kind="crash", stage="check", message="ended by SIGSEGV")
+
+
+@pytest.mark.parametrize(("stage", "verb"), [("load", "load"), ("check", "run")])
+def test_the_error_names_the_stage_in_which_the_baseline_hangs(stage: str, verb: str) -> None:
+    class Hanging(ProcessExecutor):
+        def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[LiveCandidate | Failure]:
+            return [Failure(kind="timeout", stage=stage, message="a reason")]
+
+    model = read_model(TINY_CNN)
+    feed = make_feed(model, InputOptions())
+    with Hanging(model, feed, Tolerance(), usable=USABLE) as executor, pytest.raises(ModelError) as caught:
+        launch_reference(executor, model, feed)
+    assert caught.value.render()[0] == f"ONNX Runtime cannot {verb} {TINY_CNN} (timeout): a reason"
+
+
+@pytest.mark.parametrize("replies", [["CreatedReply()", "CreatedReply()"], ["FailureReply(None)"]])
+def test_replies_in_the_wrong_stage_are_refused(tmp_path: Path, replies: list[str]) -> None:
+    program = tmp_path / "worker.py"
+    program.write_text(
+        "import sys, time\n"
+        "from ortune.worker import protocol\n"
+        "pipe = protocol.connect(sys.argv[-1])\n"
+        "pipe.recv_bytes()\n"
+        + "".join(f"pipe.send_bytes(protocol.encode(protocol.{each}))\n" for each in replies)
+        + "time.sleep(3600)\n"
+    )
+    model = read_model(TINY_CNN)
+    command = (sys.executable, "-P", str(program))
+    with ProcessExecutor(model, make_feed(model, InputOptions()), Tolerance(), usable=USABLE, command=command) as made:
+        failure = launch(made, DEFAULT)
+    assert isinstance(failure, Failure)
+    assert failure.kind == "exit"
+    assert failure.message.startswith("the worker was ended, as it sent an invalid message")
 
 
 @pytest.mark.slow

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from ortune.apply.fit import Mismatch, find_mismatches
+from ortune.compare.block_runner import BlockRunner
 from ortune.host import read_host
 from ortune.model import read_model
 from ortune.record.schema import Record
@@ -66,7 +68,9 @@ def run_once(record: Record, model: str | Path, data: str | None = None) -> Chec
         n_sessions=record.workload.load.sessions,
     ) as executor:
         launch_reference(executor, info, feed, record.base).close()
-        (tuned,) = executor.launch([record.config], deadline_s=FIRST_LOAD_DEADLINE_S)
+        runner = BlockRunner(executor, np.random.default_rng())
+        runner.load_deadline_s = FIRST_LOAD_DEADLINE_S
+        (tuned,) = runner.launch([record.config])
         return CheckResult(
             runtime=executor.runtime,
             loaded=tuned if isinstance(tuned, Failure) else tuned.session_info,

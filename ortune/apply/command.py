@@ -14,7 +14,8 @@ from typing import NoReturn
 
 from ortune.apply.exec import find_program, make_environment, replace_process
 from ortune.apply.messages import describe_mismatch
-from ortune.apply.plan import choose_records, encode_plan, environment_of, make_plan, missing_allocators
+from ortune.apply.placeholders import fill_command
+from ortune.apply.plan import choose_records, encode_plan, environment_of, find_doubts, make_plan, missing_allocators
 from ortune.errors import UsageError, spell_as_flag, spell_options
 from ortune.naming import COMMAND
 from ortune.options import make_request, options_of
@@ -37,6 +38,7 @@ def launch(arguments: list[str]) -> NoReturn:
     command = arguments[separator + 1 :]
     program = find_program(command)
     choices = choose_records(request.files, request)
+    command = fill_command(command, workers=find_workers(choices))
     plan = encode_plan(make_plan(choices, request, "--explain shows why"))
     environment = make_environment(plan, environment_of(choices), os.environ)
     if not request.quiet:
@@ -44,16 +46,24 @@ def launch(arguments: list[str]) -> NoReturn:
     replace_process(program, command, environment)
 
 
+def find_workers(choices: tuple[Choice, ...]) -> int:
+    """Return the number of worker processes that the records in use ask for; 0 for that of the command."""
+    return max((choice.record.config.workers for choice in choices if choice.applies), default=0)
+
+
 def parse(arguments: list[str]) -> ProgramRequest:
     """Return the records and how to use them.
 
     Raises:
-        UsageError: No record is given, or an option is not valid.
+        UsageError: No record is given and nothing is to be explained, or an option is not valid.
     """
     given = vars(make_parser().parse_args(arguments))
     request = make_request(ProgramRequest, {name: value for name, value in given.items() if value}, "cli")
-    if not request.files:
-        raise UsageError("There is no CONFIG.", f"Write: {COMMAND} tuned.json -- python app.py.")
+    if not request.files and not request.explain and request.explain_json is None:
+        raise UsageError(
+            "There is no CONFIG.",
+            f"Write: {COMMAND} tuned.json -- python app.py. Without one, {{explain}} shows the sessions as they are.",
+        )
     for path in request.files:
         if Path(path).suffix.lower() in {".onnx", ".ort"}:
             raise UsageError(f"{path} is a model. The command loads its own models.", "Pass only records before --.")
@@ -100,7 +110,7 @@ def notes(choices: tuple[Choice, ...], *, keep_explicit: bool) -> list[str]:
         else f"warning: {describe_mismatch(choice, spell_as_flag)}"
         for choice in choices
     ]
-    lines += [f"warning: {text}" for text in missing_allocators(choices)]
+    lines += [f"warning: {text}" for text in (*missing_allocators(choices), *find_doubts(choices))]
     if any(choice.applies for choice in choices):
         text = (
             "the program's own options take precedence over tuned ones"

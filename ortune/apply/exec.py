@@ -17,8 +17,12 @@ STARTUP = Path(__file__).parent / "inside" / "startup"
 """Folder for PYTHONPATH. It holds the `sitecustomize` that every Python imports when it starts."""
 
 
-def find_program(command: Sequence[str]) -> str:
+def find_program(command: Sequence[str], usage: str = f"Write: {COMMAND} tuned.json -- python app.py.") -> str:
     """Return the path of a command's program.
+
+    Args:
+        command: The program and its arguments.
+        usage: How to write a command, as a sentence.
 
     Raises:
         UsageError: The command is empty, or there is no such program.
@@ -26,7 +30,7 @@ def find_program(command: Sequence[str]) -> str:
     import shutil
 
     if not command:
-        raise UsageError("There is no command after --.", f"Write: {COMMAND} tuned.json -- python app.py.")
+        raise UsageError("There is no command after --.", usage)
     program = shutil.which(command[0])
     if program is None:
         path = Path(command[0])

@@ -16,15 +16,23 @@ from ortune.host.allocators import LD_PRELOAD, preload
 from ortune.knobs.ids import ALLOCATOR
 from ortune.naming import PACKAGE
 from ortune.program_options import ProgramRequest
+from ortune.record.schema import Record
 from ortune.record.select import Choice, Wanted, read_sourced, select_per_model
+from ortune.sanitize import printable
+
+MOST_INPUTS = 16
+MOST_SHAPES = 32
+"""Numbers of inputs, and of shapes of each, that a plan holds for each record."""
 
 
 def choose_records(configs: Sequence[str | Path], options: ProgramRequest) -> tuple[Choice, ...]:
-    """Read records, and select one for each model.
+    """Read records, and select one for each model; none if there are none.
 
     Raises:
         RecordError: A file holds no records, or they are for several models and one is needed.
     """
+    if not configs:
+        return ()
     wanted = Wanted(load=options.given_load, pick=options.pick, any_host=options.any_host)
     return select_per_model(read_sourced(configs, trust=options.trust), wanted, one_model=options.any_model)
 
@@ -62,7 +70,34 @@ def _rule(choice: Choice) -> dict[str, Any]:
             "providers": record.tried.providers,
         },
         "onnxruntime": record.runtime.onnxruntime,
+        "measured": describe_measured(record),
     }
+
+
+def describe_measured(record: Record) -> dict[str, Any]:
+    """Return what a record was measured with, as JSON types; see `ortune.apply.inside.fit.FitCheck`.
+
+    An input with more shapes than a plan should hold is left out.
+    """
+    load, inputs = record.workload.load, record.workload.inputs
+    shapes = {name: sorted(set(data.shapes)) for name, data in list(inputs.items())[:MOST_INPUTS]}
+    return {
+        "shapes": {name: known for name, known in shapes.items() if len(known) <= MOST_SHAPES},
+        # A program calls its sessions as it does, and its own clients are not those of a session.
+        "clients": None if load.rate_per_s or record.workload.program else load.clients,
+    }
+
+
+def find_doubts(choices: Sequence[Choice]) -> list[str]:
+    """Return a warning for each record in use whose gain may be another one, because the host was busy."""
+    return [
+        printable(
+            f"{choice.source} was measured while other processes used the CPUs. On a quiet host, its gain may be "
+            "smaller. Search again when the host is idle."
+        )
+        for choice in choices
+        if choice.applies and choice.record.evidence.noise.regime == "contended"
+    ]
 
 
 def environment_of(choices: Sequence[Choice]) -> dict[str, str]:
@@ -122,7 +157,7 @@ def plan_process(paths: Sequence[str | Path], options: ProgramRequest, warn: Cal
     for choice in choices:
         if not choice.applies:
             warn(describe_mismatch(choice))
-    for missing in (missing_variables(environment_of(choices)), *missing_allocators(choices)):
-        if missing:
-            warn(missing)
+    for text in (missing_variables(environment_of(choices)), *missing_allocators(choices), *find_doubts(choices)):
+        if text:
+            warn(text)
     return make_plan(choices, options, f"{PACKAGE}.install(..., explain=True) shows why")

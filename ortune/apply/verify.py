@@ -16,6 +16,7 @@ from ortune.compare.limits import kept_all, may_be_overloaded, name_limits
 from ortune.compare.open import ComparisonSetup, prepare_comparison
 from ortune.compare.paired_run import Side
 from ortune.compare.stats import pool_intervals
+from ortune.errors import RecordError
 from ortune.model import read_model
 from ortune.record.schema import Occasion, Record
 from ortune.record.select import check_model
@@ -75,6 +76,7 @@ def prepare_verification(record: Record, request: VerifyRequest) -> ComparisonSe
         OrtuneError: The record is for another model, or the inputs do not fit the model.
     """
     model = request.model or record.model.path
+    check_alone(record)
     check_model(record, model)
     workload = record.workload
     return msgspec.structs.replace(
@@ -88,6 +90,25 @@ def prepare_verification(record: Record, request: VerifyRequest) -> ComparisonSe
         ),
         base=record.base,
     )
+
+
+def check_alone(record: Record, usage: str = "ortune apply CONFIG --verify -- COMMAND") -> None:
+    """Check that a record was made with its model alone, and not with a program.
+
+    Args:
+        record: The record.
+        usage: What measures the program instead.
+
+    Raises:
+        RecordError: It was made with a program.
+    """
+    program = record.workload.program
+    if program:
+        raise RecordError(
+            f"The record of {record.model.path} was made with a program, {program.program}. Its gain is that of the "
+            "program.",
+            f"Name the program: {usage}.",
+        )
 
 
 def recorded_inputs(record: Record, data: str | None, model: str | None = None) -> InputOptions:

@@ -9,19 +9,25 @@ from typing import Annotated, TextIO, cast
 import typer
 
 from ortune import __version__
+from ortune.cli.after_dashes import NAMES, route
 from ortune.cli.apply import apply
 from ortune.cli.bench import bench
 from ortune.cli.doctor import doctor
+from ortune.cli.explain_model import check_arguments
 from ortune.cli.gate import gate
+from ortune.cli.gate_program import gate_program
 from ortune.cli.host import host
+from ortune.cli.inspect import inspect
 from ortune.cli.knobs import knobs
 from ortune.cli.merge import merge
 from ortune.cli.profile import profile
 from ortune.cli.report import report
 from ortune.cli.safe_stdout import SafeStdout
 from ortune.cli.search import search
+from ortune.cli.search_program import search_program
 from ortune.cli.space import space
 from ortune.cli.suggest import suggest
+from ortune.cli.verify_program import verify_program
 from ortune.errors import ExitCode, OrtuneError, UsageError, explain_lack, print_trust_warnings, spell_as_flag
 from ortune.interrupts import is_interrupt, raise_interrupts
 from ortune.sanitize import printable_lines
@@ -37,9 +43,14 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(search)
+app.command(NAMES["search"], hidden=True)(search_program)
 app.command()(apply)
+app.command(NAMES["apply"], hidden=True)(verify_program)
+# What follows the first word of the command belongs to it.
+app.command(context_settings={"allow_interspersed_args": False})(inspect)
 app.command()(merge)
 app.command()(gate)
+app.command(NAMES["gate"], hidden=True)(gate_program)
 app.command()(report)
 app.command()(bench)
 app.command()(suggest)
@@ -74,6 +85,8 @@ def main() -> None:
     sys.stdout = cast("TextIO", safe_stdout)
     try:
         try:
+            check_arguments(sys.argv)
+            sys.argv = route(sys.argv)
             app()
         except SystemExit:
             if fault := safe_stdout.find_fault():

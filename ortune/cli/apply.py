@@ -16,6 +16,7 @@ from ortune.options import make_request
 from ortune.requests import ApplyRequest, VerifyRequest
 
 if TYPE_CHECKING:
+    from ortune.apply.verify import Answer
     from ortune.record.schema import Record
 
 
@@ -101,14 +102,20 @@ def find_record(request: ApplyRequest, configs: list[str], model: str | None) ->
     """Return the record for this model, host and load, or the nearest one, and its file.
 
     Raises:
-        RecordError: No record is for the model, or there are records for several models and none is named.
+        RecordError: No record is for the model, there are records for several models and none is named, or one was made
+            with a program and must be verified with it.
     """
+    from ortune.apply.verify import check_alone
     from ortune.record.select import Wanted, read_sourced, select_record
 
+    records = read_sourced(configs, trust=request.trust)
+    if request.verify:
+        for each in records:
+            check_alone(each.record)
     # The path may be that on another host, where the exported config will be used.
     present = model if model is not None and Path(model).is_file() else None
     wanted = Wanted(load=request.given_load, pick=request.pick, any_host=request.any_host)
-    choice = select_record(read_sourced(configs, trust=request.trust), wanted, present)
+    choice = select_record(records, wanted, present)
     return choice.record, choice.path
 
 
@@ -180,12 +187,18 @@ def verify_here(request: ApplyRequest, record: Record, model: str | None, path: 
     if request.json:
         print_json(verification)
     if not request.quiet:
-        show_verification(console, verification, None if path is None or fault else str(path))
+        written = None if path is None or fault else str(path)
+        show_verification(console, verification, written, is_added=verification.record is not None)
     if fault:
         raise fault
+    exit_with_answer(verification.answer)
+
+
+def exit_with_answer(answer: Answer) -> None:
+    """Exit with the code of a verification."""
     codes = {"holds": ExitCode.DONE, "does_not_hold": ExitCode.FAILED, "inconclusive": ExitCode.INCONCLUSIVE}
-    if verification.answer != "holds":
-        raise typer.Exit(codes[verification.answer])
+    if answer != "holds":
+        raise typer.Exit(codes[answer])
 
 
 def check_single(path: Path, record: Record, *, trust: bool) -> None:

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 @command(GateRequest, GateFileOptions, GateReportOptions, optional=frozenset({"base"}))
 def gate(values: Values, source: GateFileOptions, reports: GateReportOptions) -> None:
     """Measure BASE and HEAD side by side until it is decided whether HEAD is slower."""
-    from ortune.gates.results import GateError
-    from ortune.gates.run import judge_together
-
     check_outputs(reports)
     from_file = source.all or source.only or source.file
     if from_file and "base" in values:
@@ -37,14 +34,31 @@ def gate(values: Values, source: GateFileOptions, reports: GateReportOptions) ->
     if not from_file and "base" not in values:
         raise UsageError("There is nothing to gate.", "Pass BASE and HEAD, a CONFIG.json, or --all.")
     requests = _read_file(source, values) if from_file else [make_request(GateRequest, values, "cli")]
+    run_and_report(lambda done: run(requests, done, reports), requests[0].name, reports)
+
+
+def run_and_report(
+    measure: Callable[[list[GateResult | GateError]], Results], name: str, reports: GateReportOptions
+) -> None:
+    """Run gates, write the reports, and exit with the code of the joint decision.
+
+    CI also gets a report of an error or an interrupt, including the gates that finished before.
+
+    Args:
+        measure: Runs the gates. It is called with a list, to which it appends each of several gates when it has ended.
+        name: Name of the only gate, or of the first one.
+        reports: The reports.
+    """
+    from ortune.gates.results import GateError
+    from ortune.gates.run import judge_together
+
     done: list[GateResult | GateError] = []
     try:
-        results = run(requests, done, reports)
+        results = measure(done)
     except BaseException as error:
-        # CI also gets a report in this case, including the gates that finished before.
         if isinstance(error, OrtuneError):
             message, hint = error.render(spell_as_flag)
-            done.append(GateError(name=requests[0].name, message=message, hint=hint))
+            done.append(GateError(name=name, message=message, hint=hint))
         if done:
             write_reports(judge_together(done), reports)
         raise

@@ -10,6 +10,7 @@ from pathlib import Path
 import typer
 
 from ortune.cli.command import Values, command
+from ortune.cli.explain_model import check_model
 from ortune.errors import ExitCode, UsageError
 from ortune.interrupts import is_interrupt
 from ortune.options import make_request
@@ -30,6 +31,7 @@ def search(values: Values, console_options: ConsoleOptions) -> None:
     from ortune.tuning.prepare import prepare
     from ortune.tuning.search import search as run
 
+    check_model(values["model"])
     path = Path(values.get("output") or f"{Path(values['model']).stem}.ortune.json")
     request = make_request(SearchRequest, {**values, "output": path}, "cli")
     to_stdout = str(request.output) == STANDARD_STREAM

@@ -90,7 +90,7 @@ def is_suggestion(content: bytes) -> bool:
 
     try:
         document = msgspec.json.decode(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(document, dict) and document.get("proven") is False and "config" in document
 

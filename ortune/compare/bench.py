@@ -103,7 +103,7 @@ def compare(
         enough_s = math.ceil(spent_s + 1.1 * needed_s)
         what = f"compare {len(sides)} configs" if len(sides) > 1 else "measure the baseline"
         raise UsageError(
-            f"{time_s:g}s: too short to {what} of this model.",
+            f"{time_s:g}s: too short to {what}.",
             f"Give {{budget={enough_s}s}} or more, or omit it.",
             option="budget",
         )

@@ -15,6 +15,7 @@ from ortune.compare.figures import compute_block_figure
 from ortune.errors import HostError, MeasureError
 from ortune.knobs import Config
 from ortune.worker import Block, BlockPlan, Executor, Failure, LiveCandidate, SessionInfo
+from ortune.worker.memory_plan import MemoryPlan
 from ortune.workload import Objective
 
 MAX_FIRST_FAILURES = 3
@@ -135,10 +136,11 @@ class BlockRunner:
         check: Called before each block. It raises if measuring cannot go on.
 
     Attributes:
-        load_deadline_s: Time that a launch may take.
+        load_deadline_s: Time that a launch may take to create the sessions, and the same to run them once.
         inference_s: Time spent in calls so far.
         one_at_a_time: Whether only one candidate may be live at a time, because two do not fit into memory.
-        attempts: Decides which candidates are launched again after a failure.
+        memory: The memory that candidates share. It limits what each of them may take.
+        attempts: Decides which candidates of this executor are launched again after a failure.
         logs: What each session printed while it was loaded.
     """
 
@@ -149,7 +151,9 @@ class BlockRunner:
         self.load_deadline_s = FIRST_LOAD_DEADLINE_S
         self.inference_s = 0.0
         self.one_at_a_time = False
+        self.memory = MemoryPlan(None)
         self.attempts = Attempts()
+        self._attempts_of_others: dict[Executor, Attempts] = {}
         self._start_s = executor.now_s()
         self._lost_s = 0.0
         self.logs: list[tuple[str, ...]] = []
@@ -169,6 +173,13 @@ class BlockRunner:
         at_s = self.executor.now_s()
         return at_s - min(self._lost_s, MAX_LOST_SHARE * (at_s - self._start_s))
 
+    def attempts_of(self, executor: Executor) -> Attempts:
+        """Return what decides which candidates of an executor are launched again.
+
+        Executors run different programs: that a config works in one of them says nothing about another.
+        """
+        return self.attempts if executor is self.executor else self._attempts_of_others.setdefault(executor, Attempts())
+
     def launch(self, configs: Sequence[Config], executor: Executor | None = None) -> list[LiveCandidate | Failure]:
         """Launch candidates, by another executor if one is given. Those whose process ends are launched again.
 
@@ -176,11 +187,12 @@ class BlockRunner:
             HostError: Processes cannot be started.
         """
         executor = executor or self.executor
+        attempts = self.attempts_of(executor)
         answers: list[LiveCandidate | Failure] = [UNTRIED] * len(configs)
         left = list(range(len(configs)))
         while left:
             for position in left:
-                self.attempts.add_launch(configs[position])
+                attempts.add_launch(configs[position])
             # Side by side, each may take as long as all of them one after the other.
             deadline_s = self.load_deadline_s * len(left)
             start_s = self.executor.now_s()
@@ -198,7 +210,7 @@ class BlockRunner:
                     answers[position] = self.keep_alive(answer, executor)
                     continue
                 answers[position] = answer
-                if self.attempts.may_try_again(configs[position], answer):
+                if attempts.may_try_again(configs[position], answer):
                     again.append(position)
                 elif answer.stage == "start":
                     raise HostError(
@@ -295,7 +307,7 @@ class BlockRunner:
             regime=("contended" if contended else "quiet") if known else "unknown",
             drift=drift,
             n_throttled=self._n_throttled,
-            n_relaunched=self.attempts.n_failures,
+            n_relaunched=sum(each.n_failures for each in (self.attempts, *self._attempts_of_others.values())),
             n_jumps=self._n_jumps,
             one_at_a_time=self.one_at_a_time,
         )
@@ -326,7 +338,7 @@ class SteadyCandidate:
 
     def measure(self, plan: BlockPlan) -> Block | Failure:
         """Measure a block, in a new process if the old one ends."""
-        runner, attempts = self._runner, self._runner.attempts
+        runner, attempts = self._runner, self._runner.attempts_of(self._executor)
         while True:
             start_s, lost_s = runner.executor.now_s(), runner._lost_s
             answer = self._live.measure(plan)

@@ -40,6 +40,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         gpu_bytes: Memory in use on the GPU; None without a GPU, or where it cannot be read.
         nodes: Number of nodes that each execution provider got; empty for the CPU alone.
         build_s: Time that the execution provider took to compile the model; None if it does not compile.
+        metric: Mean of the number that a program prints; None if it is not wanted.
     """
 
     config: Config = DEFAULT
@@ -61,6 +62,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     gpu_bytes: int | None = None
     nodes: dict[str, int] = {}
     build_s: float | None = None
+    metric: float | None = None
 
 
 class Speedup(Interval, frozen=True, kw_only=True, forbid_unknown_fields=True):

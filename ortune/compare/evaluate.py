@@ -243,4 +243,5 @@ def summarize(run: PairedRun, position: int) -> Summary:
         gpu_bytes=max((block.gpu.used_bytes for block in blocks if block.gpu and block.gpu.used_bytes), default=None),
         nodes=loaded[-1].nodes,
         build_s=loaded[-1].build_s,
+        metric=compute_figure("metric", blocks) if blocks[0].metric is not None else None,
     )

@@ -42,6 +42,8 @@ def compute_figure(name: Objective, blocks: Sequence[Block], load_ns: Sequence[i
         return sum(block.cpu_ns for block in blocks) / sum(block.n_calls for block in blocks)
     if name == "memory":
         return float(max(block.memory.peak_bytes for block in blocks))
+    if FIGURES[name].unit == "number":
+        return float(np.mean([block.metric for block in blocks if block.metric is not None]))
     creations = [block.creations_ns for block in blocks if block.creations_ns is not None]
     return float(np.median(np.concatenate(creations))) if creations else float(np.median(load_ns))
 

@@ -27,6 +27,7 @@ from ortune.worker.executor import (
     ProcessExecutor,
     launch_reference,
 )
+from ortune.worker.memory_plan import MemoryPlan
 from ortune.workload import (
     APPROXIMATE_TOLERANCE,
     QUANTIZED_TOLERANCE,
@@ -76,7 +77,7 @@ class ComparisonSetup(msgspec.Struct, frozen=True, kw_only=True):
         n_sides: Sides that are in memory at the same time, at least, unless they do not fit.
         compare_outputs: Whether outputs of `other` are compared.
         memory_limit_bytes: Private memory that one worker may take, or None for a share of what is free.
-        load_deadline_s: Time that the first launch may take.
+        load_deadline_s: Time that the first launch may take to create the sessions, and the same to run them once.
         build_deadline_s: Time that a provider may take to compile the model, once for each config.
     """
 
@@ -221,6 +222,8 @@ def open_comparison(
         if background_load:
             stack.enter_context(background_load)
 
+        memory = MemoryPlan(int(MEMORY_SHARE * host_bytes) if host_bytes else None)
+
         def open_executor(program: Program, first: ProcessExecutor | None = None) -> ProcessExecutor:
             executor = ProcessExecutor(
                 program.model,
@@ -231,7 +234,7 @@ def open_comparison(
                 background_load=background_load.pid if background_load else None,
                 quota=setup.host.limits.quota is not None,
                 memory_limit_bytes=setup.memory_limit_bytes,
-                shared_memory_bytes=int(MEMORY_SHARE * host_bytes) if host_bytes else None,
+                memory=memory,
                 n_sessions=setup.goal.load.sessions,
                 build_deadline_s=setup.build_deadline_s,
                 command=program.command,
@@ -268,9 +271,8 @@ def open_comparison(
             check=background_load.check if background_load else lambda: None,
             executors=(executor, other) if other else (executor,),
         )
-        for each in (own, other):
-            if each:
-                each.usual_bytes = opened.calibration.peak_bytes
+        memory.usual_bytes = opened.calibration.peak_bytes
+        opened.runner.memory = memory
         yield opened
 
 

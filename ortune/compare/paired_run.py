@@ -141,9 +141,11 @@ class PairedRun:
         rounds: list[Round] = []
         self.launches.append(rounds)
         lives: dict[int, LiveCandidate] = {}
+        groups = self._group_launches(number, one_by_one=plan.block.creations_ns > 0)
         try:
-            for group in self._group_launches(number, one_by_one=plan.block.creations_ns > 0):
-                self._launch_sides(runner, group, lives)
+            with runner.memory.expect(sum(map(len, groups))):
+                for group in groups:
+                    self._launch_sides(runner, group, lives)
             positions: list[int] = []
             for step in range(plan.rounds):
                 if runner.now_s() >= end_s:

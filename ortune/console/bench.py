@@ -42,6 +42,9 @@ from ortune.knobs import describe
 from ortune.worker.session_log import collect_warnings
 from ortune.workload import FIGURES
 
+SHOWN_AS_OBJECTIVE = frozenset({"mean", "load-time", "metric", "score"})
+"""Figures other than percentiles that have a column where they are the objective. The rest always has one."""
+
 UNLIMITED = 10_000
 """Columns in which every table fits."""
 
@@ -72,7 +75,7 @@ def show_comparison(console: Console, comparison: BenchResult) -> None:
         together = " that hold together" if len(speedups) > 1 else ""
         console.print(
             Text(
-                f"Ratios of {FIGURES[objective].title}: above 1 is better than the default. "
+                f"Ratios of {FIGURES[objective].title}: above 1 is better than the {comparison.rows[0].name}. "
                 f"{DEFAULT_CONFIDENCE:.0%} confidence intervals{together}, from "
                 f"{format_pairs(first.n_pairs, first.n_launches)} of each config.",
                 "dim",
@@ -104,7 +107,7 @@ def make_comparison_table(comparison: BenchResult, *, with_figures: bool, with_r
     """
     objective = comparison.objective
     shown: dict[str, None] = dict.fromkeys(["p50", "p99", objective])
-    names = [name for name in shown if FIGURES[name].percentile or name in {"mean", "load-time"}]
+    names = [name for name in shown if FIGURES[name].percentile or name in SHOWN_AS_OBJECTIVE]
     table = make_table()
     table.add_column("", justify="right", no_wrap=True)
     if with_ratios:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from ortune.compare.interval import Interval
 from ortune.console.header import add_inputs, add_load, show_guesses
+from ortune.console.tuned import add_program, show_tuned_warnings
 from ortune.console.warnings import warn_one_at_a_time
 from ortune.console.widgets import (
     LIMIT_STATES,
@@ -29,6 +30,7 @@ from ortune.console.widgets import (
 from ortune.gates.reporters.messages import describe_allowed, describe_cost, describe_finding, describe_interval
 from ortune.gates.results import Finding, Gate, GateError, GateResult, InterimResult, Observe
 from ortune.knobs import describe
+from ortune.program.tuned import TunedProgram
 from ortune.workload import Feed
 
 STYLES = {"pass": "green", "fail": "red", "inconclusive": "yellow", "error": "red"}
@@ -81,14 +83,21 @@ class GateDisplay:
             self._live.stop()
 
     @contextlib.contextmanager
-    def watch(self, gate: Gate, feed: Feed) -> Iterator[Observe]:
+    def watch(self, gate: Gate, subject: Feed | TunedProgram) -> Iterator[Observe]:
         """Print what is compared, and yield a function that shows interim results.
 
         If the gate is interrupted, the last interim result stays on the screen.
+
+        Args:
+            gate: The gate.
+            subject: The inputs of both models, or the program.
         """
         if not self._quiet:
-            self._console.print(make_header(gate, feed))
-            show_guesses(self._console, feed)
+            self._console.print(make_header(gate, subject))
+            if isinstance(subject, Feed):
+                show_guesses(self._console, subject)
+            else:
+                show_tuned_warnings(self._console, subject)
             self._console.print()
         show, results = self.observer(gate.name), list[InterimResult]()
 
@@ -157,15 +166,18 @@ class GateDisplay:
         return draw_interim(name, interim, drawn=self._console.width >= WIDE)
 
 
-def make_header(gate: Gate, feed: Feed) -> Table:
-    """Return what is compared, with which inputs and under which load."""
+def make_header(gate: Gate, subject: Feed | TunedProgram) -> Table:
+    """Return what is compared, and how: with which inputs and under which load, or what is measured of a program."""
     grid = make_grid()
     for name, side in (("base", gate.base), ("head", gate.head)):
         notes = [describe(side.config)] if not side.config.is_default else []
         notes += [side.python] if side.python else []
         grid.add_row(name, add_note(side.text, ", ".join(notes)))
-    add_inputs(grid, feed)
-    add_load(grid, gate.goal.load, feed)
+    if isinstance(subject, Feed):
+        add_inputs(grid, subject)
+        add_load(grid, gate.goal.load, subject)
+    else:
+        add_program(grid, subject)
     allowed = ", ".join(f"{name} {100 * share:+.3g}%" for name, share in gate.slowdowns.items())
     grid.add_row("allowed", add_note(allowed, f"budget {gate.budget_s:g} s"))
     return grid

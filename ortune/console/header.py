@@ -37,19 +37,21 @@ def add_subject(grid: Table, setup: ComparisonSetup) -> None:
 
 def add_model(grid: Table, model: ModelInfo) -> None:
     """Add the model with its size and traits."""
+    facts = [format_bytes(sum(file.size_bytes for file in model.files)), *list_traits(model)]
+    grid.add_row("model", add_note(Path(model.path).name, ", ".join(facts)))
+
+
+def list_traits(model: ModelInfo) -> list[str]:
+    """Return the traits of a model in words."""
     traits = model.traits
-    facts = [
-        format_bytes(sum(file.size_bytes for file in model.files)),
-        f"opset {traits.opset}",
-        format_count(traits.n_nodes, "node"),
-    ]
+    facts = [f"opset {traits.opset}", format_count(traits.n_nodes, "node")]
     if traits.width > 1:
         facts.append(f"up to {traits.width} in parallel")
     if traits.quantized:
         facts.append("quantized")
     if traits.control_flow:
         facts.append("control flow")
-    grid.add_row("model", add_note(Path(model.path).name, ", ".join(facts)))
+    return facts
 
 
 def add_inputs(grid: Table, feed: Feed) -> None:

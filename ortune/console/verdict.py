@@ -51,6 +51,9 @@ from ortune.console.widgets import (
 from ortune.knobs import KNOBS, describe
 from ortune.record.schema import Record
 
+PROGRAM_AS_IT_IS = "the program as it is"
+"""What candidates of a program are compared with."""
+
 
 def show_verdict(
     console: Console,
@@ -126,7 +129,7 @@ def show_output(console: Console, record: Record, output: Path, kept: Path | Non
 def format_headline(record: Record) -> Text:
     """Return the verdict in a line."""
     evidence = record.evidence
-    base = format_baseline(record.base)
+    base = PROGRAM_AS_IT_IS if record.workload.program else format_baseline(record.base)
     match evidence.verdict:
         case "faster":
             estimate = evidence.speedup.estimate if evidence.speedup else 1.0

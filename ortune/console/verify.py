@@ -47,13 +47,16 @@ def show_plan(console: Console, record: Record, setup: ComparisonSetup) -> None:
         show_warning(console, warning)
 
 
-def show_verification(console: Console, verification: Verification, path: str | None = None) -> None:
+def show_verification(
+    console: Console, verification: Verification, path: str | None = None, *, is_added: bool = False
+) -> None:
     """Print the figures and the answer.
 
     Args:
         console: Where to print.
         verification: The result.
         path: The record's file, if the result was to be added to it.
+        is_added: Whether it was.
     """
     if verification.comparison:
         show_comparison(console, verification.comparison)
@@ -71,7 +74,7 @@ def show_verification(console: Console, verification: Verification, path: str | 
         occasions = f"over {verification.n_occasions} occasions, with how much they differ"
         grid.add_row("pooled", add_note(format_speedup(verification.pooled), occasions))
     if path is not None:
-        if verification.record:
+        if is_added:
             grid.add_row("added to", path)
         else:
             grid.add_row("not added", "only measurements on this class of host with this software are added")

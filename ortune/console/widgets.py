@@ -110,10 +110,10 @@ def format_figure(name: str, value: float) -> str:
 
     Args:
         name: Name of the figure, as in `FIGURES`.
-        value: Its value, in ns, bytes or calls per second.
+        value: Its value, in ns, bytes or calls per second, or a number without a unit.
     """
-    unit = FIGURES[name].unit
-    return format_duration(value) if unit == "ns" else format_bytes(value) if unit == "bytes" else format_rate(value)
+    formats = {"ns": format_duration, "bytes": format_bytes, "per_s": format_rate, "number": format_number}
+    return formats[FIGURES[name].unit](value)
 
 
 def find_figure(summary: Summary, name: str) -> float:
@@ -124,6 +124,8 @@ def find_figure(summary: Summary, name: str) -> float:
         "cpu": "cpu_ns_per_call",
         "memory": "peak_bytes",
         "load-time": "load_ns",
+        "metric": "metric",
+        "score": "metric",
     }
     return float(getattr(summary, fields.get(name, f"{name}_ns")) or 0)
 

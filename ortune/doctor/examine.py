@@ -61,10 +61,11 @@ def examine(request: DoctorRequest) -> Diagnosis:
         packages=find_runtime_packages(),
         providers=providers,
         providers_named=bool(request.provider),
+        missing={"dtypes": Missing(original.no_dtypes)} if original.no_dtypes else {},
     )
     feed = prepare_feed(request.model, request.input_options)
     if isinstance(feed, Missing):
-        facts = msgspec.structs.replace(facts, missing={"run_ns": feed})
+        facts = msgspec.structs.replace(facts, missing={**facts.missing, "run_ns": feed})
     size_bytes = Path(request.model).stat().st_size + sum(file.found_bytes or 0 for file in original.data_files)
     facts = add_runtime_facts(facts, feed if isinstance(feed, Feed) else None, size_bytes)
     findings, skipped = run_checks(CHECKS, facts)
@@ -150,10 +151,8 @@ def add_runtime_facts(facts: ModelFacts, feed: Feed | None, size_bytes: int) -> 
             )
         )
         if isinstance(optimized, Failure):
-            missing = dict.fromkeys(
-                ("extended", "optimized", "creation_ns", "run_ns", "assigned"),
-                Missing("ONNX Runtime cannot load the model"),
-            )
+            unknown = ("extended", "optimized", "creation_ns", "run_ns", "assigned")
+            missing = {**facts.missing, **dict.fromkeys(unknown, Missing("ONNX Runtime cannot load the model"))}
             return msgspec.structs.replace(facts, load_error=optimized.message, missing=missing)
         return msgspec.structs.replace(
             facts,

@@ -57,3 +57,8 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     provider_error: str = ""
     assigned: tuple[AssignedNode, ...] | None = None
     missing: dict[str, Missing] = {}
+
+    @property
+    def dtypes(self) -> dict[str, str] | None:
+        """Element types of the values of the original graph, or None."""
+        return None if self.original.no_dtypes else self.original.dtypes

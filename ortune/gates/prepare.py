@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
-from ortune.apply.verify import HELD_SHARE, recorded_inputs
+from ortune.apply.verify import HELD_SHARE, check_alone, recorded_inputs
+from ortune.compare.comparison import Speedup
 from ortune.compare.open import ComparisonSetup, Program, choose_tolerance
 from ortune.errors import UsageError
 from ortune.gates.results import USUAL_SLOWDOWN, Gate, GateSide
@@ -15,7 +17,7 @@ from ortune.gates.sides import NamedSide, check_inputs, check_outputs, make_side
 from ortune.host import read_host
 from ortune.model import read_model
 from ortune.record.schema import Record
-from ortune.record.select import check_model
+from ortune.record.select import check_model, read_sourced
 from ortune.requests import GateRequest
 from ortune.worker.executor import FIRST_LOAD_DEADLINE_S
 from ortune.workload import Goal, InputOptions, Load, Objective, make_feed, make_goal
@@ -34,6 +36,8 @@ def make_gate(request: GateRequest) -> Gate:
     Raises:
         OrtuneError: An option is not valid, or a file cannot be read.
     """
+    if request.head is None and Path(request.base).suffix == ".json":
+        check_alone_in(request.base, trust=request.trust)
     base = read_side(request.base, trust=request.trust)
     head = base if request.head is None else read_side(request.head, trust=request.trust)
     record = head.record or base.record
@@ -63,6 +67,16 @@ def make_gate(request: GateRequest) -> Gate:
         busy=request.busy,
         seed=request.seed,
     )
+
+
+def check_alone_in(path: str, *, trust: bool) -> None:
+    """Check that no record of a file was made with a program.
+
+    Raises:
+        RecordError: One was, or the file holds no records.
+    """
+    for each in read_sourced([path], trust=trust):
+        check_alone(each.record, f"ortune gate {path} -- COMMAND")
 
 
 def _choose_goal(request: GateRequest, record: Record | None) -> Goal:
@@ -107,8 +121,8 @@ def _gate_gain(
             f"{goal.objective} for {goal.load} is unknown.",
             "Omit load and objective, or give {max_slowdown=3%}: how much worse than the default it may be.",
         )
-    if recorded and recorded.estimate > 1 and not request.max_slowdown:
-        slowdowns = {**slowdowns, goal.objective: recorded.estimate**-HELD_SHARE - 1}
+    if not request.max_slowdown:
+        slowdowns = require_gain(slowdowns, goal.objective, recorded)
     if request.base_python and request.head_python and request.base_python != request.head_python:
         raise UsageError(
             f"{request.head_python}: the gain of a single config is gated in one Python.",
@@ -118,6 +132,15 @@ def _gate_gain(
     python = request.head_python or request.base_python
     head = make_side(request.base, named, python, "head_python")
     return (msgspec.structs.replace(head, text=f"{named.model}@default", config=base), head), slowdowns
+
+
+def require_gain(
+    slowdowns: dict[Objective, float], objective: Objective, recorded: Speedup | None
+) -> dict[Objective, float]:
+    """Return the allowed slowdowns of a gate on a recorded gain, at least half of which must be left."""
+    if recorded is None or recorded.estimate <= 1:
+        return slowdowns
+    return {**slowdowns, objective: recorded.estimate**-HELD_SHARE - 1}
 
 
 def parse_slowdowns(texts: Sequence[str], goal: Goal) -> dict[Objective, float]:

@@ -25,8 +25,8 @@ class GateSide(msgspec.Struct, frozen=True, kw_only=True):
     """One side of a gate.
 
     Attributes:
-        text: The side as the user wrote it.
-        model: Path of the ONNX file.
+        text: The side as the user wrote it; for a program, its name.
+        model: Path of the ONNX file; empty for a program.
         config: Its settings.
         record: File that they were read from; empty for ONNX Runtime's default.
         python: The Python that runs it, or None for this one.
@@ -136,8 +136,8 @@ class SideResult(msgspec.Struct, frozen=True, kw_only=True):
     """Result of one side.
 
     Attributes:
-        text: As the user wrote it.
-        model: Its identity.
+        text: As the user wrote it; for a program, its name.
+        model: Its identity; for a program, that of the model of the first record.
         config: Its settings.
         record: File that they were read from.
         runtime: The software that ran it.

@@ -10,18 +10,17 @@ import msgspec
 
 from ortune.compare.block_plan import RunPlan, limit_warm_up_ns, plan_block
 from ortune.compare.evaluate import summarize
-from ortune.compare.open import ComparisonSetup, open_comparison
-from ortune.compare.paired_run import PairedRun
+from ortune.compare.open import ComparisonSetup
 from ortune.errors import OrtuneError, spell_in_toml
 from ortune.gates.decision import holm
-from ortune.gates.prepare import make_gate, prepare_gate
-from ortune.gates.results import Decision, Gate, GateError, GateResult, GateSide, Observe, SideResult
+from ortune.gates.prepare import N_SIDES, make_gate, prepare_gate
+from ortune.gates.programs import open_programs
+from ortune.gates.results import Decision, Gate, GateError, GateResult, Observe, SideResult
 from ortune.gates.sequential_test import BASE, HEAD, SequentialTest, collect_blocks, count_pairs, run_test
-from ortune.gates.sides import check_head, open_worker
+from ortune.gates.sides import open_models
 from ortune.host import HostClass
-from ortune.model.identity import ModelIdentity
+from ortune.program.tuned import TunedProgram
 from ortune.requests import GateRequest
-from ortune.worker import Runtime
 
 MIN_LAUNCH_DEADLINE_S = 60.0
 LAUNCH_DEADLINE_FACTOR = 20
@@ -32,7 +31,7 @@ def run_gate(
     gate: Gate,
     observe: Observe = lambda interim: None,
     *,
-    setup: ComparisonSetup | None = None,
+    setup: ComparisonSetup | TunedProgram | None = None,
     n_claims: int | None = None,
 ) -> GateResult:
     """Measure both sides until it is decided.
@@ -40,7 +39,7 @@ def run_gate(
     Args:
         gate: The gate.
         observe: Called after each launch.
-        setup: Its models and inputs, if they have been read.
+        setup: Its models and inputs, if they have been read; the program of a gate on a program.
         n_claims: Objectives and limits of all gates that run together; by default, those of this one. More of them
             require more confidence before one gate may fail.
 
@@ -49,36 +48,39 @@ def run_gate(
     """
     begin_s = time.monotonic()
     setup = setup or prepare_gate(gate)
-    base, head = setup.program, setup.other
-    assert head
-    with contextlib.ExitStack() as stack:
-        setup = msgspec.structs.replace(
-            setup,
-            program=open_worker(gate.base, base, stack),
-            other=open_worker(gate.head, head, stack),
-        )
-        opened = stack.enter_context(open_comparison(setup))
-        runner, calibration = opened.runner, opened.calibration
-        base_executor, head_executor = opened.executors
-        max_error = check_head(gate.head, head_executor, setup.load_deadline_s)
+    opening = open_programs(gate, setup) if isinstance(setup, TunedProgram) else open_models(gate, setup)
+    with opening as sides:
+        runner, calibration = sides.opened.runner, sides.opened.calibration
         launch_deadline_s = MIN_LAUNCH_DEADLINE_S + LAUNCH_DEADLINE_FACTOR * calibration.launch_s
-        runner.load_deadline_s = min(setup.load_deadline_s, launch_deadline_s)
+        runner.load_deadline_s = min(runner.load_deadline_s, launch_deadline_s)
         block = plan_block(calibration.pace, longest_warm_up_ns=limit_warm_up_ns(calibration.pace))
-        round_s = setup.n_sides * (block.duration_ns + block.lead_in_ns) / 1e9
+        round_s = N_SIDES * (block.duration_ns + block.lead_in_ns) / 1e9
         start_s = runner.now_s() - (time.monotonic() - begin_s)
         test = SequentialTest(
             goal=gate.goal,
             allowed={name: 1 + share for name, share in gate.slowdowns.items()},
-            plan=RunPlan(block=block, launches=None, rounds=count_pairs(setup.n_sides * calibration.launch_s, round_s)),
+            plan=RunPlan(block=block, launches=None, rounds=count_pairs(N_SIDES * calibration.launch_s, round_s)),
             start_s=start_s,
             end_s=start_s + gate.budget_s,
             busy=gate.busy,
             n_claims=n_claims or count_claims(gate),
         )
-        run, interim = run_test(test, runner, opened.executors, (gate.base.config, gate.head.config), observe)
+        run, interim = run_test(test, runner, sides.executors, (gate.base.config, gate.head.config), observe)
         noise = runner.describe_noise(contended=interim.contended)
-        runtimes = (base_executor.runtime, head_executor.runtime)
     counting = run.in_one_regime() if interim.findings else None
+    base, head = (
+        SideResult(
+            text=side.text,
+            model=model,
+            config=side.config,
+            record=side.record,
+            runtime=runtime,
+            summary=summarize(counting, position) if counting else None,
+        )
+        for side, model, runtime, position in zip(
+            (gate.base, gate.head), sides.models, sides.runtimes, (BASE, HEAD), strict=True
+        )
+    )
     return GateResult(
         name=gate.name,
         decision=interim.decision,
@@ -90,26 +92,13 @@ def run_gate(
         pairs=interim.pairs,
         launches=interim.launches,
         wall_s=time.monotonic() - begin_s,
-        base=_describe_side(gate.base, base.describe(), runtimes[0], counting, BASE),
-        head=_describe_side(gate.head, head.describe(), runtimes[1], counting, HEAD),
-        max_error=max_error if gate.same_outputs else None,
+        base=base,
+        head=head,
+        max_error=sides.max_error,
         noise=noise,
-        workload=setup.describe_workload(),
-        host=HostClass.of(setup.host),
+        workload=sides.workload,
+        host=HostClass.of(sides.host),
         blocks=collect_blocks(run, gate.goal),
-    )
-
-
-def _describe_side(
-    side: GateSide, model: ModelIdentity, runtime: Runtime, run: PairedRun | None, position: int
-) -> SideResult:
-    return SideResult(
-        text=side.text,
-        model=model,
-        config=side.config,
-        record=side.record,
-        runtime=runtime,
-        summary=summarize(run, position) if run else None,
     )
 
 

@@ -7,23 +7,28 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
-from ortune.compare.open import Program
+from ortune.compare.block_runner import BlockRunner
+from ortune.compare.open import ComparisonSetup, OpenComparison, Program, open_comparison
 from ortune.errors import InputsError, MeasureError, ModelError, UsageError
-from ortune.gates.results import GateSide
+from ortune.gates.results import Gate, GateSide
+from ortune.host import Host
 from ortune.knobs import DEFAULT
 from ortune.model import ModelInfo
+from ortune.model.identity import ModelIdentity
 from ortune.record.check import shorten
 from ortune.record.schema import Record
 from ortune.record.select import Wanted, read_sourced, select_record
-from ortune.worker import Executor, Failure
-from ortune.worker.child_process import APPLY_OFF
+from ortune.worker import Executor, Failure, Runtime
+from ortune.worker.child_process import TELEMETRY_OFF, make_environment
 from ortune.worker.executor import WORKER_COMMAND
 from ortune.worker.installed import require_runtime
 from ortune.worker.owned_folder import OwnedFolder
+from ortune.workload import Workload
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -42,6 +47,28 @@ PROBE_DEADLINE_S = 120.0
 
 DEFAULT_WORD = "default"
 """Name of ONNX Runtime's default after the `@`."""
+
+
+class OpenSides(msgspec.Struct, frozen=True, kw_only=True):
+    """Both sides of a gate, after the first launch of each.
+
+    Attributes:
+        opened: The comparison. Its baseline is base.
+        executors: What launches base and head.
+        models: The models of base and head.
+        runtimes: The software that runs base and head.
+        max_error: The largest difference of head's outputs from base's; None if it is not known.
+        workload: What is measured.
+        host: The host.
+    """
+
+    opened: OpenComparison
+    executors: tuple[Executor, Executor]
+    models: tuple[ModelIdentity, ModelIdentity]
+    runtimes: tuple[Runtime, Runtime]
+    max_error: float | None = None
+    workload: Workload
+    host: Host
 
 
 class NamedSide(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,7 +162,7 @@ def check_python(python: str, option: str) -> None:
             [program, "-c", PROBE],
             capture_output=True,
             text=True,
-            env={**os.environ, **APPLY_OFF},
+            env={**make_environment(), **TELEMETRY_OFF},
             timeout=PROBE_DEADLINE_S,
             check=False,
         )
@@ -198,6 +225,39 @@ def check_inputs(base: ModelInfo, head: ModelInfo, base_text: str, head_text: st
             )
 
 
+@contextlib.contextmanager
+def open_models(gate: Gate, setup: ComparisonSetup) -> Iterator[OpenSides]:
+    """Launch two models.
+
+    Raises:
+        OrtuneError: A side does not load or run, or its outputs differ.
+    """
+    base, head = setup.program, setup.other
+    assert head
+    with contextlib.ExitStack() as stack:
+        opened = stack.enter_context(
+            open_comparison(
+                msgspec.structs.replace(
+                    setup,
+                    program=open_worker(gate.base, base, stack),
+                    other=open_worker(gate.head, head, stack),
+                )
+            )
+        )
+        base_executor, head_executor = opened.executors
+        opened.runner.load_deadline_s = setup.load_deadline_s
+        max_error = check_head(gate.head, opened.runner, head_executor)
+        yield OpenSides(
+            opened=opened,
+            executors=(base_executor, head_executor),
+            models=(base.describe(), head.describe()),
+            runtimes=(base_executor.runtime, head_executor.runtime),
+            max_error=max_error if gate.same_outputs else None,
+            workload=setup.describe_workload(),
+            host=setup.host,
+        )
+
+
 def open_worker(side: GateSide, program: Program, stack: contextlib.ExitStack) -> Program:
     """Return a program with the command that starts the workers of a side.
 
@@ -219,8 +279,13 @@ def open_worker(side: GateSide, program: Program, stack: contextlib.ExitStack) -
     )
 
 
-def check_head(head: GateSide, executor: Executor, deadline_s: float) -> float | None:
-    """Launch head once, to check that it runs and that its outputs agree with base's.
+def check_head(head: GateSide, runner: BlockRunner, executor: Executor) -> float | None:
+    """Launch head, to check that it runs and that its outputs agree with base's.
+
+    Args:
+        head: The side.
+        runner: Launches it, again if its process ends suddenly.
+        executor: The executor of head.
 
     Returns:
         The largest difference of its outputs.
@@ -229,7 +294,7 @@ def check_head(head: GateSide, executor: Executor, deadline_s: float) -> float |
         ModelError: It cannot be loaded or run.
         MeasureError: Its outputs differ, or loading takes too long.
     """
-    (answer,) = executor.launch([head.config], deadline_s=deadline_s)
+    (answer,) = runner.launch([head.config], executor)
     if not isinstance(answer, Failure):
         answer.close()
         return answer.session_info.max_error
@@ -239,9 +304,8 @@ def check_head(head: GateSide, executor: Executor, deadline_s: float) -> float |
             "Allow larger differences with {rtol} and {atol}, or compare only the speed with {ignore_outputs}.",
         )
     if answer.kind == "timeout":
-        raise MeasureError(
-            f"Creating the session of {head.text} took too long ({answer.message}).", "Use a larger {budget}."
-        )
+        doing = "The first run" if answer.stage == "check" else "Creating the session"
+        raise MeasureError(f"{doing} of {head.text} took too long ({answer.message}).", "Use a larger {budget}.")
     what = "run" if answer.stage == "check" else "load"
     raise ModelError(
         f"ONNX Runtime cannot {what} {head.text} ({answer.title}): {answer.message}",

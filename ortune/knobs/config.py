@@ -37,6 +37,9 @@ BETWEEN_SESSIONS = " | "
 """Separates the values of an entry that differs between sessions, in the order in which they are created."""
 
 
+MOST_WORKERS = 1024
+
+
 class ThreadPool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Sizes of the pool that all sessions of a process share, for `onnxruntime.set_global_thread_pool_sizes`.
 
@@ -49,8 +52,22 @@ class ThreadPool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     inter_op_num_threads: int
 
 
+class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings for the sessions of one model of a program.
+
+    Attributes:
+        session_options: Attributes of SessionOptions.
+        session_config: Entries for `SessionOptions.add_session_config_entry`.
+    """
+
+    session_options: dict[str, int | bool | str] = {}
+    session_config: dict[str, str] = {}
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings that differ from ONNX Runtime's default.
+
+    Those of a candidate of a program differ from what the program sets itself, and may be ONNX Runtime's default.
 
     Attributes:
         session_options: Attributes of SessionOptions; enums by name ("ORT_PARALLEL").
@@ -63,6 +80,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         io_binding: Whether calls use `run_with_iobinding`, with inputs and outputs that stay on their device.
         global_thread_pool: The pool that all sessions share, or None if each session has its own.
         per_session: Entries of `session_config` that differ between sessions, for each session in turn.
+        workers: Worker processes of a server, for `{workers}` in its command; 0 for the number in the command.
+        models: For candidates of a program: settings of single models, by the name of the model.
     """
 
     session_options: dict[str, int | bool | str] = {}
@@ -75,11 +94,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     io_binding: bool = False
     global_thread_pool: ThreadPool | None = None
     per_session: tuple[dict[str, str], ...] = ()
+    workers: int = 0
+    models: dict[str, ModelSettings] = {}
 
     def __post_init__(self) -> None:
-        """Reject an empty chain of providers and illegal environment variables."""
+        """Reject an empty chain of providers, illegal environment variables, and an illegal number of workers."""
         if not self.providers:
             raise ValueError("there are no providers")
+        if not 0 <= self.workers <= MOST_WORKERS:
+            raise ValueError(f"{self.workers} workers: there must be 0 to {MOST_WORKERS}")
         for name, value in self.environment.items():
             if not name or "=" in name or "\0" in name or "\0" in value:
                 raise ValueError(f"{name!r}={value!r} is not a legal environment variable")
@@ -110,7 +133,24 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             own["global_thread_pool"] = f"{pool.intra_op_num_threads},{pool.inter_op_num_threads}"
         for number, entries in enumerate(self.per_session, 1):
             own |= {f"{name} of session {number}": value for name, value in entries.items()}
+        if self.workers:
+            own["workers"] = self.workers
+        for model, settings in self.models.items():
+            own |= {f"{model}: {name}": value for name, value in settings.session_options.items()}
+            own |= {f"{model}: {name}": value for name, value in settings.session_config.items()}
         return own
+
+    def of_model(self, name: str) -> Config:
+        """Return the config of the sessions of one model."""
+        if not self.models:
+            return self
+        own = self.models.get(name, ModelSettings())
+        return msgspec.structs.replace(
+            self,
+            session_options={**self.session_options, **own.session_options},
+            session_config={**self.session_config, **own.session_config},
+            models={},
+        )
 
     def of_session(self, number: int) -> Config:
         """Return the config of one of several sessions, numbered from 0."""
@@ -137,8 +177,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 whole field.
             name: Its name in that field.
             value: Its value.
-            provider: For a provider option, the provider's name. If the config does not have it, nothing changes.
+            provider: For a provider option, the provider's name. If the config does not have it, nothing changes. For
+                a setting of one model, which is in "models", the model's name.
         """
+        if where == "models":
+            own = self.models.get(provider, ModelSettings())
+            field = "session_config" if isinstance(value, str) and name.startswith("session.") else "session_options"
+            changed = msgspec.structs.replace(own, **{field: {**getattr(own, field), name: value}})
+            return msgspec.structs.replace(self, models={**self.models, provider: changed})
         if where == "config":
             return msgspec.structs.replace(self, **{name: value})
         if where == "provider_options":

@@ -22,6 +22,7 @@ Where = Literal[
     "environment",
     "dynamic_options",
     "config",
+    "models",
 ]
 Kind = Literal["boolean", "choice", "integer", "text"]
 Value = int | bool | str
@@ -35,6 +36,7 @@ PLACES: Mapping[Where, str] = {
     "environment": "environment variable, set before the process starts",
     "dynamic_options": "set_ep_dynamic_options of a session",
     "config": "how the program uses the session",
+    "models": "the sessions of one model of a program",
 }
 """How a knob is set, in words."""
 
@@ -62,7 +64,8 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     Attributes:
         name: ONNX Runtime's own spelling.
         where: How it is set: the field of `Config` that holds it, or "config" if it is itself a field of `Config`.
-        provider: For provider options, ONNX Runtime's name of the execution provider; otherwise empty.
+        provider: For provider options, ONNX Runtime's name of the execution provider; for settings of one model of a
+            program, the model's name; otherwise empty.
         alias: For provider options, the provider's short name, such as "cuda". "run" for attributes of RunOptions
             that SessionOptions has, too. Otherwise empty.
         kind: "boolean": True or False as an attribute, "1" or "0" as an entry. "choice": one of `values`. "integer":

@@ -120,12 +120,16 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 config = config.with_setting(knob.where, knob.name, value, knob.provider)
                 why.append(choice.why)
                 taken = taken or dimension.alone
-        config = canonical(config, self.n_default_threads)
+        config = self._normalize(config)
         if not self.base.is_default:
             # What the user fixed is kept even if it has no effect here.
             fixed = {name: in_order({**getattr(config, name), **getattr(self.base, name)}) for name in ENTRIES}
             config = msgspec.structs.replace(config, **fixed)
         return Candidate(config=config, why=tuple(why), labels=labels)
+
+    def _normalize(self, config: Config) -> Config:
+        """Return a config without settings that have no effect."""
+        return canonical(config, self.n_default_threads)
 
     @functools.cached_property
     def candidates(self) -> tuple[Candidate, ...]:

@@ -7,13 +7,14 @@ file that crashes the parser crashes only the child.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from ortune.errors import ModelError
+from ortune.interrupts import name_signal
 
 READ_TIMEOUT_S = 600.0
 
@@ -22,7 +23,23 @@ MOST_BYTES = 256 << 20
 
 HINT = "Check that the file is complete: onnx.checker.check_model(path) should pass."
 
+CRASHES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL")
+"""Signals of a process whose own code is at fault."""
+
 Facts = TypeVar("Facts", bound=msgspec.Struct)
+
+
+class ParserCrashError(ModelError):
+    """The child process that reads a model crashed.
+
+    Args:
+        path: The model.
+        cause: The name of the signal.
+    """
+
+    def __init__(self, path: Path, cause: str) -> None:
+        super().__init__(f"Cannot read {path}: the parser was ended by {cause}.", HINT)
+        self.cause = cause
 
 
 class ParserReply(msgspec.Struct, frozen=True):
@@ -33,16 +50,18 @@ class ParserReply(msgspec.Struct, frozen=True):
     hint: str = ""
 
 
-def read_in_child(module: str, path: str | Path, kind: type[Facts]) -> Facts:
+def read_in_child(module: str, path: str | Path, kind: type[Facts], options: Sequence[str] = ()) -> Facts:
     """Run a module on an ONNX file as a child process, and return the facts that it finds.
 
     Args:
         module: Name of the module. Its main program calls `answer_parent`.
         path: Path of the file.
         kind: Type of the facts.
+        options: Further arguments of the module.
 
     Raises:
         ModelError: The file is missing, or the module cannot read it.
+        ParserCrashError: The file crashes the module.
     """
     import subprocess
 
@@ -59,11 +78,16 @@ def read_in_child(module: str, path: str | Path, kind: type[Facts]) -> Facts:
             if sys.getfilesystemencoding() == "utf-8"
             else f"Set PYTHONUTF8=1: the names of files are {sys.getfilesystemencoding()} here. Or rename it.",
         ) from None
-    command = [sys.executable, "-P", "-m", module, str(path.resolve())]
+    command = [sys.executable, "-P", "-m", module, str(path.resolve()), *options]
     try:
         child = subprocess.run(command, capture_output=True, timeout=READ_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
         raise ModelError(f"Reading {path} took more than {READ_TIMEOUT_S:.0f} s.") from None
+    if child.returncode < 0:
+        name = name_signal(-child.returncode)
+        if name in CRASHES:
+            raise ParserCrashError(path, name)
+        raise ModelError(f"Cannot read {path}: the parser was ended by {name}.")
     if child.returncode:
         last = child.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
         reason = last[0] if last else f"the parser exited with status {child.returncode}"

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ortune.model.child import answer_parent, explain_fault, read_in_child
+from ortune.model.child import ParserCrashError, answer_parent, explain_fault, read_in_child
 from ortune.model.data_files import locate_data_file
 from ortune.model.info import Dim
 from ortune.model.onnx_file import (
@@ -26,6 +27,9 @@ from ortune.model.onnx_file import (
 
 LONGEST_ATTRIBUTE = 16
 """Maximum length of lists and strings in attributes. Longer ones are data, and left out."""
+
+WITHOUT_TYPES = "--without-types"
+"""Argument of the child process that skips type inference."""
 
 LARGEST_SHAPE_BYTES = 1024
 """Maximum size of weights that are kept for shape inference. Small ones may contain shapes."""
@@ -99,6 +103,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
         inputs: Inputs of the main graph.
         outputs: Names of the outputs of the main graph.
         dtypes: Element types of values, by name, if the model contains them or they can be inferred.
+        no_dtypes: Why only the types of weights are known; empty if others are.
         functions: Operators that the model defines as functions, as "domain:name".
         unregistered: Operators in a standard domain that the ONNX standard does not define, as "domain:name".
         data_files: Files of external data.
@@ -111,6 +116,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
     inputs: tuple[GraphInput, ...] = ()
     outputs: tuple[str, ...] = ()
     dtypes: dict[str, str] = {}
+    no_dtypes: str = ""
     functions: tuple[str, ...] = ()
     unregistered: tuple[str, ...] = ()
     data_files: tuple[DataFile, ...] = ()
@@ -138,11 +144,21 @@ def read_graph(path: str | Path) -> Graph:
     Raises:
         ModelError: The file is missing or is not an ONNX model, or its external data is not in its folder.
     """
-    return read_in_child("ortune.model.graph", path, Graph)
+    try:
+        return read_in_child("ortune.model.graph", path, Graph)
+    except ParserCrashError as crash:
+        # What most often crashes is type inference, which most checks can do without.
+        graph = read_in_child("ortune.model.graph", path, Graph, [WITHOUT_TYPES])
+        cause = f"the onnx package crashed while it inferred types ({crash.cause})"
+        return msgspec.structs.replace(graph, no_dtypes=cause)
 
 
-def summarize_graph(path: Path) -> Graph:
+def summarize_graph(path: Path, *, with_types: bool = True) -> Graph:
     """Return the graph of an ONNX file.
+
+    Args:
+        path: The file.
+        with_types: Whether to infer types, which crashes the process for some malformed models.
 
     Raises:
         ModelError: The file is not an ONNX model, or its external data is not in its folder.
@@ -164,7 +180,7 @@ def summarize_graph(path: Path) -> Graph:
                 ]
             except Exception as error:  # noqa: BLE001  (a node may be malformed in any way)
                 raise explain_fault(describe_node(number, node), error) from None
-    for value in _infer_types(model):
+    for value in _infer_types(model) if with_types else ():
         if value.type.WhichOneof("value") == "tensor_type":
             dtypes[value.name] = name_dtype(value.type.tensor_type.elem_type)
     dtypes.update({weight.name: weight.dtype for weight in weights})
@@ -292,4 +308,4 @@ def _check_data_files(model: Any, directory: Path) -> tuple[DataFile, ...]:
 
 
 if __name__ == "__main__":
-    answer_parent(summarize_graph)
+    answer_parent(lambda path: summarize_graph(path, with_types=WITHOUT_TYPES not in sys.argv[2:]))

@@ -394,6 +394,14 @@ def find_folder(path: Path) -> Path | None:
     return None if is_special(path) else follow_link(path).parent
 
 
+def _read_begin(path: Path) -> bytes:
+    """Return the content of a file up to a size that only histories exceed, which the begin identifies."""
+    from ortune.record.trials import MOST_BYTES
+
+    with path.open("rb") as file:
+        return file.read(MOST_BYTES)
+
+
 def _set_usual_mode(path: Path) -> None:
     """Give a temporary file, which only its owner may read, the mode of other new files."""
     mask = os.umask(0)
@@ -441,7 +449,8 @@ def check_writable(path: Path, option: str = "output", may_replace: Callable[[by
     Args:
         path: Path of the file; `-` for stdout.
         option: Name of the option or parameter with the path.
-        may_replace: Returns whether an existing file may be replaced, given its content; None if any file may be.
+        may_replace: Returns whether an existing file may be replaced, given the begin of its content; None if any file
+            may be.
 
     Raises:
         UsageError: It cannot be written, or must not be replaced.
@@ -469,7 +478,7 @@ def check_writable(path: Path, option: str = "output", may_replace: Callable[[by
             file.write(bytes(PROBE_BYTES))
             file.flush()
             os.fsync(file.fileno())  # some file systems notice only then that they are full
-        content = path.read_bytes() if may_replace and path.is_file() else b""
+        content = _read_begin(path) if may_replace and path.is_file() else b""
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror}.", another, option=option) from None
     if may_replace and content.strip() and not may_replace(content):

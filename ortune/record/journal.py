@@ -170,7 +170,7 @@ def _check_block(block: Block) -> None:
     arrays = [each for each in (block.samples_ns, block.creations_ns) if each is not None]
     durations = (block.n_calls, block.wall_ns, block.service_ns)
     others = (
-        *(block.lead_in_ns, block.cpu_ns, block.cpu_between_ns or 0.0, block.foreign_share or 0.0),
+        *(block.lead_in_ns, block.cpu_ns, block.cpu_between_ns or 0.0, block.metric or 0.0),
         *(getattr(block.memory, name) or 0 for name in block.memory.__struct_fields__),
     )
     is_sound = (
@@ -178,7 +178,8 @@ def _check_block(block: Block) -> None:
         and all((each > 0).all() for each in arrays)
         and all(0 < value < LONGEST for value in durations)
         and all(0 <= value < LONGEST for value in others)
-        and abs(block.clock_jump_s) < LONGEST
+        # The share of other processes may be below 0 by a tick of the kernel's clock.
+        and all(abs(value) < LONGEST for value in (block.clock_jump_s, block.foreign_share or 0.0))
         and (block.cases is None or len(block.cases) == len(block.samples_ns))
     )
     if not is_sound:

@@ -28,6 +28,7 @@ FIGURES = (
     "utilization_low",
     "utilization_high",
     "load_ns",
+    "metric",
 )
 """Fields of a summary that are rounded. Memory is a whole number of bytes."""
 

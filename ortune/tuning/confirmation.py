@@ -132,6 +132,12 @@ def measure_launches(
         return report(run)
 
     latest_s = state.end_s + LONGEST_OVERRUN * state.plan.left_s
-    run.measure(state.runner, plan, end_s=end_s, latest_s=latest_s, is_done=add_rounds)
+    try:
+        run.measure(state.runner, plan, end_s=end_s, latest_s=latest_s, is_done=add_rounds)
+    except BaseException:
+        # What racing measured stays where the first launch was interrupted.
+        for result in finalists:
+            result.return_if_empty()
+        raise
     for position, failure in run.failures.items():
         state.reject(finalists[position - 1], failure)

@@ -287,7 +287,10 @@ def warn_of_small_budget(goal: Goal, plan: Plan, pace: Pace) -> str:
         for figure in FIGURES.values()
         if figure.percentile and required_calls(figure.name) <= plan.confirmation_calls
     ]
-    advice = f"a budget of {required_budget_s(goal, pace, plan.launch_s):.0f} s"
+    # A simple confirmation has a fixed share of the budget.
+    factor = required_calls(name) / max(plan.confirmation_calls, 1)
+    needed_s = max(required_budget_s(goal, pace, plan.launch_s), 10 * math.ceil(factor * plan.left_s / 10))
+    advice = f"a budget of {needed_s:.0f} s"
     advice += f", or {lower[-1]} as the objective" if lower and goal.figures == (name,) else ""
     return (
         f"{name} needs {required_calls(name)} calls of each side, and this budget has time for "

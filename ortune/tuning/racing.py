@@ -41,8 +41,8 @@ def run_racing(state: SearchState, racing_s: float) -> None:
     with state.time_stage("racing"):
         start_s = state.now_s()
         end_s = start_s + racing_s
-        before = [(result, result.stage, result.scores) for result in racing]
-        for result in racing:
+        racers = racing
+        for result in racers:
             result.enter("racing")
         n_launches, launch_s = 0, 0.0
         while racing and n_launches < MAX_LAUNCHES:
@@ -53,9 +53,8 @@ def run_racing(state: SearchState, racing_s: float) -> None:
                 racing = race_launch(state, racing)
             finally:
                 # What screening measured stays where racing was interrupted, or where memory was lacking.
-                for result, stage, scores in before:
-                    if not result.scores and not result.failure:
-                        result.restore(stage, scores)
+                for result in racers:
+                    result.return_if_empty()
             n_launches += 1
             if is_hopeless(state, racing):
                 state.is_unpromising = True

@@ -67,16 +67,18 @@ class CandidateResult:
         self.scores: list[Score] = []
         self.n_blocks = 0
         self.failure: Failure | None = None
+        self._before: tuple[Stage, list[Score]] = self.stage, self.scores
         self._summary: tuple[int, tuple[tuple[float, ...], tuple[float, ...]]] | None = None
 
-    def restore(self, stage: Stage, scores: list[Score]) -> None:
-        """Return to an earlier stage, as nothing was measured in this one."""
-        self.stage = stage
-        self.scores = scores
-        self._summary = None
+    def return_if_empty(self) -> None:
+        """Return to the stage before this one if nothing was measured in this one."""
+        if not self.scores and not self.failure:
+            self.stage, self.scores = self._before
+            self._summary = None
 
     def enter(self, stage: Stage) -> None:
-        """Begin a stage. Earlier scores are dropped, because selecting the candidate by them makes them biased."""
+        """Begin a stage. Earlier scores are left out, because selecting the candidate by them makes them biased."""
+        self._before = self.stage, self.scores
         self.stage = stage
         self.scores = []
         self._summary = None

@@ -7,6 +7,7 @@ import math
 import msgspec
 
 from ortune.compare.comparison import Comparison, Row, Speedup
+from ortune.compare.interval import DEFAULT_CONFIDENCE
 from ortune.compare.limits import capacity_per_s, is_overloaded, kept_all, may_be_overloaded, name_limits
 from ortune.record.schema import Verdict
 from ortune.workload import FIGURES, Goal
@@ -17,9 +18,12 @@ CLOSE = 0.02
 SMALL_GAIN = 0.05
 """The baseline is called best if the untried candidates gain less than this with a probability of 95 %."""
 
-ENOUGH_TRIED = 0.5
+ENOUGH_TRIED = DEFAULT_CONFIDENCE
 """Share of the candidates that must be tried before the baseline is called best. The model that bounds the gain of the
-others knows only effects of choices and of pairs of them."""
+others knows only effects of choices and of pairs of them. If a single candidate is better and nothing points to it, it
+is among the candidates that were tried with a probability equal to their share."""
+
+UNLESS_ALONE = "unless one of them is better than its settings suggest"
 
 LONGEST_ADVICE = 20
 """How many times the budget is advised at most."""
@@ -106,7 +110,7 @@ def judge_untried(
     if gain > SMALL_GAIN:
         return "nothing_found", f"{tried}, and one of the others may gain up to {gain:.0%}: use a larger budget"
     if n_tried < ENOUGH_TRIED * n_all:
-        return "nothing_found", f"{tried}, too few to exclude that one of the others is better: use a larger budget"
+        return "nothing_found", f"{tried}; the others probably gain less than {gain:.1%}, {UNLESS_ALONE}"
     return "default_is_best", f"{tried}, and the others probably gain less than {gain:.1%}"
 
 

@@ -91,6 +91,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
         gpu: State of the GPU at the end of the block; None if the provider uses none, or if it is unknown.
         clock_jump_s: By how much the clocks of the host disagree about the duration of the block, because it was
             suspended or its time was set; 0 if they agree.
+        metric: Number that a program printed; None if it is not wanted.
     """
 
     samples_ns: NDArray[np.int64]
@@ -107,3 +108,4 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     contended: bool
     gpu: GpuState | None = None
     clock_jump_s: float = 0.0
+    metric: float | None = None

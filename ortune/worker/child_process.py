@@ -24,6 +24,16 @@ APPLY_OFF = {"ORTUNE_APPLY": "off"}
 """Environment of every child process that imports onnxruntime. It turns off `ortune.apply.inside.hook`: where ortune
 runs in an environment in which records are applied, they must not change the sessions that it measures."""
 
+TELEMETRY_OFF = {"ORT_DISABLE_TELEMETRY": "1"}
+"""Environment that keeps ONNX Runtime from sending usage data, such as names of models, and from leaving files in the
+folders of temporary files and of caches.
+
+Source: it does so since version 1.29, unless it detects CI; docs/Privacy.md of ONNX Runtime.
+"""
+
+TEMPORARY = ("TMPDIR", "TEMP", "TMP")
+"""Environment variables that name the folder of temporary files."""
+
 Enter = Callable[[str], None]
 """Enters a stage. A failure then names the stage that was entered last."""
 
@@ -36,6 +46,17 @@ class Answer(msgspec.Struct, frozen=True):
 
     reply: msgspec.Raw = msgspec.Raw(b"null")
     failure: Failure | None = None
+
+
+def make_environment(folder: Path | None = None) -> dict[str, str]:
+    """Return the environment of a child process that imports onnxruntime.
+
+    Args:
+        folder: Folder for its temporary files; None for the usual one.
+    """
+    temporary = dict.fromkeys(TEMPORARY, str(folder)) if folder else {}
+    # Users who want to send usage data may set the variable.
+    return {**TELEMETRY_OFF, **os.environ, **APPLY_OFF, **temporary}
 
 
 def ask_child(
@@ -65,7 +86,7 @@ def ask_child(
                     input=msgspec.json.encode(request),
                     stdout=log,
                     stderr=log,
-                    env={**os.environ, **APPLY_OFF, **name_parent(), **(environment or {})},
+                    env={**make_environment(folder.path), **name_parent(), **(environment or {})},
                     timeout=deadline_s,
                     check=False,
                 )

@@ -21,6 +21,7 @@ from ortune.model import ModelInfo
 from ortune.worker import protocol
 from ortune.worker.failure import Failure
 from ortune.worker.interfaces import Executor, LiveCandidate
+from ortune.worker.memory_plan import MemoryPlan
 from ortune.worker.owned_folder import OwnedFolder, remove_abandoned_folders
 from ortune.worker.process import WorkerProcess
 from ortune.worker.session_info import Runtime
@@ -35,7 +36,7 @@ REFERENCE_TIMEOUTS = 2
 """How many times the baseline is launched at first if its process ends suddenly, and how many times it may hang."""
 
 FIRST_LOAD_DEADLINE_S = 900.0
-"""Maximum time for the baseline to load and run once. Nothing is known about the model at that point."""
+"""Maximum time for the baseline to load, and the same to run once. Nothing is known about the model at that point."""
 
 BUILD_DEADLINE_S = 600.0
 """Maximum time for a provider to compile the model, if it compiles models."""
@@ -69,7 +70,7 @@ class ProcessExecutor:
         background_load: Process id of the background load, or None.
         quota: Whether a CPU quota applies.
         memory_limit_bytes: Maximum private memory of one worker; None for no limit of its own.
-        shared_memory_bytes: Maximum private memory of all live workers together; None for no limit.
+        memory: The memory that the workers share, also with those of other executors; None for no limit.
         n_sessions: Number of sessions in each worker.
         build_deadline_s: Maximum time for a provider to compile the model, once per candidate.
         command: Program and arguments that start a worker.
@@ -78,7 +79,6 @@ class ProcessExecutor:
 
     Attributes:
         runtime: Versions of the software that the workers run. Set by the first successful launch.
-        usual_bytes: Memory that a worker usually takes. Each may take what is left if all others take this much.
     """
 
     runtime: Runtime
@@ -94,7 +94,7 @@ class ProcessExecutor:
         background_load: int | None = None,
         quota: bool = False,
         memory_limit_bytes: int | None = None,
-        shared_memory_bytes: int | None = None,
+        memory: MemoryPlan | None = None,
         n_sessions: int = 1,
         build_deadline_s: float = BUILD_DEADLINE_S,
         command: Sequence[str] = WORKER_COMMAND,
@@ -108,6 +108,8 @@ class ProcessExecutor:
         self._build_time_s = 0.0
         remove_abandoned_folders()
         self._folder = OwnedFolder()
+        self._temporary = self._folder.path / "tmp"
+        self._temporary.mkdir()
         self._watchdog = Watchdog()
         self._model = model
         self._feed_path = self._folder.path / "feed.npz"
@@ -119,8 +121,7 @@ class ProcessExecutor:
         self._background_load = background_load
         self._check_waiting = background_load is None and not quota
         self._memory_limit_bytes = memory_limit_bytes
-        self._shared_memory_bytes = shared_memory_bytes
-        self.usual_bytes = 0
+        self._memory = memory or MemoryPlan(None)
         self._command = command
         self._environment = dict(environment or {})
         self._compare_values = reference.compare_values if reference else True
@@ -152,14 +153,19 @@ class ProcessExecutor:
         return time.monotonic() - self._build_time_s
 
     def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[LiveCandidate | Failure]:
-        """Start one worker per config, all at the same time, and suspend each as soon as it is loaded and checked."""
+        """Start one worker per config, all at the same time, and suspend each as soon as it is loaded and checked.
+
+        Args:
+            configs: The configs.
+            deadline_s: Maximum time to load, and the same for the first run.
+        """
         results: list[LiveCandidate | Failure] = []
         started: list[WorkerProcess | Failure] = []
         is_reference = not self._has_reference
-        n_live = len(self._live) + len(configs)
+        limit_bytes = self._memory.find_limit(len(configs))
         for config in configs:
             failure = self._build(config, is_reference=is_reference)
-            started.append(failure or self._start(config, n_live, is_reference=is_reference))
+            started.append(failure or self._start(config, limit_bytes, is_reference=is_reference))
             is_reference = False
         failures = self._finish_loading([each for each in started if isinstance(each, WorkerProcess)], deadline_s)
         for worker in started:
@@ -176,21 +182,25 @@ class ProcessExecutor:
     def _finish_loading(self, workers: Sequence[WorkerProcess], deadline_s: float) -> dict[WorkerProcess, Failure]:
         """Wait until workers are loaded and checked, suspend each at once, and return the failures of the others.
 
-        When all others are done, one that hangs gets the time of a single launch.
+        Creating the sessions and running them for the first time have a deadline each: a model that is slow to load is
+        not the same as one whose first run hangs. When all others are done, one that hangs gets the time of a single
+        launch.
         """
         failures = {}
-        left = list(workers)
-        start_s = time.monotonic()
-        end_s, alone_s = start_s + deadline_s, deadline_s / max(len(workers), 1)
-        while left:
-            if len(left) == 1 and len(workers) > 1:
-                end_s = min(end_s, time.monotonic() + alone_s)
-            replied = wait([worker.pipe for worker in left], max(end_s - time.monotonic(), 0.0))
-            for worker in [each for each in left if each.pipe in replied] or left[:1]:
-                left.remove(worker)
-                left_s = max(end_s - time.monotonic(), 0.1)
-                if failure := worker.finish_loading(left_s, self.find_build_s(worker.config), deadline_s=deadline_s):
+        ends_s = dict.fromkeys(workers, time.monotonic() + deadline_s)
+        while ends_s:
+            if len(ends_s) == 1 and len(workers) > 1:
+                (last,) = ends_s
+                ends_s[last] = min(ends_s[last], time.monotonic() + deadline_s / len(workers))
+            first = min(ends_s, key=ends_s.__getitem__)
+            replied = wait([worker.pipe for worker in ends_s], max(ends_s[first] - time.monotonic(), 0.0))
+            for worker in [each for each in ends_s if each.pipe in replied] or [first]:
+                left_s = max(ends_s.pop(worker) - time.monotonic(), 0.1)
+                failure = worker.finish_stage(left_s, self.find_build_s(worker.config), deadline_s=deadline_s)
+                if failure:
                     failures[worker] = failure
+                elif not worker.is_loaded:
+                    ends_s[worker] = time.monotonic() + deadline_s
         return failures
 
     def _check_files(self) -> None:
@@ -229,9 +239,12 @@ class ProcessExecutor:
                 return Failure(kind="timeout", stage="build", message=message)
             deadline_s = min(left_s, self._build_deadline_s)
             start_s = time.monotonic()
-            worker = self._start(config, len(self._live) + 1, is_reference=is_reference)
-            failure = worker if isinstance(worker, Failure) else worker.finish_loading(deadline_s)
-            if isinstance(worker, WorkerProcess):
+            worker = self._start(config, self._memory.find_limit(1), is_reference=is_reference)
+            failure: Failure | None
+            if isinstance(worker, Failure):
+                failure = worker
+            else:
+                failure = self._finish_loading([worker], deadline_s).get(worker)
                 worker.close()
             if failure and failure.kind == "timeout":
                 message = f"{config.provider} did not compile the model within {deadline_s:.0f} s"
@@ -254,14 +267,7 @@ class ProcessExecutor:
             config = config.with_setting("provider_options", name, value, provider.name)
         return config
 
-    def _find_memory_limit(self, n_live: int) -> int | None:
-        """Return the maximum private memory of one of several workers; None for no limit."""
-        if self._memory_limit_bytes is not None or self._shared_memory_bytes is None:
-            return self._memory_limit_bytes
-        left_bytes = self._shared_memory_bytes - (n_live - 1) * self.usual_bytes
-        return max(left_bytes, self._shared_memory_bytes // n_live)
-
-    def _start(self, config: Config, n_live: int, *, is_reference: bool) -> WorkerProcess | Failure:
+    def _start(self, config: Config, limit_bytes: int | None, *, is_reference: bool) -> WorkerProcess | Failure:
         self._n_launched += 1
         request = protocol.LoadRequest(
             model_path=self._model.path,
@@ -273,7 +279,7 @@ class ProcessExecutor:
             tolerance=self._tolerance,
             quanta={output.name: output.quantum for output in self._model.outputs if output.quantum},
             compare_values=self._compare_values,
-            memory_limit_bytes=self._find_memory_limit(n_live),
+            memory_limit_bytes=limit_bytes if self._memory_limit_bytes is None else self._memory_limit_bytes,
             usable=self._usable,
             n_cores=self._n_cores,
             background_load=self._background_load,
@@ -283,9 +289,15 @@ class ProcessExecutor:
         try:
             with uninterrupted():  # otherwise a process could start that is not in the set, and would never be ended
                 worker = WorkerProcess(
-                    config, self._command, log_path, environment=self._environment, on_close=self._forget
+                    config,
+                    self._command,
+                    log_path,
+                    self._temporary,
+                    environment=self._environment,
+                    on_close=self._forget,
                 )
                 self._live.add(worker)
+                self._memory.add(worker)
                 self._watchdog.add(worker.pid)
         except OSError as error:
             self._check_files()
@@ -295,6 +307,7 @@ class ProcessExecutor:
 
     def _forget(self, worker: WorkerProcess) -> None:
         self._live.discard(worker)
+        self._memory.remove(worker)
         self._watchdog.remove(worker.pid)
 
 

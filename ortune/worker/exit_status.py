@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 from pathlib import Path
 
+from ortune.interrupts import name_signal
 from ortune.worker.failure import Failure
 
 LOG_TAIL_BYTES = 4096
@@ -46,14 +46,6 @@ def explain_exit(status: int, log_path: Path, stage: str, *, n_oom_kills: int | 
         message = "ended by SIGKILL while the kernel was killing processes because memory ran out"
         return Failure(kind="out_of_memory", stage=stage, message=message)
     return Failure(kind="out_of_memory" if "bad_alloc" in tail else "crash", stage=stage, message=message)
-
-
-def name_signal(number: int) -> str:
-    """Return the name of a signal. Real-time signals have none."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def read_log(path: Path) -> tuple[str, ...]:

@@ -46,6 +46,10 @@ class Executor(Protocol):
         """Launch all candidates at the same time, and return one result per config, in the same order.
 
         The first config that is ever launched must be the baseline: its outputs are the reference.
+
+        Args:
+            configs: The configs.
+            deadline_s: Maximum time to create the sessions of all candidates, and the same to run them once.
         """
 
     def now_s(self) -> float:

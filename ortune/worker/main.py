@@ -56,6 +56,7 @@ def serve(connection: Any, make: Callable[[protocol.LoadRequest], CandidateSessi
                     limit_memory(request.memory_limit_bytes)
                 candidate = make(request)
                 session_info = candidate.load()
+                connection.send_bytes(protocol.encode(protocol.CreatedReply()))
                 stage = "check"
                 checked = candidate.check(session_info)
                 if isinstance(checked, Failure):

@@ -30,10 +30,10 @@ def name_parent() -> dict[str, str]:
     return {PARENT: str(os.getpid())}
 
 
-def request_death_signal() -> None:
-    """Make the kernel kill this process when its parent ends."""
+def request_death_signal(number: int | None = None) -> None:
+    """Make the kernel send this process a signal when its parent ends: SIGKILL by default."""
     if sys.platform == "linux":  # Windows has no SIGKILL
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL if number is None else number)
 
 
 def die_with_parent() -> None:

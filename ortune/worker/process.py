@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from ortune.knobs.config import Config
 from ortune.knobs.environment import variables_of
 from ortune.worker import protocol
 from ortune.worker.block import Block, BlockPlan
-from ortune.worker.child_process import APPLY_OFF
+from ortune.worker.child_process import make_environment
 from ortune.worker.clocks import Clocks
 from ortune.worker.exit_status import count_oom_kills, explain_exit, read_log
 from ortune.worker.failure import Failure
@@ -25,6 +24,13 @@ from ortune.worker.session_info import Runtime, SessionInfo
 EXIT_TIMEOUT_S = 10.0
 """Time to wait for the end of a process that has closed its pipe."""
 
+TIMEOUTS = {
+    "load": "the session was not created within {} s",
+    "check": "its first run did not end within {} s",
+    "measure": "no reply within {} s",
+}
+"""What a timeout of each stage means."""
+
 
 class WorkerProcess:
     """A candidate in its worker process.
@@ -33,12 +39,15 @@ class WorkerProcess:
         config: The config of the candidate.
         command: Program and arguments that start a worker.
         log_path: File for its stdout and stderr.
+        temporary: Folder for its temporary files.
         environment: Environment variables to set, in addition to those of this process and of the config.
         on_close: Called with this object when the process has ended.
 
     Attributes:
-        session_info: Facts about its session. Set by `finish_loading`, as is `runtime`.
+        session_info: Facts about its session. Set when it is loaded, as is `runtime`.
         runtime: Versions of the software that it runs.
+        stage: What it does, or does next: "load" (it creates the sessions), "check" (it runs them for the first time)
+            or "measure".
         pipe: The parent's end of the pipe.
 
     Raises:
@@ -53,17 +62,19 @@ class WorkerProcess:
         config: Config,
         command: Sequence[str],
         log_path: Path,
+        temporary: Path,
         *,
         environment: Mapping[str, str],
         on_close: Callable[[WorkerProcess], object],
     ) -> None:
         self.config = config
+        self.stage = "load"
         self._log_path = log_path
         self._on_close = on_close
         self._failed: Failure | None = None
         self._n_oom_kills = count_oom_kills()
         with log_path.open("wb") as log:
-            inherited = {**os.environ, **APPLY_OFF, **name_parent(), **environment}
+            inherited = {**make_environment(temporary), **name_parent(), **environment}
             self._process, self.pipe = protocol.spawn(
                 command, environment={**inherited, **variables_of(config, inherited)}, log=log
             )
@@ -79,21 +90,30 @@ class WorkerProcess:
         with contextlib.suppress(OSError):
             self.pipe.send_bytes(protocol.encode(request))
 
-    def finish_loading(
+    @property
+    def is_loaded(self) -> bool:
+        """Whether its sessions exist and were checked."""
+        return self.stage == "measure"
+
+    def finish_stage(
         self, left_s: float, build_s: float | None = None, *, deadline_s: float | None = None
     ) -> Failure | None:
-        """Wait until the session is loaded and checked, then suspend the worker.
+        """Wait until it has created the sessions, or, in the next stage, until it has checked them and is suspended.
 
         Args:
             left_s: Maximum time to wait.
             build_s: Time that compiling the model took in an earlier launch, for `session_info`.
             deadline_s: The time that this is left of, for messages; `left_s` by default.
         """
-        reply = self._receive(left_s, "load", deadline_s)
+        reply = self._receive(left_s, self.stage, deadline_s)
         if isinstance(reply, Failure):
             return reply
-        if not isinstance(reply, protocol.LoadedReply):
-            return self._fail(self._refuse("load", "it is not the result of loading"))
+        if self.stage == "load" and isinstance(reply, protocol.CreatedReply):
+            self.stage = "check"
+            return None
+        if self.stage != "check" or not isinstance(reply, protocol.LoadedReply):
+            return self._fail(self._refuse(self.stage, "it is not the result of loading"))
+        self.stage = "measure"
         self.session_info = msgspec.structs.replace(reply.session_info, log=read_log(self._log_path), build_s=build_s)
         self.runtime = reply.runtime
         self._suspend()
@@ -138,9 +158,8 @@ class WorkerProcess:
         try:
             reply: protocol.Reply = protocol.decode_reply(protocol.receive(self.pipe, left_s))
         except TimeoutError:
-            return self._fail(
-                Failure(kind="timeout", stage=stage, message=f"no reply within {deadline_s or left_s:.0f} s")
-            )
+            message = TIMEOUTS[stage].format(f"{deadline_s or left_s:.0f}")
+            return self._fail(Failure(kind="timeout", stage=stage, message=message))
         except (EOFError, OSError):
             return self._fail(self._explain_end(stage))
         except (ValueError, msgspec.MsgspecError, RecursionError) as error:

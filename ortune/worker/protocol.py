@@ -73,8 +73,12 @@ class MeasureRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 Request = LoadRequest | MeasureRequest
 
 
+class CreatedReply(msgspec.Struct, frozen=True, tag=True):
+    """The sessions exist. They are run for the first time next, to check their outputs."""
+
+
 class LoadedReply(msgspec.Struct, frozen=True, tag=True):
-    """The sessions exist, and their outputs were checked."""
+    """The sessions exist, and their outputs were checked. Sent after `CreatedReply`."""
 
     session_info: SessionInfo
     runtime: Runtime
@@ -97,6 +101,7 @@ class BlockReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     contended: bool
     gpu: GpuState | None = None
     clock_jump_s: float = 0.0
+    metric: float | None = None
 
     @classmethod
     def of(cls, block: Block) -> BlockReply:
@@ -116,6 +121,7 @@ class BlockReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
             contended=block.contended,
             gpu=block.gpu,
             clock_jump_s=block.clock_jump_s,
+            metric=block.metric,
         )
 
     def to_block(self) -> Block:
@@ -139,6 +145,7 @@ class BlockReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
             contended=self.contended,
             gpu=self.gpu,
             clock_jump_s=self.clock_jump_s,
+            metric=self.metric,
         )
 
 
@@ -158,7 +165,7 @@ class FailureReply(msgspec.Struct, frozen=True, tag=True):
     failure: Failure
 
 
-Reply = LoadedReply | BlockReply | FailureReply
+Reply = CreatedReply | LoadedReply | BlockReply | FailureReply
 
 MOST_BYTES = 1 << 30
 """Largest size of a message. What claims to be larger is not a message."""

@@ -7,14 +7,13 @@ may crash the process. It asks child processes instead.
 from __future__ import annotations
 
 import base64
-import os
 import re
 import subprocess
 import sys
 
 import msgspec
 
-from ortune.worker.child_process import APPLY_OFF
+from ortune.worker.child_process import TELEMETRY_OFF, make_environment
 from ortune.worker.exit_status import remove_colors
 from ortune.worker.owned_folder import OwnedFolder
 from ortune.worker.session_info import Runtime
@@ -67,7 +66,7 @@ def read_installed_runtime() -> Runtime | None:
         child = subprocess.run(
             command,
             capture_output=True,
-            env={**os.environ, **APPLY_OFF},
+            env={**make_environment(), **TELEMETRY_OFF},
             timeout=READ_RUNTIME_TIMEOUT_S,
             check=True,
         )
@@ -89,7 +88,7 @@ def find_provider_fault(provider: str) -> str:
                 [sys.executable, "-P", "-c", PROBE, str(path), provider],
                 capture_output=True,
                 text=True,
-                env={**os.environ, **APPLY_OFF},
+                env=make_environment(folder.path),
                 timeout=PROBE_TIMEOUT_S,
                 check=False,
             )

@@ -40,8 +40,9 @@ UNITS: dict[Unit, dict[str, float]] = {
     "ns": {"ns": 1, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9},
     "bytes": {"b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": 2**10, "mib": 2**20, "gib": 2**30},
     "per_s": {"/s": 1, "/min": 1 / 60, "": 1},
+    "number": {"": 1},
 }
-EXAMPLES: dict[Unit, str] = {"ns": "20ms", "bytes": "500MB", "per_s": "100/s"}
+EXAMPLES: dict[Unit, str] = {"ns": "20ms", "bytes": "500MB", "per_s": "100/s", "number": "10"}
 
 
 def parse_limit(text: str) -> Limit:

@@ -8,10 +8,10 @@ import msgspec
 
 from ortune.errors import UsageError
 
-Objective = Literal["p50", "p90", "p95", "p99", "mean", "throughput", "cpu", "memory", "load-time"]
+Objective = Literal["p50", "p90", "p95", "p99", "mean", "throughput", "cpu", "memory", "load-time", "metric", "score"]
 """What a search can optimize; `FIGURES` says what each means."""
 
-Unit = Literal["ns", "bytes", "per_s"]
+Unit = Literal["ns", "bytes", "per_s", "number"]
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,8 +62,25 @@ FIGURES: dict[str, Figure] = {
         ),
         Figure(name="memory", title="peak memory", unit="bytes", meaning="peak resident memory of the process"),
         Figure(name="load-time", title="session creation", meaning="time to create the session"),
+        Figure(
+            name="metric",
+            title="metric",
+            unit="number",
+            meaning="number that a program prints ({metric}), where a smaller one is better",
+        ),
+        Figure(
+            name="score",
+            title="score",
+            unit="number",
+            larger_is_better=True,
+            meaning="number that a program prints ({metric}), where a larger one is better ({maximize})",
+        ),
     )
 }
+
+
+OF_PROGRAMS = frozenset({"metric", "score"})
+"""Figures that only programs have."""
 
 
 def parse_objective(name: str) -> Objective:
@@ -73,5 +90,6 @@ def parse_objective(name: str) -> Objective:
         UsageError: There is none.
     """
     if name not in FIGURES:
-        raise UsageError(f"{name}: is not a figure.", f"Choose one of {', '.join(FIGURES)}.")
+        names = ", ".join(each for each in FIGURES if each not in OF_PROGRAMS)
+        raise UsageError(f"{name}: is not a figure.", f"Choose one of {names}.")
     return FIGURES[name].name

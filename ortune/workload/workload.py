@@ -11,6 +11,7 @@ import msgspec
 from ortune.workload.goal import Limit
 from ortune.workload.load import Load
 from ortune.workload.objectives import Objective
+from ortune.workload.program import ProgramRun
 
 
 class Tolerance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -97,6 +98,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         inputs: Data of each input.
         tolerance: How far a candidate's outputs may differ from the default's.
         background_load: Program that ran during measurements, or None.
+        program: The program that was measured as a whole; None if a session was measured alone.
     """
 
     load: Load = Load()
@@ -106,6 +108,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     inputs: dict[str, InputData]
     tolerance: Tolerance = Tolerance()
     background_load: BackgroundProgram | None = None
+    program: ProgramRun | None = None
 
     def __post_init__(self) -> None:
         """Reject a workload without objectives."""

@@ -8,15 +8,18 @@ import gc
 import os
 import resource
 import signal
+import time
 import traceback
 import zlib
-from collections.abc import Callable
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
 from random import Random
 from typing import Any
 
 from tests.conftest import TINY_CNN, TINY_ENCODER
 from tests.fuzz.mutation import mutate_bytes, mutate_message
-from tests.fuzz.target import Target, attempt, find_folder, write_input
+from tests.fuzz.target import Target, attempt, write_input
 
 
 @functools.cache
@@ -132,7 +135,7 @@ def mutate_model(data: bytes, random: Random) -> bytes:
 def run_model(data: bytes) -> None:
     """Read a model as the child process does, take its answer as the parent does, and make the inputs."""
     from ortune.model.child import make_reply, parse_reply
-    from ortune.model.graph import Graph, summarize_graph
+    from ortune.model.graph import Graph
     from ortune.model.info import ModelInfo
     from ortune.model.inspect import inspect_model
     from ortune.workload import InputOptions, make_feed
@@ -144,17 +147,17 @@ def run_model(data: bytes) -> None:
     info = attempt(lambda: parse_reply(make_reply(inspect_model, path), path, ModelInfo))
     if info is not None:
         attempt(make_feed, info, InputOptions())
-    if zlib.crc32(data) % 4:
+    if zlib.crc32(data) % 2:
         return
-    # The onnx package infers types in C++, where malformed models crash it: only the child. Forks take time.
-    reply = in_fork(lambda: make_reply(summarize_graph, path))
+    # The onnx package infers types in C++, where malformed models crash it: only the child. It takes time.
+    reply = _child.ask(path)
     if reply is not None:
         attempt(parse_reply, reply, path, Graph)
 
 
 @functools.cache
 def warm_up() -> None:
-    """Load what the forks use: the schemas of all operators."""
+    """Load what children use: the schemas of all operators."""
     from ortune.model.child import make_reply
     from ortune.model.graph import summarize_graph
 
@@ -162,31 +165,93 @@ def warm_up() -> None:
     gc.freeze()
 
 
-def in_fork(make: Callable[[], bytes]) -> bytes | None:
-    """Return what a function returns in a child process; None if the process crashes."""
-    output = find_folder() / "reply"
-    child = os.fork()
-    if child == 0:
-        status = 1
-        faulthandler.disable()
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+MOST_ANSWERS = 500
+"""Number of models after which a child is replaced, so that memory that one of them broke affects few others."""
+
+FAULT = b"\0"
+"""What a child sends instead of a reply if it raises an exception, which none of them should."""
+
+
+class ForkedReader:
+    """A child process that summarizes the graphs of models, and is replaced when one of them crashes it."""
+
+    def __init__(self) -> None:
+        self._pid = 0
+        self._here: Connection | None = None
+        self._n_left = 0
+
+    def ask(self, path: Path) -> bytes | None:
+        """Return the reply about a model; None if the model crashes the child."""
+        if not self._n_left:
+            self._start()
+        assert self._here
+        self._n_left -= 1
         try:
-            output.write_bytes(make())
-            status = 0
+            self._here.send_bytes(os.fsencode(path))
+            reply = self._here.recv_bytes()
+        except (EOFError, ConnectionError):
+            assert os.WIFSIGNALED(self._end()), "the child exited"
+            return None
+        except BaseException:
+            self._end()
+            raise
+        assert reply != FAULT, "the child raised an exception"
+        return reply
+
+    def _start(self) -> None:
+        self._end()
+        self._here, there = Pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            self._here.close()
+            faulthandler.disable()
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            try:
+                serve(there)
+            finally:
+                os._exit(0)
+        there.close()
+        self._n_left = MOST_ANSWERS
+
+    def _end(self) -> int:
+        """End the child, and return its status: 0 if there is none."""
+        self._n_left = 0
+        if not self._pid:
+            return 0
+        assert self._here
+        self._here.close()  # the child ends when it reads the end of the pipe, unless it hangs
+        pid, self._pid = self._pid, 0
+        found, status = os.waitpid(pid, os.WNOHANG)
+        for _ in range(100):
+            if found:
+                break
+            time.sleep(0.01)
+            found, status = os.waitpid(pid, os.WNOHANG)
+        else:
+            os.kill(pid, signal.SIGKILL)
+            _, status = os.waitpid(pid, 0)
+        return status
+
+
+def serve(connection: Connection) -> None:
+    """Summarize the graphs of models until the pipe is closed."""
+    from ortune.model.child import make_reply
+    from ortune.model.graph import summarize_graph
+
+    while True:
+        try:
+            path = Path(os.fsdecode(connection.recv_bytes()))
+        except (EOFError, ConnectionError):
+            return
+        try:
+            reply = make_reply(summarize_graph, path)
         except BaseException:  # noqa: BLE001  (a child must not run what its parent runs next)
             traceback.print_exc()
-        finally:
-            os._exit(status)
-    try:
-        _, status = os.waitpid(child, 0)
-    except BaseException:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        raise
-    if os.WIFSIGNALED(status):
-        return None
-    assert status == 0, "the child raised an exception"
-    return output.read_bytes()
+            reply = FAULT
+        connection.send_bytes(reply)
 
+
+_child = ForkedReader()
 
 MODELS = Target(run_model, model_seeds, mutate_model)

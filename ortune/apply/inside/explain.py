@@ -47,15 +47,40 @@ def describe(model: str, tuned: TunedSession | None, reason: str, session: Any, 
         "providers_dropped": providers.dropped,
         "providers_reordered": providers.reordered,
     }
-    if before:
-        time.sleep(PINNING_S)
-        description["threads"] = [_read_cpus(thread) for thread in sorted(list_threads() - before)]
-    return description
+    return {**description, **_describe_threads(before)}
+
+
+def describe_own(session: Any, options: dict[str, Any], entries: dict[str, str], before: set[int]) -> dict[str, Any]:
+    """Return a description of a session as the program creates it, for JSON.
+
+    Args:
+        session: The session.
+        options: Attributes of SessionOptions that the program sets.
+        entries: Configuration entries that it sets.
+        before: IDs of the threads that existed before the session was created.
+    """
+    return {
+        "program_options": {name: show_value(value) for name, value in options.items()} | entries,
+        "read_back": {THREADS: getattr(session.get_session_options(), THREADS)} | _read_provider_options(session),
+        "providers": list(session.get_providers()),
+        **_describe_threads(before),
+    }
+
+
+def _describe_threads(before: set[int]) -> dict[str, Any]:
+    """Return the CPUs of each new thread, if the threads that existed before are known."""
+    if not before:
+        return {}
+    time.sleep(PINNING_S)
+    return {"threads": [_read_cpus(thread) for thread in sorted(list_threads() - before)]}
 
 
 def render(description: dict[str, Any]) -> str:
     """Return a description as human-readable text."""
     head = f"ortune: [{description['pid']}] {description['model']}:"
+    if "program_options" in description:
+        rows = {"set": _list_settings(description["program_options"]) or "nothing", **_render_state(description)}
+        return _join(f"{head} has the program's own options", rows)
     if not description["matched"]:
         return printable(f"{head} keeps the program's own options: {description['reason']}") + "\n"
     settings = {**description["set"], **description["run_options"]}
@@ -65,14 +90,23 @@ def render(description: dict[str, Any]) -> str:
         "dropped": ", ".join(description["providers_dropped"]),
         "reordered": "the execution providers" if description["providers_reordered"] else "",
         "not set": "; ".join(description["not_set"]),
-        "read back": _list_settings({**description["read_back"], "providers": ",".join(description["providers"])}),
+        **_render_state(description),
     }
+    return _join(f"{head} uses the tuned options of {description['record']}", rows)
+
+
+def _render_state(description: dict[str, Any]) -> dict[str, str]:
+    """Return what was read back, and the new threads."""
+    rows = {"read back": _list_settings({**description["read_back"], "providers": ",".join(description["providers"])})}
     if "threads" in description:
         n_threads = len(description["threads"])
         cpus = f", allowed on CPUs {'; '.join(description['threads'])}" if n_threads else ""
         rows["threads"] = f"{n_threads} new thread{'' if n_threads == 1 else 's'}{cpus}"
-    lines = [f"{head} uses the tuned options of {description['record']}"]
-    lines += [f"ortune:   {name:<10} {text}" for name, text in rows.items() if text]
+    return rows
+
+
+def _join(first: str, rows: dict[str, str]) -> str:
+    lines = [first, *(f"ortune:   {name:<10} {text}" for name, text in rows.items() if text)]
     return "\n".join(map(printable, lines)) + "\n"
 
 

@@ -23,19 +23,36 @@ PLAN_VARIABLE = "ORTUNE_APPLY"
 OFF = "off"
 """Value of that variable, instead of a plan, in the workers of ortune's own measurements: sessions are not changed."""
 
-PARTS = ("options_log", "providers", "settings", "explain", "hook")
-"""Modules of this folder that make up the hook. Each imports only modules that come before it."""
+HOOK = "hook"
+
+PARTS = (
+    *("options_log", "providers", "settings", "explain", "calls", "fit", HOOK),
+    *("samples", "observer", "gate", "call_timer"),
+)
+"""Modules of this folder. Each imports only modules that come before it. Those after the hook are for programs that are
+observed."""
 
 Plan = dict[str, Any]
-"""What to do in a program: {"rules": [{"source", "path", "files", "config", "tried", "onnxruntime", "reason"}],
-"any_model", "keep_explicit", "explain", "explain_json", "quiet", "hint"}. A rule whose config is None names a model
-whose sessions are not changed."""
+"""What to do in a program: {"rules": [{"source", "path", "files", "config", "tried", "onnxruntime", "reason",
+"measured"}], "any_model", "keep_explicit", "explain", "explain_json", "quiet", "hint"}. A rule whose config is None
+names a model whose sessions are not changed.
+
+These keys may be missing:
+
+- "observe": folder for what is seen of the program; see `observer`.
+- "save_inputs": {"folder", "max_samples", "max_bytes"}: where inputs are saved, and how many for each session; the size
+  is that of all of a process.
+- "call": the function whose calls are timed, as "package.module:function"; see `call_timer`. It needs "observe".
+- "gate": folder of the gate that these calls pass; see `gate`."""
 
 STATE = "_ortune_plan"
 """Attribute of `sys` with the active plan. It is not in this module, because a process may load this module from ortune
 and from ortune-apply."""
 
 _patched: list[ModuleType] = []
+
+_observers: list[Any] = []
+"""The observer of this process, if it is observed."""
 
 
 def start() -> None:
@@ -44,7 +61,26 @@ def start() -> None:
     if text and text != OFF:
         import json
 
+        if '"observe"' in text:
+            start_observing(json.loads(text))
         activate(lambda: json.loads(text), environment=True)
+
+
+def start_observing(plan: Plan) -> None:
+    """Observe this process, and time the calls of a function if the plan names one."""
+    if not plan.get("observe"):
+        return
+    observer = load_hook("observer").Observer(plan)
+    observer.start()
+    _observers.append(observer)
+    if plan.get("call"):
+        observer.timer = timer = load_hook("call_timer").CallTimer(plan, observer)
+        if timer.module == "__main__":
+            timer.watch_main()
+        elif timer.module in sys.modules:
+            timer.patch(sys.modules[timer.module])
+        else:
+            sys.meta_path.insert(0, Finder(timer.module, timer.patch))
 
 
 def activate(get_plan: Callable[[], Plan], *, environment: bool = False) -> bool:
@@ -63,7 +99,7 @@ def activate(get_plan: Callable[[], Plan], *, environment: bool = False) -> bool
     if MODULE in sys.modules:
         patch(sys.modules[MODULE])
     else:
-        sys.meta_path.insert(0, Finder())
+        sys.meta_path.insert(0, Finder(MODULE, patch))
     return True
 
 
@@ -77,17 +113,17 @@ def patch(module: ModuleType) -> None:
     if module not in _patched:
         _patched.append(module)
         get_plan = getattr(sys, STATE)[0]
-        load_hook().Hook(get_plan).patch(module)
+        load_hook().Hook(get_plan, *_observers).patch(module)
 
 
-def load_hook() -> Any:
-    """Return the module `hook` of this folder.
+def load_hook(name: str = HOOK) -> Any:
+    """Return the module `hook` of this folder, or another one of `PARTS`.
 
     The program's Python may have no ortune, or another version of it. All modules are therefore loaded by path, and
     each is registered under its full name before the next one is loaded: then the import statements between them find
     it there, and Python does not import the package `ortune`.
     """
-    for part in PARTS:
+    for part in PARTS[: PARTS.index(name) + 1]:
         module = load(part)
     return module
 
@@ -106,14 +142,21 @@ def load(part: str) -> Any:
 
 
 class Finder:
-    """Import finder that delegates to the other finders, and patches onnxruntime's module once it is loaded."""
+    """Import finder that delegates to the other finders, and patches one module once it is loaded.
 
-    def __init__(self) -> None:
+    Args:
+        module: Name of the module.
+        patch: Called with it.
+    """
+
+    def __init__(self, module: str, patch: Callable[[Any], None]) -> None:
+        self._module = module
+        self._patch = patch
         self._busy = False
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
         """Return the module's spec with a loader that patches it; None for any other module."""
-        if fullname != MODULE or self._busy:
+        if fullname != self._module or self._busy:
             return None
         self._busy = True
         try:
@@ -122,7 +165,7 @@ class Finder:
                 spec = find(fullname, path, target) if find and finder is not self else None
                 if spec is not None:
                     if spec.loader is not None:
-                        spec.loader = Loader(spec.loader)
+                        spec.loader = Loader(spec.loader, self._patch)
                     return spec
             return None
         finally:
@@ -132,8 +175,9 @@ class Finder:
 class Loader:
     """Import loader that patches a module after the original loader has executed it."""
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: Any, patch: Callable[[Any], None]) -> None:
         self._loader = loader
+        self._patch = patch
 
     def create_module(self, spec: Any) -> Any:
         """Return what the original loader creates."""
@@ -143,4 +187,4 @@ class Loader:
         """Execute the module, then patch it."""
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
-        patch(module)
+        self._patch(module)

@@ -5,7 +5,7 @@ This module runs inside that program, on Python 3.10 or later, with or without o
 onnxruntime.
 
 `InferenceSession.__init__` is replaced in place, so that subclasses, `isinstance` and names that were imported earlier
-keep working. Calls of a session are only wrapped if a config has run options.
+keep working. Calls of sessions are only wrapped if there are records, or if the program is observed.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ import inspect
 import json
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ortune.apply.inside.explain import describe, list_threads, read_entry, render, write_stderr
+from ortune.apply.inside.calls import RUN_SETTINGS, WATCH, wrap_runs
+from ortune.apply.inside.explain import describe, describe_own, list_threads, read_entry, render, write_stderr
+from ortune.apply.inside.fit import FitCheck
 from ortune.apply.inside.options_log import OptionsLog
-from ortune.apply.inside.providers import CUDA_BASED, Skip
-from ortune.apply.inside.settings import RunSettings, TunedSession, has_run_settings
+from ortune.apply.inside.providers import CUDA_BASED, Skip, read_requested
+from ortune.apply.inside.settings import RunSettings, TunedSession, has_run_settings, read_own_settings, show_value
+
+MOST_CHECKS = 64
+"""Number of sessions whose first calls are compared with their records."""
 
 EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
-
-RUN_METHODS = ("run", "run_async", "run_with_iobinding", "run_with_ort_values", "run_with_ortvaluevector")
-"""Methods of InferenceSession that take RunOptions."""
-
-RUN_SETTINGS = "_ortune_run_settings"
-"""Attribute of sessions whose calls get run options."""
 
 Plan = dict[str, Any]
 """See `ortune.apply.inside.finder.Plan`."""
@@ -44,6 +44,7 @@ class Hook:
 
     Args:
         get_plan: Returns the plan.
+        observer: The observer of this process; see `ortune.apply.inside.observer`. None if it is not observed.
 
     Attributes:
         plan: What to do.
@@ -51,8 +52,10 @@ class Hook:
         others: Names of the models whose sessions kept the program's own options.
     """
 
-    def __init__(self, get_plan: Callable[[], Plan]) -> None:
+    def __init__(self, get_plan: Callable[[], Plan], observer: Any = None) -> None:
         self._get_plan = get_plan
+        self._observer = observer
+        self._checks: list[FitCheck] = []
         self.plan: Plan = {}
         self.n_tuned = 0
         self.others: list[str] = []
@@ -74,7 +77,10 @@ class Hook:
         self._session_log = OptionsLog(module.C.SessionOptions)
         if any(has_run_settings(rule["config"]) for rule in self.plan["rules"]):
             self._run_log = OptionsLog(module.C.RunOptions)
-            _wrap_runs(module.InferenceSession)
+        if self._observer is not None:
+            self._observer.patch(module)
+        if self._observer is not None or any(rule["config"] is not None for rule in self.plan["rules"]):
+            wrap_runs(module.InferenceSession)
         if hasattr(os, "register_at_fork"):
             # Another thread may hold the lock when the program forks.
             os.register_at_fork(after_in_child=self._renew_lock)
@@ -101,26 +107,33 @@ class Hook:
             kwargs: Keyword arguments that the program passes.
         """
         if self._pid != os.getpid():  # a forked child does not report the parent's sessions
-            self._pid, self.n_tuned, self.others = os.getpid(), 0, []
-        model, tuned, reason = self._prepare(inspect.signature(own), session, args, kwargs)
+            self._pid, self.n_tuned, self.others, self._checks = os.getpid(), 0, [], []
+        arguments = _bind(own, session, args, kwargs)
+        model = _name_model(arguments)
+        tuned, reason = self._prepare(model, arguments)
+        before = list_threads() if tuned or self._observer or not self.plan["rules"] else set()
+        start_ns, fault = time.perf_counter_ns(), None
+        if tuned is not None:
+            try:
+                own(session, tuned.model, tuned.options, tuned.providers.names, tuned.providers.options, **tuned.extra)
+            except Exception as error:  # noqa: BLE001  (onnxruntime may raise anything)
+                fault, tuned, reason = error, None, "creating the session with the tuned options failed"
         if tuned is None:
-            own(session, *args, **kwargs)
-            self.others.append(model)
-            self._explain(model, None, reason, session, set())
-            return
-        before, fault = list_threads(), None
-        try:
-            own(session, tuned.model, tuned.options, tuned.providers.names, tuned.providers.options, **tuned.extra)
-        except Exception as error:  # noqa: BLE001  (onnxruntime may raise anything)
-            fault = error
-        if fault is not None:
+            start_ns = time.perf_counter_ns()
             own(session, *args, **kwargs)  # if the model itself is at fault, this raises as it would without ortune
-            self._say(
-                f"{model}: creating the session with the tuned options failed ({fault}). "
-                "The session keeps the program's own options."
-            )
             self.others.append(model)
-            return
+        create_ns = time.perf_counter_ns() - start_ns
+        if fault is not None:
+            self._say(f"{model}: {reason} ({fault}). The session keeps the program's own options.")
+        if tuned is not None:
+            self._finish(session, model, tuned, kwargs)
+        if self._observer is not None:
+            self._observe(session, arguments, tuned, reason, before, start_ns, create_ns)
+        if fault is None:
+            self._explain(model, tuned, reason, session, before, arguments.get("sess_options"))
+
+    def _finish(self, session: Any, model: str, tuned: TunedSession, kwargs: dict[str, Any]) -> None:
+        """Set up the calls of a session with tuned options."""
         self.n_tuned += 1
         # The program decides what happens when a provider fails during a call.
         session._enable_fallback = int(kwargs.get("enable_fallback", 1)) == 1
@@ -128,32 +141,69 @@ class Hook:
             self._add_run_settings(session, tuned)
         except Exception as error:  # noqa: BLE001  (another version of onnxruntime may lack an option)
             self._say(f"{model}: the tuned run options cannot be set ({error}).")
-        self._explain(model, tuned, "", session, before)
+        measured = tuned.rule.get("measured")
+        if self._observer is None and measured and len(self._checks) < MOST_CHECKS:
+            check = FitCheck(tuned.rule["source"], model, measured, self._report_fit)
+            self._checks.append(check)
+            setattr(session, WATCH, check)
 
-    def _prepare(
-        self, signature: inspect.Signature, session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[str, TunedSession | None, str]:
-        """Return the model's name, and the options for its session, or None and the reason."""
-        model = "?"
+    def _observe(
+        self,
+        session: Any,
+        arguments: dict[str, Any],
+        tuned: TunedSession | None,
+        reason: str,
+        before: set[int],
+        start_ns: int,
+        create_ns: int,
+    ) -> None:
+        """Pass a session to the observer."""
         try:
-            bound = signature.bind(session, *args, **kwargs)
-            bound.apply_defaults()
-            arguments = dict(bound.arguments)
-            extra = arguments.pop("kwargs", {})
-            source = arguments["path_or_bytes"]
-            model = f"{len(source)} bytes" if isinstance(source, bytes) else os.fspath(source)
-            rule = self._find_rule(source, arguments["sess_options"])
+            facts = {
+                **self._describe_own(arguments),
+                "providers": list(session.get_providers()),
+                "record": tuned.rule["source"] if tuned else "",
+                "reason": "" if tuned or not self.plan["rules"] else reason,
+                "n_threads": len(list_threads() - before),
+            }
+            self._observer.add_session(session, arguments.get("path_or_bytes", ""), facts, start_ns, create_ns)
+        except Exception as error:  # noqa: BLE001  (observing must not stop the program)
+            self._observer.give_up(error)
+
+    def _describe_own(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return the settings of a session that the program sets itself, as JSON types."""
+        assert self._session_log is not None
+        own = arguments.get("sess_options")
+        options, entries = read_own_settings(own, self._session_log)
+        try:
+            requested = list(read_requested(arguments.get("providers"), arguments.get("provider_options")))
+        except Skip:
+            requested = []
+        return {
+            "requested": requested,
+            "options": {name: show_value(value) for name, value in options.items()} | entries,
+            "other_methods": [] if own is None else self._session_log.methods_of(own),
+        }
+
+    def _prepare(self, model: str, arguments: dict[str, Any]) -> tuple[TunedSession | None, str]:
+        """Return the options for a session, or None and the reason."""
+        try:
+            if not self.plan["rules"]:
+                return None, "there is no record"
+            if not arguments:
+                return None, "its arguments are not valid"
+            rule = self._find_rule(arguments["path_or_bytes"], arguments["sess_options"])
             if rule["config"] is None:
-                return model, None, rule["reason"]
+                return None, rule["reason"]
             with self._lock:
-                return model, self._tune(rule, arguments, extra), ""
+                return self._tune(rule, arguments), ""
         except Skip as reason:
-            return model, None, str(reason)
+            return None, str(reason)
         except OSError as error:
-            return model, None, f"the model cannot be read: {error.strerror}"
+            return None, f"the model cannot be read: {error.strerror}"
         except Exception as error:  # noqa: BLE001  (a fault in ortune must not stop the program)
             self._say(f"{model}: {_sentence(error)} The session keeps the program's own options.")
-            return model, None, "ortune failed"
+            return None, "ortune failed"
 
     def _find_rule(self, source: Any, options: Any) -> dict[str, Any]:
         """Return the rule for a model.
@@ -184,7 +234,7 @@ class Hook:
             return dict(rule)
         raise Skip("no record is for this model")
 
-    def _tune(self, rule: dict[str, Any], arguments: dict[str, Any], extra: dict[str, Any]) -> TunedSession:
+    def _tune(self, rule: dict[str, Any], arguments: dict[str, Any]) -> TunedSession:
         """Return the options to create a session with.
 
         Raises:
@@ -198,7 +248,7 @@ class Hook:
         if provider not in onnxruntime.get_available_providers():
             self._say(f"{source} is not used: onnxruntime {onnxruntime.__version__} here has no {provider}.")
             raise Skip(f"onnxruntime here has no {provider}")
-        tuned = TunedSession(rule, arguments["path_or_bytes"], dict(extra))
+        tuned = TunedSession(rule, arguments["path_or_bytes"], arguments["extra"])
         tuned.set_providers(onnxruntime, arguments, keep=keep)
         if _minor(rule["onnxruntime"]) != _minor(onnxruntime.__version__):
             self._say(
@@ -228,24 +278,48 @@ class Hook:
             settings = RunSettings(tuned.config, self._run_log, keep=self.plan["keep_explicit"])
             setattr(session, RUN_SETTINGS, settings)
 
-    def _explain(self, model: str, tuned: TunedSession | None, reason: str, session: Any, before: set[int]) -> None:
+    def _explain(
+        self, model: str, tuned: TunedSession | None, reason: str, session: Any, before: set[int], own: Any
+    ) -> None:
         """Report the options of a session if the plan requests it."""
         to_file, to_stderr = self.plan["explain_json"], self.plan["explain"]
         if not to_file and not to_stderr:
             return
         try:
             description = describe(model, tuned, reason, session, before)
-            if to_file:
-                with contextlib.suppress(OSError), Path(to_file).open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(description) + "\n")
+            if not self.plan["rules"]:
+                assert self._session_log is not None
+                description |= describe_own(session, *read_own_settings(own, self._session_log), before)
+            self._append(description)
             if to_stderr:
                 write_stderr(render(description))
         except Exception as error:  # noqa: BLE001  (a report must not stop the program)
             self._say(f"{model}: the session's options cannot be reported ({error}).")
 
+    def _append(self, description: dict[str, Any]) -> None:
+        """Append a line of JSON to the file that the plan names."""
+        if self.plan["explain_json"]:
+            with contextlib.suppress(OSError), Path(self.plan["explain_json"]).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(description) + "\n")
+
+    def _report_fit(self, check: FitCheck) -> None:
+        """Warn if a record does not fit the calls that were checked."""
+        found = check.explain()
+        if found:
+            self._append({"pid": os.getpid(), "model": check.model, "record": check.source, "misfits": found})
+        for text in [] if self.plan["quiet"] else found:
+            self._say(text)
+
     def _report(self) -> None:
-        """Warn at exit if the program created sessions, but none with tuned options."""
-        if self.others and not self.n_tuned and not self.plan["quiet"] and self._pid == os.getpid():
+        """Warn at exit if records do not fit, or if the program created sessions, but none with tuned options."""
+        if self._pid != os.getpid():
+            return
+        for check in self._checks:
+            if not check.is_done:
+                self._report_fit(check)
+        if self.plan["quiet"]:
+            return
+        if self.others and not self.n_tuned and self.plan["rules"]:
             models = ", ".join(sorted(set(self.others)))
             hint = f" ({self.plan['hint']})" if self.plan["hint"] else ""
             self._say(f"no session got tuned options; the program created sessions of {models}{hint}.")
@@ -257,32 +331,26 @@ class Hook:
             write_stderr(f"ortune: {text}\n")
 
 
-def _wrap_runs(kind: Any) -> None:
-    """Let sessions that have run settings add them to each call.
+def _bind(own: Callable[..., None], session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of InferenceSession by name, further ones as "extra"; empty if they are not valid."""
+    try:
+        bound = inspect.signature(own).bind(session, *args, **kwargs)
+    except TypeError:
+        return {}
+    bound.apply_defaults()
+    arguments = dict(bound.arguments)
+    return {**arguments, "extra": dict(arguments.pop("kwargs", {}))}
 
-    Args:
-        kind: InferenceSession.
-    """
-    for name in RUN_METHODS:
-        method = getattr(kind, name, None)
-        if method is None:
-            continue
-        names = list(inspect.signature(method).parameters)
-        if "run_options" not in names:
-            continue
-        index = names.index("run_options") - 1
 
-        @functools.wraps(method)
-        def call(session: Any, *args: Any, _method: Any = method, _index: int = index, **kwargs: Any) -> Any:
-            settings = getattr(session, RUN_SETTINGS, None)
-            if settings is not None:
-                if len(args) > _index:
-                    args = (*args[:_index], settings.merge(args[_index]), *args[_index + 1 :])
-                else:
-                    kwargs["run_options"] = settings.merge(kwargs.get("run_options"))
-            return _method(session, *args, **kwargs)
-
-        setattr(kind, name, call)
+def _name_model(arguments: dict[str, Any]) -> str:
+    """Return the name of a model, as the program passes it."""
+    source = arguments.get("path_or_bytes")
+    if isinstance(source, bytes):
+        return f"{len(source)} bytes"
+    try:
+        return str(os.fspath(source))  # type: ignore[arg-type]
+    except TypeError:
+        return "?"
 
 
 def hash_file(path: Path) -> str:

@@ -90,6 +90,11 @@ class OptionsLog:
         """Return the configuration entries that were added."""
         return dict(filter(None, (entry_of(method, args) for method, args, _ in self._calls.get(options, []))))
 
+    def methods_of(self, options: Any) -> list[str]:
+        """Return the names of the other methods that were called."""
+        calls = self._calls.get(options, ())
+        return list(dict.fromkeys(method for method, args, _ in calls if entry_of(method, args) is None))
+
     def add_entry(self, options: Any, name: str, text: str) -> None:
         """Add a configuration entry without logging it."""
         add = next(self._methods[each] for each in ADDS_ENTRY if each in self._methods)

@@ -77,15 +77,7 @@ class TunedSession:
             log: Log of SessionOptions.
             keep: Whether the program's own settings take precedence.
         """
-        default = log.kind()
-        values = {} if own is None else {name: getattr(own, name) for name in log.properties}
-        # An attribute that the program sets to the default value counts as set.
-        own_options = {
-            name: value
-            for name, value in values.items()
-            if value != getattr(default, name) or name in log.attributes_of(own)
-        }
-        own_entries = {} if own is None else log.entries_of(own)
+        own_options, own_entries = read_own_settings(own, log)
         wanted = {name: _to_attribute(name, value) for name, value in self.config["session_options"].items()}
         if self.config["global_thread_pool"]:
             wanted["use_per_session_threads"] = False
@@ -105,6 +97,7 @@ class TunedSession:
         else:
             # Created before the log began: its entries are unknown, so it cannot be copied.
             self.options = own
+            default = log.kind()
             options = {**{name: getattr(default, name) for name in own_options}, **options}
         for name, value in options.items():
             setattr(self.options, name, value)
@@ -190,6 +183,24 @@ def combine(theirs: dict[str, Any], ours: dict[str, Any], tried: list[str], *, k
     if keep:
         return {**ours, **theirs}
     return {**{name: value for name, value in theirs.items() if name not in tried}, **ours}
+
+
+def read_own_settings(own: Any, log: OptionsLog) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the attributes and the configuration entries that a program sets.
+
+    An attribute that it sets to the default value counts as set.
+
+    Args:
+        own: SessionOptions of the program, or None.
+        log: Log of SessionOptions.
+    """
+    if own is None:
+        return {}, {}
+    default = log.kind()
+    explicit = log.attributes_of(own)
+    values = {name: getattr(own, name) for name in log.properties}
+    changed = {name: value for name, value in values.items() if name in explicit or value != getattr(default, name)}
+    return changed, log.entries_of(own)
 
 
 def has_run_settings(config: dict[str, Any] | None) -> bool:

@@ -64,7 +64,7 @@ CHECKS = (
     Check("GELU", check_gelu, ("optimized",)),
     Check("quantization", check_quantization, ("optimized",)),
     Check("casts", check_casts, ("optimized",)),
-    Check("float64", check_float64),
+    Check("float64", check_float64, ("dtypes",)),
     Check("shapes", check_shapes, ("optimized",)),
     Check("control flow", check_control_flow),
     Check("providers", check_providers, ("assigned",)),

@@ -61,7 +61,7 @@ HEAVY = frozenset({"Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "Ma
 
 def check_float64(facts: ModelFacts) -> DoctorFinding:
     """Find heavy operators in float64, or float64 in a tenth of the nodes or more."""
-    dtypes = facts.original.dtypes
+    dtypes = facts.dtypes or {}
     double = [
         node
         for node in facts.original.nodes

@@ -33,7 +33,7 @@ def describe_allowed(allowed: float) -> str:
 
 def describe_cost(objective: str) -> str:
     """Return the name of the cost that is compared; lower is better."""
-    return f"1/{objective}" if objective == "throughput" else objective
+    return f"1/{objective}" if objective in {"throughput", "score"} else objective
 
 
 def describe_finding(finding: Finding) -> str:

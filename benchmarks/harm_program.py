@@ -1,0 +1,65 @@
+"""A program that another library slows down, and one with nothing to gain.
+
+    python harm_program.py MODEL blas|plain
+
+blas: between the calls of a session with ONNX Runtime's defaults, it multiplies matrices with NumPy, whose BLAS has
+threads of its own. The threads of the session spin meanwhile.
+
+plain: it calls a session that has one thread already, and does nothing else.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import onnxruntime
+
+MATRIX_SIZE = 640
+"""Rows and columns of the matrices: a product takes some milliseconds."""
+
+PLAIN_CALLS = 20
+"""Calls of the session in a step without other work."""
+
+
+class Program:
+    """The program. Its function `step` is what is timed.
+
+    Args:
+        path: Path of the model.
+        how: "blas" or "plain".
+    """
+
+    def __init__(self, path: str, how: str) -> None:
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        if how == "plain":
+            options.intra_op_num_threads = 1
+        self._how = how
+        self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        rng = np.random.default_rng(0)
+        self._feed = {
+            each.name: rng.standard_normal([size if isinstance(size, int) else 1 for size in each.shape], np.float32)
+            for each in self._session.get_inputs()
+        }
+        self._matrix = rng.standard_normal((MATRIX_SIZE, MATRIX_SIZE), np.float32)
+
+    def step(self) -> None:
+        """Do one piece of work."""
+        if self._how == "blas":
+            self._session.run(None, self._feed)
+            self._matrix @ self._matrix
+        else:
+            for _ in range(PLAIN_CALLS):
+                self._session.run(None, self._feed)
+
+
+def main() -> None:
+    """Work until the program is ended."""
+    program = Program(sys.argv[1], sys.argv[2])
+    while True:
+        program.step()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Check whether the calls of a session are those that its record was measured with."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+MOST_CALLS = 1000
+"""Number of calls that are checked. Later ones take the short way."""
+
+LEAST_SHARE = 0.1
+"""Share of calls with other shapes from which a record does not fit."""
+
+
+class FitCheck:
+    """The first calls of a session with tuned options.
+
+    Args:
+        source: The record.
+        model: Name of the model.
+        measured: What the record was measured with: {"shapes": {input: [shape, ...]}, "clients"}. An input that is
+            missing is not checked, and the clients are None if requests arrived at a rate.
+
+    Attributes:
+        is_done: Whether all calls were checked.
+    """
+
+    def __init__(self, source: str, model: str, measured: dict[str, Any], done: Callable[[FitCheck], None]) -> None:
+        self.source = source
+        self.model = model
+        self._done = done
+        self._clients = measured.get("clients")
+        shapes = measured.get("shapes") or {}
+        self._shapes = {name: {tuple(shape) for shape in known} for name, known in shapes.items()}
+        self.is_done = False
+        self._lock = threading.RLock()
+        self._n_calls = 0
+        self._n_active = 0
+        self._most_active = 0
+        self._n_other = 0
+        self._others: dict[tuple[str, tuple[int, ...]], int] = {}
+
+    def begin(self) -> int:
+        """Note that a call begins."""
+        with self._lock:
+            self._n_active += 1
+            self._most_active = max(self._most_active, self._n_active)
+        return 0
+
+    def end(self, start_ns: int, method: str, feed: Any, *, failed: bool = False) -> None:
+        """Note that a call has ended.
+
+        Args:
+            start_ns: What `begin` returned.
+            method: Name of the method of InferenceSession.
+            feed: Inputs by name; None if they are not known.
+            failed: Whether it raised an exception.
+        """
+        with self._lock:
+            self._n_active = max(self._n_active - 1, 0)
+            if feed is None or failed or self.is_done:
+                return
+            self._n_calls += 1
+            self.is_done = self._n_calls >= MOST_CALLS
+            other = next((each for each in map(self._read_other, feed.items()) if each), None)
+            if other:
+                self._n_other += 1
+                self._others[other] = self._others.get(other, 0) + 1
+        if self.is_done:
+            self._done(self)
+
+    def _read_other(self, item: tuple[str, Any]) -> tuple[str, tuple[int, ...]] | None:
+        """Return an input's name and shape if its record was measured with other shapes."""
+        name, value = item
+        known = self._shapes.get(name)
+        shape = getattr(value, "shape", None)
+        if known is None or not isinstance(shape, tuple) or shape in known:
+            return None
+        return name, shape
+
+    def explain(self) -> list[str]:
+        """Return how the calls differ from those that the record was measured with, each as a sentence."""
+        found = []
+        if self._n_other and self._n_other >= LEAST_SHARE * self._n_calls:
+            name, shape = max(self._others, key=lambda each: self._others[each])
+            given = show_shape(shape)
+            known = ", ".join(sorted(map(show_shape, self._shapes[name]))[:3])
+            known += ", ..." if len(self._shapes[name]) > 3 else ""
+            found.append(
+                f"{self.source} was measured with {name} of shape {known}, but {self._n_other} of the first "
+                f"{self._n_calls} calls of {self.model} have other shapes, most often {given}. "
+                f"Search with --shape {name}={given}."
+            )
+        if self._clients == 1 and self._most_active > 1:
+            found.append(
+                f"{self.source} was measured with one client, but up to {self._most_active} calls of {self.model} "
+                f"are in progress at a time. Search with --clients {self._most_active}."
+            )
+        if self._clients and self._clients > 1 and self._most_active == 1 and self.is_done:
+            found.append(
+                f"{self.source} was measured with {self._clients} clients, but the calls of {self.model} are made one "
+                "after another. Search with one client."
+            )
+        return found
+
+
+def show_shape(shape: tuple[int, ...]) -> str:
+    """Return a shape as the option --shape has it."""
+    return "x".join(map(str, shape)) or "scalar"

@@ -1,0 +1,56 @@
+"""`ortune search ... -- COMMAND`: find the best settings of a program."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import typer
+
+from ortune.cli.command import Values, command
+from ortune.errors import ExitCode
+from ortune.options import make_request
+from ortune.requests import ConsoleOptions, ProgramSearchRequest
+from ortune.sanitize import escape_json
+
+
+@command(ProgramSearchRequest, ConsoleOptions)
+def search_program(values: Values, console_options: ConsoleOptions) -> None:
+    """Find the best settings for the sessions of a program, confirm the gain, and write them to a record.
+
+    The program stays unmodified. By default, complete runs are measured.
+    """
+    from ortune.console.program import show_program, show_program_verdict
+    from ortune.console.progress import SearchProgress
+    from ortune.console.widgets import make_console
+    from ortune.limited import STANDARD_STREAM
+    from ortune.program.prepare import prepare_program
+    from ortune.program.search import search_program as run
+    from ortune.record.files import encode_record
+
+    name = Path(values["command"][0]).name if values.get("command") else "program"
+    path = Path(values.get("output") or f"{name}.ortune.json")
+    request = make_request(ProgramSearchRequest, {**values, "output": path}, "cli")
+    to_stdout = str(request.output) == STANDARD_STREAM
+    console = make_console(stderr=console_options.json or to_stdout)
+
+    def note(text: str) -> None:
+        if not console_options.quiet:
+            console.print(text, style="dim")
+
+    prepared = prepare_program(request, note)
+    if not console_options.quiet:
+        show_program(console, prepared)
+    with SearchProgress(console, quiet=console_options.quiet) as progress:
+        result = run(prepared, progress)
+    if not console_options.quiet:
+        show_program_verdict(console, result, None if to_stdout else path, request.command)
+    if console_options.json and not to_stdout:
+        sys.stdout.buffer.write(escape_json(encode_record(result.document).decode()).encode())
+    verdict = result.outcome.evidence.verdict
+    if result.outcome.interrupted:
+        raise typer.Exit(ExitCode.INTERRUPTED)
+    if verdict == "inconclusive":
+        raise typer.Exit(ExitCode.INCONCLUSIVE)
+    if verdict in {"infeasible", "overload"}:
+        raise typer.Exit(ExitCode.FAILED)

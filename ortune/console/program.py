@@ -1,0 +1,163 @@
+"""What `ortune search ... -- COMMAND` prints: the program, its sessions, the space, the verdict and its settings."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from ortune.console.header import add_host
+from ortune.console.verdict import (
+    find_warnings,
+    format_evidence,
+    format_headline,
+    is_recommended,
+    make_limits_table,
+    needs_reason,
+)
+from ortune.console.widgets import (
+    add_note,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_figure,
+    format_rate,
+    format_ratio,
+    format_reason,
+    make_grid,
+    make_table,
+    show_warning,
+)
+from ortune.host import HostClass
+from ortune.knobs import describe
+from ortune.program.prepare import PreparedProgram
+from ortune.program.search import ProgramResult
+from ortune.record.schema import Record
+from ortune.workload import FIGURES
+from ortune.workload.program import ProgramRun
+
+WHAT = {
+    "run": "complete runs of the command",
+    "call": "calls of {call}",
+    "metric": "a number that the program prints: {metric}",
+    "server": "requests to {url}",
+}
+"""What is measured, in words."""
+
+
+def show_program(console: Console, prepared: PreparedProgram) -> None:
+    """Print the program, the sessions that it creates, and what is searched for."""
+    grid = make_grid()
+    grid.add_row("program", shlex.join(prepared.task.command))
+    grid.add_row("measured", describe_measure(prepared.describe_run()))
+    for model in prepared.models:
+        facts = [format_count(model.n_sessions, "session"), f"{model.share:.0%} of the time of all sessions"]
+        if not model.own.is_default:
+            facts.append(f"the program sets {describe(model.own)}")
+        grid.add_row("model", add_note(model.name, ", ".join(facts)))
+    add_host(grid, HostClass.of(prepared.host))
+    if not prepared.space.base.is_default:
+        grid.add_row("fixed", add_note(describe(prepared.space.base), "in every candidate and in the baseline"))
+    if prepared.server:
+        grid.add_row("load", str(prepared.goal.load))
+    if prepared.request.beside:
+        grid.add_row("background", prepared.request.beside)
+    names = ", ".join(dimension.knob.title for dimension in prepared.space.dimensions if len(dimension.choices) > 1)
+    grid.add_row("space", add_note(format_count(len(prepared.space.candidates), "candidate"), names))
+    goal = prepared.goal
+    parts = [FIGURES[goal.objective].title]
+    if goal.limits:
+        parts.append(f"{'limit' if len(goal.limits) == 1 else 'limits'} {', '.join(each.text for each in goal.limits)}")
+    if prepared.request.budget is not None:
+        parts.append(f"budget {prepared.request.budget:g} s")
+    grid.add_row("goal", "; ".join(parts))
+    console.print(grid)
+    for text in prepared.warnings:
+        show_warning(console, text)
+    console.print()
+
+
+def describe_measure(run: ProgramRun) -> str:
+    """Return what is measured of a program, in words."""
+    return WHAT[run.kind].format(call=run.call, metric=run.metric, url=run.url)
+
+
+def show_program_verdict(console: Console, result: ProgramResult, output: Path | None, command: Sequence[str]) -> None:
+    """Print the verdict, the settings of each model, and what to do next.
+
+    Args:
+        console: Where to print.
+        result: The result of the search.
+        output: Where it was written, or None.
+        command: The program and its arguments.
+    """
+    record = result.records[0]
+    evidence = record.evidence
+    console.print()
+    console.print(format_headline(record))
+    if needs_reason(record):
+        console.print(Text(format_reason(evidence.reason), "dim"))
+    if evidence.best_so_far:
+        best = find_winner(result)
+        text = f"Best so far, not proven: {format_ratio(evidence.best_so_far.speedup)}"
+        console.print(Text(f"{text}  {best}" if best else text))
+    if evidence.speedup:
+        subject = "" if is_recommended(record) else f"{find_winner(result)}: "
+        console.print(Text(f"{subject}{format_evidence(evidence.speedup)}"))
+    console.print()
+    if is_recommended(record):
+        console.print(Text(f"change  {describe(result.outcome.config)}"))
+        console.print()
+    if evidence.baseline and evidence.winner:
+        show_program_figures(console, record)
+    warnings = find_warnings(record)
+    for warning in warnings:
+        show_warning(console, warning)
+    if warnings:
+        console.print()
+    if output is not None:
+        grid = make_grid()
+        grid.add_row("written", str(output))
+        if is_recommended(record):
+            words = ["ortune", "apply", str(output), "--", *command]
+            grid.add_row("next", Text(shlex.join(words), "bold"))
+        console.print(grid)
+
+
+def find_winner(result: ProgramResult) -> str:
+    """Return the description of the candidate that was compared with the program as it is; empty if there is none."""
+    evidence = result.outcome.evidence
+    config = evidence.winner.config if evidence.winner else evidence.best_so_far and evidence.best_so_far.config
+    return describe(config) if config else ""
+
+
+def show_program_figures(console: Console, record: Record) -> None:
+    """Print the figures of the program as it is, and of the candidate."""
+    evidence, recommended = record.evidence, is_recommended(record)
+    assert evidence.baseline and evidence.winner and record.workload.program
+    sides = (evidence.baseline, evidence.winner)
+    kind = record.workload.program.kind
+    unit = {"call": "call", "server": "request"}.get(kind, "run")
+    table = make_table()
+    table.add_column("", min_width=16)
+    table.add_column("as it is", justify="right", style="dim", min_width=9)
+    table.add_column("tuned" if recommended else "candidate", justify="right", style="bold" if recommended else "")
+    if all(side.metric is not None for side in sides):
+        objective = record.workload.objectives[0]
+        table.add_row(objective, *(format_figure(objective, side.metric or 0.0) for side in sides))
+    percentiles = (("p50", "p50_ns"), ("p90", "p90_ns"), ("p99", "p99_ns"), ("mean", "mean_ns"))
+    for name, field in percentiles if kind in {"call", "server"} else percentiles[:1]:
+        label = "median time" if kind not in {"call", "server"} else name
+        table.add_row(label, *(format_duration(getattr(side, field)) for side in sides))
+    if kind == "server":
+        table.add_row("throughput", *(format_rate(side.calls_per_s) for side in sides))
+    table.add_row(f"CPU time per {unit}", *(format_duration(side.cpu_ns_per_call) for side in sides))
+    table.add_row("peak memory", *(format_bytes(side.peak_bytes or 0) for side in sides))
+    console.print(table)
+    console.print()
+    if evidence.limits:
+        console.print(make_limits_table(evidence.baseline_limits, evidence.limits, recommended=recommended))
+        console.print()

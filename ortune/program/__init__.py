@@ -1,0 +1,1 @@
+"""Measuring and tuning whole programs: their process trees, their sessions, and what is measured of them."""

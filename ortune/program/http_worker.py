@@ -1,0 +1,500 @@
+"""The load generator of a server: a process that makes HTTP requests and measures blocks.
+
+The parent starts it as `python -m ortune.program.http_worker HANDLE`, where HANDLE is its end of a pipe. It answers one
+message at a time and ends when the pipe is closed.
+
+A call is a request with its whole response. CPU time and memory are those of the server's processes. What this process
+itself uses is neither counted as the server's nor as noise.
+
+Latency is the time from when the first byte of a request is sent until the last byte of its response was received. What
+Python needs to make the request before that, and to parse the response after that, is a quarter of a millisecond and
+more. It is not the server's, would make all servers look alike, and differs from client to client. So it is subtracted
+from latencies: of one client that calls back to back, that of each call; of several clients or with a rate, where the
+order of calls is lost, its median in the block. Clients do not send during this time, so that the throughput of a
+closed loop is that of clients that pause for as long between two requests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import io
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ReadTimeoutError
+
+from ortune.limited import TooLargeError, read_limited
+from ortune.program.http_protocol import (
+    MOST_KEPT_BYTES,
+    FetchRequest,
+    OpenRequest,
+    Reply,
+    Response,
+    decode_request,
+    encode,
+)
+from ortune.sanitize import printable
+from ortune.worker import cpu, protocol
+from ortune.worker.block import Block, BlockPlan
+from ortune.worker.failure import Failure, make_failure
+from ortune.worker.main import disable_garbage_collection
+from ortune.worker.prctl import die_with_parent
+from ortune.worker.window import RealClock
+
+if TYPE_CHECKING:
+    from ortune.worker.open_loop import RequestStream
+
+MOST_BODY_BYTES = 1 << 28
+"""Largest size of the body of a request."""
+
+MOST_RESPONSE_BYTES = 1 << 30
+"""Largest size of the body of a response. A stream of events that never ends cannot be measured."""
+
+CHUNK_BYTES = 1 << 16
+
+LONGEST_IDLE_S = 1.0
+"""A connection that was idle for longer is opened again. Servers close idle connections, often after 2 or 5 s, and a
+request that is sent at that moment would fail. Between blocks, a server is suspended, and closes them when it goes on.
+Within a closed loop, no connection is idle for that long."""
+
+LONGEST_EXCERPT = 200
+"""Characters of the body of a response in a message."""
+
+
+STAGES: dict[type[object], str] = {
+    OpenRequest: "load",
+    FetchRequest: "check",
+    protocol.MeasureRequest: "measure",
+}
+"""The stage of a failure, by the message that it answers."""
+
+
+class _Stamps(threading.local):
+    """When a client sent the first byte of its last request, and received the last byte of the response."""
+
+    sent_ns = 0
+    received_ns = 0
+
+
+_stamps = _Stamps()
+
+
+class _StampedReader(io.RawIOBase):
+    """Reads from a socket, and notes when something arrived."""
+
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        n_bytes: int | None = self._raw.readinto(buffer)
+        _stamps.received_ns = time.perf_counter_ns()
+        return n_bytes
+
+    def close(self) -> None:
+        if not self.closed:
+            self._raw.close()
+        super().close()
+
+
+class _StampedResponse(http.client.HTTPResponse):
+    """A response that notes when it was received."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.fp = io.BufferedReader(_StampedReader(self.fp.detach()), CHUNK_BYTES)
+
+
+class _Stamped:
+    """Notes when requests are sent, and opens connections again that were idle; mixed into those of urllib3."""
+
+    _used_s = 0.0
+
+    def request(self, *arguments: Any, **options: Any) -> None:
+        if time.monotonic() - self._used_s > LONGEST_IDLE_S:
+            self.close()  # type: ignore[attr-defined]
+        _stamps.sent_ns = 0
+        super().request(*arguments, **options)  # type: ignore[misc]
+
+    def send(self, data: Any) -> None:
+        if self.sock is None:  # type: ignore[attr-defined]
+            self.connect()  # type: ignore[attr-defined]
+        if not _stamps.sent_ns:
+            _stamps.sent_ns = time.perf_counter_ns()
+        super().send(data)  # type: ignore[misc]
+
+    def getresponse(self) -> Any:
+        response = super().getresponse()  # type: ignore[misc]
+        self._used_s = time.monotonic()
+        return response
+
+
+class _Connection(_Stamped, HTTPConnection):
+    response_class = _StampedResponse
+
+
+class _SecureConnection(_Stamped, HTTPSConnection):
+    response_class = _StampedResponse
+
+
+class RequestError(Exception):
+    """A request failed; the message says which and why."""
+
+
+class NoResponseError(RequestError):
+    """The response did not arrive in time."""
+
+
+class Sample(NamedTuple):
+    """What distinguishes one request from others."""
+
+    body: bytes | None
+    headers: dict[str, str]
+
+
+class Requester:
+    """Makes requests over connections that are kept open, one for each client.
+
+    Args:
+        request: What to request.
+        n_clients: Number of threads that make requests at the same time.
+
+    Attributes:
+        own_ns: For each call: the time in which neither the server nor the network did anything.
+    """
+
+    def __init__(self, request: OpenRequest, n_clients: int) -> None:
+        url = urllib3.util.parse_url(request.url)
+        timeout = urllib3.Timeout(connect=request.timeout_s, read=request.timeout_s)
+        if url.scheme == "https":
+            requirement = "CERT_REQUIRED" if request.verify else "CERT_NONE"
+            self._pool: urllib3.HTTPConnectionPool = urllib3.HTTPSConnectionPool(
+                str(url.host), url.port, timeout=timeout, maxsize=n_clients, block=True, cert_reqs=requirement
+            )
+            self._pool.ConnectionCls = _SecureConnection
+        else:
+            self._pool = urllib3.HTTPConnectionPool(
+                str(url.host), url.port, timeout=timeout, maxsize=n_clients, block=True
+            )
+            self._pool.ConnectionCls = _Connection
+        self._request = request
+        self._target = url.request_uri
+        self.own_ns: list[int] = []
+
+    def send(self, sample: Sample) -> urllib3.BaseHTTPResponse:
+        """Send a request, and return the response, whose body is not read yet.
+
+        Raises:
+            RequestError: There is no response.
+        """
+        try:
+            return self._pool.urlopen(
+                self._request.method,
+                self._target,
+                body=sample.body,
+                headers=sample.headers,
+                retries=False,
+                redirect=False,
+                assert_same_host=False,
+                preload_content=False,
+                decode_content=False,
+            )
+        except (HTTPError, OSError, ValueError) as error:
+            raise self._explain(error) from error
+
+    def call(self, sample: Sample) -> None:
+        """Make a request, and read the whole response.
+
+        Raises:
+            RequestError: There is no complete response, or its status is 400 or above.
+        """
+        begin_ns = time.perf_counter_ns()
+        response = self.send(sample)
+        if response.status >= 400:
+            excerpt = self._read_excerpt(response)
+            response.close()
+            raise RequestError(f"{self._name()}: status {response.status} {response.reason or ''}{excerpt}")
+        for _ in self._read(response):
+            pass
+        self.own_ns.append(_stamps.sent_ns - begin_ns + time.perf_counter_ns() - _stamps.received_ns)
+
+    def fetch(self, sample: Sample) -> Response:
+        """Make a request, and return the response.
+
+        Raises:
+            RequestError: There is no complete response.
+        """
+        response = self.send(sample)
+        digest, kept, n_bytes = hashlib.sha256(), bytearray(), 0
+        for chunk in self._read(response):
+            digest.update(chunk)
+            n_bytes += len(chunk)
+            kept += chunk[: MOST_KEPT_BYTES - len(kept)]
+        return Response(
+            status=response.status,
+            content_type=response.headers.get("Content-Type", ""),
+            body=bytes(kept),
+            n_bytes=n_bytes,
+            sha256=digest.hexdigest(),
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._pool.close()
+
+    def _read(self, response: urllib3.BaseHTTPResponse) -> Any:
+        """Yield the parts of a body, and return its connection to the pool."""
+        n_bytes = 0
+        try:
+            while chunk := response.read(CHUNK_BYTES):
+                n_bytes += len(chunk)
+                if n_bytes > MOST_RESPONSE_BYTES:
+                    response.close()
+                    raise RequestError(f"{self._name()}: the response has more than {MOST_RESPONSE_BYTES >> 20} MiB")
+                yield chunk
+        except (HTTPError, OSError) as error:
+            raise self._explain(error) from error
+        finally:
+            response.release_conn()
+
+    def _read_excerpt(self, response: urllib3.BaseHTTPResponse) -> str:
+        try:
+            text = response.read(4 * LONGEST_EXCERPT).decode("utf-8", "replace")
+        except (HTTPError, OSError):
+            return ""
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return f": {printable(lines[0][:LONGEST_EXCERPT])}" if lines else ""
+
+    def _name(self) -> str:
+        return f"{self._request.method} {self._request.url}"
+
+    def _explain(self, error: Exception) -> RequestError:
+        limit = f"within {self._request.timeout_s:g} s"
+        # A connection that is refused is a kind of ConnectTimeoutError in urllib3 2.
+        if isinstance(error, NewConnectionError):
+            cause = error.__cause__ or error
+            return RequestError(f"{self._name()}: cannot connect: {printable(str(cause))}")
+        if isinstance(error, ConnectTimeoutError):
+            return NoResponseError(f"{self._name()}: cannot connect {limit}")
+        if isinstance(error, ReadTimeoutError):
+            return NoResponseError(f"{self._name()}: no response {limit}")
+        # The messages of urllib3 contain the exception that they are caused by.
+        cause = error.args[-1] if error.args and isinstance(error.args[-1], Exception) else error
+        return RequestError(f"{self._name()}: the connection failed: {printable(str(cause))[:LONGEST_EXCERPT]}")
+
+
+class ServerClock(RealClock):
+    """The monotonic clock of this host, with the CPU time of the server's processes.
+
+    The load generators read the CPU time at both ends of the window in the thread that measures the block. There, the
+    processes of the server are looked for again. In an open loop, clients read it too, before and after each request;
+    this must not take long.
+    """
+
+    def __init__(self, tree: cpu.TreeClock) -> None:
+        self._tree = tree
+        self._thread = threading.get_ident()
+        self.cpu_ns = self._read_cpu_ns
+
+    def _read_cpu_ns(self) -> int:
+        return self._tree.refresh_ns() if threading.get_ident() == self._thread else self._tree.read_ns()
+
+
+class CpuTimes(NamedTuple):
+    """CPU times so far.
+
+    Attributes:
+        at_ns: When they were read.
+        busy_ns: Time that the usable CPUs were busy; None if unknown.
+        own_ns: CPU time of the server's processes and of this one.
+        background_load_ns: CPU time of the background load; 0 if there is none.
+        threads: Times of the threads of all these processes; empty if they are not needed.
+    """
+
+    at_ns: int
+    busy_ns: int | None
+    own_ns: int
+    background_load_ns: int
+    threads: dict[int, cpu.ThreadTime]
+
+
+class ServerLoad:
+    """The requests to one server.
+
+    Args:
+        request: What to request.
+
+    Raises:
+        OSError: A body cannot be read.
+        ValueError: A body is too large, or the URL is not one.
+    """
+
+    def __init__(self, request: OpenRequest) -> None:
+        self.request = request
+        self.usable = frozenset(request.usable)
+        self.samples = read_samples(request)
+        self.tree = cpu.TreeClock(request.root)
+        self.stream: RequestStream | None = None
+        self._n_clients = 1
+        self._requester = Requester(request, self._n_clients)
+
+    def fetch(self, position: int) -> Response:
+        """Return the response to the request with the body at this position.
+
+        Raises:
+            RequestError: There is no complete response.
+        """
+        return self._requester.fetch(self.samples[position])
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._requester.close()
+
+    def read_cpu_times(self) -> CpuTimes:
+        """Return the CPU times so far."""
+        background_load = self.request.background_load
+        own_ns = self.tree.refresh_ns() + time.process_time_ns()
+        processes = (*self.tree.processes, os.getpid())
+        return CpuTimes(
+            at_ns=time.perf_counter_ns(),
+            busy_ns=cpu.busy_ns(self.usable),
+            own_ns=own_ns,
+            background_load_ns=cpu.tree_ns(background_load) if background_load is not None else 0,
+            threads=cpu.read_thread_times(processes) if self.request.check_waiting else {},
+        )
+
+    def measure(self, plan: BlockPlan) -> Block:
+        """Measure one block, after its lead-in.
+
+        Raises:
+            RequestError: A request failed.
+        """
+        import numpy as np
+
+        from ortune.worker.load_generator import generate_load
+        from ortune.worker.open_loop import RequestStream
+
+        if plan.load.clients != self._n_clients:
+            self._requester.close()
+            self._n_clients = plan.load.clients
+            self._requester = Requester(self.request, self._n_clients)
+        if self.stream is None or self.stream.load != plan.load:
+            self.stream = RequestStream(plan.load)
+        self._requester.own_ns.clear()
+        window = generate_load(
+            self._requester.call, self.samples, plan, self.read_cpu_times, ServerClock(self.tree), self.stream
+        )
+        before, after = window.before, window.after
+        share, contended = None, False
+        if before.busy_ns is not None and after.busy_ns is not None:
+            spent_ns = after.own_ns - before.own_ns
+            background_load_ns = after.background_load_ns - before.background_load_ns
+            foreign_ns = after.busy_ns - before.busy_ns - spent_ns - background_load_ns
+            wall_ns, n_cpus = after.at_ns - before.at_ns, len(self.usable)
+            wait_ns = cpu.find_longest_wait(before.threads, after.threads, wall_ns, n_cpus)
+            use = cpu.CpuUse(wall_ns, n_cpus, self.request.n_cores or n_cpus, spent_ns, foreign_ns, wait_ns)
+            share, contended = use.foreign_share, use.contended
+        own_ns = np.array(self._requester.own_ns, dtype=np.int64)
+        is_single = plan.load.scenario == "single-stream"
+        subtracted = own_ns[-len(window.latencies_ns) :] if is_single else np.median(own_ns).astype(np.int64)
+        return Block(
+            samples_ns=np.maximum(window.latencies_ns - subtracted, 1),
+            cases=None,
+            n_calls=window.n_calls,
+            wall_ns=window.wall_ns,
+            lead_in_ns=window.lead_in_ns,
+            service_ns=max(window.service_ns - float(subtracted.mean()), 1.0),
+            cpu_ns=window.cpu_ns,
+            cpu_between_ns=window.cpu_between_ns,
+            memory=cpu.read_tree_memory(self.request.root),
+            foreign_share=share,
+            contended=contended,
+        )
+
+
+def read_samples(request: OpenRequest) -> Sequence[Sample]:
+    """Return what the requests consist of, one for each body.
+
+    Raises:
+        OSError: A body cannot be read.
+        ValueError: It is too large.
+    """
+    headers = dict(request.headers)
+    if not request.body_paths:
+        return [Sample(None, headers)]
+    has_type = any(name.lower() == "content-type" for name in headers)
+    samples = []
+    for path in request.body_paths:
+        try:
+            body = read_limited(Path(path), MOST_BODY_BYTES, only_regular=True)
+        except TooLargeError as error:
+            raise ValueError(f"{path}: {error}") from None
+        kind = {} if has_type else {"Content-Type": guess_content_type(path)}
+        samples.append(Sample(body, {**kind, **headers}))
+    return samples
+
+
+def guess_content_type(path: str) -> str:
+    """Return the content type of a body by the name of its file."""
+    import mimetypes
+
+    return mimetypes.guess_type(path)[0] or "application/octet-stream"
+
+
+def serve(connection: Any) -> None:
+    """Answer messages until the pipe is closed."""
+    load: ServerLoad | None = None
+    while True:
+        try:
+            request = decode_request(connection.recv_bytes())
+        except EOFError:
+            return
+        stage = STAGES[type(request)]
+        try:
+            reply: Reply
+            if isinstance(request, OpenRequest):
+                if load is not None:
+                    load.close()
+                load = ServerLoad(request)
+                reply = load.fetch(0)
+                disable_garbage_collection()
+            elif load is None:
+                raise RuntimeError("a block was requested before a server was named")
+            elif isinstance(request, FetchRequest):
+                reply = load.fetch(request.position)
+            else:
+                reply = protocol.BlockReply.of(load.measure(request.plan))
+        except NoResponseError as error:
+            reply = protocol.FailureReply(Failure(kind="timeout", stage=stage, message=str(error)))
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (any error is a failure of the candidate)
+            reply = protocol.FailureReply(make_failure(error, stage))
+        connection.send_bytes(encode(reply))
+
+
+def main() -> None:
+    """Serve the parent. The last command-line argument is the handle of the pipe."""
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    urllib3.disable_warnings()  # that the certificate of a server on this host is not verified
+    try:
+        serve(protocol.connect(sys.argv[-1]))
+    except (BrokenPipeError, ConnectionResetError):
+        pass
+    finally:
+        sys.stdout.flush()
+        os._exit(0)  # clients may still wait for a response
+
+
+if __name__ == "__main__":
+    main()

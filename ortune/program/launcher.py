@@ -1,0 +1,183 @@
+"""Starts a program with a candidate's settings, each time with files of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ortune.apply import exec as program_exec
+from ortune.apply.placeholders import fill_command
+from ortune.knobs import Config
+from ortune.knobs.environment import variables_of
+from ortune.model.info import ModelFile
+from ortune.program.gate import Gate
+from ortune.program.process import ProgramProcess
+from ortune.program.task import ProgramTask, make_environment
+from ortune.record.schema import Tried
+from ortune.worker import Failure
+from ortune.worker.exit_status import explain_exit
+from ortune.worker.owned_folder import OwnedFolder
+
+MAX_OUTPUT_BYTES = 64 << 20
+"""Output of one run that is read. A program that prints more cannot be compared."""
+
+
+class TunedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model of the program, whose sessions get a candidate's settings.
+
+    Attributes:
+        name: Its name in candidates.
+        path: Path of the ONNX file.
+        files: Its files, as records hold them.
+    """
+
+    name: str
+    path: str
+    files: tuple[ModelFile, ...]
+
+
+class Run:
+    """One start of a program.
+
+    Attributes:
+        process: The process.
+        folder: Folder with its output, and with what is observed in it.
+        port: Its TCP port; 0 if it takes none.
+        gate: The gate of the calls that are timed, or None.
+    """
+
+    def __init__(self, process: ProgramProcess, folder: Path, port: int) -> None:
+        self.process = process
+        self.folder = folder
+        self.port = port
+        self.gate: Gate | None = None
+
+    @property
+    def stdout(self) -> Path:
+        """File with its stdout."""
+        return self.folder / "stdout"
+
+    @property
+    def stderr(self) -> Path:
+        """File with its stderr."""
+        return self.folder / "stderr"
+
+    def read_output(self) -> bytes | None:
+        """Return its stdout; None if it is too long to be compared."""
+        if self.stdout.stat().st_size > MAX_OUTPUT_BYTES:
+            return None
+        return self.stdout.read_bytes()
+
+    def explain_end(self, status: int, stage: str) -> Failure:
+        """Return the end of the program as a failure."""
+        return explain_exit(status, self.stderr, stage)
+
+    def remove(self) -> None:
+        """Remove its files."""
+        if self.gate:
+            self.gate.remove()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Launcher:
+    """Starts a program with the settings of candidates.
+
+    Args:
+        task: The program.
+        models: Its models.
+        onnxruntime: Version of its onnxruntime.
+        folder: Folder for files.
+        inherited: Environment of this process.
+    """
+
+    def __init__(
+        self,
+        task: ProgramTask,
+        models: Sequence[TunedModel],
+        onnxruntime: str,
+        folder: OwnedFolder,
+        inherited: Mapping[str, str],
+    ) -> None:
+        self._task = task
+        self._models = models
+        self._onnxruntime = onnxruntime
+        self._folder = folder
+        self._inherited = dict(inherited)
+        self._n_runs = 0
+
+    def start(self, process: ProgramProcess, config: Config, *, port: int = 0, gate: bool = False) -> Run | Failure:
+        """Start the program with a candidate's settings.
+
+        Args:
+            process: What starts it.
+            config: The settings, as changes of those of the program itself.
+            port: TCP port, if the program takes one.
+            gate: Whether the calls of the function pass a gate.
+        """
+        self._n_runs += 1
+        folder = self._folder.path / f"run-{self._n_runs:06}"
+        folder.mkdir()
+        run = Run(process, folder, port)
+        run.gate = Gate(folder) if gate else None
+        plan = self.make_plan(config, folder, gate=gate)
+        own = make_environment(self._inherited)
+        environment = program_exec.make_environment(plan, variables_of(config, own), own)
+        command = fill_command(self._task.command, workers=config.workers, port=port)
+        try:
+            process.start(command, environment, stdout=run.stdout, stderr=run.stderr, stdin=self._task.stdin)
+        except OSError as error:
+            run.remove()
+            return Failure(kind="exit", stage="start", message=f"cannot start {command[0]}: {error.strerror}")
+        return run
+
+    def make_plan(self, config: Config, folder: Path, *, gate: bool) -> str:
+        """Return the plan that the hook follows inside the program, as text."""
+        return json.dumps(
+            {
+                "rules": [self._make_rule(model, config) for model in self._models]
+                if self.changes_sessions(config)
+                else [],
+                "any_model": False,
+                "keep_explicit": False,
+                "explain": False,
+                "explain_json": None,
+                "quiet": True,
+                "hint": "",
+                "observe": os.fspath(folder),
+                "call": self._task.call or None,
+                "gate": os.fspath(folder) if gate else None,
+            },
+            separators=(",", ":"),
+        )
+
+    @property
+    def digests(self) -> frozenset[str]:
+        """SHA-256 of the file of each model."""
+        return frozenset(model.files[0].sha256 for model in self._models)
+
+    def changes_sessions(self, config: Config) -> bool:
+        """Return whether a candidate changes settings of sessions, and not only the environment of the program."""
+        return not msgspec.structs.replace(config, environment={}, allocator="", workers=0).is_default
+
+    def _make_rule(self, model: TunedModel, config: Config) -> dict[str, Any]:
+        config = config.of_model(model.name)
+        tried = Tried.of(config)
+        return {
+            "source": "this candidate",
+            "path": model.path,
+            "files": msgspec.to_builtins(model.files),
+            "config": msgspec.to_builtins(config),
+            "reason": "",
+            "tried": {
+                "options": tried.session_options,
+                "entries": tried.session_config,
+                "providers": tried.providers,
+            },
+            "onnxruntime": self._onnxruntime,
+        }

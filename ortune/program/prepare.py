@@ -1,0 +1,384 @@
+"""Prepares the search of a program: runs it once under observation, reads its models, and builds the search space."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from ortune import __version__
+from ortune.apply.exec import find_program
+from ortune.errors import OrtuneError, ProgramError, UsageError
+from ortune.host import Host, read_host
+from ortune.host.allocators import find_allocators
+from ortune.knobs import DEFAULT, KNOBS, Config, SpaceOptions
+from ortune.model import ModelInfo, compute_digest, read_model
+from ortune.model.identity import ModelIdentity
+from ortune.model.info import ModelFile
+from ortune.program.executor import FEW_CALLS, FIRST_DEADLINE_S
+from ortune.program.gate import CallLog
+from ortune.program.http_load import check_url, is_port_only
+from ortune.program.launcher import Launcher, Run
+from ortune.program.observation import (
+    ObservedModel,
+    ObservedProcess,
+    Reading,
+    group_sessions,
+    read_processes,
+    sum_models,
+)
+from ortune.program.process import ProgramProcess
+from ortune.program.server import Server, ServerLoad
+from ortune.program.space import NOT_OFFERED, ProgramModel, ProgramSpace, build_program_space, is_default
+from ortune.program.task import ProgramTask, parse_call, parse_metric
+from ortune.record.files import check_record_writable
+from ortune.requests import ProgramSearchRequest
+from ortune.worker import Failure, Runtime
+from ortune.worker.installed import find_installed_version
+from ortune.worker.owned_folder import OwnedFolder
+from ortune.workload import Goal
+from ortune.workload.program import MeasureKind, ProgramRun, digest_command
+
+OBSERVE_POLL_S = 0.05
+
+SETTLE_S = 20.0
+"""Maximum time of the first requests to a server."""
+
+
+class PreparedProgram(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that the search of a program needs before it starts.
+
+    Attributes:
+        request: The options of the search.
+        task: The program, and what is measured of it.
+        server: How the program is loaded if it is a server; None if it is not.
+        n_processes: Number of its processes that create sessions.
+        keeps_running: Whether calls are measured in a program that stays alive.
+        models: Its models, that with most of the time first.
+        identities: Path, digest and files of each model.
+        space: The search space.
+        goal: Load, objectives and limits.
+        host: The host.
+        runtime: The software that the program runs.
+        warnings: What to know before the search.
+    """
+
+    request: ProgramSearchRequest
+    task: ProgramTask
+    server: Server | None
+    n_processes: int
+    keeps_running: bool
+    models: tuple[ProgramModel, ...]
+    identities: tuple[ModelIdentity, ...]
+    space: ProgramSpace
+    goal: Goal
+    host: Host
+    runtime: Runtime
+    warnings: tuple[str, ...] = ()
+
+    def describe_run(self) -> ProgramRun:
+        """Return the program and what is measured of it, as records hold them."""
+        kind: MeasureKind = "server" if self.server else "run"
+        if self.task.call or self.task.metric:
+            kind = "call" if self.task.call else "metric"
+        return ProgramRun(
+            program=Path(self.task.command[0]).name,
+            sha256=digest_command(self.task.command),
+            kind=kind,
+            call=self.task.call,
+            metric=self.task.metric,
+            maximize=self.task.maximize,
+            url=self.server.url.partition("?")[0] if self.server else "",
+            n_processes=self.n_processes,
+        )
+
+
+Note = Callable[[str], None]
+"""Called with what is going on."""
+
+
+def prepare_program(request: ProgramSearchRequest, note: Note = lambda text: None) -> PreparedProgram:
+    """Run the program once under observation, read its models, and make the search space.
+
+    Args:
+        request: The options of the search.
+        note: Called with what is going on.
+
+    Raises:
+        OrtuneError: An option is not valid, the program does not work, or the host cannot be read.
+    """
+    if sys.platform == "win32":  # pragma: no cover
+        raise UsageError("Programs cannot be tuned on Windows.", "Tune their models: ortune search MODEL.")
+    if request.output is not None:
+        check_record_writable(request.output)
+    task = make_task(request)
+    server = make_server(request, task)
+    goal = request.goal
+    host = read_host()
+    note("running the program once, to see its sessions")
+    observed = observe_program(task, server)
+    processes = observed.reading.processes
+    note("reading its models")
+    models, identities, warnings = describe_models(processes)
+    if not models:
+        raise ProgramError(explain_no_session(observed.reading), "`ortune inspect -- COMMAND` shows what it does.")
+    version = next((each.onnxruntime for each in processes if each.onnxruntime), "") or find_installed_version()
+    options = SpaceOptions(
+        figures=goal.figures,
+        clients=goal.load.clients,
+        has_rate=goal.load.rate_per_s is not None,
+        tune=request.tune,
+        fix=request.fix,
+        only=request.only,
+        approximate=request.allow_approximate,
+        allocators=tuple(find_allocators()),
+        onnxruntime=version,
+    )
+    space = build_program_space(
+        host,
+        models,
+        options,
+        libraries=tuple(dict.fromkeys(name for process in processes for name in process.libraries)),
+        own_workers=task.own_workers,
+    )
+    return PreparedProgram(
+        request=request,
+        task=task,
+        server=server,
+        n_processes=sum(bool(process.sessions) for process in processes),
+        keeps_running=observed.n_calls >= FEW_CALLS,
+        models=models,
+        identities=identities,
+        space=space,
+        goal=goal,
+        host=host,
+        runtime=Runtime(
+            onnxruntime=version,
+            providers=tuple(
+                dict.fromkeys(name for process in processes for each in process.sessions for name in each.providers)
+            ),
+            python=platform.python_version(),
+            ortune=__version__,
+        ),
+        warnings=warnings,
+    )
+
+
+def describe_models(
+    processes: Sequence[ObservedProcess],
+) -> tuple[tuple[ProgramModel, ...], tuple[ModelIdentity, ...], tuple[str, ...]]:
+    """Return the models of a program, their identities, and what could not be read of them.
+
+    Models that are never called are left out.
+    """
+    observed = [each for each in sum_models(group_sessions(processes), 0) if each.n_calls and each.sha256]
+    models, identities, warnings = [], [], []
+    for each in observed:
+        info, fault = read_info(each)
+        files = info.files if info else (ModelFile(name=each.name, size_bytes=each.size_bytes, sha256=each.sha256),)
+        if len(each.options) > 1:
+            fault = (
+                f"{each.name}: its sessions have different options; those of the first one count as the program's own"
+            )
+        if fault:
+            warnings.append(fault)
+        models.append(
+            ProgramModel(
+                name=each.name,
+                info=info,
+                own=make_own_config(each),
+                share=each.share,
+                n_sessions=-(-each.n_sessions // max(each.n_processes, 1)),
+                shapes=each.shapes,
+            )
+        )
+        identities.append(ModelIdentity(path=each.path or each.name, digest=compute_digest(files), files=files))
+    return tuple(models), tuple(identities), tuple(warnings)
+
+
+def read_info(model: ObservedModel) -> tuple[ModelInfo | None, str]:
+    """Return what is in the file of a model, or None and why it cannot be read."""
+    if not model.path:
+        return None, f"{model.name}: the program passes it as bytes, so its graph is not known"
+    try:
+        return read_model(model.path), ""
+    except OrtuneError as error:
+        return None, f"{model.name}: its graph is not known: {error.message}"
+
+
+def make_own_config(model: ObservedModel) -> Config:
+    """Return what the program sets for the sessions of a model."""
+    config = DEFAULT
+    for name, value in (model.options[0] if model.options else {}).items():
+        is_setting = name in KNOBS and KNOBS[name].where in {"session_options", "session_config"}
+        if is_setting and name not in NOT_OFFERED and not isinstance(value, float) and not is_default(name, value):
+            config = config.with_setting(KNOBS[name].where, name, value)
+    return config
+
+
+def explain_no_session(reading: Reading) -> str:
+    """Return why there is nothing to tune in a program."""
+    if reading.faults:
+        return f"The program could not be observed: {reading.faults[0]}"
+    if not reading.n_python:
+        return "The program runs no Python, so ortune cannot see or change its sessions."
+    if not reading.processes:
+        return "The program did not import onnxruntime."
+    if not any(process.sessions for process in reading.processes):
+        return "The program imported onnxruntime, but created no session."
+    return "The program created sessions, but did not call them."
+
+
+def make_task(request: ProgramSearchRequest) -> ProgramTask:
+    """Return the program, and what is measured of it.
+
+    Raises:
+        UsageError: An option is not valid, or there is no such program.
+    """
+    find_program(request.command)
+    if request.stdin is not None and not request.stdin.is_file():
+        raise UsageError(f"{request.stdin}: is not a file.", option="stdin")
+    for path in request.body:
+        if not Path(path).is_file():
+            raise UsageError(f"{path}: is not a file.", option="body")
+    return ProgramTask(
+        command=request.command,
+        stdin=Path(os.devnull) if request.stdin is None else request.stdin.absolute(),
+        call=parse_call(request.call) if request.call is not None else "",
+        metric=parse_metric(request.metric) if request.metric is not None else "",
+        maximize=request.maximize,
+        check=request.check_command or "",
+        ignore_outputs=request.ignore_outputs,
+    )
+
+
+def make_server(request: ProgramSearchRequest, task: ProgramTask) -> Server | None:
+    """Return how a server is loaded; None if the program is not one.
+
+    Raises:
+        UsageError: An option is not valid.
+    """
+    if request.url is None:
+        if task.has_port:
+            raise UsageError("{port} in COMMAND needs a URL of requests.", "Add {url=http://127.0.0.1:{port}/}.")
+        return None
+    check_url(request.url)
+    if request.health is not None:
+        check_url(request.health, option="health")
+    if task.has_port and not is_port_only(request.url):
+        raise UsageError(
+            f"{request.url}: does not contain {{port}}, but COMMAND does.",
+            "Write it in the URL, too.",
+            option="url",
+        )
+    headers = []
+    for text in request.header:
+        name, separator, value = text.partition(":")
+        if not separator or not name.strip():
+            raise UsageError(f"{text}: is not a header field.", "Write 'Content-Type: image/png'.", option="header")
+        headers.append((name.strip(), value.strip()))
+    return Server(
+        url=request.url,
+        bodies=tuple(Path(path) for path in request.body),
+        headers=tuple(headers),
+        health_url=request.health or "",
+        has_port=task.has_port,
+    )
+
+
+class ObservedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of the program as it is.
+
+    Attributes:
+        reading: What its processes wrote.
+        n_calls: Calls of the function that is timed, as far as they were waited for.
+    """
+
+    reading: Reading
+    n_calls: int = 0
+
+
+def observe_program(task: ProgramTask, server: Server | None) -> ObservedRun:
+    """Run the program once as it is. A server gets a few requests, and is then ended.
+
+    Raises:
+        ProgramError: The program fails, or does not do what is to be measured.
+    """
+    with OwnedFolder() as folder, ProgramProcess() as process:
+        launcher = Launcher(task, (), "", folder, os.environ)
+        port = server.choose_port() if server else 0
+        run = launcher.start(process, DEFAULT, port=port)
+        if isinstance(run, Failure):
+            raise ProgramError(f"{run.message[0].upper()}{run.message[1:]}.")
+        if server:
+            _request_some(process, run, server, port, folder)
+        elif task.call:
+            _wait_for_calls(process, run, task)
+        else:
+            process.wait(FIRST_DEADLINE_S)
+        if process.ended is None:
+            process.end()
+        elif process.ended.status:
+            failure = run.explain_end(process.ended.status, "measure")
+            raise ProgramError(
+                f"{Path(task.command[0]).name} fails: {failure.message}.",
+                "Run the command without ortune. Its stdin is empty unless {stdin=FILE} names a file.",
+            )
+        return ObservedRun(
+            reading=read_processes(run.folder), n_calls=len(CallLog(run.folder).read()) if task.call else 0
+        )
+
+
+def has_calls(run: Run) -> bool:
+    """Return whether a process has written that it called a session."""
+    return any(each.n_calls for process in read_processes(run.folder).processes for each in process.sessions)
+
+
+def _wait_for_calls(process: ProgramProcess, run: Run, task: ProgramTask) -> None:
+    """Wait until the program has ended, or has made enough calls of the function to be measured while it is alive.
+
+    Raises:
+        ProgramError: It made no call.
+    """
+    log = CallLog(run.folder)
+    end_s = time.monotonic() + FIRST_DEADLINE_S
+    while process.wait(OBSERVE_POLL_S) is None and time.monotonic() < end_s:
+        if log.count_new() >= FEW_CALLS and has_calls(run):
+            return
+    if not log.count_new() and not (process.ended and process.ended.status):
+        raise ProgramError(
+            f"The program made no call of {task.call}.",
+            "Check the name: the module as the program imports it, or __main__ for the script itself.",
+        )
+
+
+def _request_some(process: ProgramProcess, run: Run, server: Server, port: int, folder: OwnedFolder) -> None:
+    """Wait until the server is up, and make a few requests.
+
+    Raises:
+        ProgramError: It does not come up, or answers with an error.
+    """
+
+    def find_end() -> Failure | None:
+        ended = process.wait(0)
+        if ended is None:
+            return None
+        if ended.status:
+            return run.explain_end(ended.status, "load")
+        return Failure(kind="exit", stage="load", message="it exited with status 0 before it answered")
+
+    failure = server.wait_until_up(port, find_end, FIRST_DEADLINE_S)
+    if failure is None:
+        with ServerLoad(server, folder.path / "requests.log", (), 0, None) as load:
+            end_s = time.monotonic() + SETTLE_S
+            # Processes write what was observed from time to time, after a call.
+            while failure is None and not has_calls(run) and time.monotonic() < end_s:
+                answer = load.open(port, process.supervisor_pid)
+                failure = answer if isinstance(answer, Failure) else None
+    if failure:
+        raise ProgramError(f"The server does not work: {failure.message}.", "Check {url} and {health}.")

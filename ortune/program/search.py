@@ -1,0 +1,269 @@
+"""Searches the best settings of a program, and writes a record for each of its models."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from ortune.compare.comparison import Summary
+from ortune.compare.open import OpenComparison, start_comparison
+from ortune.errors import ProgramError
+from ortune.host import HostClass
+from ortune.knobs import DEFAULT, Config
+from ortune.limited import STANDARD_STREAM
+from ortune.program.executor import Cpus, ProgramExecutor, RunCandidate
+from ortune.program.launcher import TunedModel
+from ortune.program.prepare import PreparedProgram
+from ortune.program.space import ProgramModel, resolve
+from ortune.record.files import encode_record, follow_link, is_special, path_of_trials, write_atomically
+from ortune.record.rounding import round_record
+from ortune.record.schema import SCHEMA, Bundle, Evidence, Record, Search, TrialsFile, Tried
+from ortune.record.trials import encode_trials, summarize_trials
+from ortune.tuning.outcome import Observe, Outcome
+from ortune.tuning.record_outcome import make_trials
+from ortune.tuning.stages import SearchSettings, run_search
+from ortune.worker import Failure, LiveCandidate
+from ortune.worker.background_load import BackgroundLoad
+from ortune.workload import Tolerance, Workload
+from ortune.workload.workload import BackgroundProgram, InputData
+
+FIRST_ATTEMPTS = 3
+"""How many times the program is started at first if it ends suddenly."""
+
+MAX_SHAPES = 64
+"""Shapes of an input that a record holds, the most frequent ones."""
+
+
+class ProgramResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of the search of a program.
+
+    Attributes:
+        records: A record for each model.
+        outcome: The outcome that they were made from. Its configs are what candidates change of the program.
+    """
+
+    records: tuple[Record, ...]
+    outcome: Outcome
+
+    @property
+    def document(self) -> Record | Bundle:
+        """What is written: the record of a single model, or a bundle."""
+        return self.records[0] if len(self.records) == 1 else Bundle(schema=SCHEMA, records=self.records)
+
+
+def search_program(prepared: PreparedProgram, observe: Observe = lambda progress: None) -> ProgramResult:
+    """Run the search, and write its records if the request names a file.
+
+    Raises:
+        OrtuneError: The program does not work, or the search cannot go on. In the last case, the results so far are
+            still written.
+    """
+    request = prepared.request
+    started = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+    with open_program(prepared) as opened:
+        settings = SearchSettings(budget_s=request.budget, n_trials=request.trials)
+        outcome = run_search(prepared.space, opened, settings, observe)
+        records = make_records(prepared, outcome, started)
+    if request.output is not None:
+        records = write_records(prepared, records, outcome, request.output)
+    if outcome.fault:
+        raise outcome.fault
+    return ProgramResult(records=records, outcome=outcome)
+
+
+@contextlib.contextmanager
+def open_program(prepared: PreparedProgram, *, n_sides: int = 2) -> Iterator[OpenComparison]:
+    """Start the background load, and measure the program as it is for the first time.
+
+    Args:
+        prepared: The program.
+        n_sides: Candidates that are live at the same time, at least, unless they do not fit into memory.
+
+    Raises:
+        ProgramError: The program does not work.
+        MeasureError: The background load does not run.
+    """
+    from threadpoolctl import threadpool_limits
+
+    request, host = prepared.request, prepared.host
+    with contextlib.ExitStack() as stack:
+        # Idle BLAS threads of NumPy spin for a while, which would count as CPU use by other processes.
+        stack.enter_context(threadpool_limits(limits=1, user_api="blas"))
+        load = stack.enter_context(BackgroundLoad(request.beside)) if request.beside is not None else None
+        executor = stack.enter_context(
+            ProgramExecutor(
+                prepared.task,
+                [
+                    TunedModel(name=model.name, path=identity.path, files=identity.files)
+                    for model, identity in zip(prepared.models, prepared.identities, strict=True)
+                ],
+                prepared.runtime,
+                Cpus(
+                    usable=host.limits.usable,
+                    n_cores=len(host.usable_cores),
+                    background_load=load.pid if load else None,
+                ),
+                server=prepared.server,
+                keeps_running=prepared.keeps_running,
+            )
+        )
+        start_s = executor.now_s()
+        first = launch_first(executor, prepared.task.command, prepared.space.base)
+        opened = start_comparison(
+            executor,
+            first,
+            prepared.goal,
+            # A program that is run to completion has no launch apart from its runs.
+            first_launch_s=0.0 if isinstance(first, RunCandidate) else executor.now_s() - start_s,
+            seed=request.seed,
+            quota=host.limits.quota is not None,
+            n_sides=n_sides,
+            free_bytes=host.limits.memory_bytes,
+            start_s=start_s,
+            check=load.check if load else lambda: None,
+        )
+        if prepared.server and not prepared.server.has_port:
+            opened.runner.one_at_a_time = True
+        yield opened
+
+
+def launch_first(executor: ProgramExecutor, command: Sequence[str], base: Config = DEFAULT) -> LiveCandidate:
+    """Launch the program as it is, with what the user fixed, again if it ends suddenly.
+
+    Raises:
+        ProgramError: It does not work.
+    """
+    for attempt in range(FIRST_ATTEMPTS):
+        (first,) = executor.launch([base], deadline_s=executor.run_deadline_s)
+        if not isinstance(first, Failure):
+            return first
+        if not first.is_sudden or attempt == FIRST_ATTEMPTS - 1:
+            break
+    assert isinstance(first, Failure)
+    raise ProgramError(
+        f"{Path(command[0]).name} does not work as it is ({first.title}): {first.message}.",
+        "Run the command without ortune, and check what it needs. Its stdin is empty unless {stdin=FILE} names a file.",
+    )
+
+
+def make_records(prepared: PreparedProgram, outcome: Outcome, started: str) -> tuple[Record, ...]:
+    """Return a record for each model, proven by the measurements of the whole program."""
+    tried = find_tried(outcome)
+    return tuple(
+        make_record(prepared, outcome, started, model, number, tried) for number, model in enumerate(prepared.models)
+    )
+
+
+def make_record(
+    prepared: PreparedProgram, outcome: Outcome, started: str, model: ProgramModel, number: int, tried: Tried
+) -> Record:
+    """Return the record of one model."""
+    request = prepared.request
+    summary = summarize_trials(outcome.trials)
+
+    def settings_of(config: Config) -> Config:
+        return resolve(config, model)
+
+    return round_record(
+        Record(
+            schema=SCHEMA,
+            config=settings_of(outcome.config),
+            base=settings_of(prepared.space.base),
+            evidence=replace_configs(outcome.evidence, settings_of),
+            model=prepared.identities[number],
+            workload=Workload(
+                load=prepared.goal.load,
+                objectives=prepared.goal.objectives,
+                limits=prepared.goal.limits,
+                inputs=describe_inputs(model),
+                tolerance=Tolerance(),
+                background_load=BackgroundProgram.of(request.beside) if request.beside is not None else None,
+                program=prepared.describe_run(),
+            ),
+            host=HostClass.of(prepared.host),
+            runtime=prepared.runtime,
+            search=Search(
+                started=started,
+                budget_s=outcome.budget_s,
+                seed=request.seed,
+                strategy="adaptive",
+                interrupted=outcome.interrupted,
+                ended_early=outcome.ended_early,
+                n_candidates=outcome.n_candidates,
+                n_tried=summary.n_tried,
+                failed=summary.failed,
+                tried=tried,
+                best=tuple(msgspec.structs.replace(trial, config=settings_of(trial.config)) for trial in summary.best),
+                stages=outcome.stages,
+            ),
+        )
+    )
+
+
+def find_tried(outcome: Outcome) -> Tried:
+    """Return the names of all settings that the search tried, those of single models included."""
+    configs = [trial.config for trial in outcome.trials]
+    own = [
+        Config(session_options=settings.session_options, session_config=settings.session_config)
+        for config in configs
+        for settings in config.models.values()
+    ]
+    return Tried.of(*configs, *own)
+
+
+def describe_inputs(model: ProgramModel) -> dict[str, InputData]:
+    """Return the inputs of a model as the program passes them, with the most frequent shapes."""
+    shapes: dict[str, dict[tuple[int, ...], None]] = {}
+    dtypes: dict[str, str] = {}
+    for seen in model.shapes[:MAX_SHAPES]:
+        for each in seen.inputs:
+            if each.shape is not None:
+                shapes.setdefault(each.name, {})[each.shape] = None
+                dtypes[each.name] = each.dtype
+    return {
+        name: InputData(dtype=dtypes[name], shapes=tuple(own), origin="the program") for name, own in shapes.items()
+    }
+
+
+def replace_configs(evidence: Evidence, settings_of: Callable[[Config], Config]) -> Evidence:
+    """Return evidence whose summaries have the settings of one model."""
+
+    def replace(summary: Summary | None) -> Summary | None:
+        return summary and msgspec.structs.replace(summary, config=settings_of(summary.config))
+
+    best, closest = evidence.best_so_far, evidence.closest
+    return msgspec.structs.replace(
+        evidence,
+        baseline=replace(evidence.baseline),
+        winner=replace(evidence.winner),
+        best_so_far=best and msgspec.structs.replace(best, config=settings_of(best.config)),
+        closest=closest and msgspec.structs.replace(closest, config=settings_of(closest.config)),
+    )
+
+
+def write_records(
+    prepared: PreparedProgram, records: tuple[Record, ...], outcome: Outcome, path: Path
+) -> tuple[Record, ...]:
+    """Write the records and their trials, and return the records as they are in the file.
+
+    Raises:
+        UsageError: A file cannot be written.
+    """
+    if str(path) != STANDARD_STREAM and not is_special(path):
+        path = follow_link(path)
+        trials = encode_trials(make_trials(records[0], outcome, prepared.goal))
+        file = path_of_trials(path)
+        write_atomically(file, trials)
+        named = TrialsFile(file=file.name, sha256=hashlib.sha256(trials).hexdigest())
+        records = tuple(
+            msgspec.structs.replace(record, search=msgspec.structs.replace(record.search, trials=named))
+            for record in records
+        )
+    result = ProgramResult(records=records, outcome=outcome)
+    write_atomically(path, encode_record(result.document))
+    return records

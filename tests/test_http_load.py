@@ -1,0 +1,590 @@
+"""The load of HTTP requests, with a real server in another process."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from benchmarks.replay_server import start_server
+from benchmarks.simulated_clock import SimulatedClock
+from ortune.errors import UsageError
+from ortune.program import http_load
+from ortune.program.http_load import HttpLoad, check_unused, check_url, find_free_port, wait_until_up
+from ortune.program.http_protocol import MOST_KEPT_BYTES, OpenRequest, Response
+from ortune.program.http_worker import Requester, Sample, ServerClock, ServerLoad
+from ortune.worker import Block, BlockPlan, Failure, cpu
+from ortune.worker.cpu import TreeClock
+from ortune.worker.load_generator import generate_load
+from ortune.workload import Load, make_load
+
+USABLE = tuple(sorted(psutil.Process().cpu_affinity())) if hasattr(psutil.Process, "cpu_affinity") else (0,)
+MS = 1_000_000
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="CPU time of other processes")
+
+
+def plan(load: Load, *, duration_ms: int = 100, lead_in_ms: int = 20, min_calls: int = 5) -> BlockPlan:
+    return BlockPlan(
+        load=load,
+        duration_ns=duration_ms * MS,
+        lead_in_ns=lead_in_ms * MS,
+        min_calls=min_calls,
+        seed=3,
+        deadline_s=60,
+    )
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Iterator[HttpLoad]:
+    with HttpLoad(tmp_path / "log") as started:
+        yield started
+
+
+def open_load(load: HttpLoad, url: str, root: int, **options: Any) -> Response | Failure:
+    return load.open(url, root=root, usable=USABLE, timeout_s=options.pop("timeout_s", 30), **options)
+
+
+def read_stats(url: str) -> Any:
+    import urllib.request
+
+    with urllib.request.urlopen(f"{url}/stats") as response:
+        return json.load(response)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("clients", [1, 4])
+@pytest.mark.parametrize("rate", [None, 200.0])
+def test_blocks_of_each_load(load: HttpLoad, clients: int, rate: float | None) -> None:
+    with start_server("--sleep-ns", "2000000") as (server, url):
+        assert isinstance(open_load(load, f"{url}/work", server.pid), Response)
+        for _ in range(2):
+            before = len(read_stats(url)["spans"])
+            block = load.measure(plan(make_load(clients=clients, rate_per_s=rate)))
+            assert isinstance(block, Block)
+            spans = read_stats(url)["spans"][before:]
+            assert 1 <= len(block.samples_ns) <= len(spans)
+            # No request takes less time than it was asked to sleep.
+            assert min(end - begin for begin, end in spans) >= 2 * MS
+            # Of several clients, a median is subtracted, which may be more than a call needed.
+            is_single = clients == 1 and rate is None
+            assert block.samples_ns.min() >= (2 * MS if is_single else 1)
+            assert block.service_ns > 0
+            assert block.n_calls > 0
+            assert block.wall_ns >= 100 * MS or rate is not None
+            assert block.memory.peak_bytes >= block.memory.steady_bytes > MS
+            assert (block.cpu_between_ns is None) == (rate is None)
+            assert block.foreign_share is None or sys.platform == "linux"
+
+
+@linux
+@pytest.mark.slow
+def test_cpu_time_is_that_of_the_server(load: HttpLoad) -> None:
+    with start_server("--burn-ns", "20000000") as (server, url):
+        open_load(load, f"{url}/work", server.pid, check_waiting=True)
+        block = load.measure(plan(Load(), lead_in_ms=0))
+        assert isinstance(block, Block)
+        # The server uses at least what it was asked to, in each request.
+        assert block.cpu_ns >= 20 * MS * block.n_calls
+        assert block.cpu_ns <= read_stats(url)["cpu_ns"]
+        assert len(block.samples_ns) == block.n_calls >= 5
+
+
+@linux
+@pytest.mark.slow
+def test_cpu_time_of_children_that_ended(load: HttpLoad) -> None:
+    with start_server() as (server, url):
+        open_load(load, f"{url}/child/0.1", server.pid)
+        block = load.measure(plan(Load(), lead_in_ms=0, min_calls=2))
+        assert isinstance(block, Block)
+        # Rounded down to ticks of 10 ms, twice for each child.
+        assert block.cpu_ns >= 80 * MS * block.n_calls
+
+
+@pytest.mark.slow
+def test_bodies_are_sent_in_turn(load: HttpLoad, tmp_path: Path) -> None:
+    paths = [tmp_path / "a.json", tmp_path / "b.txt"]
+    for path in paths:
+        path.write_text(f"body of {path.stem}")
+    with start_server() as (server, url):
+        first = open_load(
+            load, f"{url}/echo", server.pid, method="POST", body_paths=paths, headers=[("X-Key", "secret")]
+        )
+        second = load.fetch(1)
+        assert isinstance(first, Response)
+        assert isinstance(second, Response)
+        one, other = json.loads(first.body), json.loads(second.body)
+        assert (first.status, first.is_complete) == (200, True)
+        assert (one["body"], one["headers"]["Content-Type"]) == ("body of a", "application/json")
+        assert (other["body"], other["headers"]["Content-Type"]) == ("body of b", "text/plain")
+        assert one["method"] == "POST"
+        assert one["headers"]["X-Key"] == "secret"
+
+
+@pytest.mark.slow
+def test_connections_are_kept(load: HttpLoad) -> None:
+    with start_server() as (server, url):
+        open_load(load, f"{url}/echo", server.pid)
+        block = load.measure(plan(make_load(clients=3), min_calls=20))
+        assert isinstance(block, Block)
+        assert len(block.samples_ns) >= 60
+        response = load.fetch(0)
+        assert isinstance(response, Response)
+        # One to open the server, and one for each client.
+        assert json.loads(response.body)["connections"] <= 4
+
+
+@pytest.mark.slow
+def test_a_large_response_is_cut(load: HttpLoad) -> None:
+    with start_server() as (server, url):
+        response = open_load(load, f"{url}/large/3000000", server.pid)
+        assert isinstance(response, Response)
+        assert (len(response.body), response.n_bytes, response.is_complete) == (MOST_KEPT_BYTES, 3_000_000, False)
+        import hashlib
+
+        assert response.sha256 == hashlib.sha256(b"0123456789" * 300_000).hexdigest()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("clients", [1, 2])
+@pytest.mark.parametrize(
+    ("path", "kind", "message"),
+    [
+        ("status/503", "exception", "status 503 Service Unavailable: the model is missing"),
+        ("status/404", "exception", "status 404 Not Found: the model is missing"),
+        ("slow/20", "timeout", "no response within 0.3 s"),
+        ("drop", "exception", "the connection failed: Remote end closed connection without response"),
+    ],
+)
+def test_requests_that_fail(load: HttpLoad, clients: int, path: str, kind: str, message: str) -> None:
+    with start_server() as (server, url):
+        open_load(load, f"{url}/{path}", server.pid, timeout_s=0.3)
+        failure = load.measure(plan(make_load(clients=clients)))
+        assert isinstance(failure, Failure)
+        assert failure == Failure(kind=kind, stage="measure", message=f"GET {url}/{path}: {message}")  # type: ignore[arg-type]
+        # The load generator itself goes on.
+        assert isinstance(open_load(load, f"{url}/work", server.pid), Response)
+        assert isinstance(load.measure(plan(make_load(clients=clients))), Block)
+
+
+@pytest.mark.slow
+def test_opening_returns_any_status(load: HttpLoad) -> None:
+    with start_server() as (server, url):
+        response = open_load(load, f"{url}/status/500", server.pid)
+        assert isinstance(response, Response)
+        assert response.status == 500
+
+
+@pytest.mark.slow
+def test_a_server_that_ended(load: HttpLoad) -> None:
+    with start_server() as (server, url):
+        open_load(load, f"{url}/work", server.pid)
+        server.kill()
+        server.wait()
+        failure = load.measure(plan(Load()))
+        assert isinstance(failure, Failure)
+        assert failure.message.startswith(f"GET {url}/work: ")
+        refused = open_load(load, f"{url}/work", server.pid)
+        assert isinstance(refused, Failure)
+        assert "cannot connect" in refused.message
+        assert "refused" in refused.message
+
+
+@pytest.mark.slow
+def test_a_block_that_hangs_ends_the_load_generator(load: HttpLoad) -> None:
+    with start_server() as (server, url):
+        open_load(load, f"{url}/work", server.pid)
+        load.open(f"{url}/slow/0.4", root=server.pid, usable=USABLE, timeout_s=30)
+        hanging = BlockPlan(duration_ns=10**12, lead_in_ns=0, min_calls=1, deadline_s=0.5)
+        failure = load.measure(hanging)
+        assert isinstance(failure, Failure)
+        assert failure.kind == "timeout"
+        assert not psutil.pid_exists(load.pid)
+        assert load.measure(hanging) == failure
+
+
+@pytest.mark.slow
+def test_a_body_that_is_missing(load: HttpLoad, tmp_path: Path) -> None:
+    failure = open_load(load, "http://127.0.0.1:9/", os.getpid(), body_paths=[tmp_path / "none.json"])
+    assert isinstance(failure, Failure)
+    assert "none.json" in failure.message
+
+
+@pytest.mark.slow
+def test_a_load_generator_that_crashes(tmp_path: Path) -> None:
+    command = (sys.executable, "-c", "import sys; sys.exit('no memory for this')")
+    with HttpLoad(tmp_path / "log", command=command) as load:
+        failure = open_load(load, "http://127.0.0.1:9/", os.getpid())
+    assert isinstance(failure, Failure)
+    assert failure.message == "the load generator: the process exited with status 1: no memory for this"
+
+
+@linux
+@pytest.mark.slow
+def test_the_load_generator_ends_with_its_parent(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from ortune.program.http_load import HttpLoad\n"
+        f"load = HttpLoad(Path({str(tmp_path / 'log')!r})); print(load.pid, flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout
+        child = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+    psutil.wait_procs([child], timeout=60)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize("path", ["work", "large/300000"])
+def test_the_time_of_the_server_is_not_subtracted(path: str) -> None:
+    with start_server("--sleep-ns", "3000000") as (_, url):
+        requester = Requester(OpenRequest(url=f"{url}/{path}", timeout_s=30, root=os.getpid(), usable=USABLE), 1)
+        for number in range(1, 6):
+            begin_ns = time.perf_counter_ns()
+            requester.call(Sample(None, {}))
+            spent_ns = time.perf_counter_ns() - begin_ns
+            assert len(requester.own_ns) == number
+            assert 0 < requester.own_ns[-1] < spent_ns - (3 * MS if path == "work" else 0)
+        requester.close()
+
+
+@pytest.mark.slow
+def test_the_time_of_each_call_is_subtracted_from_its_latency(monkeypatch: pytest.MonkeyPatch) -> None:
+    with start_server() as (server, url):
+        load = ServerLoad(OpenRequest(url=f"{url}/work", timeout_s=30, root=server.pid, usable=USABLE))
+        latencies: list[int] = []
+
+        def generate(*arguments: Any) -> Any:
+            window = generate_load(*arguments)
+            latencies[:] = window.latencies_ns.tolist()
+            return window
+
+        monkeypatch.setattr("ortune.worker.load_generator.generate_load", generate)
+        block = load.measure(plan(Load()))
+        own_ns = load._requester.own_ns
+        assert len(own_ns) > len(latencies)  # with the lead-in
+        assert block.samples_ns.tolist() == [
+            latency - own for latency, own in zip(latencies, own_ns[-len(latencies) :], strict=True)
+        ]
+        block = load.measure(plan(make_load(clients=2)))
+        assert {latency - sample for latency, sample in zip(latencies, block.samples_ns.tolist(), strict=True)} == {
+            int(np.median(load._requester.own_ns))
+        }
+        load.close()
+
+
+def test_idle_connections_are_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ortune.program import http_worker
+
+    with start_server() as (_, url):
+        request = OpenRequest(url=f"{url}/echo", timeout_s=30, root=os.getpid(), usable=USABLE)
+        requester = Requester(request, 1)
+        counts = []
+        for longest_s in (60.0, 60.0, -1.0, -1.0):
+            monkeypatch.setattr(http_worker, "LONGEST_IDLE_S", longest_s)
+            counts.append(json.loads(requester.fetch(Sample(None, {})).body)["connections"])
+        requester.close()
+    assert counts == [1, 1, 2, 3]
+
+
+def test_windows_on_a_simulated_clock_have_the_cpu_time_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server computes for 3 ms of each call of 5 ms, and the load generator for the rest."""
+    clock = SimulatedClock()
+    spent = [0]
+
+    class Tree:
+        def refresh_ns(self) -> int:
+            return spent[0]
+
+        read_ns = refresh_ns
+
+    server_clock = ServerClock(Tree())  # type: ignore[arg-type]
+    monkeypatch.setattr(clock, "cpu_ns", server_clock.cpu_ns)
+
+    def call(_: object) -> None:
+        clock.sleep_ns(5 * MS)
+        spent[0] += 3 * MS
+
+    window = generate_load(call, [0], plan(Load(), duration_ms=1000), clock.now_ns, clock)
+    assert window.latencies_ns.tolist() == [5 * MS] * 200
+    assert window.cpu_ns == 600 * MS
+
+
+def test_processes_are_looked_for_at_the_ends_of_the_window_only() -> None:
+    calls = []
+
+    class Tree:
+        def refresh_ns(self) -> int:
+            calls.append("refresh")
+            return 0
+
+        def read_ns(self) -> int:
+            calls.append("read")
+            return 0
+
+    clock = ServerClock(Tree())  # type: ignore[arg-type]
+    generate_load(lambda _: None, [0], plan(make_load(rate_per_s=100)), lambda: None, clock)
+    assert calls.count("refresh") == 2
+    assert calls.count("read") > 2
+
+
+def test_foreign_use_is_neither_that_of_the_server_nor_of_the_load_generator(monkeypatch: pytest.MonkeyPatch) -> None:
+    with start_server() as (server, url):
+        request = OpenRequest(url=f"{url}/work", timeout_s=30, root=server.pid, usable=(0, 1), n_cores=2)
+        load = ServerLoad(request)
+        busy_ns, foreign_ns = 10**9, [0]
+
+        def read_busy(cpus: frozenset[int]) -> int:
+            return busy_ns + load.tree.read_ns() + time.process_time_ns() + foreign_ns[0]
+
+        monkeypatch.setattr(cpu, "busy_ns", read_busy)
+        quiet = load.measure(plan(Load()))
+        assert quiet.foreign_share == pytest.approx(0, abs=0.02)
+        assert not quiet.contended
+
+        def disturb() -> int:
+            foreign_ns[0] += 10**9
+            return foreign_ns[0]
+
+        monkeypatch.setattr(cpu, "busy_ns", lambda cpus: read_busy(cpus) + disturb())
+        disturbed = load.measure(plan(Load()))
+        assert disturbed.foreign_share is not None
+        assert disturbed.foreign_share > 0.5
+        assert disturbed.contended
+        load.close()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:8000/predict",
+        "http://localhost/",
+        "https://[::1]:8443/a?b=c",
+        "http://127.3.2.1:{port}",
+        "http://127.0.0.1:{port}/v1/predict?x=1",
+        "http://[::1]:{port}/",
+    ],
+)
+def test_urls_of_this_host(url: str) -> None:
+    check_url(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("127.0.0.1:8000", "must begin with http:// or https:// and a host"),
+        ("ftp://127.0.0.1/", "must begin with http://"),
+        ("http:///path", "must begin with http://"),
+        ("", "must begin with http://"),
+        ("http://127.0.0.1:99999/", "is not a URL"),
+        ("http://127.0.0.1:0/", "there is no port 0"),
+        ("http://[::1/", "is not a URL"),
+        ("http://127.0.0.1/a b", "has a space"),
+        ("http://127.0.0.1/\r\nX: y", "has a space or a control character"),
+        ("http://user:secret@127.0.0.1/", "a user name and password"),
+        ("http://example.com/", "example.com is not this host"),
+        ("http://127.0.0.1.example.com/", "is not this host"),
+        ("http://192.168.0.1/", "192.168.0.1 is not this host"),
+        ("http://0.0.0.0/", "0.0.0.0 is not this host"),
+        ("http://127.0.0.1/{port}", "may only stand where the port is"),
+        ("http://127.0.0.1:{port}/{port}", "may only stand where the port is"),
+    ],
+)
+def test_urls_that_are_refused(url: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        check_url(url)
+    text, hint = caught.value.render()
+    assert message in text
+    assert "secret" not in text
+    assert hint
+    assert caught.value.option == "url"
+
+
+def test_other_hosts_can_be_allowed() -> None:
+    check_url("https://example.com:8443/", allow_remote=True)
+    with pytest.raises(UsageError):
+        check_url("example.com", allow_remote=True)
+
+
+def test_free_ports() -> None:
+    port = find_free_port()
+    url = f"http://127.0.0.1:{port}/"
+    check_unused(url)
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(UsageError, match=f"port {port} already"):
+        check_unused(url)
+    assert find_free_port(excluded=range(1, 2)) > 1
+
+
+def test_excluded_ports_are_not_returned() -> None:
+    class Excluded(set[int]):
+        def __contains__(self, port: object) -> bool:
+            self.add(port)  # type: ignore[arg-type]
+            return len(self) < 3
+
+    excluded = Excluded()
+    find_free_port(excluded)
+    assert len(excluded) == 3
+
+
+@pytest.mark.slow
+def test_waiting_for_a_server() -> None:
+    with start_server() as (server, url):
+
+        def wait(path: str, health: str | None = None, **options: Any) -> Failure | None:
+            return wait_until_up(
+                f"{url}/{path}",
+                health and f"{url}/{health}",
+                is_alive=lambda: server.poll() is None,
+                deadline_s=options.pop("deadline_s", 60),
+                **options,
+            )
+
+        assert wait("after/4") is None
+        assert wait("work", "status/404") is None
+        failure = wait("work", "status/503", deadline_s=0.3)
+        assert failure == Failure(
+            kind="timeout",
+            stage="start",
+            message=f"GET {url}/status/503 was tried for 0.3 s; the last answer was status 503 Service Unavailable: "
+            "the model is missing",
+        )
+        failure = wait("slow/20", deadline_s=0.3)
+        assert failure is not None
+        assert "the last attempt: " in failure.message
+        assert read_stats(url)["spans"] == []
+        assert wait("work", method="POST", body=b"{}") is None
+        assert len(read_stats(url)["spans"]) == 1
+
+
+@pytest.mark.slow
+def test_a_request_that_is_refused_is_not_repeated_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_load, "REFUSAL_GRACE_S", 0.05)
+    with start_server() as (_, url):
+        failure = wait_until_up(f"{url}/status/422", is_alive=lambda: True, deadline_s=60)
+    assert failure is not None
+    assert failure.kind == "exception"
+    assert failure.message.startswith(f"GET {url}/status/422: the last answer was status 422 ")
+
+
+def test_a_program_that_ends_is_not_waited_for() -> None:
+    url = f"http://127.0.0.1:{find_free_port()}/"
+    alive = iter([True, True, False])
+    failure = wait_until_up(url, is_alive=lambda: next(alive), deadline_s=60)
+    assert failure is not None
+    assert failure.kind == "exit"
+    assert failure.message.startswith(f"the program ended before it answered GET {url}; the last attempt: ")
+    assert "refused" in failure.message
+
+
+@linux
+class TestTreeClock:
+    """The CPU time of a tree of processes."""
+
+    def test_it_is_that_of_the_process(self) -> None:
+        clock = TreeClock(os.getpid())
+        own = time.process_time_ns()
+        before = clock.read_ns()
+        end = time.process_time_ns() + 50 * MS
+        while time.process_time_ns() < end:
+            pass
+        spent, own_spent = clock.read_ns() - before, time.process_time_ns() - own
+        assert 50 * MS <= spent <= own_spent
+
+    def test_threads_count(self) -> None:
+        clock = TreeClock(os.getpid())
+        before = clock.read_ns()
+
+        def spend() -> None:
+            end = time.thread_time_ns() + 30 * MS
+            while time.thread_time_ns() < end:
+                pass
+
+        threads = [threading.Thread(target=spend) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert clock.read_ns() - before >= 60 * MS
+
+    @pytest.mark.slow
+    def test_children_are_found_and_remembered(self) -> None:
+        spend = "import time\nwhile time.process_time() < 0.2: pass\nprint(flush=True)\ninput()"
+        shell = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {spend!r}])\nprint(flush=True)\ninput()"
+        with subprocess.Popen(
+            [sys.executable, "-c", shell], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdin
+            assert process.stdout
+            clock = TreeClock(process.pid)
+            process.stdout.readline()
+            live = clock.refresh_ns()
+            assert len(clock.processes) == 2
+            assert live >= 200 * MS
+            print(file=process.stdin, flush=True)
+            process.stdout.readline()
+            # The child has ended. Its parent reports its time in ticks, and `read_ns` notices that it is gone.
+            ended = clock.read_ns()
+            assert set(clock.processes) == {process.pid}
+            assert ended >= live - 20 * MS
+            process.kill()
+        assert clock.refresh_ns() >= ended - 20 * MS
+
+    @pytest.mark.slow
+    def test_children_that_nobody_waits_for_are_not_lost(self) -> None:
+        spend = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\ninput()"
+        program = (
+            "import signal, subprocess, sys\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+            f"child = subprocess.Popen([sys.executable, '-c', {spend!r}])\n"
+            "child.wait()\nprint(flush=True)\ninput()"
+        )
+        with subprocess.Popen(
+            [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdin
+            assert process.stdout
+            clock = TreeClock(process.pid)
+            process.stdout.readline()
+            live = clock.refresh_ns()
+            print(file=process.stdin, flush=True)
+            process.stdout.readline()
+            assert clock.read_ns() >= live >= 300 * MS
+            process.kill()
+
+    def test_without_clocks_of_processes_ticks_are_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(cpu, "read_process_ns", lambda number: None)
+        clock = TreeClock(os.getpid())
+        assert clock.processes
+        before = cpu.tree_ns(os.getpid())
+        assert before <= clock.read_ns() <= clock.refresh_ns() <= cpu.tree_ns(os.getpid())
+
+
+@linux
+@pytest.mark.slow
+def test_memory_that_processes_share_counts_once() -> None:
+    from ortune.worker.cpu import read_tree_memory
+
+    code = (
+        "import os\ndata = b'x' * 200_000_000\n"
+        "for _ in range(3):\n"
+        "    if not os.fork(): break\n"
+        "os.write(1, b'.')\nos.read(0, 1)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        while len(process.stdout.read(4)) < 4:
+            pass
+        memory = read_tree_memory(process.pid)
+        assert 200_000_000 < memory.steady_bytes < 400_000_000
+        assert memory.peak_bytes >= memory.steady_bytes
+        assert process.stdin
+        process.stdin.close()

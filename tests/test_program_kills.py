@@ -1,0 +1,98 @@
+"""The benchmark that kills searches of programs."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+import threading
+from typing import Any
+
+import msgspec
+import pytest
+
+from benchmarks.program_kills import judge_end, kill_search, make_folder, report
+from ortune.record.schema import Record
+from tests.conftest import TINY_CNN
+from tests.records import ONE_THREAD, make_local_record
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
+@pytest.mark.parametrize("seed", [1, 5, 7, 8])
+def test_nothing_is_left(seed: int) -> None:
+    row = kill_search(seed)
+    assert row["faults"] == [], row
+
+
+def test_runs_are_counted_while_folders_come_and_go() -> None:
+    ended = threading.Event()
+    with make_folder("counted") as folder:
+        counted = folder.temporary / "ortune-1-kept"
+        for number in range(3):
+            (counted / f"run-{number}").mkdir(parents=True)
+
+        def change() -> None:
+            while not ended.is_set():
+                removed = folder.temporary / "ortune-2-removed"
+                (removed / "run-9").mkdir(parents=True)
+                shutil.rmtree(removed)
+
+        changing = threading.Thread(target=change)
+        changing.start()
+        try:
+            counts = {folder.count_runs() for _ in range(3000)}
+        finally:
+            ended.set()
+            changing.join()
+    assert {2} <= counts <= {2, 9}
+
+
+@pytest.fixture(scope="module")
+def finished() -> Record:
+    return make_local_record(TINY_CNN, ONE_THREAD)
+
+
+def interrupt(record: Record) -> Record:
+    return msgspec.structs.replace(record, search=msgspec.structs.replace(record.search, interrupted="by the user"))
+
+
+def test_right_ends(finished: Record) -> None:
+    kill, term = signal.SIGKILL, signal.SIGTERM
+    for code, hit, number, records, measured in [
+        (0, "search", term, [finished], True),
+        (3, "", term, [finished], True),
+        (-9, "search", kill, [], True),
+        (130, "search", term, [], False),
+        (130, "search and supervisor", term, [interrupt(finished)], True),
+        (2, "supervisor", kill, [], True),
+        (2, "program", kill, [interrupt(finished)], True),
+    ]:
+        assert judge_end(code, hit, number, records, measured=measured) == []
+    assert judge_end(-signal.SIGINT, "search", term, [], measured=False, alone=True) == []
+
+
+def test_wrong_ends(finished: Record) -> None:
+    kill, term = signal.SIGKILL, signal.SIGTERM
+    for code, hit, number, records, measured in [
+        (0, "", term, [], True),
+        (0, "search", term, [interrupt(finished)], True),
+        (2, "", term, [], False),
+        (1, "supervisor", kill, [], False),
+        (0, "supervisor", kill, [], False),
+        (2, "search", term, [], False),
+        (130, "search", kill, [], False),
+        (130, "search", term, [], True),
+        (-signal.SIGINT, "search", term, [], False),
+        (130, "supervisor", term, [interrupt(finished)], True),
+    ]:
+        assert len(judge_end(code, hit, number, records, measured=measured)) == 1
+
+
+def test_faults_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    good: dict[str, Any] = {"way": "runs", "hit": "search", "signal": "SIGKILL", "code": -9, "n_processes": 4}
+    good |= {"measured": True, "interrupted": False, "faults": []}
+    assert report([good])
+    assert not report([good, {**good, "faults": ["left: sleep"], "output": "what it printed"}])
+    output = capsys.readouterr().out
+    assert "left: sleep" in output and "what it printed" in output

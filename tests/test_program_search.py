@@ -1,0 +1,284 @@
+"""Searches of real programs, whose speed depends on the settings of their sessions by much more than the noise."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from ortune.compare.block_runner import SteadyCandidate
+from ortune.errors import ProgramError, UsageError
+from ortune.options import make_request
+from ortune.program.prepare import PreparedProgram, prepare_program
+from ortune.program.search import ProgramResult, open_program, search_program
+from ortune.record.files import read_records
+from ortune.requests import ProgramSearchRequest
+from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
+
+PROGRAM = Path(__file__).parent / "programs" / "worker.py"
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="programs are tuned on POSIX systems")
+
+ONE_THREAD_ONLY = ("intra_op_num_threads",)
+
+
+def prepare(*how: str, command: tuple[str, ...] = (), **options: Any) -> PreparedProgram:
+    command = command or (sys.executable, str(PROGRAM), str(TINY_CNN), *how)
+    values = {"only": ONE_THREAD_ONLY, "budget": "30s", **options}
+    return prepare_program(make_request(ProgramSearchRequest, {"command": command, **values}, "python"))
+
+
+def search(*how: str, **options: Any) -> ProgramResult:
+    return search_program(prepare(*how, **options))
+
+
+def is_one_thread(result: ProgramResult) -> bool:
+    return result.outcome.config.session_options.get("intra_op_num_threads") == 1
+
+
+@pytest.mark.slow
+class TestSearch:
+    def test_complete_runs(self, tmp_path: Path) -> None:
+        path = tmp_path / "tuned.json"
+        result = search("run", "30", output=path, budget="40s")
+        assert result.outcome.evidence.verdict == "faster"
+        assert is_one_thread(result)
+        (record,) = read_records(path)
+        assert record.config.session_options == {"intra_op_num_threads": 1, "enable_cpu_mem_arena": False}
+        assert record.workload.program
+        assert record.workload.program.kind == "run"
+        assert record.workload.program.program == Path(sys.executable).name
+        assert record.workload.inputs["image"].origin == "the program"
+        assert str(PROGRAM) not in path.read_text()
+
+    def test_calls_of_a_function(self) -> None:
+        result = search("run", "60", call="__main__:work")
+        assert result.outcome.evidence.verdict == "faster"
+        assert is_one_thread(result)
+        speedup = result.outcome.evidence.speedup
+        assert speedup
+        assert 2 < speedup.estimate < 4
+
+    @pytest.mark.programs
+    def test_few_calls_of_a_function(self) -> None:
+        prepared = prepare("run", "3", call="__main__:work")
+        assert not prepared.keeps_running
+        result = search_program(prepared)
+        assert result.outcome.evidence.verdict == "faster"
+
+    @pytest.mark.programs
+    def test_a_program_that_does_not_end(self) -> None:
+        prepared = prepare("forever", "0", call="__main__:work")
+        assert prepared.keeps_running
+        result = search_program(prepared)
+        assert is_one_thread(result)
+
+    @pytest.mark.programs
+    def test_a_number_that_the_program_prints(self) -> None:
+        result = search("rate", "30", metric=r"([\d.]+) per second", maximize=True, ignore_outputs=True, budget="40s")
+        evidence = result.outcome.evidence
+        assert evidence.verdict == "faster"
+        assert evidence.objective == "score"
+        assert evidence.winner
+        assert evidence.baseline
+        assert (evidence.winner.metric or 0) > 2 * (evidence.baseline.metric or 0)
+
+    @pytest.mark.parametrize("clients", [1, pytest.param(3, marks=pytest.mark.programs)])
+    def test_a_server(self, clients: int) -> None:
+        command = (sys.executable, str(PROGRAM), str(TINY_CNN), "serve", "{port}")
+        result = search(command=command, url="http://127.0.0.1:{port}/", clients=clients, objective="mean")
+        assert result.outcome.evidence.verdict == "faster"
+        assert is_one_thread(result)
+
+    @pytest.mark.programs
+    def test_a_server_with_a_fixed_port(self) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        result = search("serve", str(port), url=f"http://127.0.0.1:{port}/", budget="30s")
+        assert is_one_thread(result)
+        assert result.outcome.evidence.noise.one_at_a_time
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # closed connections keep it for a while
+            probe.bind(("127.0.0.1", port))
+
+    @pytest.mark.programs
+    def test_two_models(self, tmp_path: Path) -> None:
+        code = f"""
+import sys
+sys.path.insert(0, {str(PROGRAM.parent)!r})
+import worker, numpy, onnxruntime
+one = worker.make_session({str(TINY_CNN)!r})
+other = onnxruntime.InferenceSession({str(TINY_ENCODER)!r})
+feed = {{each.name: numpy.ones([size if isinstance(size, int) else 2 for size in each.shape],
+         {{"tensor(int64)": "int64", "tensor(float)": "float32"}}[each.type]) for each in other.get_inputs()}}
+for _ in range(40):
+    worker.work(one)
+    other.run(None, feed)
+"""
+        path = tmp_path / "bundle.json"
+        result = search(
+            command=(sys.executable, "-c", code), call="worker:work", output=path, only=(), budget="60s", trials=6
+        )
+        assert result.outcome.evidence.verdict == "faster"
+        records = {Path(record.model.path).name: record for record in read_records(path)}
+        assert set(records) == {"tiny_cnn.onnx", "tiny_encoder.onnx"}
+        assert records["tiny_cnn.onnx"].base.session_options == {"enable_cpu_mem_arena": False}
+        assert records["tiny_encoder.onnx"].base.session_options == {}
+        assert records["tiny_cnn.onnx"].evidence.speedup == records["tiny_encoder.onnx"].evidence.speedup
+
+    @pytest.mark.programs
+    def test_what_is_fixed_belongs_to_the_baseline(self) -> None:
+        fixed = {"session.intra_op.allow_spinning": "0"}
+        prepared = prepare("run", "60", call="__main__:work", fix=fixed)
+        result = search_program(prepared)
+        (record,) = result.records
+        assert record.base.session_config == fixed
+        assert record.config.session_config.items() >= fixed.items()
+        assert not any(trial.failure for trial in result.outcome.trials)
+
+    def test_the_own_setting_of_a_program_is_part_of_the_space(self) -> None:
+        prepared = prepare("run", "3", only=())
+        arena = next(each for each in prepared.space.dimensions if each.name == "enable_cpu_mem_arena")
+        assert [choice.value for choice in arena.choices] == [None, True]
+        assert prepared.models[0].own.session_options == {"enable_cpu_mem_arena": False}
+
+
+@pytest.mark.slow
+class TestFailures:
+    def test_a_candidate_that_crashes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("CRASH_WITH_ONE_THREAD", "1")
+        result = search("run", "60", call="__main__:work")
+        failed = [trial for trial in result.outcome.trials if trial.failure]
+        assert failed
+        assert all(trial.config.session_options.get("intra_op_num_threads") == 1 for trial in failed)
+        assert {trial.failure.kind for trial in failed if trial.failure} == {"crash"}
+        assert not is_one_thread(result)
+
+    def test_a_candidate_with_another_output(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("WRONG_WITH_ONE_THREAD", "1")
+        result = search("run", "5")
+        kinds = {trial.failure.kind for trial in result.outcome.trials if trial.failure}
+        assert kinds == {"wrong_output"}
+        assert not is_one_thread(result)
+
+    @pytest.mark.programs
+    def test_outputs_are_ignored_on_request(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("WRONG_WITH_ONE_THREAD", "1")
+        result = search("run", "30", ignore_outputs=True, budget="40s")
+        assert is_one_thread(result)
+
+    @pytest.mark.programs
+    def test_a_check_of_the_user(self) -> None:
+        accepted = search("run", "3", check_command="grep result", budget="8s")
+        assert not any(trial.failure for trial in accepted.outcome.trials)
+        with pytest.raises(ProgramError, match="rejects it"):
+            search("run", "3", check_command="grep nothing", budget="8s")
+
+    @pytest.mark.parametrize(
+        ("code", "message"),
+        [
+            ("pass", "did not import onnxruntime"),
+            ("import onnxruntime", "created no session"),
+            (f"import onnxruntime; onnxruntime.InferenceSession({str(TINY_CNN)!r})", "did not call them"),
+            ("raise SystemExit('no license')", "status 1: no license"),
+            ("import os; os.abort()", "SIGABRT"),
+        ],
+    )
+    def test_programs_that_cannot_be_tuned(self, code: str, message: str) -> None:
+        with pytest.raises(ProgramError, match=message):
+            prepare(command=(sys.executable, "-c", code))
+
+    def test_a_program_without_python(self) -> None:
+        with pytest.raises(ProgramError, match="no Python"):
+            prepare(command=("/bin/true",))
+
+    def test_a_function_that_is_never_called(self) -> None:
+        with pytest.raises(ProgramError, match="no call of __main__:missing"):
+            prepare("run", "3", call="__main__:missing")
+
+    def test_a_number_that_is_never_printed(self) -> None:
+        with pytest.raises(ProgramError, match="no number above 0"):
+            search("run", "3", metric=r"speed: (\d+)")
+
+    def test_a_server_that_does_not_come_up(self) -> None:
+        with pytest.raises(ProgramError, match="status 3"):
+            prepare("die", "0", url="http://127.0.0.1:9/")
+
+    def test_nothing_is_left(self, tmp_path: Path) -> None:
+        before = {each.pid for each in psutil.Process().children(recursive=True)}
+        prepared = prepare("forever", "0", call="__main__:work")
+        with open_program(prepared) as opened:
+            lives = opened.runner.launch([candidate.config for candidate in prepared.space.candidates[:3]])
+            assert {type(live) for live in lives} == {SteadyCandidate}
+        assert {each.pid for each in psutil.Process().children(recursive=True)} == before
+
+
+class TestOptions:
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"call": "f"}, "is not the name of a function"),
+            ({"call": "a:b", "metric": "x"}, "contradict each other"),
+            ({"metric": "("}, "is not a regular expression"),
+            ({"metric": "(a)(b)"}, "has 2 groups"),
+            ({"maximize": True}, "needs metric"),
+            ({"clients": 2}, "needs url"),
+            ({"url": "ftp://localhost/"}, "http"),
+            ({"url": "http://example.com/"}, "loopback|this host"),
+            ({"objective": "load-time"}, "create their sessions"),
+            ({"stdin": "/missing"}, "is not a file"),
+            ({"sessions": 2}, "sessions"),
+            ({"provider": "cpu"}, "choose execution providers themselves"),
+        ],
+    )
+    def test_options_that_are_not_valid(self, options: dict[str, Any], message: str) -> None:
+        with pytest.raises(UsageError, match=message):
+            prepare("run", "1", **options)
+
+    def test_a_program_that_does_not_exist(self) -> None:
+        with pytest.raises(UsageError, match="There is no command"):
+            prepare(command=("missing-program",))
+
+    def test_messages_keep_placeholders(self) -> None:
+        with pytest.raises(UsageError, match=re.escape("does not contain {port}")):
+            prepare(command=(sys.executable, "-c", "pass", "{port}"), url="http://127.0.0.1/")
+
+    def test_a_port_without_a_url(self) -> None:
+        with pytest.raises(UsageError, match="needs a URL"):
+            prepare(command=(sys.executable, "-c", "pass", "{port}"))
+
+
+@pytest.mark.slow
+class TestCommand:
+    def test_a_search_and_its_use(self, tmp_path: Path) -> None:
+        path = tmp_path / "tuned.json"
+        command = [sys.executable, str(PROGRAM), str(TINY_CNN), "rate", "20"]
+        only = [each for name in ONE_THREAD_ONLY for each in ("--only", name)]
+        done = run_ortune(
+            *("search", "--budget", "20s", "--call", "__main__:work", *only, "--ignore-outputs", "-o", path, "--"),
+            *command,
+            cwd=tmp_path,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "than the program as it is" in done.stdout
+        rates = []
+        for before in ([], [sys.executable, "-m", "ortune", "apply", str(path), "--"]):
+            run = subprocess.run([*before, *command], capture_output=True, text=True, check=True)
+            rates.append(float(run.stdout.splitlines()[1].split()[0]))
+        assert rates[1] > 2 * rates[0]
+
+    def test_json(self, tmp_path: Path) -> None:
+        command = [sys.executable, str(PROGRAM), str(TINY_CNN), "run", "3"]
+        done = run_ortune(
+            *("search", "--budget", "6s", "--only", "intra_op_num_threads", "-o", "-", "--"), *command, cwd=tmp_path
+        )
+        assert done.returncode in {0, 3}, done.stderr
+        assert json.loads(done.stdout)["workload"]["program"]["program"] == Path(sys.executable).name
