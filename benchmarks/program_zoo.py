@@ -3,9 +3,10 @@
     python -m benchmarks.program_zoo [--home FOLDER] [--budget 120s] [--json FILE] [NAME ...]
 
 The programs are in benchmarks/programs: OCR with three models, an object detector, a reader of CAPTCHAs, a detector of
-file types, a voice detector, and an ASGI server with two workers. The first run installs their packages in a virtual
-environment in FOLDER. For each program, the sessions that `ortune inspect` saw are printed, then the verdict of
-`ortune search ... -- COMMAND`, and whether the program prints the same under `ortune apply`. Run this on an idle host.
+file types, a voice detector, an ASGI server with two workers, and two processes with the same model. The first run
+installs their packages in a virtual environment in FOLDER. For each program, the sessions that `ortune inspect` saw are
+printed, then the verdict of `ortune search ... -- COMMAND`, and whether the program prints the same under `ortune
+apply`. Run this on an idle host.
 """
 
 from __future__ import annotations
@@ -13,10 +14,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,25 +48,31 @@ class Program(NamedTuple):
 
     Attributes:
         file: Name of its file, without the suffix.
-        function: The function that is timed; empty for a server.
-        n: Its argument: how often it does its work in a search.
-        n_sessions: Sessions that its authors create, as their sources say, in each process.
+        measure: Options of a search that say what is measured.
+        n: Its argument: how often it does its work in a search. 0 for a server.
+        n_sessions: Sessions that its authors create, according to its sources.
     """
 
     file: str
-    function: str
+    measure: tuple[str, ...]
     n: int
     n_sessions: int
 
 
 ZOO = {
-    "ocr": Program("read_page", "read", 40, 3),
-    "detector": Program("detect_objects", "detect", 100, 1),
-    "captcha": Program("read_captcha", "read", 1000, 1),
-    "types": Program("name_types", "identify", 200, 1),
-    "voice": Program("find_speech", "listen", 200, 1),
-    "server": Program("serve_model", "", 0, 1),
+    "ocr": Program("read_page", ("--call", "__main__:read"), 40, 3),
+    "detector": Program("detect_objects", ("--call", "__main__:detect"), 100, 1),
+    "captcha": Program("read_captcha", ("--call", "__main__:read"), 1000, 1),
+    "types": Program("name_types", ("--call", "__main__:identify"), 200, 1),
+    "voice": Program("find_speech", ("--call", "__main__:listen"), 200, 1),
+    "server": Program("serve_model", ("--url", "http://127.0.0.1:{port}/", "--clients", "4"), 0, 2),
+    "processes": Program("classify_images", ("--metric", r"([\d.]+) images/s", "--maximize"), 200, 2),
 }
+
+FIRST_RESPONSE_S = 60.0
+"""Time that a server has for its start."""
+
+N_REQUESTS = 40
 
 
 def install(home: Path) -> Path:
@@ -75,7 +86,7 @@ def install(home: Path) -> Path:
 
 def make_command(program: Program, commands: Path, n: int) -> list[str]:
     """Return the command of a program that does its work `n` times; of a server, with a placeholder for its port."""
-    if not program.function:
+    if not program.n:
         usual = ["--app-dir", str(PROGRAMS), "--workers", "2", "--log-level", "warning"]
         return [str(commands / "uvicorn"), f"{program.file}:app", "--port", "{port}", *usual]
     return [str(commands / "python"), str(PROGRAMS / f"{program.file}.py"), str(n)]
@@ -89,12 +100,38 @@ def inspect(command: list[str], folder: Path) -> dict[str, Any]:
     return seen
 
 
+def request(url: str) -> bool:
+    """Return whether a server answers."""
+    try:
+        with urllib.request.urlopen(url, timeout=10) as response:
+            return bool(response.status == 200)
+    except OSError:
+        return False
+
+
+def inspect_server(command: list[str], folder: Path) -> dict[str, Any]:
+    """Return what `ortune inspect` saw of a server that gets some requests, and is then stopped by Ctrl-C."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    path = folder / "seen.json"
+    tool = [sys.executable, "-P", "-m", "ortune", "inspect", "-q", "-o", str(path), "--"]
+    with subprocess.Popen([*tool, *(each.replace("{port}", port) for each in command)]) as server:
+        url = f"http://127.0.0.1:{port}/"
+        end_s = time.monotonic() + FIRST_RESPONSE_S
+        while not request(url) and time.monotonic() < end_s:
+            time.sleep(0.1)
+        with ThreadPoolExecutor(4) as clients:
+            n_answers = sum(clients.map(request, [url] * N_REQUESTS))
+        server.send_signal(signal.SIGINT)
+    if n_answers < N_REQUESTS:
+        raise SystemExit(f"the server answered {n_answers} of {N_REQUESTS} requests")
+    seen: dict[str, Any] = json.loads(path.read_text())
+    return seen
+
+
 def search(program: Program, command: list[str], path: Path, budget: str) -> dict[str, Any]:
     """Search the settings of a program, and return the evidence of the first record."""
-    what = ["--call", f"__main__:{program.function}"]
-    if not program.function:
-        what = ["--url", "http://127.0.0.1:{port}/", "--clients", "4"]
-    run_ortune("search", *what, "--budget", budget, "-q", "-o", str(path), "--", *command)
+    run_ortune("search", *program.measure, "--budget", budget, "-q", "-o", str(path), "--", *command)
     document = json.loads(path.read_text())
     first: dict[str, Any] = document["records"][0] if "records" in document else document
     return first
@@ -123,11 +160,11 @@ def main() -> None:
         program = ZOO[name]
         with tempfile.TemporaryDirectory() as folder:
             row: dict[str, Any] = {"program": name}
-            if program.function:
-                seen = inspect(make_command(program, commands, 2), Path(folder))
-                row["sessions"] = [(model["name"], model["n_sessions"], model["n_calls"]) for model in seen["models"]]
-                row["right"] = sum(model["n_sessions"] for model in seen["models"]) == program.n_sessions
-                print(f"{name:9} sessions {'as expected' if row['right'] else 'NOT as expected'}: {row['sessions']}")
+            observe = inspect if program.n else inspect_server
+            seen = observe(make_command(program, commands, 2), Path(folder))
+            row["sessions"] = [(model["name"], model["n_sessions"], model["n_calls"]) for model in seen["models"]]
+            row["right"] = sum(model["n_sessions"] for model in seen["models"]) == program.n_sessions
+            print(f"{name:9} sessions {'as expected' if row['right'] else 'NOT as expected'}: {row['sessions']}")
             path = Path(folder, "tuned.json")
             start_s = time.monotonic()
             record = search(program, make_command(program, commands, program.n), path, arguments.budget)
@@ -141,7 +178,7 @@ def main() -> None:
             shown = f"{claim['estimate']:.3f} [{claim['low']:.3f}, {claim['high']:.3f}]" if claim else "-"
             ratio = f", CPU {row['cpu'][1] / row['cpu'][0]:.2f}x" if all(row["cpu"]) else ""
             print(f"{name:9} {row['verdict']} {shown}{ratio}, {row['seconds']:.0f} s; {json.dumps(row['config'])}")
-            if program.function:
+            if "--call" in program.measure:
                 row["keeps_output"] = keeps_output(make_command(program, commands, 2), path)
                 print(f"{name:9} outputs under apply: {'equal' if row['keeps_output'] else 'DIFFERENT'}", flush=True)
             rows.append(row)
