@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
+
+REPEAT_S = 0.001
+"""When an interrupt is raised again that Python ignored, which it does in a destructor."""
 
 
 def end_at_once() -> None:
@@ -24,18 +28,39 @@ def raise_interrupts() -> None:
     """Make Ctrl-C raise KeyboardInterrupt again, and SIGTERM and SIGHUP as well.
 
     `docker stop` sends SIGTERM, and a terminal that is closed sends SIGHUP. After `nohup`, the latter stays ignored.
+
+    Python prints and ignores exceptions in destructors and some callbacks. An interrupt there is raised again.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _interrupt)
     if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         signal.signal(signal.SIGHUP, _interrupt)
+    previous = sys.unraisablehook
+
+    def repeat_interrupt(ignored: sys.UnraisableHookArgs) -> None:
+        if not issubclass(ignored.exc_type, KeyboardInterrupt):
+            previous(ignored)
+            return
+        # Raised here, it would be ignored, too.
+        timer = threading.Timer(REPEAT_S, _interrupt_main_thread)
+        timer.daemon = True
+        timer.start()
+
+    sys.unraisablehook = repeat_interrupt
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         raise KeyboardInterrupt
     signal.raise_signal(signal.SIGINT)
+
+
+def _interrupt_main_thread() -> None:
+    if sys.platform == "win32":  # pragma: no cover
+        _thread.interrupt_main(signal.SIGTERM)
+    else:  # this also ends a system call, such as one that sleeps
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
 
 def is_interrupt(error: BaseException) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import sys
@@ -22,7 +23,7 @@ from tests.records import ONE_THREAD, make_local_record
 @pytest.mark.parametrize("seed", [1, 5, 7, 8])
 def test_nothing_is_left(seed: int) -> None:
     row = kill_search(seed)
-    assert row["faults"] == [], row
+    assert row["faults"] == [], json.dumps(row, indent=1)
 
 
 def test_runs_are_counted_while_folders_come_and_go() -> None:

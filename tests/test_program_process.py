@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -232,6 +233,33 @@ time.sleep(600)
             process.wait(30)
         psutil.wait_procs(open_processes(find_marked(tmp_path)), timeout=10)
         assert find_marked(tmp_path) == []
+
+    def test_the_supervisor_is_terminated_in_a_destructor(self) -> None:
+        """Where Python ignores exceptions."""
+        code = """
+import os, signal
+from ortune.program import supervisor
+
+class Closed:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(100):
+            pass
+
+supervisor.Supervisor.do_suspend = lambda self: (Closed(), {})[1]
+supervisor.main()
+"""
+        here, there = socket.socketpair()
+        with here, there:
+            command = [sys.executable, "-c", code, str(there.fileno())]
+            with subprocess.Popen(command, pass_fds=[there.fileno()], stderr=subprocess.PIPE, text=True) as process:
+                there.close()
+                here.sendall(b'{"do": "suspend"}\n')
+                here.settimeout(30)
+                while here.recv(100):
+                    pass
+                assert process.stderr
+                assert process.stderr.read() == ""
 
     def test_the_program_gets_the_usual_signals(self, process: ProgramProcess, tmp_path: Path) -> None:
         code = "import signal; print(*(signal.getsignal(getattr(signal, n)) for n in ('SIGTERM', 'SIGHUP', 'SIGINT')))"

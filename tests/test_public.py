@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -89,8 +90,16 @@ def test_examples_run(name: str, folder: Path) -> None:
         "results = doctest.DocTestRunner().run(tests[0])\n"
         "sys.exit(results.failed)\n"
     )
+    # The command `python` of examples is this one.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False, timeout=150
+        [sys.executable, "-c", code],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=150,
+        env={**os.environ, "PATH": path},
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

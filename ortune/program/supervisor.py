@@ -46,14 +46,19 @@ class Supervisor:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
+        self._terminated = False
         self._process: subprocess.Popen[bytes] | None = None
         self._started_ns = 0
         self._cpu_s = 0.0
         self._peak_bytes = 0
         self._buffer = b""
 
+    def terminate(self, *signal_and_frame: object) -> None:
+        """Handle SIGTERM: stop to serve soon. An exception could be raised, and lost, in a destructor or a callback."""
+        self._terminated = True
+
     def serve(self) -> None:
-        """Answer requests until the parent closes the socket."""
+        """Answer requests until the parent closes the socket or the supervisor is terminated."""
         wakeup, write = socket.socketpair()
         for each in (wakeup, write):
             each.setblocking(False)
@@ -63,7 +68,7 @@ class Supervisor:
             with selectors.DefaultSelector() as selector:
                 selector.register(self._connection, selectors.EVENT_READ)
                 selector.register(wakeup, selectors.EVENT_READ)
-                while True:
+                while not self._terminated:
                     for key, _ in selector.select():
                         if key.fileobj is wakeup:
                             wakeup.recv(4096)
@@ -109,8 +114,8 @@ class Supervisor:
                     start_new_session=True,
                     preexec_fn=prepare_program,
                 )
-        except OSError as error:
-            return {"error": error.strerror or str(error)}
+        except (OSError, subprocess.SubprocessError) as error:
+            return {"error": getattr(error, "strerror", None) or str(error)}
         return {"pid": self._process.pid, "supervisor_pid": os.getpid(), "started_ns": self._started_ns}
 
     def do_suspend(self) -> dict[str, Any]:
@@ -133,7 +138,7 @@ class Supervisor:
 
     def _wait_for_end(self, left_s: float) -> None:
         end_s = time.monotonic() + left_s
-        while self._reap() and time.monotonic() < end_s:
+        while self._reap() and time.monotonic() < end_s and not self._terminated:
             time.sleep(POLL_S)
 
     def _reap(self) -> bool:
@@ -170,7 +175,8 @@ class Supervisor:
 def prepare_program() -> None:
     """Set up the new process in which a program is about to start."""
     request_death_signal()
-    for number in IGNORED:  # the program would inherit that they are ignored
+    # Programs must neither handle SIGTERM as the supervisor does until they are executed, nor inherit what it ignores.
+    for number in (signal.SIGTERM, *IGNORED):
         signal.signal(number, signal.SIG_DFL)
 
 
@@ -198,12 +204,13 @@ def supervise(connection: socket.socket, parent: int) -> None:
         parent: Id of the guard.
     """
     adopt_orphans()
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())
+    supervisor = Supervisor(connection)
+    signal.signal(signal.SIGTERM, supervisor.terminate)
     request_death_signal(signal.SIGTERM)
     if os.getppid() != parent:
         return
     try:
-        Supervisor(connection).serve()
+        supervisor.serve()
     except (BrokenPipeError, ConnectionResetError):
         pass
     finally:

@@ -1,0 +1,54 @@
+"""Interrupts reach the program wherever Python handles them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+IN_DESTRUCTOR = """
+import signal, sys, time
+from ortune.interrupts import raise_interrupts
+
+class Closed:
+    def __del__(self):
+        signal.raise_signal(getattr(signal, sys.argv[1]))
+        for _ in range(100):
+            pass
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell may ignore it
+raise_interrupts()
+try:
+    closed = Closed()
+    del closed
+    time.sleep(60)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+OTHER = """
+from ortune.interrupts import raise_interrupts
+
+class Closed:
+    def __del__(self):
+        raise ValueError("another error")
+
+raise_interrupts()
+closed = Closed()
+del closed
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_an_interrupt_in_a_destructor_is_not_lost(number: str) -> None:
+    command = [sys.executable, "-c", IN_DESTRUCTOR, number]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")
+
+
+def test_other_errors_in_destructors_are_shown() -> None:
+    done = subprocess.run([sys.executable, "-c", OTHER], capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 0
+    assert "another error" in done.stderr
