@@ -111,7 +111,7 @@ class SimulatedLive:
         n_calls = max(plan.min_calls, min(round(plan.duration_ns / level), 40))
         samples = (level * np.exp(executor.rng.normal(0, 0.02, n_calls))).astype(np.int64)
         level = float(level)
-        lead_in_ns, wall_ns, gap_ns = plan.lead_in_ns, plan.duration_ns, level / plan.load.clients
+        lead_in_ns, wall_ns, gap_ns = plan.lead_in_ns, plan.duration_ns, level / plan.load.n_callers
         rate = plan.load.rate_per_s
         if not rate and plan.give_up_ns is not None and level > plan.give_up_ns:
             samples, lead_in_ns, wall_ns = samples[:1], 0, int(level)

@@ -99,6 +99,29 @@ def percentiles(samples: NDArray[np.int64], points: Sequence[float]) -> list[flo
     return [float(ordered[min(max(rank, 0), len(ordered) - 1)]) for rank in ranks]
 
 
+def compute_worst_percentile(blocks: Sequence[Block], point: float) -> float | None:
+    """Return a percentile of the process in which it is largest, or None for blocks of a single process.
+
+    Args:
+        blocks: Blocks of one launch.
+        point: The percentile.
+    """
+    known = [(block, block.processes) for block in blocks if block.processes is not None]
+    if not known:
+        return None
+    numbers = np.unique(np.concatenate([processes for _, processes in known]))
+    return max(
+        compute_percentile([select_calls(block, processes == number) for block, processes in known], point)
+        for number in numbers
+    )
+
+
+def select_calls(block: Block, wanted: NDArray[np.bool_]) -> Block:
+    """Return a block with some of its calls."""
+    cases = None if block.cases is None else block.cases[wanted]
+    return msgspec.structs.replace(block, samples_ns=block.samples_ns[wanted], cases=cases, processes=None)
+
+
 def split_cases(blocks: Sequence[Block]) -> list[NDArray[np.int64]]:
     """Return the samples of each input case."""
     samples = np.concatenate([block.samples_ns for block in blocks])
@@ -119,7 +142,7 @@ def thin_samples(block: Block) -> Block:
     if step == 1 or block.cases is not None:
         return block
     # Start at the slow end, to keep the slowest.
-    return msgspec.structs.replace(block, samples_ns=np.sort(block.samples_ns)[::-1][::step])
+    return msgspec.structs.replace(block, samples_ns=np.sort(block.samples_ns)[::-1][::step], processes=None)
 
 
 def to_cost(name: Objective, value: float) -> float:

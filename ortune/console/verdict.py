@@ -198,6 +198,9 @@ def make_figures_table(baseline: Summary, winner: Summary, *, recommended: bool)
     sides = (baseline, winner)
     for name, field in (("p50", "p50_ns"), ("p90", "p90_ns"), ("p99", "p99_ns"), ("mean", "mean_ns")):
         table.add_row(name, *(format_duration(getattr(side, field)) for side in sides))
+    for name, field in (("p50", "worst_p50_ns"), ("p99", "worst_p99_ns")):
+        if all(getattr(side, field) is not None for side in sides):
+            table.add_row(f"{name}, worst process", *(format_duration(getattr(side, field)) for side in sides))
     table.add_row("throughput", *(format_rate(side.calls_per_s) for side in sides))
     table.add_row("CPU time per call", *(format_duration(side.cpu_ns_per_call) for side in sides))
     if all(side.cpu_ns_between_calls is not None for side in sides):
