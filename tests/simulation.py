@@ -124,13 +124,14 @@ class SimulatedLive:
             n_calls = len(arrivals)
             service = executor.draw_services(executor.rng, level, n_calls)
             if not self._free:
-                self._free = [0.0] * plan.load.clients
-            samples = sojourn_times(arrivals, service, plan.load.clients, self._free).astype(np.int64)
+                self._free = [0.0] * plan.load.n_callers
+            samples = sojourn_times(arrivals, service, plan.load.n_callers, self._free).astype(np.int64)
             self._free = [max(each - plan.duration_ns, 0.0) for each in self._free]
             gap_ns = 1e9 / rate
         return Block(
             samples_ns=samples,
             cases=np.arange(len(samples)) % executor.n_cases if executor.n_cases > 1 else None,
+            processes=np.arange(len(samples)) % plan.load.processes if plan.load.processes > 1 else None,
             n_calls=wall_ns / gap_ns,
             wall_ns=wall_ns,
             lead_in_ns=lead_in_ns,

@@ -24,6 +24,7 @@ from ortune.console.warnings import (
     warn_jumps,
     warn_one_at_a_time,
     warn_other_nodes,
+    warn_pinned,
     warn_relaunched,
     warn_requirements,
     warn_slow_gpu,
@@ -278,6 +279,8 @@ def find_config_warnings(record: Record) -> list[str]:
     """Return what the recommended config requires of the program, and what it changes."""
     config, winner, recommended = record.config, record.evidence.winner, is_recommended(record)
     warnings = [*warn_requirements(config)]
+    if record.workload.load.pinned and recommended:
+        warnings.append(warn_pinned(record.workload.load.processes))
     if winner and recommended:
         nodes = winner.nodes
         if any(name != config.provider for name in nodes):
