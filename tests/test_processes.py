@@ -229,10 +229,17 @@ class TestMergedBlocks:
         assert merged.slowdowns == ("hot",)
 
     def test_the_worst_process_is_found(self) -> None:
-        blocks = [merge_blocks([make_block([10, 20, 30]), make_block([50, 60, 900])]) for _ in range(2)]
-        assert compute_worst_percentile(blocks, 50) == 60
-        assert compute_worst_percentile(blocks, 99) == 900
-        assert compute_worst_percentile([make_block([10])], 50) is None
+        fast, slow = make_block([10, 20, 30]), make_block([50, 60, 900])
+        # In the second launch, another process is the slowest.
+        launches = [[merge_blocks([fast, slow])] * 2, [merge_blocks([slow, fast])]]
+        assert compute_worst_percentile(launches, 50) == 60
+        assert compute_worst_percentile(launches, 99) == 900
+        assert compute_worst_percentile([[make_block([10])]], 50) is None
+
+    def test_a_process_without_a_case_is_compared_by_the_others(self) -> None:
+        one = make_block([10, 40], cases=np.array([0, 1]))
+        other = make_block([90], cases=np.array([1]))
+        assert compute_worst_percentile([[merge_blocks([one, other])]], 50) == 90
 
     def test_a_journal_keeps_which_process_served_a_call(self) -> None:
         block = merge_blocks([make_block([10, 20]), make_block([50])])

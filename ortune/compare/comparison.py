@@ -26,9 +26,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         p95_ns: 95th percentile of latency.
         p99_ns: 99th percentile of latency.
         mean_ns: Mean latency.
-        worst_p50_ns: With several processes: median latency of the calls of the slowest process, as the mean over the
-            launches, in each of which another process may be the slowest. None for a single process.
-        worst_p99_ns: The same of the 99th percentile.
+        worst_p50_ns: With several processes: median latency of the calls of the slowest process of each launch. None
+            for a single process.
+        worst_p99_ns: 99th percentile of the same.
         calls_per_s: Throughput of all callers together.
         cpu_ns_per_call: CPU time of all processes per call, including threads that spin between calls.
         cpu_ns_between_calls: With a request rate: the part of it that was spent while no call was in progress.

@@ -99,21 +99,30 @@ def percentiles(samples: NDArray[np.int64], points: Sequence[float]) -> list[flo
     return [float(ordered[min(max(rank, 0), len(ordered) - 1)]) for rank in ranks]
 
 
-def compute_worst_percentile(blocks: Sequence[Block], point: float) -> float | None:
-    """Return a percentile of the process in which it is largest, or None for blocks of a single process.
+def compute_worst_percentile(launches: Sequence[Sequence[Block]], point: float) -> float | None:
+    """Return a percentile of latency of the slowest process in ns, or None for blocks of a single process.
+
+    In each launch, another process may be the slowest. The percentile is over the calls of the slowest ones.
 
     Args:
-        blocks: Blocks of one launch.
+        launches: The blocks of each launch.
         point: The percentile.
     """
+    slowest = [find_slowest_process(blocks, point) for blocks in launches]
+    calls = [block for blocks in slowest for block in blocks]
+    return compute_percentile(calls, point) if calls else None
+
+
+def find_slowest_process(blocks: Sequence[Block], point: float) -> list[Block]:
+    """Return the blocks of one launch with the calls of the process with the largest percentile only.
+
+    Returns:
+        Nothing for blocks of a single process.
+    """
     known = [(block, block.processes) for block in blocks if block.processes is not None]
-    if not known:
-        return None
-    numbers = np.unique(np.concatenate([processes for _, processes in known]))
-    return max(
-        compute_percentile([select_calls(block, processes == number) for block, processes in known], point)
-        for number in numbers
-    )
+    numbers = np.unique(np.concatenate([processes for _, processes in known])) if known else ()
+    sides = [[select_calls(block, processes == number) for block, processes in known] for number in numbers]
+    return max(sides, key=lambda each: compute_percentile(each, point), default=[])
 
 
 def select_calls(block: Block, wanted: NDArray[np.bool_]) -> Block:
