@@ -41,7 +41,8 @@ from ortune.workload import Goal, InputOptions, Load, Tolerance, make_feed, make
 from tests.conftest import FAULTY_WORKER, TINY_CNN, run_ortune
 from tests.simulation import make_host
 from tests.test_cli import FAST
-from tests.test_worker import PLAN, USABLE, block_base, launch, level, wait_for_status
+from tests.test_worker import PLAN, USABLE, ScriptedWorker, block_base, launch, level, wait_for_status
+from tests.test_worker import SimulatedClock as WorkerClock
 
 MS = 1_000_000
 TWO = make_load(processes=2)
@@ -447,6 +448,38 @@ class TestWorkers:
             assert not isinstance(live, Failure)
             assert len(require_group(live._live).workers) == 2  # type: ignore[attr-defined]
             live.close()
+
+
+@pytest.mark.parametrize(
+    ("durations_s", "failures"),
+    [
+        ([(9, 9), (5, 9)], {}),
+        # The group has the time of one launch for each stage, as all of its workers load side by side.
+        ([(9, 9), (11, 0)], {0: ("load", 10)}),
+        ([(9, 6), (1, 9), (1, 99), (9, 9)], {1: ("check", 11)}),
+        # The last group gets the time of a single launch: half of the deadline for two.
+        ([(1, 1), (1, 1), (1, 1), (1, 99)], {1: ("check", 7)}),
+        ([(1, 1), (1, 1), (99, 1), (99, 1)], {1: ("load", 7)}),
+    ],
+)
+def test_a_group_is_given_up_as_one(
+    monkeypatch: pytest.MonkeyPatch, durations_s: list[tuple[float, float]], failures: dict[int, tuple[str, float]]
+) -> None:
+    monkeypatch.setattr(WorkerClock, "now_s", 0.0)
+    monkeypatch.setattr("ortune.worker.executor.wait", WorkerClock.wait)
+    monkeypatch.setattr("ortune.worker.executor.time", WorkerClock)
+    workers = [ScriptedWorker(*each) for each in durations_s]
+    groups: list[Any] = [workers[:2], workers[2:]] if len(workers) > 2 else [workers]
+    with make_executor() as executor:
+        found = executor._finish_loading(groups, 10)
+    failed = {number: found[group[0]] for number, group in enumerate(groups) if group[0] in found}
+    assert failed == {
+        number: Failure(kind="timeout", stage=stage, message=f"one of 2 processes: after {at_s:g} s")
+        for number, (stage, at_s) in failures.items()
+    }
+    for number, group in enumerate(groups):
+        # The worker that fails closes itself.
+        assert [each.is_closed for each in group].count(True) == (number in failures)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux only")

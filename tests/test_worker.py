@@ -327,6 +327,10 @@ class ScriptedWorker:
     """A worker whose stages take a known time, on a simulated clock."""
 
     config = DEFAULT
+    is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
 
     def __init__(self, *durations_s: float) -> None:
         self.pipe = self  # what a simulated `wait` is given and returns

@@ -223,9 +223,9 @@ class ProcessExecutor:
                 group = group_of[worker]
                 if failure:
                     failures[group[0]] = failure if len(group) == 1 else name_group(failure, len(group))
-                    for each in group:
-                        ends_s.pop(each, None)
-                        each.close()
+                    for other in (each for each in group if each is not worker):
+                        ends_s.pop(other, None)
+                        other.close()
                 elif not worker.is_loaded:
                     ends_s[worker] = time.monotonic() + deadline_s
         return failures
