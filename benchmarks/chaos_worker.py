@@ -13,10 +13,10 @@ import struct
 import sys
 import time
 
-from ortune.worker import BlockPlan, SessionInfo
+from ortune.worker import SessionInfo
 from ortune.worker.candidate_session import CandidateSession
 from ortune.worker.main import main
-from ortune.worker.protocol import BlockReply
+from ortune.worker.protocol import BlockReply, MeasureRequest
 
 WAYS = ("segfault", "abort", "hang", "out of memory", "exit", "garbage", "half a message")
 
@@ -51,12 +51,12 @@ class ChaoticSession(CandidateSession):
                 fail(random.choice(WAYS))
         return super().load()
 
-    def measure(self, plan: BlockPlan) -> BlockReply:
+    def measure(self, request: MeasureRequest) -> BlockReply:
         """Measure a block, or fail."""
         self.fails_in -= 1
         if self.fails_in == 0:
             fail(random.choice(WAYS))
-        reply = super().measure(plan)
+        reply = super().measure(request)
         if path := os.environ.get("CHAOS_LOG"):
             descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
             os.write(descriptor, b"block\n")

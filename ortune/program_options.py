@@ -31,6 +31,7 @@ else:
 
 MOST_CLIENTS = 1024
 MOST_SESSIONS = 64
+MOST_PROCESSES = 64
 
 
 def parse_rate_per_s(value: Any) -> float:
@@ -92,7 +93,7 @@ class LoadOptions(Request):
     clients: Annotated[
         int | None,
         Option(
-            help="Concurrent callers.",
+            help="Concurrent callers of each process.",
             metavar="N",
             parse=parse_count(1, MOST_CLIENTS),
             accepts="int | None",
@@ -111,10 +112,22 @@ class LoadOptions(Request):
             panel=WORKLOAD,
         ),
     ] = None
+    processes: Annotated[
+        int | None,
+        Option(
+            help="Processes that run the model at the same time, like the workers of a web server.",
+            metavar="N",
+            parse=parse_count(1, MOST_PROCESSES),
+            accepts="int | None",
+            default="1",
+            panel=WORKLOAD,
+        ),
+    ] = None
     rate: Annotated[
         float | None,
         Option(
-            help="Requests that arrive, such as 50/s or 30/min. Latency counts from the arrival.",
+            help="Requests that arrive, such as 50/s or 30/min, at all processes together. Latency counts from the "
+            "arrival.",
             metavar="RATE",
             parse=parse_rate_per_s,
             accepts="str | float | None",
@@ -129,6 +142,11 @@ class LoadOptions(Request):
         return getattr(self, "arrivals", None)
 
     @property
+    def is_pinned(self) -> bool:
+        """Whether each of several processes runs on CPUs of its own."""
+        return getattr(self, "pin_processes", False)
+
+    @property
     def load(self) -> Load:
         """The load.
 
@@ -137,12 +155,14 @@ class LoadOptions(Request):
         """
         from ortune.workload import make_load
 
-        return make_load(self.clients, self.rate, self.arrival_process, self.sessions)
+        return make_load(
+            self.clients, self.rate, self.arrival_process, self.sessions, self.processes, pinned=self.is_pinned
+        )
 
     @property
     def given_load(self) -> Load | None:
         """The load, or None if no option describes one."""
-        given = (self.clients, self.sessions, self.rate, self.arrival_process)
+        given = (self.clients, self.sessions, self.processes, self.rate, self.arrival_process, self.is_pinned or None)
         return None if all(each is None for each in given) else self.load
 
 

@@ -326,6 +326,14 @@ class WorkloadOptions(LoadOptions):
             panel=WORKLOAD,
         ),
     ] = None
+    pin_processes: Annotated[
+        bool,
+        Option(
+            help="Let each of several {processes} run on its own part of the CPUs, with the same number of cores.",
+            accepts="bool",
+            panel=WORKLOAD,
+        ),
+    ] = False
     objective: ObjectiveName = None
 
     @property
@@ -710,6 +718,14 @@ class ProgramRunOptions(Request):
     ] = False
 
 
+NOT_FOR_PROGRAMS = {
+    "sessions": "create their own sessions",
+    "processes": "start their own processes",
+    "provider": "choose execution providers themselves",
+}
+"""Options of the search of a model that a search of a program refuses, and why: what programs do."""
+
+
 class ProgramOptions(LoadOptions, ProgramRunOptions):
     """What is measured of a program."""
 
@@ -815,15 +831,14 @@ class ProgramSearchRequest(ProgramOptions, KnobOptions):
         if not self.command:
             raise UsageError("There is no command after --.", "Write: ortune search -- python app.py.")
         if self.url is None:
-            for name in ("body", "header", "health", "clients", "rate", "arrivals", "sessions"):
+            for name in ("body", "header", "health", "clients", "rate", "arrivals"):
                 if getattr(self, name):
                     raise UsageError("needs {url}: only a server gets requests.", option=name)
-        if self.sessions:
-            raise UsageError("is not for programs: they create their own sessions.", option="sessions")
+        for name, why in NOT_FOR_PROGRAMS.items():
+            if getattr(self, name) is not None:
+                raise UsageError(f"is not for programs: they {why}.", option=name)
         if self.metric is None and self.maximize:
             raise UsageError("needs {metric}.", option="maximize")
-        if self.provider is not None:
-            raise UsageError("is not for programs: they choose execution providers themselves.", option="provider")
         if self.metric is not None and self.objective is not None:
             raise UsageError("and {objective} contradict each other.", "Leave one of them out.", option="metric")
         goal = self.goal

@@ -111,7 +111,7 @@ class SimulatedLive:
         n_calls = max(plan.min_calls, min(round(plan.duration_ns / level), 40))
         samples = (level * np.exp(executor.rng.normal(0, 0.02, n_calls))).astype(np.int64)
         level = float(level)
-        lead_in_ns, wall_ns, gap_ns = plan.lead_in_ns, plan.duration_ns, level / plan.load.clients
+        lead_in_ns, wall_ns, gap_ns = plan.lead_in_ns, plan.duration_ns, level / plan.load.n_callers
         rate = plan.load.rate_per_s
         if not rate and plan.give_up_ns is not None and level > plan.give_up_ns:
             samples, lead_in_ns, wall_ns = samples[:1], 0, int(level)
@@ -124,13 +124,14 @@ class SimulatedLive:
             n_calls = len(arrivals)
             service = executor.draw_services(executor.rng, level, n_calls)
             if not self._free:
-                self._free = [0.0] * plan.load.clients
-            samples = sojourn_times(arrivals, service, plan.load.clients, self._free).astype(np.int64)
+                self._free = [0.0] * plan.load.n_callers
+            samples = sojourn_times(arrivals, service, plan.load.n_callers, self._free).astype(np.int64)
             self._free = [max(each - plan.duration_ns, 0.0) for each in self._free]
             gap_ns = 1e9 / rate
         return Block(
             samples_ns=samples,
             cases=np.arange(len(samples)) % executor.n_cases if executor.n_cases > 1 else None,
+            processes=np.arange(len(samples)) % plan.load.processes if plan.load.processes > 1 else None,
             n_calls=wall_ns / gap_ns,
             wall_ns=wall_ns,
             lead_in_ns=lead_in_ns,

@@ -575,6 +575,15 @@ class TestFiles:
 
 
 class TestKubernetes:
+    def test_processes_need_their_sum(self) -> None:
+        record = record_of(Config(session_options={"intra_op_num_threads": 2}))
+        load = msgspec.structs.replace(record.workload.load, scenario="multi-client", clients=1, processes=3)
+        record = msgspec.structs.replace(
+            record, workload=msgspec.structs.replace(record.workload, load=load), host=ELSEWHERE
+        )
+        assert cpus_needed(Job(record, "m", "r.json")) == 6
+        assert "for the processes that were measured only" in render("kubernetes", record, "m").text
+
     @pytest.mark.parametrize(
         ("config", "clients", "sessions", "quota", "cpus"),
         [

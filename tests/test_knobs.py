@@ -15,6 +15,7 @@ from ortune.host import Core, Host, HostLimits, NumaNode, Quota, Topology, read_
 from ortune.knobs import DEFAULT, KNOBS, Config, SearchSpace, build_space, describe
 from ortune.knobs.affinity import format_affinity, parse_affinity
 from ortune.knobs.canonical import canonical
+from ortune.knobs.space_options import SpaceOptions
 from ortune.knobs.thread_dimensions import thread_counts
 from ortune.worker.session import ENUMS, make_session_options
 from tests.conftest import TINY_CNN
@@ -141,6 +142,25 @@ def test_thread_counts_have_reasons() -> None:
     counts = thread_counts(make_host(16, smt=2, n_nodes=2))
     assert set(counts) == {1, 2, 3, 4, 6, 8, 12, 15, 16, 32}
     assert all(counts.values())
+
+
+def test_processes_divide_the_cores() -> None:
+    host = make_host(12)
+    assert 5 not in thread_counts(host)
+    assert thread_counts(make_host(10), 2)[5] == "the cores, divided among 2 processes"
+    assert host.divide_cores(2) == (tuple(range(6)), tuple(range(6, 12)))
+    assert make_host(5, smt=2).divide_cores(2) == ((0, 1, 2, 3), (4, 5, 6, 7))  # a core is left over
+    assert host.divide_cores(13) == ()
+    space = build_space(make_host(10), make_model(1), SpaceOptions(clients=2, processes=2))
+    skipped = {each.knob.name: each.why for each in space.skipped}
+    assert skipped[AFFINITY] == "all processes would pin their threads to the same CPUs"
+    first = [rule.labels for rule in space.rules]
+    assert {"intra_op_num_threads": "5"} in first
+    (threads,) = [each for each in space.dimensions if each.name == "intra_op_num_threads"]
+    assert {"1", "5", "10"} <= {choice.label for choice in threads.choices}
+    pinned = build_space(make_host(10), make_model(1), SpaceOptions(processes=2, pinned=True))
+    (threads,) = [each for each in pinned.dimensions if each.name == "intra_op_num_threads"]
+    assert {choice.label for choice in threads.choices} == {"default", "1", "2", "3", "4", "5"}
 
 
 def test_descriptions_are_short() -> None:

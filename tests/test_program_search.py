@@ -236,6 +236,7 @@ class TestOptions:
             ({"objective": "load-time"}, "create their sessions"),
             ({"stdin": "/missing"}, "is not a file"),
             ({"sessions": 2}, "sessions"),
+            ({"processes": 2}, "start their own processes"),
             ({"provider": "cpu"}, "choose execution providers themselves"),
         ],
     )

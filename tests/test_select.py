@@ -100,6 +100,10 @@ class TestChoice:
     def test_loads_that_are_alike_are_near(self) -> None:
         assert load_distance(FOUR, FOUR) == 0
         assert load_distance(FOUR, make_load(clients=8)) < load_distance(FOUR, ONE)
+        assert load_distance(make_load(processes=2), make_load(processes=3)) < load_distance(
+            make_load(processes=2), FOUR
+        )
+        assert 0 < load_distance(make_load(processes=2), make_load(processes=2, pinned=True)) < 10
         assert load_distance(make_load(sessions=2), make_load(sessions=3)) < load_distance(make_load(sessions=2), BUSY)
 
 

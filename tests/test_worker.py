@@ -327,6 +327,10 @@ class ScriptedWorker:
     """A worker whose stages take a known time, on a simulated clock."""
 
     config = DEFAULT
+    is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
 
     def __init__(self, *durations_s: float) -> None:
         self.pipe = self  # what a simulated `wait` is given and returns
@@ -381,7 +385,7 @@ def test_each_stage_of_a_launch_has_its_own_deadline(
     model = read_model(TINY_CNN)
     with ProcessExecutor(model, make_feed(model, InputOptions()), Tolerance(), usable=USABLE) as executor:
         workers = [ScriptedWorker(*each) for each in durations_s]
-        found = executor._finish_loading(workers, 10)  # type: ignore[arg-type]
+        found = executor._finish_loading([[worker] for worker in workers], 10)  # type: ignore[list-item]
     assert {workers.index(worker): failure for worker, failure in found.items()} == {  # type: ignore[arg-type]
         position: Failure(kind="timeout", stage=stage, message=f"after {at_s:g} s")
         for position, (stage, at_s) in failures.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from ortune.errors import UsageError, spell_as_flag
@@ -36,6 +37,17 @@ def message_of(options: dict[str, Any]) -> str:
             Load(scenario="server", clients=2, rate_per_s=0.5, arrivals="periodic"),
             "p99",
         ),
+        ({"processes": 2}, Load(scenario="multi-client", processes=2), "throughput"),
+        (
+            {"processes": 2, "pin_processes": True, "clients": 3},
+            Load(scenario="multi-client", clients=3, processes=2, pinned=True),
+            "throughput",
+        ),
+        (
+            {"processes": 2, "rate": "50/s"},
+            Load(scenario="server", rate_per_s=50, arrivals="poisson", processes=2),
+            "p99",
+        ),
         ({"rate": 12.5}, Load(scenario="server", rate_per_s=12.5, arrivals="poisson"), "p99"),
     ],
 )
@@ -58,6 +70,10 @@ def test_loads(options: dict[str, Any], load: Load, objective: str) -> None:
         ({"rate": "50/week"}, "--rate 50/week: is not a rate"),
         ({"rate": "nan"}, "--rate nan: is not a rate"),
         ({"rate": "1/min"}, "--rate 1/min: too few requests"),
+        ({"processes": 0}, "--processes 0: must be from 1 to 64"),
+        ({"processes": 65}, "--processes 65: must be from 1 to 64"),
+        ({"processes": 10, "rate": "1/s"}, "--rate 1/s: too few requests for 10 processes"),
+        ({"pin_processes": True}, "--pin-processes needs several processes"),
         ({"arrivals": "poisson"}, "--arrivals poisson: needs a rate"),
         ({"rate": "5/s", "arrivals": "burst"}, "--arrivals burst: is not one of the choices"),
     ],
@@ -126,9 +142,34 @@ def test_a_rate_fixes_the_throughput() -> None:
         make_goal(make_load(rate_per_s=5), "throughput")
 
 
+def test_processes_share_the_requests_and_have_their_own_clients() -> None:
+    load = make_load(clients=3, processes=4, rate_per_s=100)
+    assert load.n_callers == 12
+    assert load.of_process == make_load(clients=3, rate_per_s=25)
+    # Of 12 callers, 100 requests of 60 ms keep 6 busy.
+    assert load.utilization(60e6) == pytest.approx(0.5)
+    assert load.of_process.utilization(60e6) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"processes": 0}, {"processes": 65}, {"processes": 2, "scenario": "single-stream"}, {"pinned": True}],
+)
+def test_records_have_no_impossible_processes(fields: dict[str, Any]) -> None:
+    document = {"scenario": "multi-client", **fields}
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(msgspec.json.encode(document), type=Load)
+    # Records of older versions do not have the fields.
+    assert msgspec.json.decode(b'{"scenario": "multi-client", "clients": 2}', type=Load) == make_load(clients=2)
+
+
 def test_loads_read_like_sentences() -> None:
     assert str(Load()) == "one client, back to back"
     assert str(make_load(clients=3)) == "3 clients, back to back"
+    assert str(make_load(processes=2)) == "2 processes with one client each, back to back"
+    assert str(make_load(clients=4, sessions=2, processes=2, pinned=True, rate_per_s=50)) == (
+        "50 requests/s at random, 2 processes on CPUs of their own with 4 clients on 2 sessions each"
+    )
     assert str(make_load(rate_per_s=50)) == "50 requests/s at random, one client"
     assert str(make_load(rate_per_s=0.5, clients=2, arrivals="periodic")) == (
         "0.5 requests/s at equal intervals, 2 clients"

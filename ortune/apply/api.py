@@ -34,6 +34,7 @@ def create_session(
     clients: int | None = None,
     rate: str | float | None = None,
     sessions: int | None = None,
+    processes: int | None = None,
 ) -> InferenceSession:
     """Create a session for a model with the settings of a record.
 
@@ -50,10 +51,11 @@ def create_session(
         any_host: Whether to use a record for another class of host.
         trust: Whether the record may name files, libraries and other environment variables.
         session: Index of the session, counted from 0, if the config is for several sessions in one process.
-        clients: Number of concurrent callers that the session will have. With `rate` and `sessions`, selects among the
+        clients: Number of concurrent callers that the session will have. With the next three, selects among the
             records of a bundle.
         rate: Requests that will arrive per second, as a number or as `50/s`.
         sessions: Number of sessions of the model in one process.
+        processes: Number of processes that run the model at the same time.
 
     Returns:
         The session, an `onnxruntime.InferenceSession`.
@@ -71,7 +73,7 @@ def create_session(
         >>> session.get_providers()
         ['CPUExecutionProvider']
     """
-    load = _load_of(clients, rate, sessions)
+    load = _load_of(clients, rate, sessions, processes)
     chosen = _choose(config, pick, None if any_model else model, any_host=any_host, trust=trust, load=load)
     for missing in (
         missing_variables(variables_of(chosen, os.environ)),
@@ -98,6 +100,7 @@ def session_options(
     clients: int | None = None,
     rate: str | float | None = None,
     sessions: int | None = None,
+    processes: int | None = None,
 ) -> SessionOptions:
     """Return SessionOptions with the settings of a record, for a session that you create yourself.
 
@@ -115,10 +118,11 @@ def session_options(
         session: Index of the session, counted from 0, if the config is for several sessions in one process.
         any_host: Whether to use a record for another class of host.
         trust: Whether the record may name files, libraries and other environment variables.
-        clients: Number of concurrent callers that the session will have. With `rate` and `sessions`, selects among the
+        clients: Number of concurrent callers that the session will have. With the next three, selects among the
             records of a bundle.
         rate: Requests that will arrive per second, as a number or as `50/s`.
         sessions: Number of sessions of the model in one process.
+        processes: Number of processes that run the model at the same time.
 
     Returns:
         The options, an `onnxruntime.SessionOptions`.
@@ -134,7 +138,9 @@ def session_options(
         >>> options = ortune.session_options("tuned.json")
         >>> session = onnxruntime.InferenceSession("model.onnx", options)
     """
-    chosen = _choose(config, pick, model, any_host=any_host, trust=trust, load=_load_of(clients, rate, sessions))
+    chosen = _choose(
+        config, pick, model, any_host=any_host, trust=trust, load=_load_of(clients, rate, sessions, processes)
+    )
     return make_session_options(chosen.of_session(session))
 
 
@@ -148,6 +154,7 @@ def run_options(
     clients: int | None = None,
     rate: str | float | None = None,
     sessions: int | None = None,
+    processes: int | None = None,
 ) -> RunOptions | None:
     """Return RunOptions with the settings of a record, or None if it has none. Pass them to each call of `run`.
 
@@ -159,10 +166,11 @@ def run_options(
         pick: Point of the record's Pareto front, counted from 1; None for the recommended point.
         any_host: Whether to use a record for another class of host.
         trust: Whether the record may name files, libraries and other environment variables.
-        clients: Number of concurrent callers that the session will have. With `rate` and `sessions`, selects among the
+        clients: Number of concurrent callers that the session will have. With the next three, selects among the
             records of a bundle.
         rate: Requests that will arrive per second, as a number or as `50/s`.
         sessions: Number of sessions of the model in one process.
+        processes: Number of processes that run the model at the same time.
 
     Returns:
         The options, an `onnxruntime.RunOptions`, or None.
@@ -183,13 +191,13 @@ def run_options(
         (1, 10)
     """
     return make_run_options(
-        _choose(config, pick, model, any_host=any_host, trust=trust, load=_load_of(clients, rate, sessions))
+        _choose(config, pick, model, any_host=any_host, trust=trust, load=_load_of(clients, rate, sessions, processes))
     )
 
 
-def _load_of(clients: int | None, rate: str | float | None, sessions: int | None) -> Load | None:
+def _load_of(clients: int | None, rate: str | float | None, sessions: int | None, processes: int | None) -> Load | None:
     """Return the load that the options describe, or None if none of them is given."""
-    given = {"clients": clients, "rate": rate, "sessions": sessions}
+    given = {"clients": clients, "rate": rate, "sessions": sessions, "processes": processes}
     return make_request(LoadOptions, given).given_load
 
 

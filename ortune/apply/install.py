@@ -27,6 +27,7 @@ def install(
     clients: int | None = None,
     rate: str | float | None = None,
     sessions: int | None = None,
+    processes: int | None = None,
 ) -> None:
     """Give tuned options to all sessions that this process creates from now on for the models of some records.
 
@@ -43,10 +44,11 @@ def install(
         trust: Whether records may name files, libraries and other environment variables.
         keep_explicit: Whether options that the program sets take precedence over tuned ones.
         explain: Whether to report the options of each session on stderr.
-        clients: Number of concurrent callers that the program will have. With `rate` and `sessions`, selects among
+        clients: Number of concurrent callers that the program will have. With the next three, selects among
             records for several loads.
         rate: Requests that will arrive per second, as a number or as `50/s`.
         sessions: Number of sessions of the model in one process.
+        processes: Number of processes that run the model at the same time.
 
     Raises:
         RecordError: A file is not a record.
@@ -78,6 +80,7 @@ def install(
             "clients": clients,
             "rate": rate,
             "sessions": sessions,
+            "processes": processes,
         },
     )
     plan = plan_process(paths, options, lambda text: warnings.warn(text, stacklevel=4))

@@ -109,7 +109,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 def is_long(pace: Pace) -> bool:
     """Return whether calls are so long that each of them counts, and so few that none should be wasted."""
-    return pace.load.rate_per_s is None and pace.load.clients == 1 and pace.call_ns >= LONG_CALL_NS
+    return pace.load.rate_per_s is None and pace.load.n_callers == 1 and pace.call_ns >= LONG_CALL_NS
 
 
 def measure_pace(block: Block, goal: Goal, *, n_cases: int, quota: bool, load_ns: int) -> Pace:
@@ -134,16 +134,18 @@ def plan_block(
 ) -> BlockPlan:
     """Return how long a block is.
 
-    A block lasts at least 50 ms and holds about 8 calls (16 per caller with several callers, 16 arrivals with a rate),
-    unless that takes more than `longest_ns` (2 s with a rate). Under a CPU quota it lasts at least 500 ms.
+    A block lasts at least 50 ms and holds about 8 calls (16 per caller with several callers, 16 arrivals at each
+    process with a rate), unless that takes more than `longest_ns` (2 s with a rate). Under a CPU quota it lasts at
+    least 500 ms.
     """
     server = pace.load.scenario == "server"
-    per_caller = CALLS_PER_BLOCK if pace.load.clients == 1 else CALLS_PER_CALLER * pace.load.clients
-    n_calls = pace.n_cases * (ARRIVALS_PER_BLOCK if server else per_caller)
+    load = pace.load
+    per_caller = CALLS_PER_BLOCK if load.n_callers == 1 else CALLS_PER_CALLER * load.n_callers
+    n_calls = pace.n_cases * (ARRIVALS_PER_BLOCK * load.processes if server else per_caller)
     longest_ns = LONGEST_SERVER_BLOCK_NS if server else longest_ns
     min_calls = (1 if is_long(pace) else MIN_CALLS) * pace.n_cases
     share = SERVER_LEAD_IN_SHARE if server else LEAD_IN_SHARE
-    min_gap_ns = pace.gap_ns if server else pace.call_ns
+    min_gap_ns = load.processes * pace.gap_ns if server else pace.call_ns
     if pace.quota:
         shortest_ns = max(shortest_ns, QUOTA_PERIODS * QUOTA_PERIOD_NS)
     duration_ns = min(max(shortest_ns, n_calls * pace.gap_ns), max(longest_ns, shortest_ns, min_calls * min_gap_ns))
@@ -165,7 +167,7 @@ def plan_block(
 
 def expect_warm_up_ns(pace: Pace, longest_ns: int = LONGEST_WARM_UP_NS) -> int:
     """Return how long the baseline's queue takes to reach its steady state; 0 without a request rate."""
-    return plan_warm_up(np.array([pace.call_ns]), pace.load, longest_ns) if pace.load.rate_per_s else 0
+    return plan_warm_up(np.array([pace.call_ns]), pace.load.of_process, longest_ns) if pace.load.rate_per_s else 0
 
 
 def limit_warm_up_ns(pace: Pace) -> int:

@@ -57,9 +57,10 @@ def calibrate(
     # Its calls were made before, for the reference outputs: that it fails now has another cause.
     runner.attempts.add_block(first.config)
     load = goal.load
+    first_block_s = min(8 * load.processes / (load.rate_per_s or 1e9), LONGEST_FIRST_BLOCK_S)
     plan = BlockPlan(
         load=load,
-        duration_ns=max(FIRST_BLOCK_NS, int(min(8 / (load.rate_per_s or 1e9), LONGEST_FIRST_BLOCK_S) * 1e9)),
+        duration_ns=max(FIRST_BLOCK_NS, int(first_block_s * 1e9)),
         lead_in_ns=FIRST_BLOCK_NS // 2,
         min_calls=n_cases,
         deadline_s=min(FIRST_DEADLINE_S, 15 + 20 * first_launch_s),

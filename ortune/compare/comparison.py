@@ -26,8 +26,11 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         p95_ns: 95th percentile of latency.
         p99_ns: 99th percentile of latency.
         mean_ns: Mean latency.
+        worst_p50_ns: With several processes: median latency of the calls of the slowest process of each launch. None
+            for a single process.
+        worst_p99_ns: 99th percentile of the same.
         calls_per_s: Throughput of all callers together.
-        cpu_ns_per_call: CPU time of the whole process per call, including threads that spin between calls.
+        cpu_ns_per_call: CPU time of all processes per call, including threads that spin between calls.
         cpu_ns_between_calls: With a request rate: the part of it that was spent while no call was in progress.
         utilization: With a request rate: the share of the callers' time that calls take. From 1 on, the queue grows
             without bound.
@@ -35,7 +38,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         utilization_high: Upper end.
         n_calls: Number of calls that the figures rest on. With several input cases, of the case with the fewest.
         load_ns: Median time to create the session.
-        steady_bytes: Resident memory of the whole process after its blocks.
+        steady_bytes: Resident memory of the whole process after its blocks. With several processes, the sum. Pages that
+            they share, such as those of libraries, count in each.
         peak_bytes: Largest resident memory.
         gpu_bytes: Memory in use on the GPU; None without a GPU, or where it cannot be read.
         nodes: Number of nodes that each execution provider got; empty for the CPU alone.
@@ -49,6 +53,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     p95_ns: float
     p99_ns: float
     mean_ns: float
+    worst_p50_ns: float | None = None
+    worst_p99_ns: float | None = None
     calls_per_s: float
     cpu_ns_per_call: float
     cpu_ns_between_calls: float | None = None

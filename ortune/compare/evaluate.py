@@ -18,6 +18,7 @@ from ortune.compare.figures import (
     bound_percentile,
     compute_figure,
     compute_percentile,
+    compute_worst_percentile,
     count_calls,
     fewest_calls,
     is_pooled,
@@ -217,6 +218,7 @@ def widen_for_calls(interval: Interval, launches: Sequence[Sequence[Round]], pos
 def summarize(run: PairedRun, position: int) -> Summary:
     """Return all figures of one side."""
     blocks, loaded, load = run.blocks(position), run.loaded[position], run.load
+    launches = [[each.blocks[position] for each in rounds] for rounds in run.rounds_of(position)]
     samples = np.concatenate([block.samples_ns for block in blocks])
     p50, p90, p95, p99 = (compute_percentile(blocks, point) for point in (50, 90, 95, 99))
     between = [block.cpu_between_ns for block in blocks if block.cpu_between_ns is not None]
@@ -230,6 +232,8 @@ def summarize(run: PairedRun, position: int) -> Summary:
         p95_ns=p95,
         p99_ns=p99,
         mean_ns=float(samples.mean()),
+        worst_p50_ns=compute_worst_percentile(launches, 50),
+        worst_p99_ns=compute_worst_percentile(launches, 99),
         calls_per_s=compute_figure("throughput", blocks),
         cpu_ns_per_call=compute_figure("cpu", blocks),
         cpu_ns_between_calls=float(np.mean(between)) if between else None,

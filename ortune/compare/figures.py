@@ -99,6 +99,38 @@ def percentiles(samples: NDArray[np.int64], points: Sequence[float]) -> list[flo
     return [float(ordered[min(max(rank, 0), len(ordered) - 1)]) for rank in ranks]
 
 
+def compute_worst_percentile(launches: Sequence[Sequence[Block]], point: float) -> float | None:
+    """Return a percentile of latency of the slowest process in ns, or None for blocks of a single process.
+
+    In each launch, another process may be the slowest. The percentile is over the calls of the slowest ones.
+
+    Args:
+        launches: The blocks of each launch.
+        point: The percentile.
+    """
+    slowest = [find_slowest_process(blocks, point) for blocks in launches]
+    calls = [block for blocks in slowest for block in blocks]
+    return compute_percentile(calls, point) if calls else None
+
+
+def find_slowest_process(blocks: Sequence[Block], point: float) -> list[Block]:
+    """Return the blocks of one launch with the calls of the process with the largest percentile only.
+
+    Returns:
+        Nothing for blocks of a single process.
+    """
+    known = [(block, block.processes) for block in blocks if block.processes is not None]
+    numbers = np.unique(np.concatenate([processes for _, processes in known])) if known else ()
+    sides = [[select_calls(block, processes == number) for block, processes in known] for number in numbers]
+    return max(sides, key=lambda each: compute_percentile(each, point), default=[])
+
+
+def select_calls(block: Block, wanted: NDArray[np.bool_]) -> Block:
+    """Return a block with some of its calls."""
+    cases = None if block.cases is None else block.cases[wanted]
+    return msgspec.structs.replace(block, samples_ns=block.samples_ns[wanted], cases=cases, processes=None)
+
+
 def split_cases(blocks: Sequence[Block]) -> list[NDArray[np.int64]]:
     """Return the samples of each input case."""
     samples = np.concatenate([block.samples_ns for block in blocks])
@@ -119,7 +151,7 @@ def thin_samples(block: Block) -> Block:
     if step == 1 or block.cases is not None:
         return block
     # Start at the slow end, to keep the slowest.
-    return msgspec.structs.replace(block, samples_ns=np.sort(block.samples_ns)[::-1][::step])
+    return msgspec.structs.replace(block, samples_ns=np.sort(block.samples_ns)[::-1][::step], processes=None)
 
 
 def to_cost(name: Objective, value: float) -> float:

@@ -14,6 +14,7 @@ import numpy as np
 from ortune.compare.block_runner import BlockRunner
 from ortune.compare.calibrate import Calibration, calibrate
 from ortune.compare.memory import MEMORY_SHARE, count_fitting
+from ortune.errors import UsageError
 from ortune.host import Host, read_host
 from ortune.knobs import DEFAULT, Config
 from ortune.model import ModelInfo, compute_digest, read_model
@@ -34,11 +35,15 @@ from ortune.workload import (
     Feed,
     Goal,
     InputOptions,
+    Load,
     Tolerance,
     Workload,
     make_feed,
 )
 from ortune.workload.workload import BackgroundProgram
+
+MOST_PROCESSES_PER_CPU = 4
+"""Processes of a load for each usable CPU, at most. Web servers run one or two."""
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,17 +172,45 @@ def prepare_comparison(
     Raises:
         ModelError: The file is not a model.
         InputsError: The inputs do not fit the model.
+        UsageError: The processes of the load cannot run on this host.
     """
+    host = read_host()
+    check_processes(goal.load, host)
     model = read_model(path)
     return ComparisonSetup(
         program=Program(model=model, path=path),
         feed=make_feed(model, inputs),
         goal=goal,
         tolerance=tolerance or choose_tolerance(model, approximate=approximate),
-        host=read_host(),
+        host=host,
         beside=beside,
         seed=seed,
     )
+
+
+def check_processes(load: Load, host: Host) -> None:
+    """Check that the processes of a load can run on a host.
+
+    Raises:
+        UsageError: There are too many of them, or this host cannot pin them apart.
+    """
+    n_cpus, n_cores = len(host.limits.usable), len(host.usable_cores)
+    if load.processes > max(MOST_PROCESSES_PER_CPU * n_cpus, 1):
+        raise UsageError(
+            f"{load.processes}: more than {MOST_PROCESSES_PER_CPU} processes for each of the {n_cpus} usable CPUs.",
+            f"Use at most {MOST_PROCESSES_PER_CPU * n_cpus}.",
+            option="processes",
+        )
+    if not load.pinned:
+        return
+    if host.system == "Darwin":
+        raise UsageError("macOS cannot pin processes to CPUs.", "Leave out {pin_processes}.")
+    if load.processes > n_cores:
+        raise UsageError(
+            f"{load.processes} processes cannot have CPUs of their own on {n_cores} usable "
+            f"{'core' if n_cores == 1 else 'cores'}.",
+            "Use fewer {processes}, or leave out {pin_processes}.",
+        )
 
 
 def choose_tolerance(model: ModelInfo, *, approximate: bool = False) -> Tolerance:
@@ -222,7 +255,8 @@ def open_comparison(
         if background_load:
             stack.enter_context(background_load)
 
-        memory = MemoryPlan(int(MEMORY_SHARE * host_bytes) if host_bytes else None)
+        load = setup.goal.load
+        memory = MemoryPlan(int(MEMORY_SHARE * host_bytes) if host_bytes else None, load.processes)
 
         def open_executor(program: Program, first: ProcessExecutor | None = None) -> ProcessExecutor:
             executor = ProcessExecutor(
@@ -235,7 +269,9 @@ def open_comparison(
                 quota=setup.host.limits.quota is not None,
                 memory_limit_bytes=setup.memory_limit_bytes,
                 memory=memory,
-                n_sessions=setup.goal.load.sessions,
+                n_sessions=load.sessions,
+                n_processes=load.processes,
+                pinned_to=setup.host.divide_cores(load.processes) if load.pinned else (),
                 build_deadline_s=setup.build_deadline_s,
                 command=program.command,
                 environment=program.environment,
@@ -271,7 +307,7 @@ def open_comparison(
             check=background_load.check if background_load else lambda: None,
             executors=(executor, other) if other else (executor,),
         )
-        memory.usual_bytes = opened.calibration.peak_bytes
+        memory.usual_bytes = opened.calibration.peak_bytes // load.processes
         opened.runner.memory = memory
         yield opened
 

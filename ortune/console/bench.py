@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ortune.compare.bench import BenchResult
-from ortune.compare.comparison import Row
+from ortune.compare.comparison import Row, Summary
 from ortune.compare.interval import DEFAULT_CONFIDENCE
 from ortune.compare.limits import capacity_per_s, is_overloaded
 from ortune.compare.open import ComparisonSetup
@@ -44,6 +44,9 @@ from ortune.workload import FIGURES
 
 SHOWN_AS_OBJECTIVE = frozenset({"mean", "load-time", "metric", "score"})
 """Figures other than percentiles that have a column where they are the objective. The rest always has one."""
+
+WORST = "worst p99"
+"""Heading of the p99 latency of the slowest of several processes."""
 
 UNLIMITED = 10_000
 """Columns in which every table fits."""
@@ -108,18 +111,19 @@ def make_comparison_table(comparison: BenchResult, *, with_figures: bool, with_r
     objective = comparison.objective
     shown: dict[str, None] = dict.fromkeys(["p50", "p99", objective])
     names = [name for name in shown if FIGURES[name].percentile or name in SHOWN_AS_OBJECTIVE]
+    headings = [*names, WORST] if comparison.workload.load.processes > 1 else names
     table = make_table()
     table.add_column("", justify="right", no_wrap=True)
     if with_ratios:
         table.add_column("config", overflow="fold")
     if with_figures:
-        for name in (*names, "calls/s", "CPU", "memory"):
+        for name in (*headings, "calls/s", "CPU", "memory"):
             table.add_column(name, justify="right", overflow="fold")
     if with_ratios:
         table.add_column(f"{objective} ratio", no_wrap=True)
     for number, row in enumerate(comparison.rows, 1):
         cells: list[str | Text] = [row.name] if with_ratios else []
-        cells += _format_figures(row, names) if with_figures else []
+        cells += _format_figures(row, headings) if with_figures else []
         cells += [_format_ratio(row)] if with_ratios else []
         table.add_row(str(number), *cells)
     return table
@@ -151,11 +155,17 @@ def _format_figures(row: Row, names: Sequence[str]) -> list[str]:
     if not summary:
         return [""] * (len(names) + 3)
     return [
-        *(format_figure(name, find_figure(summary, name)) for name in names),
+        *(_format_latency(summary, name) for name in names),
         format_number(summary.calls_per_s),
         format_duration(summary.cpu_ns_per_call),
         format_bytes(summary.peak_bytes or 0),
     ]
+
+
+def _format_latency(summary: Summary, name: str) -> str:
+    if name == WORST:
+        return "" if summary.worst_p99_ns is None else format_duration(summary.worst_p99_ns)
+    return format_figure(name, find_figure(summary, name))
 
 
 def _format_ratio(row: Row) -> str | Text:

@@ -24,6 +24,7 @@ from ortune.console.warnings import (
     warn_jumps,
     warn_one_at_a_time,
     warn_other_nodes,
+    warn_pinned,
     warn_relaunched,
     warn_requirements,
     warn_slow_gpu,
@@ -198,6 +199,9 @@ def make_figures_table(baseline: Summary, winner: Summary, *, recommended: bool)
     sides = (baseline, winner)
     for name, field in (("p50", "p50_ns"), ("p90", "p90_ns"), ("p99", "p99_ns"), ("mean", "mean_ns")):
         table.add_row(name, *(format_duration(getattr(side, field)) for side in sides))
+    for name, field in (("p50", "worst_p50_ns"), ("p99", "worst_p99_ns")):
+        if all(getattr(side, field) is not None for side in sides):
+            table.add_row(f"{name}, worst process", *(format_duration(getattr(side, field)) for side in sides))
     table.add_row("throughput", *(format_rate(side.calls_per_s) for side in sides))
     table.add_row("CPU time per call", *(format_duration(side.cpu_ns_per_call) for side in sides))
     if all(side.cpu_ns_between_calls is not None for side in sides):
@@ -275,6 +279,8 @@ def find_config_warnings(record: Record) -> list[str]:
     """Return what the recommended config requires of the program, and what it changes."""
     config, winner, recommended = record.config, record.evidence.winner, is_recommended(record)
     warnings = [*warn_requirements(config)]
+    if record.workload.load.pinned and recommended:
+        warnings.append(warn_pinned(record.workload.load.processes))
     if winner and recommended:
         nodes = winner.nodes
         if any(name != config.provider for name in nodes):

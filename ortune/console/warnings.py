@@ -227,6 +227,14 @@ def warn_requirements(config: Config) -> tuple[str, ...]:
     return tuple(texts)
 
 
+def warn_pinned(n_processes: int) -> str:
+    """Warn that processes must be started on CPUs of their own, which no option of a session does."""
+    return (
+        f"Each of the {n_processes} processes was measured on its own part of the CPUs. Start each worker of your "
+        "program on its part, for example with taskset --cpu-list."
+    )
+
+
 def warn_other_nodes(provider: str, nodes: dict[str, int]) -> str:
     """Warn that some nodes do not run on the execution provider of the config.
 

@@ -27,7 +27,7 @@ def cpus_needed(job: Job) -> float:
         return host.n_usable
     # A caller is one of the threads of its session's pool.
     n_pools = 1 if pool else load.sessions
-    return max(1, min(host.n_usable, n_pools * (threads - 1) + load.clients))
+    return max(1, min(host.n_usable, load.processes * (n_pools * (threads - 1) + load.clients)))
 
 
 def peak_memory_bytes(job: Job) -> int:
@@ -42,12 +42,13 @@ def peak_memory_bytes(job: Job) -> int:
 def write(job: Job) -> str:
     """Return the fields of a container in the spec of a pod."""
     cpus = cpus_needed(job)
+    measured = "session" if job.record.workload.load.processes == 1 else "processes that were measured"
     variables = take_variables(job)
     text = f"{cpus:g}" if cpus == int(cpus) else f"{round(cpus * 1000)}m"
     amounts = [f'    cpu: "{text}"']
     if (peak := peak_memory_bytes(job)) > 0:
         memory = f"{math.ceil(peak * MEMORY_FACTOR / (MEMORY_STEP_MIB << 20)) * MEMORY_STEP_MIB}Mi"
-        amounts.append(f"    memory: {memory}  # for the session only; add what the program itself needs")
+        amounts.append(f"    memory: {memory}  # for the {measured} only; add what the program itself needs")
     lines = cpu_comments(job)
     if cpus != (job.record.host.cpu_quota or job.record.host.n_usable):
         lines += [

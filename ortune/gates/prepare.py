@@ -10,7 +10,7 @@ import msgspec
 
 from ortune.apply.verify import HELD_SHARE, check_alone, recorded_inputs
 from ortune.compare.comparison import Speedup
-from ortune.compare.open import ComparisonSetup, Program, choose_tolerance
+from ortune.compare.open import ComparisonSetup, Program, check_processes, choose_tolerance
 from ortune.errors import UsageError
 from ortune.gates.results import USUAL_SLOWDOWN, Gate, GateSide
 from ortune.gates.sides import NamedSide, check_inputs, check_outputs, make_side, read_side
@@ -177,6 +177,8 @@ def prepare_gate(gate: Gate) -> ComparisonSetup:
     Raises:
         OrtuneError: A model cannot be read, the two cannot be compared, or the inputs do not fit.
     """
+    host = read_host()
+    check_processes(gate.goal.load, host)
     base = read_model(gate.base.model)
     head = base if gate.head.model == gate.base.model else read_model(gate.head.model)
     check_inputs(base, head, gate.base.text, gate.head.text)
@@ -188,7 +190,7 @@ def prepare_gate(gate: Gate) -> ComparisonSetup:
         feed=make_feed(base, gate.inputs),
         goal=gate.goal,
         tolerance=gate.tolerance or choose_tolerance(base),
-        host=read_host(),
+        host=host,
         base=gate.base.config,
         beside=gate.beside,
         seed=gate.seed,

@@ -52,7 +52,7 @@ def build_space(host: Host, model: ModelInfo, options: SpaceOptions = SpaceOptio
         dimensions=tuple(dimensions),
         n_default_threads=host.n_default_threads,
         skipped=tuple(each for each in found if isinstance(each, Skipped)),
-        rules=tuple(make_rules(host, model, dimensions)) if on_cpu else (),
+        rules=tuple(make_rules(host, model, dimensions, options.processes)) if on_cpu else (),
         base=_base(options),
     )
 

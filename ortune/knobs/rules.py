@@ -52,8 +52,15 @@ _NAMES = {
 }
 
 
-def make_rules(host: Host, model: ModelInfo, dimensions: Sequence[Dimension]) -> Iterator[Rule]:
-    """Yield the rules that can be followed in these dimensions."""
+def make_rules(host: Host, model: ModelInfo, dimensions: Sequence[Dimension], n_processes: int = 1) -> Iterator[Rule]:
+    """Yield the rules that can be followed in these dimensions.
+
+    Args:
+        host: The host.
+        model: The model.
+        dimensions: The dimensions of the search space.
+        n_processes: Processes that run the model at the same time.
+    """
     known = {(dimension.name, choice.label): choice for dimension in dimensions for choice in dimension.choices}
 
     def rule(why: str, **chosen: str) -> Iterator[Rule]:
@@ -62,14 +69,20 @@ def make_rules(host: Host, model: ModelInfo, dimensions: Sequence[Dimension]) ->
         if all(item in known for item in labels.items()) and (not affinity or chosen["threads"] in affinity.value_by):
             yield Rule(labels=labels, why=why)
 
-    for dimension in dimensions:
-        if dimension.name == ids.PROVIDERS:
-            for choice in dimension.choices[1:]:
-                yield Rule(labels={dimension.name: choice.label}, why=choice.why)
+    yield from (
+        Rule(labels={dimension.name: choice.label}, why=choice.why)
+        for dimension in dimensions
+        if dimension.name == ids.PROVIDERS
+        for choice in dimension.choices[1:]
+    )
     cores = len(host.usable_cores)
     heavy = HEAVY & set(model.traits.ops)
     why = "no thread waits for another" if heavy else "no operator of this graph has much work to share"
     yield from rule(f"one thread: {why}", threads="1")
+    if 1 < (share := cores // n_processes) < cores:
+        why = f"the cores, divided among {n_processes} processes"
+        yield from rule(why, threads=str(share))
+        yield from rule(f"{why}, and workers that sleep", threads=str(share), spinning="off")
     yield from rule("workers that sleep leave the CPUs to others", spinning="off")
     if host.limits.quota:
         fitting = str(max(1, math.floor(host.limits.quota.cpus)))

@@ -15,8 +15,10 @@ class SpaceOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         figures: Objectives, and figures with a limit.
-        clients: Number of concurrent callers, of all sessions together.
-        sessions: Number of sessions of the model that run in parallel.
+        clients: Number of concurrent callers of a process, of all its sessions together.
+        sessions: Number of sessions of the model that run in parallel in a process.
+        processes: Number of processes that run the model at the same time.
+        pinned: Whether each process runs on CPUs of its own.
         n_cases: Number of different input shapes.
         has_rate: Whether calls arrive at a rate.
         has_background_load: Whether a background load runs during measurements.
@@ -32,6 +34,8 @@ class SpaceOptions(msgspec.Struct, frozen=True, kw_only=True):
     figures: tuple[str, ...] = ("p50",)
     clients: int = 1
     sessions: int = 1
+    processes: int = 1
+    pinned: bool = False
     n_cases: int = 1
     has_rate: bool = False
     has_background_load: bool = False

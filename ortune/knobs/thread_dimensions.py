@@ -44,7 +44,8 @@ Found = list[Dimension | Skipped]
 def pool_dimension(host: Host, options: SpaceOptions) -> Dimension:
     """Return the choice between one thread pool per session and one for all sessions, of several sizes."""
     n_cores = len(host.usable_cores)
-    counts = sorted({1, max(1, n_cores // options.sessions), max(1, n_cores // 2), n_cores})
+    n_own = max(1, n_cores // options.processes) if options.pinned else n_cores
+    counts = sorted({1, max(1, n_cores // (options.sessions * options.processes)), max(1, n_own // 2), n_own})
     choices = [
         Choice(
             label=str(n),
@@ -90,7 +91,10 @@ def thread_dimensions(host: Host, options: SpaceOptions, pool: Dimension | None)
         options: What the space is for.
         pool: The choice of a global pool, under which none of these has an effect, or None.
     """
-    counts = thread_counts(host)
+    counts = thread_counts(host, options.processes)
+    if options.pinned:
+        most = max(map(len, host.divide_cores(options.processes)), default=1)
+        counts = {count: why for count, why in counts.items() if count <= most}
     between = counts_between(counts)
     without_workers = one_thread(host)
     one = {ids.INTRA_OP_NUM_THREADS: without_workers}
@@ -98,7 +102,9 @@ def thread_dimensions(host: Host, options: SpaceOptions, pool: Dimension | None)
     choices = tuple(Choice(label=str(n), value=n, why=why) for n, why in between.items())
     dimensions = [make_dimension(ids.INTRA_OP_NUM_THREADS, *sizes, between=choices)]
     skipped = []
-    affinities = _affinity_choices(host, counts | between, options.sessions)
+    # The processes of a load have the same config, and would pin their threads to the same CPUs.
+    is_alone = options.processes == 1
+    affinities = _affinity_choices(host, counts | between, options.sessions) if is_alone else []
     if affinities:
         no_effect_when = {
             ids.INTRA_OP_NUM_THREADS: without_workers | {DEFAULT_LABEL},
@@ -113,7 +119,8 @@ def thread_dimensions(host: Host, options: SpaceOptions, pool: Dimension | None)
             )
         )
     else:
-        why = "ONNX Runtime cannot pin threads on macOS" if host.system == "Darwin" else "there is only one usable core"
+        why = "there is only one usable core" if is_alone else "all processes would pin their threads to the same CPUs"
+        why = "ONNX Runtime cannot pin threads on macOS" if host.system == "Darwin" else why
         skipped.append(Skipped(knob=KNOBS[ids.INTRA_OP_THREAD_AFFINITIES], why=why))
     bases = BLOCK_BASES if len(host.usable_cores) < MANY_CORES else BLOCK_BASES_OF_MANY_CORES
     blocks = ((base, f"blocks of decreasing size, base {base}: less waiting for late threads") for base in bases)
@@ -135,8 +142,13 @@ def one_thread(host: Host) -> frozenset[str]:
     return frozenset({"1"} | ({DEFAULT_LABEL} if host.n_default_threads == 1 else set()))
 
 
-def thread_counts(host: Host) -> dict[int, str]:
-    """Return the intra-op thread counts to try, ascending, each with the reason."""
+def thread_counts(host: Host, n_processes: int = 1) -> dict[int, str]:
+    """Return the intra-op thread counts to try, ascending, each with the reason.
+
+    Args:
+        host: The host.
+        n_processes: Processes that run the model at the same time.
+    """
     n_cores = len(host.usable_cores)
     n_cpus = len(host.limits.usable)
     placement = Placement(host)
@@ -151,6 +163,7 @@ def thread_counts(host: Host) -> dict[int, str]:
         add(max(1, math.floor(quota)), f"fits the CPU quota of {quota:g}")
         add(math.ceil(quota), f"the CPU quota of {quota:g}, rounded up")
     add(n_cores, "one thread per usable physical core")
+    add(n_cores // n_processes, f"the cores, divided among {n_processes} processes")
     for domains, name in ((placement.l3_domains, "L3 domain"), (placement.nodes, "NUMA node")):
         if len(domains) > 1:
             add(placement.count_cores(domains[0]), f"the cores of one {name}")

@@ -133,6 +133,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=
             reply,
             samples=_expand(reply.samples),
             cases=None if reply.cases is None else _expand(reply.cases),
+            processes=None if reply.processes is None else _expand(reply.processes),
             creations=None if reply.creations is None else _expand(reply.creations),
         ).to_block()
         _check_block(block)
@@ -146,6 +147,7 @@ def pack_block(block: Block) -> BlockReply:
         reply,
         samples=zlib.compress(reply.samples, 1),
         cases=None if reply.cases is None else zlib.compress(reply.cases, 1),
+        processes=None if reply.processes is None else zlib.compress(reply.processes, 1),
         creations=None if reply.creations is None else zlib.compress(reply.creations, 1),
     )
 
@@ -180,7 +182,7 @@ def _check_block(block: Block) -> None:
         and all(0 <= value < LONGEST for value in others)
         # The share of other processes may be below 0 by a tick of the kernel's clock.
         and all(abs(value) < LONGEST for value in (block.clock_jump_s, block.foreign_share or 0.0))
-        and (block.cases is None or len(block.cases) == len(block.samples_ns))
+        and all(each is None or len(each) == len(block.samples_ns) for each in (block.cases, block.processes))
     )
     if not is_sound:
         raise ValueError("a block that no worker sends")

@@ -21,6 +21,8 @@ FIGURES = (
     "p95_ns",
     "p99_ns",
     "mean_ns",
+    "worst_p50_ns",
+    "worst_p99_ns",
     "calls_per_s",
     "cpu_ns_per_call",
     "cpu_ns_between_calls",

@@ -243,6 +243,10 @@ def load_distance(one: Load, other: Load) -> float:
     distance = 0.0 if one.scenario == other.scenario else 100.0
     if one.sessions != other.sessions:
         distance += 10 + abs(math.log(one.sessions / other.sessions))
+    if one.processes != other.processes:
+        distance += 10 + abs(math.log(one.processes / other.processes))
+    if one.pinned != other.pinned:
+        distance += 1
     if one.rate_per_s and other.rate_per_s:
         distance += abs(math.log(one.rate_per_s / other.rate_per_s))
     return distance + abs(math.log(one.clients / other.clients))

@@ -162,6 +162,8 @@ def make_space_options(
         figures=goal.figures,
         clients=goal.load.clients,
         sessions=goal.load.sessions,
+        processes=goal.load.processes,
+        pinned=goal.load.pinned,
         n_cases=n_cases,
         has_rate=goal.load.rate_per_s is not None,
         has_background_load=not isinstance(request, SpaceRequest) and request.beside is not None,

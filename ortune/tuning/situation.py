@@ -25,8 +25,9 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
         n_cores: Physical cores that the process may use.
         quota: CPU quota in CPUs, or None.
         has_background_load: Whether other programs use the CPUs.
-        n_clients: Concurrent callers.
+        n_clients: Concurrent callers of all processes together.
         n_sessions: Sessions of the model in the process.
+        n_processes: Processes that run the model.
         has_rate: Whether requests arrive at a rate.
         objective: What is optimized.
     """
@@ -36,6 +37,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     has_background_load: bool = False
     n_clients: int = 1
     n_sessions: int = 1
+    n_processes: int = 1
     has_rate: bool = False
     objective: str = "p50"
 
@@ -46,8 +48,9 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
             n_cores=host.n_usable_cores,
             quota=host.cpu_quota,
             has_background_load=has_background_load,
-            n_clients=goal.load.clients,
+            n_clients=goal.load.n_callers,
             n_sessions=goal.load.sessions,
+            n_processes=goal.load.processes,
             has_rate=goal.load.rate_per_s is not None,
             objective=MEAN if goal.objective in {"mean", "throughput"} else goal.objective,
         )
@@ -69,6 +72,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
         parts = ["saturated" if self.is_saturated else "unsaturated", self.objective]
         parts += ["at a rate"] if self.has_rate else []
         parts += ["several sessions"] if self.n_sessions > 1 else []
+        parts += ["several processes"] if self.n_processes > 1 else []
         return ", ".join(parts)
 
     def name_rule(self, candidate: Candidate) -> str:

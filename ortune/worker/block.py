@@ -44,7 +44,10 @@ class BlockPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Resident memory of a worker: the current size and the peak."""
+    """Resident memory of a worker: the current size and the peak.
+
+    For a group of processes, these are sums. Pages that processes share, such as those of libraries, count in each.
+    """
 
     steady_bytes: int
     peak_bytes: int
@@ -76,12 +79,13 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         samples_ns: Latency of each call: its duration, or the time since its arrival where requests arrive at a rate.
         cases: Case that each call belongs to; None if there is only one case.
+        processes: Process of the group that served each call, counted from 0; None for a single process.
         n_calls: Amount of work done in `wall_ns`, in calls. Where calls overlap the ends of the window, they count
             in part.
         wall_ns: Duration of the window.
         lead_in_ns: Duration of the unmeasured calls before it.
         service_ns: Mean duration of a call from its start, without the wait for a free caller.
-        cpu_ns: CPU time of the worker process in `wall_ns`, summed over all threads.
+        cpu_ns: CPU time of the worker in `wall_ns`, summed over all threads, and over all processes of a group.
         cpu_between_ns: CPU time spent while no call was running, per call; None unless requests arrive at a rate.
         creations_ns: Durations of the session creations after the calls; None if the plan has none.
         memory: Memory after the calls.
@@ -96,6 +100,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
 
     samples_ns: NDArray[np.int64]
     cases: NDArray[np.int64] | None = None
+    processes: NDArray[np.int64] | None = None
     n_calls: float
     wall_ns: int
     lead_in_ns: int = 0

@@ -7,8 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from ortune.knobs.config import CPU, Config
 from ortune.worker import cpu, protocol
+from ortune.worker.barrier import Exchange
 from ortune.worker.block import BlockPlan, Memory
 from ortune.worker.failure import Failure
 from ortune.worker.gpu import GpuReader
@@ -18,6 +21,9 @@ from ortune.worker.session_info import SessionInfo
 
 if TYPE_CHECKING:
     from ortune.worker.open_loop import RequestStream
+
+SEED_STEP = 0x9E3779B1
+"""Distance between the random seeds of the processes of a group."""
 
 MOST_CHECKED = 8
 """Number of samples whose outputs are compared, in addition to the first sample of each case."""
@@ -29,14 +35,14 @@ class CpuTimes(NamedTuple):
     Attributes:
         at_ns: When they were read.
         busy_ns: Time that the usable CPUs were busy; None if unknown.
-        process_ns: CPU time of this process.
+        own_ns: CPU time of this process, or of all processes of its group.
         background_load_ns: CPU time of the background load; 0 if there is none.
-        threads: Times of this process's threads; empty if they are not needed.
+        threads: Times of the threads of the same processes; empty if they are not needed.
     """
 
     at_ns: int
     busy_ns: int | None
-    process_ns: int
+    own_ns: int
     background_load_ns: int
     threads: dict[int, cpu.ThreadTime]
 
@@ -49,9 +55,11 @@ class CandidateSession:
 
     Attributes:
         call: Makes one call with one sample and returns the outputs. Set by `load`.
+        exchange: Exchanges numbers with the other processes of the group. `ortune.worker.main` sets it.
     """
 
     call: Callable[[dict[str, Any]], list[Any]]
+    exchange: Exchange
 
     def __init__(self, request: protocol.LoadRequest) -> None:
         self.request = request
@@ -73,6 +81,8 @@ class CandidateSession:
         from ortune.workload.feed import load_feed
 
         request, config = self.request, self.request.config
+        if request.cpus:
+            cpu.pin_process(request.cpus)
         self.samples, self.cases = load_feed(Path(request.feed_path))
         import onnxruntime  # noqa: F401  (so that the time of the import does not count as creating the session)
 
@@ -103,8 +113,6 @@ class CandidateSession:
 
     def check(self, session_info: SessionInfo) -> SessionInfo | Failure:
         """Run the session, and compare its outputs with the reference, or write them as the reference."""
-        import msgspec
-
         from ortune.worker.outputs import compare_outputs, describe_outputs, load_outputs, save_outputs
 
         request = self.request
@@ -150,19 +158,26 @@ class CandidateSession:
 
         return [to_arrays(self.call(self.samples[position])) for position in choose_checked(self.cases)]
 
-    def read_cpu_times(self) -> CpuTimes:
-        """Return the CPU times so far. This takes up to a millisecond on hosts with many CPUs."""
+    def read_cpu_times(self, group: tuple[int, ...] = ()) -> CpuTimes:
+        """Return the CPU times so far. This takes up to a millisecond on hosts with many CPUs.
+
+        Args:
+            group: Ids of the processes that are measured together; empty for this one alone.
+        """
         background_load = self.request.background_load
         return CpuTimes(
             at_ns=time.perf_counter_ns(),
             busy_ns=cpu.busy_ns(self.usable),
-            process_ns=time.process_time_ns(),
+            own_ns=sum(map(cpu.find_process_ns, group)) if group else time.process_time_ns(),
             background_load_ns=cpu.tree_ns(background_load) if background_load is not None else 0,
-            threads=cpu.read_thread_times() if self.request.check_waiting else {},
+            threads=cpu.read_thread_times(group or None) if self.request.check_waiting else {},
         )
 
-    def measure(self, plan: BlockPlan) -> protocol.BlockReply:
+    def measure(self, request: protocol.MeasureRequest) -> protocol.BlockReply:
         """Measure one block, after its lead-in.
+
+        In a group, each process measures its own calls, and the first one measures how much CPU time all of them and
+        all others use.
 
         Raises:
             Exception: Any exception that onnxruntime raises.
@@ -172,13 +187,23 @@ class CandidateSession:
         from ortune.worker.load_generator import generate_load
         from ortune.worker.open_loop import RequestStream
 
+        plan, load = plan_of_process(request), request.plan.load
         if self.stream is None or self.stream.load != plan.load:
-            self.stream = RequestStream(plan.load)
-        window = generate_load(self.call, self.samples, plan, self.read_cpu_times, stream=self.stream)
+            first_ns = request.number * 1e9 / load.rate_per_s if load.rate_per_s else 0.0
+            self.stream = RequestStream(plan.load, first_ns)
+        is_first = request.number == 0
+        window = generate_load(
+            self.call,
+            self.samples,
+            plan,
+            lambda: self.read_cpu_times(request.group) if is_first else None,
+            stream=self.stream,
+            exchange=self.exchange if request.group else None,
+        )
         before, after = window.before, window.after
         share, contended = None, False
-        if before.busy_ns is not None and after.busy_ns is not None:
-            own_ns = after.process_ns - before.process_ns
+        if before and after and before.busy_ns is not None and after.busy_ns is not None:
+            own_ns = after.own_ns - before.own_ns
             background_load_ns = after.background_load_ns - before.background_load_ns
             foreign_ns = after.busy_ns - before.busy_ns - own_ns - background_load_ns
             wall_ns, n_cpus = after.at_ns - before.at_ns, len(self.usable)
@@ -218,6 +243,13 @@ class CandidateSession:
             config = self.request.config.of_session(len(durations))
             durations.append(time_session_creation(self.request.model_path, config)[1])
         return durations
+
+
+def plan_of_process(request: protocol.MeasureRequest) -> BlockPlan:
+    """Return the plan of one process of a group: its part of the load, with traffic of its own."""
+    plan = request.plan
+    seed = (plan.seed + request.number * SEED_STEP) % 2**31
+    return msgspec.structs.replace(plan, load=plan.load.of_process, seed=seed)
 
 
 def open_gpu(config: Config) -> GpuReader | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from ortune.worker.barrier import Barrier
 from ortune.worker.block import BlockPlan
 from ortune.worker.window import Callers, Clock, Window, cycle_from, work_within
 
@@ -57,9 +58,19 @@ def back_to_back(
 
 
 def closed_loop(
-    call: Callable[[S], Any], samples: Sequence[S], plan: BlockPlan, read: Callable[[], R], clock: Clock
+    call: Callable[[S], Any],
+    samples: Sequence[S],
+    plan: BlockPlan,
+    read: Callable[[], R],
+    clock: Clock,
+    barrier: Barrier | None = None,
 ) -> Window[R]:
-    """Let several callers make calls back to back. The window lies in the middle, while all of them are busy."""
+    """Let several callers make calls back to back. The window lies in the middle, while all of them are busy.
+
+    In a group of processes, it lies in the middle of all of them: it is the same time in each, and no caller of any of
+    them stops before its end.
+    """
+    barrier = barrier or Barrier(clock)
     n_clients = plan.load.clients
     now = clock.now_ns
     stopping = False
@@ -79,7 +90,7 @@ def closed_loop(
         return run
 
     before = read()
-    lead_in = now()
+    lead_in = barrier.wait()
     callers = Callers(clock, [caller(number) for number in range(n_clients)])
 
     def wait(duration_ns: int, n_calls: Callable[[int], int]) -> None:
@@ -89,13 +100,13 @@ def closed_loop(
             clock.sleep_ns(max(duration_ns // 10, 1_000_000))
 
     try:
-        cpu_start, start = clock.cpu_ns(), lead_in
+        start, first_reading = lead_in, CpuReading.of(clock)
         wait(plan.lead_in_ns, lambda number: 2)
-        if not any(is_hopeless(plan, each) for each in stamps):
-            cpu_start, start = clock.cpu_ns(), now()
+        if not barrier.find_largest(int(any(is_hopeless(plan, each) for each in stamps))):
+            start, first_reading = barrier.wait(), CpuReading.of(clock)
             n_before = [len(each) for each in stamps]
             wait(plan.duration_ns, lambda number: n_before[number] + plan.min_calls)
-        end, cpu_end = now(), clock.cpu_ns()
+        end, last_reading = barrier.wait(), CpuReading.of(clock)
         after = read()
     finally:
         stopping = True
@@ -114,10 +125,30 @@ def closed_loop(
         n_calls=work_within(starts, ends, start, end),
         wall_ns=end - start,
         lead_in_ns=start - lead_in,
-        cpu_ns=cpu_end - cpu_start,
+        cpu_ns=last_reading.find_use_ns(first_reading, end - start),
         before=before,
         after=after,
     )
+
+
+class CpuReading(NamedTuple):
+    """CPU time of this process so far, and when it was read."""
+
+    at_ns: int
+    cpu_ns: int
+
+    @classmethod
+    def of(cls, clock: Clock) -> CpuReading:
+        """Read the CPU time."""
+        return cls(clock.now_ns(), clock.cpu_ns())
+
+    def find_use_ns(self, before: CpuReading, wall_ns: int) -> int:
+        """Return the CPU time in a window of this length.
+
+        A process that wakes up late at the ends of the window reads its CPU time late. What it uses per time stays.
+        """
+        between_ns = self.at_ns - before.at_ns
+        return round((self.cpu_ns - before.cpu_ns) * wall_ns / between_ns) if between_ns > 0 else 0
 
 
 def is_hopeless(plan: BlockPlan, stamps: Sequence[int]) -> bool:

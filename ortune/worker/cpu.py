@@ -271,6 +271,26 @@ def read_process_ns(number: int) -> int | None:
         return None
 
 
+def find_process_ns(number: int) -> int:
+    """Return the CPU time of a process, in ticks of the kernel's clock where it is not reported; 0 if unknown."""
+    spent_ns = read_process_ns(number) if LINUX else None
+    return tree_ns(number) if spent_ns is None else spent_ns
+
+
+def pin_process(cpus: Iterable[int]) -> None:
+    """Let this process run on these CPUs only, with all threads that it starts from now on.
+
+    Raises:
+        OSError: The system does not allow it.
+    """
+    if sys.platform == "linux":
+        os.sched_setaffinity(0, cpus)
+    else:  # pragma: no cover
+        import psutil
+
+        psutil.Process().cpu_affinity(list(cpus))
+
+
 def read_stat(folder: Path) -> list[str]:
     """Return the fields of a process after its name, which is in parentheses and may contain spaces and parentheses."""
     return (folder / "stat").read_text().rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""Launches candidates as processes: one worker per candidate, suspended except while it is measured."""
+"""Launches candidates as processes: one worker per candidate or several, suspended except while they are measured."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from ortune.knobs.space import describe
 from ortune.model import ModelInfo
 from ortune.worker import protocol
 from ortune.worker.failure import Failure
+from ortune.worker.group import WorkerGroup, name_group
 from ortune.worker.interfaces import Executor, LiveCandidate
 from ortune.worker.memory_plan import MemoryPlan
 from ortune.worker.owned_folder import OwnedFolder, remove_abandoned_folders
@@ -72,6 +73,8 @@ class ProcessExecutor:
         memory_limit_bytes: Maximum private memory of one worker; None for no limit of its own.
         memory: The memory that the workers share, also with those of other executors; None for no limit.
         n_sessions: Number of sessions in each worker.
+        n_processes: Number of workers of each candidate, which are measured together.
+        pinned_to: CPUs of each of these workers; empty if they may run on all.
         build_deadline_s: Maximum time for a provider to compile the model, once per candidate.
         command: Program and arguments that start a worker.
         environment: Environment variables of the workers, in addition to those of this process.
@@ -96,12 +99,16 @@ class ProcessExecutor:
         memory_limit_bytes: int | None = None,
         memory: MemoryPlan | None = None,
         n_sessions: int = 1,
+        n_processes: int = 1,
+        pinned_to: Sequence[tuple[int, ...]] = (),
         build_deadline_s: float = BUILD_DEADLINE_S,
         command: Sequence[str] = WORKER_COMMAND,
         environment: Mapping[str, str] | None = None,
         reference: ReferenceOutputs | None = None,
     ) -> None:
         self._n_sessions = n_sessions
+        self._n_processes = n_processes
+        self._pinned_to = tuple(pinned_to) or ((),) * n_processes
         self._build_deadline_s = build_deadline_s
         self._builds: dict[str, Failure | float] = {}
         self._cache_names: dict[str, str] = {}
@@ -121,7 +128,7 @@ class ProcessExecutor:
         self._background_load = background_load
         self._check_waiting = background_load is None and not quota
         self._memory_limit_bytes = memory_limit_bytes
-        self._memory = memory or MemoryPlan(None)
+        self._memory = memory or MemoryPlan(None, n_processes)
         self._command = command
         self._environment = dict(environment or {})
         self._compare_values = reference.compare_values if reference else True
@@ -153,52 +160,72 @@ class ProcessExecutor:
         return time.monotonic() - self._build_time_s
 
     def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[LiveCandidate | Failure]:
-        """Start one worker per config, all at the same time, and suspend each as soon as it is loaded and checked.
+        """Start the workers of all configs at the same time, and suspend each as soon as it is loaded and checked.
 
         Args:
             configs: The configs.
             deadline_s: Maximum time to load, and the same for the first run.
         """
         results: list[LiveCandidate | Failure] = []
-        started: list[WorkerProcess | Failure] = []
-        is_reference = not self._has_reference
+        started: list[list[WorkerProcess] | Failure] = []
         limit_bytes = self._memory.find_limit(len(configs))
         for config in configs:
+            is_reference = not self._has_reference and not started
             failure = self._build(config, is_reference=is_reference)
-            started.append(failure or self._start(config, limit_bytes, is_reference=is_reference))
-            is_reference = False
-        failures = self._finish_loading([each for each in started if isinstance(each, WorkerProcess)], deadline_s)
-        for worker in started:
-            if isinstance(worker, Failure) or worker in failures:
-                results.append(worker if isinstance(worker, Failure) else failures[worker])
+            started.append(failure or self._start_all(config, limit_bytes, deadline_s, is_reference=is_reference))
+        failures = self._finish_loading([each for each in started if not isinstance(each, Failure)], deadline_s)
+        for workers in started:
+            failed = workers if isinstance(workers, Failure) else failures.get(workers[0])
+            if failed or isinstance(workers, Failure):
+                assert failed
+                results.append(failed)
                 self._check_files()
                 continue
-            results.append(worker)
-            self.runtime = worker.runtime
-            self._has_reference = True
-            self._compare_values = self._compare_values and worker.session_info.deterministic
+            results.append(workers[0] if len(workers) == 1 else WorkerGroup(workers))
+            self._note_loaded(workers[0])
         return results
 
-    def _finish_loading(self, workers: Sequence[WorkerProcess], deadline_s: float) -> dict[WorkerProcess, Failure]:
-        """Wait until workers are loaded and checked, suspend each at once, and return the failures of the others.
+    def _note_loaded(self, worker: WorkerProcess) -> None:
+        self.runtime = worker.runtime
+        self._has_reference = True
+        self._compare_values = self._compare_values and worker.session_info.deterministic
+
+    def _finish_loading(
+        self, groups: Sequence[Sequence[WorkerProcess]], deadline_s: float
+    ) -> dict[WorkerProcess, Failure]:
+        """Wait until workers are loaded and checked, and suspend each at once.
 
         Creating the sessions and running them for the first time have a deadline each: a model that is slow to load is
         not the same as one whose first run hangs. When all others are done, one that hangs gets the time of a single
         launch.
+
+        Args:
+            groups: The workers of each candidate. If one of them fails, all of them are closed.
+            deadline_s: Maximum time of each stage.
+
+        Returns:
+            Why candidates failed, by their first worker.
         """
         failures = {}
-        ends_s = dict.fromkeys(workers, time.monotonic() + deadline_s)
+        group_of = {worker: group for group in groups for worker in group}
+        ends_s = {worker: time.monotonic() + deadline_s for worker in group_of if not worker.is_loaded}
         while ends_s:
-            if len(ends_s) == 1 and len(workers) > 1:
-                (last,) = ends_s
-                ends_s[last] = min(ends_s[last], time.monotonic() + deadline_s / len(workers))
+            if len(groups) > 1 and len({group_of[worker][0] for worker in ends_s}) == 1:
+                latest_s = time.monotonic() + deadline_s / len(groups)
+                ends_s = {worker: min(end_s, latest_s) for worker, end_s in ends_s.items()}
             first = min(ends_s, key=ends_s.__getitem__)
             replied = wait([worker.pipe for worker in ends_s], max(ends_s[first] - time.monotonic(), 0.0))
             for worker in [each for each in ends_s if each.pipe in replied] or [first]:
+                if worker not in ends_s:  # another one of its group has failed
+                    continue
                 left_s = max(ends_s.pop(worker) - time.monotonic(), 0.1)
                 failure = worker.finish_stage(left_s, self.find_build_s(worker.config), deadline_s=deadline_s)
+                group = group_of[worker]
                 if failure:
-                    failures[worker] = failure
+                    failures[group[0]] = failure if len(group) == 1 else name_group(failure, len(group))
+                    for other in (each for each in group if each is not worker):
+                        ends_s.pop(other, None)
+                        other.close()
                 elif not worker.is_loaded:
                     ends_s[worker] = time.monotonic() + deadline_s
         return failures
@@ -244,7 +271,7 @@ class ProcessExecutor:
             if isinstance(worker, Failure):
                 failure = worker
             else:
-                failure = self._finish_loading([worker], deadline_s).get(worker)
+                failure = self._finish_loading([[worker]], deadline_s).get(worker)
                 worker.close()
             if failure and failure.kind == "timeout":
                 message = f"{config.provider} did not compile the model within {deadline_s:.0f} s"
@@ -267,7 +294,32 @@ class ProcessExecutor:
             config = config.with_setting("provider_options", name, value, provider.name)
         return config
 
-    def _start(self, config: Config, limit_bytes: int | None, *, is_reference: bool) -> WorkerProcess | Failure:
+    def _start_all(
+        self, config: Config, limit_bytes: int | None, deadline_s: float, *, is_reference: bool
+    ) -> list[WorkerProcess] | Failure:
+        """Start the workers of a candidate.
+
+        The first worker of the reference loads alone, as the others compare their outputs with those that it writes.
+        """
+        workers: list[WorkerProcess] = []
+        for number in range(self._n_processes):
+            worker = self._start(config, limit_bytes, is_reference=is_reference and number == 0, number=number)
+            failure = worker if isinstance(worker, Failure) else None
+            if isinstance(worker, WorkerProcess):
+                workers.append(worker)
+                if is_reference and number == 0 and self._n_processes > 1:
+                    failure = self._finish_loading([workers], deadline_s).get(worker)
+                    if not failure:
+                        self._note_loaded(worker)
+            if failure:
+                for each in workers:
+                    each.close()
+                return failure
+        return workers
+
+    def _start(
+        self, config: Config, limit_bytes: int | None, *, is_reference: bool, number: int = 0
+    ) -> WorkerProcess | Failure:
         self._n_launched += 1
         request = protocol.LoadRequest(
             model_path=self._model.path,
@@ -284,6 +336,7 @@ class ProcessExecutor:
             n_cores=self._n_cores,
             background_load=self._background_load,
             check_waiting=self._check_waiting,
+            cpus=self._pinned_to[number],
         )
         log_path = self._folder.path / f"worker-{self._n_launched:05}.log"
         try:

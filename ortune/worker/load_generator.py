@@ -1,7 +1,8 @@
 """Generates the load of a block: calls back to back, from several callers, or at a rate.
 
 Each of the three generators first makes unmeasured calls, the lead-in. Then comes the window, without a pause. The
-generators return what happened in the window. Between two calls they only read the clock and append to a list. What
+generators return what happened in the window. Where several processes are measured together, each of them generates its
+part of the load, and all have the same window. Between two calls they only read the clock and append to a list. What
 takes longer is read before the lead-in and after the window. `run()` releases the interpreter lock, so that callers do
 not wait for each other in Python.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from ortune.worker.barrier import Barrier, Exchange
 from ortune.worker.block import BlockPlan
 from ortune.worker.closed_loop import back_to_back, closed_loop
 from ortune.worker.open_loop import RequestStream
@@ -27,6 +29,7 @@ def generate_load(
     read: Callable[[], R],
     clock: Clock | None = None,
     stream: RequestStream | None = None,
+    exchange: Exchange | None = None,
 ) -> Window[R]:
     """Generate the load of a plan, and return what happened in the window.
 
@@ -38,6 +41,8 @@ def generate_load(
         clock: The clock; None for the real one.
         stream: The requests of earlier blocks of this launch, which the block continues. It has no effect unless
             requests arrive at a rate.
+        exchange: Exchanges numbers with the other processes of a group, whose window is the same; None for a process
+            that is alone.
 
     Raises:
         Exception: Any exception that a call raises.
@@ -45,6 +50,7 @@ def generate_load(
     clock = clock or RealClock()
     if plan.load.scenario == "single-stream":
         return back_to_back(call, samples, plan, read, clock)
+    barrier = Barrier(clock, exchange)
     if plan.load.scenario == "multi-client":
-        return closed_loop(call, samples, plan, read, clock)
-    return (stream or RequestStream(plan.load)).measure(call, samples, plan, read, clock)
+        return closed_loop(call, samples, plan, read, clock, barrier)
+    return (stream or RequestStream(plan.load)).measure(call, samples, plan, read, clock, barrier)

@@ -6,11 +6,12 @@ answers one request at a time and ends when the pipe is closed. The parent suspe
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ortune.worker import protocol
@@ -39,6 +40,15 @@ def disable_garbage_collection() -> None:
     gc.disable()
 
 
+def exchange(connection: Any, value: int) -> Sequence[int]:
+    """Give a number to the other processes of the group, and wait for theirs. The parent passes them on."""
+    connection.send_bytes(protocol.encode(protocol.ExchangeReply(value)))
+    request = protocol.decode_request(connection.recv_bytes())
+    if not isinstance(request, protocol.ExchangeRequest):
+        raise RuntimeError("another request came while the processes of a group waited for each other")
+    return request.values
+
+
 def serve(connection: Any, make: Callable[[protocol.LoadRequest], CandidateSession] = CandidateSession) -> None:
     """Answer requests until the pipe is closed."""
     candidate: CandidateSession | None = None
@@ -55,6 +65,7 @@ def serve(connection: Any, make: Callable[[protocol.LoadRequest], CandidateSessi
                 if request.memory_limit_bytes is not None:
                     limit_memory(request.memory_limit_bytes)
                 candidate = make(request)
+                candidate.exchange = functools.partial(exchange, connection)
                 session_info = candidate.load()
                 connection.send_bytes(protocol.encode(protocol.CreatedReply()))
                 stage = "check"
@@ -65,9 +76,9 @@ def serve(connection: Any, make: Callable[[protocol.LoadRequest], CandidateSessi
                     reply = protocol.LoadedReply(checked, read_runtime())
                     disable_garbage_collection()
             else:
-                if candidate is None:
+                if candidate is None or not isinstance(request, protocol.MeasureRequest):
                     raise RuntimeError("a block was requested before the session was loaded")
-                reply = candidate.measure(request.plan)
+                reply = candidate.measure(request)
         except (Exception, SystemExit) as error:  # noqa: BLE001  (any error is a failure of the candidate)
             reply = protocol.FailureReply(make_failure(error, stage))
         connection.send_bytes(protocol.encode(reply))

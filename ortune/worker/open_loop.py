@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from ortune.worker.barrier import Barrier
 from ortune.worker.block import BlockPlan
 from ortune.worker.closed_loop import back_to_back, closed_loop
 from ortune.worker.window import Callers, Clock, Window, work_within
@@ -80,38 +81,48 @@ class RequestStream:
     wait for a free caller, and the delay of a caller that wakes up late.
 
     Args:
-        load: How requests arrive.
+        load: How requests arrive at this process.
+        first_ns: When the first of requests at equal intervals arrives.
     """
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: Load, first_ns: float = 0.0) -> None:
         self.load = load
         self._is_warm = False
         # The state of the queue at the end of the last segment, in ns from that end.
         self._waiting: list[int] = []
         self._free_ns = [0] * load.clients
-        self._next_ns = 0.0
+        self._next_ns = first_ns
 
     def measure(
-        self, call: Callable[[S], Any], samples: Sequence[S], plan: BlockPlan, read: Callable[[], R], clock: Clock
+        self,
+        call: Callable[[S], Any],
+        samples: Sequence[S],
+        plan: BlockPlan,
+        read: Callable[[], R],
+        clock: Clock,
+        barrier: Barrier | None = None,
     ) -> Window[R]:
         """Continue the stream for one block, and return what happened to the requests that were served in its window.
 
         A request belongs to the window if its call starts there. If calls take longer than the window, the window ends
         with the start of a call.
         """
+        barrier = barrier or Barrier(clock)
         before = read()
-        begin = clock.now_ns()
+        begin = barrier.wait()
         # Caches and threads are cold after a pause. In the stream, this would make the queue longer.
         call(samples[plan.seed % len(samples)])
         if not self._is_warm and plan.longest_warm_up_ns:
             self._is_warm = True
             warm_up_ns = plan_warm_up(try_calls(call, samples, plan, clock), self.load, plan.longest_warm_up_ns)
+            warm_up_ns = barrier.find_largest(warm_up_ns)
             if warm_up_ns:
                 # The warm-up has traffic of its own, so that all candidates have the same in the window.
-                self._run_segment(call, samples, plan.seed + 1, 0, warm_up_ns, clock)
+                self._run_segment(call, samples, plan.seed + 1, 0, warm_up_ns, clock, barrier)
         # While a caller is busy with a call that began in the last block, nothing is measured.
-        lead_in_ns = max(plan.lead_in_ns, *self._free_ns)
-        segment = self._run_segment(call, samples, plan.seed, lead_in_ns, lead_in_ns + plan.duration_ns, clock)
+        lead_in_ns = barrier.find_largest(max(plan.lead_in_ns, *self._free_ns))
+        end_ns = lead_in_ns + plan.duration_ns
+        segment = self._run_segment(call, samples, plan.seed, lead_in_ns, end_ns, clock, barrier)
         after = read()
         marks, inside = segment.marks, segment.inside
         starts = np.array([mark.start for mark in marks], dtype=np.int64)
@@ -138,12 +149,13 @@ class RequestStream:
         window_start_ns: int,
         window_end_ns: int,
         clock: Clock,
+        barrier: Barrier,
     ) -> Segment:
         """Continue the stream until the end of the window, and wait for the calls that are in progress then."""
         now, cpu = clock.now_ns, clock.cpu_ns
         due = draw_arrivals(self.load, window_start_ns, window_end_ns, seed, self._next_ns)
         window_end_ns = max(window_end_ns, int(due[-1]) + 1)
-        base = now() + EARLY_NS
+        base = barrier.wait() + EARLY_NS
         window_start, window_end = base + window_start_ns, base + window_end_ns
         arrivals = [base + waiting for waiting in self._waiting] + (due + base).tolist()
         free = [base + duration for duration in self._free_ns]

@@ -105,33 +105,43 @@ class WorkerProcess:
             build_s: Time that compiling the model took in an earlier launch, for `session_info`.
             deadline_s: The time that this is left of, for messages; `left_s` by default.
         """
-        reply = self._receive(left_s, self.stage, deadline_s)
+        reply = self.receive(left_s, self.stage, deadline_s)
         if isinstance(reply, Failure):
             return reply
         if self.stage == "load" and isinstance(reply, protocol.CreatedReply):
             self.stage = "check"
             return None
         if self.stage != "check" or not isinstance(reply, protocol.LoadedReply):
-            return self._fail(self._refuse(self.stage, "it is not the result of loading"))
+            return self.fail(self.refuse(self.stage, "it is not the result of loading"))
         self.stage = "measure"
         self.session_info = msgspec.structs.replace(reply.session_info, log=read_log(self._log_path), build_s=build_s)
         self.runtime = reply.runtime
-        self._suspend()
+        self.suspend()
         return None
 
     def measure(self, plan: BlockPlan) -> Block | Failure:
         """Resume the worker, measure one block, and suspend it. This process sleeps in the meantime."""
         before = Clocks.read()
-        reply = self._ask(protocol.MeasureRequest(plan=plan), plan.deadline_s)
-        jump_s = Clocks.read().find_jump_s(before)
+        if failure := self.resume():
+            return failure
+        self.send(protocol.MeasureRequest(plan=plan))
+        reply = self.receive(plan.deadline_s, "measure")
         if isinstance(reply, Failure):
             return reply
+        self.suspend()
+        block = self.read_block(reply)
+        if isinstance(block, Failure):
+            return block
+        return msgspec.structs.replace(block, clock_jump_s=Clocks.read().find_jump_s(before))
+
+    def read_block(self, reply: protocol.Reply) -> Block | Failure:
+        """Return the block of a reply. A reply that is none fails the worker."""
         try:
             if isinstance(reply, protocol.BlockReply):
-                return msgspec.structs.replace(reply, clock_jump_s=jump_s).to_block()
+                return reply.to_block()
         except ValueError:
             pass
-        return self._fail(self._refuse("measure", "it is not the result of a block"))
+        return self.fail(self.refuse("measure", "it is not the result of a block"))
 
     def close(self) -> None:
         """Kill the worker, even if it is suspended, and wait for its end. It may be called more than once."""
@@ -140,40 +150,44 @@ class WorkerProcess:
         self.pipe.close()
         self._on_close(self)
 
-    def _ask(self, request: protocol.Request, deadline_s: float) -> protocol.Reply | Failure:
+    def resume(self) -> Failure | None:
+        """Resume the worker, or return why it has failed."""
         if self._failed:
             return self._failed
         try:
             self._control.resume()
         except psutil.Error:
-            return self._fail(self._explain_end("measure"))
-        self.send(request)
-        reply = self._receive(deadline_s, "measure")
-        if not isinstance(reply, Failure):
-            self._suspend()
-        return reply
+            return self.fail(self._explain_end("measure"))
+        return None
 
-    def _receive(self, left_s: float, stage: str, deadline_s: float | None = None) -> protocol.Reply | Failure:
+    def suspend(self) -> None:
+        """Suspend the worker until it is resumed."""
+        with contextlib.suppress(psutil.Error):  # it has ended; the next request reports why
+            self._control.suspend()
+
+    def receive(self, left_s: float, stage: str, deadline_s: float | None = None) -> protocol.Reply | Failure:
         """Sleep until the reply arrives, for at most `left_s`."""
         try:
             reply: protocol.Reply = protocol.decode_reply(protocol.receive(self.pipe, left_s))
         except TimeoutError:
             message = TIMEOUTS[stage].format(f"{deadline_s or left_s:.0f}")
-            return self._fail(Failure(kind="timeout", stage=stage, message=message))
+            return self.fail(Failure(kind="timeout", stage=stage, message=message))
         except (EOFError, OSError):
-            return self._fail(self._explain_end(stage))
+            return self.fail(self._explain_end(stage))
         except (ValueError, msgspec.MsgspecError, RecursionError) as error:
-            return self._fail(self._refuse(stage, str(error)))
+            return self.fail(self.refuse(stage, str(error)))
         if isinstance(reply, protocol.FailureReply):
-            return self._fail(reply.failure)
+            return self.fail(reply.failure)
         return reply
 
-    def _refuse(self, stage: str, fault: str) -> Failure:
+    def refuse(self, stage: str, fault: str) -> Failure:
+        """Return the failure of a worker whose message is not what it should be."""
         return Failure(
             kind="exit", stage=stage, message=f"the worker was ended, as it sent an invalid message: {fault}"
         )
 
-    def _fail(self, failure: Failure) -> Failure:
+    def fail(self, failure: Failure) -> Failure:
+        """Close the worker for this reason, and return it."""
         self._failed = failure
         self.close()
         return failure
@@ -184,7 +198,3 @@ class WorkerProcess:
         except subprocess.TimeoutExpired:
             return Failure(kind="exit", stage=stage, message="the worker closed its pipe but did not exit")
         return explain_exit(status, self._log_path, stage, n_oom_kills=self._n_oom_kills)
-
-    def _suspend(self) -> None:
-        with contextlib.suppress(psutil.Error):  # it has ended; the next request reports why
-            self._control.suspend()

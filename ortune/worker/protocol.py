@@ -46,6 +46,7 @@ class LoadRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         background_load: Process id of the background load, or None. Its CPU use is not counted as noise.
         check_waiting: Whether threads that wait for a CPU show that other processes disturb the worker. With a CPU
             quota or a background load, they wait in any case.
+        cpus: CPUs that the worker may run on; empty for those of its parent.
     """
 
     model_path: str
@@ -62,15 +63,30 @@ class LoadRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     n_cores: int = 0
     background_load: int | None
     check_waiting: bool = False
+    cpus: tuple[int, ...] = ()
 
 
 class MeasureRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A request to measure one block."""
+    """A request to measure one block.
+
+    Attributes:
+        plan: How to measure it. Its load is that of all processes together.
+        group: Ids of the processes that are measured together; empty for one that is measured alone.
+        number: Place of the worker in the group.
+    """
 
     plan: BlockPlan
+    group: tuple[int, ...] = ()
+    number: int = 0
 
 
-Request = LoadRequest | MeasureRequest
+class ExchangeRequest(msgspec.Struct, frozen=True, tag=True):
+    """The numbers that all processes of a group sent with `ExchangeReply`, in the order of the group."""
+
+    values: tuple[int, ...]
+
+
+Request = LoadRequest | MeasureRequest | ExchangeRequest
 
 
 class CreatedReply(msgspec.Struct, frozen=True, tag=True):
@@ -89,6 +105,7 @@ class BlockReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     samples: bytes
     cases: bytes | None
+    processes: bytes | None = None
     n_calls: float
     wall_ns: int
     lead_in_ns: int
@@ -109,6 +126,7 @@ class BlockReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         return cls(
             samples=_bytes(block.samples_ns),
             cases=None if block.cases is None else _bytes(block.cases),
+            processes=None if block.processes is None else _bytes(block.processes),
             n_calls=block.n_calls,
             wall_ns=block.wall_ns,
             lead_in_ns=block.lead_in_ns,
@@ -133,6 +151,7 @@ class BlockReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         return Block(
             samples_ns=_integers(self.samples),
             cases=None if self.cases is None else _integers(self.cases),
+            processes=None if self.processes is None else _integers(self.processes),
             n_calls=self.n_calls,
             wall_ns=self.wall_ns,
             lead_in_ns=self.lead_in_ns,
@@ -165,7 +184,13 @@ class FailureReply(msgspec.Struct, frozen=True, tag=True):
     failure: Failure
 
 
-Reply = CreatedReply | LoadedReply | BlockReply | FailureReply
+class ExchangeReply(msgspec.Struct, frozen=True, tag=True):
+    """A number for all processes of the group. The worker waits for an `ExchangeRequest` with those of all of them."""
+
+    value: int
+
+
+Reply = CreatedReply | LoadedReply | BlockReply | ExchangeReply | FailureReply
 
 MOST_BYTES = 1 << 30
 """Largest size of a message. What claims to be larger is not a message."""

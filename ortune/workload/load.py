@@ -21,6 +21,7 @@ HIGHEST_RATE_PER_S = 1e6
 
 MOST_CLIENTS = 1024
 MOST_SESSIONS = 64
+MOST_PROCESSES = 64
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -28,10 +29,13 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     Attributes:
         scenario: The kind of load.
-        clients: Concurrent callers, each of which makes one call at a time.
-        rate_per_s: For a server: mean number of requests that arrive per second. Latency counts from the arrival.
+        clients: Concurrent callers of each process, each of which makes one call at a time.
+        rate_per_s: For a server: mean number of requests that arrive per second at all processes together. Latency
+            counts from the arrival.
         arrivals: For a server: at random ("poisson") or at equal intervals ("periodic").
         sessions: Sessions of the model in one process; clients are spread over them.
+        processes: Processes that run the model at the same time. Each gets the same share of the requests.
+        pinned: Whether each of several processes runs on CPUs of its own.
     """
 
     scenario: Scenario = "single-stream"
@@ -39,6 +43,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     rate_per_s: float | None = None
     arrivals: Arrivals | None = None
     sessions: int = 1
+    processes: int = 1
+    pinned: bool = False
 
     def __post_init__(self) -> None:
         """Reject values that describe no load."""
@@ -47,6 +53,12 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
                 f"{self.clients} clients and {self.sessions} sessions: there must be 1 to {MOST_CLIENTS} clients and 1 "
                 f"to {MOST_SESSIONS} sessions"
             )
+        if not 1 <= self.processes <= MOST_PROCESSES:
+            raise ValueError(f"{self.processes} processes: there must be 1 to {MOST_PROCESSES}")
+        if self.scenario == "single-stream" and self.processes > 1:
+            raise ValueError(f"{self.processes} processes have more than a single stream of calls")
+        if self.pinned and self.processes == 1:
+            raise ValueError("a single process cannot be pinned apart from others")
         if (self.scenario == "server") != (self.rate_per_s is not None):
             raise ValueError(f"the scenario {self.scenario} does not go with a rate of {self.rate_per_s}")
         if self.rate_per_s is not None and not 0 < self.rate_per_s <= HIGHEST_RATE_PER_S:
@@ -64,15 +76,29 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         }
         return defaults[self.scenario]
 
+    @property
+    def n_callers(self) -> int:
+        """Concurrent callers of all processes together."""
+        return self.processes * self.clients
+
+    @property
+    def of_process(self) -> Load:
+        """The load of one of the processes."""
+        rate_per_s = self.rate_per_s and self.rate_per_s / self.processes
+        return msgspec.structs.replace(self, rate_per_s=rate_per_s, processes=1, pinned=False)
+
     def utilization(self, service_ns: float) -> float:
         """Return the share of the clients' time that calls of this duration take; only where there is a rate."""
         assert self.rate_per_s is not None
-        return self.rate_per_s * service_ns / 1e9 / self.clients
+        return self.rate_per_s * service_ns / 1e9 / self.n_callers
 
     def __str__(self) -> str:
         clients = "one client" if self.clients == 1 else f"{self.clients} clients"
         if self.sessions > 1:
             clients += f" on {self.sessions} sessions"
+        if self.processes > 1:
+            where = " on CPUs of their own" if self.pinned else ""
+            clients = f"{self.processes} processes{where} with {clients} each"
         if self.rate_per_s is None:
             return f"{clients}, back to back"
         how = "at random" if self.arrivals == "poisson" else "at equal intervals"
@@ -84,14 +110,19 @@ def make_load(
     rate_per_s: float | None = None,
     arrivals: str | None = None,
     sessions: int | None = None,
+    processes: int | None = None,
+    *,
+    pinned: bool = False,
 ) -> Load:
     """Return the load that options describe.
 
     Args:
-        clients: Concurrent callers; None for one per session.
+        clients: Concurrent callers of each process; None for one per session.
         rate_per_s: Requests that arrive per second; None for clients that call back to back.
         arrivals: "poisson" (the default with a rate) or "periodic".
         sessions: Sessions in one process; None for one. Each has the same number of clients.
+        processes: Processes that run the model at the same time; None for one.
+        pinned: Whether each process runs on CPUs of its own.
 
     Raises:
         UsageError: The options contradict each other.
@@ -105,17 +136,35 @@ def make_load(
         )
     if arrivals is not None and arrivals not in get_args(Arrivals):
         raise UsageError(f"{arrivals}: must be poisson or periodic.", option="arrivals")
+    n_processes = processes or 1
+    if pinned and n_processes == 1:
+        raise UsageError("needs several processes.", "Add {processes=2}.", option="pin_processes")
     n = clients or n_sessions
     if rate_per_s is None:
         if arrivals is not None:
             raise UsageError(f"{arrivals}: needs a rate of requests.", "Add {rate=50/s}.", option="arrivals")
-        return Load(scenario="single-stream" if n == 1 else "multi-client", clients=n, sessions=n_sessions)
+        return Load(
+            scenario="single-stream" if n * n_processes == 1 else "multi-client",
+            clients=n,
+            sessions=n_sessions,
+            processes=n_processes,
+            pinned=pinned,
+        )
+    if n_processes > 1 and rate_per_s < LOWEST_RATE_PER_S * n_processes:
+        raise UsageError(
+            f"{rate_per_s:g}/s: too few requests for {n_processes} processes to measure within a reasonable time.",
+            f"Use {{rate={60 * LOWEST_RATE_PER_S * n_processes:g}/min}}: a session that is idle for longer behaves the "
+            "same.",
+            option="rate",
+        )
     return Load(
         scenario="server",
         clients=n,
         rate_per_s=rate_per_s,
         arrivals="periodic" if arrivals == "periodic" else "poisson",
         sessions=n_sessions,
+        processes=n_processes,
+        pinned=pinned,
     )
 
 
