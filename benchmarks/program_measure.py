@@ -10,8 +10,9 @@ response is sent, and its CPU time by getrusage. The table compares with that wh
 the latency, and CPU time a request. With a rate, the truth are the server's times and the wait for a free client, which
 follows from the arrivals. Target: within 2 %.
 
-The server cannot see how long a request waits until its thread runs, nor how long a response is on its way. With one
-client, a bare socket shows it: a loop without any HTTP library.
+The server cannot see how long a request waits until its thread runs, nor how long a response is on its way. That is the
+same for short and for long requests: there are service times of 5 and of 50 ms. With one client, a bare socket shows
+it: a loop without any HTTP library.
 
 The last table is what is added to a request: with a server that does nothing but send a response, through ortune, and
 through a bare socket.
@@ -67,27 +68,44 @@ KINDS = ("servers", "functions")
 SLEEPS_MS = (5.0, 20.0, 100.0)
 """Times that a call of the function sleeps."""
 
-SERVICES_MS = np.random.default_rng(1).gamma(9, 5 / 9, 500)
-"""Service times with a mean of 5 ms and a coefficient of variation of one third."""
+SERVICES_MS = (5.0, 50.0)
+"""Mean service times."""
+
+SERVICES = np.random.default_rng(1).gamma(9, 1 / 9, 500)
+"""Service times as multiples of their mean, with a coefficient of variation of one third."""
 
 
 class Case(NamedTuple):
-    """A server and a load."""
+    """A server and a load.
+
+    Attributes:
+        name: Its name.
+        option: Option of the server that gets the service times.
+        clients: Clients of the load.
+        utilization: With a request rate: the share of the clients' time that requests take. 0 for no rate.
+        slots: Requests that the server serves at a time; 0 for any number.
+    """
 
     name: str
     option: str
-    load: Load
+    clients: int = 1
+    utilization: float = 0.0
     slots: int = 0
+
+    def make_load(self, service_ms: float) -> Load:
+        """Return the load for this mean service time."""
+        rate = 1000 * self.clients * self.utilization / service_ms
+        return make_load(clients=self.clients, rate_per_s=rate or None)
 
 
 CASES = (
-    Case("sleeps, 1 client", "--sleep-ns", make_load(clients=1)),
-    Case("sleeps, 4 clients", "--sleep-ns", make_load(clients=4)),
-    Case("sleeps, 4 clients, 1 at a time", "--sleep-ns", make_load(clients=4), 1),
-    Case("sleeps, 100/s, 4 clients", "--sleep-ns", make_load(clients=4, rate_per_s=100)),
-    Case("computes, 1 client", "--burn-ns", make_load(clients=1)),
-    Case("computes, 4 clients, 1 at a time", "--burn-ns", make_load(clients=4), 1),
-    Case("computes, 50/s, 4 clients", "--burn-ns", make_load(clients=4, rate_per_s=50)),
+    Case("sleeps, 1 client", "--sleep-ns"),
+    Case("sleeps, 4 clients", "--sleep-ns", 4),
+    Case("sleeps, 4 clients, 1 at a time", "--sleep-ns", 4, slots=1),
+    Case("sleeps, rate, 4 clients", "--sleep-ns", 4, utilization=0.125),
+    Case("computes, 1 client", "--burn-ns"),
+    Case("computes, 4 clients, 1 at a time", "--burn-ns", 4, slots=1),
+    Case("computes, rate, 4 clients", "--burn-ns", 4, utilization=0.0625),
 )
 
 
@@ -107,18 +125,18 @@ def read_stats(url: str, first: int) -> Any:
         return json.load(response)
 
 
-def measure(load: HttpLoad, url: str, case: Case, seed: int, seconds: float) -> Result:
+def measure(http: HttpLoad, url: str, load: Load, seed: int, seconds: float) -> Result:
     """Measure one block, and return it with what the server counted meanwhile."""
-    is_single = case.load.scenario == "single-stream"
+    is_single = load.scenario == "single-stream"
     lead_in_ns = 0 if is_single else 100_000_000
     plan = BlockPlan(
-        load=case.load, duration_ns=int(seconds * 1e9), lead_in_ns=lead_in_ns, min_calls=5, seed=seed, deadline_s=60
+        load=load, duration_ns=int(seconds * 1e9), lead_in_ns=lead_in_ns, min_calls=5, seed=seed, deadline_s=60
     )
     before = read_stats(url, sys.maxsize)
     begin_ns = time.perf_counter_ns()
-    block = load.measure(plan)
+    block = http.measure(plan)
     if isinstance(block, Failure):
-        raise SystemExit(f"{case.name}: {block.message}")
+        raise SystemExit(f"{load}: {block.message}")
     after = read_stats(url, before["n_spans"])
     spans = np.array(after["spans"])
     spans = spans[np.argsort(spans[:, 0])]
@@ -126,14 +144,14 @@ def measure(load: HttpLoad, url: str, case: Case, seed: int, seconds: float) -> 
     start_ns = begin_ns + block.lead_in_ns
     if is_single:
         truth = durations
-    elif case.load.rate_per_s is None:
+    elif load.rate_per_s is None:
         truth = durations[(spans[:, 1] > start_ns) & (spans[:, 1] <= start_ns + block.wall_ns)]
     else:
-        due = draw_arrivals(case.load, lead_in_ns, lead_in_ns + plan.duration_ns, seed)
+        due = draw_arrivals(load, lead_in_ns, lead_in_ns + plan.duration_ns, seed)
         # The first request warms the connection up, before the stream.
         served = durations[1:]
         due = due[: len(served)]
-        sojourns = sojourn_times(due, served[: len(due)], case.load.clients)
+        sojourns = sojourn_times(due, served[: len(due)], load.clients)
         starts = due + sojourns - served[: len(due)]
         truth = sojourns[(starts >= lead_in_ns) & (starts < lead_in_ns + plan.duration_ns)]
     return Result(
@@ -161,23 +179,24 @@ def measure_bare(url: str, seconds: float) -> NDArray[np.int64]:
     return np.array(times)
 
 
-def run_case(case: Case, seconds: float, folder: Path) -> None:
+def run_case(case: Case, service_ms: float, seconds: float, folder: Path) -> None:
     """Print the row of one case."""
-    services = [str(int(each * 1e6)) for each in SERVICES_MS]
+    services = [str(int(each * service_ms * 1e6)) for each in SERVICES]
+    load = case.make_load(service_ms)
     usable = tuple(sorted(read_host().limits.usable))
     with (
         start_server(case.option, *services, "--slots", str(case.slots)) as (server, url),
-        HttpLoad(folder / "log") as load,
+        HttpLoad(folder / "log") as http,
     ):
-        opened = load.open(f"{url}/work", root=server.pid, usable=usable, timeout_s=30)
+        opened = http.open(f"{url}/work", root=server.pid, usable=usable, timeout_s=30)
         if isinstance(opened, Failure):
             raise SystemExit(opened.message)
-        measure(load, url, case, 99, 0.2)
+        measure(http, url, load, 99, 0.2)
         results = []
         bare: list[NDArray[np.int64]] = []
         for seed in range(BLOCKS):
-            results.append(measure(load, url, case, seed, seconds / BLOCKS))
-            if case.load.scenario == "single-stream":
+            results.append(measure(http, url, load, seed, seconds / BLOCKS))
+            if load.scenario == "single-stream":
                 bare.append(measure_bare(url, seconds / BLOCKS))
     samples, truth = (np.concatenate([getattr(each, name) for each in results]) for name in ("samples", "truth"))
     cells = []
@@ -187,12 +206,13 @@ def run_case(case: Case, seconds: float, folder: Path) -> None:
     cpu, true_cpu = (float(np.mean([getattr(each, name) for each in results])) for name in ("cpu_ns", "true_cpu_ns"))
     cells.append(f"{cpu / 1e6:7.3f} {true_cpu / 1e6:7.3f} {cpu / true_cpu - 1:+6.1%}")
     foreign = float(np.mean([each.foreign for each in results]))
-    print(f"{case.name:33} | {' | '.join(cells)} | {len(samples):5} | {foreign:7.1%}", flush=True)
+    name = f"{case.name}, {service_ms:g} ms"
+    print(f"{name:40} | {' | '.join(cells)} | {len(samples):5} | {foreign:7.1%}", flush=True)
     if bare:
         times = np.concatenate(bare)
         ratios = samples.mean() / times.mean() - 1, np.median(samples) / np.median(times) - 1
         print(
-            f"{'  by a bare socket':33} | {times.mean() / 1e6:7.3f}, ortune {ratios[0]:+6.1%} | "
+            f"{'  by a bare socket':40} | {times.mean() / 1e6:7.3f}, ortune {ratios[0]:+6.1%} | "
             f"{np.median(times) / 1e6:7.3f}, ortune {ratios[1]:+6.1%}",
             flush=True,
         )
@@ -349,9 +369,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         if "servers" in kinds:
             columns = ("mean: ms, truth", "p50: ms, truth", "CPU a request: ms, truth")
-            print(f"{'server, load':33} | {' | '.join(f'{each:23}' for each in columns)} | {'n':>5} | foreign")
-            for case in CASES:
-                run_case(case, arguments.seconds, Path(folder))
+            shown = " | ".join(f"{each:23}" for each in columns)
+            print(f"{'server, load, mean service time':40} | {shown} | {'n':>5} | foreign")
+            for service_ms in SERVICES_MS:
+                for case in CASES:
+                    run_case(case, service_ms, arguments.seconds, Path(folder))
             print("A request that does nothing:")
             run_bare(arguments.seconds / 3, Path(folder))
         if "functions" in kinds:
