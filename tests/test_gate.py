@@ -76,15 +76,22 @@ class TestSides:
         with pytest.raises(UsageError, match="no gain to gate"):
             make_gate(GateRequest(base=str(write(record, tmp_path / "c.json")), budget=60))
 
-    @pytest.mark.parametrize("text", ["x", "-3%", "0%", "nan", "5000%"])
+    @pytest.mark.parametrize("text", ["x", "-3%", "0%", "nan", "5000%", "1x", "%", ""])
     def test_slowdowns_that_are_none(self, text: str) -> None:
         with pytest.raises(UsageError, match=r"max_slowdown .*: not a share above 0"):
             parse_slowdowns([text], Goal())
+
+    @pytest.mark.parametrize("text", ["3", "1", "memory=3.0"])
+    def test_a_number_above_1_may_mean_percent(self, text: str) -> None:
+        goal = Goal(objectives=("p50", "memory"))
+        with pytest.raises(UsageError, match="needs a unit"):
+            parse_slowdowns([text], goal)
 
     def test_slowdowns(self) -> None:
         goal = Goal(objectives=("p50", "memory"))
         assert parse_slowdowns([], goal) == {"p50": 0.03, "memory": 0.03}
         assert parse_slowdowns(["5%", "memory=0.1"], goal) == {"p50": 0.05, "memory": 0.1}
+        assert parse_slowdowns(["300%"], goal) == parse_slowdowns(["4x"], goal) == {"p50": 3.0, "memory": 3.0}
         with pytest.raises(UsageError, match="p99 is not gated"):
             parse_slowdowns(["p99=3%"], goal)
 

@@ -144,7 +144,7 @@ def require_gain(
 
 
 def parse_slowdowns(texts: Sequence[str], goal: Goal) -> dict[Objective, float]:
-    """Parse `3%`, `0.03` and `memory=5%`: the allowed slowdown of head, by objective.
+    """Parse `3%`, `0.03`, `1.03x` and `memory=5%`: the allowed slowdown of head, by objective.
 
     Raises:
         UsageError: A text is not a share, or names an objective that is not gated.
@@ -152,12 +152,17 @@ def parse_slowdowns(texts: Sequence[str], goal: Goal) -> dict[Objective, float]:
     usual, own = USUAL_SLOWDOWN, {}
     for text in texts:
         name, equals, share = text.rpartition("=")
-        try:
-            value = float(share.removesuffix("%")) / (100 if share.endswith("%") else 1)
-        except ValueError:
-            value = math.nan
+        value = _parse_slowdown(share)
+        if value >= 1 and share[-1] not in "%x":
+            raise UsageError(
+                f"{text}: a share of 1 or more needs a unit.",
+                f"Write {share}% for {share} percent, or {value + 1:g}x for {value + 1:g} times the time.",
+                option="max_slowdown",
+            )
         if not 0 < value <= LARGEST_SLOWDOWN:
-            raise UsageError(f"{text}: not a share above 0.", "Write it as 3%, or as memory=5%.", option="max_slowdown")
+            raise UsageError(
+                f"{text}: not a share above 0.", "Write it as 3%, as 1.03x, or as memory=5%.", option="max_slowdown"
+            )
         if not equals:
             usual = value
         elif name in goal.objectives:
@@ -169,6 +174,16 @@ def parse_slowdowns(texts: Sequence[str], goal: Goal) -> dict[Objective, float]:
                 option="max_slowdown",
             )
     return {name: own.get(name, usual) for name in goal.objectives}
+
+
+def _parse_slowdown(text: str) -> float:
+    """Return the share by which head may be slower; not a number if the text is neither a share nor a factor."""
+    try:
+        if text.endswith("%"):
+            return float(text[:-1]) / 100
+        return float(text[:-1]) - 1 if text.endswith("x") else float(text)
+    except ValueError:
+        return math.nan
 
 
 def prepare_gate(gate: Gate) -> ComparisonSetup:
