@@ -110,7 +110,7 @@ def request(url: str) -> bool:
 
 
 def inspect_server(command: list[str], folder: Path) -> dict[str, Any]:
-    """Return what `ortune inspect` saw of a server that gets some requests, and is then stopped by Ctrl-C."""
+    """Return what `ortune inspect` saw of a server that gets some requests, and is then stopped."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     path = folder / "seen.json"
@@ -122,7 +122,7 @@ def inspect_server(command: list[str], folder: Path) -> dict[str, Any]:
             time.sleep(0.1)
         with ThreadPoolExecutor(4) as clients:
             n_answers = sum(clients.map(request, [url] * N_REQUESTS))
-        server.send_signal(signal.SIGINT)
+        server.send_signal(signal.SIGTERM)  # not SIGINT, which is ignored if a shell started this in the background
     if n_answers < N_REQUESTS:
         raise SystemExit(f"the server answered {n_answers} of {N_REQUESTS} requests")
     seen: dict[str, Any] = json.loads(path.read_text())
@@ -164,7 +164,10 @@ def main() -> None:
             seen = observe(make_command(program, commands, 2), Path(folder))
             row["sessions"] = [(model["name"], model["n_sessions"], model["n_calls"]) for model in seen["models"]]
             row["right"] = sum(model["n_sessions"] for model in seen["models"]) == program.n_sessions
-            print(f"{name:9} sessions {'as expected' if row['right'] else 'NOT as expected'}: {row['sessions']}")
+            print(
+                f"{name:9} sessions {'as expected' if row['right'] else 'NOT as expected'}: {row['sessions']}",
+                flush=True,
+            )
             path = Path(folder, "tuned.json")
             start_s = time.monotonic()
             record = search(program, make_command(program, commands, program.n), path, arguments.budget)
@@ -177,7 +180,10 @@ def main() -> None:
             claim = evidence.get("speedup")
             shown = f"{claim['estimate']:.3f} [{claim['low']:.3f}, {claim['high']:.3f}]" if claim else "-"
             ratio = f", CPU {row['cpu'][1] / row['cpu'][0]:.2f}x" if all(row["cpu"]) else ""
-            print(f"{name:9} {row['verdict']} {shown}{ratio}, {row['seconds']:.0f} s; {json.dumps(row['config'])}")
+            print(
+                f"{name:9} {row['verdict']} {shown}{ratio}, {row['seconds']:.0f} s; {json.dumps(row['config'])}",
+                flush=True,
+            )
             if "--call" in program.measure:
                 row["keeps_output"] = keeps_output(make_command(program, commands, 2), path)
                 print(f"{name:9} outputs under apply: {'equal' if row['keeps_output'] else 'DIFFERENT'}", flush=True)
