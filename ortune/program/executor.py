@@ -7,7 +7,6 @@ and gets requests during a block.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -134,7 +133,6 @@ class ProgramExecutor:
         self._base_key = ""
         self._folder = OwnedFolder()
         self.launcher = Launcher(task, models, runtime.onnxruntime, self._folder, inherited)
-        self._stack = contextlib.ExitStack()
         self._live: set[CallCandidate | ServerCandidate] = set()
         self._runner: ProgramProcess | None = None
         self._load: ServerLoad | None = None
@@ -315,7 +313,7 @@ class RunCandidate:
         """Run the program until the block is long enough, at least once."""
         results: list[RunResult] = []
         wall_ns = 0
-        while not results or (len(results) < plan.min_calls or wall_ns < plan.duration_ns):
+        while len(results) < max(plan.min_calls, 1) or wall_ns < plan.duration_ns:
             result = self._executor.run(self.config, self._executor.run_deadline_s)
             if isinstance(result, Failure):
                 return result
