@@ -160,6 +160,38 @@ Budget = Annotated[
         panel=MEASURING,
     ),
 ]
+SearchBudget = Annotated[
+    float | None,
+    Option(
+        help="Time to spend, such as 60s or 5m.",
+        metavar="TIME",
+        parse=parse_duration_s,
+        accepts="str | float | None",
+        default="a minute; more for slow models, slow programs and high percentiles",
+        panel=MEASURING,
+    ),
+]
+Trials = Annotated[
+    int | None,
+    Option(
+        help="Number of candidates to screen at most.",
+        metavar="N",
+        parse=parse_count(1),
+        accepts="int | None",
+        panel=MEASURING,
+    ),
+]
+Arrivals = Annotated[
+    str | None,
+    Option(
+        help="Whether requests arrive at random (poisson) or at equal intervals (periodic).",
+        metavar="poisson|periodic",
+        parse=parse_choice("poisson", "periodic"),
+        accepts='Literal["poisson", "periodic"] | None',
+        default="poisson",
+        panel=WORKLOAD,
+    ),
+]
 ObjectiveName = Annotated[
     "Objective | None",
     Option(
@@ -301,6 +333,25 @@ Seed = Annotated[
     int,
     Option(help="Random seed.", metavar="N", parse=parse_count(0), accepts="int", default="0", panel=MEASURING),
 ]
+Resume = Annotated[
+    bool,
+    Option(
+        help="Go on with the search for the same record that was interrupted or killed. What it measured is not "
+        "measured again. Without one, a new search begins.",
+        accepts="bool",
+        interfaces=CLI_AND_PYTHON,
+        panel=WRITING,
+    ),
+]
+Restart = Annotated[
+    bool,
+    Option(
+        help="Start anew, and discard what an interrupted or killed search for the same record measured.",
+        accepts="bool",
+        interfaces=CLI_AND_PYTHON,
+        panel=WRITING,
+    ),
+]
 Json = Annotated[
     bool,
     Option(
@@ -315,17 +366,7 @@ Json = Annotated[
 class WorkloadOptions(LoadOptions):
     """How calls arrive, and what to optimize."""
 
-    arrivals: Annotated[
-        str | None,
-        Option(
-            help="Whether requests arrive at random (poisson) or at equal intervals (periodic).",
-            metavar="poisson|periodic",
-            parse=parse_choice("poisson", "periodic"),
-            accepts='Literal["poisson", "periodic"] | None',
-            default="poisson",
-            panel=WORKLOAD,
-        ),
-    ] = None
+    arrivals: Arrivals = None
     objective: ObjectiveName = None
 
     @property
@@ -541,27 +582,8 @@ class SearchRequest(WorkloadOptions, KnobOptions, InputsOptions, ToleranceOption
         ),
     ] = ()
     beside: Beside = None
-    budget: Annotated[
-        float | None,
-        Option(
-            help="Time to spend, such as 60s or 5m.",
-            metavar="TIME",
-            parse=parse_duration_s,
-            accepts="str | float | None",
-            default="a minute; more for slow models and high percentiles",
-            panel=MEASURING,
-        ),
-    ] = None
-    trials: Annotated[
-        int | None,
-        Option(
-            help="Number of candidates to screen at most.",
-            metavar="N",
-            parse=parse_count(1),
-            accepts="int | None",
-            panel=MEASURING,
-        ),
-    ] = None
+    budget: SearchBudget = None
+    trials: Trials = None
     build_timeout: Annotated[
         float,
         Option(
@@ -605,25 +627,8 @@ class SearchRequest(WorkloadOptions, KnobOptions, InputsOptions, ToleranceOption
             panel=WRITING,
         ),
     ] = None
-    resume: Annotated[
-        bool,
-        Option(
-            help="Go on with the search for the same record that was interrupted or killed. What it measured is not "
-            "measured again. Without one, a new search begins.",
-            accepts="bool",
-            interfaces=CLI_AND_PYTHON,
-            panel=WRITING,
-        ),
-    ] = False
-    restart: Annotated[
-        bool,
-        Option(
-            help="Start anew, and discard what an interrupted or killed search for the same record measured.",
-            accepts="bool",
-            interfaces=CLI_AND_PYTHON,
-            panel=WRITING,
-        ),
-    ] = False
+    resume: Resume = False
+    restart: Restart = False
     seed: Seed = 0
     worker_command: tuple[str, ...] | None = None
     memory_limit_bytes: int | None = None
@@ -740,41 +745,12 @@ class ProgramSearchRequest(ProgramOptions, KnobOptions):
     """Options of `ortune search ... -- COMMAND`."""
 
     command: Command
-    arrivals: Annotated[
-        str | None,
-        Option(
-            help="Whether requests arrive at random (poisson) or at equal intervals (periodic).",
-            metavar="poisson|periodic",
-            parse=parse_choice("poisson", "periodic"),
-            accepts='Literal["poisson", "periodic"] | None',
-            default="poisson",
-            panel=WORKLOAD,
-        ),
-    ] = None
+    arrivals: Arrivals = None
     objective: ObjectiveName = None
     limit: Limits = ()
     beside: Beside = None
-    budget: Annotated[
-        float | None,
-        Option(
-            help="Time to spend, such as 60s or 5m.",
-            metavar="TIME",
-            parse=parse_duration_s,
-            accepts="str | float | None",
-            default="a minute; more for slow programs",
-            panel=MEASURING,
-        ),
-    ] = None
-    trials: Annotated[
-        int | None,
-        Option(
-            help="Number of candidates to screen at most.",
-            metavar="N",
-            parse=parse_count(1),
-            accepts="int | None",
-            panel=MEASURING,
-        ),
-    ] = None
+    budget: SearchBudget = None
+    trials: Trials = None
     output: Annotated[
         Path | None,
         Option(
@@ -815,7 +791,7 @@ class ProgramSearchRequest(ProgramOptions, KnobOptions):
         if not self.command:
             raise UsageError("There is no command after --.", "Write: ortune search -- python app.py.")
         if self.url is None:
-            for name in ("body", "header", "health", "clients", "rate", "arrivals", "sessions"):
+            for name in ("body", "header", "health", "clients", "rate", "arrivals"):
                 if getattr(self, name):
                     raise UsageError("needs {url}: only a server gets requests.", option=name)
         if self.sessions:
