@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ortune.knobs.config import CPU, Config
 from ortune.worker import cpu, protocol
@@ -21,24 +21,6 @@ if TYPE_CHECKING:
 
 MOST_CHECKED = 8
 """Number of samples whose outputs are compared, in addition to the first sample of each case."""
-
-
-class CpuTimes(NamedTuple):
-    """CPU times so far.
-
-    Attributes:
-        at_ns: When they were read.
-        busy_ns: Time that the usable CPUs were busy; None if unknown.
-        process_ns: CPU time of this process.
-        background_load_ns: CPU time of the background load; 0 if there is none.
-        threads: Times of this process's threads; empty if they are not needed.
-    """
-
-    at_ns: int
-    busy_ns: int | None
-    process_ns: int
-    background_load_ns: int
-    threads: dict[int, cpu.ThreadTime]
 
 
 class CandidateSession:
@@ -150,13 +132,13 @@ class CandidateSession:
 
         return [to_arrays(self.call(self.samples[position])) for position in choose_checked(self.cases)]
 
-    def read_cpu_times(self) -> CpuTimes:
+    def read_cpu_times(self) -> cpu.CpuTimes:
         """Return the CPU times so far. This takes up to a millisecond on hosts with many CPUs."""
         background_load = self.request.background_load
-        return CpuTimes(
+        return cpu.CpuTimes(
             at_ns=time.perf_counter_ns(),
             busy_ns=cpu.busy_ns(self.usable),
-            process_ns=time.process_time_ns(),
+            own_ns=time.process_time_ns(),
             background_load_ns=cpu.tree_ns(background_load) if background_load is not None else 0,
             threads=cpu.read_thread_times() if self.request.check_waiting else {},
         )
@@ -175,16 +157,7 @@ class CandidateSession:
         if self.stream is None or self.stream.load != plan.load:
             self.stream = RequestStream(plan.load)
         window = generate_load(self.call, self.samples, plan, self.read_cpu_times, stream=self.stream)
-        before, after = window.before, window.after
-        share, contended = None, False
-        if before.busy_ns is not None and after.busy_ns is not None:
-            own_ns = after.process_ns - before.process_ns
-            background_load_ns = after.background_load_ns - before.background_load_ns
-            foreign_ns = after.busy_ns - before.busy_ns - own_ns - background_load_ns
-            wall_ns, n_cpus = after.at_ns - before.at_ns, len(self.usable)
-            wait_ns = cpu.find_longest_wait(before.threads, after.threads, wall_ns, n_cpus)
-            use = cpu.CpuUse(wall_ns, n_cpus, self.request.n_cores or n_cpus, own_ns, foreign_ns, wait_ns)
-            share, contended = use.foreign_share, use.contended
+        share, contended = cpu.find_foreign(window.before, window.after, len(self.usable), self.request.n_cores)
         memory = self.memory or cpu.read_memory()
         creations = None
         if plan.creations_ns:
