@@ -10,8 +10,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Self
 
 import msgspec
 import numpy as np
@@ -87,7 +85,7 @@ class Cpus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProgramExecutor:
-    """Launches a program with the settings of candidates. As a context manager, it ends all programs on exit.
+    """Launches a program with the settings of candidates. When it is closed, all programs end.
 
     Args:
         task: The program, and what is measured of it.
@@ -128,14 +126,6 @@ class ProgramExecutor:
         self._live: set[CallCandidate | ServerCandidate] = set()
         self._runner: ProgramProcess | None = None
         self._load: ServerLoad | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End all programs, and remove their files."""

@@ -7,6 +7,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -309,7 +310,7 @@ def observe_program(task: ProgramTask, server: Server | None) -> ObservedRun:
     Raises:
         ProgramError: The program fails, or does not do what is to be measured.
     """
-    with OwnedFolder() as folder, ProgramProcess() as process:
+    with OwnedFolder() as folder, closing(ProgramProcess()) as process:
         launcher = Launcher(task, (), "", folder, os.environ)
         port = server.choose_port() if server else 0
         run = launcher.start(process, DEFAULT, port=port)
@@ -374,7 +375,7 @@ def _request_some(process: ProgramProcess, run: Run, server: Server, port: int, 
 
     failure = server.wait_until_up(port, find_end, FIRST_DEADLINE_S)
     if failure is None:
-        with ServerLoad(server, folder.path / "requests.log", (), 0, None) as load:
+        with closing(ServerLoad(server, folder.path / "requests.log", (), 0, None)) as load:
             end_s = time.monotonic() + SETTLE_S
             # Processes write what was observed from time to time, after a call.
             while failure is None and not has_calls(run) and time.monotonic() < end_s:

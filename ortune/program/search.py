@@ -95,23 +95,22 @@ def open_program(prepared: PreparedProgram, *, n_sides: int = 2) -> Iterator[Ope
         # Idle BLAS threads of NumPy spin for a while, which would count as CPU use by other processes.
         stack.enter_context(threadpool_limits(limits=1, user_api="blas"))
         load = stack.enter_context(BackgroundLoad(request.beside)) if request.beside is not None else None
-        executor = stack.enter_context(
-            ProgramExecutor(
-                prepared.task,
-                [
-                    TunedModel(name=model.name, path=identity.path, files=identity.files)
-                    for model, identity in zip(prepared.models, prepared.identities, strict=True)
-                ],
-                prepared.runtime,
-                Cpus(
-                    usable=host.limits.usable,
-                    n_cores=len(host.usable_cores),
-                    background_load=load.pid if load else None,
-                ),
-                server=prepared.server,
-                keeps_running=prepared.keeps_running,
-            )
+        executor = ProgramExecutor(
+            prepared.task,
+            [
+                TunedModel(name=model.name, path=identity.path, files=identity.files)
+                for model, identity in zip(prepared.models, prepared.identities, strict=True)
+            ],
+            prepared.runtime,
+            Cpus(
+                usable=host.limits.usable,
+                n_cores=len(host.usable_cores),
+                background_load=load.pid if load else None,
+            ),
+            server=prepared.server,
+            keeps_running=prepared.keeps_running,
         )
+        stack.callback(executor.close)
         start_s = executor.now_s()
         first = launch_first(executor, prepared.task.command, prepared.space.base)
         opened = start_comparison(
