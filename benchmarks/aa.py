@@ -15,7 +15,8 @@ from pathlib import Path
 
 from benchmarks.host import describe_host
 from benchmarks.inputs import shapes_of
-from benchmarks.null_rows import Row, make_row, print_sums, show_row
+from benchmarks.null_rows import make_row, print_sums, show_row
+from benchmarks.parts import Row
 from models.build import build
 from ortune.compare.evaluate import evaluate
 from ortune.compare.open import open_comparison, prepare_comparison

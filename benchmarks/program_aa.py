@@ -19,8 +19,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.null_rows import Row, make_row, print_sums, show_row
-from benchmarks.parts import add_part_options, read_rows, run_part
+from benchmarks.null_rows import make_row, print_sums, show_row
+from benchmarks.parts import Row, add_part_options, read_rows, run_part
 from ortune.compare.evaluate import evaluate
 from ortune.compare.paired_run import PairedRun, Side
 from ortune.knobs import DEFAULT
