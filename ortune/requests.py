@@ -637,8 +637,17 @@ class SearchRequest(WorkloadOptions, KnobOptions, InputsOptions, ToleranceOption
         """Check that the options go together."""
         super().check()
         _ = self.goal
-        if self.resume and self.restart:
-            raise UsageError("and {restart} contradict each other.", "Choose one of them.", option="resume")
+        check_resume(self)
+
+
+def check_resume(request: SearchRequest | ProgramSearchRequest) -> None:
+    """Check that a search is not to go on and to start anew.
+
+    Raises:
+        UsageError: It is.
+    """
+    if request.resume and request.restart:
+        raise UsageError("and {restart} contradict each other.", "Choose one of them.", option="resume")
 
 
 class ProgramRunOptions(Request):
@@ -764,6 +773,8 @@ class ProgramSearchRequest(ProgramOptions, KnobOptions):
             panel=WRITING,
         ),
     ] = None
+    resume: Resume = False
+    restart: Restart = False
     seed: Seed = 0
 
     @property
@@ -785,6 +796,7 @@ class ProgramSearchRequest(ProgramOptions, KnobOptions):
     def check(self) -> None:
         """Check that the options go together."""
         super().check()
+        check_resume(self)
         kinds = [name for name in ("call", "metric", "url") if getattr(self, name) is not None]
         if len(kinds) > 1:
             raise UsageError(f"and {{{kinds[1]}}} contradict each other.", "Choose one of them.", option=kinds[0])
