@@ -11,26 +11,24 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 from pathlib import Path
 
-import numpy as np
-
-from benchmarks.host import describe_host, note_noise
+from benchmarks.host import describe_host
 from benchmarks.inputs import shapes_of
+from benchmarks.null_rows import make_row, print_sums, show_row
+from benchmarks.parts import Row
 from models.build import build
 from ortune.compare.evaluate import evaluate
 from ortune.compare.open import open_comparison, prepare_comparison
 from ortune.compare.paired_run import PairedRun, Side
 from ortune.knobs import DEFAULT
 from ortune.tuning.plan import make_plan
-from ortune.tuning.verdict import judge_interval
 from ortune.workload import Goal, InputOptions
 
 MODELS = ("tiny_regressor", "squeezenet", "ppocrv2_cls", "minilm_l6_int8")
 
 
-def compare_once(name: str, budget_s: float, seed: int) -> dict[str, object]:
+def compare_once(name: str, budget_s: float, seed: int) -> Row:
     """Compare the default with itself once, and return what a search would claim."""
     setup = prepare_comparison(str(build(name)), Goal(), InputOptions(shapes=shapes_of(name)), seed=seed)
     with open_comparison(setup) as opened:
@@ -39,21 +37,7 @@ def compare_once(name: str, budget_s: float, seed: int) -> dict[str, object]:
         run = PairedRun([Side(name=each, config=DEFAULT) for each in ("default", "copy")], opened.goal.load, seed=seed)
         run.measure(runner, plan.confirmation, end_s=runner.now_s() + 1.5 * plan.confirmation_s)
         comparison = evaluate(run.in_one_regime(), opened.goal, runner)
-    speedup, noise = comparison.rows[1].speedup, comparison.noise
-    assert speedup is not None
-    return {
-        "model": name,
-        "estimate": speedup.estimate,
-        "low": speedup.low,
-        "high": speedup.high,
-        "pairs": speedup.n_pairs,
-        "restarts": speedup.n_launches,
-        "claimed": not speedup.low <= 1 <= speedup.high,
-        "verdict": judge_interval(speedup)[0],
-        "regime": noise.regime,
-        "contended": noise.n_contended,
-        "blocks": noise.n_blocks,
-    }
+    return make_row(comparison, model=name)
 
 
 def main() -> None:
@@ -70,22 +54,10 @@ def main() -> None:
         for name in arguments.models:
             row = compare_once(name, arguments.budget, seed=number)
             rows.append(row)
-            print(
-                f"{number:3} {name:16} {row['estimate']:.4f} [{row['low']:.4f}, {row['high']:.4f}] "
-                f"{row['pairs']} pairs {row['regime']:9} {row['verdict']}{'  CLAIMED' if row['claimed'] else ''}",
-                flush=True,
-            )
-    print()
-    print(f"{'model':16} duels  claimed  median width  largest error")
-    for name in (*arguments.models, "all"):
-        some = [row for row in rows if name in ("all", row["model"])]
-        widths = [100 * (float(str(row["high"])) - float(str(row["low"]))) for row in some]
-        errors = [100 * abs(math.log(float(str(row["estimate"])))) for row in some]
-        claimed = sum(bool(row["claimed"]) for row in some)
-        print(f"{name:16} {len(some):5}  {claimed:7}  {np.median(widths):9.2f} pp  {max(errors):10.2f} %")
-    print(note_noise(rows))
+            print(show_row(row, number, f"{name:16}"), flush=True)
+    print_sums(rows, "model", 16)
     if arguments.json:
-        arguments.json.write_text(json.dumps({"host": describe_host(), "duels": rows}, indent=1) + "\n")
+        arguments.json.write_text(json.dumps({"host": describe_host(), "comparisons": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

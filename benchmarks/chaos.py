@@ -43,7 +43,6 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import optuna
@@ -51,8 +50,8 @@ import psutil
 from threadpoolctl import threadpool_limits
 
 from benchmarks.chaos_worker import WAYS
-from benchmarks.host import describe_host
 from benchmarks.landscape import Landscape, load_landscape, recorded_paths
+from benchmarks.parts import Row, add_part_options, read_rows, run_part, show_faulty, show_without_output
 from benchmarks.replay import ReplayExecutor
 from ortune.compare.open import start_comparison
 from ortune.errors import OrtuneError
@@ -66,8 +65,6 @@ from ortune.tuning.stages import SearchSettings, run_search
 from ortune.worker import Block, BlockPlan, Executor, Failure, LiveCandidate
 from ortune.worker.executor import launch_reference
 from ortune.workload import InputOptions, make_feed
-
-Row = dict[str, Any]
 
 ROOT = Path(__file__).parent.parent
 MODEL = ROOT / "models" / "tiny_cnn.onnx"
@@ -493,9 +490,7 @@ def report(rows: Sequence[Row]) -> bool:
         print(f"{len(workers)} searches with workers that fail: {dict(verdicts)}")
         print(f"  workers launched again: {sum(row.get('n_relaunched', 0) for row in workers)}")
         print(f"  with a fault: {sum(bool(row['faults']) for row in workers)}")
-    for row in faulty:
-        print(json.dumps({key: value for key, value in row.items() if key != "output"}))
-        print(row.get("output", ""))
+    show_faulty(rows)
     return not faulty and n_right >= 0.95 * n_launches
 
 
@@ -504,29 +499,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", nargs="?", choices=("kills", "launches", "workers"))
     parser.add_argument("--searches", type=int)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--report", type=Path)
+    add_part_options(parser)
     options = parser.parse_args()
     if options.report:
-        return not report([json.loads(line) for line in options.report.read_text().splitlines()])
+        return not report(read_rows(options.report))
     if not options.kind:
         parser.error("name what to run, or pass --report")
-    print(describe_host())
     n_searches = options.searches or {"kills": 200, "launches": 100, "workers": 20}[options.kind]
     earlier = make_earlier() if options.kind == "kills" else {}
-    rows = []
-    for seed in range(options.first, options.first + n_searches):
-        if options.kind == "kills":
-            row = kill_search(seed, earlier)
-        else:
-            row = fail_launches(seed) if options.kind == "launches" else fail_workers(seed)
-        rows.append(row)
-        if options.json:
-            with options.json.open("a") as file:
-                file.write(json.dumps(row) + "\n")
-        print(json.dumps({key: value for key, value in row.items() if key != "output"}), flush=True)
-    return not report(rows)
+    run = {"kills": lambda seed: kill_search(seed, earlier), "launches": fail_launches, "workers": fail_workers}
+    rows = map(run[options.kind], range(options.first, options.first + n_searches))
+    return not report(run_part(rows, options.json, show_without_output))
 
 
 if __name__ == "__main__":

@@ -15,16 +15,12 @@ number of the first comparison. With `--json`, results are added to a file, so t
 from __future__ import annotations
 
 import argparse
-import json
-import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from benchmarks.host import describe_host, note_noise
+from benchmarks.null_rows import make_row, print_sums, show_row
+from benchmarks.parts import Row, add_part_options, read_rows, run_part
 from ortune.compare.evaluate import evaluate
 from ortune.compare.paired_run import PairedRun, Side
 from ortune.knobs import DEFAULT
@@ -33,9 +29,6 @@ from ortune.program.prepare import PreparedProgram, prepare_program
 from ortune.program.search import open_program
 from ortune.requests import ProgramSearchRequest
 from ortune.tuning.plan import make_plan
-from ortune.tuning.verdict import judge_interval
-
-Row = dict[str, Any]
 
 MODEL = Path(__file__).parent.parent / "models" / "tiny_cnn.onnx"
 PROGRAM = Path(__file__).parent / "timed_program.py"
@@ -79,37 +72,12 @@ def compare_once(way: str, sleep_ms: float, budget_s: float, seed: int) -> Row:
         run = PairedRun(sides, opened.goal.load, seed=seed)
         run.measure(runner, plan.confirmation, end_s=runner.now_s() + 1.5 * plan.confirmation_s)
         comparison = evaluate(run.in_one_regime(), opened.goal, runner)
-    speedup, noise = comparison.rows[1].speedup, comparison.noise
-    assert speedup is not None, "a comparison needs two launches: a larger budget"
-    return {
-        "way": way,
-        "seed": seed,
-        "estimate": speedup.estimate,
-        "low": speedup.low,
-        "high": speedup.high,
-        "pairs": speedup.n_pairs,
-        "restarts": speedup.n_launches,
-        "claimed": not speedup.low <= 1 <= speedup.high,
-        "verdict": judge_interval(speedup)[0],
-        "regime": noise.regime,
-        "contended": noise.n_contended,
-        "blocks": noise.n_blocks,
-    }
+    return make_row(comparison, way=way, seed=seed)
 
 
 def report(rows: Sequence[Row]) -> bool:
     """Print all results, and return whether few enough differences were claimed."""
-    print()
-    print(f"{'measured':8} comparisons  claimed  median width  largest error")
-    for way in (*WAYS, "all"):
-        some = [row for row in rows if way in ("all", row["way"])]
-        if not some:
-            continue
-        widths = [100 * (row["high"] - row["low"]) for row in some]
-        errors = [100 * abs(math.log(row["estimate"])) for row in some]
-        claimed = sum(row["claimed"] for row in some)
-        print(f"{way:8} {len(some):11}  {claimed:7}  {np.median(widths):9.2f} pp  {max(errors):10.2f} %")
-    print(note_noise(rows))
+    print_sums(rows, "way", 8)
     return bool(sum(row["claimed"] for row in rows) <= max(1.0, MOST_CLAIMED * len(rows)))
 
 
@@ -117,28 +85,18 @@ def main() -> int:
     """Run the comparisons, the ways in turn, so that a busy period of the host does not affect only one of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--comparisons", type=int, default=40)
-    parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--budget", type=float, default=60.0, help="budget of the search, in seconds")
     parser.add_argument("--sleep", type=float, default=5.0, help="time that a call sleeps, in ms")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--report", type=Path)
+    add_part_options(parser)
     options = parser.parse_args()
     if options.report:
-        return not report([json.loads(line) for line in options.report.read_text().splitlines()])
-    print(describe_host())
-    rows = []
-    for number in range(options.first, options.first + options.comparisons):
-        row = compare_once(tuple(WAYS)[number % len(WAYS)], options.sleep, options.budget, seed=number)
-        rows.append(row)
-        if options.json:
-            with options.json.open("a") as file:
-                file.write(json.dumps(row) + "\n")
-        print(
-            f"{number:3} {row['way']:8} {row['estimate']:.4f} [{row['low']:.4f}, {row['high']:.4f}] "
-            f"{row['pairs']} pairs {row['regime']:9} {row['verdict']}{'  CLAIMED' if row['claimed'] else ''}",
-            flush=True,
-        )
-    return not report(rows)
+        return not report(read_rows(options.report))
+    ways = tuple(WAYS)
+    rows = (
+        compare_once(ways[number % len(ways)], options.sleep, options.budget, seed=number)
+        for number in range(options.first, options.first + options.comparisons)
+    )
+    return not report(run_part(rows, options.json, lambda row: show_row(row, row["seed"], f"{row['way']:8}")))
 
 
 if __name__ == "__main__":

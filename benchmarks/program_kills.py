@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import random
 import signal
@@ -35,16 +34,13 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import psutil
 
-from benchmarks.host import describe_host
+from benchmarks.parts import Row, add_part_options, read_rows, run_part, show_faulty, show_without_output
 from ortune.errors import OrtuneError
 from ortune.record.files import read_records, read_trials
 from ortune.record.schema import Record
-
-Row = dict[str, Any]
 
 ROOT = Path(__file__).parent.parent
 MODEL = ROOT / "models" / "tiny_cnn.onnx"
@@ -307,9 +303,7 @@ def report(rows: Sequence[Row]) -> bool:
     print(f"  wrote what they had: {sum(row['interrupted'] for row in rows)}")
     faulty = [row for row in rows if row["faults"]]
     print(f"  with a fault: {len(faulty)}")
-    for row in faulty:
-        print(json.dumps({key: value for key, value in row.items() if key != "output"}))
-        print(row.get("output", ""))
+    show_faulty(rows)
     return not faulty
 
 
@@ -317,22 +311,12 @@ def main() -> int:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--searches", type=int, default=50)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--report", type=Path)
+    add_part_options(parser)
     options = parser.parse_args()
     if options.report:
-        return not report([json.loads(line) for line in options.report.read_text().splitlines()])
-    print(describe_host())
-    rows = []
-    for seed in range(options.first, options.first + options.searches):
-        row = kill_search(seed)
-        rows.append(row)
-        if options.json:
-            with options.json.open("a") as file:
-                file.write(json.dumps(row) + "\n")
-        print(json.dumps({key: value for key, value in row.items() if key != "output"}), flush=True)
-    return not report(rows)
+        return not report(read_rows(options.report))
+    rows = (kill_search(seed) for seed in range(options.first, options.first + options.searches))
+    return not report(run_part(rows, options.json, show_without_output))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 Servers
 -------
 
-A server sleeps or uses CPU time as it is told, and counts its own times: of each request, from its first line until the
+A server sleeps or uses CPU time as requested, and counts its own times: of each request, from its first line until the
 response is sent, and its CPU time by getrusage. The table compares with that what `HttpLoad` measures: mean and p50 of
 the latency, and CPU time a request. With a rate, the truth are the server's times and the wait for a free client, which
 follows from the arrivals. Target: within 2 %.

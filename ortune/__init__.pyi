@@ -162,6 +162,8 @@ def search_program(
     check_command: str | None = ...,
     ignore_outputs: bool = ...,
     output: str | PathLike[str] | None = ...,
+    resume: bool = ...,
+    restart: bool = ...,
     progress: Callable[[Progress], None] | None = ...,
 ) -> tuple[Record, ...]: ...
 def verify(

@@ -160,6 +160,38 @@ Budget = Annotated[
         panel=MEASURING,
     ),
 ]
+SearchBudget = Annotated[
+    float | None,
+    Option(
+        help="Time to spend, such as 60s or 5m.",
+        metavar="TIME",
+        parse=parse_duration_s,
+        accepts="str | float | None",
+        default="a minute; more for slow models, slow programs and high percentiles",
+        panel=MEASURING,
+    ),
+]
+Trials = Annotated[
+    int | None,
+    Option(
+        help="Number of candidates to screen at most.",
+        metavar="N",
+        parse=parse_count(1),
+        accepts="int | None",
+        panel=MEASURING,
+    ),
+]
+Arrivals = Annotated[
+    str | None,
+    Option(
+        help="Whether requests arrive at random (poisson) or at equal intervals (periodic).",
+        metavar="poisson|periodic",
+        parse=parse_choice("poisson", "periodic"),
+        accepts='Literal["poisson", "periodic"] | None',
+        default="poisson",
+        panel=WORKLOAD,
+    ),
+]
 ObjectiveName = Annotated[
     "Objective | None",
     Option(
@@ -301,6 +333,25 @@ Seed = Annotated[
     int,
     Option(help="Random seed.", metavar="N", parse=parse_count(0), accepts="int", default="0", panel=MEASURING),
 ]
+Resume = Annotated[
+    bool,
+    Option(
+        help="Go on with the search for the same record that was interrupted or killed. What it measured is not "
+        "measured again. Without one, a new search begins.",
+        accepts="bool",
+        interfaces=CLI_AND_PYTHON,
+        panel=WRITING,
+    ),
+]
+Restart = Annotated[
+    bool,
+    Option(
+        help="Start anew, and discard what an interrupted or killed search for the same record measured.",
+        accepts="bool",
+        interfaces=CLI_AND_PYTHON,
+        panel=WRITING,
+    ),
+]
 Json = Annotated[
     bool,
     Option(
@@ -315,17 +366,7 @@ Json = Annotated[
 class WorkloadOptions(LoadOptions):
     """How calls arrive, and what to optimize."""
 
-    arrivals: Annotated[
-        str | None,
-        Option(
-            help="Whether requests arrive at random (poisson) or at equal intervals (periodic).",
-            metavar="poisson|periodic",
-            parse=parse_choice("poisson", "periodic"),
-            accepts='Literal["poisson", "periodic"] | None',
-            default="poisson",
-            panel=WORKLOAD,
-        ),
-    ] = None
+    arrivals: Arrivals = None
     pin_processes: Annotated[
         bool,
         Option(
@@ -549,27 +590,8 @@ class SearchRequest(WorkloadOptions, KnobOptions, InputsOptions, ToleranceOption
         ),
     ] = ()
     beside: Beside = None
-    budget: Annotated[
-        float | None,
-        Option(
-            help="Time to spend, such as 60s or 5m.",
-            metavar="TIME",
-            parse=parse_duration_s,
-            accepts="str | float | None",
-            default="a minute; more for slow models and high percentiles",
-            panel=MEASURING,
-        ),
-    ] = None
-    trials: Annotated[
-        int | None,
-        Option(
-            help="Number of candidates to screen at most.",
-            metavar="N",
-            parse=parse_count(1),
-            accepts="int | None",
-            panel=MEASURING,
-        ),
-    ] = None
+    budget: SearchBudget = None
+    trials: Trials = None
     build_timeout: Annotated[
         float,
         Option(
@@ -613,25 +635,8 @@ class SearchRequest(WorkloadOptions, KnobOptions, InputsOptions, ToleranceOption
             panel=WRITING,
         ),
     ] = None
-    resume: Annotated[
-        bool,
-        Option(
-            help="Go on with the search for the same record that was interrupted or killed. What it measured is not "
-            "measured again. Without one, a new search begins.",
-            accepts="bool",
-            interfaces=CLI_AND_PYTHON,
-            panel=WRITING,
-        ),
-    ] = False
-    restart: Annotated[
-        bool,
-        Option(
-            help="Start anew, and discard what an interrupted or killed search for the same record measured.",
-            accepts="bool",
-            interfaces=CLI_AND_PYTHON,
-            panel=WRITING,
-        ),
-    ] = False
+    resume: Resume = False
+    restart: Restart = False
     seed: Seed = 0
     worker_command: tuple[str, ...] | None = None
     memory_limit_bytes: int | None = None
@@ -640,8 +645,17 @@ class SearchRequest(WorkloadOptions, KnobOptions, InputsOptions, ToleranceOption
         """Check that the options go together."""
         super().check()
         _ = self.goal
-        if self.resume and self.restart:
-            raise UsageError("and {restart} contradict each other.", "Choose one of them.", option="resume")
+        check_resume(self)
+
+
+def check_resume(request: SearchRequest | ProgramSearchRequest) -> None:
+    """Check that a search is not to go on and to start anew.
+
+    Raises:
+        UsageError: It is.
+    """
+    if request.resume and request.restart:
+        raise UsageError("and {restart} contradict each other.", "Choose one of them.", option="resume")
 
 
 class ProgramRunOptions(Request):
@@ -756,41 +770,12 @@ class ProgramSearchRequest(ProgramOptions, KnobOptions):
     """Options of `ortune search ... -- COMMAND`."""
 
     command: Command
-    arrivals: Annotated[
-        str | None,
-        Option(
-            help="Whether requests arrive at random (poisson) or at equal intervals (periodic).",
-            metavar="poisson|periodic",
-            parse=parse_choice("poisson", "periodic"),
-            accepts='Literal["poisson", "periodic"] | None',
-            default="poisson",
-            panel=WORKLOAD,
-        ),
-    ] = None
+    arrivals: Arrivals = None
     objective: ObjectiveName = None
     limit: Limits = ()
     beside: Beside = None
-    budget: Annotated[
-        float | None,
-        Option(
-            help="Time to spend, such as 60s or 5m.",
-            metavar="TIME",
-            parse=parse_duration_s,
-            accepts="str | float | None",
-            default="a minute; more for slow programs",
-            panel=MEASURING,
-        ),
-    ] = None
-    trials: Annotated[
-        int | None,
-        Option(
-            help="Number of candidates to screen at most.",
-            metavar="N",
-            parse=parse_count(1),
-            accepts="int | None",
-            panel=MEASURING,
-        ),
-    ] = None
+    budget: SearchBudget = None
+    trials: Trials = None
     output: Annotated[
         Path | None,
         Option(
@@ -804,6 +789,8 @@ class ProgramSearchRequest(ProgramOptions, KnobOptions):
             panel=WRITING,
         ),
     ] = None
+    resume: Resume = False
+    restart: Restart = False
     seed: Seed = 0
 
     @property
@@ -825,6 +812,7 @@ class ProgramSearchRequest(ProgramOptions, KnobOptions):
     def check(self) -> None:
         """Check that the options go together."""
         super().check()
+        check_resume(self)
         kinds = [name for name in ("call", "metric", "url") if getattr(self, name) is not None]
         if len(kinds) > 1:
             raise UsageError(f"and {{{kinds[1]}}} contradict each other.", "Choose one of them.", option=kinds[0])

@@ -281,5 +281,18 @@ class SimulatedProcesses(SimulatedExecutor):
         assert not self.live or error, "candidates are still live"
 
 
+class SimulatedPrograms(SimulatedExecutor):
+    """What takes the place of programs that stay alive. With one thread, they are four times as fast."""
+
+    keeps_alive = True
+
+    def __init__(self, *arguments: Any, interrupt_at: int | None = None, **options: Any) -> None:
+        super().__init__(lambda config: 5e6 if is_one_thread(config) else 2e7, interrupt_at=interrupt_at)
+        self.runtime = arguments[2]
+
+    def close(self) -> None:
+        assert not self.live
+
+
 def is_one_thread(config: Config) -> bool:
     return config.session_options.get("intra_op_num_threads") == 1

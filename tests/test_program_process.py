@@ -26,7 +26,7 @@ MARK = "ORTUNE_TEST_MARK"
 
 @pytest.fixture
 def process() -> Iterator[ProgramProcess]:
-    with ProgramProcess() as process:
+    with contextlib.closing(ProgramProcess()) as process:
         yield process
 
 
@@ -177,7 +177,7 @@ class TestTree:
 
     @pytest.mark.parametrize("suspended", [False, True])
     def test_closing_ends_all_processes(self, tmp_path: Path, suspended: bool) -> None:
-        with ProgramProcess() as process:
+        with contextlib.closing(ProgramProcess()) as process:
             start(process, tmp_path, FAMILY.format(ready=str(tmp_path / "ready"), seconds=600))
             wait_for(tmp_path / "ready")
             if suspended:

@@ -13,10 +13,12 @@ import msgspec
 from ortune.apply.messages import describe_mismatch, describe_missing_allocator, missing_variables
 from ortune.errors import RecordError, UsageError
 from ortune.host.allocators import LD_PRELOAD, preload
+from ortune.knobs.config import Config
 from ortune.knobs.ids import ALLOCATOR
+from ortune.model.info import ModelFile
 from ortune.naming import PACKAGE
 from ortune.program_options import ProgramRequest
-from ortune.record.schema import Record
+from ortune.record.schema import Record, Tried
 from ortune.record.select import Choice, Wanted, read_sourced, select_per_model
 from ortune.sanitize import printable
 
@@ -58,19 +60,51 @@ def make_plan(choices: Sequence[Choice], options: ProgramRequest, hint: str) -> 
 
 def _rule(choice: Choice) -> dict[str, Any]:
     record = choice.record
+    rule = make_rule(
+        choice.source,
+        record.model.path,
+        record.model.files,
+        record.config if choice.applies else None,
+        record.tried,
+        onnxruntime=record.runtime.onnxruntime,
+        reason=choice.reason,
+    )
+    return {**rule, "measured": describe_measured(record)}
+
+
+def make_rule(
+    source: str,
+    path: str,
+    files: Sequence[ModelFile],
+    config: Config | None,
+    tried: Tried,
+    *,
+    onnxruntime: str,
+    reason: str = "",
+) -> dict[str, Any]:
+    """Return what to do with the sessions of one model, as JSON types.
+
+    Args:
+        source: Where the settings come from, for messages.
+        path: Path of the model.
+        files: Its files, by whose content it is recognized.
+        config: The settings; None to keep those of the program.
+        tried: Settings whose default in the config is a result, too.
+        onnxruntime: Version of onnxruntime that they were found with.
+        reason: Why there is no config.
+    """
     return {
-        "source": choice.source,
-        "path": record.model.path,
-        "files": msgspec.to_builtins(record.model.files),
-        "config": msgspec.to_builtins(record.config) if choice.applies else None,
-        "reason": choice.reason,
+        "source": source,
+        "path": path,
+        "files": msgspec.to_builtins(files),
+        "config": msgspec.to_builtins(config),
+        "reason": reason,
         "tried": {
-            "options": record.tried.session_options,
-            "entries": record.tried.session_config,
-            "providers": record.tried.providers,
+            "options": tried.session_options,
+            "entries": tried.session_config,
+            "providers": tried.providers,
         },
-        "onnxruntime": record.runtime.onnxruntime,
-        "measured": describe_measured(record),
+        "onnxruntime": onnxruntime,
     }
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
+from ortune.cli.after_dashes import SEPARATOR
 from ortune.cli.command import Values, command
 from ortune.cli.explain_model import check_model
 from ortune.errors import ExitCode, UsageError
@@ -16,6 +19,9 @@ from ortune.interrupts import is_interrupt
 from ortune.options import make_request
 from ortune.requests import ConsoleOptions, SearchRequest
 from ortune.sanitize import escape_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 @command(SearchRequest, ConsoleOptions)
@@ -41,13 +47,11 @@ def search(values: Values, console_options: ConsoleOptions) -> None:
     console = make_console(stderr=console_options.json or to_stdout)
     if not console_options.quiet:
         show_search(console, prepared)
-    try:
-        with SearchProgress(console, quiet=console_options.quiet) as progress:
-            result = run(prepared, progress)
-    except BaseException as error:
-        if is_interrupt(error) and not console_options.quiet and is_unfinished(path):
-            show_resume(console, make_resume_command(sys.argv))
-        raise
+    with (
+        show_resume_if_interrupted(console, path, quiet=console_options.quiet),
+        SearchProgress(console, quiet=console_options.quiet) as progress,
+    ):
+        result = run(prepared, progress)
     if not console_options.quiet:
         written = None if to_stdout or result.fault else path
         session_warnings = warn_sessions(result.warnings, result.n_sessions)
@@ -75,10 +79,26 @@ def is_unfinished(record: Path) -> bool:
 
 
 def make_resume_command(arguments: Sequence[str]) -> str:
-    """Return the command that goes on with the search of this process, given its arguments."""
-    return shlex.join(
-        ["ortune", *(each for each in arguments[1:] if each not in {"--resume", "--restart"}), "--resume"]
-    )
+    """Return the command that goes on with the search of this process, given its arguments.
+
+    What follows -- belongs to the program that is tuned.
+    """
+    end = arguments.index(SEPARATOR) if SEPARATOR in arguments else len(arguments)
+    own = [each for each in arguments[2:end] if each not in {"--resume", "--restart"}]
+    return shlex.join(["ortune", "search", *own, "--resume", *arguments[end:]])
+
+
+@contextlib.contextmanager
+def show_resume_if_interrupted(console: Console, record: Path, *, quiet: bool) -> Iterator[None]:
+    """Print how to go on if an interrupt ends the search for a record in this block."""
+    from ortune.console.search import show_resume
+
+    try:
+        yield
+    except BaseException as error:
+        if is_interrupt(error) and not quiet and is_unfinished(record):
+            show_resume(console, make_resume_command(sys.argv))
+        raise
 
 
 def check_default_path(path: Path, model: str) -> None:

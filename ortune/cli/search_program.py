@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from ortune.cli.command import Values, command
+from ortune.cli.search import make_resume_command, show_resume_if_interrupted
 from ortune.errors import ExitCode
 from ortune.options import make_request
 from ortune.requests import ConsoleOptions, ProgramSearchRequest
@@ -22,6 +23,7 @@ def search_program(values: Values, console_options: ConsoleOptions) -> None:
     """
     from ortune.console.program import show_program, show_program_verdict
     from ortune.console.progress import SearchProgress
+    from ortune.console.search import show_resume
     from ortune.console.widgets import make_console
     from ortune.limited import STANDARD_STREAM
     from ortune.program.prepare import prepare_program
@@ -41,10 +43,15 @@ def search_program(values: Values, console_options: ConsoleOptions) -> None:
     prepared = prepare_program(request, note)
     if not console_options.quiet:
         show_program(console, prepared)
-    with SearchProgress(console, quiet=console_options.quiet) as progress:
+    with (
+        show_resume_if_interrupted(console, path, quiet=console_options.quiet),
+        SearchProgress(console, quiet=console_options.quiet) as progress,
+    ):
         result = run(prepared, progress)
     if not console_options.quiet:
         show_program_verdict(console, result, None if to_stdout else path, request.command)
+        if result.unfinished:
+            show_resume(console, make_resume_command(sys.argv))
     if console_options.json and not to_stdout:
         sys.stdout.buffer.write(escape_json(encode_record(result.document).decode()).encode())
     verdict = result.outcome.evidence.verdict

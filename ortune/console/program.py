@@ -74,6 +74,8 @@ def show_program(console: Console, prepared: PreparedProgram) -> None:
     if prepared.request.budget is not None:
         parts.append(f"budget {prepared.request.budget:g} s")
     grid.add_row("goal", "; ".join(parts))
+    if prepared.n_kept_blocks:
+        grid.add_row("resumed", f"{format_count(prepared.n_kept_blocks, 'block')} measured before")
     console.print(grid)
     for text in prepared.warnings:
         show_warning(console, text)

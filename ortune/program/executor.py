@@ -7,12 +7,9 @@ and gets requests during a block.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import NamedTuple, Self
 
 import msgspec
 import numpy as np
@@ -31,6 +28,7 @@ from ortune.program.task import ProgramTask, find_metric
 from ortune.worker import Block, BlockPlan, Failure, LiveCandidate, Memory, Runtime, SessionInfo
 from ortune.worker import cpu as worker_cpu
 from ortune.worker.clocks import Clocks
+from ortune.worker.cpu import CpuTimes
 from ortune.worker.owned_folder import OwnedFolder, remove_abandoned_folders
 
 FIRST_DEADLINE_S = 900.0
@@ -51,14 +49,6 @@ MAX_RESTARTS = 3
 """Times that a program may end in a block before a call was measured."""
 
 
-class CpuReading(NamedTuple):
-    """CPU time so far, in ns: of the CPUs that may be used, and of this process."""
-
-    busy_ns: int | None
-    own_ns: int
-    at_ns: int
-
-
 class Cpus(msgspec.Struct, frozen=True, kw_only=True):
     """The CPUs on which the use by other processes is monitored.
 
@@ -72,14 +62,17 @@ class Cpus(msgspec.Struct, frozen=True, kw_only=True):
     n_cores: int = 0
     background_load: int | None = None
 
-    def read(self) -> CpuReading:
-        """Return their CPU time so far, and that of this process and the background load."""
-        own_ns = time.process_time_ns()
-        if self.background_load is not None:
-            own_ns += worker_cpu.tree_ns(self.background_load)
-        return CpuReading(worker_cpu.busy_ns(frozenset(self.usable)), own_ns, time.perf_counter_ns())
+    def read(self) -> CpuTimes:
+        """Return their CPU time so far, that of this process, and that of the background load."""
+        return CpuTimes(
+            at_ns=time.perf_counter_ns(),
+            busy_ns=worker_cpu.busy_ns(frozenset(self.usable)),
+            own_ns=time.process_time_ns(),
+            background_load_ns=worker_cpu.tree_ns(self.background_load) if self.background_load is not None else 0,
+            threads={},
+        )
 
-    def find_foreign(self, before: CpuReading, after: CpuReading, program_ns: int) -> tuple[float | None, bool]:
+    def find_foreign(self, before: CpuTimes, after: CpuTimes, program_ns: int) -> tuple[float | None, bool]:
         """Return the share of CPU time that other processes used between two readings, and whether it spoils a block.
 
         Args:
@@ -87,16 +80,12 @@ class Cpus(msgspec.Struct, frozen=True, kw_only=True):
             after: The reading after it.
             program_ns: CPU time of the program between them.
         """
-        if before.busy_ns is None or after.busy_ns is None:
-            return None, False
-        foreign_ns = after.busy_ns - before.busy_ns - (after.own_ns - before.own_ns) - program_ns
-        n_cpus = len(self.usable)
-        use = worker_cpu.CpuUse(after.at_ns - before.at_ns, n_cpus, self.n_cores or n_cpus, program_ns, foreign_ns)
-        return use.foreign_share, use.contended
+        after = after._replace(own_ns=after.own_ns + program_ns)
+        return worker_cpu.find_foreign(before, after, len(self.usable), self.n_cores)
 
 
 class ProgramExecutor:
-    """Launches a program with the settings of candidates. As a context manager, it ends all programs on exit.
+    """Launches a program with the settings of candidates. When it is closed, all programs end.
 
     Args:
         task: The program, and what is measured of it.
@@ -134,18 +123,9 @@ class ProgramExecutor:
         self._base_key = ""
         self._folder = OwnedFolder()
         self.launcher = Launcher(task, models, runtime.onnxruntime, self._folder, inherited)
-        self._stack = contextlib.ExitStack()
         self._live: set[CallCandidate | ServerCandidate] = set()
         self._runner: ProgramProcess | None = None
         self._load: ServerLoad | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End all programs, and remove their files."""
@@ -315,7 +295,7 @@ class RunCandidate:
         """Run the program until the block is long enough, at least once."""
         results: list[RunResult] = []
         wall_ns = 0
-        while not results or (len(results) < plan.min_calls or wall_ns < plan.duration_ns):
+        while len(results) < max(plan.min_calls, 1) or wall_ns < plan.duration_ns:
             result = self._executor.run(self.config, self._executor.run_deadline_s)
             if isinstance(result, Failure):
                 return result

@@ -18,11 +18,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-TURNSTILE, CALLS = "turnstile.lock", "calls.lock"
+from ortune.apply.inside.call_timer import CALL
+from ortune.apply.inside.gate import CALLS, TURNSTILE
 
 POLL_S = 0.001
 
-RECORD_BYTES = 16
+RECORD_BYTES = CALL.size
 """A call in the log: start and end, in nanoseconds of the monotonic clock."""
 
 MAX_LOG_BYTES = 1 << 30

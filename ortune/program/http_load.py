@@ -7,7 +7,6 @@ import ipaddress
 import os
 import re
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -24,10 +23,9 @@ from ortune.worker import protocol
 from ortune.worker.block import Block, BlockPlan
 from ortune.worker.child_process import APPLY_OFF
 from ortune.worker.clocks import Clocks
-from ortune.worker.exit_status import count_oom_kills, explain_exit
+from ortune.worker.exit_status import count_oom_kills, explain_closed_pipe
 from ortune.worker.failure import Failure
 from ortune.worker.prctl import name_parent
-from ortune.worker.process import EXIT_TIMEOUT_S
 
 COMMAND = (sys.executable, "-P", "-m", "ortune.program.http_worker")
 
@@ -375,10 +373,5 @@ class HttpLoad:
         return failure
 
     def _explain_end(self, stage: str) -> Failure:
-        try:
-            status = self._process.wait(EXIT_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            message = "the load generator closed its pipe but did not exit"
-            return Failure(kind="exit", stage=stage, message=message)
-        failure = explain_exit(status, self._log_path, stage, n_oom_kills=self._n_oom_kills)
+        failure = explain_closed_pipe(self._process, "it", self._log_path, stage, n_oom_kills=self._n_oom_kills)
         return msgspec.structs.replace(failure, message=f"the load generator: {failure.message}")

@@ -311,24 +311,6 @@ class ServerClock(RealClock):
         return self._tree.refresh_ns() if threading.get_ident() == self._thread else self._tree.read_ns()
 
 
-class CpuTimes(NamedTuple):
-    """CPU times so far.
-
-    Attributes:
-        at_ns: When they were read.
-        busy_ns: Time that the usable CPUs were busy; None if unknown.
-        own_ns: CPU time of the server's processes and of this one.
-        background_load_ns: CPU time of the background load; 0 if there is none.
-        threads: Times of the threads of all these processes; empty if they are not needed.
-    """
-
-    at_ns: int
-    busy_ns: int | None
-    own_ns: int
-    background_load_ns: int
-    threads: dict[int, cpu.ThreadTime]
-
-
 class ServerLoad:
     """The requests to one server.
 
@@ -361,12 +343,12 @@ class ServerLoad:
         """Close the connections."""
         self._requester.close()
 
-    def read_cpu_times(self) -> CpuTimes:
+    def read_cpu_times(self) -> cpu.CpuTimes:
         """Return the CPU times so far."""
         background_load = self.request.background_load
         own_ns = self.tree.refresh_ns() + time.process_time_ns()
         processes = (*self.tree.processes, os.getpid())
-        return CpuTimes(
+        return cpu.CpuTimes(
             at_ns=time.perf_counter_ns(),
             busy_ns=cpu.busy_ns(self.usable),
             own_ns=own_ns,
@@ -395,16 +377,7 @@ class ServerLoad:
         window = generate_load(
             self._requester.call, self.samples, plan, self.read_cpu_times, ServerClock(self.tree), self.stream
         )
-        before, after = window.before, window.after
-        share, contended = None, False
-        if before.busy_ns is not None and after.busy_ns is not None:
-            spent_ns = after.own_ns - before.own_ns
-            background_load_ns = after.background_load_ns - before.background_load_ns
-            foreign_ns = after.busy_ns - before.busy_ns - spent_ns - background_load_ns
-            wall_ns, n_cpus = after.at_ns - before.at_ns, len(self.usable)
-            wait_ns = cpu.find_longest_wait(before.threads, after.threads, wall_ns, n_cpus)
-            use = cpu.CpuUse(wall_ns, n_cpus, self.request.n_cores or n_cpus, spent_ns, foreign_ns, wait_ns)
-            share, contended = use.foreign_share, use.contended
+        share, contended = cpu.find_foreign(window.before, window.after, len(self.usable), self.request.n_cores)
         own_ns = np.array(self._requester.own_ns, dtype=np.int64)
         is_single = plan.load.scenario == "single-stream"
         subtracted = own_ns[-len(window.latencies_ns) :] if is_single else np.median(own_ns).astype(np.int64)

@@ -13,12 +13,14 @@ import msgspec
 
 from ortune.apply import exec as program_exec
 from ortune.apply.placeholders import fill_command
+from ortune.apply.plan import make_plan, make_rule
 from ortune.knobs import Config
 from ortune.knobs.environment import variables_of
 from ortune.model.info import ModelFile
 from ortune.program.gate import Gate
 from ortune.program.process import ProgramProcess
 from ortune.program.task import ProgramTask, make_environment
+from ortune.program_options import ProgramRequest
 from ortune.record.schema import Tried
 from ortune.worker import Failure
 from ortune.worker.exit_status import explain_exit
@@ -138,23 +140,15 @@ class Launcher:
 
     def make_plan(self, config: Config, folder: Path, *, gate: bool) -> str:
         """Return the plan that the hook follows inside the program, as text."""
-        return json.dumps(
-            {
-                "rules": [self._make_rule(model, config) for model in self._models]
-                if self.changes_sessions(config)
-                else [],
-                "any_model": False,
-                "keep_explicit": False,
-                "explain": False,
-                "explain_json": None,
-                "quiet": True,
-                "hint": "",
-                "observe": os.fspath(folder),
-                "call": self._task.call or None,
-                "gate": os.fspath(folder) if gate else None,
-            },
-            separators=(",", ":"),
-        )
+        plan = make_plan((), ProgramRequest(quiet=True), "")
+        if self.changes_sessions(config):
+            plan["rules"] = [self._make_rule(model, config) for model in self._models]
+        plan |= {
+            "observe": os.fspath(folder),
+            "call": self._task.call or None,
+            "gate": os.fspath(folder) if gate else None,
+        }
+        return json.dumps(plan, separators=(",", ":"))
 
     @property
     def digests(self) -> frozenset[str]:
@@ -166,18 +160,5 @@ class Launcher:
         return not msgspec.structs.replace(config, environment={}, allocator="", workers=0).is_default
 
     def _make_rule(self, model: TunedModel, config: Config) -> dict[str, Any]:
-        config = config.of_model(model.name)
-        tried = Tried.of(config)
-        return {
-            "source": "this candidate",
-            "path": model.path,
-            "files": msgspec.to_builtins(model.files),
-            "config": msgspec.to_builtins(config),
-            "reason": "",
-            "tried": {
-                "options": tried.session_options,
-                "entries": tried.session_config,
-                "providers": tried.providers,
-            },
-            "onnxruntime": self._onnxruntime,
-        }
+        own = config.of_model(model.name)
+        return make_rule("this candidate", model.path, model.files, own, Tried.of(own), onnxruntime=self._onnxruntime)

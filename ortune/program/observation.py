@@ -22,6 +22,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from ortune.apply.inside.observer import FORMAT, PIDS_FILE
 from ortune.errors import ModelError
 from ortune.limited import TooLargeError, read_limited
 from ortune.model import hash_file
@@ -32,8 +33,6 @@ MOST_BYTES = 16 << 20
 MOST_TOTAL_BYTES = 128 << 20
 MOST_PROCESSES = 4096
 MOST_PIDS_BYTES = 1 << 20
-
-FORMAT = 1
 
 Number = Annotated[int, Meta(ge=0, le=1 << 62)]
 Text = Annotated[str, Meta(max_length=4096)]
@@ -364,7 +363,7 @@ def read_processes(folder: Path) -> Reading:
 
 def _count_pids(folder: Path) -> int:
     try:
-        return len(set(read_limited(folder / "pids.txt", MOST_PIDS_BYTES, only_regular=True).split()))
+        return len(set(read_limited(folder / PIDS_FILE, MOST_PIDS_BYTES, only_regular=True).split()))
     except (OSError, TooLargeError):
         return 0
 

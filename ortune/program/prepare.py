@@ -6,7 +6,8 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -38,6 +39,7 @@ from ortune.program.space import NOT_OFFERED, ProgramModel, ProgramSpace, build_
 from ortune.program.task import ProgramTask, parse_call, parse_metric
 from ortune.record.files import check_record_writable
 from ortune.requests import ProgramSearchRequest
+from ortune.tuning.resume import find_unfinished
 from ortune.worker import Failure, Runtime
 from ortune.worker.installed import find_installed_version
 from ortune.worker.owned_folder import OwnedFolder
@@ -66,6 +68,7 @@ class PreparedProgram(msgspec.Struct, frozen=True, kw_only=True):
         host: The host.
         runtime: The software that the program runs.
         warnings: What to know before the search.
+        n_kept_blocks: Number of blocks that an earlier process measured, if this search goes on with them.
     """
 
     request: ProgramSearchRequest
@@ -80,6 +83,12 @@ class PreparedProgram(msgspec.Struct, frozen=True, kw_only=True):
     host: Host
     runtime: Runtime
     warnings: tuple[str, ...] = ()
+    n_kept_blocks: int = 0
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Share of the time of each model, by its digest."""
+        return {identity.digest: model.share for model, identity in zip(self.models, self.identities, strict=True)}
 
     def describe_run(self) -> ProgramRun:
         """Return the program and what is measured of it, as records hold them."""
@@ -116,6 +125,7 @@ def prepare_program(request: ProgramSearchRequest, note: Note = lambda text: Non
         raise UsageError("Programs cannot be tuned on Windows.", "Tune their models: ortune search MODEL.")
     if request.output is not None:
         check_record_writable(request.output)
+    unfinished = find_unfinished(request)
     task = make_task(request)
     server = make_server(request, task)
     goal = request.goal
@@ -125,6 +135,8 @@ def prepare_program(request: ProgramSearchRequest, note: Note = lambda text: Non
     processes = observed.reading.processes
     note("reading its models")
     models, identities, warnings = describe_models(processes)
+    if unfinished and request.resume:
+        models, identities = restore_shares(models, identities, unfinished.shares)
     if not models:
         raise ProgramError(explain_no_session(observed.reading), "`ortune inspect -- COMMAND` shows what it does.")
     version = next((each.onnxruntime for each in processes if each.onnxruntime), "") or find_installed_version()
@@ -166,6 +178,7 @@ def prepare_program(request: ProgramSearchRequest, note: Note = lambda text: Non
             ortune=__version__,
         ),
         warnings=warnings,
+        n_kept_blocks=unfinished.n_blocks if unfinished and request.resume else 0,
     )
 
 
@@ -199,6 +212,27 @@ def describe_models(
         )
         identities.append(ModelIdentity(path=each.path or each.name, digest=compute_digest(files), files=files))
     return tuple(models), tuple(identities), tuple(warnings)
+
+
+def restore_shares(
+    models: Sequence[ProgramModel], identities: Sequence[ModelIdentity], shares: Mapping[str, float]
+) -> tuple[tuple[ProgramModel, ...], tuple[ModelIdentity, ...]]:
+    """Return models and identities with the shares and in the order that they had when a search began.
+
+    Both differ from run to run, and what is tried depends on them. If the models are others, nothing is changed.
+
+    Args:
+        models: The models.
+        identities: Their identities.
+        shares: The share of each, by its digest.
+    """
+    found = {identity.digest: (model, identity) for model, identity in zip(models, identities, strict=True)}
+    if found.keys() != shares.keys():
+        return tuple(models), tuple(identities)
+    return (
+        tuple(msgspec.structs.replace(found[digest][0], share=share) for digest, share in shares.items()),
+        tuple(found[digest][1] for digest in shares),
+    )
 
 
 def read_info(model: ObservedModel) -> tuple[ModelInfo | None, str]:
@@ -309,7 +343,7 @@ def observe_program(task: ProgramTask, server: Server | None) -> ObservedRun:
     Raises:
         ProgramError: The program fails, or does not do what is to be measured.
     """
-    with OwnedFolder() as folder, ProgramProcess() as process:
+    with OwnedFolder() as folder, closing(ProgramProcess()) as process:
         launcher = Launcher(task, (), "", folder, os.environ)
         port = server.choose_port() if server else 0
         run = launcher.start(process, DEFAULT, port=port)
@@ -374,7 +408,7 @@ def _request_some(process: ProgramProcess, run: Run, server: Server, port: int, 
 
     failure = server.wait_until_up(port, find_end, FIRST_DEADLINE_S)
     if failure is None:
-        with ServerLoad(server, folder.path / "requests.log", (), 0, None) as load:
+        with closing(ServerLoad(server, folder.path / "requests.log", (), 0, None)) as load:
             end_s = time.monotonic() + SETTLE_S
             # Processes write what was observed from time to time, after a call.
             while failure is None and not has_calls(run) and time.monotonic() < end_s:

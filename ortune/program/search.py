@@ -16,18 +16,22 @@ from ortune.errors import ProgramError
 from ortune.host import HostClass
 from ortune.knobs import DEFAULT, Config
 from ortune.limited import STANDARD_STREAM
-from ortune.program.executor import Cpus, ProgramExecutor, RunCandidate
+from ortune.program.executor import FIRST_DEADLINE_S, Cpus, ProgramExecutor
+from ortune.program.identity import describe_program_identity
 from ortune.program.launcher import TunedModel
 from ortune.program.prepare import PreparedProgram
 from ortune.program.space import ProgramModel, resolve
 from ortune.record.files import encode_record, follow_link, is_special, path_of_trials, write_atomically
+from ortune.record.journal import Journal
+from ortune.record.leftovers import remove_leftovers
 from ortune.record.rounding import round_record
 from ortune.record.schema import SCHEMA, Bundle, Evidence, Record, Search, TrialsFile, Tried
 from ortune.record.trials import encode_trials, summarize_trials
 from ortune.tuning.outcome import Observe, Outcome
 from ortune.tuning.record_outcome import make_trials
+from ortune.tuning.resume import JournaledExecutor, explain_kept, open_journal
 from ortune.tuning.stages import SearchSettings, run_search
-from ortune.worker import Failure, LiveCandidate
+from ortune.worker import Executor, Failure, LiveCandidate, Runtime
 from ortune.worker.background_load import BackgroundLoad
 from ortune.workload import Tolerance, Workload
 from ortune.workload.workload import BackgroundProgram, InputData
@@ -45,10 +49,12 @@ class ProgramResult(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         records: A record for each model.
         outcome: The outcome that they were made from. Its configs are what candidates change of the program.
+        unfinished: Path of the journal, if the search can go on; else None.
     """
 
     records: tuple[Record, ...]
     outcome: Outcome
+    unfinished: Path | None = None
 
     @property
     def document(self) -> Record | Bundle:
@@ -64,25 +70,44 @@ def search_program(prepared: PreparedProgram, observe: Observe = lambda progress
             still written.
     """
     request = prepared.request
-    started = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-    with open_program(prepared) as opened:
+    begun = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+    with contextlib.ExitStack() as stack:
+        if journal := open_journal(
+            request,
+            describe_program_identity(prepared),
+            free_bytes=prepared.host.limits.memory_bytes,
+            shares=prepared.shares,
+        ):
+            stack.enter_context(journal)
+        opened = stack.enter_context(open_program(prepared, journal=journal))
         settings = SearchSettings(budget_s=request.budget, n_trials=request.trials)
         outcome = run_search(prepared.space, opened, settings, observe)
-        records = make_records(prepared, outcome, started)
-    if request.output is not None:
-        records = write_records(prepared, records, outcome, request.output)
+        started = journal.begin.started if journal else begun
+        records = make_records(prepared, outcome, started, n_resumes=journal.n_resumes if journal else 0)
+        if request.output is not None:
+            records = write_records(prepared, records, outcome, request.output)
+        if journal and request.output is not None:
+            for path in (request.output, path_of_trials(request.output)):
+                remove_leftovers(path)
+            if not outcome.interrupted:
+                journal.remove()
     if outcome.fault:
+        explain_kept(outcome.fault, journal)
         raise outcome.fault
-    return ProgramResult(records=records, outcome=outcome)
+    unfinished = journal.path if journal and journal.path.exists() else None
+    return ProgramResult(records=records, outcome=outcome, unfinished=unfinished)
 
 
 @contextlib.contextmanager
-def open_program(prepared: PreparedProgram, *, n_sides: int = 2) -> Iterator[OpenComparison]:
+def open_program(
+    prepared: PreparedProgram, *, n_sides: int = 2, journal: Journal | None = None
+) -> Iterator[OpenComparison]:
     """Start the background load, and measure the program as it is for the first time.
 
     Args:
         prepared: The program.
         n_sides: Candidates that are live at the same time, at least, unless they do not fit into memory.
+        journal: Where all blocks are kept, and what is kept already; None to keep nothing.
 
     Raises:
         ProgramError: The program does not work.
@@ -95,35 +120,43 @@ def open_program(prepared: PreparedProgram, *, n_sides: int = 2) -> Iterator[Ope
         # Idle BLAS threads of NumPy spin for a while, which would count as CPU use by other processes.
         stack.enter_context(threadpool_limits(limits=1, user_api="blas"))
         load = stack.enter_context(BackgroundLoad(request.beside)) if request.beside is not None else None
-        executor = stack.enter_context(
-            ProgramExecutor(
-                prepared.task,
-                [
-                    TunedModel(name=model.name, path=identity.path, files=identity.files)
-                    for model, identity in zip(prepared.models, prepared.identities, strict=True)
-                ],
-                prepared.runtime,
-                Cpus(
-                    usable=host.limits.usable,
-                    n_cores=len(host.usable_cores),
-                    background_load=load.pid if load else None,
-                ),
-                server=prepared.server,
-                keeps_running=prepared.keeps_running,
-            )
+        inner = ProgramExecutor(
+            prepared.task,
+            [
+                TunedModel(name=model.name, path=identity.path, files=identity.files)
+                for model, identity in zip(prepared.models, prepared.identities, strict=True)
+            ],
+            prepared.runtime,
+            Cpus(
+                usable=host.limits.usable,
+                n_cores=len(host.usable_cores),
+                background_load=load.pid if load else None,
+            ),
+            server=prepared.server,
+            keeps_running=prepared.keeps_running,
         )
+        stack.callback(inner.close)
+
+        def launch(by: Executor) -> LiveCandidate:
+            return launch_first(by, prepared.task.command, prepared.space.base)
+
+        def launch_reference() -> Runtime:
+            launch(inner).close()
+            return inner.runtime
+
+        executor = JournaledExecutor(inner, journal, launch_reference) if journal else inner
         start_s = executor.now_s()
-        first = launch_first(executor, prepared.task.command, prepared.space.base)
+        first = launch(executor)
         opened = start_comparison(
             executor,
             first,
             prepared.goal,
             # A program that is run to completion has no launch apart from its runs.
-            first_launch_s=0.0 if isinstance(first, RunCandidate) else executor.now_s() - start_s,
+            first_launch_s=executor.now_s() - start_s if inner.keeps_alive else 0.0,
             seed=request.seed,
             quota=host.limits.quota is not None,
             n_sides=n_sides,
-            free_bytes=host.limits.memory_bytes,
+            free_bytes=journal.begin.free_bytes if journal else host.limits.memory_bytes,
             start_s=start_s,
             check=load.check if load else lambda: None,
         )
@@ -132,14 +165,14 @@ def open_program(prepared: PreparedProgram, *, n_sides: int = 2) -> Iterator[Ope
         yield opened
 
 
-def launch_first(executor: ProgramExecutor, command: Sequence[str], base: Config = DEFAULT) -> LiveCandidate:
+def launch_first(executor: Executor, command: Sequence[str], base: Config = DEFAULT) -> LiveCandidate:
     """Launch the program as it is, with what the user fixed, again if it ends suddenly.
 
     Raises:
         ProgramError: It does not work.
     """
     for attempt in range(FIRST_ATTEMPTS):
-        (first,) = executor.launch([base], deadline_s=executor.run_deadline_s)
+        (first,) = executor.launch([base], deadline_s=FIRST_DEADLINE_S)
         if not isinstance(first, Failure):
             return first
         if not first.is_sudden or attempt == FIRST_ATTEMPTS - 1:
@@ -151,20 +184,44 @@ def launch_first(executor: ProgramExecutor, command: Sequence[str], base: Config
     )
 
 
-def make_records(prepared: PreparedProgram, outcome: Outcome, started: str) -> tuple[Record, ...]:
-    """Return a record for each model, proven by the measurements of the whole program."""
-    tried = find_tried(outcome)
-    return tuple(
-        make_record(prepared, outcome, started, model, number, tried) for number, model in enumerate(prepared.models)
+def make_records(
+    prepared: PreparedProgram, outcome: Outcome, started: str, *, n_resumes: int = 0
+) -> tuple[Record, ...]:
+    """Return a record for each model, proven by the measurements of the whole program.
+
+    Args:
+        prepared: The program.
+        outcome: The outcome of its search.
+        started: When the search began, in ISO 8601 with the time zone.
+        n_resumes: How often it was resumed.
+    """
+    search = describe_search(prepared, outcome, started, n_resumes)
+    return tuple(make_record(prepared, outcome, search, number) for number in range(len(prepared.models)))
+
+
+def describe_search(prepared: PreparedProgram, outcome: Outcome, started: str, n_resumes: int) -> Search:
+    """Return what records say of a search. Its best trials have the settings of all models."""
+    summary = summarize_trials(outcome.trials)
+    return Search(
+        started=started,
+        budget_s=outcome.budget_s,
+        seed=prepared.request.seed,
+        strategy="adaptive",
+        interrupted=outcome.interrupted,
+        ended_early=outcome.ended_early,
+        n_resumes=n_resumes,
+        n_candidates=outcome.n_candidates,
+        n_tried=summary.n_tried,
+        failed=summary.failed,
+        tried=find_tried(outcome),
+        best=summary.best,
+        stages=outcome.stages,
     )
 
 
-def make_record(
-    prepared: PreparedProgram, outcome: Outcome, started: str, model: ProgramModel, number: int, tried: Tried
-) -> Record:
-    """Return the record of one model."""
-    request = prepared.request
-    summary = summarize_trials(outcome.trials)
+def make_record(prepared: PreparedProgram, outcome: Outcome, search: Search, number: int) -> Record:
+    """Return the record of one model, by its number."""
+    request, model = prepared.request, prepared.models[number]
 
     def settings_of(config: Config) -> Config:
         return resolve(config, model)
@@ -187,19 +244,9 @@ def make_record(
             ),
             host=HostClass.of(prepared.host),
             runtime=prepared.runtime,
-            search=Search(
-                started=started,
-                budget_s=outcome.budget_s,
-                seed=request.seed,
-                strategy="adaptive",
-                interrupted=outcome.interrupted,
-                ended_early=outcome.ended_early,
-                n_candidates=outcome.n_candidates,
-                n_tried=summary.n_tried,
-                failed=summary.failed,
-                tried=tried,
-                best=tuple(msgspec.structs.replace(trial, config=settings_of(trial.config)) for trial in summary.best),
-                stages=outcome.stages,
+            search=msgspec.structs.replace(
+                search,
+                best=tuple(msgspec.structs.replace(trial, config=settings_of(trial.config)) for trial in search.best),
             ),
         )
     )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import msgspec
 
@@ -89,14 +87,6 @@ class ServerLoad:
         self._usable = usable
         self._n_cores = n_cores
         self._background_load = background_load
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def open(self, port: int, root: int) -> bytes | Failure:
         """Make one request to the server on this port, and return the body of its answer.

@@ -88,7 +88,7 @@ def _read_children(number: int) -> Iterable[int]:
 
 
 def _is_zombie(number: int) -> bool:
-    """Return whether a process has ended, and its parent has not yet collected its status."""
+    """Return whether a process has ended, and its parent has not collected its status yet."""
     if not LINUX:
         return False
     try:

@@ -17,6 +17,7 @@ import time
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -45,6 +46,9 @@ MOST_SAMPLES_BYTES = 256 << 20
 """Largest size to which the samples of a block may expand."""
 
 
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
 class Begin(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="begin"):
     """The first line of a journal.
 
@@ -57,6 +61,7 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="be
         hints: The best configs of earlier searches, as they were when this one began.
         suggested: The config that `ortune suggest` suggested; empty if there was none.
         free_bytes: Memory that was free, which decides how many candidates are live; None if unknown.
+        shares: Of a program: the share of the time of each model by its digest, which decides what is tried.
     """
 
     format: int = FORMAT
@@ -67,6 +72,7 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="be
     hints: tuple[Config, ...] = ()
     suggested: tuple[Config, ...] = ()
     free_bytes: int | None = None
+    shares: dict[str, Share] = {}
 
 
 class Resume(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="resume"):

@@ -21,7 +21,7 @@ from typing import TypeVar
 import msgspec
 
 from ortune import __version__
-from ortune.errors import MeasureError, UsageError
+from ortune.errors import MeasureError, OrtuneError, UsageError
 from ortune.host import HostClass
 from ortune.host.host_class import PROPERTY_NAMES
 from ortune.knobs import Config, SearchSpace
@@ -37,7 +37,7 @@ from ortune.record.journal import (
     path_of_journal,
     read_unfinished,
 )
-from ortune.requests import SearchRequest
+from ortune.requests import ProgramSearchRequest, SearchRequest
 from ortune.worker import Block, BlockPlan, Executor, Failure, LiveCandidate, Runtime, SessionInfo
 from ortune.worker.installed import find_installed_version
 from ortune.workload import Feed, Workload
@@ -45,17 +45,27 @@ from ortune.workload import Feed, Workload
 LIBRARIES = ("numpy", "optuna", "scipy")
 """Libraries that the decisions of a search depend on."""
 
+Resumable = SearchRequest | ProgramSearchRequest
+"""The options of a search that has a journal."""
+
 OneEvent = TypeVar("OneEvent", Launched, Measured)
 
 
 class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
-    """A search that did not finish: the identifier of its study, and the number of its blocks that are kept."""
+    """A search that did not finish.
+
+    Attributes:
+        id: Identifier of its study.
+        n_blocks: Number of its blocks that are kept.
+        shares: Of a program: see `ortune.record.journal.Begin`.
+    """
 
     id: str
     n_blocks: int
+    shares: dict[str, float] = {}
 
 
-def find_unfinished(request: SearchRequest) -> Unfinished | None:
+def find_unfinished(request: Resumable) -> Unfinished | None:
     """Return the search that the request resumes or restarts; None if there is none.
 
     Raises:
@@ -78,25 +88,27 @@ def find_unfinished(request: SearchRequest) -> Unfinished | None:
             f"{path}: the search that began at {found.begin.started} did not finish. {blocks} of it are kept.",
             "Go on with {resume}, or start anew with {restart}.",
         )
-    return Unfinished(id=found.begin.id, n_blocks=found.n_blocks)
+    return Unfinished(id=found.begin.id, n_blocks=found.n_blocks, shares=found.begin.shares)
 
 
 def open_journal(
-    request: SearchRequest,
+    request: Resumable,
     identity: Mapping[str, str],
     *,
-    hints: Sequence[Config],
-    suggested: Sequence[Config],
     free_bytes: int | None,
+    hints: Sequence[Config] = (),
+    suggested: Sequence[Config] = (),
+    shares: Mapping[str, float] | None = None,
 ) -> Journal | None:
     """Open the journal of a search; None if its record does not go to a file.
 
     Args:
         request: The options of the search.
         identity: What must be the same to go on.
+        free_bytes: Memory that is free.
         hints: The best configs of earlier searches.
         suggested: The config that `ortune suggest` suggests.
-        free_bytes: Memory that is free.
+        shares: Of a program: the share of the time of each model, by its digest.
 
     Raises:
         UsageError: Another search writes it, it cannot be written, or what it is for differs.
@@ -114,6 +126,7 @@ def open_journal(
         hints=tuple(hints),
         suggested=tuple(suggested),
         free_bytes=free_bytes,
+        shares=dict(shares or {}),
     )
     if request.resume and (found := read_unfinished(path)) and found.begin and found.n_blocks:
         check_identity(path, found.begin.identity, identity)
@@ -134,33 +147,53 @@ def describe_identity(
         feed: Its input data.
         space: The search space.
     """
+    return encode_identity(
+        {
+            "model": model,
+            **{name: getattr(workload, name) for name in workload.__struct_fields__},
+            "data": digest_feed(feed),
+            "strategy": request.strategy,
+            "onnxruntime": find_installed_version(),
+            "worker": request.worker_command,
+            **describe_decisions(request, host, space),
+        }
+    )
 
-    def digest(value: object) -> str:
-        return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()[:16]
 
+def describe_decisions(request: Resumable, host: HostClass, space: SearchSpace) -> dict[str, object]:
+    """Return what the decisions of any search depend on, by name: host, space, options and software.
+
+    Args:
+        request: Its options.
+        host: Class of the host.
+        space: The search space.
+    """
     dimensions = [[each.name, *each.labels] for each in space.dimensions]
     keys = [each.config.key for each in space.candidates]
-    described: dict[str, object] = {
-        "model": model,
+    return {
         **{name: getattr(host, field) for field, name in PROPERTY_NAMES.items()},
-        **{name: getattr(workload, name) for name in workload.__struct_fields__},
-        "data": digest_feed(feed),
-        "space": f"{len(keys)} candidates, {digest([dimensions, keys])}",
+        "space": f"{len(keys)} candidates, {digest_value([dimensions, keys])}",
         "base": space.base.key,
         "budget": request.budget,
         "trials": request.trials,
         "seed": request.seed,
-        "strategy": request.strategy,
         "ortune": __version__,
-        "onnxruntime": find_installed_version(),
-        "worker": request.worker_command,
         "Python": platform.python_version(),
         **{name: importlib.metadata.version(name) for name in LIBRARIES},
     }
+
+
+def encode_identity(described: Mapping[str, object]) -> dict[str, str]:
+    """Return values as text."""
     return {
         name: value if isinstance(value, str) else msgspec.json.encode(value, order="deterministic").decode()
         for name, value in described.items()
     }
+
+
+def digest_value(value: object) -> str:
+    """Return a short digest of a value."""
+    return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()[:16]
 
 
 def digest_feed(feed: Feed) -> str:
@@ -187,6 +220,13 @@ def check_identity(path: Path, then: Mapping[str, str], now: Mapping[str, str]) 
             "Restore that, or start anew with {restart}.",
             details=[f"{name}: {then.get(name, 'unknown')} then, {now.get(name, 'unknown')} now" for name in names],
         )
+
+
+def explain_kept(cause: OrtuneError, journal: Journal | None) -> None:
+    """Add to the error that ended a search how to go on with it."""
+    if journal and journal.path.exists():
+        cause.details = (*cause.details, f"What was measured is kept in {journal.path}.")
+        cause.hint = f"{cause.hint} To go on, repeat the command with {{resume}}.".strip()
 
 
 class JournaledExecutor:

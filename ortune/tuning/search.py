@@ -23,7 +23,7 @@ from ortune.tuning.hints import PastSearch, describe_search, remember
 from ortune.tuning.outcome import Observe, Outcome
 from ortune.tuning.prepare import PreparedSearch, find_history
 from ortune.tuning.record_outcome import make_record, make_trials
-from ortune.tuning.resume import JournaledExecutor, describe_identity, find_unfinished, open_journal
+from ortune.tuning.resume import JournaledExecutor, describe_identity, explain_kept, find_unfinished, open_journal
 from ortune.tuning.stages import SearchSettings, run_search
 from ortune.worker import Executor, Runtime
 from ortune.worker.session_log import SessionWarning, collect_warnings
@@ -114,9 +114,7 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
     if cause := outcome.fault:
         if fault:
             cause.details = (*cause.details, fault.message, fault.hint, *fault.details)
-        if journal and journal.path.exists():
-            cause.details = (*cause.details, f"What was measured is kept in {journal.path}.")
-            cause.hint = f"{cause.hint} To go on, repeat the command with {{resume}}.".strip()
+        explain_kept(cause, journal)
         raise cause
     unfinished = journal.path if journal and journal.path.exists() else None
     logs = opened.runner.logs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -27,24 +27,6 @@ SEED_STEP = 0x9E3779B1
 
 MOST_CHECKED = 8
 """Number of samples whose outputs are compared, in addition to the first sample of each case."""
-
-
-class CpuTimes(NamedTuple):
-    """CPU times so far.
-
-    Attributes:
-        at_ns: When they were read.
-        busy_ns: Time that the usable CPUs were busy; None if unknown.
-        own_ns: CPU time of this process, or of all processes of its group.
-        background_load_ns: CPU time of the background load; 0 if there is none.
-        threads: Times of the threads of the same processes; empty if they are not needed.
-    """
-
-    at_ns: int
-    busy_ns: int | None
-    own_ns: int
-    background_load_ns: int
-    threads: dict[int, cpu.ThreadTime]
 
 
 class CandidateSession:
@@ -158,14 +140,14 @@ class CandidateSession:
 
         return [to_arrays(self.call(self.samples[position])) for position in choose_checked(self.cases)]
 
-    def read_cpu_times(self, group: tuple[int, ...] = ()) -> CpuTimes:
+    def read_cpu_times(self, group: tuple[int, ...] = ()) -> cpu.CpuTimes:
         """Return the CPU times so far. This takes up to a millisecond on hosts with many CPUs.
 
         Args:
             group: Ids of the processes that are measured together; empty for this one alone.
         """
         background_load = self.request.background_load
-        return CpuTimes(
+        return cpu.CpuTimes(
             at_ns=time.perf_counter_ns(),
             busy_ns=cpu.busy_ns(self.usable),
             own_ns=sum(map(cpu.find_process_ns, group)) if group else time.process_time_ns(),
@@ -200,16 +182,10 @@ class CandidateSession:
             stream=self.stream,
             exchange=self.exchange if request.group else None,
         )
-        before, after = window.before, window.after
         share, contended = None, False
-        if before and after and before.busy_ns is not None and after.busy_ns is not None:
-            own_ns = after.own_ns - before.own_ns
-            background_load_ns = after.background_load_ns - before.background_load_ns
-            foreign_ns = after.busy_ns - before.busy_ns - own_ns - background_load_ns
-            wall_ns, n_cpus = after.at_ns - before.at_ns, len(self.usable)
-            wait_ns = cpu.find_longest_wait(before.threads, after.threads, wall_ns, n_cpus)
-            use = cpu.CpuUse(wall_ns, n_cpus, self.request.n_cores or n_cpus, own_ns, foreign_ns, wait_ns)
-            share, contended = use.foreign_share, use.contended
+        if window.before and window.after:
+            n_cpus = len(self.usable)
+            share, contended = cpu.find_foreign(window.before, window.after, n_cpus, self.request.n_cores)
         memory = self.memory or cpu.read_memory()
         creations = None
         if plan.creations_ns:

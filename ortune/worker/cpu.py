@@ -105,6 +105,24 @@ def find_longest_wait(before: dict[int, ThreadTime], after: dict[int, ThreadTime
     return max((time.wait_ns for time in spent), default=0) if n_busy <= n_cpus else 0
 
 
+class CpuTimes(NamedTuple):
+    """CPU times so far.
+
+    Attributes:
+        at_ns: When they were read.
+        busy_ns: Time that the usable CPUs were busy; None if unknown.
+        own_ns: CPU time of what is measured, and of what measures it.
+        background_load_ns: CPU time of the background load; 0 if there is none.
+        threads: Times of the threads of what is measured; empty if they are not needed.
+    """
+
+    at_ns: int
+    busy_ns: int | None
+    own_ns: int
+    background_load_ns: int
+    threads: dict[int, ThreadTime]
+
+
 class CpuUse(NamedTuple):
     """How the CPUs were used during a block.
 
@@ -146,6 +164,29 @@ class CpuUse(NamedTuple):
             return True
         shares_core = self.n_cores < self.n_cpus and self.own_ns + foreign_ns > self.n_cores * self.wall_ns
         return foreign_ns > threshold_ns and (self.longest_wait_ns > threshold_ns or shares_core)
+
+
+def find_foreign(before: CpuTimes, after: CpuTimes, n_cpus: int, n_cores: int = 0) -> tuple[float | None, bool]:
+    """Return the share of CPU time that other processes used, and whether they spoiled the block.
+
+    Args:
+        before: The times before the block.
+        after: The times after it.
+        n_cpus: Number of usable CPUs.
+        n_cores: Number of physical cores that these belong to; 0 if unknown.
+
+    Returns:
+        The share, None if unknown, and whether the block is spoiled.
+    """
+    if before.busy_ns is None or after.busy_ns is None:
+        return None, False
+    own_ns = after.own_ns - before.own_ns
+    background_load_ns = after.background_load_ns - before.background_load_ns
+    foreign_ns = after.busy_ns - before.busy_ns - own_ns - background_load_ns
+    wall_ns = after.at_ns - before.at_ns
+    wait_ns = find_longest_wait(before.threads, after.threads, wall_ns, n_cpus)
+    use = CpuUse(wall_ns, n_cpus, n_cores or n_cpus, own_ns, foreign_ns, wait_ns)
+    return use.foreign_share, use.contended
 
 
 def tree_ns(root: int) -> int:

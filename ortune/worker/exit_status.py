@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 from pathlib import Path
 
 from ortune.interrupts import name_signal
 from ortune.worker.failure import Failure
+
+EXIT_TIMEOUT_S = 10.0
+"""Time to wait for the end of a process that has closed its pipe."""
 
 LOG_TAIL_BYTES = 4096
 LOG_TAIL_LINES = 8
@@ -25,6 +29,25 @@ def count_oom_kills() -> int | None:
     except OSError:
         return None
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)
+
+
+def explain_closed_pipe(
+    process: subprocess.Popen[bytes], name: str, log_path: Path, stage: str, *, n_oom_kills: int | None
+) -> Failure:
+    """Wait for the end of a child process that has closed its pipe, and return why it ended.
+
+    Args:
+        process: The process.
+        name: What it is, for messages.
+        log_path: Its log.
+        stage: What it was doing.
+        n_oom_kills: The result of `count_oom_kills` when it was started.
+    """
+    try:
+        status = process.wait(EXIT_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        return Failure(kind="exit", stage=stage, message=f"{name} closed its pipe but did not exit")
+    return explain_exit(status, log_path, stage, n_oom_kills=n_oom_kills)
 
 
 def explain_exit(status: int, log_path: Path, stage: str, *, n_oom_kills: int | None = None) -> Failure:

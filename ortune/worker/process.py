@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -16,13 +15,10 @@ from ortune.worker import protocol
 from ortune.worker.block import Block, BlockPlan
 from ortune.worker.child_process import make_environment
 from ortune.worker.clocks import Clocks
-from ortune.worker.exit_status import count_oom_kills, explain_exit, read_log
+from ortune.worker.exit_status import count_oom_kills, explain_closed_pipe, read_log
 from ortune.worker.failure import Failure
 from ortune.worker.prctl import name_parent
 from ortune.worker.session_info import Runtime, SessionInfo
-
-EXIT_TIMEOUT_S = 10.0
-"""Time to wait for the end of a process that has closed its pipe."""
 
 TIMEOUTS = {
     "load": "the session was not created within {} s",
@@ -193,8 +189,4 @@ class WorkerProcess:
         return failure
 
     def _explain_end(self, stage: str) -> Failure:
-        try:
-            status = self._process.wait(EXIT_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            return Failure(kind="exit", stage=stage, message="the worker closed its pipe but did not exit")
-        return explain_exit(status, self._log_path, stage, n_oom_kills=self._n_oom_kills)
+        return explain_closed_pipe(self._process, "the worker", self._log_path, stage, n_oom_kills=self._n_oom_kills)

@@ -1,0 +1,60 @@
+"""Runs a benchmark in parts: its rows are added to a file, and reported together in the end."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.host import describe_host
+
+Row = dict[str, Any]
+
+
+def add_part_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a benchmark that can be run in parts."""
+    parser.add_argument("--first", type=int, default=0, help="number of the first row")
+    parser.add_argument("--json", type=Path, help="file to which rows are added")
+    parser.add_argument("--report", type=Path, help="report the rows of this file, and run nothing")
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Return the rows of a file."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def run_part(rows: Iterable[Row], path: Path | None, show: Callable[[Row], str]) -> list[Row]:
+    """Print rows as soon as they are measured, and add each to a file.
+
+    Args:
+        rows: The rows, which are measured meanwhile.
+        path: The file; None for none.
+        show: Returns what is printed of a row.
+
+    Returns:
+        The rows.
+    """
+    print(describe_host())
+    done = []
+    for row in rows:
+        done.append(row)
+        if path:
+            with path.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+        print(show(row), flush=True)
+    return done
+
+
+def show_without_output(row: Row) -> str:
+    """Return a row as JSON, without what a search printed."""
+    return json.dumps({key: value for key, value in row.items() if key != "output"})
+
+
+def show_faulty(rows: Sequence[Row]) -> None:
+    """Print rows with a fault, with what their searches printed."""
+    for row in rows:
+        if row["faults"]:
+            print(show_without_output(row))
+            print(row.get("output", ""))
