@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from benchmarks.host import describe_host
 from benchmarks.parts import Row
@@ -48,9 +49,8 @@ def compare(name: str, commands: Path, budget_s: float) -> list[Row]:
     """Compare the settings of one program."""
     program = ZOO[name]
     options = dict(zip(program.measure[::2], program.measure[1::2], strict=False))
-    values = {option.removeprefix("--"): value for option, value in options.items() if option != "--maximize"}
-    values |= {"maximize": True} if "--maximize" in program.measure else {}
-    values |= {"clients": int(values["clients"])} if "clients" in values else {}
+    values: dict[str, Any] = {option.removeprefix("--"): value for option, value in options.items()}
+    values |= {"maximize": "--maximize" in program.measure}
     values |= {"command": make_command(program, commands, program.n), "budget": budget_s}
     sides = [Side(name="as it is", config=DEFAULT)]
     sides += [Side(name=each, config=SETTINGS[each]) for each in CHOSEN[name]]
