@@ -6,8 +6,8 @@
 blas: a program multiplies matrices with NumPy between the calls of a session. ONNX Runtime's threads spin meanwhile and
 take CPU time from BLAS's threads, so that there is much to gain. Every search must find a faster setting, and prove it.
 
-plain: a program calls a session of a tiny model that has one thread already, and does nothing else. No search may claim
-a gain.
+plain: a program hashes a buffer, and calls a session of a tiny model that has one thread already and takes about a
+fiftieth of the time. No search may claim a gain.
 
 Each search is a process of its own, `ortune search --call ... -- python benchmarks/harm_program.py ...`, with a seed of
 its own. Run this on an idle host with at least two cores, after `python -m models.build` for the models. `--first` is
