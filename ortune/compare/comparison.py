@@ -26,8 +26,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         p95_ns: 95th percentile of latency.
         p99_ns: 99th percentile of latency.
         mean_ns: Mean latency.
-        calls_per_s: Throughput of all callers together.
-        cpu_ns_per_call: CPU time of the whole process per call, including threads that spin between calls.
+        calls_per_s: Throughput of all callers together; of items if the workload has batches.
+        cpu_ns_per_call: CPU time of the whole process per call, including threads that spin between calls; per item if
+            the workload has batches.
         cpu_ns_between_calls: With a request rate: the part of it that was spent while no call was in progress.
         utilization: With a request rate: the share of the callers' time that calls take. From 1 on, the queue grows
             without bound.

@@ -111,6 +111,7 @@ class ComparisonSetup(msgspec.Struct, frozen=True, kw_only=True):
             inputs=self.feed.describe(),
             tolerance=self.tolerance,
             background_load=BackgroundProgram.of(self.beside) if self.beside is not None else None,
+            batches=self.goal.batches,
         )
 
 
@@ -167,11 +168,12 @@ def prepare_comparison(
     Raises:
         ModelError: The file is not a model.
         InputsError: The inputs do not fit the model.
+        UsageError: The goal has batches, and the model takes none.
     """
     model = read_model(path)
     return ComparisonSetup(
         program=Program(model=model, path=path),
-        feed=make_feed(model, inputs),
+        feed=make_feed(model, inputs, goal.batches),
         goal=goal,
         tolerance=tolerance or choose_tolerance(model, approximate=approximate),
         host=read_host(),

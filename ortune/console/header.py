@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 
@@ -16,7 +17,7 @@ from ortune.host import HostClass
 from ortune.host.default_pool import find_default_pool
 from ortune.knobs import describe
 from ortune.model import ModelInfo
-from ortune.workload import Feed, Load
+from ortune.workload import Feed, Goal
 
 MAX_SHAPES = 4
 """Number of shapes of an input that are listed."""
@@ -27,10 +28,10 @@ def add_subject(grid: Table, setup: ComparisonSetup) -> None:
     add_model(grid, setup.model)
     add_inputs(grid, setup.feed)
     add_host(grid, HostClass.of(setup.host))
-    add_load(grid, setup.goal.load, setup.feed)
+    add_load(grid, setup.goal, setup.feed)
     if setup.beside:
         grid.add_row("background", setup.beside)
-    base = setup.base
+    base = msgspec.structs.replace(setup.base, batch=1)
     if not base.is_default:
         grid.add_row("fixed", add_note(describe(base), "in every candidate and in the baseline"))
 
@@ -75,13 +76,18 @@ def add_host(grid: Table, host: HostClass) -> None:
     grid.add_row("host", add_note(host.cpu_model or host.machine, ", ".join(facts)))
 
 
-def add_load(grid: Table, load: Load, feed: Feed) -> None:
-    """Add how calls arrive."""
+def add_load(grid: Table, goal: Goal, feed: Feed) -> None:
+    """Add how calls arrive, and how many items they have."""
+    load = goal.load
     facts: list[str] = [load.scenario]
     n_samples = len(feed.samples)
     if n_samples > 1:
         facts.append(f"{n_samples} {'samples' if feed.n_cases == 1 else 'shapes'} in turn")
     grid.add_row("load", add_note(str(load), ", ".join(facts)))
+    if goal.batches:
+        shown = f"{', '.join(map(str, goal.batches))} items per call"
+        first = "the first in the baseline; " if len(goal.batches) > 1 else ""
+        grid.add_row("batch", add_note(shown, f"{first}throughput and CPU time are per item"))
 
 
 def show_header(

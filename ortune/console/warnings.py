@@ -214,6 +214,8 @@ def warn_requirements(config: Config) -> tuple[str, ...]:
     texts = []
     if config.io_binding:
         texts.append("This config needs I/O binding: call session.run_with_iobinding() instead of session.run().")
+    if config.batch > 1:
+        texts.append(f"This config is for calls with {config.batch} items each: the program must put them together.")
     if config.global_thread_pool:
         texts.append("This config needs a global thread pool: see the code that ortune apply prints.")
     if config.per_session:

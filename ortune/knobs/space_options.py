@@ -17,6 +17,7 @@ class SpaceOptions(msgspec.Struct, frozen=True, kw_only=True):
         figures: Objectives, and figures with a limit.
         clients: Number of concurrent callers, of all sessions together.
         sessions: Number of sessions of the model that run in parallel.
+        batches: Numbers of items in a call to choose from, the baseline's first; empty if calls are made as they are.
         n_cases: Number of different input shapes.
         has_rate: Whether calls arrive at a rate.
         has_background_load: Whether a background load runs during measurements.
@@ -32,6 +33,7 @@ class SpaceOptions(msgspec.Struct, frozen=True, kw_only=True):
     figures: tuple[str, ...] = ("p50",)
     clients: int = 1
     sessions: int = 1
+    batches: tuple[int, ...] = ()
     n_cases: int = 1
     has_rate: bool = False
     has_background_load: bool = False

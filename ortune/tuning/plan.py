@@ -131,7 +131,7 @@ def make_plan(
         # One long block takes the place of several rounds.
         shortest_ns = int(min(max(ROUNDS_PER_LAUNCH_TIME * launch_s * 1e9, SHORTEST_BLOCK_NS), LONGEST_BLOCK_NS))
     block = plan_block(pace, shortest_ns, SHORTEST_WARM_UP_NS, SHORT_BLOCK_NS)
-    give_up_ns = max(block.duration_ns, int(GIVE_UP_FACTOR * pace.call_ns))
+    give_up_ns = max(block.duration_ns, int(GIVE_UP_FACTOR * pace.longest_call_ns))
     confirmation = plan_paired_run(confirmation_s, goal, pace, launch_s, n_sides)
     # If the first batch takes the time of racing, too, there is no racing.
     warm_up_s = expect_warm_up_ns(pace, SHORTEST_WARM_UP_NS) / 1e9

@@ -162,6 +162,7 @@ def make_space_options(
         figures=goal.figures,
         clients=goal.load.clients,
         sessions=goal.load.sessions,
+        batches=goal.batches,
         n_cases=n_cases,
         has_rate=goal.load.rate_per_s is not None,
         has_background_load=not isinstance(request, SpaceRequest) and request.beside is not None,

@@ -78,6 +78,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
         cases: Case that each call belongs to; None if there is only one case.
         n_calls: Amount of work done in `wall_ns`, in calls. Where calls overlap the ends of the window, they count
             in part.
+        batch: Number of items in each call.
         wall_ns: Duration of the window.
         lead_in_ns: Duration of the unmeasured calls before it.
         service_ns: Mean duration of a call from its start, without the wait for a free caller.
@@ -97,6 +98,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     samples_ns: NDArray[np.int64]
     cases: NDArray[np.int64] | None = None
     n_calls: float
+    batch: int = 1
     wall_ns: int
     lead_in_ns: int = 0
     service_ns: float
@@ -109,3 +111,8 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     gpu: GpuState | None = None
     clock_jump_s: float = 0.0
     metric: float | None = None
+
+    @property
+    def n_items(self) -> float:
+        """Amount of work done in `wall_ns`, in items."""
+        return self.n_calls * self.batch

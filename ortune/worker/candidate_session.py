@@ -17,6 +17,7 @@ from ortune.worker.session import CUDA_BASED
 from ortune.worker.session_info import SessionInfo
 
 if TYPE_CHECKING:
+    from ortune.worker.batches import Batches
     from ortune.worker.open_loop import RequestStream
 
 MOST_CHECKED = 8
@@ -60,6 +61,7 @@ class CandidateSession:
         self.memory: Memory | None = None
         self.stream: RequestStream | None = None
         self.gpu = open_gpu(request.config)
+        self.batches: Batches | None = None
 
     def load(self) -> SessionInfo:
         """Create the sessions, without running them.
@@ -67,6 +69,7 @@ class CandidateSession:
         Raises:
             Exception: Any exception that onnxruntime raises.
         """
+        from ortune.worker.batches import Batches
         from ortune.worker.calls import make_call
         from ortune.worker.outputs import load_outputs
         from ortune.worker.session import count_nodes, make_session, set_global_thread_pool
@@ -74,6 +77,9 @@ class CandidateSession:
 
         request, config = self.request, self.request.config
         self.samples, self.cases = load_feed(Path(request.feed_path))
+        if config.batch > 1:
+            self.batches = Batches(self.samples, self.cases, config.batch)
+            self.samples = self.batches.samples
         import onnxruntime  # noqa: F401  (so that the time of the import does not count as creating the session)
 
         before = cpu.thread_ids()
@@ -90,6 +96,7 @@ class CandidateSession:
         reference = None
         if config.io_binding and not request.is_reference:
             reference = load_outputs(Path(request.reference_path))[0]
+            reference = self.batches.widen(reference) if self.batches else reference
         self.call = make_call(sessions, config, reference)
         self.names = [output.name for output in session.get_outputs()]
         return SessionInfo(
@@ -105,13 +112,17 @@ class CandidateSession:
         """Run the session, and compare its outputs with the reference, or write them as the reference."""
         import msgspec
 
+        from ortune.worker.batches import SplitError
         from ortune.worker.outputs import compare_outputs, describe_outputs, load_outputs, save_outputs
 
         request = self.request
         fault = find_unapplied(request.config, session_info, request.n_sessions)
         if fault:
             return Failure(kind="not_applied", stage="load", message=fault)
-        outputs = self.run_checked_samples()
+        try:
+            outputs = self.run_checked_samples()
+        except SplitError as error:
+            return Failure(kind="wrong_output", stage="check", message=f"{error}")
         # The default's threads pin themselves when they first run, so that their CPUs are only known now.
         session_info = msgspec.structs.replace(session_info, threads=cpu.read_threads(self.pool))
         path = Path(request.reference_path)
@@ -148,7 +159,13 @@ class CandidateSession:
         """Return the outputs of each sample whose outputs are compared."""
         from ortune.worker.calls import to_arrays
 
-        return [to_arrays(self.call(self.samples[position])) for position in choose_checked(self.cases)]
+        def call(sample: dict[str, Any]) -> list[Any]:
+            return to_arrays(self.call(sample))
+
+        positions = choose_checked(self.cases)
+        if self.batches:
+            return self.batches.run_items(call, positions)
+        return [call(self.samples[position]) for position in positions]
 
     def read_cpu_times(self) -> CpuTimes:
         """Return the CPU times so far. This takes up to a millisecond on hosts with many CPUs."""
@@ -196,6 +213,7 @@ class CandidateSession:
             samples=window.latencies_ns.astype("<i8").tobytes(),
             cases=None if has_one_case else np.asarray(self.cases, dtype="<i8")[window.positions].tobytes(),
             n_calls=window.n_calls,
+            batch=self.request.config.batch,
             wall_ns=window.wall_ns,
             lead_in_ns=window.lead_in_ns,
             service_ns=window.service_ns,

@@ -90,6 +90,7 @@ class BlockReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     samples: bytes
     cases: bytes | None
     n_calls: float
+    batch: int = 1
     wall_ns: int
     lead_in_ns: int
     service_ns: float
@@ -110,6 +111,7 @@ class BlockReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
             samples=_bytes(block.samples_ns),
             cases=None if block.cases is None else _bytes(block.cases),
             n_calls=block.n_calls,
+            batch=block.batch,
             wall_ns=block.wall_ns,
             lead_in_ns=block.lead_in_ns,
             service_ns=block.service_ns,
@@ -134,6 +136,7 @@ class BlockReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
             samples_ns=_integers(self.samples),
             cases=None if self.cases is None else _integers(self.cases),
             n_calls=self.n_calls,
+            batch=self.batch,
             wall_ns=self.wall_ns,
             lead_in_ns=self.lead_in_ns,
             service_ns=self.service_ns,

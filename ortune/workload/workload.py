@@ -8,6 +8,7 @@ import shlex
 
 import msgspec
 
+from ortune.knobs.config import MOST_ITEMS
 from ortune.workload.goal import Limit
 from ortune.workload.load import Load
 from ortune.workload.objectives import Objective
@@ -99,6 +100,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         tolerance: How far a candidate's outputs may differ from the default's.
         background_load: Program that ran during measurements, or None.
         program: The program that was measured as a whole; None if a session was measured alone.
+        batches: Numbers of items in a call that were compared, the baseline's first. Throughput and CPU time are then
+            those of items, and each sample is one item. Empty if calls were made with the samples as they are.
     """
 
     load: Load = Load()
@@ -109,8 +112,11 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     tolerance: Tolerance = Tolerance()
     background_load: BackgroundProgram | None = None
     program: ProgramRun | None = None
+    batches: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        """Reject a workload without objectives."""
+        """Reject a workload without objectives, and numbers of items that no call has."""
         if not self.objectives:
             raise ValueError("there are no objectives")
+        if any(not 1 <= each <= MOST_ITEMS for each in self.batches):
+            raise ValueError(f"a call has 1 to {MOST_ITEMS} items")
