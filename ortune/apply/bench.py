@@ -32,7 +32,7 @@ def prepare_bench(request: BenchRequest) -> tuple[ComparisonSetup, tuple[Side, .
     sides = read_sides(request.configs, request.set, request.model, request.goal.load, trust=request.trust)
     base, sides = cross_with_batches(sides, request.batch)
     goal = request.goal
-    if not request.batch and (batches := list_batches(base, *(side.config for side in sides))):
+    if not request.batch and (batches := list_batches(base.batch, *(side.config.batch for side in sides))):
         goal = make_goal(goal.load, request.objective, batches=batches)
     setup = prepare_comparison(
         request.model,

@@ -61,7 +61,7 @@ def run_once(record: Record, model: str | Path, data: str | None = None) -> Chec
     host = read_host()
     shapes = {name: given.shapes[0] for name, given in record.workload.inputs.items()}
     options = InputOptions(shapes=shapes, data=data, seed=record.search.seed)
-    feed = make_feed(info, options, list_batches(record.base, record.config))
+    feed = make_feed(info, options, list_batches(record.base.batch, record.config.batch))
     with ProcessExecutor(
         info,
         feed,

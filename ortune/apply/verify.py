@@ -84,7 +84,7 @@ def prepare_verification(record: Record, request: VerifyRequest) -> ComparisonSe
     return msgspec.structs.replace(
         prepare_comparison(
             model,
-            with_batches(goal, [record.base, record.config]),
+            with_batches(goal, record.base.batch, record.config.batch),
             recorded_inputs(record, request.inputs),
             tolerance=workload.tolerance,
             beside=request.beside,

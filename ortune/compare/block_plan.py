@@ -179,6 +179,8 @@ def plan_block(
         lead_in_ns = max(lead_in_ns, QUOTA_LEAD_IN_PERIODS * QUOTA_PERIOD_NS)
     warm_up_ns = longest_warm_up_ns if server else 0
     slowest_ns = duration_ns + lead_in_ns + 3 * pace.longest_call_ns + pace.creations_ns
+    # The call of a large batch may be longer than the block of the baseline. Then it is a block, as long calls are.
+    give_up_ns = int(max(duration_ns, LONG_CALL_NS)) if pace.growth > 1 else None
     return BlockPlan(
         load=pace.load,
         duration_ns=int(duration_ns),
@@ -187,6 +189,7 @@ def plan_block(
         creations_ns=pace.creations_ns,
         # A candidate that is twenty times slower than the baseline times out.
         deadline_s=5 + 20 * slowest_ns / 1e9 + warm_up_ns / 1e9,
+        give_up_ns=give_up_ns,
         longest_warm_up_ns=warm_up_ns,
     )
 
@@ -288,6 +291,8 @@ def expected_calls(n_blocks: int, block: BlockPlan, pace: Pace) -> int:
 
 def block_wall_s(block: BlockPlan, pace: Pace) -> float:
     """Return the wall time of a block, with its lead-in (at least one call) and the last call's overrun."""
+    if pace.growth > 1 and block.give_up_ns is not None and pace.longest_call_ns > block.give_up_ns:
+        return (pace.longest_call_ns + block.creations_ns) / 1e9 + BLOCK_OVERHEAD_S
     lead_in_ns = max(block.lead_in_ns, pace.longest_call_ns) if block.lead_in_ns else 0
     # Each caller makes the minimum of calls, side by side with the others.
     min_ns = 0 if pace.load.rate_per_s else block.min_calls * pace.longest_call_ns

@@ -58,7 +58,7 @@ def make_gate(request: GateRequest) -> Gate:
         name=request.name,
         base=sides[0],
         head=sides[1],
-        goal=with_batches(goal, [each.config for each in sides]),
+        goal=with_batches(goal, *(each.config.batch for each in sides)),
         slowdowns=slowdowns,
         budget_s=request.budget,
         inputs=request.given_inputs or (recorded_inputs(record, None, sides[0].model) if record else InputOptions()),

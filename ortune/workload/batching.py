@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
 from ortune.errors import InputsError, UsageError
-from ortune.knobs.config import Config
 from ortune.model import Dim, ModelInfo
 from ortune.workload.feed import Feed, InputOptions
 from ortune.workload.goal import Goal, check_batches
@@ -18,7 +17,7 @@ from ortune.workload.synthesis import BATCH_NAME, CHANNEL_NAME, HEIGHT_NAME, PLA
 MOST_DIFFERENT_ITEMS = 8
 """Number of different items that are synthesized. With equal ones, a model that mixes items would go unnoticed."""
 
-GENERATED_NAME = re.compile(r"unk__\d+|s\d+|.*dim_?\d+|.*dynamic_axes_\d+|DynamicDimension\.\d+", re.IGNORECASE)
+GENERATED_NAME = re.compile(r"unk__\d+|s\d+|.*dim_?\d+|.*dynamic_axes_\d+|.*DynamicDimension\.\d+", re.IGNORECASE)
 """Names that exporters generate. Different ones may stand for the same size."""
 
 NEEDS = "needs a model whose inputs and outputs have a first axis of any size, that of a batch."
@@ -33,21 +32,20 @@ def count_items(batches: Collection[int]) -> int:
     return min(max(batches, default=1), MOST_DIFFERENT_ITEMS)
 
 
-def list_batches(*configs: Config) -> tuple[int, ...]:
-    """Return the different numbers of items in a call that configs have, the first one's first; none if all are 1."""
-    batches = tuple(dict.fromkeys(config.batch for config in configs))
-    return batches if max(batches, default=1) > 1 else ()
+def list_batches(*batches: int) -> tuple[int, ...]:
+    """Return different numbers of items in a call, the first one first; none if all are 1."""
+    return tuple(dict.fromkeys(batches)) if max(batches) > 1 else ()
 
 
-def with_batches(goal: Goal, configs: Iterable[Config]) -> Goal:
+def with_batches(goal: Goal, *batches: int) -> Goal:
     """Return a goal with the numbers of items in a call that configs have, the baseline's first.
 
     Raises:
         UsageError: There are several in a call, and requests arrive at a rate.
     """
-    batches = list_batches(*configs)
-    check_batches(goal.load, batches)
-    return msgspec.structs.replace(goal, batches=batches)
+    listed = list_batches(*batches)
+    check_batches(goal.load, listed)
+    return msgspec.structs.replace(goal, batches=listed)
 
 
 def list_first_axes(model: ModelInfo) -> set[str]:

@@ -40,11 +40,16 @@ def make_feed(model: ModelInfo, options: InputOptions, batches: Sequence[int] = 
     if not batches:
         return _make_samples(model, options)
     check_batch_axis(model, name_batch_axes(model, options))
-    single = {name: (1,) for name in list_first_axes(model)}
-    options = msgspec.structs.replace(options, dims={**single, **options.dims})
     feed = _make_samples(model, options, n_items=count_items(batches))
     check_items(feed, max(batches))
-    return feed
+    known = {f"{name}=1" for name in ("axis 0", *list_first_axes(model))}
+    samples = ({name: _without_guesses(tensor, known) for name, tensor in sample.items()} for sample in feed.samples)
+    return msgspec.structs.replace(feed, samples=tuple(samples))
+
+
+def _without_guesses(tensor: Tensor, known: set[str]) -> Tensor:
+    """Return a tensor without the guesses that are known to be right."""
+    return msgspec.structs.replace(tensor, guessed=tuple(each for each in tensor.guessed if each not in known))
 
 
 def _make_samples(model: ModelInfo, options: InputOptions, n_items: int = 1) -> Feed:

@@ -8,7 +8,6 @@ import shlex
 
 import msgspec
 
-from ortune.knobs.config import MOST_ITEMS
 from ortune.workload.goal import Limit
 from ortune.workload.load import Load
 from ortune.workload.objectives import Objective
@@ -34,6 +33,10 @@ range."""
 
 APPROXIMATE_TOLERANCE = Tolerance(relative=0.05, absolute=0.05)
 """If the user allows approximations: a larger error means that the config is broken."""
+
+
+MOST_ITEMS = 65_536
+"""Largest number of items in a call."""
 
 
 MOST_SAMPLES = 100_000
