@@ -11,13 +11,16 @@ from rich.console import Console
 from rich.table import Table
 
 from ortune.compare.open import ComparisonSetup
-from ortune.console.warnings import warn_default_pool, warn_guessed_dimensions, warn_provider
+from ortune.console.warnings import warn_common_scale, warn_default_pool, warn_guessed_dimensions, warn_provider
 from ortune.console.widgets import add_note, format_bytes, format_count, show_warning
 from ortune.host import HostClass
 from ortune.host.default_pool import find_default_pool
 from ortune.knobs import describe
 from ortune.model import ModelInfo
 from ortune.workload import Feed, Goal
+
+DYNAMIC_QUANTIZATION = frozenset({"DynamicQuantizeLinear", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul"})
+"""Operators that quantize all items of a call by one scale."""
 
 MAX_SHAPES = 4
 """Number of shapes of an input that are listed."""
@@ -107,6 +110,8 @@ def show_header(
     for fault in find_default_pool(setup.host).faults:
         show_warning(console, warn_default_pool(fault))
     show_guesses(console, setup.feed)
+    if setup.goal.batches and DYNAMIC_QUANTIZATION & setup.model.traits.ops.keys():
+        show_warning(console, warn_common_scale())
     console.print()
 
 

@@ -204,6 +204,14 @@ def warn_mismatch(what: str, recorded: str, here: str) -> str:
     return f"{what}: {recorded} in the record, {here} on this host."
 
 
+def warn_common_scale() -> str:
+    """Warn that the outputs of an item depend on the others in its call."""
+    return (
+        "This model quantizes all items of a call by one scale, so the outputs of an item depend on the other items. "
+        "Where they differ too much from those of the baseline, batches are rejected."
+    )
+
+
 def warn_broken_line(path: str, number: int) -> str:
     """Warn that a line of a history cannot be read."""
     return f"{path}, line {number} is not an entry of a history and is skipped."

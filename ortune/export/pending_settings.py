@@ -107,6 +107,11 @@ class PendingSettings:
         self._left.pop("io_binding", None)
         return self.config.io_binding
 
+    def take_batch(self) -> int:
+        """Take the number of items that the caller puts into each call."""
+        self._left.pop(BATCH, None)
+        return self.config.batch
+
     def put_back(self, name: str, reason: str = "") -> None:
         """Return a setting that was taken, because the target does not support its value."""
         self._left[name] = self.config.settings[name]

@@ -144,7 +144,8 @@ class CandidateSession:
             if request.compare_values:
                 difference = compare_outputs(self.names, expected, actual, request.tolerance, request.quanta)
                 if difference.fault and not request.is_reference:
-                    return Failure(kind="wrong_output", stage="check", message=difference.fault)
+                    where = f", in a batch of {self.batches.size}" if self.batches else ""
+                    return Failure(kind="wrong_output", stage="check", message=f"{difference.fault}{where}")
                 differences.append(difference)
         session_info = msgspec.structs.replace(session_info, outputs=describe_outputs(self.names, outputs[0]))
         if not request.compare_values:

@@ -122,4 +122,4 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if not self.objectives:
             raise ValueError("there are no objectives")
         if any(not 1 <= each <= MOST_ITEMS for each in self.batches):
-            raise ValueError(f"a call has 1 to {MOST_ITEMS} items")
+            raise ValueError(f"batches of {self.batches}: there must be 1 to {MOST_ITEMS} items in a call")
