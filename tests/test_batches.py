@@ -358,6 +358,15 @@ class TestSearch:
         assert outcome.evidence.baseline.config == batch_of(4)
         assert outcome.config == EIGHT
 
+    @pytest.mark.slow
+    def test_a_front_has_several_numbers(self) -> None:
+        goal = make_goal(make_load(), None, ("p90", "throughput"), (), BATCHES)
+        outcome = search(SimulatedExecutor(call_ns), goal, seconds=120, only=THREADS)
+        assert outcome.evidence.verdict == "trade_off"
+        found = [point.summary.config.batch for point in outcome.evidence.front]
+        # The calls of eight items are clearly longer, so that fewer of them suffice.
+        assert found == sorted(found) and {1, 8} <= {*found}
+
     def test_batches_that_fail_leave_the_others(self) -> None:
         lacking = Failure(kind="out_of_memory", stage="check", message="bad_alloc")
         executor = SimulatedExecutor(call_ns, fails_to_launch=lambda config: lacking if config.batch == 8 else None)

@@ -77,6 +77,8 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
         call_ns: Duration of one call.
         growth: How many times as long the calls of a candidate may take: those of the largest batch that can keep the
             limits, if time grows with the number of items.
+        gap_growth: The same for the time per completed call where such candidates need as many calls as others: for a
+            limit on latency. Without one, their percentiles differ so much from the baseline's that fewer suffice.
         n_cases: Input cases, each of which a block must contain.
         quota: Whether a CPU quota applies.
         creations_ns: Time that each block spends on creating sessions.
@@ -86,6 +88,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     gap_ns: float
     call_ns: float
     growth: float = 1.0
+    gap_growth: float = 1.0
     n_cases: int = 1
     quota: bool = False
     creations_ns: int = 0
@@ -123,12 +126,14 @@ def is_long(pace: Pace) -> bool:
 def measure_pace(block: Block, goal: Goal, *, n_cases: int, quota: bool, load_ns: int) -> Pace:
     """Return the pace seen in a first block; `load_ns` is the time that creating the session took."""
     rate = goal.load.rate_per_s
+    growth = estimate_growth(goal, block.service_ns)
     needs_creations = "load-time" in goal.objectives
     return Pace(
         load=goal.load,
         gap_ns=1e9 / rate if rate else block.wall_ns / max(block.n_calls, 1e-9),
         call_ns=block.service_ns,
-        growth=estimate_growth(goal, block.service_ns),
+        growth=growth,
+        gap_growth=growth if any(map(is_latency, goal.limits)) else 1.0,
         n_cases=n_cases,
         quota=quota,
         creations_ns=max(SHORTEST_BLOCK_NS, 3 * load_ns) if needs_creations else 0,
@@ -281,12 +286,12 @@ def required_run_s(goal: Goal, pace: Pace, launch_s: float, n_sides: int) -> flo
 def required_rounds(goal: Goal, pace: Pace, block: BlockPlan) -> float:
     """Return how many blocks of each side hold the calls that the figures must rest on, with a reserve."""
     n_calls = pace.n_cases * max(required_calls(name) for name in goal.figures)
-    return RESERVE * n_calls * pace.gap_ns * pace.growth / block.duration_ns
+    return RESERVE * n_calls * pace.gap_ns * pace.gap_growth / block.duration_ns
 
 
 def expected_calls(n_blocks: int, block: BlockPlan, pace: Pace) -> int:
     """Return how many calls of each input case a number of blocks holds."""
-    return int(n_blocks * block.duration_ns / (pace.gap_ns * pace.growth) / pace.n_cases)
+    return int(n_blocks * block.duration_ns / (pace.gap_ns * pace.gap_growth) / pace.n_cases)
 
 
 def block_wall_s(block: BlockPlan, pace: Pace) -> float:
