@@ -11,7 +11,7 @@ Options that several commands share are in a separate group (`LoadOptions`, `Inp
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -71,6 +71,9 @@ StrategyName = Literal["adaptive", "tpe", "random", "exhaustive"]
 
 PATH = "str | PathLike[str]"
 
+MOST_BATCHES = 32
+"""Largest number of batch sizes to choose from: each multiplies the number of candidates."""
+
 
 def parse_objective_name(value: Any) -> Objective:
     """Parse the name of a figure; see `ortune.workload`."""
@@ -90,6 +93,19 @@ def parse_limits(value: Any) -> tuple[Limit, ...]:
 
     given = [value] if isinstance(value, (str, Limit)) else list(value)
     return tuple(each if isinstance(each, Limit) else parse_limit(parse_text(each)) for each in given)
+
+
+def parse_batches(value: Any) -> tuple[int, ...]:
+    """Parse `8`, `"1,2,4"` or `[1, 2, 4]`: different numbers of items in a call."""
+    from ortune.knobs.config import MOST_ITEMS
+
+    given = parse_names(value) if isinstance(value, str) else value if isinstance(value, Sequence) else [value]
+    batches = tuple(map(parse_count(1, MOST_ITEMS), given))
+    if not batches or len(set(batches)) < len(batches) or len(batches) > MOST_BATCHES:
+        raise UsageError(
+            f"{','.join(map(str, batches))}: must be 1 to {MOST_BATCHES} different numbers.", "Write {batch=1,2,4,8}."
+        )
+    return batches
 
 
 def parse_providers(value: Any) -> tuple[str, ...] | None:
@@ -114,6 +130,24 @@ def split_fixed_values(value: Any) -> Mapping[str, Any]:
     from ortune.knobs.parse_knobs import split_fix
 
     return value if isinstance(value, Mapping) else split_fix(parse_texts(value))
+
+
+def check_dims(batches: Sequence[int], dims: Mapping[str, Sequence[int]]) -> None:
+    """Check that no dimension has a size of its own that is a number of items in a call.
+
+    Raises:
+        UsageError: One has, by the name of the dimension.
+    """
+    from ortune.workload.synthesis import BATCH_NAME
+
+    for name, sizes in dims.items():
+        if batches and BATCH_NAME.fullmatch(name) and tuple(sizes) != (1,):
+            given = ",".join(map(str, sizes))
+            raise UsageError(
+                f"{','.join(map(str, batches))}: contradicts {{dim={name}={given}}}.",
+                "Leave {dim} out: samples are single items, which {batch} puts together.",
+                option="batch",
+            )
 
 
 Model = Annotated[
@@ -199,7 +233,7 @@ ObjectiveName = Annotated[
         metavar="NAME",
         parse=parse_objective_name,
         accepts="Objective | None",
-        default="p50; throughput with several clients; p99 with a rate",
+        default="p50; throughput with several clients or batches; p99 with a rate",
         panel=WORKLOAD,
     ),
 ]
@@ -212,6 +246,17 @@ Limits = Annotated[
         parse=parse_limits,
         accepts="str | Limit | Sequence[str | Limit]",
         repeatable=True,
+        panel=WORKLOAD,
+    ),
+]
+Batch = Annotated[
+    tuple[int, ...],
+    Option(
+        help="Numbers of items in a call to choose from, the baseline's first. Throughput and CPU time are per item.",
+        metavar="N,...",
+        parse=parse_batches,
+        accepts="int | str | Sequence[int]",
+        default="calls with the inputs as they are",
         panel=WORKLOAD,
     ),
 ]
@@ -386,7 +431,13 @@ class WorkloadOptions(LoadOptions):
         """
         from ortune.workload import make_goal
 
-        return make_goal(self.load, self.objective, getattr(self, "pareto", ()) or (), getattr(self, "limit", ()) or ())
+        return make_goal(
+            self.load,
+            self.objective,
+            getattr(self, "pareto", ()) or (),
+            getattr(self, "limit", ()) or (),
+            getattr(self, "batch", ()) or (),
+        )
 
 
 class InputsOptions(Request):
@@ -516,6 +567,7 @@ class SpaceRequest(WorkloadOptions, KnobOptions):
     """Options of `ortune space`."""
 
     model: Model
+    batch: Batch = ()
 
 
 class SuggestRequest(WorkloadOptions, KnobOptions):
@@ -578,6 +630,7 @@ class SearchRequest(WorkloadOptions, KnobOptions, InputsOptions, ToleranceOption
             panel=WRITING,
         ),
     ] = None
+    batch: Batch = ()
     limit: Limits = ()
     pareto: Annotated[
         tuple[Objective, ...],
@@ -645,6 +698,7 @@ class SearchRequest(WorkloadOptions, KnobOptions, InputsOptions, ToleranceOption
         """Check that the options go together."""
         super().check()
         _ = self.goal
+        check_dims(self.batch, self.dim)
         check_resume(self)
 
 
@@ -862,6 +916,7 @@ class BenchRequest(WorkloadOptions, InputsOptions):
             interfaces=CLI_AND_PYTHON,
         ),
     ] = ()
+    batch: Batch = ()
     beside: Beside = None
     allow_approximate: AllowApproximate = False
     trust: Trust = False
@@ -881,6 +936,7 @@ class BenchRequest(WorkloadOptions, InputsOptions):
     def check(self) -> None:
         """Check that the options go together."""
         _ = self.goal
+        check_dims(self.batch, self.dim)
 
 
 class VerifyRequest(LoadOptions):

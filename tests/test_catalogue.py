@@ -405,7 +405,7 @@ class TestDataFiles:
 
     @pytest.mark.parametrize("knob", KNOBS.values(), ids=lambda knob: knob.id)
     def test_options_of_ortune_exist(self, knob: Knob) -> None:
-        flags = {"tune", "provider", "sessions", "allow_approximate"}
+        flags = {"tune", "provider", "sessions", "batch", "allow_approximate"}
         for text in (knob.summary, knob.note, knob.tuned, knob.not_tunable):
             spelled: list[str] = []
             spell_options(text, lambda name, value, spelled=spelled: spelled.append(name) or "")  # type: ignore[misc]

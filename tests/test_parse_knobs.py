@@ -421,6 +421,7 @@ def test_the_catalogue_states_what_a_search_tries() -> None:
         dimension.name
         for options in (
             SpaceOptions(clients=4, sessions=2, figures=("memory",), approximate=True, allocators=("mimalloc",)),
+            SpaceOptions(batches=(1, 8)),
             *(
                 SpaceOptions(providers=(CPU, name), figures=("memory",), approximate=True)
                 for name in PROVIDERS

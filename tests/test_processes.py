@@ -205,6 +205,10 @@ class TestMergedBlocks:
         throughput = sum(compute_figure("throughput", [block]) for block in blocks)
         assert compute_figure("throughput", [merged]) == pytest.approx(throughput)
 
+    def test_items_are_counted(self) -> None:
+        merged = merge_blocks([make_block([10], batch=4), make_block([10], batch=4)])
+        assert merged.n_items == 8
+
     def test_cases_and_creations_of_all_are_kept(self) -> None:
         merged = merge_blocks(
             [

@@ -83,6 +83,8 @@ def create_session(
             warnings.warn(missing, stacklevel=2)
     if chosen.io_binding:
         warnings.warn("this config needs IO binding: call run_with_iobinding instead of run", stacklevel=2)
+    if chosen.batch > 1:
+        warnings.warn(f"this config is for calls with {chosen.batch} items each", stacklevel=2)
     if chosen.run_options or chosen.run_config:
         warnings.warn("this config has run options: pass ortune.run_options(config) to run", stacklevel=2)
     set_global_thread_pool(chosen)

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
 from typing import Any
 
+import msgspec
+
 from ortune.compare.bench import BASELINE
 from ortune.compare.open import ComparisonSetup, prepare_comparison
 from ortune.compare.paired_run import Side
@@ -16,7 +18,8 @@ from ortune.record.schema import Record
 from ortune.record.select import Wanted, read_sourced, select_record
 from ortune.requests import BenchRequest
 from ortune.worker.installed import require_runtime
-from ortune.workload import Load
+from ortune.workload import Load, make_goal
+from ortune.workload.batching import list_batches
 
 
 def prepare_bench(request: BenchRequest) -> tuple[ComparisonSetup, tuple[Side, ...]]:
@@ -27,15 +30,41 @@ def prepare_bench(request: BenchRequest) -> tuple[ComparisonSetup, tuple[Side, .
     """
     require_runtime()
     sides = read_sides(request.configs, request.set, request.model, request.goal.load, trust=request.trust)
+    base, sides = cross_with_batches(sides, request.batch)
+    goal = request.goal
+    if not request.batch and (batches := list_batches(base.batch, *(side.config.batch for side in sides))):
+        goal = make_goal(goal.load, request.objective, batches=batches)
     setup = prepare_comparison(
         request.model,
-        request.goal,
+        goal,
         request.input_options,
         approximate=request.allow_approximate,
         beside=request.beside,
         seed=request.seed,
     )
-    return setup, sides
+    return msgspec.structs.replace(setup, base=base), sides
+
+
+def cross_with_batches(sides: Sequence[Side], batches: Sequence[int]) -> tuple[Config, tuple[Side, ...]]:
+    """Return the baseline, and each config with each number of items in a call.
+
+    A config that has a number of items itself keeps it.
+
+    Args:
+        sides: The configs to compare with the default.
+        batches: The numbers of items, the baseline's first; empty to leave the configs as they are.
+    """
+    if not batches:
+        return DEFAULT, tuple(sides)
+    bases = [Side(name=BASELINE, config=DEFAULT), *sides]
+    crossed = [
+        Side(name=f"{side.name}, batch {n}", config=msgspec.structs.replace(side.config, batch=n))
+        for side in bases
+        if side.config.batch == 1
+        for n in batches
+    ]
+    kept = [side for side in sides if side.config.batch > 1]
+    return crossed[0].config, (*crossed[1:], *kept)
 
 
 def read_sides(

@@ -16,6 +16,7 @@ from ortune.record.select import check_model
 from ortune.worker import Failure, Runtime, SessionInfo
 from ortune.worker.executor import FIRST_LOAD_DEADLINE_S, ProcessExecutor, launch_reference
 from ortune.workload import InputOptions, make_feed
+from ortune.workload.batching import list_batches
 
 
 class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +60,8 @@ def run_once(record: Record, model: str | Path, data: str | None = None) -> Chec
     info = read_model(model)
     host = read_host()
     shapes = {name: given.shapes[0] for name, given in record.workload.inputs.items()}
-    feed = make_feed(info, InputOptions(shapes=shapes, data=data, seed=record.search.seed))
+    options = InputOptions(shapes=shapes, data=data, seed=record.search.seed)
+    feed = make_feed(info, options, list_batches(record.base.batch, record.config.batch))
     with ProcessExecutor(
         info,
         feed,

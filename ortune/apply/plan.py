@@ -114,7 +114,12 @@ def describe_measured(record: Record) -> dict[str, Any]:
     An input with more shapes than a plan should hold is left out.
     """
     load, inputs = record.workload.load, record.workload.inputs
-    shapes = {name: sorted(set(data.shapes)) for name, data in list(inputs.items())[:MOST_INPUTS]}
+    batch = record.config.batch
+    shapes = {
+        # With batches, a sample is one item.
+        name: sorted({(batch, *shape[1:]) if batch > 1 else shape for shape in data.shapes})
+        for name, data in list(inputs.items())[:MOST_INPUTS]
+    }
     return {
         "shapes": {name: known for name, known in shapes.items() if len(known) <= MOST_SHAPES},
         # A program calls its sessions as it does, and its own clients are not those of a session.

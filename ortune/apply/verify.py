@@ -22,6 +22,7 @@ from ortune.record.schema import Occasion, Record
 from ortune.record.select import check_model
 from ortune.requests import VerifyRequest
 from ortune.workload import Goal, InputOptions
+from ortune.workload.batching import with_batches
 
 Answer = Literal["holds", "does_not_hold", "inconclusive"]
 
@@ -79,10 +80,11 @@ def prepare_verification(record: Record, request: VerifyRequest) -> ComparisonSe
     check_alone(record)
     check_model(record, model)
     workload = record.workload
+    goal = Goal(load=workload.load, objectives=record.objectives, limits=workload.limits)
     return msgspec.structs.replace(
         prepare_comparison(
             model,
-            Goal(load=workload.load, objectives=record.objectives, limits=workload.limits),
+            with_batches(goal, record.base.batch, record.config.batch),
             recorded_inputs(record, request.inputs),
             tolerance=workload.tolerance,
             beside=request.beside,
@@ -122,13 +124,16 @@ def recorded_inputs(record: Record, data: str | None, model: str | None = None) 
     names = None if model is None else {each.name for each in read_model(model).inputs}
     shapes = {name: given.shapes for name, given in record.workload.inputs.items() if names is None or name in names}
     n_cases = max((len(each) for each in shapes.values()), default=1)
+    cases = [{name: each[place % len(each)] for name, each in shapes.items()} for place in range(n_cases)]
+    if record.workload.batches:
+        # Each of the items that were synthesized for one case has an entry.
+        cases = [case for number, case in enumerate(cases) if case not in cases[:number]]
+        return InputOptions(data=data, seed=record.search.seed, cases=tuple(cases))
     return InputOptions(
         data=data,
         seed=record.search.seed,
-        shapes={name: each[0] for name, each in shapes.items()} if n_cases == 1 and not data else {},
-        cases=tuple({name: each[place % len(each)] for name, each in shapes.items()} for place in range(n_cases))
-        if n_cases > 1
-        else (),
+        shapes=cases[0] if n_cases == 1 and not data else {},
+        cases=tuple(cases) if n_cases > 1 else (),
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from ortune.compare.figures import required_calls
 from ortune.worker import Block, BlockPlan
 from ortune.worker.open_loop import plan_warm_up
-from ortune.workload import Goal, Load
+from ortune.workload import FIGURES, Goal, Limit, Load
 
 SHORTEST_BLOCK_NS = 50_000_000
 LONGEST_BLOCK_NS = 1_000_000_000
@@ -75,6 +75,10 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
         load: The load.
         gap_ns: Time per completed call, over all callers together.
         call_ns: Duration of one call.
+        growth: How many times as long the calls of a candidate may take: those of the largest batch that can keep the
+            limits, if time grows with the number of items.
+        gap_growth: The same for the time per completed call where such candidates need as many calls as others: for a
+            limit on latency. Without one, their percentiles differ so much from the baseline's that fewer suffice.
         n_cases: Input cases, each of which a block must contain.
         quota: Whether a CPU quota applies.
         creations_ns: Time that each block spends on creating sessions.
@@ -83,9 +87,16 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     load: Load = Load()
     gap_ns: float
     call_ns: float
+    growth: float = 1.0
+    gap_growth: float = 1.0
     n_cases: int = 1
     quota: bool = False
     creations_ns: int = 0
+
+    @property
+    def longest_call_ns(self) -> float:
+        """Duration of the longest call of a candidate that is not slower than the baseline per item."""
+        return self.call_ns * self.growth
 
 
 class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,15 +126,36 @@ def is_long(pace: Pace) -> bool:
 def measure_pace(block: Block, goal: Goal, *, n_cases: int, quota: bool, load_ns: int) -> Pace:
     """Return the pace seen in a first block; `load_ns` is the time that creating the session took."""
     rate = goal.load.rate_per_s
+    growth = estimate_growth(goal, block.service_ns)
     needs_creations = "load-time" in goal.objectives
     return Pace(
         load=goal.load,
         gap_ns=1e9 / rate if rate else block.wall_ns / max(block.n_calls, 1e-9),
         call_ns=block.service_ns,
+        growth=growth,
+        gap_growth=growth if any(map(is_latency, goal.limits)) else 1.0,
         n_cases=n_cases,
         quota=quota,
         creations_ns=max(SHORTEST_BLOCK_NS, 3 * load_ns) if needs_creations else 0,
     )
+
+
+def estimate_growth(goal: Goal, call_ns: float) -> float:
+    """Return how many times as long as the baseline's the calls of a candidate may take that keeps the limits.
+
+    Args:
+        goal: The goal, with the numbers of items in a call.
+        call_ns: Duration of a call of the baseline.
+    """
+    if not goal.batches:
+        return 1.0
+    bounds = [limit.bound if limit.relative else limit.bound / call_ns for limit in goal.limits if is_latency(limit)]
+    return max(min([max(goal.batches) / goal.batches[0], *bounds]), 1.0)
+
+
+def is_latency(limit: Limit) -> bool:
+    """Return whether a limit is one of latency."""
+    return limit.figure == "mean" or FIGURES[limit.figure].percentile is not None
 
 
 def plan_block(
@@ -153,6 +185,9 @@ def plan_block(
     if pace.quota:
         lead_in_ns = max(lead_in_ns, QUOTA_LEAD_IN_PERIODS * QUOTA_PERIOD_NS)
     warm_up_ns = longest_warm_up_ns if server else 0
+    slowest_ns = duration_ns + lead_in_ns + 3 * pace.longest_call_ns + pace.creations_ns
+    # The call of a large batch may be longer than the block of the baseline. Then it is a block, as long calls are.
+    give_up_ns = int(max(duration_ns, LONG_CALL_NS)) if pace.growth > 1 else None
     return BlockPlan(
         load=pace.load,
         duration_ns=int(duration_ns),
@@ -160,7 +195,8 @@ def plan_block(
         min_calls=min_calls,
         creations_ns=pace.creations_ns,
         # A candidate that is twenty times slower than the baseline times out.
-        deadline_s=5 + 20 * (duration_ns + lead_in_ns + 3 * pace.call_ns + pace.creations_ns) / 1e9 + warm_up_ns / 1e9,
+        deadline_s=5 + 20 * slowest_ns / 1e9 + warm_up_ns / 1e9,
+        give_up_ns=give_up_ns,
         longest_warm_up_ns=warm_up_ns,
     )
 
@@ -252,18 +288,20 @@ def required_run_s(goal: Goal, pace: Pace, launch_s: float, n_sides: int) -> flo
 def required_rounds(goal: Goal, pace: Pace, block: BlockPlan) -> float:
     """Return how many blocks of each side hold the calls that the figures must rest on, with a reserve."""
     n_calls = pace.n_cases * max(required_calls(name) for name in goal.figures)
-    return RESERVE * n_calls * pace.gap_ns / block.duration_ns
+    return RESERVE * n_calls * pace.gap_ns * pace.gap_growth / block.duration_ns
 
 
 def expected_calls(n_blocks: int, block: BlockPlan, pace: Pace) -> int:
     """Return how many calls of each input case a number of blocks holds."""
-    return int(n_blocks * block.duration_ns / pace.gap_ns / pace.n_cases)
+    return int(n_blocks * block.duration_ns / (pace.gap_ns * pace.gap_growth) / pace.n_cases)
 
 
 def block_wall_s(block: BlockPlan, pace: Pace) -> float:
     """Return the wall time of a block, with its lead-in (at least one call) and the last call's overrun."""
-    lead_in_ns = max(block.lead_in_ns, pace.call_ns) if block.lead_in_ns else 0
+    if pace.growth > 1 and block.give_up_ns is not None and pace.longest_call_ns > block.give_up_ns:
+        return (pace.longest_call_ns + block.creations_ns) / 1e9 + BLOCK_OVERHEAD_S
+    lead_in_ns = max(block.lead_in_ns, pace.longest_call_ns) if block.lead_in_ns else 0
     # Each caller makes the minimum of calls, side by side with the others.
-    min_ns = 0 if pace.load.rate_per_s else block.min_calls * pace.call_ns
-    calls_ns = max(block.duration_ns, min_ns) + lead_in_ns + pace.call_ns / 2
+    min_ns = 0 if pace.load.rate_per_s else block.min_calls * pace.longest_call_ns
+    calls_ns = max(block.duration_ns, min_ns) + lead_in_ns + pace.longest_call_ns / 2
     return (calls_ns + block.creations_ns) / 1e9 + BLOCK_OVERHEAD_S

@@ -29,8 +29,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         worst_p50_ns: With several processes: median latency of the calls of the slowest process of each launch. None
             for a single process.
         worst_p99_ns: 99th percentile of the same.
-        calls_per_s: Throughput of all callers together.
-        cpu_ns_per_call: CPU time of all processes per call, including threads that spin between calls.
+        calls_per_s: Throughput of all callers together; of items if the workload has batches.
+        cpu_ns_per_call: CPU time of all processes per call, including threads that spin between calls; per item if the
+            workload has batches.
         cpu_ns_between_calls: With a request rate: the part of it that was spent while no call was in progress.
         utilization: With a request rate: the share of the callers' time that calls take. From 1 on, the queue grows
             without bound.

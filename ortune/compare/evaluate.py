@@ -153,7 +153,8 @@ def rests_on_enough_calls(run: PairedRun, position: int, name: Objective) -> boo
     """Return whether there are enough calls for a percentile, or the sides differ so much that fewer suffice."""
     if has_enough_calls(run, position, name):
         return True
-    return bound_side(run, position, name)[1] < bound_side(run, BASELINE_POSITION, name)[0]
+    own, base = bound_side(run, position, name), bound_side(run, BASELINE_POSITION, name)
+    return own[1] < base[0] or own[0] > base[1]
 
 
 def bound_side(run: PairedRun, position: int, name: Objective) -> tuple[float, float]:

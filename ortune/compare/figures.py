@@ -37,9 +37,9 @@ def compute_figure(name: Objective, blocks: Sequence[Block], load_ns: Sequence[i
         samples = np.concatenate([block.samples_ns for block in blocks])
         return float(samples.mean())
     if name == "throughput":
-        return 1e9 * sum(block.n_calls for block in blocks) / sum(block.wall_ns for block in blocks)
+        return 1e9 * sum(block.n_items for block in blocks) / sum(block.wall_ns for block in blocks)
     if name == "cpu":
-        return sum(block.cpu_ns for block in blocks) / sum(block.n_calls for block in blocks)
+        return sum(block.cpu_ns for block in blocks) / sum(block.n_items for block in blocks)
     if name == "memory":
         return float(max(block.memory.peak_bytes for block in blocks))
     if FIGURES[name].unit == "number":

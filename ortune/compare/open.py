@@ -116,6 +116,7 @@ class ComparisonSetup(msgspec.Struct, frozen=True, kw_only=True):
             inputs=self.feed.describe(),
             tolerance=self.tolerance,
             background_load=BackgroundProgram.of(self.beside) if self.beside is not None else None,
+            batches=self.goal.batches,
         )
 
 
@@ -172,14 +173,14 @@ def prepare_comparison(
     Raises:
         ModelError: The file is not a model.
         InputsError: The inputs do not fit the model.
-        UsageError: The processes of the load cannot run on this host.
+        UsageError: The processes of the load cannot run on this host, or the goal has batches and the model takes none.
     """
     host = read_host()
     check_processes(goal.load, host)
     model = read_model(path)
     return ComparisonSetup(
         program=Program(model=model, path=path),
-        feed=make_feed(model, inputs),
+        feed=make_feed(model, inputs, goal.batches),
         goal=goal,
         tolerance=tolerance or choose_tolerance(model, approximate=approximate),
         host=host,

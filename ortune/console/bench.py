@@ -117,7 +117,7 @@ def make_comparison_table(comparison: BenchResult, *, with_figures: bool, with_r
     if with_ratios:
         table.add_column("config", overflow="fold")
     if with_figures:
-        for name in (*headings, "calls/s", "CPU", "memory"):
+        for name in (*headings, "items/s" if comparison.workload.batches else "calls/s", "CPU", "memory"):
             table.add_column(name, justify="right", overflow="fold")
     if with_ratios:
         table.add_column(f"{objective} ratio", no_wrap=True)

@@ -175,7 +175,7 @@ def make_header(gate: Gate, subject: Feed | TunedProgram) -> Table:
         grid.add_row(name, add_note(side.text, ", ".join(notes)))
     if isinstance(subject, Feed):
         add_inputs(grid, subject)
-        add_load(grid, gate.goal.load, subject)
+        add_load(grid, gate.goal, subject)
     else:
         add_program(grid, subject)
     allowed = ", ".join(f"{name} {100 * share:+.3g}%" for name, share in gate.slowdowns.items())

@@ -6,17 +6,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 
 from ortune.compare.open import ComparisonSetup
-from ortune.console.warnings import warn_default_pool, warn_guessed_dimensions, warn_provider
+from ortune.console.warnings import warn_common_scale, warn_default_pool, warn_guessed_dimensions, warn_provider
 from ortune.console.widgets import add_note, format_bytes, format_count, show_warning
 from ortune.host import HostClass
 from ortune.host.default_pool import find_default_pool
 from ortune.knobs import describe
 from ortune.model import ModelInfo
-from ortune.workload import Feed, Load
+from ortune.workload import Feed, Goal
+
+DYNAMIC_QUANTIZATION = frozenset({"DynamicQuantizeLinear", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul"})
+"""Operators that quantize all items of a call by one scale."""
 
 MAX_SHAPES = 4
 """Number of shapes of an input that are listed."""
@@ -27,10 +31,10 @@ def add_subject(grid: Table, setup: ComparisonSetup) -> None:
     add_model(grid, setup.model)
     add_inputs(grid, setup.feed)
     add_host(grid, HostClass.of(setup.host))
-    add_load(grid, setup.goal.load, setup.feed)
+    add_load(grid, setup.goal, setup.feed)
     if setup.beside:
         grid.add_row("background", setup.beside)
-    base = setup.base
+    base = msgspec.structs.replace(setup.base, batch=1)
     if not base.is_default:
         grid.add_row("fixed", add_note(describe(base), "in every candidate and in the baseline"))
 
@@ -75,13 +79,18 @@ def add_host(grid: Table, host: HostClass) -> None:
     grid.add_row("host", add_note(host.cpu_model or host.machine, ", ".join(facts)))
 
 
-def add_load(grid: Table, load: Load, feed: Feed) -> None:
-    """Add how calls arrive."""
+def add_load(grid: Table, goal: Goal, feed: Feed) -> None:
+    """Add how calls arrive, and how many items they have."""
+    load = goal.load
     facts: list[str] = [load.scenario]
     n_samples = len(feed.samples)
     if n_samples > 1:
         facts.append(f"{n_samples} {'samples' if feed.n_cases == 1 else 'shapes'} in turn")
     grid.add_row("load", add_note(str(load), ", ".join(facts)))
+    if goal.batches:
+        shown = f"{', '.join(map(str, goal.batches))} items per call"
+        first = "the first in the baseline; " if len(goal.batches) > 1 else ""
+        grid.add_row("batch", add_note(shown, f"{first}throughput and CPU time are per item"))
 
 
 def show_header(
@@ -101,6 +110,8 @@ def show_header(
     for fault in find_default_pool(setup.host).faults:
         show_warning(console, warn_default_pool(fault))
     show_guesses(console, setup.feed)
+    if setup.goal.batches and DYNAMIC_QUANTIZATION & setup.model.traits.ops.keys():
+        show_warning(console, warn_common_scale())
     console.print()
 
 

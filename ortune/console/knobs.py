@@ -21,6 +21,7 @@ INDENT = 4
 OWN_PROGRAMS = {
     "providers": 'onnxruntime.InferenceSession(model, options, providers=["CUDAExecutionProvider"])',
     "allocator": "LD_PRELOAD=libmimalloc.so.2 python program.py",
+    "batch": "session.run(None, {name: numpy.concatenate(items)})",
     "io_binding": "session.run_with_iobinding(binding)",
     "global_thread_pool": "onnxruntime.set_global_thread_pool_sizes(4, 1); options.use_per_session_threads = False",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -11,7 +12,7 @@ from rich.text import Text
 
 from ortune.console.widgets import format_count
 from ortune.errors import spell_as_flag, spell_options
-from ortune.knobs import SearchSpace, describe
+from ortune.knobs import SearchSpace, describe, ids
 
 INDENT = 2
 MIN_LABEL_WIDTH = 20
@@ -25,8 +26,11 @@ def show_space(console: Console, space: SearchSpace, faults: Mapping[str, str]) 
         space: The search space.
         faults: Why execution providers do not work here, by name.
     """
-    if not space.base.is_default:
-        text = Text.assemble(("fixed  ", "bold"), (describe(space.base), "cyan"))
+    base = space.base
+    if any(dimension.name == ids.BATCH for dimension in space.dimensions):
+        base = msgspec.structs.replace(base, batch=1)
+    if not base.is_default:
+        text = Text.assemble(("fixed  ", "bold"), (describe(base), "cyan"))
         console.print(text.append("  in every candidate and in the baseline", "dim"))
         console.print()
     for dimension in space.dimensions:

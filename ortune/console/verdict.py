@@ -51,6 +51,7 @@ from ortune.console.widgets import (
 )
 from ortune.knobs import KNOBS, describe
 from ortune.record.schema import Record
+from ortune.workload import Workload
 
 PROGRAM_AS_IT_IS = "the program as it is"
 """What candidates of a program are compared with."""
@@ -106,7 +107,8 @@ def show_figures(console: Console, record: Record, baseline: Summary, winner: Su
     if recommended:
         console.print(make_settings_table(record.config))
         console.print()
-    console.print(make_figures_table(baseline, winner, recommended=recommended))
+    unit = unit_of(record.workload)
+    console.print(make_figures_table(baseline, winner, recommended=recommended, unit=unit))
     console.print()
     if evidence.limits:
         console.print(make_limits_table(evidence.baseline_limits, evidence.limits, recommended=recommended))
@@ -130,11 +132,12 @@ def show_output(console: Console, record: Record, output: Path, kept: Path | Non
 def format_headline(record: Record) -> Text:
     """Return the verdict in a line."""
     evidence = record.evidence
-    base = PROGRAM_AS_IT_IS if record.workload.program else format_baseline(record.base)
+    base = PROGRAM_AS_IT_IS if record.workload.program else format_baseline(record.base, record.workload.batches)
     match evidence.verdict:
         case "faster":
             estimate = evidence.speedup.estimate if evidence.speedup else 1.0
-            parts = (format_gain(record.workload.objectives[0], estimate), "green", f" {base}")
+            gain = format_gain(record.workload.objectives[0], estimate, unit_of(record.workload))
+            parts = (gain, "green", f" {base}")
         case "default_is_best":
             parts = (f"{base[0].upper()}{base[1:]} is best", "green", " on this host: keep it")
         case "nothing_found":
@@ -167,11 +170,16 @@ def is_recommended(record: Record) -> bool:
     return record.evidence.verdict in {"faster", "within_limits"}
 
 
-def format_gain(objective: str, estimate: float) -> str:
+def unit_of(workload: Workload) -> str:
+    """Return what throughput counts."""
+    return "item" if workload.batches else "call"
+
+
+def format_gain(objective: str, estimate: float, unit: str = "call") -> str:
     """Return what a ratio means for an objective, as the start of a sentence that ends with the baseline's name."""
     return {
         "throughput": f"{format_ratio(estimate)} the throughput of",
-        "cpu": f"{format_ratio(estimate)} less CPU time per call than",
+        "cpu": f"{format_ratio(estimate)} less CPU time per {unit} than",
         "memory": f"{format_ratio(estimate)} less memory than",
         "load-time": f"{format_ratio(estimate)} faster to create than",
     }.get(objective, f"{format_ratio(estimate)} faster{'' if objective == 'p50' else f' ({objective})'} than")
@@ -190,20 +198,22 @@ def format_span(speedup: Speedup) -> str:
     return "" if speedup.span_s is None else f" within {format_duration(1e9 * speedup.span_s)}"
 
 
-def make_figures_table(baseline: Summary, winner: Summary, *, recommended: bool) -> Table:
+def make_figures_table(baseline: Summary, winner: Summary, *, recommended: bool, unit: str = "call") -> Table:
     """Return the figures of both sides of confirmation."""
     table = make_table()
     table.add_column("", min_width=16)
     table.add_column("default", justify="right", style="dim", min_width=9)
     table.add_column(_winner_title(recommended), justify="right", style="bold" if recommended else "")
     sides = (baseline, winner)
+    if unit == "item":
+        table.add_row("items per call", *(f"{side.config.batch}" for side in sides))
     for name, field in (("p50", "p50_ns"), ("p90", "p90_ns"), ("p99", "p99_ns"), ("mean", "mean_ns")):
         table.add_row(name, *(format_duration(getattr(side, field)) for side in sides))
     for name, field in (("p50", "worst_p50_ns"), ("p99", "worst_p99_ns")):
         if all(getattr(side, field) is not None for side in sides):
             table.add_row(f"{name}, worst process", *(format_duration(getattr(side, field)) for side in sides))
-    table.add_row("throughput", *(format_rate(side.calls_per_s) for side in sides))
-    table.add_row("CPU time per call", *(format_duration(side.cpu_ns_per_call) for side in sides))
+    table.add_row("throughput" if unit == "call" else "items", *(format_rate(side.calls_per_s) for side in sides))
+    table.add_row(f"CPU time per {unit}", *(format_duration(side.cpu_ns_per_call) for side in sides))
     if all(side.cpu_ns_between_calls is not None for side in sides):
         table.add_row("  between calls", *(format_duration(side.cpu_ns_between_calls or 0) for side in sides))
     if all(side.utilization is not None for side in sides):

@@ -204,6 +204,14 @@ def warn_mismatch(what: str, recorded: str, here: str) -> str:
     return f"{what}: {recorded} in the record, {here} on this host."
 
 
+def warn_common_scale() -> str:
+    """Warn that the outputs of an item depend on the others in its call."""
+    return (
+        "This model quantizes all items of a call by one scale, so the outputs of an item depend on the other items. "
+        "Where they differ too much from those of the baseline, batches are rejected."
+    )
+
+
 def warn_broken_line(path: str, number: int) -> str:
     """Warn that a line of a history cannot be read."""
     return f"{path}, line {number} is not an entry of a history and is skipped."
@@ -214,6 +222,8 @@ def warn_requirements(config: Config) -> tuple[str, ...]:
     texts = []
     if config.io_binding:
         texts.append("This config needs I/O binding: call session.run_with_iobinding() instead of session.run().")
+    if config.batch > 1:
+        texts.append(f"This config is for calls with {config.batch} items each: the program must put them together.")
     if config.global_thread_pool:
         texts.append("This config needs a global thread pool: see the code that ortune apply prints.")
     if config.per_session:

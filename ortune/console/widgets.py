@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -95,9 +96,12 @@ def format_reason(reason: str) -> str:
     return f"{text}." if first in FIGURES else f"{text[:1].upper()}{text[1:]}."
 
 
-def format_baseline(base: Config) -> str:
-    """Return the name of what candidates are compared with."""
-    return "ONNX Runtime's default" if base.is_default else f"the default with {describe(base)}"
+def format_baseline(base: Config, batches: Sequence[int] = ()) -> str:
+    """Return the name of what candidates are compared with; its number of items in a call is the first of `batches`."""
+    single = "with single items" if batches and batches[0] == 1 else ""
+    if base.is_default:
+        return f"ONNX Runtime's default {single}".rstrip()
+    return " and ".join(part for part in (f"the default with {describe(base)}", single) if part)
 
 
 def format_speedup(speedup: Interval) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 from ortune.host.allocators import LD_PRELOAD, SONAMES
 from ortune.knobs.config import CPU, OF_BOTH, Config, ThreadPool, alias_of
-from ortune.knobs.ids import ALLOCATOR
+from ortune.knobs.ids import ALLOCATOR, BATCH
 
 Value = int | bool | str
 
@@ -26,6 +26,7 @@ class PendingSettings:
         if config.provider == CPU:
             self._left.pop("providers", None)
         self._reasons: dict[str, str] = {}
+        self.explain(BATCH, "the caller must put so many items into each call")
 
     def take_option(self, name: str) -> Value | None:
         """Take an attribute of SessionOptions; None if it has ONNX Runtime's default."""
@@ -105,6 +106,11 @@ class PendingSettings:
         """Take whether calls use IO binding."""
         self._left.pop("io_binding", None)
         return self.config.io_binding
+
+    def take_batch(self) -> int:
+        """Take the number of items that the caller puts into each call."""
+        self._left.pop(BATCH, None)
+        return self.config.batch
 
     def put_back(self, name: str, reason: str = "") -> None:
         """Return a setting that was taken, because the target does not support its value."""

@@ -71,7 +71,7 @@ def call(function: str, arguments: Sequence[str]) -> str:
 def write(job: Job) -> str:
     """Return the code."""
     pending = job.pending
-    lines = session_options_lines(job)
+    lines = session_options_lines(job, ["import numpy as np"] if pending.config.batch > 1 else [])
     providers = pending.take_providers()
     arguments = [PYTHON.quote(job.model), "options", providers_argument(providers)]
     if providers[0][0] != CPU:
@@ -84,6 +84,13 @@ def write(job: Job) -> str:
         lines.append("run_options = ort.RunOptions()  # pass it to session.run(..., run_options)")
         lines += [f"run_options.{name} = {PYTHON.literal(value)}" for name, value in run_options.items()]
         lines += PYTHON.call_lines("run_options.add_run_config_entry", run_entries, "")
+    if (batch := pending.take_batch()) > 1:
+        lines += [
+            "",
+            f"# Each call needs {batch} items. `items` holds their inputs: arrays by name, with a first axis of 1.",
+            "inputs = {name: np.concatenate([item[name] for item in items]) for name in items[0]}",
+            "outputs = session.run(None, inputs)  # the first axis of each output is that of the items",
+        ]
     if pending.take_io_binding():
         device = "cuda" if providers[0][0] in CUDA_BASED else "cpu"
         bound = "binding, run_options" if run_options or run_entries else "binding"

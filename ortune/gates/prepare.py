@@ -21,6 +21,7 @@ from ortune.record.select import check_model, read_sourced
 from ortune.requests import GateRequest
 from ortune.worker.executor import FIRST_LOAD_DEADLINE_S
 from ortune.workload import Goal, InputOptions, Load, Objective, make_feed, make_goal
+from ortune.workload.batching import with_batches
 
 LARGEST_SLOWDOWN = 10.0
 
@@ -57,7 +58,7 @@ def make_gate(request: GateRequest) -> Gate:
         name=request.name,
         base=sides[0],
         head=sides[1],
-        goal=goal,
+        goal=with_batches(goal, *(each.config.batch for each in sides)),
         slowdowns=slowdowns,
         budget_s=request.budget,
         inputs=request.given_inputs or (recorded_inputs(record, None, sides[0].model) if record else InputOptions()),
@@ -202,7 +203,7 @@ def prepare_gate(gate: Gate) -> ComparisonSetup:
     return ComparisonSetup(
         program=Program(model=base, path=gate.base.model),
         other=Program(model=head, path=gate.head.model),
-        feed=make_feed(base, gate.inputs),
+        feed=make_feed(base, gate.inputs, gate.goal.batches),
         goal=gate.goal,
         tolerance=gate.tolerance or choose_tolerance(base),
         host=host,

@@ -10,7 +10,7 @@ from ortune.host import Host
 from ortune.knobs import ids
 from ortune.knobs.catalogue import KNOBS
 from ortune.knobs.config import CPU, DEFAULT, Config, Provider
-from ortune.knobs.default_dimensions import level_dimension, minor_dimensions, provider_dimensions
+from ortune.knobs.default_dimensions import batch_dimension, level_dimension, minor_dimensions, provider_dimensions
 from ortune.knobs.dimension import DEFAULT_CHOICE, Choice, Dimension, Skipped
 from ortune.knobs.providers import chain_of, find_provider
 from ortune.knobs.requested import apply_request, only_under
@@ -46,7 +46,10 @@ def build_space(host: Host, model: ModelInfo, options: SpaceOptions = SpaceOptio
     for name in options.providers:
         for each in provider_dimensions(find_provider(name), host, model, options):
             found.append(only_under(each, name, options) if isinstance(each, Dimension) else each)
-    found = apply_request(_merge(found), options)
+    found = _merge(found)
+    if len(options.batches) > 1:
+        found.insert(0, batch_dimension(options.batches))
+    found = apply_request(found, options)
     dimensions = [each for each in found if isinstance(each, Dimension)]
     return SearchSpace(
         dimensions=tuple(dimensions),
@@ -78,7 +81,7 @@ def _base(options: SpaceOptions) -> Config:
         knob = KNOBS[name]
         if not knob.provider:
             config = config.with_setting(knob.where, knob.name, value)
-    return config
+    return msgspec.structs.replace(config, batch=options.batches[0]) if options.batches else config
 
 
 def _chain(provider: str, options: SpaceOptions) -> tuple[Provider, ...]:

@@ -38,6 +38,8 @@ BETWEEN_SESSIONS = " | "
 
 
 MOST_WORKERS = 1024
+MOST_ITEMS = 65_536
+"""Largest number of worker processes, and of items in a call."""
 
 
 class ThreadPool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -82,6 +84,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         per_session: Entries of `session_config` that differ between sessions, for each session in turn.
         workers: Worker processes of a server, for `{workers}` in its command; 0 for the number in the command.
         models: For candidates of a program: settings of single models, by the name of the model.
+        batch: Items that the caller puts into each call, along the first axis of all inputs; 1 for calls as they are.
     """
 
     session_options: dict[str, int | bool | str] = {}
@@ -96,13 +99,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     per_session: tuple[dict[str, str], ...] = ()
     workers: int = 0
     models: dict[str, ModelSettings] = {}
+    batch: int = 1
 
     def __post_init__(self) -> None:
-        """Reject an empty chain of providers, illegal environment variables, and an illegal number of workers."""
+        """Reject an empty chain of providers, illegal environment variables, and illegal numbers."""
         if not self.providers:
             raise ValueError("there are no providers")
         if not 0 <= self.workers <= MOST_WORKERS:
             raise ValueError(f"{self.workers} workers: there must be 0 to {MOST_WORKERS}")
+        if not 1 <= self.batch <= MOST_ITEMS:
+            raise ValueError(f"a batch of {self.batch}: there must be 1 to {MOST_ITEMS} items in a call")
         for name, value in self.environment.items():
             if not name or "=" in name or "\0" in name or "\0" in value:
                 raise ValueError(f"{name!r}={value!r} is not a legal environment variable")
@@ -135,6 +141,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             own |= {f"{name} of session {number}": value for name, value in entries.items()}
         if self.workers:
             own["workers"] = self.workers
+        if self.batch > 1:
+            own["batch"] = self.batch
         for model, settings in self.models.items():
             own |= {f"{model}: {name}": value for name, value in settings.session_options.items()}
             own |= {f"{model}: {name}": value for name, value in settings.session_config.items()}

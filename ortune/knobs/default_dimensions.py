@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -30,6 +30,19 @@ MAX_STREAMS = 8
 def level_dimension() -> Dimension:
     """Return the choice of an optimization level."""
     return make_dimension(ids.GRAPH_OPTIMIZATION_LEVEL, *LEVELS.items())
+
+
+def batch_dimension(batches: Sequence[int]) -> Dimension:
+    """Return the choice of the number of items in a call. The first number is the default."""
+    first, *others = batches
+    choices = (Choice(label=str(n), value=n, why=f"{count_items(n)} in a call, instead of {first}") for n in others)
+    default = msgspec.structs.replace(DEFAULT_CHOICE, why=f"{count_items(first)} in a call")
+    return Dimension(knob=KNOBS[ids.BATCH], choices=(default, *choices), default_number=first)
+
+
+def count_items(n: int) -> str:
+    """Return a number of items in words."""
+    return "1 item" if n == 1 else f"{n} items"
 
 
 def minor_dimensions(host: Host, model: ModelInfo, options: SpaceOptions) -> Iterator[Dimension | Skipped]:

@@ -43,6 +43,7 @@ class Dimension(msgspec.Struct, frozen=True, kw_only=True):
         no_effect_when: Labels of earlier dimensions under which this one has no effect, by name of the dimension.
         alone: Whether it is tried one at a time: a candidate has a value other than the default in at most one of
             these dimensions. They matter little, and their combinations would multiply the number of candidates.
+        default_number: Number that the default stands for; None for the threads of ONNX Runtime's default pool.
     """
 
     knob: Knob
@@ -50,6 +51,7 @@ class Dimension(msgspec.Struct, frozen=True, kw_only=True):
     between: tuple[Choice, ...] = ()
     no_effect_when: Mapping[str, frozenset[str]] = {}
     alone: bool = False
+    default_number: int | None = None
 
     @property
     def name(self) -> str:

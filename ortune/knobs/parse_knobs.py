@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ortune.errors import UsageError
 from ortune.knobs.catalogue import find_knob
+from ortune.knobs.ids import BATCH
 from ortune.knobs.knob import PLACES, Knob, Value
 
 SEPARATOR = "|"
@@ -81,6 +82,8 @@ def check_fix(values: Mapping[str, Value], *, approximate: bool = False) -> dict
         knob = _find(name, "fix")
         if not knob.is_settable:
             raise UsageError(f"{knob.id}: ortune cannot set this knob ({PLACES[knob.where]}).", option="fix")
+        if knob.id == BATCH:
+            raise UsageError(f"{knob.id}={value}: is not a setting.", f"Write {{batch={value}}}.", option="fix")
         _check_numerics(knob, "fix", approximate=approximate)
         checked[knob.id] = _read(knob, value, "fix")
     return checked

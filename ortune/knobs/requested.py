@@ -52,7 +52,7 @@ def apply_request(found: Sequence[Dimension | Skipped], options: SpaceOptions) -
         name = dimension.name
         if name in options.fix:
             skipped.append(Skipped(knob=dimension.knob, why=f"fixed to {options.fix[name]}"))
-        elif options.only and name not in options.only:
+        elif options.only and name not in options.only and name != ids.BATCH:  # the user gave its values
             skipped.append(Skipped(knob=dimension.knob, why="not among the knobs to try"))
         else:
             kept.append(dimension)

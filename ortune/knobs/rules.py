@@ -52,6 +52,17 @@ _NAMES = {
 }
 
 
+def usage_rules(dimension: Dimension) -> Iterator[Rule]:
+    """Yield rules about how the session is used: each provider, the last number of items in a call, a middle one."""
+    choices = dimension.choices[1:]
+    if dimension.name == ids.PROVIDERS:
+        for choice in choices:
+            yield Rule(labels={dimension.name: choice.label}, why=choice.why)
+    if dimension.name == ids.BATCH:
+        for label in dict.fromkeys((choices[-1].label, choices[len(choices) // 2].label)):
+            yield Rule(labels={dimension.name: label}, why="the items of a call share what a call costs")
+
+
 def make_rules(host: Host, model: ModelInfo, dimensions: Sequence[Dimension], n_processes: int = 1) -> Iterator[Rule]:
     """Yield the rules that can be followed in these dimensions.
 
@@ -69,12 +80,8 @@ def make_rules(host: Host, model: ModelInfo, dimensions: Sequence[Dimension], n_
         if all(item in known for item in labels.items()) and (not affinity or chosen["threads"] in affinity.value_by):
             yield Rule(labels=labels, why=why)
 
-    yield from (
-        Rule(labels={dimension.name: choice.label}, why=choice.why)
-        for dimension in dimensions
-        if dimension.name == ids.PROVIDERS
-        for choice in dimension.choices[1:]
-    )
+    for dimension in dimensions:
+        yield from usage_rules(dimension)
     cores = len(host.usable_cores)
     heavy = HEAVY & set(model.traits.ops)
     why = "no thread waits for another" if heavy else "no operator of this graph has much work to share"

@@ -156,7 +156,7 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         for dimension in self.dimensions:
             if not dimension.between or dimension.name not in own:
                 continue
-            value = _number_of(dimension.choice(own[dimension.name])) or self.n_default_threads
+            value = _number_of(dimension.choice(own[dimension.name])) or self.default_number(dimension)
             listed = [_number_of(choice) for choice in dimension.choices[1:]]
             low = max((number for number in listed if number < value), default=0)
             high = min((number for number in listed if number > value), default=math.inf)
@@ -195,6 +195,10 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 for candidate in self.candidates
             ]
         )
+
+    def default_number(self, dimension: Dimension) -> int:
+        """Return the number that the default of a dimension of numbers stands for."""
+        return self.n_default_threads if dimension.default_number is None else dimension.default_number
 
     def _enumerate(self, *, nearest_first: bool = False) -> Iterator[Candidate]:
         seen: set[str] = set()

@@ -19,6 +19,7 @@ class SpaceOptions(msgspec.Struct, frozen=True, kw_only=True):
         sessions: Number of sessions of the model that run in parallel in a process.
         processes: Number of processes that run the model at the same time.
         pinned: Whether each process runs on CPUs of its own.
+        batches: Numbers of items in a call to choose from, the baseline's first; empty if calls are made as they are.
         n_cases: Number of different input shapes.
         has_rate: Whether calls arrive at a rate.
         has_background_load: Whether a background load runs during measurements.
@@ -36,6 +37,7 @@ class SpaceOptions(msgspec.Struct, frozen=True, kw_only=True):
     sessions: int = 1
     processes: int = 1
     pinned: bool = False
+    batches: tuple[int, ...] = ()
     n_cases: int = 1
     has_rate: bool = False
     has_background_load: bool = False

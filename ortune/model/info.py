@@ -36,10 +36,12 @@ class OutputInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     Attributes:
         name: Its name.
+        shape: Its dimensions; None if the rank is unknown, or if it is not a tensor.
         quantum: If it is dequantized at the end, the step between two adjacent values. Else None.
     """
 
     name: str
+    shape: tuple[Dim, ...] | None = None
     quantum: float | None = None
 
 

@@ -179,7 +179,8 @@ def _read_value(kind: str, number: int, value: Any, read: Callable[[Any], Info])
 
 
 def _read_output(value: Any, graph: Any, scope: Scope) -> OutputInfo:
-    return OutputInfo(name=value.name, quantum=_find_quantum(value.name, graph, scope))
+    _, shape = read_tensor_type(value)
+    return OutputInfo(name=value.name, shape=shape, quantum=_find_quantum(value.name, graph, scope))
 
 
 def _read_input(value: Any, scope: Scope) -> InputInfo:

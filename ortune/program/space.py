@@ -285,7 +285,7 @@ def workers_dimension(host: Host, own: int) -> Dimension:
         Choice(label=str(n), value=n, why=f"{n} worker process{'' if n == 1 else 'es'}, instead of {own}")
         for n in counts
     )
-    return Dimension(knob=KNOBS[ids.WORKERS], choices=(own_choice(own), *choices))
+    return Dimension(knob=KNOBS[ids.WORKERS], choices=(own_choice(own), *choices), default_number=own)
 
 
 def resolve(config: Config, model: ProgramModel) -> Config:

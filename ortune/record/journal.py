@@ -176,7 +176,7 @@ def _check_block(block: Block) -> None:
         ValueError: It is not.
     """
     arrays = [each for each in (block.samples_ns, block.creations_ns) if each is not None]
-    durations = (block.n_calls, block.wall_ns, block.service_ns)
+    durations = (block.n_calls, block.batch, block.wall_ns, block.service_ns)
     others = (
         *(block.lead_in_ns, block.cpu_ns, block.cpu_between_ns or 0.0, block.metric or 0.0),
         *(getattr(block.memory, name) or 0 for name in block.memory.__struct_fields__),

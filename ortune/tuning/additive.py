@@ -255,7 +255,7 @@ def features_of(space: SearchSpace) -> tuple[Array, Array, Array]:
         of_choices.append([column for column in columns if column.any()])
         numbers = {choice.label: choice.value for choice in choices if isinstance(choice.value, int)}
         if len(numbers) > 2 and len(numbers) == len(choices):
-            numbers[DEFAULT_LABEL] = space.n_default_threads
+            numbers[DEFAULT_LABEL] = space.default_number(dimension)
             values = np.array([numbers[label] for label in chosen])
             # A dimension without effect has its default value.
             for before, step in itertools.pairwise(np.unique(values)):

@@ -9,8 +9,8 @@ import msgspec
 
 from ortune.compare.block_plan import fewest_rounds
 from ortune.compare.comparison import Comparison, LimitCheck, Speedup, Summary
-from ortune.compare.evaluate import compute_speedup, evaluate
-from ortune.compare.figures import is_pooled, required_calls
+from ortune.compare.evaluate import compute_speedup, evaluate, rests_on_enough_calls
+from ortune.compare.figures import required_calls
 from ortune.compare.interval import share_error
 from ortune.compare.limits import is_overloaded, kept_all, may_be_overloaded
 from ortune.compare.paired_run import BASELINE_POSITION, PairedRun
@@ -85,7 +85,11 @@ def judge_front(goal: Goal, run: PairedRun, comparison: Comparison) -> tuple[Ver
         return "infeasible", reason, make_front(goal, run, comparison, proven, recommend=False)
     keeping = [position for position in positions if kept[position] == "yes"]
     n_calls = min(summary.n_calls for summary in summaries.values())
-    lacking = [name for name in goal.objectives if is_pooled(name) and required_calls(name) > n_calls]
+    lacking = [
+        name
+        for name in goal.objectives
+        if not all(rests_on_enough_calls(run, position, name) for position in summaries)
+    ]
     if lacking or not keeping:
         reason = (
             f"{lacking[0]} needs {required_calls(lacking[0])} calls of each side, the confirmation had {n_calls}"

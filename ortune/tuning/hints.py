@@ -44,7 +44,7 @@ class PastSearch(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         host: Class of the host.
         traits: Traits of the model's graph.
-        load: How calls arrived: the scenario, with the number of callers.
+        load: How calls arrived: the scenario, with the number of callers, and whether calls had several items.
         objectives: Its objectives.
         configs: Its best configs, the winner first.
         speedup: The interval of the winner's speedup if it was proven to be faster, or None.
@@ -92,12 +92,17 @@ def describe_search(
     return PastSearch(
         host=host,
         traits=traits,
-        load=f"{goal.load}",
+        load=describe_load(goal),
         objectives=tuple(goal.objectives),
         configs=tuple(configs),
         speedup=speedup,
         has_background_load=has_background_load,
     )
+
+
+def describe_load(goal: Goal) -> str:
+    """Return how calls arrive. Searches with and without batches are not compared: throughput differs in its unit."""
+    return f"{goal.load}, in batches" if goal.batches else f"{goal.load}"
 
 
 def remember(path: Path, search: PastSearch) -> None:
@@ -161,7 +166,7 @@ def find_similar_searches(path: Path, host: HostClass, traits: Traits, goal: Goa
         search
         for search in read_past_searches(path)
         if search.host.id == host.id
-        and search.load == f"{goal.load}"
+        and search.load == describe_load(goal)
         and search.objectives == tuple(goal.objectives)
         and measure_similarity(search.traits, traits) >= MIN_SIMILARITY
     ]

@@ -131,7 +131,9 @@ def make_plan(
         # One long block takes the place of several rounds.
         shortest_ns = int(min(max(ROUNDS_PER_LAUNCH_TIME * launch_s * 1e9, SHORTEST_BLOCK_NS), LONGEST_BLOCK_NS))
     block = plan_block(pace, shortest_ns, SHORTEST_WARM_UP_NS, SHORT_BLOCK_NS)
-    give_up_ns = max(block.duration_ns, int(GIVE_UP_FACTOR * pace.call_ns))
+    if block.give_up_ns is None:
+        give_up_ns = max(block.duration_ns, int(GIVE_UP_FACTOR * pace.call_ns))
+        block = msgspec.structs.replace(block, give_up_ns=give_up_ns)
     confirmation = plan_paired_run(confirmation_s, goal, pace, launch_s, n_sides)
     # If the first batch takes the time of racing, too, there is no racing.
     warm_up_s = expect_warm_up_ns(pace, SHORTEST_WARM_UP_NS) / 1e9
@@ -146,7 +148,7 @@ def make_plan(
     n_fitting = None if one_at_a_time else count_fitting(calibration, free_bytes, LIVE_MEMORY_SHARE)
     return Plan(
         left_s=left_s,
-        block=msgspec.structs.replace(block, give_up_ns=give_up_ns),
+        block=block,
         batch=batch,
         screening_rounds=rounds,
         screening_s=(left_s - confirmation_s) * (1 - RACING_SHARE),

@@ -164,6 +164,7 @@ def make_space_options(
         sessions=goal.load.sessions,
         processes=goal.load.processes,
         pinned=goal.load.pinned,
+        batches=goal.batches,
         n_cases=n_cases,
         has_rate=goal.load.rate_per_s is not None,
         has_background_load=not isinstance(request, SpaceRequest) and request.beside is not None,

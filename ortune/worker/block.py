@@ -82,6 +82,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
         processes: Process of the group that served each call, counted from 0; None for a single process.
         n_calls: Amount of work done in `wall_ns`, in calls. Where calls overlap the ends of the window, they count
             in part.
+        batch: Number of items in each call.
         wall_ns: Duration of the window.
         lead_in_ns: Duration of the unmeasured calls before it.
         service_ns: Mean duration of a call from its start, without the wait for a free caller.
@@ -102,6 +103,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     cases: NDArray[np.int64] | None = None
     processes: NDArray[np.int64] | None = None
     n_calls: float
+    batch: int = 1
     wall_ns: int
     lead_in_ns: int = 0
     service_ns: float
@@ -114,3 +116,8 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     gpu: GpuState | None = None
     clock_jump_s: float = 0.0
     metric: float | None = None
+
+    @property
+    def n_items(self) -> float:
+        """Amount of work done in `wall_ns`, in items."""
+        return self.n_calls * self.batch

@@ -20,6 +20,7 @@ from ortune.worker.session import CUDA_BASED
 from ortune.worker.session_info import SessionInfo
 
 if TYPE_CHECKING:
+    from ortune.worker.batches import Batches
     from ortune.worker.open_loop import RequestStream
 
 SEED_STEP = 0x9E3779B1
@@ -50,6 +51,7 @@ class CandidateSession:
         self.memory: Memory | None = None
         self.stream: RequestStream | None = None
         self.gpu = open_gpu(request.config)
+        self.batches: Batches | None = None
 
     def load(self) -> SessionInfo:
         """Create the sessions, without running them.
@@ -57,6 +59,7 @@ class CandidateSession:
         Raises:
             Exception: Any exception that onnxruntime raises.
         """
+        from ortune.worker.batches import Batches
         from ortune.worker.calls import make_call
         from ortune.worker.outputs import load_outputs
         from ortune.worker.session import count_nodes, make_session, set_global_thread_pool
@@ -66,6 +69,9 @@ class CandidateSession:
         if request.cpus:
             cpu.pin_process(request.cpus)
         self.samples, self.cases = load_feed(Path(request.feed_path))
+        if config.batch > 1:
+            self.batches = Batches(self.samples, self.cases, config.batch)
+            self.samples = self.batches.samples
         import onnxruntime  # noqa: F401  (so that the time of the import does not count as creating the session)
 
         before = cpu.thread_ids()
@@ -82,6 +88,7 @@ class CandidateSession:
         reference = None
         if config.io_binding and not request.is_reference:
             reference = load_outputs(Path(request.reference_path))[0]
+            reference = self.batches.widen(reference) if self.batches else reference
         self.call = make_call(sessions, config, reference)
         self.names = [output.name for output in session.get_outputs()]
         return SessionInfo(
@@ -95,13 +102,17 @@ class CandidateSession:
 
     def check(self, session_info: SessionInfo) -> SessionInfo | Failure:
         """Run the session, and compare its outputs with the reference, or write them as the reference."""
+        from ortune.worker.batches import SplitError
         from ortune.worker.outputs import compare_outputs, describe_outputs, load_outputs, save_outputs
 
         request = self.request
         fault = find_unapplied(request.config, session_info, request.n_sessions)
         if fault:
             return Failure(kind="not_applied", stage="load", message=fault)
-        outputs = self.run_checked_samples()
+        try:
+            outputs = self.run_checked_samples()
+        except SplitError as error:
+            return Failure(kind="wrong_output", stage="check", message=f"{error}")
         # The default's threads pin themselves when they first run, so that their CPUs are only known now.
         session_info = msgspec.structs.replace(session_info, threads=cpu.read_threads(self.pool))
         path = Path(request.reference_path)
@@ -123,7 +134,8 @@ class CandidateSession:
             if request.compare_values:
                 difference = compare_outputs(self.names, expected, actual, request.tolerance, request.quanta)
                 if difference.fault and not request.is_reference:
-                    return Failure(kind="wrong_output", stage="check", message=difference.fault)
+                    where = f", in a batch of {self.batches.size}" if self.batches else ""
+                    return Failure(kind="wrong_output", stage="check", message=f"{difference.fault}{where}")
                 differences.append(difference)
         session_info = msgspec.structs.replace(session_info, outputs=describe_outputs(self.names, outputs[0]))
         if not request.compare_values:
@@ -138,7 +150,13 @@ class CandidateSession:
         """Return the outputs of each sample whose outputs are compared."""
         from ortune.worker.calls import to_arrays
 
-        return [to_arrays(self.call(self.samples[position])) for position in choose_checked(self.cases)]
+        def call(sample: dict[str, Any]) -> list[Any]:
+            return to_arrays(self.call(sample))
+
+        positions = choose_checked(self.cases)
+        if self.batches:
+            return self.batches.run_items(call, positions)
+        return [call(self.samples[position]) for position in positions]
 
     def read_cpu_times(self, group: tuple[int, ...] = ()) -> cpu.CpuTimes:
         """Return the CPU times so far. This takes up to a millisecond on hosts with many CPUs.
@@ -197,6 +215,7 @@ class CandidateSession:
             samples=window.latencies_ns.astype("<i8").tobytes(),
             cases=None if has_one_case else np.asarray(self.cases, dtype="<i8")[window.positions].tobytes(),
             n_calls=window.n_calls,
+            batch=self.request.config.batch,
             wall_ns=window.wall_ns,
             lead_in_ns=window.lead_in_ns,
             service_ns=window.service_ns,

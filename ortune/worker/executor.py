@@ -408,7 +408,7 @@ def launch_reference(
             f"{first.message}",
             "Increase the time limit with {build_timeout=20m}."
             if first.stage == "build"
-            else "Change {fix} or {provider}.",
+            else "Change {fix}, {provider} or the first number of {batch}.",
         )
     if first.stage == "check" and first.kind == "exception":
         raise explain_failure(model, feed, first.message)

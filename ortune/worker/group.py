@@ -146,6 +146,7 @@ def merge_blocks(blocks: Sequence[Block]) -> Block:
         cases=np.concatenate(cases) if cases else None,
         processes=np.repeat(np.arange(len(blocks)), n_made),
         n_calls=sum(block.n_calls * scale for block, scale in zip(blocks, scales, strict=True)),
+        batch=first.batch,
         wall_ns=wall_ns,
         lead_in_ns=max(block.lead_in_ns for block in blocks),
         service_ns=float(np.average([block.service_ns for block in blocks], weights=n_made)),

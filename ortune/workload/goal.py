@@ -80,11 +80,14 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
         load: How calls arrive.
         objectives: What is optimized; several objectives give a Pareto front.
         limits: What the result must satisfy.
+        batches: Numbers of items in a call to choose from, the baseline's first; empty if calls are made with the
+            samples as they are.
     """
 
     load: Load = Load()
     objectives: tuple[Objective, ...] = ("p50",)
     limits: tuple[Limit, ...] = ()
+    batches: tuple[int, ...] = ()
 
     @property
     def objective(self) -> Objective:
@@ -97,11 +100,26 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(dict.fromkeys((*self.objectives, *(limit.figure for limit in self.limits))))
 
 
+def check_batches(load: Load, batches: tuple[int, ...]) -> None:
+    """Check that a load goes with calls of several items.
+
+    Raises:
+        UsageError: It does not.
+    """
+    if batches and load.rate_per_s is not None:
+        raise UsageError(
+            f"{{batch={','.join(map(str, batches))}}}: requests that arrive at a rate are not put together. That would "
+            "need a queue in which they wait for others.",
+            "Leave {rate} out, and limit how long a call may take: {limit=p99<50ms}.",
+        )
+
+
 def make_goal(
     load: Load,
     objective: Objective | None = None,
     pareto: tuple[Objective, ...] = (),
     limits: tuple[Limit, ...] = (),
+    batches: tuple[int, ...] = (),
 ) -> Goal:
     """Return the goal that options describe.
 
@@ -110,6 +128,7 @@ def make_goal(
         objective: The objective, or None for the default of the load.
         pareto: Two or three objectives for a Pareto front, or none.
         limits: What the result must satisfy.
+        batches: Numbers of items in a call to choose from, or none.
 
     Raises:
         UsageError: The options contradict each other.
@@ -126,11 +145,13 @@ def make_goal(
             "Write {pareto=p99,cpu}.",
             option="pareto",
         )
-    names = pareto or (objective or load.default_objective,)
+    check_batches(load, batches)
+    default = "throughput" if batches else load.default_objective
+    names = pareto or (objective or default,)
     if load.scenario == "server" and "throughput" in names:
         raise UsageError(
             "throughput: the rate of requests determines the throughput.",
             "Leave {rate} out to measure how much the session can serve, or optimize p99, mean or cpu.",
             option="pareto" if pareto else "objective",
         )
-    return Goal(load=load, objectives=names, limits=limits)
+    return Goal(load=load, objectives=names, limits=limits, batches=batches)

@@ -12,6 +12,7 @@ import msgspec
 
 from ortune.errors import InputsError
 from ortune.model import InputInfo, ModelInfo
+from ortune.workload.batching import check_batch_axis, check_items, count_items, list_first_axes, name_batch_axes
 from ortune.workload.data import fit_array, fits_shape, format_shape, load_data, name_inputs
 from ortune.workload.feed import Feed, InputOptions, Sample, Tensor
 from ortune.workload.npz import MOST_AXES
@@ -22,13 +23,37 @@ MOST_CASES = 1000
 """Largest number of combinations of sizes. Each is measured in turn."""
 
 
-def make_feed(model: ModelInfo, options: InputOptions) -> Feed:
+def make_feed(model: ModelInfo, options: InputOptions, batches: Sequence[int] = ()) -> Feed:
     """Return the input data: the user's data if given, otherwise synthesized data.
+
+    Args:
+        model: The model.
+        options: The user's options for inputs.
+        batches: Numbers of items in a call; empty if calls are made with the samples as they are. Each sample is one
+            item then, and several different ones are synthesized.
 
     Raises:
         InputsError: An option names no input or dimension, the data does not fit, or an input is of a type
             that cannot be synthesized.
+        UsageError: The model takes no batches.
     """
+    if not batches:
+        return _make_samples(model, options)
+    check_batch_axis(model, name_batch_axes(model, options))
+    feed = _make_samples(model, options, n_items=count_items(batches))
+    check_items(feed, max(batches))
+    known = {f"{name}=1" for name in ("axis 0", *list_first_axes(model))}
+    samples = ({name: _without_guesses(tensor, known) for name, tensor in sample.items()} for sample in feed.samples)
+    return msgspec.structs.replace(feed, samples=tuple(samples))
+
+
+def _without_guesses(tensor: Tensor, known: set[str]) -> Tensor:
+    """Return a tensor without the guesses that are known to be right."""
+    return msgspec.structs.replace(tensor, guessed=tuple(each for each in tensor.guessed if each not in known))
+
+
+def _make_samples(model: ModelInfo, options: InputOptions, n_items: int = 1) -> Feed:
+    """Return the input data, with so many different samples of each case if they are synthesized."""
     by_name = {info.name: info for info in model.inputs}
     _check_options(by_name, options)
     names = list(options.dims)
@@ -46,29 +71,30 @@ def make_feed(model: ModelInfo, options: InputOptions) -> Feed:
             "Put samples of all sizes into the data, or leave {inputs} out.",
             option="dim",
         )
-    given = load_data(Path(options.data), model.inputs) if options.data else [{}]
+    given = load_data(Path(options.data), model.inputs) if options.data else [{}] * n_items
     samples: list[Sample] = []
     if options.cases and not options.data:
         replaced = [msgspec.structs.replace(options, shapes=shapes) for shapes in options.cases]
-        _check_sizes(model, [({}, own) for own in replaced])
-        for own in replaced:
-            samples.append({info.name: synthesize(info, {}, own) for info in model.inputs})
-        return Feed(samples=tuple(samples), cases=tuple(range(len(samples))))
+        _check_sizes(model, [({}, own) for own in replaced], n_items)
+        for item, own in itertools.product(range(n_items), replaced):
+            samples.append({info.name: synthesize(info, {}, own, item) for info in model.inputs})
+        return Feed(samples=tuple(samples), cases=tuple(range(len(replaced))) * n_items)
     missing = msgspec.structs.replace(
         model, inputs=tuple(info for info in model.inputs if any(info.name not in arrays for arrays in given))
     )
     _check_sizes(missing, [(case, options) for case in cases], len(given))
-    for case in cases:
-        for arrays in given:
+    # All cases in turn, because each block must contain all of them.
+    for item, arrays in enumerate(given):
+        for case in cases:
             sample = {}
             for info in model.inputs:
                 if info.name in arrays:
                     array = fit_array(info, arrays[info.name])
                     sample[info.name] = Tensor(array=array, origin=f"from {Path(options.data or '').name}")
                 else:
-                    sample[info.name] = synthesize(info, case, options)
+                    sample[info.name] = synthesize(info, case, options, 0 if options.data else item)
             samples.append(sample)
-    return Feed(samples=tuple(samples), cases=tuple(range(len(cases))) if len(cases) > 1 else (0,) * len(samples))
+    return Feed(samples=tuple(samples), cases=tuple(range(len(cases))) * len(given))
 
 
 def _check_sizes(model: ModelInfo, cases: Sequence[tuple[Mapping[str, int], InputOptions]], n_samples: int = 1) -> None:

@@ -53,12 +53,13 @@ FIGURES: dict[str, Figure] = {
             title="throughput",
             unit="per_s",
             larger_is_better=True,
-            meaning="calls per second of all clients together",
+            meaning="calls per second of all clients together, with {batch} items per second",
         ),
         Figure(
             name="cpu",
             title="CPU time per call",
-            meaning="CPU time of the whole process per call, including threads that spin between calls",
+            meaning="CPU time of the whole process per call, with {batch} per item, including threads that spin "
+            "between calls",
         ),
         Figure(name="memory", title="peak memory", unit="bytes", meaning="peak resident memory of the process"),
         Figure(name="load-time", title="session creation", meaning="time to create the session"),

@@ -47,13 +47,14 @@ STATE_NAME = re.compile(r"state|hidden|cell|cache|past|^[hc]_?\d*$")
 SAMPLE_RATE = 16000
 
 
-def synthesize(info: InputInfo, dims: Mapping[str, int], options: InputOptions) -> Tensor:
+def synthesize(info: InputInfo, dims: Mapping[str, int], options: InputOptions, item: int = 0) -> Tensor:
     """Return data for an input.
 
     Args:
         info: The input.
         dims: Sizes by name of a symbolic dimension.
         options: The user's options for inputs.
+        item: Number of the sample. Random values differ between samples.
 
     Raises:
         InputsError: The input is of a type that cannot be synthesized, or its rank is unknown.
@@ -65,7 +66,7 @@ def synthesize(info: InputInfo, dims: Mapping[str, int], options: InputOptions) 
             f"Pass real data with {{inputs=data.npz}}, with an array called {info.name}.",
         )
     shape, guessed = resolve_shape(info, dims, options.shapes)
-    seed = [options.seed, zlib.crc32(info.name.encode())]
+    seed = [options.seed, zlib.crc32(info.name.encode()), *([item] if item else [])]
     array, origin = _values(info, shape, seed)
     return Tensor(array=array, origin=origin, guessed=guessed)
 

@@ -35,6 +35,10 @@ APPROXIMATE_TOLERANCE = Tolerance(relative=0.05, absolute=0.05)
 """If the user allows approximations: a larger error means that the config is broken."""
 
 
+MOST_ITEMS = 65_536
+"""Largest number of items in a call."""
+
+
 MOST_SAMPLES = 100_000
 """Largest number of samples of input data. Each takes about a kilobyte in addition to its values."""
 
@@ -99,6 +103,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         tolerance: How far a candidate's outputs may differ from the default's.
         background_load: Program that ran during measurements, or None.
         program: The program that was measured as a whole; None if a session was measured alone.
+        batches: Numbers of items in a call that were compared, the baseline's first. Throughput and CPU time are then
+            those of items, and each sample is one item. Empty if calls were made with the samples as they are.
     """
 
     load: Load = Load()
@@ -109,8 +115,11 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     tolerance: Tolerance = Tolerance()
     background_load: BackgroundProgram | None = None
     program: ProgramRun | None = None
+    batches: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        """Reject a workload without objectives."""
+        """Reject a workload without objectives, and numbers of items that no call has."""
         if not self.objectives:
             raise ValueError("there are no objectives")
+        if any(not 1 <= each <= MOST_ITEMS for each in self.batches):
+            raise ValueError(f"batches of {self.batches}: there must be 1 to {MOST_ITEMS} items in a call")

@@ -269,6 +269,8 @@ class Hook:
         tuned.set_options(arguments["sess_options"], entries, self._session_log, keep=keep)
         if config["io_binding"]:
             tuned.not_set.append("io_binding (the program would have to call run_with_iobinding)")
+        if config["batch"] > 1:
+            tuned.not_set.append("batch (the program would have to put so many items into each call)")
         return tuned
 
     def _add_run_settings(self, session: Any, tuned: TunedSession) -> None:
