@@ -30,7 +30,7 @@ from ortune.program.samples import UNSORTED, merge_samples
 from ortune.workload import InputOptions
 from ortune.workload.inputs import make_feed
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
-from tests.observing import run_observed
+from tests.observing import make_process, run_observed
 
 PROGRAM = Path(__file__).parent / "programs" / "observed.py"
 COMMAND = (sys.executable, "-W", "ignore", str(PROGRAM), str(TINY_CNN), str(TINY_ENCODER))
@@ -360,56 +360,6 @@ class TestSavedInputs:
         assert done.stderr.count("inputs cannot be saved") == 1
 
 
-def make_process(folder: Path, **changes: Any) -> dict[str, Any]:
-    """Return the JSON of a process with one session, as a program writes it."""
-    session = {
-        "model": "m.onnx",
-        "path": "/m/m.onnx",
-        "package": "",
-        "size_bytes": 1,
-        "sha256": "0" * 64,
-        "requested": [],
-        "providers": [],
-        "options": {},
-        "other_methods": [],
-        "record": "",
-        "reason": "",
-        "n_threads": 0,
-        "inherited": False,
-        "created_ns": 10,
-        "create_ns": 20,
-        "n_sessions": 1,
-        "n_calls": {"run": 2},
-        "n_failed": 0,
-        "total_ns": 60,
-        "first_ns": 40,
-        "most_concurrent": 1,
-        "shapes": [],
-        "n_other_shapes": 0,
-    }
-    own = changes.pop("session", {})
-    return {
-        "format": 1,
-        "pid": 7,
-        "ppid": 1,
-        "argv": ["python"],
-        "onnxruntime": "1.0.0",
-        "start_ns": 5,
-        "wall_ns": 500,
-        "cpu_ns": 100,
-        "observing_ns": 0,
-        "busy_ns": 60,
-        "first_call_ns": 100,
-        "last_call_ns": 200,
-        "peak_threads": 1,
-        "libraries": [],
-        "function": None,
-        "n_sessions_left_out": 0,
-        "sessions": [{**session, **own}],
-        **changes,
-    }
-
-
 class TestReading:
     """Files that a program wrote are not trusted."""
 
@@ -447,7 +397,7 @@ class TestReading:
         ids=str,
     )
     def test_malformed_files_are_left_out(self, change: dict[str, Any], tmp_path: Path) -> None:
-        (tmp_path / "process-1.json").write_text(json.dumps(make_process(tmp_path, **change)))
+        (tmp_path / "process-1.json").write_text(json.dumps(make_process(**change)))
         reading = read_processes(tmp_path)
         assert reading.processes == ()
         assert len(reading.faults) == 1
@@ -473,18 +423,18 @@ class TestReading:
 
     def test_shares(self, tmp_path: Path) -> None:
         """One process has calls for 60 of 100 ns. The other creates a session for 20 ns between its calls."""
-        late = make_process(tmp_path, pid=8, session={"sha256": "1" * 64, "created_ns": 150})
-        processes = self.read(tmp_path, make_process(tmp_path), late)
+        late = make_process(pid=8, session={"sha256": "1" * 64, "created_ns": 150})
+        processes = self.read(tmp_path, make_process(), late)
         assert [process.outside_ns for process in processes] == [40, 20]
         models = sum_models(group_sessions(processes), 60)
         assert [model.share for model in models] == pytest.approx([60 / 180, 60 / 180])
 
     def test_outside_is_never_negative(self, tmp_path: Path) -> None:
-        (process,) = self.read(tmp_path, make_process(tmp_path, busy_ns=1 << 60))
+        (process,) = self.read(tmp_path, make_process(busy_ns=1 << 60))
         assert process.outside_ns == 0
 
     def test_a_device_is_not_hashed(self, tmp_path: Path) -> None:
-        processes = self.read(tmp_path, make_process(tmp_path, session={"sha256": "", "path": "/dev/zero"}))
+        processes = self.read(tmp_path, make_process(session={"sha256": "", "path": "/dev/zero"}))
         assert list(group_sessions(processes)) == ["/dev/zero"]
 
     def test_models_of_the_same_name(self, tmp_path: Path) -> None:
@@ -492,7 +442,7 @@ class TestReading:
         processes = self.read(
             tmp_path,
             *(
-                make_process(tmp_path, pid=n, start_ns=n, session={"sha256": str(n) * 64, "path": path})
+                make_process(pid=n, start_ns=n, session={"sha256": str(n) * 64, "path": path})
                 for n, path in enumerate(paths)
             ),
         )
@@ -514,7 +464,7 @@ class TestReading:
             file.truncate(1 << 20)
         entries = [{"priority": 0.1 * n, "offset_ns": n, "n_bytes": 12, "file": f"7-{n}.npz"} for n in (1, 2, 3, 4)]
         samples = {"threshold": 1.0, "entries": [*entries, entries[0]], "n_left_out": 0}
-        processes = self.read(tmp_path, make_process(tmp_path, session={"samples": samples, "path": "/x/../.."}))
+        processes = self.read(tmp_path, make_process(session={"samples": samples, "path": "/x/../.."}))
         groups = group_sessions(processes)
         (saved,) = merge_samples(tmp_path, groups, dict.fromkeys(groups, "../../x"), 20)
         assert saved.n_samples == 1

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from ortune.errors import HostError
 from ortune.interrupts import uninterrupted
 from ortune.knobs import Config
+from ortune.program.applied import find_untuned
 from ortune.program.gate import CallLog
 from ortune.program.launcher import Launcher, Run, TunedModel
-from ortune.program.observation import Reading, read_processes
 from ortune.program.outputs import OutputReference
 from ortune.program.process import Ended, ProgramProcess
 from ortune.program.server import Server, ServerLoad
@@ -246,7 +246,7 @@ class ProgramExecutor:
         """Return a failure if no session of the program got the candidate's settings."""
         if not self.launcher.changes_sessions(config):
             return None
-        reason = find_untuned(read_processes(run.folder), self.launcher.digests)
+        reason = find_untuned(run.folder)
         return Failure(kind="not_applied", stage="load", message=reason) if reason else None
 
     def describe_session(self) -> SessionInfo:
@@ -551,17 +551,6 @@ def drop_first(calls: NDArray[np.int64]) -> NDArray[np.int64]:
     ordered = calls[np.argsort(calls[:, 0], kind="stable")]
     durations: NDArray[np.int64] = ordered[:, 1] - ordered[:, 0]
     return durations[1:] if len(durations) > 1 else durations
-
-
-def find_untuned(reading: Reading, digests: frozenset[str]) -> str:
-    """Return why sessions of these models did not get a candidate's settings; empty if all did."""
-    sessions = [session for process in reading.processes for session in process.sessions if session.sha256 in digests]
-    if not sessions:
-        return (
-            reading.faults[0] if reading.faults else "the program created no session of the models that it had before"
-        )
-    missed = next((session for session in sessions if not session.record), None)
-    return f"{missed.model}: {missed.reason or 'its session has the options of the program'}" if missed else ""
 
 
 def _ended_without_fault(outputs: OutputReference) -> Failure:

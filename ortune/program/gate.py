@@ -9,8 +9,10 @@ progress.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +29,9 @@ RECORD_BYTES = CALL.size
 """A call in the log: start and end, in nanoseconds of the monotonic clock."""
 
 MAX_LOG_BYTES = 1 << 30
+
+LATEST_NS = 1 << 59
+"""Time that no monotonic clock reaches: 18 years."""
 
 
 class Gate:
@@ -87,9 +92,12 @@ class CallLog:
         self._offsets: dict[Path, int] = {}
 
     def read(self) -> NDArray[np.int64]:
-        """Return the calls since the last reading: start and end in ns, of shape (calls, 2)."""
+        """Return the calls since the last reading: start and end in ns, of shape (calls, 2).
+
+        Calls that no process makes are left out: the program can write anything.
+        """
         parts = []
-        for path in sorted(self._folder.glob("calls-*.bin")):
+        for path, _ in self._find_files():
             offset = self._offsets.get(path, 0)
             with path.open("rb") as file:
                 file.seek(offset)
@@ -97,9 +105,23 @@ class CallLog:
             data = data[: len(data) - len(data) % RECORD_BYTES]  # a record may be incomplete
             self._offsets[path] = offset + len(data)
             parts.append(np.frombuffer(data, dtype="<i8").reshape(-1, 2))
-        return np.concatenate(parts) if parts else np.empty((0, 2), dtype="<i8")
+        calls = np.concatenate(parts) if parts else np.empty((0, 2), dtype="<i8")
+        starts, ends = calls[:, 0], calls[:, 1]
+        sound = calls[(starts >= 0) & (starts <= ends) & (ends < LATEST_NS)]
+        sound[:, 1] = np.maximum(sound[:, 1], sound[:, 0] + 1)  # a clock may stand still for as long as a short call
+        return sound
 
     def count_new(self) -> int:
-        """Return how many calls there are since the last reading."""
-        size = sum(path.stat().st_size - self._offsets.get(path, 0) for path in self._folder.glob("calls-*.bin"))
+        """Return how many calls there are since the last reading, those included that no process makes."""
+        size = sum(max(n_bytes - self._offsets.get(path, 0), 0) for path, n_bytes in self._find_files())
         return size // RECORD_BYTES
+
+    def _find_files(self) -> list[tuple[Path, int]]:
+        """Return the files and their sizes. What is not a file is left out: reading a pipe could block forever."""
+        found = []
+        for path in sorted(self._folder.glob("calls-*.bin")):
+            with contextlib.suppress(OSError):
+                state = path.lstat()
+                if stat.S_ISREG(state.st_mode):
+                    found.append((path, state.st_size))
+        return found

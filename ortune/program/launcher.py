@@ -113,7 +113,9 @@ class Launcher:
         self._inherited = dict(inherited)
         self._n_runs = 0
 
-    def start(self, process: ProgramProcess, config: Config, *, port: int = 0, gate: bool = False) -> Run | Failure:
+    def start(
+        self, process: ProgramProcess, config: Config, *, port: int = 0, gate: bool = False, observe: bool = False
+    ) -> Run | Failure:
         """Start the program with a candidate's settings.
 
         Args:
@@ -121,13 +123,14 @@ class Launcher:
             config: The settings, as changes of those of the program itself.
             port: TCP port, if the program takes one.
             gate: Whether the calls of the function pass a gate.
+            observe: Whether it is seen what the program does with its sessions, which takes CPU time.
         """
         self._n_runs += 1
         folder = self._folder.path / f"run-{self._n_runs:06}"
         folder.mkdir()
         run = Run(process, folder, port)
         run.gate = Gate(folder) if gate else None
-        plan = self.make_plan(config, folder, gate=gate)
+        plan = self.make_plan(config, folder, gate=gate, observe=observe)
         own = make_environment(self._inherited)
         environment = program_exec.make_environment(plan, variables_of(config, own), own)
         command = fill_command(self._task.command, workers=config.workers, port=port)
@@ -138,22 +141,18 @@ class Launcher:
             return Failure(kind="exit", stage="start", message=f"cannot start {command[0]}: {error.strerror}")
         return run
 
-    def make_plan(self, config: Config, folder: Path, *, gate: bool) -> str:
+    def make_plan(self, config: Config, folder: Path, *, gate: bool, observe: bool = False) -> str:
         """Return the plan that the hook follows inside the program, as text."""
         plan = make_plan((), ProgramRequest(quiet=True), "")
         if self.changes_sessions(config):
             plan["rules"] = [self._make_rule(model, config) for model in self._models]
         plan |= {
-            "observe": os.fspath(folder),
+            "observe": os.fspath(folder) if observe else None,
+            "log": os.fspath(folder),
             "call": self._task.call or None,
             "gate": os.fspath(folder) if gate else None,
         }
         return json.dumps(plan, separators=(",", ":"))
-
-    @property
-    def digests(self) -> frozenset[str]:
-        """SHA-256 of the file of each model."""
-        return frozenset(model.files[0].sha256 for model in self._models)
 
     def changes_sessions(self, config: Config) -> bool:
         """Return whether a candidate changes settings of sessions, and not only the environment of the program."""

@@ -346,7 +346,7 @@ def observe_program(task: ProgramTask, server: Server | None) -> ObservedRun:
     with OwnedFolder() as folder, closing(ProgramProcess()) as process:
         launcher = Launcher(task, (), "", folder, os.environ)
         port = server.choose_port() if server else 0
-        run = launcher.start(process, DEFAULT, port=port)
+        run = launcher.start(process, DEFAULT, port=port, observe=True)
         if isinstance(run, Failure):
             raise ProgramError(f"{run.message[0].upper()}{run.message[1:]}.")
         if server:

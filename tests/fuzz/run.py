@@ -33,7 +33,10 @@ SLOWEST_S = 5
 STUCK_S = 300
 """The process ends if a thousand inputs take longer: code of a library hangs that Python cannot interrupt."""
 
-NAMES = ("records", "gates", "options", "npz", "models", "sysfs", "histories", "trials", "journals")
+NAMES = (
+    *("records", "gates", "options", "npz", "models", "sysfs", "histories", "trials", "journals"),
+    *("processes", "calls", "sessions"),
+)
 """The targets. They are imported late, so that atheris can instrument what they import."""
 
 MOST_SAVED = 20

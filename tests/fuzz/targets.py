@@ -9,6 +9,7 @@ from tests.fuzz.histories import HISTORIES, TRIALS
 from tests.fuzz.journals import JOURNALS
 from tests.fuzz.models import MODELS
 from tests.fuzz.npz import NPZ
+from tests.fuzz.observed import CALLS, PROCESSES, SESSIONS
 from tests.fuzz.options import OPTIONS
 from tests.fuzz.records import RECORDS
 from tests.fuzz.sysfs import SYSFS
@@ -24,5 +25,8 @@ TARGETS: Mapping[str, Target] = {
     "histories": HISTORIES,
     "trials": TRIALS,
     "journals": JOURNALS,
+    "processes": PROCESSES,
+    "calls": CALLS,
+    "sessions": SESSIONS,
 }
 """All targets by name."""

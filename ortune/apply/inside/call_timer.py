@@ -21,13 +21,10 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Generator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ortune.apply.inside.explain import write_stderr
 from ortune.apply.inside.gate import Gate, open_gate
-
-if TYPE_CHECKING:
-    from ortune.apply.inside.observer import Observer
 
 MAIN = "__main__"
 
@@ -45,24 +42,25 @@ class CallTimer:
 
     Args:
         plan: See `ortune.apply.inside.finder.Plan`.
-        observer: The observer of this process.
+        observer: The observer of this process; see `ortune.apply.inside.observer`. None if it is not observed.
 
     Attributes:
         module: Name of the module that defines the function.
         is_found: Whether the function was replaced.
     """
 
-    def __init__(self, plan: dict[str, Any], observer: Observer) -> None:
+    def __init__(self, plan: dict[str, Any], observer: Any = None) -> None:
         self._name = str(plan["call"])
         module, _, path = self._name.partition(":")
         self.module = MAIN if is_main(module) else module
         self._path = path.split(".")
-        self._folder = Path(plan["observe"])
+        self._folder = Path(plan["log"])
         self._observer = observer
         self._gate: Gate | None = open_gate(plan.get("gate"))
         self._lock = threading.RLock()
         self._file: int | None = None
         self._n_calls = 0
+        self._gave_up = False
         self.is_found = False
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._begin_again)
@@ -103,7 +101,7 @@ class CallTimer:
         """Replace the function in a module that has been imported."""
         if not self._replace_in(vars(module)):
             write_stderr(f"ortune: {module.__name__} has no function {'.'.join(self._path)}.\n")
-            self._observer.write()
+            self._write_observed()
 
     def _replace_in(self, names: dict[str, Any]) -> bool:
         """Replace the function. Return whether it is there."""
@@ -121,8 +119,12 @@ class CallTimer:
         except (KeyError, AttributeError, TypeError):
             return False
         self.is_found = True
-        self._observer.write()
+        self._write_observed()
         return True
+
+    def _write_observed(self) -> None:
+        if self._observer is not None:
+            self._observer.write()
 
     def _wrap(self, function: Any) -> Any:
         """Return a function that times the calls of another one.
@@ -243,14 +245,21 @@ class CallTimer:
                     self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
                 os.write(self._file, CALL.pack(start_ns, end_ns))
                 self._n_calls += 1
-            if end_ns >= self._observer.next_write_ns:
+            if self._observer is not None and end_ns >= self._observer.next_write_ns:
                 self._observer.write()
         except OSError as error:
-            self._observer.give_up(error)
+            self._give_up(error)
         finally:
             if self._gate is not None:
                 with contextlib.suppress(OSError):
                     self._gate.leave()
+
+    def _give_up(self, error: OSError) -> None:
+        """Report once that calls cannot be written. If the folder is gone, ortune has ended: the program continues."""
+        if not self._gave_up:
+            self._gave_up = True
+            if not isinstance(error, FileNotFoundError):
+                write_stderr(f"ortune: calls cannot be written ({error}).\n")
 
 
 class _Inside:

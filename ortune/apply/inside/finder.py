@@ -27,10 +27,10 @@ HOOK = "hook"
 
 PARTS = (
     *("options_log", "providers", "settings", "explain", "calls", "fit", HOOK),
-    *("samples", "observer", "gate", "call_timer"),
+    *("gate", "call_timer", "samples", "observer"),
 )
 """Modules of this folder. Each imports only modules that come before it. Those after the hook are for programs that are
-observed."""
+measured or observed."""
 
 Plan = dict[str, Any]
 """What to do in a program: {"rules": [{"source", "path", "files", "config", "tried", "onnxruntime", "reason",
@@ -42,7 +42,9 @@ These keys may be missing:
 - "observe": folder for what is seen of the program; see `observer`.
 - "save_inputs": {"folder", "max_samples", "max_bytes"}: where inputs are saved, and how many for each session; the size
   is that of all of a process.
-- "call": the function whose calls are timed, as "package.module:function"; see `call_timer`. It needs "observe".
+- "log": folder for what is noted of a program while it is measured: the calls of a function, and whether sessions got
+  their settings. It needs no observer, which would take CPU time.
+- "call": the function whose calls are timed, as "package.module:function"; see `call_timer`. It needs "log".
 - "gate": folder of the gate that these calls pass; see `gate`."""
 
 STATE = "_ortune_plan"
@@ -61,20 +63,22 @@ def start() -> None:
     if text and text != OFF:
         import json
 
-        if '"observe"' in text:
-            start_observing(json.loads(text))
+        if '"observe"' in text or '"log"' in text:
+            watch(json.loads(text))
         activate(lambda: json.loads(text), environment=True)
 
 
-def start_observing(plan: Plan) -> None:
-    """Observe this process, and time the calls of a function if the plan names one."""
-    if not plan.get("observe"):
-        return
-    observer = load_hook("observer").Observer(plan)
-    observer.start()
-    _observers.append(observer)
+def watch(plan: Plan) -> None:
+    """Observe this process, and time the calls of a function, if the plan says so."""
+    observer = None
+    if plan.get("observe"):
+        observer = load_hook("observer").Observer(plan)
+        observer.start()
+        _observers.append(observer)
     if plan.get("call"):
-        observer.timer = timer = load_hook("call_timer").CallTimer(plan, observer)
+        timer = load_hook("call_timer").CallTimer(plan, observer)
+        if observer is not None:
+            observer.timer = timer
         if timer.module == "__main__":
             timer.watch_main()
         elif timer.module in sys.modules:

@@ -30,8 +30,16 @@ from ortune.apply.inside.options_log import OptionsLog
 from ortune.apply.inside.providers import CUDA_BASED, Skip, read_requested
 from ortune.apply.inside.settings import RunSettings, TunedSession, has_run_settings, read_own_settings, show_value
 
+MOST_TEXT = 1000
+"""Length of texts that are noted."""
+
 MOST_CHECKS = 64
 """Number of sessions whose first calls are compared with their records."""
+
+NO_RULE = "no record is for this model"
+
+SESSIONS_FILE = "sessions.jsonl"
+"""File in the plan's folder for logs. It has a line for each session of a model that has a rule."""
 
 EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
 
@@ -127,6 +135,7 @@ class Hook:
             self._say(f"{model}: {reason} ({fault}). The session keeps the program's own options.")
         if tuned is not None:
             self._finish(session, model, tuned, kwargs)
+        self._note(model, tuned, reason)
         if self._observer is not None:
             self._observe(session, arguments, tuned, reason, before, start_ns, create_ns)
         if fault is None:
@@ -146,6 +155,19 @@ class Hook:
             check = FitCheck(tuned.rule["source"], model, measured, self._report_fit)
             self._checks.append(check)
             setattr(session, WATCH, check)
+
+    def _note(self, model: str, tuned: TunedSession | None, reason: str) -> None:
+        """Note in the plan's folder for logs whether a session has the settings of its rule."""
+        folder = self.plan.get("log")
+        if not folder or not self.plan["rules"] or (tuned is None and reason == NO_RULE):
+            return
+        line = {"model": model[:MOST_TEXT], "is_tuned": tuned is not None, "reason": str(reason)[:MOST_TEXT]}
+        with contextlib.suppress(OSError):  # ortune has ended, and the program continues
+            descriptor = os.open(Path(folder, SESSIONS_FILE), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            try:
+                os.write(descriptor, json.dumps(line).encode() + b"\n")
+            finally:
+                os.close(descriptor)
 
     def _observe(
         self,
@@ -232,7 +254,7 @@ class Hook:
             if folder and any(not _is_same(Path(folder, each["name"]), each) for each in others):
                 continue
             return dict(rule)
-        raise Skip("no record is for this model")
+        raise Skip(NO_RULE)
 
     def _tune(self, rule: dict[str, Any], arguments: dict[str, Any]) -> TunedSession:
         """Return the options to create a session with.

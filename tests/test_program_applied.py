@@ -1,0 +1,101 @@
+"""Measured runs of programs: they are not observed, and it is still noticed if settings had no effect."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ortune.apply.inside.hook import SESSIONS_FILE
+from ortune.knobs import DEFAULT, Config
+from ortune.model import read_model
+from ortune.program.applied import NO_SESSION, find_untuned
+from ortune.program.launcher import Launcher, Run, TunedModel
+from ortune.program.process import ProgramProcess
+from ortune.program.task import ProgramTask
+from ortune.worker.installed import find_installed_version
+from ortune.worker.owned_folder import OwnedFolder
+from tests.conftest import TINY_CNN, TINY_ENCODER
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="programs are tuned on POSIX systems")
+
+TUNED = {"model": "a.onnx", "is_tuned": True, "reason": ""}
+MISSED = {"model": "b.onnx", "is_tuned": False, "reason": "onnxruntime here has no CUDA"}
+ONE_THREAD = Config(session_options={"intra_op_num_threads": 1})
+
+CODE = """
+import sys, onnxruntime
+for path in sys.argv[1:]:
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    print(session.get_session_options().intra_op_num_threads)
+"""
+
+
+class TestReading:
+    @pytest.mark.parametrize(
+        ("lines", "reason"),
+        [([TUNED, TUNED], ""), ([TUNED, MISSED], "b.onnx: onnxruntime here has no CUDA"), ([], NO_SESSION)],
+    )
+    def test_reasons(self, lines: list[dict[str, Any]], reason: str, tmp_path: Path) -> None:
+        (tmp_path / SESSIONS_FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
+        assert find_untuned(tmp_path) == reason
+
+    def test_no_file(self, tmp_path: Path) -> None:
+        assert find_untuned(tmp_path) == NO_SESSION
+
+    @pytest.mark.parametrize(
+        "data", [b"\n", b"[" * 100_000, b"\xff", b"{}", json.dumps({**TUNED, "x": 1}).encode(), b"1\n2"]
+    )
+    def test_what_no_program_notes(self, data: bytes, tmp_path: Path) -> None:
+        (tmp_path / SESSIONS_FILE).write_bytes(data)
+        assert "cannot be read" in find_untuned(tmp_path)
+
+    def test_what_is_no_file(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / SESSIONS_FILE)
+        assert "cannot be read" in find_untuned(tmp_path)
+
+
+@pytest.mark.slow
+class TestRuns:
+    def run(self, folder: OwnedFolder, config: Config, *paths: Path, onnx: Path = TINY_CNN) -> tuple[Run, str]:
+        """Run a program to its end, with settings for the sessions of one model. Return what it printed, too."""
+        task = ProgramTask(command=(sys.executable, "-c", CODE, *map(str, paths)))
+        model = TunedModel(name=onnx.name, path=str(onnx), files=read_model(onnx).files)
+        launcher = Launcher(task, [model], find_installed_version(), folder, os.environ)
+        process = ProgramProcess()
+        try:
+            run = launcher.start(process, config)
+            assert isinstance(run, Run)
+            ended = process.wait(60)
+        finally:
+            process.close()
+        assert ended and ended.status == 0, run.stderr.read_text()
+        return run, (run.read_output() or b"").decode()
+
+    def test_sessions_that_got_the_settings(self) -> None:
+        with OwnedFolder() as folder:
+            run, printed = self.run(folder, ONE_THREAD, TINY_CNN, TINY_ENCODER, TINY_CNN)
+            assert printed.split() == ["1", "0", "1"]
+            assert find_untuned(run.folder) == ""
+            assert len((run.folder / SESSIONS_FILE).read_text().splitlines()) == 2
+
+    def test_no_session_of_the_model(self) -> None:
+        with OwnedFolder() as folder:
+            run, _ = self.run(folder, ONE_THREAD, TINY_ENCODER)
+            assert find_untuned(run.folder) == NO_SESSION
+
+    def test_settings_that_cannot_be_applied(self) -> None:
+        config = Config(session_options={"optimized_model_filepath": "/missing/folder/x.onnx"})
+        with OwnedFolder() as folder:
+            run, _ = self.run(folder, config, TINY_CNN)
+            assert "failed" in find_untuned(run.folder)
+
+    @pytest.mark.parametrize("config", [DEFAULT, ONE_THREAD])
+    def test_they_are_not_observed(self, config: Config) -> None:
+        with OwnedFolder() as folder:
+            run, _ = self.run(folder, config, TINY_CNN)
+            assert {each.name for each in run.folder.iterdir()} <= {"stdout", "stderr", SESSIONS_FILE}
