@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,21 @@ import pytest
 
 from ortune.apply.inside.hook import SESSIONS_FILE
 from ortune.knobs import DEFAULT, Config
-from ortune.model import read_model
+from ortune.model import compute_digest, read_model
+from ortune.options import make_request
 from ortune.program.applied import NO_SESSION, find_untuned
 from ortune.program.launcher import Launcher, Run, TunedModel
+from ortune.program.prepare import prepare_program
 from ortune.program.process import ProgramProcess
+from ortune.program.search import search_program
 from ortune.program.task import ProgramTask
+from ortune.requests import ProgramSearchRequest
 from ortune.worker.installed import find_installed_version
 from ortune.worker.owned_folder import OwnedFolder
 from tests.conftest import TINY_CNN, TINY_ENCODER
+from tests.test_external_data import save as save_external
+
+PROGRAM = Path(__file__).parent / "programs" / "worker.py"
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="programs are tuned on POSIX systems")
 
@@ -61,10 +69,10 @@ class TestReading:
 
 @pytest.mark.slow
 class TestRuns:
-    def run(self, folder: OwnedFolder, config: Config, *paths: Path, onnx: Path = TINY_CNN) -> tuple[Run, str]:
+    def run(self, folder: OwnedFolder, config: Config, *paths: Path, model_path: Path = TINY_CNN) -> tuple[Run, str]:
         """Run a program to its end, with settings for the sessions of one model. Return what it printed, too."""
         task = ProgramTask(command=(sys.executable, "-c", CODE, *map(str, paths)))
-        model = TunedModel(name=onnx.name, path=str(onnx), files=read_model(onnx).files)
+        model = TunedModel(name=model_path.name, path=str(model_path), files=read_model(model_path).files)
         launcher = Launcher(task, [model], find_installed_version(), folder, os.environ)
         process = ProgramProcess()
         try:
@@ -99,3 +107,37 @@ class TestRuns:
         with OwnedFolder() as folder:
             run, _ = self.run(folder, config, TINY_CNN)
             assert {each.name for each in run.folder.iterdir()} <= {"stdout", "stderr", SESSIONS_FILE}
+
+    def test_a_model_with_external_data(self, tmp_path: Path) -> None:
+        """Its weights belong to it: with other ones, it is another model."""
+        path, other = (save_external(tmp_path / name) for name in ("a", "b"))
+        weights = other.with_name("weights.bin")
+        weights.write_bytes(bytes(weights.stat().st_size))
+        with OwnedFolder() as folder:
+            run, printed = self.run(folder, ONE_THREAD, path, other, model_path=path)
+            assert printed.split() == ["1", "0"]
+            assert find_untuned(run.folder) == ""
+
+    def test_the_search_of_a_program_whose_model_has_external_data(self, tmp_path: Path) -> None:
+        path, output = save_external(tmp_path), tmp_path / "tuned.json"
+        command = (sys.executable, str(PROGRAM), str(path), "run", "60")
+        values = {
+            "command": command,
+            "call": "__main__:work",
+            "only": ("intra_op_num_threads",),
+            "budget": "20s",
+            "output": output,
+        }
+        prepared = prepare_program(make_request(ProgramSearchRequest, values, "python"))
+        (identity,) = prepared.identities
+        assert identity.digest == compute_digest(read_model(path).files)
+        assert [each.name for each in identity.files] == ["model.onnx", "weights.bin"]
+        assert search_program(prepared).outcome.evidence.verdict == "faster"
+        run = [sys.executable, "-m", "ortune", "apply", str(output), "--explain", "--", sys.executable, "-c", CODE]
+        done = subprocess.run([*run, str(path)], capture_output=True, text=True, check=True)
+        assert done.stdout.split() == ["1"]
+        weights = path.with_name("weights.bin")
+        weights.write_bytes(bytes(weights.stat().st_size))
+        done = subprocess.run([*run, str(path)], capture_output=True, text=True, check=True)
+        assert done.stdout.split() == ["0"]
+        assert "no record is for this model" in done.stderr

@@ -18,6 +18,7 @@ from ortune.errors import OrtuneError, ProgramError, UsageError
 from ortune.host import Host, read_host
 from ortune.host.allocators import find_allocators
 from ortune.knobs import DEFAULT, KNOBS, Config, SpaceOptions
+from ortune.knobs.legal import find_faults
 from ortune.model import ModelInfo, compute_digest, read_model
 from ortune.model.identity import ModelIdentity
 from ortune.model.info import ModelFile
@@ -246,12 +247,17 @@ def read_info(model: ObservedModel) -> tuple[ModelInfo | None, str]:
 
 
 def make_own_config(model: ObservedModel) -> Config:
-    """Return what the program sets for the sessions of a model."""
+    """Return what the program sets for the sessions of a model.
+
+    What a record must not have is left out, such as names of files. Sessions keep it.
+    """
     config = DEFAULT
     for name, value in (model.options[0] if model.options else {}).items():
         is_setting = name in KNOBS and KNOBS[name].where in {"session_options", "session_config"}
         if is_setting and name not in NOT_OFFERED and not isinstance(value, float) and not is_default(name, value):
-            config = config.with_setting(KNOBS[name].where, name, value)
+            changed = config.with_setting(KNOBS[name].where, name, value)
+            if not any(find_faults(changed)):
+                config = changed
     return config
 
 

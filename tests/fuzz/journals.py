@@ -10,7 +10,10 @@ from random import Random
 from tests.fuzz.mutation import make_json_mutation, mutate_bytes
 from tests.fuzz.target import Target, attempt, find_folder, write_input
 
-NAMES = ("begin", "resume", "launch", "block", "failure", "session_info", "samples", "at_s", "n_calls", "wall_ns")
+NAMES = (
+    *("begin", "resume", "launch", "block", "failure", "session_info", "samples", "at_s", "n_calls", "wall_ns"),
+    *("shares", "identity"),
+)
 
 SEARCH_S = 20.0
 
@@ -35,7 +38,9 @@ def _search(path: Path, *, interrupt_at: int) -> None:
     from ortune.worker import Failure
     from tests.simulation import SimulatedExecutor, make_host, make_model, open_with_journal
 
-    begin = Begin(id="1", pid=1, started="2026-01-01T00:00:00+00:00", identity={})
+    begin = Begin(
+        id="1", pid=1, started="2026-01-01T00:00:00+00:00", identity={"model a.onnx": "1"}, shares={"1": 0.75}
+    )
     executor = SimulatedExecutor(lambda config: 5e6, interrupt_at=interrupt_at)
     with Journal(path, begin, Resume(pid=1, started="2026-01-02T00:00:00+00:00")) as journal:
         try:
