@@ -6,53 +6,26 @@ Requests arrive at random (Poisson). Calls take a constant time (M/D/1) or expon
 load generator of ortune's workers runs on a simulated clock, in launches of 8 blocks that are planned as in a search.
 Printed is the p99 over all launches, divided by its value in theory. Target: 0.95 to 1.05.
 
-Source of the theory: the time that a request spends in an M/M/1 queue is exponentially distributed. The distribution of
-waiting times in an M/D/1 queue is in C. D. Crommelin, "Delay probability formulae when the holding times are
-constant", Post Office Electrical Engineers' Journal 25 (1932).
+The theory is in `ortune/queueing/theory.py`, with its sources.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
-from decimal import Decimal, localcontext
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 
 from benchmarks.simulated_clock import SimulatedClock
 from ortune.compare.block_plan import Pace, limit_warm_up_ns, plan_block
+from ortune.queueing.theory import ConstantQueue, ExponentialQueue
 from ortune.worker.load_generator import generate_load
 from ortune.worker.open_loop import RequestStream
 from ortune.workload import make_load
 
 SERVICE_NS = 5_000_000
 BLOCKS_PER_LAUNCH = 8
-
-
-def mm1_quantile(utilization: float, share: float) -> float:
-    """Return a quantile of the time in an M/M/1 queue, in service times."""
-    return -math.log(1 - share) / (1 - utilization)
-
-
-def md1_quantile(utilization: float, share: float) -> float:
-    """Return a quantile of the time in an M/D/1 queue, in service times."""
-
-    def distribute(wait: float) -> float:
-        """Return the share of requests that wait at most this long."""
-        with localcontext() as context:
-            context.prec = 80  # the terms alternate in sign and cancel almost completely
-            rho, time = Decimal(utilization), Decimal(wait)
-            terms = (
-                (-rho * (time - k)) ** k / math.factorial(k) * (rho * (time - k)).exp() for k in range(int(wait) + 1)
-            )
-            return float((1 - rho) * sum(terms))
-
-    if 1 - utilization >= share:
-        return 1.0
-    return 1 + float(brentq(lambda wait: distribute(wait) - share, 1e-9, 60))
 
 
 def simulate_p99(utilization: float, *, random_service: bool, warm_up: bool, n_launches: int, seed: int) -> float:
@@ -87,9 +60,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     print("queue  utilization  p99 in theory  empty blocks  one stream")
-    for name, random_service, quantile in (("M/D/1", False, md1_quantile), ("M/M/1", True, mm1_quantile)):
+    for name, random_service, known in (("M/D/1", False, ConstantQueue), ("M/M/1", True, ExponentialQueue)):
         for utilization in arguments.utilization:
-            expected = quantile(utilization, 0.99)
+            expected = known(utilization).quantile(0.99)
             # Latencies of long queues are correlated, so that a precise percentile needs more launches.
             n_launches = int(arguments.launches * max(1, (0.3 / (1 - utilization)) ** 3))
             ratios = [

@@ -173,6 +173,18 @@ def test_libraries_have_one_home(library: str) -> None:
         assert any(f"{module}.".startswith(f"{home}.") for home in homes), f"{module} must not import {library}"
 
 
+def test_what_is_only_computed_does_not_reach_the_worker() -> None:
+    """Only modules of `compare/` that do not import it are used."""
+    pending = [module for module in MODULES if f"{module}.".startswith("ortune.queueing.")]
+    found = set(pending)
+    assert len(pending) > 1
+    while pending:
+        new = {name for name in imports_of(pending.pop()) if name in MODULES} - found
+        found |= new
+        pending += new
+    assert not {name for name in found if f"{name}.".startswith("ortune.worker.")}
+
+
 def test_code_inside_programs_imports_the_standard_library_only() -> None:
     inside = [module for module in MODULES if f"{module}.".startswith(f"{INSIDE}.")]
     assert len(inside) > 1

@@ -22,6 +22,7 @@ from ortune.worker.block import BlockPlan
 from ortune.worker.closed_loop import back_to_back, closed_loop
 from ortune.worker.window import Callers, Clock, Window, work_within
 from ortune.workload import Load
+from ortune.workload.load import relaxation_services
 
 S = TypeVar("S")
 R = TypeVar("R")
@@ -241,17 +242,10 @@ def try_calls(call: Callable[[S], Any], samples: Sequence[S], plan: BlockPlan, c
 def plan_warm_up(durations: NDArray[np.int64], load: Load, longest_ns: int) -> int:
     """Return how long a stream that starts with an empty queue runs before its latencies are those of a steady state.
 
-    The relaxation time of a queue with one caller is s (1 + c^2) / 2 / (1 - sqrt(u))^2, where s is the mean duration of
-    a call, c its coefficient of variation, and u the utilization. With several callers, s is divided by their number.
-
     Args:
         durations: Durations of some calls in ns.
         load: How requests arrive.
         longest_ns: Result at most.
-
-    Source: P. M. Morse, "Stochastic Properties of Waiting Lines", Journal of the Operations Research Society of America
-    3 (1955), for exponentially distributed durations. The time scales with the variation as in heavy traffic: J. Abate
-    and W. Whitt, "Transient Behavior of Regulated Brownian Motion", Advances in Applied Probability 19 (1987).
     """
     mean_ns = float(durations.mean())
     error_ns = float(durations.std()) / math.sqrt(len(durations))
@@ -261,9 +255,8 @@ def plan_warm_up(durations: NDArray[np.int64], load: Load, longest_ns: int) -> i
     # Too long a warm-up takes time, but too short a one makes latencies too short.
     utilization = load.utilization(mean_ns + error_ns)
     variation = float(durations.var()) / mean_ns**2
-    relaxation_ns = mean_ns / load.clients * (1 + variation) / 2
-    relaxation_ns /= (1 - math.sqrt(min(utilization, HIGHEST_UTILIZATION))) ** 2
-    return min(int(RELAXATIONS * relaxation_ns), longest_ns)
+    services = relaxation_services(min(utilization, HIGHEST_UTILIZATION), 1 + variation)
+    return min(int(RELAXATIONS * mean_ns / load.clients * services), longest_ns)
 
 
 def cpu_between(marks: Sequence[Mark]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any, Literal, get_args
 
@@ -103,6 +104,23 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             return f"{clients}, back to back"
         how = "at random" if self.arrivals == "poisson" else "at equal intervals"
         return f"{self.rate_per_s:g} requests/s {how}, {clients}"
+
+
+def relaxation_services(utilization: float, variation: float) -> float:
+    """Return the relaxation time of a queue, in mean service times divided by the number of servers.
+
+    It is v / 2 / (1 - sqrt(u))^2, where u is the utilization and v the sum of the squared coefficients of variation of
+    the times between arrivals and of the service times.
+
+    Args:
+        utilization: Share of the servers' time that calls take, below 1.
+        variation: The sum of both.
+
+    Source: P. M. Morse, "Stochastic Properties of Waiting Lines", Journal of the Operations Research Society of America
+    3 (1955), for exponentially distributed durations. The time scales with the variation as in heavy traffic: J. Abate
+    and W. Whitt, "Transient Behavior of Regulated Brownian Motion", Advances in Applied Probability 19 (1987).
+    """
+    return variation / 2 / (1 - math.sqrt(utilization)) ** 2
 
 
 def make_load(
