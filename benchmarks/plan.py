@@ -88,7 +88,7 @@ def compare(name: str, target: str, arguments: argparse.Namespace) -> Row:
         planned = runner.plan_confirmation(deployments, 1.0)
         size = msgspec.structs.replace(planned, launches=arguments.launches, rounds=arguments.rounds)
         run = runner.confirm(deployments, size, lambda done, total: None).in_one_regime()
-    values = {}
+    values: dict[str, Row] = {}
     for position, each in enumerate(everything):
         if position in run.failures:
             continue
