@@ -2,11 +2,11 @@
 
 The names below are the public interface. Importing them imports neither onnxruntime, optuna, onnx nor numpy.
 
-    search, bench, verify, gate                     measure a model
+    search, bench, plan, verify, gate               measure a model
     inspect_program, search_program                 observe and measure a program
     create_session, session_options, run_options    apply a record in code
     install                                         apply records to all sessions of this process
-    read_record                                     read a record
+    read_record, read_plan                          read a record or a plan
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "ortune.api": ("bench", "gate", "inspect_program", "search", "search_program", "verify"),
+    "ortune.api": ("bench", "gate", "inspect_program", "plan", "search", "search_program", "verify"),
     "ortune.apply.api": ("create_session", "run_options", "session_options"),
     "ortune.apply.install": ("install",),
     "ortune.apply.verify": ("Verification",),
@@ -35,6 +35,9 @@ _HOMES = {
     "ortune.gates.results": ("GateResult", "InterimResult"),
     "ortune.knobs.config": ("Config",),
     "ortune.knobs.knob": ("Value",),
+    "ortune.planning.deployment": ("Deployment",),
+    "ortune.planning.files": ("read_plan",),
+    "ortune.planning.result": ("Plan",),
     "ortune.program.observation": ("Observation",),
     "ortune.record.files": ("read_record",),
     "ortune.record.schema": ("Evidence", "Record", "Verdict"),

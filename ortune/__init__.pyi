@@ -24,6 +24,9 @@ from ortune.gates.results import GateResult as GateResult
 from ortune.gates.results import InterimResult as InterimResult
 from ortune.knobs.config import Config as Config
 from ortune.knobs.knob import Value as Value
+from ortune.planning.deployment import Deployment as Deployment
+from ortune.planning.files import read_plan as read_plan
+from ortune.planning.result import Plan as Plan
 from ortune.program.observation import Observation as Observation
 from ortune.record.files import read_record as read_record
 from ortune.record.schema import Evidence as Evidence
@@ -98,6 +101,28 @@ def inspect_program(
     save_inputs: str | PathLike[str] | None = ...,
     max_samples: int = ...,
 ) -> Observation: ...
+def plan(
+    model: str | PathLike[str],
+    *,
+    slo: str | Limit | None = ...,
+    rate: str | float | None = ...,
+    headroom: str | float = ...,
+    price: str | float | None = ...,
+    beside: str | None = ...,
+    dim: Mapping[str, int | Sequence[int]] | Sequence[str] = ...,
+    shape: Mapping[str, Sequence[int]] | Sequence[str] = ...,
+    inputs: str | PathLike[str] | None = ...,
+    provider: str | Sequence[str] | None = ...,
+    tune: Mapping[str, Value | Sequence[Value]] | Sequence[str] = ...,
+    fix: Mapping[str, Value] | Sequence[str] = ...,
+    only: str | Sequence[str] = ...,
+    allow_approximate: bool = ...,
+    processes: int | str | Sequence[int] = ...,
+    budget: str | float | None = ...,
+    seed: int = ...,
+    output: str | PathLike[str] | None = ...,
+    progress: Callable[[str, int, int], None] | None = ...,
+) -> Plan: ...
 def search(
     model: str | PathLike[str],
     *,

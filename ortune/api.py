@@ -1,4 +1,4 @@
-"""The public Python functions that measure: `search`, `search_program`, `bench`, `verify`, `gate`, `inspect_program`.
+"""The public Python functions that measure, such as `search`, `bench`, `plan` and `gate`.
 
 Each takes the options of the command of the same name (`allow_approximate` for `--allow-approximate`). Signatures and
 parameter descriptions are generated from `ortune.requests`.
@@ -19,6 +19,7 @@ from ortune.requests import (
     BenchRequest,
     GateRequest,
     InspectRequest,
+    PlanRequest,
     ProgramSearchRequest,
     SearchRequest,
     VerifyRequest,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from ortune.apply.verify import Verification
     from ortune.compare.bench import BenchResult
     from ortune.gates.results import GateResult, InterimResult
+    from ortune.planning.result import Plan
     from ortune.program.observation import Observation
     from ortune.record.schema import Record
     from ortune.tuning.outcome import Progress
@@ -172,6 +174,37 @@ def bench(
     request = make_request(BenchRequest, {"model": model, "configs": configs, **options})
     setup, sides = prepare_bench(request)
     return run(setup, sides, progress or ignore, budget_s=request.budget)
+
+
+@takes_options_of(PlanRequest)
+def plan(
+    model: str | PathLike[str], *, progress: Callable[[str, int, int], None] | None = None, **options: Any
+) -> Plan:
+    """Find how to deploy a model on this host: processes, threads and callers of each, and settings.
+
+    Args:
+
+    Returns:
+        The plan: deployments with their throughput, latency, CPU time and memory, and the recommended one.
+
+    Raises:
+        OrtuneError: An option is not valid, the model does not run, or the plan cannot be written to its file.
+
+    Example:
+        >>> import ortune
+        >>> found = ortune.plan("model.onnx", processes=[1, 2], budget="40s")
+        >>> found.choice.deployment.processes in (1, 2)
+        True
+    """
+    from ortune.planning.files import write_plan
+    from ortune.planning.prepare import prepare_plan
+    from ortune.planning.run import make_plan
+
+    request = make_request(PlanRequest, {"model": model, **options})
+    found = make_plan(prepare_plan(request), progress or ignore)
+    if request.output is not None:
+        write_plan(found, request.output)
+    return found
 
 
 @takes_options_of(VerifyRequest)

@@ -51,6 +51,7 @@ from ortune.program_options import (
     parse_output,
     parse_output_name,
     parse_path,
+    parse_rate_per_s,
 )
 
 if TYPE_CHECKING:
@@ -116,6 +117,54 @@ def parse_providers(value: Any) -> tuple[str, ...] | None:
     if not names or "auto" in names:
         raise UsageError(f"{','.join(names)}: is not a list of execution providers.", "Write {provider=cpu,cuda}.")
     return names
+
+
+def parse_slo(value: Any) -> Limit:
+    """Parse a limit for the latency in units of time, such as `p99<50ms`.
+
+    Raises:
+        UsageError: The value is no limit, or one of another kind.
+    """
+    from ortune.workload import FIGURES
+
+    hint = "Write {slo='p99<50ms'}."
+    limits = parse_limits(value)
+    if len(limits) != 1:
+        raise UsageError(f"{value}: a plan has one target.", hint)
+    (limit,) = limits
+    if limit.relative or FIGURES[limit.figure].unit != "ns" or limit.figure in {"cpu", "load-time"}:
+        raise UsageError(f"{limit.text}: the target must be a latency in units of time.", hint)
+    return limit
+
+
+def parse_process_counts(value: Any) -> tuple[int, ...]:
+    """Parse numbers of processes: `4`, `"1,2,4"` or `[1, 2, 4]`."""
+    from ortune.workload.load import MOST_PROCESSES
+
+    given = value if isinstance(value, (list, tuple)) else [value]
+    parts = [part for each in given for part in (each.split(",") if isinstance(each, str) else [each])]
+    if not parts:
+        raise UsageError("there are no numbers of processes.", "Write {processes=1,2,4}.")
+    return tuple(sorted({parse_count(1, MOST_PROCESSES)(part) for part in parts}))
+
+
+def parse_price(value: Any) -> float:
+    """Parse a price per hour: `0.17` or `"0.17/h"`, in any currency."""
+    text = str(value).strip()
+    return parse_number(text.removesuffix("/h").strip() if isinstance(value, str) else value)
+
+
+def parse_headroom(value: Any) -> float:
+    """Parse a share of the capacity: `0.2` or `"20%"`.
+
+    Raises:
+        UsageError: It is not a share below 1.
+    """
+    text = str(value).strip()
+    share = parse_number(text[:-1]) / 100 if text.endswith("%") else parse_number(value)
+    if share >= 1:
+        raise UsageError(f"{value}: must be a share below 1.", "Write {headroom=20%}.")
+    return share
 
 
 def split_knob_values(value: Any) -> Mapping[str, Any]:
@@ -939,6 +988,101 @@ class BenchRequest(WorkloadOptions, InputsOptions):
         check_dims(self.batch, self.dim)
 
 
+class PlanRequest(KnobOptions, InputsOptions):
+    """Options of `ortune plan`."""
+
+    model: Model
+    slo: Annotated[
+        Limit | None,
+        Option(
+            help="The target for the latency from arrival to end, such as 'p99<50ms'.",
+            metavar="FIGURE<TIME",
+            parse=parse_slo,
+            accepts="str | Limit | None",
+            default="none: the highest throughput",
+            panel=WORKLOAD,
+        ),
+    ] = None
+    rate: Annotated[
+        float | None,
+        Option(
+            help="Requests that must be served, such as 200/s, by as many hosts like this one as it takes.",
+            metavar="RATE",
+            parse=parse_rate_per_s,
+            accepts="str | float | None",
+            default="as many as one host can take",
+            panel=WORKLOAD,
+        ),
+    ] = None
+    headroom: Annotated[
+        float,
+        Option(
+            help="Share of the capacity that is left unused.",
+            metavar="SHARE",
+            parse=parse_headroom,
+            accepts="str | float",
+            default="20%",
+            panel=WORKLOAD,
+        ),
+    ] = 0.2
+    price: Annotated[
+        float | None,
+        Option(
+            help="Price of a host like this one per hour, such as 0.17/h, in any currency.",
+            metavar="PRICE",
+            parse=parse_price,
+            accepts="str | float | None",
+            panel=WORKLOAD,
+        ),
+    ] = None
+    beside: Beside = None
+    processes: Annotated[
+        tuple[int, ...],
+        Option(
+            help="Numbers of processes to try, such as 1,2,4.",
+            metavar="N,...",
+            parse=parse_process_counts,
+            accepts="int | str | Sequence[int]",
+            default="what suits the host",
+            panel=SPACE,
+        ),
+    ] = ()
+    budget: Annotated[
+        float | None,
+        Option(
+            help="Time to spend, such as 90s or 5m.",
+            metavar="TIME",
+            parse=parse_duration_s,
+            accepts="str | float | None",
+            default="2m; 4m with a target",
+            panel=MEASURING,
+        ),
+    ] = None
+    output: Annotated[
+        Path | None,
+        Option(
+            help="Also write the plan as JSON to this file; - for stdout.",
+            metavar="FILE",
+            parse=parse_output,
+            accepts=f"{PATH} | None",
+            flags=("-o",),
+            interfaces=CLI_AND_PYTHON,
+            panel=WRITING,
+        ),
+    ] = None
+    seed: Seed = 0
+
+    def check(self) -> None:
+        """Check that the options go together."""
+        super().check()
+        if self.provider and len(self.provider) > 1:
+            raise UsageError(
+                f"{','.join(self.provider)}: all deployments of a plan use one provider.",
+                "Name one, and compare the plans.",
+                option="provider",
+            )
+
+
 class VerifyRequest(LoadOptions):
     """Options of `ortune apply --verify`. The workload comes from the record; the load selects the record."""
 
@@ -1392,6 +1536,7 @@ COMMANDS: Mapping[str, tuple[type[Request], ...]] = {
     "gate --": (ProgramGateRequest, GateReportOptions),
     "report": (ReportRequest,),
     "bench": (BenchRequest, ConsoleOptions),
+    "plan": (PlanRequest, ConsoleOptions),
     "suggest": (SuggestRequest, JsonOptions),
     "space": (SpaceRequest, JsonOptions),
     "knobs": (KnobsRequest, JsonOptions),

@@ -19,10 +19,13 @@ from ortune.worker import Block, BlockPlan, Failure, LiveCandidate, Memory, Runt
 from ortune.worker.block import GpuState
 from ortune.worker.open_loop import draw_arrivals
 from ortune.worker.runtime import read_installed_runtime
-from ortune.workload import Feed, Goal
+from ortune.workload import Feed, Goal, Load
 
 Latency = Callable[[Config], float]
 """Returns the true duration of a call in ns, given a config."""
+
+LatencyUnder = Callable[[Config, Load], float]
+"""The same, given also how many processes with how many callers make calls."""
 
 Services = Callable[[np.random.Generator, float, int], np.ndarray]
 """Draws the durations of calls that arrive at a rate, given their level in ns and their number."""
@@ -104,7 +107,7 @@ class SimulatedLive:
             raise KeyboardInterrupt
         contended = bool(executor.rng.random() < executor.contended_share)
         drift = 1 + 0.1 * np.sin(executor.time_s / 7)
-        level = executor.latency(self.config) * self._launch_factor * drift
+        level = executor.find_level(self.config, plan.load) * self._launch_factor * drift
         if contended:
             level *= executor.contention(self.config)
         level *= np.exp(executor.rng.normal(0, executor.block_sigma))
@@ -139,7 +142,9 @@ class SimulatedLive:
             service_ns=float(level),
             cpu_ns=int(executor.cpu(self.config) * level * wall_ns / gap_ns),
             cpu_between_ns=0.1 * level if rate else None,
-            memory=Memory(steady_bytes=50_000_000, peak_bytes=int(executor.peak_bytes(self.config))),
+            memory=Memory(
+                steady_bytes=50_000_000, peak_bytes=int(executor.peak_bytes(self.config) * plan.load.processes)
+            ),
             foreign_share=0.5 if contended else 0.0,
             contended=contended,
             gpu=self._read_gpu(),
@@ -184,10 +189,12 @@ class SimulatedExecutor:
         gpu_memory_bytes: int = 0,
         knows_gpu_use: bool = True,
         launch_s: float = 0.05,
+        latency_under: LatencyUnder | None = None,
     ) -> None:
         self.runtime = RUNTIME
         self.n_cases = 1
         self.latency = latency
+        self.latency_under = latency_under
         self.rng = np.random.default_rng(seed)
         self.block_sigma = block_sigma
         self.launch_sigma = launch_sigma
@@ -226,6 +233,10 @@ class SimulatedExecutor:
             self.most_live = max(self.most_live, len(self.live))
             answers.append(live)
         return answers
+
+    def find_level(self, config: Config, load: Load) -> float:
+        """Return the true duration of a call in ns."""
+        return self.latency_under(config, load) if self.latency_under else self.latency(config)
 
     @property
     def gpu_free_bytes(self) -> int:

@@ -259,15 +259,15 @@ class TestMergedBlocks:
 
 
 def test_memory_is_divided_among_all_processes() -> None:
-    plan = MemoryPlan(12_000, n_processes=3)
-    assert plan.find_limit(1) == 12_000
+    plan = MemoryPlan(12_000)
+    assert plan.find_limit(3) == 12_000
     plan.usual_bytes = 1000
-    assert [plan.find_limit(n_new) for n_new in (1, 2, 4)] == [10_000, 7000, 1000]
+    assert [plan.find_limit(n_new) for n_new in (3, 6, 12)] == [10_000, 7000, 1000]
     for name in ("a", "b", "c"):
         plan.add(name)
-    assert plan.find_limit(1) == 7000
-    with plan.expect(3):
-        assert plan.find_limit(1) == 4000
+    assert plan.find_limit(3) == 7000
+    with plan.expect(9):
+        assert plan.find_limit(3) == 4000
 
 
 @pytest.mark.parametrize(
@@ -446,7 +446,6 @@ class TestWorkers:
     def test_a_comparison_launches_groups(self) -> None:
         setup = prepare_comparison(str(TINY_CNN), Goal(load=TWO, objectives=("throughput",)), InputOptions())
         with open_comparison(setup) as opened:
-            assert opened.runner.memory.n_processes == 2
             assert opened.runner.memory.usual_bytes == opened.calibration.peak_bytes // 2
             (live,) = opened.runner.launch([DEFAULT])
             assert not isinstance(live, Failure)

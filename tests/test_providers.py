@@ -23,11 +23,11 @@ from ortune.knobs.providers import PROVIDERS, chain_of, find_provider
 from ortune.model import read_model
 from ortune.record.files import read_record, read_trials
 from ortune.record.schema import Record, Tried
-from ortune.tuning.prepare import choose_providers
 from ortune.worker import Failure, SessionInfo
 from ortune.worker.executor import ProcessExecutor, launch_reference
 from ortune.worker.gpu import GpuReader, find_physical_number
 from ortune.worker.installed import find_installed_version
+from ortune.worker.providers import choose_providers
 from ortune.worker.readback import find_unapplied, is_same_value
 from ortune.worker.runtime import (
     PROBE_MODEL,
@@ -199,7 +199,7 @@ class TestDetection:
 
     @pytest.mark.slow
     def test_no_library_of_a_provider_comes_into_this_process(self) -> None:
-        code = "import ortune.tuning.prepare as t, sys; t.choose_providers(None); print('onnxruntime' in sys.modules)"
+        code = "import ortune.worker.providers as t, sys; t.choose_providers(None); print('onnxruntime' in sys.modules)"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == "False"
 

@@ -20,6 +20,7 @@ from ortune.cli.host import host
 from ortune.cli.inspect import inspect
 from ortune.cli.knobs import knobs
 from ortune.cli.merge import merge
+from ortune.cli.plan import plan
 from ortune.cli.profile import profile
 from ortune.cli.report import report
 from ortune.cli.safe_stdout import SafeStdout
@@ -53,6 +54,7 @@ app.command()(gate)
 app.command(NAMES["gate"], hidden=True)(gate_program)
 app.command()(report)
 app.command()(bench)
+app.command()(plan)
 app.command()(suggest)
 app.command()(space)
 app.command()(knobs)

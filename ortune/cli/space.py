@@ -16,8 +16,9 @@ def space(values: Values, output: JsonOptions) -> None:
     from ortune.host import read_host
     from ortune.knobs import build_space
     from ortune.model import read_model
-    from ortune.tuning.prepare import choose_providers, make_space_options
+    from ortune.tuning.prepare import make_space_options
     from ortune.worker.installed import is_installed
+    from ortune.worker.providers import choose_providers
 
     request = make_request(SpaceRequest, values, "cli")
     info = read_model(request.model)

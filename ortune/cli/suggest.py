@@ -30,11 +30,12 @@ def suggest(values: Values, output: JsonOptions) -> None:
     from ortune.record.files import check_writable, write_atomically
     from ortune.tuning.effects import read_effects
     from ortune.tuning.hints import find_similar_searches
-    from ortune.tuning.prepare import choose_providers, find_history, make_space_options
+    from ortune.tuning.prepare import find_history, make_space_options
     from ortune.tuning.situation import Situation
     from ortune.tuning.suggest import SuggestedConfig
     from ortune.tuning.suggest import suggest as find
     from ortune.worker.installed import is_installed
+    from ortune.worker.providers import choose_providers
 
     request = make_request(SuggestRequest, values, "cli")
     goal, path = request.goal, request.output or Path(STANDARD_STREAM)

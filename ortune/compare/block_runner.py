@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import NoReturn, TypeVar
 
 import msgspec
@@ -16,7 +17,7 @@ from ortune.errors import HostError, MeasureError
 from ortune.knobs import Config
 from ortune.worker import Block, BlockPlan, Executor, Failure, LiveCandidate, SessionInfo
 from ortune.worker.memory_plan import MemoryPlan
-from ortune.workload import Objective
+from ortune.workload import Load, Objective
 
 MAX_FIRST_FAILURES = 3
 MAX_FAILURES_IN_A_ROW = 8
@@ -268,12 +269,26 @@ class BlockRunner:
         return self.measure_in_order(lives, self.rng.permutation(len(lives)).tolist(), plan)
 
     def measure_in_order(
-        self, lives: Sequence[LiveCandidate] | Mapping[int, LiveCandidate], order: Sequence[int], plan: BlockPlan
+        self,
+        lives: Sequence[LiveCandidate] | Mapping[int, LiveCandidate],
+        order: Sequence[int],
+        plan: BlockPlan,
+        loads: Mapping[int, Load] = MappingProxyType({}),
     ) -> Round:
-        """Measure one block of each candidate in the given order, all with the same traffic."""
+        """Measure one block of each candidate in the given order, all with the same traffic.
+
+        Args:
+            lives: The candidates by position.
+            order: Positions.
+            plan: How each block is measured.
+            loads: Loads of those candidates that have another one than the plan.
+        """
         plan = self.draw_traffic(plan)
         at_s = self.now_s()
-        answers = {position: self.measure_block(lives[position], plan) for position in order}
+        answers = {
+            position: self.measure_block(lives[position], plan.under(loads.get(position, plan.load)))
+            for position in order
+        }
         loads_ns = {
             position: lives[position].session_info.load_ns
             for position, answer in answers.items()

@@ -136,10 +136,11 @@ def compute_pooled(rounds: Sequence[Round], position: int, name: Objective) -> f
 
 def compute_utilization(run: PairedRun, position: int, confidence: float = DEFAULT_CONFIDENCE) -> Interval | None:
     """Return the share of the callers' time that the calls of one side take, or None without a request rate."""
-    if not run.load.rate_per_s:
+    load = run.load_of(position)
+    if not load.rate_per_s:
         return None
     means = [np.mean([each.blocks[position].service_ns for each in rounds]) for rounds in run.rounds_of(position)]
-    clusters = [[math.log(run.load.utilization(float(mean)))] for mean in means]
+    clusters = [[math.log(load.utilization(float(mean)))] for mean in means]
     return clustered_interval(clusters, confidence=confidence, seed=run.seed).exp()
 
 
@@ -218,7 +219,7 @@ def widen_for_calls(interval: Interval, launches: Sequence[Sequence[Round]], pos
 
 def summarize(run: PairedRun, position: int) -> Summary:
     """Return all figures of one side."""
-    blocks, loaded, load = run.blocks(position), run.loaded[position], run.load
+    blocks, loaded, load = run.blocks(position), run.loaded[position], run.load_of(position)
     launches = [[each.blocks[position] for each in rounds] for rounds in run.rounds_of(position)]
     samples = np.concatenate([block.samples_ns for block in blocks])
     p50, p90, p95, p99 = (compute_percentile(blocks, point) for point in (50, 90, 95, 99))

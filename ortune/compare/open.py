@@ -120,6 +120,10 @@ class ComparisonSetup(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+OpenExecutor = Callable[[Load], Executor]
+"""Returns an executor of the first program that launches as many processes as a load has. The comparison closes it."""
+
+
 class OpenComparison(msgspec.Struct, frozen=True, kw_only=True):
     """A comparison whose baseline has been launched and measured.
 
@@ -132,6 +136,7 @@ class OpenComparison(msgspec.Struct, frozen=True, kw_only=True):
         free_bytes: Memory that may be used, or None if unknown.
         deterministic: Whether the baseline's outputs are the same in each run.
         executors: One for each program.
+        open_executor: Opens executors for other loads than that of the goal.
     """
 
     runner: BlockRunner
@@ -142,6 +147,7 @@ class OpenComparison(msgspec.Struct, frozen=True, kw_only=True):
     free_bytes: int | None
     deterministic: bool
     executors: tuple[Executor, ...]
+    open_executor: OpenExecutor
 
     @property
     def runtime(self) -> Runtime:
@@ -257,9 +263,9 @@ def open_comparison(
             stack.enter_context(background_load)
 
         load = setup.goal.load
-        memory = MemoryPlan(int(MEMORY_SHARE * host_bytes) if host_bytes else None, load.processes)
+        memory = MemoryPlan(int(MEMORY_SHARE * host_bytes) if host_bytes else None)
 
-        def open_executor(program: Program, first: ProcessExecutor | None = None) -> ProcessExecutor:
+        def open_executor(program: Program, first: ProcessExecutor | None = None, load: Load = load) -> ProcessExecutor:
             executor = ProcessExecutor(
                 program.model,
                 setup.feed,
@@ -280,6 +286,15 @@ def open_comparison(
             )
             return stack.enter_context(executor)
 
+        own = open_executor(setup.program)
+        executors: dict[tuple[int, int, bool], Executor] = {}
+
+        def find_executor(load: Load) -> Executor:
+            shape = (load.processes, load.sessions, load.pinned)
+            if shape not in executors:
+                executors[shape] = open_executor(setup.program, own, load)
+            return executors[shape]
+
         start_s = 0.0
 
         def launch_first(by: Executor, on_attempt: Callable[[], None] = lambda: None) -> LiveCandidate:
@@ -289,8 +304,8 @@ def open_comparison(
             nonlocal start_s
             start_s = executor.now_s()
 
-        own = open_executor(setup.program)
         executor = wrap(own, lambda: launch_first(own)) if wrap else own
+        executors[load.processes, load.sessions, load.pinned] = executor
         first = launch_first(executor, begin)
         first_launch_s = executor.now_s() - start_s
         other = open_executor(setup.other, own) if setup.other else None
@@ -307,6 +322,7 @@ def open_comparison(
             start_s=start_s,
             check=background_load.check if background_load else lambda: None,
             executors=(executor, other) if other else (executor,),
+            open_executor=find_executor,
         )
         memory.usual_bytes = opened.calibration.peak_bytes // load.processes
         opened.runner.memory = memory
@@ -327,6 +343,7 @@ def start_comparison(
     start_s: float = 0.0,
     check: Callable[[], None] = lambda: None,
     executors: tuple[Executor, ...] = (),
+    open_executor: OpenExecutor | None = None,
 ) -> OpenComparison:
     """Calibrate with the baseline's first launch, which is closed here.
 
@@ -350,4 +367,5 @@ def start_comparison(
         free_bytes=free_bytes,
         deterministic=first.session_info.deterministic,
         executors=executors or (executor,),
+        open_executor=open_executor or (lambda load: executor),
     )

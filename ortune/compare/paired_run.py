@@ -48,11 +48,13 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: Its name in reports.
         config: Its settings.
+        load: How calls arrive; None for the load of the run. Executors launch as many processes as it has.
         is_required: Whether its failure ends the run.
     """
 
     name: str
     config: Config
+    load: Load | None = None
     is_required: bool = False
 
 
@@ -61,7 +63,7 @@ class PairedRun:
 
     Args:
         sides: The baseline first. Positions below are places in this list.
-        load: How calls arrive.
+        load: How calls arrive at sides that have no load of their own.
         seed: Random seed of the resampling in its statistics.
         executors: The executor of each side; by default, the runner's executor launches all sides.
 
@@ -84,6 +86,10 @@ class PairedRun:
         self.contended = False
         self._executors = executors
         self._turns: list[int] = []
+
+    def load_of(self, position: int) -> Load:
+        """Return how calls arrive at one side."""
+        return self.sides[position].load or self.load
 
     @property
     def n_rounds(self) -> int:
@@ -142,8 +148,9 @@ class PairedRun:
         self.launches.append(rounds)
         lives: dict[int, LiveCandidate] = {}
         groups = self._group_launches(number, one_by_one=plan.block.creations_ns > 0)
+        loads = {position: self.load_of(position) for position in range(len(self.sides))}
         try:
-            with runner.memory.expect(sum(map(len, groups))):
+            with runner.memory.expect(sum(loads[position].processes for group in groups for position in group)):
                 for group in groups:
                     self._launch_sides(runner, group, lives)
             positions: list[int] = []
@@ -151,7 +158,8 @@ class PairedRun:
                 if runner.now_s() >= end_s:
                     break
                 positions = positions[::-1] if step % 2 else order(runner.rng, number, sorted(lives))
-                measured = runner.measure_in_order(lives, [each for each in positions if each in lives], plan.block)
+                positions = [each for each in positions if each in lives]
+                measured = runner.measure_in_order(lives, positions, plan.block, loads)
                 rounds.append(measured)
                 for position, failure in measured.failures.items():
                     self._fail(position, failure)
@@ -199,7 +207,8 @@ class PairedRun:
             try:
                 for step, block in enumerate(plans):
                     starts_s.setdefault(step, runner.now_s())
-                    answers[step][position] = answer = runner.measure_block(live, block)
+                    answer = runner.measure_block(live, block.under(self.load_of(position)))
+                    answers[step][position] = answer
                     if isinstance(answer, Failure):
                         self._fail(position, answer)
                         break

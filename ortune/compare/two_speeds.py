@@ -27,7 +27,8 @@ def find_two_speeds(run: PairedRun) -> TwoSpeeds | None:
     """
     found = []
     for position, side in enumerate(run.sides):
-        values = np.sort([measure_speed(block, has_rate=bool(run.load.rate_per_s)) for block in run.blocks(position)])
+        has_rate = bool(run.load_of(position).rate_per_s)
+        values = np.sort([measure_speed(block, has_rate=has_rate) for block in run.blocks(position)])
         if (place := split_speeds(values)) is not None:
             factor = math.exp(float(np.median(values[place:]) - np.median(values[:place])))
             found.append(TwoSpeeds(side=side.name, slow_share=1 - place / len(values), factor=factor))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -11,8 +11,7 @@ from ortune.compare.open import ComparisonSetup, prepare_comparison
 from ortune.errors import UsageError
 from ortune.host import HostClass
 from ortune.host.allocators import find_allocators
-from ortune.knobs import CPU, KNOBS, Config, SearchSpace, SpaceOptions, build_space
-from ortune.knobs.providers import find_provider
+from ortune.knobs import KNOBS, Config, SearchSpace, SpaceOptions, build_space
 from ortune.record.files import check_record_writable, check_writable
 from ortune.requests import SearchRequest, SpaceRequest, SuggestRequest
 from ortune.tuning.effects import read_effects
@@ -23,7 +22,7 @@ from ortune.tuning.study import check_study
 from ortune.tuning.suggest import SuggestedConfig, suggest
 from ortune.worker.executor import WORKER_COMMAND
 from ortune.worker.installed import find_installed_version, require_runtime
-from ortune.worker.runtime import NOT_FOR_SEARCHES, find_provider_fault, read_installed_runtime
+from ortune.worker.providers import choose_providers
 
 
 class PreparedSearch(ComparisonSetup, frozen=True, kw_only=True):
@@ -104,43 +103,6 @@ def prepare(request: SearchRequest) -> PreparedSearch:
 def find_history(request: SearchRequest | SuggestRequest) -> Path | None:
     """Return the file with earlier searches, or None if the user disabled it."""
     return history_path() if request.history else None
-
-
-def choose_providers(wanted: Sequence[str] | None) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the execution providers to try, and the reasons why others do not work on this host.
-
-    Args:
-        wanted: Names or short names; None for the CPU and all others that work.
-
-    Raises:
-        UsageError: A name is unknown, or none of the wanted providers works.
-    """
-    if wanted is not None and all(find_provider(text).name == CPU for text in wanted):
-        return (CPU,), {}
-    runtime = read_installed_runtime()
-    known = runtime.providers if runtime else ()
-    installed = "the installed onnxruntime does not have it" if runtime else "onnxruntime is not installed"
-    if wanted is None:
-        names = (CPU, *(name for name in known if name not in {CPU, *NOT_FOR_SEARCHES}))
-    else:
-        names = tuple(dict.fromkeys(find_provider(text).name for text in wanted))
-    faults = {}
-    for name in names:
-        if name not in known and name != CPU:
-            package = find_provider(name).package
-            faults[name] = f"{installed}; {package} has it"
-        elif name != CPU and (fault := find_provider_fault(name)):
-            faults[name] = fault
-    working = tuple(name for name in names if name not in faults)
-    if not working:
-        reasons = "; ".join(f"{find_provider(name).alias}: {fault}" for name, fault in faults.items())
-        needs = " ".join(find_provider(name).needs for name in names)
-        raise UsageError(
-            f"{','.join(wanted or ())}: none of these providers works here. {reasons}.",
-            f"It needs {needs}.",
-            option="provider",
-        )
-    return working, faults
 
 
 def make_space_options(

@@ -42,6 +42,10 @@ class BlockPlan(msgspec.Struct, frozen=True, kw_only=True):
     give_up_ns: int | None = None
     longest_warm_up_ns: int = 0
 
+    def under(self, load: Load) -> BlockPlan:
+        """Return the plan of a block under another load."""
+        return self if load == self.load else msgspec.structs.replace(self, load=load)
+
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Resident memory of a worker: the current size and the peak.

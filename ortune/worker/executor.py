@@ -128,7 +128,7 @@ class ProcessExecutor:
         self._background_load = background_load
         self._check_waiting = background_load is None and not quota
         self._memory_limit_bytes = memory_limit_bytes
-        self._memory = memory or MemoryPlan(None, n_processes)
+        self._memory = memory or MemoryPlan(None)
         self._command = command
         self._environment = dict(environment or {})
         self._compare_values = reference.compare_values if reference else True
@@ -168,7 +168,7 @@ class ProcessExecutor:
         """
         results: list[LiveCandidate | Failure] = []
         started: list[list[WorkerProcess] | Failure] = []
-        limit_bytes = self._memory.find_limit(len(configs))
+        limit_bytes = self._memory.find_limit(len(configs) * self._n_processes)
         for config in configs:
             is_reference = not self._has_reference and not started
             failure = self._build(config, is_reference=is_reference)

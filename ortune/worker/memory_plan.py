@@ -11,15 +11,13 @@ class MemoryPlan:
 
     Args:
         total_bytes: Maximum private memory of all live workers together; None for no limit.
-        n_processes: Workers of each candidate.
 
     Attributes:
         usual_bytes: Memory that a worker usually takes. Each may take what is left if all others take this much.
     """
 
-    def __init__(self, total_bytes: int | None, n_processes: int = 1) -> None:
+    def __init__(self, total_bytes: int | None) -> None:
         self.usual_bytes = 0
-        self.n_processes = n_processes
         self._total_bytes = total_bytes
         self._live: set[object] = set()
         self._n_expected = 0
@@ -34,23 +32,16 @@ class MemoryPlan:
 
     @contextlib.contextmanager
     def expect(self, n_live: int) -> Iterator[None]:
-        """Leave room for so many live candidates within the block, of which some are only started later."""
-        before, self._n_expected = self._n_expected, n_live * self.n_processes
+        """Leave room for so many live workers within the block, of which some are only started later."""
+        before, self._n_expected = self._n_expected, n_live
         try:
             yield
         finally:
             self._n_expected = before
 
     def find_limit(self, n_new: int) -> int | None:
-        """Return the maximum private memory of each worker of some candidates that are about to start.
-
-        Args:
-            n_new: Number of candidates.
-
-        Returns:
-            The memory of one worker; None for no limit.
-        """
+        """Return the maximum private memory of each of some workers that are about to start; None for no limit."""
         if self._total_bytes is None:
             return None
-        n_live = max(len(self._live) + n_new * self.n_processes, self._n_expected)
+        n_live = max(len(self._live) + n_new, self._n_expected)
         return max(self._total_bytes - (n_live - 1) * self.usual_bytes, self._total_bytes // n_live)

@@ -1,0 +1,43 @@
+"""`ortune plan`: find how to deploy a model."""
+
+from __future__ import annotations
+
+import typer
+
+from ortune.cli.command import Values, command
+from ortune.errors import ExitCode
+from ortune.options import make_request
+from ortune.requests import ConsoleOptions, PlanRequest
+
+
+@command(PlanRequest, ConsoleOptions)
+def plan(values: Values, console_options: ConsoleOptions) -> None:
+    """Find how to deploy MODEL on this host: processes, threads and callers of each, and settings.
+
+    The plan says how many requests each deployment can take within a target for the latency, and what it needs.
+    """
+    from pathlib import Path
+
+    from ortune.console.plan import PlanProgress, show_plan, show_plan_header
+    from ortune.console.widgets import make_console
+    from ortune.limited import STANDARD_STREAM
+    from ortune.planning.files import write_plan
+    from ortune.planning.prepare import prepare_plan
+    from ortune.planning.run import make_plan
+
+    request = make_request(PlanRequest, values, "cli")
+    prepared = prepare_plan(request)
+    to_stdout = console_options.json or str(request.output) == STANDARD_STREAM
+    console = make_console(stderr=to_stdout)
+    if not console_options.quiet:
+        show_plan_header(console, prepared)
+    with PlanProgress(console, quiet=console_options.quiet) as progress:
+        found = make_plan(prepared, progress)
+    if request.output is not None and str(request.output) != STANDARD_STREAM:
+        write_plan(found, request.output)
+    if to_stdout:
+        write_plan(found, Path(STANDARD_STREAM))
+    if not console_options.quiet:
+        show_plan(console, found, request.output)
+    if found.interrupted:
+        raise typer.Exit(ExitCode.INTERRUPTED)

@@ -1,0 +1,288 @@
+"""What `ortune plan` prints: the deployments that were compared, and the recommended one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+from rich.console import Console
+from rich.measure import Measurement
+from rich.progress import BarColumn, TaskID, TextColumn
+from rich.table import Column, Table
+from rich.text import Text
+
+from ortune.console.header import add_host, add_inputs, add_model, show_header
+from ortune.console.progress import LIVE_INTERVAL_S, PLAIN_INTERVAL_S, STAGE_WIDTH, WIDE, LiveBar
+from ortune.console.warnings import warn_busy_host, warn_one_at_a_time, warn_two_speeds
+from ortune.console.widgets import (
+    add_note,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_interval,
+    format_number,
+    format_rate,
+    format_ratio,
+    format_reason,
+    make_grid,
+    make_settings_table,
+    make_table,
+    show_note,
+    show_warning,
+)
+from ortune.host import HostClass
+from ortune.knobs import describe
+from ortune.planning.prepare import PreparedPlan
+from ortune.planning.result import Estimate, Plan, PlannedDeployment
+
+UNLIMITED = 10_000
+"""Columns in which every table fits."""
+
+TITLES = {"throughput": "most throughput", "memory": "least memory", "cpu": "least CPU time"}
+
+DISPATCHES = {
+    "random": "one queue for each process, and requests come to each with the same probability",
+    "round-robin": "one queue for each process, and requests come to each in turn",
+    "common": "one queue for all processes",
+}
+
+
+def show_plan_header(console: Console, prepared: PreparedPlan) -> None:
+    """Print what is planned for."""
+    setup, options = prepared.setup, prepared.options
+    grid = make_grid()
+    add_model(grid, setup.model)
+    add_inputs(grid, setup.feed)
+    add_host(grid, HostClass.of(setup.host))
+    if setup.beside:
+        grid.add_row("background", setup.beside)
+    if not setup.base.is_default:
+        grid.add_row("fixed", add_note(describe(setup.base), "in every deployment"))
+    parts = [options.slo.text if options.slo else "the highest throughput"]
+    if options.rate_per_s:
+        parts.append(f"{format_rate(options.rate_per_s)} with {options.headroom:.0%} headroom")
+    grid.add_row("target", ", ".join(parts))
+    counts = prepared.space.first_counts
+    grid.add_row("space", add_note(f"{format_processes(counts)} at first", f"about {options.time_s:.0f} s"))
+    show_header(console, grid, setup)
+
+
+def format_processes(counts: Sequence[int]) -> str:
+    """Return numbers of processes, such as `1, 2 and 4 processes`."""
+    *first, last = (str(count) for count in counts)
+    text = f"{', '.join(first)} and {last}" if first else last
+    return f"{text} {'process' if counts == (1,) else 'processes'}"
+
+
+def show_plan(console: Console, plan: Plan, path: Path | None) -> None:
+    """Print the deployments, the recommended one, and warnings.
+
+    Args:
+        console: Where to print.
+        plan: The plan.
+        path: Where it was written, or None.
+    """
+    console.print()
+    for table in fit_tables(console, plan):
+        console.print(table)
+        console.print()
+    show_choice(console, plan)
+    show_sources(console, plan)
+    for each in plan.screened:
+        if each.problem:
+            show_note(console, "not used", f"{each.deployment.title}: {each.problem}", "bold red")
+    for warning in find_warnings(plan):
+        show_warning(console, warning)
+    if path is not None and str(path) != "-":
+        show_note(console, "written", str(path), "bold green", fold=False)
+
+
+def fit_tables(console: Console, plan: Plan) -> list[Table]:
+    """Return one table if it fits, else one of what they can take and one of what they need."""
+    table = make_plan_table(plan, with_capacity=True, with_resources=True)
+    if Measurement.get(console, console.options.update(width=UNLIMITED), table).maximum <= console.width:
+        return [table]
+    tables = [
+        make_plan_table(plan, with_capacity=True, with_resources=False),
+        make_plan_table(plan, with_capacity=False, with_resources=True),
+    ]
+    return [make_names_table(plan), *tables]
+
+
+def make_names_table(plan: Plan) -> Table:
+    """Return the names of the deployments by their numbers."""
+    table = make_table()
+    table.add_column("", justify="right", no_wrap=True)
+    table.add_column("deployment", overflow="fold")
+    for number, row in enumerate(plan.rows, 1):
+        table.add_row(str(number), name_row(plan, number - 1, row))
+    return table
+
+
+def make_plan_table(plan: Plan, *, with_capacity: bool, with_resources: bool) -> Table:
+    """Return a table with a row for each deployment.
+
+    Args:
+        plan: The plan.
+        with_capacity: Whether to show how much each can take.
+        with_resources: Whether to show what each needs.
+    """
+    both = with_capacity and with_resources
+    has_rate, has_price = plan.rate_per_s is not None, plan.price_per_hour is not None
+    table = make_table()
+    table.add_column("", justify="right", no_wrap=True)
+    if both:
+        table.add_column("deployment", overflow="fold")
+    headings = []
+    if with_capacity:
+        headings += ["calls/s", "ratio", *([f"within {plan.slo.text}"] if plan.slo else [])]
+    if with_resources:
+        headings += ["p50", "p99", "CPUs", "memory"]
+        headings += ["replicas", "p99 at rate"] if has_rate else []
+        headings += ["per million"] if has_price else []
+    for heading in headings:
+        table.add_column(heading, justify="right", overflow="fold")
+    for number, row in enumerate(plan.rows, 1):
+        cells: list[str | Text] = [name_row(plan, number - 1, row)] if both else []
+        if with_capacity:
+            cells += [
+                format_number(row.throughput.estimate),
+                format_estimate_ratio(row.ratio),
+                *([format_capacity(row.capacity)] if plan.slo else []),
+            ]
+        if with_resources:
+            cells += [format_duration(row.p50_ns), format_duration(row.p99_ns)]
+            cells += [format_number(row.cpu_cores), format_bytes(row.memory_bytes)]
+            if has_rate:
+                cells.append("none is enough" if row.replicas is None else str(row.replicas))
+                cells.append(format_duration(row.at_rate.p99_ns) if row.at_rate else "")
+            if has_price:
+                cells.append("" if row.price_of_million is None else f"{row.price_of_million:.3g}")
+        table.add_row(str(number), *cells)
+    return table
+
+
+def name_row(plan: Plan, place: int, row: PlannedDeployment) -> Text:
+    """Return the name of a deployment, in bold for the recommended one."""
+    name = Text(row.deployment.title, "bold" if place == plan.recommended else "")
+    return Text.assemble(name, ("  (the default)", "dim")) if place == 0 else name
+
+
+def format_estimate_ratio(ratio: Estimate | None) -> str:
+    """Return a ratio to the default deployment with its interval."""
+    if ratio is None:
+        return ""
+    bounds = "" if ratio.high is None else f" {format_interval(ratio.low, ratio.high)}"
+    return f"{format_ratio(ratio.estimate)}{bounds}"
+
+
+def format_capacity(capacity: Estimate | None) -> str:
+    """Return a capacity with its interval. A tilde marks one that is predicted."""
+    if capacity is None:
+        return ""
+    if capacity.estimate <= 0:
+        return "never"
+    high = "" if capacity.high is None else format_number(capacity.high)
+    mark = "~" if capacity.source == "predicted" else ""
+    return f"{mark}{format_rate(capacity.estimate)} [{format_number(capacity.low)}, {high}]"
+
+
+def show_choice(console: Console, plan: Plan) -> None:
+    """Print the recommended deployment with its settings, and the best in each respect."""
+    choice = plan.choice
+    show_note(console, "recommended", choice.deployment.title, "bold green")
+    console.print(Text(format_reason(plan.reason)))
+    if plan.rate_per_s and choice.replicas:
+        each = plan.rate_per_s / choice.replicas
+        hosts = format_count(choice.replicas, "host")
+        console.print(Text(f"{format_rate(plan.rate_per_s)} need {hosts}: {format_rate(each)} each."))
+    if not choice.deployment.config.is_default:
+        console.print()
+        console.print(make_settings_table(choice.deployment.config))
+    console.print()
+    grid = make_grid()
+    for resource, title in TITLES.items():
+        place = plan.best[resource]  # type: ignore[index]
+        grid.add_row(title, f"{place + 1}  {plan.rows[place].deployment.title}")
+    console.print(grid)
+    console.print()
+
+
+def show_sources(console: Console, plan: Plan) -> None:
+    """Print what the figures mean, and which of them are measured."""
+    lines = [
+        "calls/s, p50, p99, CPUs and memory: measured while all callers call back to back, in launches that are "
+        "interleaved with those of the default deployment."
+    ]
+    if plan.slo:
+        lines.append(
+            f"within {plan.slo.text}: the highest rate of requests at random that keeps the target; ~ is predicted "
+            f"from the durations of calls, the others are measured ({DISPATCHES[plan.dispatch]})."
+        )
+    if plan.rate_per_s:
+        lines.append(f"p99 at rate: predicted from the durations of calls ({DISPATCHES[plan.dispatch]}).")
+    for line in lines:
+        console.print(Text(line, "dim"))
+
+
+def find_warnings(plan: Plan) -> list[str]:
+    """Return what to know about the figures."""
+    warnings = []
+    if plan.noise.regime == "contended":
+        warnings.append(warn_busy_host())
+    if plan.noise.one_at_a_time:
+        warnings.append(warn_one_at_a_time())
+    if plan.noise.two_speeds:
+        warnings.append(warn_two_speeds(plan.noise.two_speeds))
+    if plan.interrupted:
+        warnings.append("The plan was interrupted before the capacity was measured.")
+    elif plan.slo and plan.choice.capacity and plan.choice.capacity.source == "predicted":
+        warnings.append(
+            "The budget was too small to measure the capacity: that of the recommended deployment is predicted. "
+            "Use a larger --budget."
+        )
+    return warnings
+
+
+class PlanProgress(LiveBar):
+    """Shows the stage and how much of it is done: a bar on a terminal, a line for each stage elsewhere."""
+
+    def __init__(self, console: Console, *, quiet: bool = False) -> None:
+        super().__init__(
+            console,
+            TextColumn(f"{{task.description:>{STAGE_WIDTH}}}", "cyan", markup=False),
+            *([BarColumn(bar_width=30)] if console.width >= WIDE else []),
+            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            TextColumn("", table_column=Column(ratio=1)),
+            quiet=quiet,
+        )
+        self._console = console
+        self._quiet = quiet
+        self._stage = ""
+        self._task: TaskID | None = None
+        self._last_s = 0.0
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        return self
+
+    def __call__(self, stage: str, n_done: int, n_total: int) -> None:
+        """Show that so much of a stage is done."""
+        if self._quiet:
+            return
+        is_new = stage != self._stage
+        self._stage = stage
+        now_s = time.monotonic()
+        interval_s = LIVE_INTERVAL_S if self.is_live else PLAIN_INTERVAL_S
+        if not is_new and n_done < n_total and now_s - self._last_s < interval_s:
+            return
+        self._last_s = now_s
+        if not self.is_live:
+            self._console.print(Text(f"{stage} {n_done}/{n_total}"), soft_wrap=True)
+            return
+        if is_new or self._task is None:
+            self._task = self.bar.add_task(stage, total=n_total)
+        self.bar.update(self._task, completed=n_done, total=n_total)
+        self.bar.refresh()

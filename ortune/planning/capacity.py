@@ -1,0 +1,177 @@
+"""How many requests a deployment can take within a target: predicted from durations of calls, and measured.
+
+The model of the queue is that of the measurements at a rate: each process has a queue of its own, and a request comes
+to any of them with the same probability, as when the kernel spreads connections over the processes of a server. A
+common queue would have a somewhat higher capacity.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.compare.interval import Interval
+from ortune.planning.deployment import Deployment
+from ortune.planning.result import AtRate, Estimate
+from ortune.queueing.capacity import Capacity, find_capacity, simulate_capacity
+from ortune.queueing.queue_model import Dispatch, Queue
+from ortune.queueing.services import resample
+from ortune.queueing.simulation import HIGHEST_UTILIZATION, simulate
+from ortune.queueing.theory import erlang_c
+from ortune.workload import Limit
+from ortune.workload.objectives import FIGURES
+
+DISPATCH: Dispatch = "random"
+
+RELATIVE_ERROR = 0.02
+"""Standard error of a simulated percentile, as a share of it."""
+
+LOWEST_SHARE = 0.25
+HIGHEST_SHARE = 0.97
+"""Where a measured capacity is searched: from this part of the predicted one to this part of the throughput at full
+load."""
+
+FEWEST_MEASUREMENTS = 5
+MOST_MEASUREMENTS = 20
+"""Measurements at single rates that a measured capacity takes at least and at most."""
+
+STEPS = 40
+"""Bisections of the utilization."""
+
+
+def make_queue(deployment: Deployment, samples_ns: NDArray[np.int64]) -> Queue:
+    """Return the queue of a deployment whose calls take that long while all callers are busy."""
+    return Queue(
+        services=resample(np.maximum(samples_ns, 1)),
+        processes=deployment.processes,
+        clients=deployment.clients,
+        dispatch=DISPATCH,
+    )
+
+
+def estimate_utilization(deployment: Deployment, samples_ns: NDArray[np.int64], limit: Limit) -> float:
+    """Return the highest utilization at which a limit is kept, in a fraction of a millisecond; 0 if there is none.
+
+    A request waits with the probability of an M/M/c queue, and then for an exponentially distributed time, whose mean
+    is that of an M/M/c queue scaled with the variation of the calls. This is good enough to rank deployments.
+
+    Source: O. J. Boxma, J. W. Cohen and N. Huffels, "Approximations of the mean waiting time in an M/G/s queueing
+    system", Operations Research 27 (1979), for the scaling.
+    """
+    services = samples_ns.astype(float)
+    mean_ns = float(services.mean())
+    variation = float(services.var()) / mean_ns**2
+    point = FIGURES[limit.figure].percentile
+    n_servers = deployment.clients
+
+    def is_kept(utilization: float) -> bool:
+        waiting = erlang_c(utilization, n_servers)
+        wait_ns = mean_ns * (1 + variation) / 2 / (n_servers * (1 - utilization))
+        if point is None:
+            return mean_ns + waiting * wait_ns <= limit.bound
+        left_ns = limit.bound - services
+        above = np.where(left_ns <= 0, 1.0, waiting * np.exp(-np.maximum(left_ns, 0) / wait_ns))
+        return float(above.mean()) <= 1 - point / 100
+
+    low, high = 0.0, HIGHEST_UTILIZATION
+    if not is_kept(1e-6):
+        return 0.0
+    if is_kept(high):
+        return high
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if is_kept(middle) else (low, middle)
+    return low
+
+
+def predict_capacity(
+    deployment: Deployment, samples_ns: NDArray[np.int64], limit: Limit, *, seed: int, error: float = 0.0
+) -> Estimate:
+    """Return the highest rate at which a simulated queue keeps a limit.
+
+    Args:
+        deployment: The deployment.
+        samples_ns: Durations of calls while all callers are busy.
+        limit: The limit.
+        seed: Random seed.
+        error: Half the width of the interval of the throughput that the durations belong to, as a logarithm.
+    """
+    found = simulate_capacity(
+        make_queue(deployment, samples_ns),
+        FIGURES[limit.figure].percentile,
+        limit.bound,
+        relative_error=RELATIVE_ERROR,
+        seed=seed,
+    )
+    return describe_capacity(found, "predicted", error=error)
+
+
+def predict_latency(
+    deployment: Deployment, samples_ns: NDArray[np.int64], rate_per_s: float, *, seed: int
+) -> AtRate | None:
+    """Return the latency of a simulated queue at a rate; None if the queue would grow without bound, or almost."""
+    queue = make_queue(deployment, samples_ns)
+    utilization = queue.utilization(rate_per_s)
+    if utilization > HIGHEST_UTILIZATION:
+        return None
+    found = simulate(queue, rate_per_s, relative_error=RELATIVE_ERROR, seed=seed)
+    return AtRate(
+        rate_per_s=rate_per_s,
+        p50_ns=found.percentile(50).estimate,
+        p99_ns=found.percentile(99).estimate,
+        utilization=utilization,
+        source="predicted",
+    )
+
+
+def measure_capacity(
+    measure: Callable[[float], Interval],
+    limit: Limit,
+    *,
+    predicted_per_s: float,
+    throughput_per_s: float,
+    n_measurements: int,
+) -> Estimate:
+    """Return the highest rate at which measurements keep a limit.
+
+    Args:
+        measure: Measures the figure of the limit at a rate.
+        limit: The limit.
+        predicted_per_s: Where the capacity is expected.
+        throughput_per_s: Throughput at full load.
+        n_measurements: Measurements at most.
+    """
+    highest_per_s = HIGHEST_SHARE * throughput_per_s
+    lowest_per_s = LOWEST_SHARE * min(predicted_per_s or throughput_per_s, highest_per_s)
+    found = find_capacity(
+        measure,
+        limit.bound,
+        lowest_per_s=lowest_per_s,
+        highest_per_s=highest_per_s,
+        start_per_s=predicted_per_s or None,
+        most_measurements=min(n_measurements, MOST_MEASUREMENTS),
+    )
+    return describe_capacity(found, "measured")
+
+
+def describe_capacity(found: Capacity, source: str, *, error: float = 0.0) -> Estimate:
+    """Return a capacity as it is recorded, with the error of what it was computed from in its interval."""
+    rate = found.rate_per_s
+    low, high = rate.low, rate.high
+    if rate.estimate > 0:
+        below = math.log(rate.estimate / low) if low > 0 else math.inf
+        above = math.log(high / rate.estimate) if high > 0 else math.inf
+        low = rate.estimate * math.exp(-math.hypot(below, error))
+        high = rate.estimate * math.exp(math.hypot(above, error)) if math.isfinite(above) else math.inf
+    estimate = Estimate(
+        estimate=float(rate.estimate),
+        low=float(low),
+        high=float(high) if math.isfinite(high) else None,
+        confidence=rate.confidence,
+        source="measured" if source == "measured" else "predicted",
+    )
+    return msgspec.structs.replace(estimate, n_measurements=len(found.measurements))

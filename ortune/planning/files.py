@@ -1,0 +1,93 @@
+"""Reads and writes plans."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ortune.errors import RecordError
+from ortune.knobs.config import Config
+from ortune.knobs.legal import find_faults
+from ortune.limited import TooLargeError, read_limited
+from ortune.planning.result import SCHEMA, Plan
+from ortune.record.check import shorten
+from ortune.record.files import name_of_input, write_atomically
+
+MOST_BYTES = 4 << 20
+"""Largest size of a file that is read as a plan. A plan has some kilobytes."""
+
+HINT = "Create one: ortune plan MODEL -o FILE."
+
+
+def encode_plan(plan: Plan) -> bytes:
+    """Return a plan as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(plan), indent=2) + b"\n"
+
+
+def write_plan(plan: Plan, path: Path) -> None:
+    """Write a plan to a file; `-` for stdout.
+
+    Raises:
+        UsageError: It cannot be written.
+    """
+    write_atomically(path, encode_plan(plan))
+
+
+def read_plan(path: str | Path) -> Plan:
+    """Read a plan. Nothing in it is executed, and its settings must be those that ortune knows, with legal values.
+
+    Args:
+        path: Path of the file; `-` for stdin.
+
+    Raises:
+        RecordError: There is no such file, or it is not a plan that this version can read.
+    """
+    name = name_of_input(path)
+    try:
+        data = read_limited(path, MOST_BYTES)
+    except FileNotFoundError:
+        raise RecordError(f"There is no file {path}.", HINT) from None
+    except TooLargeError as error:
+        raise RecordError(f"{name} is not a plan: {error}.", HINT) from None
+    except OSError as error:
+        raise RecordError(f"Cannot read {name}: {error.strerror}.") from None
+    return decode_plan(data, name)
+
+
+def decode_plan(data: bytes, name: str = "the text") -> Plan:
+    """Return the plan that a text holds; see `read_plan`."""
+    try:
+        document: Any = msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
+        raise RecordError(f"{name} is not a plan: {shorten(str(error))}.", HINT) from None
+    version = document.get("schema") if isinstance(document, dict) else None
+    if type(version) is not int or version < 1:
+        raise RecordError(f"{name} is not a plan: it has no version.", HINT)
+    if version > SCHEMA:
+        raise RecordError(
+            f"{name} has schema {version}, and this version of ortune reads plans up to schema {SCHEMA}.",
+            "Use a newer version of ortune.",
+        )
+    try:
+        plan = msgspec.convert(document, Plan)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise RecordError(f"{name} is not a plan: {shorten(str(error))}.", HINT) from None
+    for number, row in enumerate(plan.rows):
+        check_config(row.deployment.config, name, f"$.rows[{number}].deployment.config")
+    for number, each in enumerate(plan.screened):
+        check_config(each.deployment.config, name, f"$.screened[{number}].deployment.config")
+    return plan
+
+
+def check_config(config: Config, name: str, place: str) -> None:
+    """Check that a config has only settings that records may have.
+
+    Raises:
+        RecordError: It has another one.
+    """
+    for fault in find_faults(config):
+        raise RecordError(
+            f"{name} must not set {shorten(fault.setting)}: {fault.why} - at `{place}.{shorten(fault.place)}`.", HINT
+        )

@@ -1,0 +1,281 @@
+"""Measures deployments: many briefly, a few thoroughly, and one at a rate of requests.
+
+All are measured in blocks that are interleaved with those of the default deployment.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.compare.block_plan import Pace, RunPlan, block_wall_s, plan_block
+from ortune.compare.figures import compute_figure, required_calls
+from ortune.compare.interval import Interval
+from ortune.compare.memory import count_fitting
+from ortune.compare.open import OpenComparison
+from ortune.compare.paired_run import BASELINE_POSITION, PairedRun, Side
+from ortune.compare.quantiles import percentile_interval
+from ortune.compare.stats import t_interval
+from ortune.planning.deployment import Deployment
+from ortune.worker import Block, Failure
+from ortune.workload import Load, Objective
+from ortune.workload.objectives import FIGURES
+
+DEFAULT_NAME = "the default deployment"
+
+SCREENING_ROUNDS = 2
+SCREENING_BLOCK_NS = 150_000_000
+"""Rounds of a deployment in screening, and shortest duration of a block. Each of two rounds has its own order."""
+
+MOST_SIDES = 8
+"""Deployments that are live at the same time in screening, at most. More would need more memory, and would lie further
+from the block of the default deployment that they are compared with."""
+
+MOST_LAUNCHES, FEWEST_LAUNCHES = 8, 3
+FEWEST_ROUNDS, MOST_ROUNDS = 2, 32
+FINAL_BLOCK_NS = 300_000_000
+"""Launches of each finalist, rounds of a launch, and shortest duration of a block."""
+
+PROCESS_LAUNCH_SHARE = 0.5
+"""Part of the time of a launch that each further process adds, as processes start side by side."""
+
+MOST_KEPT_SAMPLES = 2000
+"""Durations of calls of a deployment that are kept for the model of the queue."""
+
+BLOCKS_PER_RATE = 10
+"""Blocks of a measurement at one rate. The interval of the percentile rests on how much they differ."""
+
+LONGEST_RATE_BLOCK_NS = 20_000_000_000
+
+
+class Screened(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured of a deployment in screening.
+
+    Attributes:
+        deployment: The deployment.
+        log_ratio: Its throughput relative to that of the default deployment, as a logarithm; NaN after a failure.
+        samples_ns: Durations of calls.
+        calls_per_s: Throughput.
+        cpu_ns_per_call: CPU time of all processes per call.
+        peak_bytes: Largest resident memory of all processes together.
+        failure: Why it failed, or None.
+    """
+
+    deployment: Deployment
+    log_ratio: float = math.nan
+    samples_ns: NDArray[np.int64] = msgspec.field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    calls_per_s: float = math.nan
+    cpu_ns_per_call: float = math.nan
+    peak_bytes: int = 0
+    failure: Failure | None = None
+
+
+class DeploymentRunner:
+    """Measures deployments in interleaved blocks.
+
+    Args:
+        opened: The open comparison, whose baseline is the default deployment.
+        default: The default deployment.
+
+    Attributes:
+        unfit: Deployments that were not measured because they do not fit into memory.
+    """
+
+    def __init__(self, opened: OpenComparison, default: Deployment) -> None:
+        self.opened = opened
+        self.default = default
+        self.unfit: dict[str, Deployment] = {}
+        self._n_fitting = count_fitting(opened.calibration, opened.free_bytes)
+
+    def now_s(self) -> float:
+        """Return the time in seconds."""
+        return self.opened.runner.now_s()
+
+    def fits(self, deployment: Deployment) -> bool:
+        """Return whether the processes of a deployment fit into memory, given what one process takes."""
+        return self._n_fitting is None or deployment.processes <= self._n_fitting
+
+    def find_launch_s(self, deployment: Deployment) -> float:
+        """Return how long a launch of a deployment takes, about."""
+        return self.opened.calibration.launch_s * (1 + PROCESS_LAUNCH_SHARE * (deployment.processes - 1))
+
+    def screen(self, deployments: Sequence[Deployment]) -> list[Screened | None]:
+        """Measure deployments briefly, in groups that fit into memory, each along with the default deployment.
+
+        Returns:
+            What was measured of each; None for those that do not fit into memory.
+
+        Raises:
+            MeasureError: The default deployment fails.
+        """
+        found: dict[str, Screened] = {}
+        fitting = []
+        for each in deployments:
+            if self.fits(each):
+                fitting.append(each)
+            else:
+                self.unfit[each.key] = each
+        for group in self._group(fitting):
+            for screened in self._screen_group(group):
+                found[screened.deployment.key] = screened
+        return [found.get(each.key) for each in deployments]
+
+    def _group(self, deployments: Sequence[Deployment]) -> list[list[Deployment]]:
+        """Return the deployments in groups that fit into memory together with the default deployment."""
+        groups: list[list[Deployment]] = []
+        n_live = 0
+        for each in deployments:
+            is_full = self._n_fitting is not None and n_live + each.processes > self._n_fitting
+            if not groups or is_full or len(groups[-1]) == MOST_SIDES:
+                groups.append([])
+                n_live = 1
+            groups[-1].append(each)
+            n_live += each.processes
+        return groups
+
+    def _screen_group(self, group: Sequence[Deployment]) -> list[Screened]:
+        run = self.start_run(group)
+        plan = RunPlan(
+            block=plan_block(self._find_pace(group), SCREENING_BLOCK_NS), launches=1, rounds=SCREENING_ROUNDS
+        )
+        run.measure(self.opened.runner, plan, end_s=math.inf)
+        return [self._summarize(run, position, each) for position, each in enumerate(group, 1)]
+
+    def _summarize(self, run: PairedRun, position: int, deployment: Deployment) -> Screened:
+        if failure := run.failures.get(position):
+            return Screened(deployment=deployment, failure=failure)
+        rounds = [each for launch in run.rounds_of(position, BASELINE_POSITION) for each in launch]
+        ratios = [
+            math.log(each.figure("throughput", position) / each.figure("throughput", BASELINE_POSITION))
+            for each in rounds
+        ]
+        blocks = run.blocks(position)
+        return Screened(
+            deployment=deployment,
+            log_ratio=float(np.mean(ratios)),
+            samples_ns=thin(np.concatenate([block.samples_ns for block in blocks])),
+            calls_per_s=compute_figure("throughput", blocks),
+            cpu_ns_per_call=compute_figure("cpu", blocks),
+            peak_bytes=max(block.memory.peak_bytes for block in blocks),
+        )
+
+    def start_run(self, deployments: Sequence[Deployment]) -> PairedRun:
+        """Return a paired run of the default deployment and others, which call back to back."""
+        sides = [Side(name=DEFAULT_NAME, config=self.default.config, load=self.default.load)]
+        sides += [Side(name=each.title, config=each.config, load=each.load) for each in deployments]
+        everything = (self.default, *deployments)
+        executors = [self.opened.open_executor(each.load) for each in everything]
+        n_live = sum(each.processes for each in everything)
+        self.opened.runner.one_at_a_time = self._n_fitting is not None and n_live > self._n_fitting
+        return PairedRun(sides, self.default.load, seed=self.opened.seed, executors=executors)
+
+    def plan_confirmation(self, deployments: Sequence[Deployment], time_s: float) -> RunPlan:
+        """Return how many launches and rounds of some deployments and the default fit into a time."""
+        everything = (self.default, *deployments)
+        pace = self._find_pace(everything)
+        launches_s = sum(map(self.find_launch_s, everything))
+        for shortest_ns in (FINAL_BLOCK_NS, SCREENING_BLOCK_NS):
+            block = plan_block(pace, shortest_ns)
+            round_s = len(everything) * block_wall_s(block, self.opened.calibration.pace)
+            for launches in range(MOST_LAUNCHES, FEWEST_LAUNCHES - 1, -1):
+                rounds = int((time_s / launches - launches_s) / round_s) // 2 * 2
+                if rounds >= FEWEST_ROUNDS:
+                    return RunPlan(block=block, launches=launches, rounds=min(rounds, MOST_ROUNDS))
+        return RunPlan(block=block, launches=FEWEST_LAUNCHES, rounds=FEWEST_ROUNDS)
+
+    def confirm(
+        self,
+        deployments: Sequence[Deployment],
+        plan: RunPlan,
+        observe: Callable[[int, int], None],
+        run: PairedRun | None = None,
+    ) -> PairedRun:
+        """Measure deployments in fresh launches, interleaved with the default deployment.
+
+        Args:
+            deployments: The deployments.
+            plan: How many launches and rounds.
+            observe: Called with the number of rounds done and planned.
+            run: Where rounds are added; None for a new run.
+
+        Raises:
+            MeasureError: The default deployment fails.
+        """
+        run = run or self.start_run(deployments)
+
+        def report() -> bool:
+            observe(run.n_rounds, plan.n_rounds)
+            return False
+
+        run.measure(self.opened.runner, plan, end_s=math.inf, is_done=report)
+        return run
+
+    def find_rate_time_s(self, deployment: Deployment, rate_per_s: float, figure: Objective) -> float:
+        """Return how long a measurement at a rate takes, about."""
+        n_calls = max(required_calls(figure), 20 * BLOCKS_PER_RATE)
+        return self.find_launch_s(deployment) + 1 + 1.15 * n_calls / rate_per_s
+
+    def measure_rate(self, deployment: Deployment, rate_per_s: float, figure: Objective, confidence: float) -> Interval:
+        """Measure a figure of the latency where requests arrive at a rate, in a fresh launch.
+
+        Each process has a queue of its own, and each request comes to any of them with the same probability.
+
+        Returns:
+            The figure in ns with its interval; infinite if requests arrive faster than they are served.
+
+        Raises:
+            MeasureError: The deployment fails.
+        """
+        load = deployment.load_at(rate_per_s)
+        run = PairedRun(
+            [Side(name=deployment.title, config=deployment.config, load=load)],
+            load,
+            seed=self.opened.seed,
+            executors=[self.opened.open_executor(load)],
+        )
+        pace = msgspec.structs.replace(
+            self.opened.calibration.pace, load=load, gap_ns=1e9 / rate_per_s, call_ns=self._find_call_ns(deployment)
+        )
+        block = plan_block(pace, longest_warm_up_ns=LONGEST_RATE_BLOCK_NS // 4)
+        n_calls = max(required_calls(figure) / BLOCKS_PER_RATE, 20.0)
+        duration_ns = min(max(int(1e9 * n_calls / rate_per_s), block.duration_ns), LONGEST_RATE_BLOCK_NS)
+        deadline_s = block.deadline_s + 20 * duration_ns / 1e9
+        block = msgspec.structs.replace(block, duration_ns=duration_ns, deadline_s=deadline_s)
+        run.measure(self.opened.runner, RunPlan(block=block, launches=1, rounds=BLOCKS_PER_RATE), end_s=math.inf)
+        return summarize_rate(run.blocks(0), load, figure, confidence)
+
+    def _find_call_ns(self, deployment: Deployment) -> float:
+        """Return a duration that a call hardly exceeds, where as many are made at a time as the deployment serves."""
+        return self.opened.calibration.pace.call_ns * max(deployment.n_callers / 2, 1.0)
+
+    def _find_pace(self, deployments: Sequence[Deployment]) -> Pace:
+        """Return the pace of the slowest calls."""
+        pace = self.opened.calibration.pace
+        call_ns = max(map(self._find_call_ns, deployments), default=pace.call_ns)
+        # Several callers share the CPUs, so that calls take longer but follow each other as fast.
+        return msgspec.structs.replace(pace, call_ns=min(call_ns, 8 * pace.call_ns), gap_ns=2 * pace.gap_ns)
+
+
+def summarize_rate(blocks: Sequence[Block], load: Load, figure: Objective, confidence: float) -> Interval:
+    """Return a figure of the latency in ns from blocks of one launch, with its interval.
+
+    Blocks follow one another in one stream of requests. They are taken to be independent, as each holds many services.
+    """
+    service_ns = float(np.mean([block.service_ns for block in blocks]))
+    if load.utilization(service_ns) >= 1:
+        return Interval(estimate=math.inf, low=math.inf, high=math.inf, confidence=confidence)
+    point = FIGURES[figure].percentile
+    if point is None:
+        return t_interval([float(block.samples_ns.mean()) for block in blocks], confidence)
+    found = percentile_interval([[block] for block in blocks], point, confidence)
+    return found.exp()
+
+
+def thin(samples_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return some hundred of the samples, evenly spaced by rank."""
+    step = -(-len(samples_ns) // MOST_KEPT_SAMPLES)
+    return np.sort(samples_ns)[step // 2 :: step] if step > 1 else samples_ns

@@ -1,0 +1,83 @@
+"""Prepares planning: reads the model and the host, makes the inputs, and finds the deployments to try."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ortune.compare.open import ComparisonSetup, check_processes, prepare_comparison
+from ortune.knobs import CPU, SpaceOptions, build_space
+from ortune.planning.options import PlanOptions
+from ortune.planning.space import DeploymentSpace, make_deployment_space
+from ortune.record.files import check_writable
+from ortune.requests import PlanRequest
+from ortune.worker.installed import find_installed_version, require_runtime
+from ortune.worker.providers import choose_providers
+from ortune.workload import Goal, Load
+
+
+class PreparedPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that planning needs before it starts.
+
+    Attributes:
+        setup: The model, its inputs and the default deployment.
+        space: The deployments that are worth trying.
+        options: What the plan is for.
+    """
+
+    setup: ComparisonSetup
+    space: DeploymentSpace
+    options: PlanOptions
+
+
+def prepare_plan(request: PlanRequest) -> PreparedPlan:
+    """Read the host and the model, and make the inputs and the space.
+
+    Raises:
+        OrtuneError: An option is not valid, or the model or the host cannot be read.
+    """
+    require_runtime()
+    if request.output is not None:
+        check_writable(request.output, may_replace=is_plan)
+    setup = prepare_comparison(
+        request.model,
+        Goal(objectives=("throughput",)),
+        request.input_options,
+        approximate=request.allow_approximate,
+        beside=request.beside,
+        seed=request.seed,
+    )
+    for count in request.processes:
+        if count > 1:
+            check_processes(Load(scenario="multi-client", processes=count), setup.host)
+    providers, _ = choose_providers(request.provider or (CPU,))
+    options = SpaceOptions(
+        figures=("throughput",),
+        providers=providers[:1],
+        fix=request.fix,
+        approximate=request.allow_approximate,
+        onnxruntime=find_installed_version(),
+    )
+    base = build_space(setup.host, setup.model, options).base
+    space = make_deployment_space(
+        setup.host, base, processes=request.processes, tune=request.tune, fix=request.fix, only=request.only
+    )
+    return PreparedPlan(
+        setup=msgspec.structs.replace(setup, base=base),
+        space=space,
+        options=PlanOptions(
+            slo=request.slo,
+            rate_per_s=request.rate,
+            headroom=request.headroom,
+            price_per_hour=request.price,
+            budget_s=request.budget,
+        ),
+    )
+
+
+def is_plan(content: bytes) -> bool:
+    """Return whether a file was written by this command."""
+    try:
+        document = msgspec.json.decode(content)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and "rows" in document and "recommended" in document

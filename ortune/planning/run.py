@@ -1,0 +1,397 @@
+"""Plans deployments: screening, confirmation of the best in fresh launches, and the capacity within the target."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import math
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.compare.block_plan import block_wall_s
+from ortune.compare.comparison import Speedup
+from ortune.compare.evaluate import compute_pooled, compute_speedup, summarize
+from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval, share_error
+from ortune.compare.open import OpenComparison, open_comparison
+from ortune.compare.paired_run import PairedRun
+from ortune.compare.stats import t_interval
+from ortune.errors import MeasureError, UsageError
+from ortune.host import HostClass
+from ortune.planning.capacity import (
+    FEWEST_MEASUREMENTS,
+    estimate_utilization,
+    measure_capacity,
+    predict_capacity,
+    predict_latency,
+)
+from ortune.planning.choose import DEFAULT_POSITION, add_cost, explain_choice, find_best, rank_rows
+from ortune.planning.deployment import Deployment
+from ortune.planning.measuring import DeploymentRunner, Screened, thin
+from ortune.planning.options import PlanOptions
+from ortune.planning.prepare import PreparedPlan
+from ortune.planning.result import Estimate, Plan, PlannedDeployment, ScreenedDeployment
+from ortune.planning.screening import screen_deployments
+from ortune.planning.space import DeploymentSpace
+from ortune.workload import Limit
+
+SCREENING_SHARE = 0.4
+CONFIRMATION_SHARE = 0.85
+CONFIRMATION_SHARE_WITH_TARGET = 0.7
+"""Parts of the budget after which screening and confirmation end."""
+
+N_BEST = 3
+MOST_FINALISTS = 6
+"""Deployments that are measured again: the best ones, and those that need the least of something."""
+
+LEAST_THROUGHPUT = math.log(0.8)
+"""Throughput of a finalist that needs the least CPU time, relative to the default, as a logarithm."""
+
+HOPELESS = -10.0
+"""Added to the score of a deployment whose calls alone take longer than the target."""
+
+DOES_NOT_FIT = "does not fit into memory"
+
+Observe = Callable[[str, int, int], None]
+"""Called with the stage and how much of it is done and planned, never while a block is measured."""
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What the stages found.
+
+    Attributes:
+        rows: The deployments, the default first.
+        recommended: Place of the recommended one.
+        reason: Why.
+        screened: All deployments that were tried.
+        run: The blocks of the confirmation.
+        interrupted: Whether the user ended it early.
+    """
+
+    rows: tuple[PlannedDeployment, ...]
+    recommended: int
+    reason: str
+    screened: tuple[ScreenedDeployment, ...]
+    run: PairedRun
+    interrupted: bool = False
+
+
+def make_plan(prepared: PreparedPlan, observe: Observe = lambda stage, done, total: None) -> Plan:
+    """Measure deployments, and return the plan.
+
+    Raises:
+        OrtuneError: The model does not run, the default deployment cannot be measured, or the budget is too small.
+        KeyboardInterrupt: The user ended it before anything was confirmed.
+    """
+    setup, options = prepared.setup, prepared.options
+    started = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+    with open_comparison(setup) as opened:
+        outcome = run_stages(prepared.space, opened, options, observe)
+        return Plan(
+            rows=outcome.rows,
+            recommended=outcome.recommended,
+            reason=outcome.reason,
+            best=find_best(outcome.rows),
+            screened=outcome.screened,
+            slo=options.slo,
+            rate_per_s=options.rate_per_s,
+            headroom=options.headroom,
+            price_per_hour=options.price_per_hour,
+            budget_s=options.time_s,
+            spent_s=round(opened.runner.now_s() - opened.start_s, 3),
+            started=started,
+            seed=setup.seed,
+            interrupted=outcome.interrupted,
+            workload=setup.describe_workload(),
+            model=setup.program.describe(),
+            host=HostClass.of(setup.host),
+            runtime=opened.runtime,
+            noise=opened.runner.describe_noise(contended=outcome.run.contended),
+        )
+
+
+def run_stages(
+    space: DeploymentSpace,
+    opened: OpenComparison,
+    options: PlanOptions,
+    observe: Observe = lambda stage, done, total: None,
+) -> Outcome:
+    """Screen deployments, confirm the best, and find their capacity.
+
+    Raises:
+        UsageError: The budget is too small.
+        MeasureError: The default deployment fails.
+        KeyboardInterrupt: The user ended it before anything was confirmed.
+    """
+    return _Planning(space, opened, options, observe).run()
+
+
+class _Planning:
+    def __init__(self, space: DeploymentSpace, opened: OpenComparison, options: PlanOptions, observe: Observe) -> None:
+        self.space = space
+        self.opened = opened
+        self.options = options
+        self.observe = observe
+        self.runner = DeploymentRunner(opened, space.default)
+        self.screened: dict[str, Screened] = {}
+        self.default_utilization: float | None = None
+        self.finalists: list[Deployment] = []
+
+    def run(self) -> Outcome:
+        """Run the stages. After an interrupt in the last one, what was confirmed counts."""
+        self.check_budget()
+        screen_deployments(self.space, self.score, has_time=lambda: self.runner.now_s() < self.end_of(SCREENING_SHARE))
+        self.finalists = self.choose_finalists()
+        run = self.confirm()
+        rows = self.evaluate(run)
+        interrupted = False
+        if self.options.slo:
+            try:
+                rows = self.measure_capacities(rows, self.options.slo)
+            except KeyboardInterrupt:
+                interrupted = True
+        rows = [self.add_latency(row, run) for row in rows]
+        recommended = rank_rows(rows)[0]
+        return Outcome(
+            rows=tuple(rows),
+            recommended=recommended,
+            reason=explain_choice(rows, recommended, has_target=self.options.slo is not None),
+            screened=self.describe_screened(),
+            run=run,
+            interrupted=interrupted,
+        )
+
+    def end_of(self, share: float) -> float:
+        """Return the time on the runner's clock at which this part of the budget is spent."""
+        return self.opened.start_s + share * self.options.time_s
+
+    def check_budget(self) -> None:
+        """Check that the budget suffices for the first deployments and a short confirmation.
+
+        Raises:
+            UsageError: It does not.
+        """
+        if self.options.budget_s is None:
+            return
+        first = [each for each in self.space.list_first() if self.runner.fits(each)]
+        plan = self.runner.plan_confirmation(first[:N_BEST], 0.0)
+        block_s = block_wall_s(plan.block, self.opened.calibration.pace)
+        needed_s = sum(self.runner.find_launch_s(each) + 2 * block_s for each in first)
+        launch_s = sum(self.runner.find_launch_s(each) for each in (self.space.default, *first[:N_BEST]))
+        needed_s += (plan.launches or 0) * launch_s + (N_BEST + 1) * plan.n_rounds * block_s
+        spent_s = self.runner.now_s() - self.opened.start_s
+        if spent_s + needed_s > self.options.budget_s:
+            enough_s = 10 * math.ceil((spent_s + 1.2 * needed_s) / 10)
+            raise UsageError(
+                f"{self.options.budget_s:g}s: too short to compare deployments of this model.",
+                f"Give {{budget={enough_s}s}} or more, or omit it.",
+                option="budget",
+            )
+
+    def score(self, deployments: Sequence[Deployment]) -> list[float | None]:
+        """Measure deployments briefly, and return by how much each can take more than the default."""
+        scores: list[float | None] = []
+        for found in self.runner.screen(deployments):
+            if found:
+                self.screened[found.deployment.key] = found
+            scores.append(self.score_of(found) if found and not found.failure else None)
+        self.observe("screening", len(self.screened), len(self.screened))
+        return scores
+
+    def score_of(self, found: Screened) -> float:
+        """Return the throughput of a deployment relative to the default, or with a target the estimated capacity.
+
+        With a target, all deployments are compared with the throughput of the default deployment.
+        """
+        if not self.options.slo:
+            return found.log_ratio
+        utilization = estimate_utilization(found.deployment, found.samples_ns, self.options.slo)
+        return found.log_ratio + (math.log(utilization) if utilization > 0 else HOPELESS)
+
+    def choose_finalists(self) -> list[Deployment]:
+        """Return the best deployments, and those that need the least memory, CPU time or time for a call."""
+        working = [each for each in self.screened.values() if not each.failure]
+        ranked = sorted(working, key=lambda each: -self.score_of(each))
+        chosen = [each.deployment for each in ranked[:N_BEST]]
+        useful = [each for each in ranked if each.log_ratio >= 0] or ranked[:1]
+        cheap = [each for each in ranked if each.log_ratio >= LEAST_THROUGHPUT] or ranked[:1]
+        if ranked:
+            chosen.append(min(useful, key=lambda each: (each.peak_bytes, -each.log_ratio)).deployment)
+            chosen.append(min(cheap, key=lambda each: each.cpu_ns_per_call).deployment)
+            chosen.append(min(useful, key=lambda each: float(np.quantile(each.samples_ns, 0.99))).deployment)
+        return list({each.key: each for each in chosen}.values())[:MOST_FINALISTS]
+
+    def confirm(self) -> PairedRun:
+        """Measure the finalists in fresh launches."""
+        share = CONFIRMATION_SHARE_WITH_TARGET if self.options.slo else CONFIRMATION_SHARE
+        plan = self.runner.plan_confirmation(self.finalists, self.end_of(share) - self.runner.now_s())
+
+        def report(done: int, total: int) -> None:
+            self.observe("confirmation", done, total)
+
+        run = self.runner.confirm(self.finalists, plan, report)
+        for position, failure in run.failures.items():
+            key = self.finalists[position - 1].key
+            self.screened[key] = msgspec.structs.replace(self.screened[key], failure=failure)
+        return run.in_one_regime()
+
+    def evaluate(self, run: PairedRun) -> list[PlannedDeployment]:
+        """Return a row for the default and for each finalist that did not fail."""
+        confidence = share_error(len(run.sides) - len(run.failures) - 1)
+        rows = []
+        for position, deployment in enumerate((self.space.default, *self.finalists)):
+            if position in run.failures or not run.blocks(position):
+                continue
+            speedup = compute_speedup(run, position, "throughput", confidence=confidence) if position else None
+            rows.append(self.describe(run, position, deployment, speedup))
+        return rows
+
+    def describe(
+        self, run: PairedRun, position: int, deployment: Deployment, speedup: Speedup | None
+    ) -> PlannedDeployment:
+        """Return the row of one side of the confirmation."""
+        summary = summarize(run, position)
+        launches = [math.log(compute_pooled(rounds, position, "throughput")) for rounds in run.rounds_of(position)]
+        throughput = t_interval(launches, DEFAULT_CONFIDENCE).exp()
+        capacity = None
+        error = half_width(speedup) if speedup else half_width(throughput)
+        if self.options.slo:
+            capacity = predict_capacity(
+                deployment, self.samples_of(run, position), self.options.slo, seed=self.opened.seed, error=error
+            )
+        return PlannedDeployment(
+            deployment=deployment,
+            throughput=describe_interval(throughput),
+            ratio=describe_interval(speedup) if speedup else None,
+            p50_ns=summary.p50_ns,
+            p99_ns=summary.p99_ns,
+            cpu_cores=summary.cpu_ns_per_call * summary.calls_per_s / 1e9,
+            cpu_ns_per_call=summary.cpu_ns_per_call,
+            memory_bytes=summary.peak_bytes or 0,
+            capacity=capacity,
+            is_proven=bool(speedup and math.isfinite(speedup.low) and speedup.low > 1),
+        )
+
+    def samples_of(self, run: PairedRun, position: int) -> NDArray[np.int64]:
+        """Return durations of calls of one side while all its callers are busy."""
+        return thin(np.concatenate([block.samples_ns for block in run.blocks(position)]))
+
+    def measure_capacities(self, rows: list[PlannedDeployment], slo: Limit) -> list[PlannedDeployment]:
+        """Measure the capacity of the deployment that is about to be recommended, as far as the budget goes.
+
+        Then that of the default deployment is measured, as both are compared. If another deployment takes the first
+        place thereby, it is measured as well.
+        """
+        rows = mark_proven(rows)
+        measured: set[int] = set()
+        while True:
+            first = rank_rows(self.add_costs(rows))[0]
+            place = next((each for each in (first, DEFAULT_POSITION) if each not in measured), None)
+            if place is None or (found := self.measure_capacity(rows[place], slo)) is None:
+                break
+            measured.add(place)
+            rows[place] = msgspec.structs.replace(rows[place], capacity=found, predicted_capacity=rows[place].capacity)
+            rows = mark_proven(rows)
+        return rows
+
+    def measure_capacity(self, row: PlannedDeployment, slo: Limit) -> Estimate | None:
+        """Return the measured capacity of a row; None if there is no time, or if it fails."""
+        assert row.capacity
+        deployment = row.deployment
+        rate_per_s = row.capacity.estimate or row.throughput.estimate / 2
+        each_s = self.runner.find_rate_time_s(deployment, rate_per_s, slo.figure)
+        n_measurements = int((self.end_of(1.0) - self.runner.now_s()) / each_s)
+        if n_measurements < FEWEST_MEASUREMENTS:
+            return None
+        n_done = 0
+
+        def measure(rate_per_s: float) -> Interval:
+            nonlocal n_done
+            found = self.runner.measure_rate(deployment, rate_per_s, slo.figure, DEFAULT_CONFIDENCE)
+            n_done += 1
+            self.observe("capacity", n_done, n_measurements)
+            return found
+
+        with contextlib.suppress(MeasureError):
+            return measure_capacity(
+                measure,
+                slo,
+                predicted_per_s=row.capacity.estimate,
+                throughput_per_s=row.throughput.estimate,
+                n_measurements=n_measurements,
+            )
+        return None
+
+    def add_costs(self, rows: Sequence[PlannedDeployment]) -> list[PlannedDeployment]:
+        """Return the rows with replicas and prices."""
+        options = self.options
+        return [add_cost(row, options.rate_per_s, options.headroom, options.price_per_hour) for row in rows]
+
+    def add_latency(self, row: PlannedDeployment, run: PairedRun) -> PlannedDeployment:
+        """Return a row with replicas, prices, and the latency at the asked rate."""
+        (row,) = self.add_costs([row])
+        rate_per_s = self.options.rate_per_s
+        if not rate_per_s or not row.replicas:
+            return row
+        position = [each.key for each in (self.space.default, *self.finalists)].index(row.deployment.key)
+        samples_ns = self.samples_of(run, position)
+        at_rate = predict_latency(row.deployment, samples_ns, rate_per_s / row.replicas, seed=self.opened.seed)
+        return msgspec.structs.replace(row, at_rate=at_rate)
+
+    def describe_screened(self) -> tuple[ScreenedDeployment, ...]:
+        """Return all deployments that were tried, in order."""
+        found = [
+            ScreenedDeployment(
+                deployment=each.deployment,
+                ratio=None if math.isnan(each.log_ratio) else math.exp(each.log_ratio),
+                problem=f"{each.failure.title}: {each.failure.message}" if each.failure else "",
+            )
+            for each in self.screened.values()
+        ]
+        found += [ScreenedDeployment(deployment=each, problem=DOES_NOT_FIT) for each in self.runner.unfit.values()]
+        return tuple(found)
+
+
+def mark_proven(rows: Sequence[PlannedDeployment]) -> list[PlannedDeployment]:
+    """Return the rows, where what counts is the capacity: its interval must be above that of the default.
+
+    A measured capacity is compared with the estimate of the default, as a prediction has an error of its own that is
+    common to both.
+    """
+    default = rows[DEFAULT_POSITION].capacity
+    assert default
+    marked = [rows[DEFAULT_POSITION]]
+    for row in rows[1:]:
+        own = row.capacity
+        assert own
+        marked.append(msgspec.structs.replace(row, is_proven=own.estimate > 0 and is_above(own, default)))
+    return marked
+
+
+def is_above(one: Estimate, other: Estimate) -> bool:
+    """Return whether a figure is larger than another one, by more than the errors of both together."""
+    if other.estimate <= 0 or one.low <= 0:
+        return one.low > 0
+    below = math.log(one.estimate / one.low)
+    above = math.log(other.high / other.estimate) if other.high else 0.0
+    return math.log(one.estimate / other.estimate) > math.hypot(below, above)
+
+
+def half_width(interval: Interval) -> float:
+    """Return half the width of an interval of a positive figure, as a logarithm; 0 if it is not finite."""
+    if not (interval.low > 0 and math.isfinite(interval.high)):
+        return 0.0
+    return math.log(interval.high / interval.low) / 2
+
+
+def describe_interval(interval: Interval) -> Estimate:
+    """Return a measured figure as it is recorded."""
+    return Estimate(
+        estimate=interval.estimate,
+        low=interval.low if math.isfinite(interval.low) else 0.0,
+        high=interval.high if math.isfinite(interval.high) else None,
+        confidence=interval.confidence,
+        source="measured",
+    )

@@ -1,0 +1,262 @@
+"""The deployments that are worth trying on a host: where a search begins, and where it may go from there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from ortune.host import Host
+from ortune.knobs import KNOBS, Config, ids
+from ortune.knobs.canonical import canonical
+from ortune.knobs.knob import Value
+from ortune.planning.deployment import Deployment
+from ortune.workload.load import MOST_CLIENTS, MOST_PROCESSES
+
+MOST_THREADS_PER_CORE = 2
+"""Threads of all processes together, for each core, at most. Beyond it, throughput falls on every host that we know."""
+
+MOST_FIRST_COUNTS = 9
+"""Numbers of processes with which a search begins, at most."""
+
+Setting = tuple[str, Value]
+"""The id of a knob and a value."""
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """A deployment as a point of the space.
+
+    Attributes:
+        processes: Processes.
+        threads: Threads of each session.
+        clients: Calls that each process makes at a time.
+        pinned: Whether processes run on CPUs of their own.
+        settings: Further settings, sorted.
+    """
+
+    processes: int
+    threads: int
+    clients: int = 1
+    pinned: bool = False
+    settings: tuple[Setting, ...] = ()
+
+
+class DeploymentSpace(msgspec.Struct, frozen=True, kw_only=True):
+    """The deployments that are worth trying.
+
+    Attributes:
+        n_cores: Cores that may be used, or the CPU quota rounded up if it is smaller.
+        n_default_threads: Threads of ONNX Runtime's default pool on this host.
+        n_pinned: Processes that can have CPUs of their own, at most; 0 if this system cannot pin processes.
+        parts: Numbers of parts that the host consists of: nodes and L3 domains.
+        processes: Numbers of processes that the user wants to try; empty for what suits the host.
+        threads: Numbers of threads that the user wants to try; empty for what suits the host.
+        are_threads_fixed: Whether all deployments have the number of threads of the base.
+        most_clients: Calls that a process makes at a time, at most.
+        settings: Values of further knobs to try.
+        base: Settings of all deployments: ONNX Runtime's default, with what the user fixes.
+    """
+
+    n_cores: int
+    n_default_threads: int
+    n_pinned: int = 0
+    parts: tuple[int, ...] = ()
+    processes: tuple[int, ...] = ()
+    threads: tuple[int, ...] = ()
+    are_threads_fixed: bool = False
+    most_clients: int = MOST_CLIENTS
+    settings: tuple[Setting, ...] = ()
+    base: Config = Config()
+
+    @property
+    def default(self) -> Deployment:
+        """What all others are compared with: one process with the settings of the base, and one caller."""
+        return Deployment(config=self.base)
+
+    @property
+    def first_counts(self) -> tuple[int, ...]:
+        """Numbers of processes with which a search begins, in ascending order."""
+        if self.processes:
+            return self.processes
+        most = min(max(self.n_cores, 2), MOST_PROCESSES)
+        # One for each part of the host and one for each core matter more than the powers of two between them.
+        wanted = [1, 2, min(self.n_cores, most), *self.parts]
+        wanted += [self.n_cores // 2, *(1 << power for power in range(2, most.bit_length() + 1))]
+        fitting = list(dict.fromkeys(count for count in wanted if 1 <= count <= most))
+        return tuple(sorted(fitting[:MOST_FIRST_COUNTS]))
+
+    def list_first(self) -> list[Deployment]:
+        """Return the deployments that a search tries first, without the default."""
+        cores, pool = self.n_cores, self.n_default_threads
+        counts = self.first_counts
+        shapes = [Shape(processes=n, threads=self.divide_cores(n)) for n in counts]
+        # Calls side by side in one process need less memory than processes.
+        shapes += [
+            Shape(processes=n, threads=1, clients=max(cores // n, 1)) for n in counts if n in {1, *self.parts} or n <= 2
+        ]
+        shapes += [Shape(processes=n, threads=pool, clients=3 - n) for n in (1, 2) if n in counts]
+        shapes += [Shape(processes=n, threads=max(cores // n // 2, 1)) for n in counts[1:3]]
+        return self.make_all(shapes)
+
+    def divide_cores(self, n_processes: int) -> int:
+        """Return the threads of each process if they share the cores equally, or the closest number to try."""
+        return self._closest(max(self.n_cores // n_processes, 1))
+
+    def list_sizes(self, shape: Shape, factor: float) -> list[Deployment]:
+        """Return deployments with more or fewer processes or threads.
+
+        Args:
+            shape: Where to start.
+            factor: By which numbers change; they change by 1 at least.
+        """
+        found = []
+        for count in self._counts_near(shape.processes, factor):
+            same_total = self._closest(max(round(shape.processes * shape.threads / count), 1))
+            for threads in dict.fromkeys((self.divide_cores(count), same_total, shape.threads)):
+                found.append(msgspec.structs.replace(shape, processes=count, threads=threads))
+        for threads in self._threads_near(shape.threads, factor):
+            found.append(msgspec.structs.replace(shape, threads=threads))
+        return self.make_all(found)
+
+    def list_variants(self, shape: Shape) -> list[Deployment]:
+        """Return deployments of the same size with more or fewer callers, and with other settings."""
+        clients = {shape.clients * 2, shape.clients // 2}
+        found = [msgspec.structs.replace(shape, clients=n) for n in sorted(clients) if n]
+        known = dict(shape.settings)
+        for name, value in self.settings:
+            settings = {**known, name: value}
+            if known.get(name) == value:
+                settings = {each: known[each] for each in known if each != name}
+            found.append(msgspec.structs.replace(shape, settings=tuple(sorted(settings.items()))))
+        if shape.pinned or 1 < shape.processes <= self.n_pinned:
+            found.append(msgspec.structs.replace(shape, pinned=not shape.pinned))
+        return self.make_all(found)
+
+    def make_all(self, shapes: Iterable[Shape]) -> list[Deployment]:
+        """Return the distinct deployments of those shapes that are worth trying, without the default."""
+        made = (self.make(shape) for shape in shapes if self._is_worth_trying(shape))
+        found = {each.key: each for each in made}
+        found.pop(self.default.key, None)
+        return list(found.values())
+
+    def make(self, shape: Shape) -> Deployment:
+        """Return a deployment without settings that have no effect."""
+        config = self.base
+        if not self.are_threads_fixed and shape.threads != self.n_default_threads:
+            config = config.with_setting("session_options", ids.INTRA_OP_NUM_THREADS, shape.threads)
+        for name, value in shape.settings:
+            knob = KNOBS[name]
+            if value != knob.default:
+                config = config.with_setting(knob.where, knob.name, value, knob.provider)
+        if self.base.is_default:
+            config = canonical(config, self.n_default_threads)
+        pinned = shape.pinned and shape.processes > 1
+        return Deployment(processes=shape.processes, clients=shape.clients, pinned=pinned, config=config)
+
+    def find_shape(self, deployment: Deployment) -> Shape:
+        """Return the point of the space that a deployment is at."""
+        own = deployment.config.settings
+        return Shape(
+            processes=deployment.processes,
+            threads=deployment.n_threads or self.n_default_threads,
+            clients=deployment.clients,
+            pinned=deployment.pinned,
+            settings=tuple(sorted({(name, value) for name, value in self.settings if own.get(name) == value})),
+        )
+
+    def _is_worth_trying(self, shape: Shape) -> bool:
+        if self.processes and shape.processes not in self.processes:
+            return False
+        if not 1 <= shape.processes <= MOST_PROCESSES or not 1 <= shape.clients <= self.most_clients:
+            return False
+        if shape.pinned and shape.processes > self.n_pinned:
+            return False
+        most = MOST_THREADS_PER_CORE * max(self.n_cores, 1)
+        # The default settings are what most services run, whatever the number of threads is.
+        is_default = shape.processes <= 2 and shape.threads == self.n_default_threads
+        if shape.processes * shape.clients > most and shape.clients > 2:
+            return False
+        return is_default or shape.processes * shape.threads <= most
+
+    def _counts_near(self, n: int, factor: float) -> Sequence[int]:
+        if self.processes:
+            return _next_to(n, self.processes)
+        most = min(MOST_THREADS_PER_CORE * self.n_cores, MOST_PROCESSES)
+        return [each for each in _scale(n, factor) if 1 <= each <= most]
+
+    def _threads_near(self, n: int, factor: float) -> Sequence[int]:
+        if self.are_threads_fixed:
+            return ()
+        if self.threads:
+            return _next_to(n, self.threads)
+        most = max(self.n_cores, self.n_default_threads)
+        return [each for each in _scale(n, factor) if 1 <= each <= most]
+
+    def _closest(self, n_threads: int) -> int:
+        if self.are_threads_fixed:
+            return self.n_default_threads
+        return min(self.threads, key=lambda each: abs(math.log(each / n_threads))) if self.threads else n_threads
+
+
+def _scale(n: int, factor: float) -> list[int]:
+    """Return a number divided and multiplied by a factor, but at least one more or less."""
+    return [min(round(n / factor), n - 1), max(round(n * factor), n + 1)]
+
+
+def _next_to(n: int, values: Sequence[int]) -> list[int]:
+    """Return the largest of some values below a number, and the smallest above it."""
+    below = [each for each in values if each < n]
+    above = [each for each in values if each > n]
+    return [*([max(below)] if below else []), *([min(above)] if above else [])]
+
+
+def make_deployment_space(
+    host: Host,
+    base: Config,
+    *,
+    processes: Sequence[int] = (),
+    tune: Mapping[str, Sequence[Value]] | None = None,
+    fix: Mapping[str, Value] | None = None,
+    only: Sequence[str] = (),
+) -> DeploymentSpace:
+    """Return the deployments that are worth trying on a host.
+
+    Args:
+        host: The host.
+        base: Settings of all deployments, with those of `fix`.
+        processes: Numbers of processes to try; empty for what suits the host.
+        tune: Values to try, by the id of a knob.
+        fix: Values that all deployments have, by the id of a knob.
+        only: Ids of the knobs to try; empty for all.
+    """
+    tune, fix = dict(tune or {}), fix or {}
+    quota = host.limits.quota
+    n_cores = max(len(host.usable_cores), 1)
+    if quota:
+        n_cores = max(min(n_cores, math.ceil(quota.cpus)), 1)
+    threads = tuple(sorted({int(each) for each in tune.pop(ids.INTRA_OP_NUM_THREADS, ()) if int(each) > 0}))
+    if ids.INTRA_OP_ALLOW_SPINNING not in tune:
+        tune[ids.INTRA_OP_ALLOW_SPINNING] = ("0",)
+    is_free = {name: name not in fix and (not only or name in only) for name in (*tune, ids.INTRA_OP_NUM_THREADS)}
+    topology, usable = host.topology, set(host.limits.usable)
+    nodes = sum(1 for node in topology.numa_nodes if not usable.isdisjoint(node.cpus))
+    domains = sum(1 for domain in topology.l3_domains if not usable.isdisjoint(domain))
+    fixed_threads = int(fix.get(ids.INTRA_OP_NUM_THREADS, 0) or 0)
+    n_default_threads = fixed_threads or host.n_default_threads
+    return DeploymentSpace(
+        n_cores=n_cores,
+        n_default_threads=n_default_threads,
+        n_pinned=len(host.usable_cores) if host.system != "Darwin" and not quota else 0,
+        parts=tuple(sorted({each for each in (nodes, domains) if each > 1})),
+        processes=tuple(sorted(set(processes))),
+        threads=threads if is_free[ids.INTRA_OP_NUM_THREADS] else (),
+        are_threads_fixed=not is_free[ids.INTRA_OP_NUM_THREADS],
+        settings=tuple(
+            (name, value)
+            for name, values in tune.items()
+            for value in values
+            if is_free[name] and value != KNOBS[name].default
+        ),
+        base=base,
+    )

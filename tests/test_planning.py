@@ -1,0 +1,565 @@
+"""Plans of deployments: which are tried, how the best is found on simulated hosts, and one real run."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from rich.console import Console
+
+import ortune
+from ortune.compare.block_plan import RunPlan
+from ortune.compare.block_runner import BlockRunner
+from ortune.compare.open import OpenComparison, start_comparison
+from ortune.compare.paired_run import PairedRun, Side
+from ortune.console.plan import show_plan
+from ortune.errors import RecordError, UsageError
+from ortune.host import HostClass
+from ortune.host.topology import Quota
+from ortune.knobs import DEFAULT, Config
+from ortune.model.identity import ModelIdentity
+from ortune.options import make_request
+from ortune.planning.capacity import estimate_utilization, predict_capacity
+from ortune.planning.choose import find_best, rank_rows
+from ortune.planning.deployment import Deployment
+from ortune.planning.files import decode_plan, encode_plan, read_plan
+from ortune.planning.options import PlanOptions
+from ortune.planning.result import Estimate, Plan, PlannedDeployment
+from ortune.planning.run import Outcome, run_stages
+from ortune.planning.screening import screen_deployments
+from ortune.planning.space import make_deployment_space
+from ortune.queueing.theory import ConstantQueue, find_known_capacity
+from ortune.requests import PlanRequest
+from ortune.worker import BlockPlan, Failure
+from ortune.workload import Goal, Load, Workload, parse_limit
+from ortune.workload.workload import Tolerance
+from tests.conftest import TINY_CNN, run_ortune
+from tests.simulation import RUNTIME, SimulatedExecutor, make_host
+
+MS = 1_000_000
+THREADS = "intra_op_num_threads"
+SPINNING = "session.intra_op.allow_spinning"
+ONE_THREAD = Config(session_options={THREADS: 1})
+
+
+def threads_of(config: Config, n_cores: int) -> int:
+    return int(config.session_options.get(THREADS, n_cores))
+
+
+def scale_badly(n_cores: int) -> Callable[[Config, Load], float]:
+    """Return durations of calls where a process with one thread for each core is best: threads bring little."""
+
+    def latency(config: Config, load: Load) -> float:
+        threads = threads_of(config, n_cores)
+        call_ns = 10e6 * (0.5 + 0.5 / threads)
+        overload = max(load.n_callers * threads / n_cores, 1.0)
+        # Callers of one process wait for each other.
+        return float(call_ns * overload * (1.3 * load.clients if load.clients > 1 else 1))
+
+    return latency
+
+
+def open_simulated(executor: SimulatedExecutor, *, free_bytes: int | None = 8_000_000_000) -> OpenComparison:
+    (first,) = executor.launch([DEFAULT], deadline_s=9)
+    assert not isinstance(first, Failure)
+    goal = Goal(objectives=("throughput",))
+    return start_comparison(executor, first, goal, first_launch_s=0.2, free_bytes=free_bytes)
+
+
+def plan_simulated(
+    executor: SimulatedExecutor, n_cores: int = 2, *, free_bytes: int | None = 8_000_000_000, **options: Any
+) -> Outcome:
+    space = make_deployment_space(make_host(n_cores), DEFAULT)
+    outcome = run_stages(space, open_simulated(executor, free_bytes=free_bytes), PlanOptions(**options))
+    assert not executor.live
+    return outcome
+
+
+def choose(outcome: Outcome) -> Deployment:
+    return outcome.rows[outcome.recommended].deployment
+
+
+def sizes(deployments: Sequence[Deployment], n_default: int) -> set[tuple[int, int, int]]:
+    return {(each.processes, each.n_threads or n_default, each.clients) for each in deployments}
+
+
+class TestSpace:
+    def test_two_cores(self) -> None:
+        space = make_deployment_space(make_host(2), DEFAULT)
+        first = sizes(space.list_first(), 2)
+        assert {(1, 1, 2), (2, 1, 1), (2, 2, 1), (1, 2, 2)} <= first
+        assert (1, 2, 1) not in first
+        variants = space.list_variants(space.find_shape(Deployment(processes=2)))
+        assert any(each.config.session_config == {SPINNING: "0"} for each in variants)
+        assert any(each.pinned for each in variants)
+
+    def test_96_cores_in_four_nodes(self) -> None:
+        space = make_deployment_space(make_host(96, n_nodes=4), DEFAULT)
+        assert {1, 2, 4, 48, 64} <= {*space.first_counts, 64}
+        first = sizes(space.list_first(), 96)
+        assert {(4, 24, 1), (2, 48, 1), (1, 1, 96), (48, 2, 1), (2, 96, 1)} <= first
+        assert len(first) < 30
+        near = sizes(space.list_sizes(space.find_shape(space.default), 2.0), 96)
+        assert {(2, 48, 1), (1, 48, 1)} <= near
+
+    @pytest.mark.parametrize(("n_cores", "n_nodes"), [(1, 1), (2, 1), (6, 1), (96, 4)])
+    def test_all_are_distinct_and_bounded(self, n_cores: int, n_nodes: int) -> None:
+        space = make_deployment_space(make_host(n_cores, n_nodes=n_nodes), DEFAULT)
+        found = space.list_first()
+        for each in found[:5]:
+            found += space.list_sizes(space.find_shape(each), 1.5) + space.list_variants(space.find_shape(each))
+        assert all(each.key != space.default.key for each in found)
+        for each in found:
+            assert each.processes <= 64
+            threads = each.n_threads or n_cores
+            assert each.processes * threads <= 2 * n_cores or each.processes <= 2
+            # The way there and back leads to the same deployment.
+            assert space.make(space.find_shape(each)).key == each.key
+
+    def test_a_quota_counts_as_cores(self) -> None:
+        host = make_host(8)
+        limits = msgspec.structs.replace(host.limits, quota=Quota(cpus=1.5, where="/"))
+        space = make_deployment_space(msgspec.structs.replace(host, limits=limits), DEFAULT)
+        assert (space.n_cores, space.n_pinned) == (2, 0)
+        assert (2, 1, 1) in sizes(space.list_first(), 8)
+
+    def test_what_the_user_wants(self) -> None:
+        host = make_host(4)
+        given = make_deployment_space(host, DEFAULT, processes=[1, 3])
+        assert {each.processes for each in given.list_first()} == {1, 3}
+        near = given.list_sizes(given.find_shape(given.default), 2.0)
+        assert {each.processes for each in near} == {1, 3}
+        fixed = make_deployment_space(host, ONE_THREAD, fix={THREADS: 1})
+        assert {threads_of(each.config, 4) for each in fixed.list_first()} == {1}
+        tuned = make_deployment_space(host, DEFAULT, tune={THREADS: [1, 4]})
+        assert {threads_of(each.config, 4) for each in tuned.list_first()} == {1, 4}
+        only = make_deployment_space(host, DEFAULT, only=[THREADS])
+        assert only.settings == ()
+        other = make_deployment_space(host, DEFAULT, tune={"execution_mode": ["ORT_PARALLEL"]})
+        assert ("execution_mode", "ORT_PARALLEL") in other.settings
+
+    def test_no_pinning_on_macos(self) -> None:
+        host = msgspec.structs.replace(make_host(4), system="Darwin")
+        space = make_deployment_space(host, DEFAULT)
+        variants = space.list_variants(space.find_shape(Deployment(processes=2)))
+        assert variants
+        assert not any(each.pinned for each in variants)
+
+
+class TestScreening:
+    def test_the_optimum_of_a_smooth_surface(self) -> None:
+        space = make_deployment_space(make_host(48, n_nodes=4), DEFAULT)
+        tried: list[Deployment] = []
+
+        def score(each: Deployment) -> float:
+            threads = each.n_threads or 48
+            far = math.log(each.processes / 11) ** 2 + math.log(threads / 4) ** 2
+            return 1 - 0.2 * far - (each.clients > 1) - (each.config.session_config != {})
+
+        def measure(deployments: Sequence[Deployment]) -> list[float | None]:
+            tried.extend(deployments)
+            return [score(each) for each in deployments]
+
+        ranked = screen_deployments(space, measure)
+        assert len(tried) == len({each.key for each in tried}) <= 60
+        best = ranked[0][0]
+        assert abs(best.processes - 11) <= 1
+        assert abs(best.n_threads - 4) <= 1
+
+    def test_it_ends_when_the_time_is_over(self) -> None:
+        space = make_deployment_space(make_host(8), DEFAULT)
+        n_calls = 0
+
+        def measure(deployments: Sequence[Deployment]) -> list[float | None]:
+            nonlocal n_calls
+            n_calls += 1
+            return [None] * len(deployments)
+
+        ranked = screen_deployments(space, measure, has_time=lambda: n_calls < 1)
+        assert n_calls == 1
+        assert [deployment for deployment, _ in ranked] == [space.default]
+
+
+class TestStages:
+    def test_the_best_deployment_is_recommended(self) -> None:
+        executor = SimulatedExecutor(lambda config: 1, latency_under=scale_badly(2))
+        outcome = plan_simulated(executor)
+        chosen = choose(outcome)
+        assert (chosen.processes, chosen.n_threads, chosen.clients) == (2, 1, 1)
+        row = outcome.rows[outcome.recommended]
+        assert row.is_proven
+        assert row.ratio
+        # Two calls of 10 ms at a time, instead of one of 7.5 ms.
+        assert row.ratio.low < 1.5 < (row.ratio.high or 0)
+        assert row.memory_bytes == 2 * outcome.rows[0].memory_bytes
+        assert row.throughput.estimate == pytest.approx(200, rel=0.1)
+        assert find_best(outcome.rows)["memory"] != outcome.recommended
+
+    def test_the_default_is_recommended_if_nothing_is_better(self) -> None:
+        def latency(config: Config, load: Load) -> float:
+            is_default = config == DEFAULT and load.n_callers == 1
+            return 10e6 * load.n_callers * (1 if is_default else 1.05)
+
+        outcome = plan_simulated(SimulatedExecutor(lambda config: 1, latency_under=latency))
+        assert choose(outcome) == Deployment()
+        assert "no deployment is proven" in outcome.reason
+        assert len(outcome.rows) > 1
+
+    def test_equal_deployments_are_not_called_better(self) -> None:
+        def latency(config: Config, load: Load) -> float:
+            return 10e6 * load.n_callers
+
+        n_wrong = 0
+        for seed in range(10):
+            executor = SimulatedExecutor(lambda config: 1, latency_under=latency, seed=seed, block_sigma=0.02)
+            n_wrong += plan_simulated(executor).recommended != 0
+        assert n_wrong <= 1
+
+    def test_a_failing_deployment_does_not_end_it(self) -> None:
+        executor = SimulatedExecutor(lambda config: 1, latency_under=scale_badly(2), dies_when_measured=[ONE_THREAD])
+        outcome = plan_simulated(executor)
+        problems = [each for each in outcome.screened if each.problem]
+        assert problems
+        assert all("SIGSEGV" in each.problem for each in problems if each.deployment.config == ONE_THREAD)
+        assert choose(outcome).config != ONE_THREAD
+
+    def test_what_does_not_fit_is_named_and_not_measured(self) -> None:
+        executor = SimulatedExecutor(lambda config: 1, latency_under=scale_badly(8), peak_bytes=lambda config: 1e9)
+        outcome = plan_simulated(executor, 8, free_bytes=5_500_000_000)
+        unfit = [each for each in outcome.screened if each.problem == "does not fit into memory"]
+        assert unfit
+        assert all(each.deployment.processes > 4 and each.ratio is None for each in unfit)
+        assert choose(outcome).processes == 4
+        assert len(executor.live) == 0
+
+    def test_one_at_a_time_where_two_do_not_fit(self) -> None:
+        executor = SimulatedExecutor(lambda config: 1, latency_under=scale_badly(2), peak_bytes=lambda config: 1e9)
+        outcome = plan_simulated(executor, free_bytes=2_600_000_000)
+        assert choose(outcome).processes == 2
+        assert executor.most_live == 2  # the sides, of which one may have two processes, are live in turn
+
+    def test_the_target_excludes_long_calls(self) -> None:
+        """Eight processes with one thread have the highest throughput, but their calls take too long."""
+
+        def latency(config: Config, load: Load) -> float:
+            threads = threads_of(config, 8)
+            return float(40e6 / threads**0.8 * max(load.n_callers * threads / 8, 1.0))
+
+        executor = SimulatedExecutor(lambda config: 1, latency_under=latency, launch_s=0.01)
+        free = plan_simulated(executor, 8)
+        assert choose(free).n_callers == 8
+        executor = SimulatedExecutor(lambda config: 1, latency_under=latency, launch_s=0.01)
+        within = plan_simulated(executor, 8, slo=parse_limit("p99<30ms"), budget_s=60.0)
+        row = within.rows[within.recommended]
+        assert row.p99_ns < 30 * MS
+        assert row.capacity
+        assert 0 < row.capacity.estimate < row.throughput.estimate
+
+    def test_the_capacity_is_measured_within_the_budget(self) -> None:
+        executor = SimulatedExecutor(lambda config: 1, latency_under=scale_badly(2), launch_s=0.01)
+        slo = parse_limit("p99<50ms")
+        outcome = plan_simulated(executor, slo=slo, budget_s=3000.0, rate_per_s=400.0, price_per_hour=0.2)
+        row = outcome.rows[outcome.recommended]
+        assert row.capacity
+        assert row.predicted_capacity
+        assert row.capacity.source == "measured"
+        assert row.predicted_capacity.source == "predicted"
+        assert row.is_proven
+        # Its two processes share a queue on the simulated host.
+        queue = find_known_capacity(ConstantQueue, 2, 0.99, 5.0) * 200
+        assert row.capacity.estimate == pytest.approx(queue, rel=0.12)
+        assert row.replicas == math.ceil(400 / 0.8 / row.capacity.estimate)
+        assert row.price_of_million == pytest.approx(0.2 * row.replicas / (400 * 3600) * 1e6)
+        assert row.at_rate
+        assert row.at_rate.p99_ns < slo.bound
+        assert outcome.rows[0].capacity
+        assert outcome.rows[0].capacity.source == "measured"
+
+    def test_a_target_that_nothing_keeps(self) -> None:
+        executor = SimulatedExecutor(lambda config: 1, latency_under=scale_badly(2))
+        outcome = plan_simulated(executor, slo=parse_limit("p99<1ms"), rate_per_s=10.0, budget_s=60.0)
+        assert outcome.recommended == 0
+        assert outcome.reason == "no deployment that was measured keeps the target"
+        assert outcome.rows[0].replicas is None
+
+    def test_a_budget_that_is_too_small(self) -> None:
+        executor = SimulatedExecutor(lambda config: 1, latency_under=scale_badly(2))
+        with pytest.raises(UsageError, match="too short to compare deployments") as caught:
+            plan_simulated(executor, budget_s=2.0)
+        assert caught.value.option == "budget"
+
+    def test_an_interrupt(self) -> None:
+        executor = SimulatedExecutor(lambda config: 1, latency_under=scale_badly(2), interrupt_at=20)
+        with pytest.raises(KeyboardInterrupt):
+            plan_simulated(executor)
+        assert not executor.live
+        # In the last stage, the plan is made of what was confirmed.
+        counter = SimulatedExecutor(lambda config: 1, latency_under=scale_badly(2))
+        plan_simulated(counter, slo=parse_limit("p99<50ms"), budget_s=400.0)
+        last = counter.n_blocks - 3
+        executor = SimulatedExecutor(lambda config: 1, latency_under=scale_badly(2), interrupt_at=last)
+        outcome = plan_simulated(executor, slo=parse_limit("p99<50ms"), budget_s=400.0)
+        assert outcome.interrupted
+        assert len(outcome.rows) > 1
+
+
+def test_sides_have_loads_of_their_own() -> None:
+    loads: dict[int, set[Load]] = {1: set(), 2: set()}
+
+    def latency(config: Config, load: Load) -> float:
+        loads[2 if config == ONE_THREAD else 1].add(load)
+        return 1e6
+
+    executor = SimulatedExecutor(lambda config: 1, latency_under=latency)
+    two = Load(scenario="multi-client", processes=2)
+    sides = [Side(name="default", config=DEFAULT), Side(name="two", config=ONE_THREAD, load=two)]
+    run = PairedRun(sides, Load())
+    block = BlockPlan(duration_ns=20 * MS, lead_in_ns=0, min_calls=2, deadline_s=9)
+    run.measure(
+        BlockRunner(executor, np.random.default_rng(0)), RunPlan(block=block, launches=2, rounds=2), end_s=math.inf
+    )
+    assert loads == {1: {Load()}, 2: {two}}
+    assert run.load_of(0) == Load()
+    assert run.load_of(1) == run.in_one_regime().load_of(1) == two
+
+
+class TestPredictions:
+    @pytest.mark.parametrize("clients", [1, 4])
+    def test_constant_calls(self, clients: int) -> None:
+        deployment = Deployment(clients=clients)
+        samples = np.full(100, 10 * MS)
+        slo = parse_limit("p99<50ms")
+        known = find_known_capacity(ConstantQueue, clients, 0.99, 5.0)
+        assert estimate_utilization(deployment, samples, slo) == pytest.approx(known, rel=0.1)
+        predicted = predict_capacity(deployment, samples, slo, seed=0)
+        assert predicted.estimate == pytest.approx(known * clients * 100, rel=0.03)
+
+    def test_processes_have_queues_of_their_own(self) -> None:
+        samples = np.full(100, 10 * MS)
+        slo = parse_limit("p99<50ms")
+        one = predict_capacity(Deployment(), samples, slo, seed=0).estimate
+        two = predict_capacity(Deployment(processes=2), samples, slo, seed=0).estimate
+        assert two == pytest.approx(2 * one, rel=0.03)
+
+    def test_calls_that_take_too_long(self) -> None:
+        samples = np.full(100, 60 * MS)
+        assert estimate_utilization(Deployment(), samples, parse_limit("p99<50ms")) == 0
+        assert predict_capacity(Deployment(), samples, parse_limit("p99<50ms"), seed=0).estimate == 0
+
+
+def make_estimate(value: float, spread: float = 0.05, **fields: Any) -> Estimate:
+    values = {"estimate": value, "low": value * (1 - spread), "high": value * (1 + spread), "confidence": 0.95}
+    return Estimate(**{**values, "source": "measured", **fields})
+
+
+def make_row(deployment: Deployment, per_s: float, **fields: Any) -> PlannedDeployment:
+    values: dict[str, Any] = {
+        "throughput": make_estimate(per_s),
+        "p50_ns": 5e6,
+        "p99_ns": 8e6,
+        "cpu_cores": 1.9,
+        "cpu_ns_per_call": 7e6,
+        "memory_bytes": 60_000_000 * deployment.processes,
+    }
+    return PlannedDeployment(deployment=deployment, **{**values, **fields})
+
+
+def make_example() -> Plan:
+    capacity = make_estimate(90.0)
+    return Plan(
+        rows=(
+            make_row(Deployment(), 139, capacity=make_estimate(70.0, source="predicted")),
+            make_row(
+                Deployment(processes=2, config=ONE_THREAD),
+                246,
+                ratio=make_estimate(1.77),
+                capacity=capacity,
+                predicted_capacity=make_estimate(95.0, source="predicted"),
+                is_proven=True,
+                replicas=3,
+                price_of_million=0.71,
+            ),
+            make_row(Deployment(clients=2, config=ONE_THREAD), 240, ratio=make_estimate(1.7), capacity=capacity),
+        ),
+        recommended=1,
+        reason="it increases the throughput",
+        best={"throughput": 1, "memory": 0, "cpu": 1},
+        slo=parse_limit("p99<50ms"),
+        rate_per_s=200.0,
+        headroom=0.2,
+        price_per_hour=0.17,
+        budget_s=60,
+        spent_s=59.5,
+        started="2026-11-22T10:00:00+00:00",
+        workload=Workload(load=Load(), objectives=("throughput",), n_samples=1, inputs={}, tolerance=Tolerance()),
+        model=ModelIdentity(path="model.onnx", digest="sha256:0", files=()),
+        host=HostClass.of(make_host(2)),
+        runtime=RUNTIME,
+        noise=open_simulated(SimulatedExecutor(lambda config: 1e6)).runner.describe_noise(contended=False),
+    )
+
+
+class TestChoice:
+    def test_fewest_replicas_first(self) -> None:
+        rows = [
+            make_row(Deployment(), 100, replicas=3),
+            make_row(Deployment(processes=2), 150, replicas=2, is_proven=True),
+            make_row(Deployment(processes=4), 160, replicas=2, is_proven=True),
+            make_row(Deployment(processes=8), 900, replicas=1),
+        ]
+        assert rank_rows(rows) == [2, 1, 0]
+
+    def test_the_least_memory_of_equal_ones(self) -> None:
+        rows = [
+            make_row(Deployment(), 100),
+            make_row(Deployment(processes=8), 201, is_proven=True),
+            make_row(Deployment(clients=8), 200, is_proven=True),
+        ]
+        assert rank_rows(rows)[0] == 2
+
+
+class TestDocument:
+    def test_round_trip(self, tmp_path: Path) -> None:
+        plan = make_example()
+        path = tmp_path / "plan.json"
+        path.write_bytes(encode_plan(plan))
+        assert ortune.read_plan(path) == plan
+        assert json.loads(path.read_text())["schema"] == 1
+        assert plan.choice.deployment.processes == 2
+
+    @pytest.mark.parametrize(
+        ("place", "value", "message"),
+        [
+            (("schema",), 2, "reads plans up to schema 1"),
+            (("schema",), None, "has no version"),
+            (("recommended",), 3, "names others"),
+            (("recommended",), -1, "names others"),
+            (("best", "memory"), 7, "names others"),
+            (("command",), "rm -rf /", "unknown field `command`"),
+            (("rows",), [], "names others"),
+            (("rows", 1, "deployment", "processes"), 1_000_000, "processes"),
+            (("rows", 1, "deployment", "processes"), 0, "processes"),
+            (("rows", 1, "throughput", "estimate"), -1, "must be finite"),
+            (("rows", 1, "deployment", "config", "session_options"), {"optimized_model_filepath": "/tmp/x"}, "not set"),
+            (("rows", 1, "deployment", "config", "session_options"), {"\x1b[31mx": "y"}, "must not set"),
+            (("rows", 1, "deployment", "config", "session_options"), {THREADS: -5}, "must not set"),
+        ],
+    )
+    def test_hostile_documents(self, place: tuple[Any, ...], value: Any, message: str) -> None:
+        document = json.loads(encode_plan(make_example()))
+        inner = document
+        for each in place[:-1]:
+            inner = inner[each]
+        inner[place[-1]] = value
+        with pytest.raises(RecordError, match=message) as caught:
+            decode_plan(json.dumps(document).encode(), "plan.json")
+        assert "\x1b" not in str(caught.value)
+
+    @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"\xff\xfe", b"[" * 100_000, b'{"schema": true}', b"null"])
+    def test_other_files(self, data: bytes, tmp_path: Path) -> None:
+        path = tmp_path / "plan.json"
+        path.write_bytes(data)
+        with pytest.raises(RecordError, match="is not a plan"):
+            read_plan(path)
+
+    def test_missing_and_large_files(self, tmp_path: Path) -> None:
+        with pytest.raises(RecordError, match="There is no file"):
+            read_plan(tmp_path / "none.json")
+        large = tmp_path / "large.json"
+        large.write_bytes(b" " * (5 << 20))
+        with pytest.raises(RecordError, match="more than"):
+            read_plan(large)
+
+
+@pytest.mark.parametrize("width", [45, 80, 200])
+def test_the_output_fits(width: int) -> None:
+    console = Console(width=width, record=True, file=io.StringIO())
+    show_plan(console, make_example(), Path("plan.json"))
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= width
+    words = " ".join(text.split())
+    assert "recommended: 2 processes · intra threads=1" in words
+    assert "least memory" in words
+    assert "never" not in words
+
+
+class TestOptions:
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"slo": "p99<1.3x"}, "must be a latency in units of time"),
+            ({"slo": "memory<1GB"}, "must be a latency"),
+            ({"slo": "cpu<5ms"}, "must be a latency"),
+            ({"slo": ["p99<1ms", "p50<1ms"]}, "one target"),
+            ({"slo": "fast"}, "is not a limit"),
+            ({"headroom": "100%"}, "below 1"),
+            ({"headroom": "much"}, "must be a number"),
+            ({"processes": "0,1"}, "from 1 to 64"),
+            ({"processes": "a"}, "whole number"),
+            ({"price": "cheap"}, "must be a number"),
+            ({"rate": "-3"}, "not a rate"),
+            ({"provider": "cpu,cuda"}, "use one provider"),
+        ],
+    )
+    def test_what_is_refused(self, options: dict[str, Any], message: str) -> None:
+        with pytest.raises(UsageError, match=message):
+            make_request(PlanRequest, {"model": "m.onnx", **options})
+
+    def test_what_is_understood(self) -> None:
+        given = {"slo": "p99<50ms", "headroom": "30%", "processes": "4,1", "price": "0.17/h", "rate": "120/min"}
+        request = make_request(PlanRequest, {"model": "m.onnx", **given})
+        assert request.slo == parse_limit("p99<50ms")
+        assert (request.headroom, request.processes, request.price, request.rate) == (0.3, (1, 4), 0.17, 2.0)
+
+    def test_too_many_processes_for_the_host(self, tmp_path: Path) -> None:
+        done = run_ortune("plan", TINY_CNN, "--processes", 64, cwd=tmp_path)
+        if done.returncode == 0:  # pragma: no cover
+            pytest.skip("this host has many CPUs")
+        assert done.returncode == 2
+        assert "--processes 64: more than 4 processes" in " ".join(done.stderr.split())
+
+    @pytest.mark.parametrize("columns", [45, 100])
+    def test_a_plan_on_a_simulated_host(self, tmp_path: Path, columns: int) -> None:
+        done = run_ortune(
+            "plan", TINY_CNN, "--slo", "p99<50ms", "--rate", "100/s", "--price", "0.2/h", "-o", "plan.json",
+            cwd=tmp_path, columns=columns, simulate=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        plan = read_plan(tmp_path / "plan.json")
+        assert plan.rate_per_s == 100
+        assert plan.recommended > 0
+        assert f"recommended: {plan.choice.deployment.title}" in " ".join(done.stdout.split())
+        assert max(map(len, done.stdout.splitlines())) <= columns
+
+    def test_json_on_stdout(self, tmp_path: Path) -> None:
+        done = run_ortune("plan", TINY_CNN, "--json", "--quiet", cwd=tmp_path, simulate=True)
+        assert done.returncode == 0, done.stderr
+        assert decode_plan(done.stdout.encode()).rows
+        assert done.stderr == ""
+
+
+def test_a_real_model_in_two_processes(tmp_path: Path) -> None:
+    """Both processes run, and their memory and throughput add up."""
+    stages = []
+    plan = ortune.plan(
+        TINY_CNN,
+        processes=[1, 2],
+        only=[THREADS],
+        output=tmp_path / "plan.json",
+        budget=25,
+        progress=lambda stage, done, total: stages.append(stage),
+    )
+    assert read_plan(tmp_path / "plan.json") == plan
+    assert {"screening", "confirmation"} == set(stages)
+    assert plan.rows[0].deployment == Deployment()
+    both = [row for row in plan.rows if row.deployment.processes == 2]
+    assert both
+    assert all(row.memory_bytes > 1.5 * plan.rows[0].memory_bytes for row in both)
+    assert all(not each.problem for each in plan.screened)
