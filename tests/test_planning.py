@@ -27,12 +27,12 @@ from ortune.knobs import DEFAULT, Config
 from ortune.model.identity import ModelIdentity
 from ortune.options import make_request
 from ortune.planning.capacity import estimate_utilization, predict_capacity
-from ortune.planning.choose import find_best, rank_rows
+from ortune.planning.choose import explain_choice, find_best, rank_rows
 from ortune.planning.deployment import Deployment
 from ortune.planning.files import decode_plan, encode_plan, read_plan
 from ortune.planning.options import PlanOptions
 from ortune.planning.result import Estimate, Plan, PlannedDeployment
-from ortune.planning.run import Outcome, run_stages
+from ortune.planning.run import Outcome, mark_proven, run_stages
 from ortune.planning.screening import screen_deployments
 from ortune.planning.space import make_deployment_space
 from ortune.queueing.theory import ConstantQueue, find_known_capacity
@@ -423,6 +423,54 @@ class TestChoice:
             make_row(Deployment(clients=8), 200, is_proven=True),
         ]
         assert rank_rows(rows)[0] == 2
+
+
+class TestProof:
+    """With a target, the capacity counts: whether it is measured, and whether predictions are supported."""
+
+    def is_proven(self, own: Estimate, default: Estimate, ratio: Estimate | None = None) -> bool:
+        rows = [
+            make_row(Deployment(), 100, capacity=default),
+            make_row(Deployment(processes=2), 150, capacity=own, ratio=ratio, is_proven=True),
+        ]
+        return mark_proven(rows)[1].is_proven
+
+    def test_both_are_measured(self) -> None:
+        assert self.is_proven(make_estimate(100), make_estimate(70))
+        assert not self.is_proven(make_estimate(100), make_estimate(95))
+        assert self.is_proven(make_estimate(100), make_estimate(0, low=0.0, high=20.0))
+        assert not self.is_proven(make_estimate(100), make_estimate(0, low=0.0, high=97.0))
+        assert not self.is_proven(make_estimate(100, low=0.0), make_estimate(0, low=0.0, high=1.0))
+
+    def test_a_target_that_is_kept_at_any_rate(self) -> None:
+        """The throughput of the default, of 100, bounds its capacity."""
+        assert self.is_proven(make_estimate(150), make_estimate(97, high=None))
+        assert not self.is_proven(make_estimate(105), make_estimate(97, high=None))
+
+    @pytest.mark.parametrize("source", ["measured", "predicted"])
+    def test_predictions_need_a_proven_throughput(self, source: str) -> None:
+        own, default = make_estimate(100, source=source), make_estimate(70, source="predicted")
+        assert self.is_proven(own, default, make_estimate(1.4))
+        assert not self.is_proven(own, default, make_estimate(1.4, low=0.9))
+        assert not self.is_proven(own, default)
+        assert not self.is_proven(make_estimate(70, source=source), default, make_estimate(1.4))
+
+    def test_a_default_that_is_predicted_to_keep_no_target(self) -> None:
+        """Seen on a busy host: a prediction of 3.1/s [1.0, 9.7], with a throughput of 1.63x [0.53, 5.05]."""
+        own = make_estimate(3.1, low=1.0, high=9.7, source="predicted")
+        default = make_estimate(0.0, low=0.0, high=0.2, source="predicted")
+        assert not self.is_proven(own, default, make_estimate(1.63, low=0.53, high=5.05))
+        assert self.is_proven(own, default, make_estimate(1.63))
+
+    def test_predictions_are_named(self) -> None:
+        rows = [
+            make_row(Deployment(), 100, capacity=make_estimate(70)),
+            make_row(Deployment(processes=2), 150, capacity=make_estimate(105), is_proven=True),
+        ]
+        measured = explain_choice(rows, 1, has_target=True)
+        assert measured == "it increases the rate within the target to 1.50 times that of the default deployment"
+        rows[0] = msgspec.structs.replace(rows[0], capacity=make_estimate(70, source="predicted"))
+        assert explain_choice(rows, 1, has_target=True) == f"{measured}, as predicted from the durations of calls"
 
 
 class TestDocument:

@@ -85,7 +85,10 @@ def explain_choice(rows: Sequence[PlannedDeployment], place: int, *, has_target:
         if others:
             return "the default deployment needs no more replicas than the others"
         return f"no deployment is proven to increase {what} of the default deployment"
-    default = rows[DEFAULT_POSITION].sustained_per_s
-    if default <= 0:
-        return "the default deployment does not keep the target, and this one does"
-    return f"it increases {what} to {rows[place].sustained_per_s / default:.2f} times that of the default deployment"
+    default, chosen = rows[DEFAULT_POSITION], rows[place]
+    sources = {row.capacity.source for row in (default, chosen) if row.capacity}
+    how = ", as predicted from the durations of calls" if "predicted" in sources else ""
+    if default.sustained_per_s <= 0:
+        return f"the default deployment does not keep the target, and this one does{how}"
+    times = chosen.sustained_per_s / default.sustained_per_s
+    return f"it increases {what} to {times:.2f} times that of the default deployment{how}"

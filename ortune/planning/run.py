@@ -152,6 +152,7 @@ class _Planning:
                 rows = self.measure_capacities(rows, self.options.slo)
             except KeyboardInterrupt:
                 interrupted = True
+            rows = mark_proven(rows)
         rows = [self.add_latency(row, run) for row in rows]
         recommended = rank_rows(rows)[0]
         return Outcome(
@@ -284,7 +285,7 @@ class _Planning:
         Then that of the default deployment is measured, as both are compared. If another deployment takes the first
         place thereby, it is measured as well.
         """
-        rows = mark_proven(rows)
+        rows = mark_promising(rows)
         measured: set[int] = set()
         while True:
             first = rank_rows(self.add_costs(rows))[0]
@@ -293,7 +294,7 @@ class _Planning:
                 break
             measured.add(place)
             rows[place] = msgspec.structs.replace(rows[place], capacity=found, predicted_capacity=rows[place].capacity)
-            rows = mark_proven(rows)
+            rows = mark_promising(rows)
         return rows
 
     def measure_capacity(self, row: PlannedDeployment, slo: Limit) -> Estimate | None:
@@ -354,28 +355,46 @@ class _Planning:
         return tuple(found)
 
 
-def mark_proven(rows: Sequence[PlannedDeployment]) -> list[PlannedDeployment]:
-    """Return the rows, where what counts is the capacity: its interval must be above that of the default.
+def mark_promising(rows: Sequence[PlannedDeployment]) -> list[PlannedDeployment]:
+    """Return the rows, with those marked whose capacity is above that of the default, measured or predicted."""
+    return [rows[DEFAULT_POSITION], *(mark(row, is_above(row, rows[DEFAULT_POSITION])) for row in rows[1:])]
 
-    A measured capacity is compared with the estimate of the default, as a prediction has an error of its own that is
-    common to both.
+
+def mark_proven(rows: Sequence[PlannedDeployment]) -> list[PlannedDeployment]:
+    """Return the rows, with those marked whose capacity is proven to be above that of the default.
+
+    A prediction alone proves nothing: it knows neither how calls speed up on a host with idle CPUs, nor the tail of
+    their durations. Unless both capacities are measured, the throughput, which is, must be proven to be higher, too.
     """
-    default = rows[DEFAULT_POSITION].capacity
-    assert default
-    marked = [rows[DEFAULT_POSITION]]
+    default = rows[DEFAULT_POSITION]
+    marked = [default]
     for row in rows[1:]:
-        own = row.capacity
-        assert own
-        marked.append(msgspec.structs.replace(row, is_proven=own.estimate > 0 and is_above(own, default)))
+        assert row.capacity
+        assert default.capacity
+        is_measured = row.capacity.source == default.capacity.source == "measured"
+        has_throughput = row.ratio is not None and row.ratio.low > 1
+        marked.append(mark(row, is_above(row, default) and (is_measured or has_throughput)))
     return marked
 
 
-def is_above(one: Estimate, other: Estimate) -> bool:
-    """Return whether a figure is larger than another one, by more than the errors of both together."""
-    if other.estimate <= 0 or one.low <= 0:
-        return one.low > 0
+def mark(row: PlannedDeployment, is_proven: bool) -> PlannedDeployment:
+    """Return a row that is proven to be better than the default, or that is not."""
+    return msgspec.structs.replace(row, is_proven=is_proven)
+
+
+def is_above(row: PlannedDeployment, default: PlannedDeployment) -> bool:
+    """Return whether a deployment has a larger capacity than the default, by more than the errors of both together."""
+    one, other = row.capacity, default.capacity
+    assert one
+    assert other
+    if one.estimate <= 0 or one.low <= 0:
+        return False
+    if other.estimate <= 0:
+        return one.low > (other.high or 0.0)
+    # Where the target is kept at the highest rate that was considered, the throughput bounds the capacity.
+    high = other.high or default.throughput.high or math.inf
     below = math.log(one.estimate / one.low)
-    above = math.log(other.high / other.estimate) if other.high else 0.0
+    above = max(math.log(high / other.estimate), 0.0)
     return math.log(one.estimate / other.estimate) > math.hypot(below, above)
 
 
