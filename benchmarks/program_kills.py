@@ -17,7 +17,7 @@ to a supervisor, to a process of the program, or to the search and a supervisor.
 - a search that was hit ends by the signal if it is SIGKILL, and with status 130 otherwise, unless Python had just
   started or was about to exit. If it had begun to measure, it then writes a record that says that it was interrupted;
 - the output is absent or valid, and no message is a traceback;
-- after the next search, none of the temporary files is left.
+- after the next search, which starts anew, none of the temporary files is left.
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ def kill_search(seed: int) -> Row:
         alone = len(processes) == 1
         faults += wrong + judge_end(search.returncode, hit, number, records, measured=measured, alone=alone)
         folder.record.unlink(missing_ok=True)
-        following = folder.start(way, "--budget", "1s", "--trials", "1")
+        following = folder.start(way, "--budget", "1s", "--trials", "1", "--restart")
         faults += [f"next search: {each}" for each in wait_for_end(folder, following)]
         if following.returncode not in {0, 3}:
             faults.append(f"the next search ended with {following.returncode}")
