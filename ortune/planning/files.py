@@ -10,10 +10,9 @@ import msgspec
 from ortune.errors import RecordError
 from ortune.knobs.config import Config
 from ortune.knobs.legal import find_faults
-from ortune.limited import TooLargeError, read_limited
 from ortune.planning.result import SCHEMA, Plan
 from ortune.record.check import shorten
-from ortune.record.files import name_of_input, write_atomically
+from ortune.record.files import name_of_input, read_content, write_atomically
 
 MOST_BYTES = 4 << 20
 """Largest size of a file that is read as a plan. A plan has some kilobytes."""
@@ -44,16 +43,7 @@ def read_plan(path: str | Path) -> Plan:
     Raises:
         RecordError: There is no such file, or it is not a plan that this version can read.
     """
-    name = name_of_input(path)
-    try:
-        data = read_limited(path, MOST_BYTES)
-    except FileNotFoundError:
-        raise RecordError(f"There is no file {path}.", HINT) from None
-    except TooLargeError as error:
-        raise RecordError(f"{name} is not a plan: {error}.", HINT) from None
-    except OSError as error:
-        raise RecordError(f"Cannot read {name}: {error.strerror}.") from None
-    return decode_plan(data, name)
+    return decode_plan(read_content(path, MOST_BYTES, "a plan", HINT), name_of_input(path))
 
 
 def decode_plan(data: bytes, name: str = "the text") -> Plan:

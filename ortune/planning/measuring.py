@@ -59,7 +59,6 @@ class Screened(msgspec.Struct, frozen=True, kw_only=True):
         deployment: The deployment.
         log_ratio: Its throughput relative to that of the default deployment, as a logarithm; NaN after a failure.
         samples_ns: Durations of calls.
-        calls_per_s: Throughput.
         cpu_ns_per_call: CPU time of all processes per call.
         peak_bytes: Largest resident memory of all processes together.
         failure: Why it failed, or None.
@@ -68,7 +67,6 @@ class Screened(msgspec.Struct, frozen=True, kw_only=True):
     deployment: Deployment
     log_ratio: float = math.nan
     samples_ns: NDArray[np.int64] = msgspec.field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    calls_per_s: float = math.nan
     cpu_ns_per_call: float = math.nan
     peak_bytes: int = 0
     failure: Failure | None = None
@@ -158,7 +156,6 @@ class DeploymentRunner:
             deployment=deployment,
             log_ratio=float(np.mean(ratios)),
             samples_ns=thin(np.concatenate([block.samples_ns for block in blocks])),
-            calls_per_s=compute_figure("throughput", blocks),
             cpu_ns_per_call=compute_figure("cpu", blocks),
             peak_bytes=max(block.memory.peak_bytes for block in blocks),
         )

@@ -90,6 +90,29 @@ def read_document(path: str | Path, *, trust: bool = False) -> Document:
     return found
 
 
+def read_content(path: str | Path, most_bytes: int, kind: str, hint: str) -> bytes:
+    """Read a file that is expected to hold a document of some kind.
+
+    Args:
+        path: Path of the file; `-` for stdin.
+        most_bytes: Largest size of such a document.
+        kind: What it is, with its article, such as "an ortune record".
+        hint: How to get one.
+
+    Raises:
+        RecordError: There is no such file, or it cannot be read, or it is too large.
+    """
+    name = name_of_input(path)
+    try:
+        return read_limited(path, most_bytes)
+    except FileNotFoundError:
+        raise RecordError(f"There is no file {path}.", hint) from None
+    except TooLargeError as error:
+        raise RecordError(f"{name} is not {kind}: {error}.", hint) from None
+    except OSError as error:
+        raise RecordError(f"Cannot read {name}: {error.strerror}.") from None
+
+
 def parse_document(path: str | Path) -> Document:
     """Parse a file with one record or several, without a check of their settings.
 
@@ -97,14 +120,7 @@ def parse_document(path: str | Path) -> Document:
         RecordError: There is no such file, or it holds no records that this version can read.
     """
     name = name_of_input(path)
-    try:
-        data = read_limited(path, MOST_BYTES)
-    except FileNotFoundError:
-        raise RecordError(f"There is no file {path}.", SEARCH_HINT) from None
-    except TooLargeError as error:
-        raise RecordError(f"{name} is not an ortune record: {error}.", SEARCH_HINT) from None
-    except OSError as error:
-        raise RecordError(f"Cannot read {name}: {error.strerror}.") from None
+    data = read_content(path, MOST_BYTES, "an ortune record", SEARCH_HINT)
     try:
         document = msgspec.json.decode(data)
         version = _version_of(document)
