@@ -219,9 +219,12 @@ class TestFailures:
     def test_another_server_takes_the_port(self) -> None:
         port = find_free_port()
         prepared = prepare("serve", str(port), url=f"http://127.0.0.1:{port}/")
-        with open_program(prepared) as opened, socket.create_server(("127.0.0.1", port)):
-            with pytest.raises(UsageError, match=f"port {port} already"):
-                opened.runner.launch([prepared.space.candidates[0].config])
+        with (
+            open_program(prepared) as opened,
+            socket.create_server(("127.0.0.1", port)),
+            pytest.raises(UsageError, match=f"port {port} already"),
+        ):
+            opened.runner.launch([prepared.space.candidates[0].config])
 
     def test_nothing_is_left(self, tmp_path: Path) -> None:
         before = {each.pid for each in psutil.Process().children(recursive=True)}
