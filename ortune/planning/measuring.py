@@ -216,10 +216,19 @@ class DeploymentRunner:
         n_calls = max(required_calls(figure), 20 * BLOCKS_PER_RATE)
         return self.find_launch_s(deployment) + 1 + 1.15 * n_calls / rate_per_s
 
-    def measure_rate(self, deployment: Deployment, rate_per_s: float, figure: Objective, confidence: float) -> Interval:
+    def measure_rate(
+        self, deployment: Deployment, rate_per_s: float, figure: Objective, confidence: float, *, times: float = 1.0
+    ) -> Interval:
         """Measure a figure of the latency where requests arrive at a rate, in a fresh launch.
 
         Each process has a queue of its own, and each request comes to any of them with the same probability.
+
+        Args:
+            deployment: The deployment.
+            rate_per_s: The rate of all processes together.
+            figure: What is measured.
+            confidence: Coverage of the interval.
+            times: How many times longer than the figure needs it is measured.
 
         Returns:
             The figure in ns with its interval; infinite if requests arrive faster than they are served.
@@ -238,7 +247,7 @@ class DeploymentRunner:
             self.opened.calibration.pace, load=load, gap_ns=1e9 / rate_per_s, call_ns=self._find_call_ns(deployment)
         )
         block = plan_block(pace, longest_warm_up_ns=LONGEST_RATE_BLOCK_NS // 4)
-        n_calls = max(required_calls(figure) / BLOCKS_PER_RATE, 20.0)
+        n_calls = times * max(required_calls(figure) / BLOCKS_PER_RATE, 20.0)
         duration_ns = min(max(int(1e9 * n_calls / rate_per_s), block.duration_ns), LONGEST_RATE_BLOCK_NS)
         deadline_s = block.deadline_s + 20 * duration_ns / 1e9
         block = msgspec.structs.replace(block, duration_ns=duration_ns, deadline_s=deadline_s)
