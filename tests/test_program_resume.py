@@ -23,8 +23,10 @@ from ortune.program import search as searching
 from ortune.program.observation import SeenShapes
 from ortune.program.prepare import ObservedRun, PreparedProgram, observe_program, prepare_program, restore_shares
 from ortune.program.search import ProgramResult, search_program
-from ortune.record.files import read_record
+from ortune.record import files, rescue
+from ortune.record.files import encode_record, read_record, read_records
 from ortune.record.journal import Content, decode_journal
+from ortune.record.schema import SCHEMA, Bundle
 from ortune.requests import ProgramSearchRequest
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.simulation import SimulatedPrograms, is_one_thread
@@ -270,6 +272,44 @@ def count_blocks(path: Path) -> int:
         return decode_journal(path.read_bytes()).n_blocks
     except FileNotFoundError:
         return 0
+
+
+class TestWriting:
+    def test_a_record_that_proves_more_is_kept(self, searches: Searches) -> None:
+        proven = searches.run()
+        assert proven.outcome.evidence.verdict == "faster"
+        assert proven.kept is None
+        interrupted = searches.run(interrupt_at=20)
+        assert interrupted.kept == searches.output.with_name("a.before.json")
+        assert read_record(interrupted.kept).evidence == proven.records[0].evidence
+
+    def test_a_bundle_that_proves_more_is_kept(self, searches: Searches) -> None:
+        (record,) = searches.run().records
+        other = msgspec.structs.replace(record, model=msgspec.structs.replace(record.model, digest="0" * 64))
+        searches.output.write_bytes(encode_record(Bundle(schema=SCHEMA, records=(record, other))))
+        kept = searches.run(interrupt_at=20).kept
+        assert kept
+        assert len(read_records(kept)) == 2
+
+    def test_a_record_that_cannot_be_written_is_rescued(
+        self, searches: Searches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        write = files.write_atomically
+
+        def fail(path: Path, data: bytes) -> None:
+            if path.parent == searches.output.parent:
+                raise UsageError("No space left on device.")
+            write(path, data)
+
+        (tmp_path / "other").mkdir()
+        monkeypatch.setattr(rescue, "find_folders", lambda: iter([tmp_path / "other"]))
+        monkeypatch.setattr(files, "write_atomically", fail)
+        result = searches.run()
+        assert result.fault
+        (folder,) = (tmp_path / "other").iterdir()
+        assert result.fault.hint == f"The record was written to {folder / 'a.json'} instead."
+        assert read_record(folder / "a.json").evidence.verdict == "faster"
+        assert searches.has_journal
 
 
 @pytest.mark.slow
