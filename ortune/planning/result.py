@@ -14,8 +14,8 @@ from ortune.planning.deployment import Deployment
 from ortune.worker import Runtime
 from ortune.workload import Limit, Workload
 
-SCHEMA = 1
-"""Version of the document."""
+SCHEMA = 2
+"""Version of the document. Documents of schema 1 have no batching, and are read as they are."""
 
 MOST_DEPLOYMENTS = 1000
 """Deployments that a document holds at most."""
