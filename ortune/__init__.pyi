@@ -197,7 +197,7 @@ def verify(
     config: str | PathLike[str] | Record,
     model: str | PathLike[str] | None = ...,
     *,
-    pick: int | None = ...,
+    pick: int | str | None = ...,
     any_host: bool = ...,
     trust: bool = ...,
     clients: int | None = ...,

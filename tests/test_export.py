@@ -22,8 +22,8 @@ import yaml
 
 from ortune.errors import ModelError, UsageError
 from ortune.export import TARGETS, export, find_target, render
-from ortune.export.kubernetes import cpus_needed
 from ortune.export.pending_settings import PendingSettings
+from ortune.export.serving import count_cpus
 from ortune.export.target import Job
 from ortune.host.allocators import SONAMES
 from ortune.knobs import DEFAULT, KNOBS, Config, ThreadPool
@@ -581,7 +581,7 @@ class TestKubernetes:
         record = msgspec.structs.replace(
             record, workload=msgspec.structs.replace(record.workload, load=load), host=ELSEWHERE
         )
-        assert cpus_needed(Job(record, "m", "r.json")) == 6
+        assert count_cpus(Job(record, "m", "r.json")) == 6
         assert "for the processes that were measured only" in render("kubernetes", record, "m").text
 
     @pytest.mark.parametrize(
@@ -605,7 +605,7 @@ class TestKubernetes:
             workload=msgspec.structs.replace(record.workload, load=load),
             host=msgspec.structs.replace(ELSEWHERE, cpu_quota=quota),
         )
-        assert cpus_needed(Job(record, "m", "r.json")) == cpus
+        assert count_cpus(Job(record, "m", "r.json")) == cpus
         text = f"{cpus:g}" if cpus == int(cpus) else "2500m"
         assert yaml.safe_load(render("kubernetes", record, "m").text)["resources"]["limits"]["cpu"] == text
 

@@ -94,6 +94,23 @@ class _Cpp(Language):
         return re.sub(r"(?<=\?)\?", r"\\?", super().quote(text))
 
 
+class _Systemd:
+    """systemd's units, where `%` starts a specifier, and `$` a variable in command lines."""
+
+    def escape(self, text: str) -> str:
+        """Return a text that stands for itself in a line that has no variables."""
+        text = text.replace("%", "%%")
+        # A backslash at the end continues the line.
+        return f"{text} ." if text.endswith("\\") else text
+
+    def quote(self, text: str) -> str:
+        """Return a word of a command line; in double quotes, unless it has only harmless characters."""
+        if re.fullmatch(r"[A-Za-z0-9_@+=:,./-]+", text):
+            return text
+        escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+        return f'"{escaped}"'
+
+
 def _escape_with_8_digits(character: str) -> str:
     code = ord(character)
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
@@ -107,6 +124,7 @@ JAVA = Language(escape_utf16)
 JAVASCRIPT = Language(escape_utf16)
 RUST = Language(lambda character: f"\\u{{{ord(character):x}}}")
 YAML = Language(_escape_with_8_digits)
+SYSTEMD = _Systemd()
 
 
 def format_json(value: Any) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from ortune.knobs import describe, ids
+from ortune.knobs import ids
 from ortune.knobs.config import DEFAULT, MOST_ITEMS, Config
+from ortune.knobs.titles import describe
 from ortune.workload import Load
 from ortune.workload.load import Arrivals
 
