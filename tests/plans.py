@@ -46,7 +46,9 @@ def make_row(deployment: Deployment, per_s: float, **fields: Any) -> PlannedDepl
     return PlannedDeployment(deployment=deployment, **{**values, **fields})
 
 
-def make_plan(deployment: Deployment, model: Path = TINY_CNN, *, here: bool = True, **changes: Any) -> Plan:
+def make_plan(
+    deployment: Deployment, model: Path = TINY_CNN, *, here: bool = True, replicas: int = 3, **changes: Any
+) -> Plan:
     """Return a plan for a model that recommends a deployment; of this class of host unless `here` says otherwise."""
     record = make_record(model, DEFAULT, here=here)
     default = make_row(Deployment(), 139, capacity=make_estimate(70.0, source="predicted"), memory_bytes=50_000_000)
@@ -59,7 +61,7 @@ def make_plan(deployment: Deployment, model: Path = TINY_CNN, *, here: bool = Tr
             ratio=make_estimate(1.77),
             capacity=make_estimate(190.0),
             is_proven=True,
-            replicas=3,
+            replicas=replicas,
         )
         rows = (default, own)
     best = len(rows) - 1

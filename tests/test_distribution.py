@@ -235,7 +235,7 @@ class TestCommand:
             (["missing.json", "--", "true"], "There is no file missing.json."),
             (
                 ["missing.json", "--pick", "0", "--", "true"],
-                "--pick 0: must be at least 1, and not one of throughput, memory, cpu.",
+                "--pick 0: must be at least 1, and not one of",
             ),
             (["missing.json", "--nonsense", "--", "true"], "ortune-apply ... -- COMMAND: unrecognized arguments"),
         ],

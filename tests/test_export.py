@@ -129,7 +129,21 @@ def settable() -> list[Config]:
     return configs
 
 
-@pytest.mark.parametrize("name", TEXTS)
+APPLIED = {"gunicorn", "uvicorn", "compose", "systemd"}
+"""Targets whose commands apply the record with `ortune apply`, instead of writing its settings."""
+
+
+@pytest.mark.parametrize("name", sorted(APPLIED))
+def test_commands_that_apply_the_record(name: str) -> None:
+    """Only what the program itself must do is reported."""
+    done = render(name, record_of(FULL), "m.onnx", "my tuned.json")
+    assert re.search(r"ortune.apply", done.text)
+    assert "my tuned.json" in done.text
+    reported = {line.split("=")[0] for line in done.unsupported}
+    assert {"io_binding"} <= reported <= {"io_binding", "callers"}
+
+
+@pytest.mark.parametrize("name", [each for each in TEXTS if each not in APPLIED])
 def test_every_setting_is_written_or_reported(name: str) -> None:
     """Each setting of the catalogue changes the output, or is reported as not supported."""
     record = record_of(DEFAULT)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from ortune.export.comments import make_comment
 from ortune.export.literals import YAML
 from ortune.export.serving import (
-    PLAN_IN_CONTAINER,
+    CONFIG_IN_CONTAINER,
     PORT,
     Cpus,
     count_memory_mib,
@@ -18,6 +18,7 @@ from ortune.export.serving import (
     make_gunicorn_command,
     make_text_of_cpus,
     report_calls,
+    report_gpu,
     report_pinning,
     report_replicas,
 )
@@ -28,6 +29,7 @@ def write(job: Job) -> str:
     """Return the file."""
     job.pending.take_applied()
     report_calls(job)
+    report_gpu(job)
     report_replicas(job)
     parts = find_parts(job)
     lines = ["# The image needs gunicorn, your program and ortune-apply."]
@@ -52,7 +54,7 @@ def make_service(job: Job, name: str, port: int, cpus: Cpus = ()) -> list[str]:
         cpus: CPUs of its only process; none for all processes without a limit.
     """
     # A container with fewer CPUs is of another class of host.
-    apply = make_apply_command(job, source=PLAN_IN_CONTAINER, program="ortune-apply", any_host=bool(cpus))
+    apply = make_apply_command(job, source=CONFIG_IN_CONTAINER, program="ortune-apply", any_host=bool(cpus))
     bind = f"0.0.0.0:{PORT}"
     command = [*apply, *make_gunicorn_command(job, workers=1 if cpus else None, bind=bind)]
     host = job.record.host
@@ -66,7 +68,7 @@ def make_service(job: Job, name: str, port: int, cpus: Cpus = ()) -> list[str]:
         "    volumes:",
         "      - type: bind",
         f"        source: {quote(job.source)}",
-        f"        target: {PLAN_IN_CONTAINER}",
+        f"        target: {CONFIG_IN_CONTAINER}",
         "        read_only: true",
     ]
     if cpus:

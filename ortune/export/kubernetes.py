@@ -11,7 +11,7 @@ from ortune.export.comments import make_comment
 from ortune.export.environment import cpu_comments, take_variables
 from ortune.export.literals import YAML
 from ortune.export.serving import (
-    PLAN_IN_CONTAINER,
+    CONFIG_IN_CONTAINER,
     PORT,
     count_cpus,
     count_memory_mib,
@@ -20,6 +20,7 @@ from ortune.export.serving import (
     make_apply_command,
     make_gunicorn_command,
     report_calls,
+    report_gpu,
 )
 from ortune.export.target import Job, Target
 from ortune.knobs.ids import INTRA_OP_ALLOW_SPINNING
@@ -35,7 +36,7 @@ LARGEST_BYTES = 2**60
 NAME = "model"
 """Name of all objects."""
 
-CONFIG_MAP = "ortune-plan"
+CONFIG_MAP = "ortune-config"
 
 SCALE = 2
 """How many times the planned replicas there may be."""
@@ -114,9 +115,10 @@ def write_manifests(job: Job, picked: PickedDeployment) -> str:
     """Return a Deployment, a Service and a HorizontalPodAutoscaler."""
     job.pending.take_applied()
     report_calls(job)
+    report_gpu(job)
     shape = PodShape(job, picked)
     what = "one process" if shape.n_processes == 1 else f"{shape.n_processes} processes"
-    create = join_words(["kubectl", "create", "configmap", CONFIG_MAP, f"--from-file=plan.json={job.source}"])
+    create = join_words(["kubectl", "create", "configmap", CONFIG_MAP, f"--from-file=config.json={job.source}"])
     lines = [
         make_comment("#", f"Before: {create}"),
         "# The image needs gunicorn, your program and ortune-apply.",
@@ -134,7 +136,7 @@ def write_manifests(job: Job, picked: PickedDeployment) -> str:
 def make_deployment(job: Job, shape: PodShape) -> list[str]:
     """Return the lines of the Deployment."""
     apply = make_apply_command(
-        job, source=PLAN_IN_CONTAINER, program="ortune-apply", any_host=job.record.host.cpu_quota != shape.cpus
+        job, source=CONFIG_IN_CONTAINER, program="ortune-apply", any_host=job.record.host.cpu_quota != shape.cpus
     )
     command = [*apply, *make_gunicorn_command(job, workers=shape.n_processes, bind=f"0.0.0.0:{PORT}")]
     amounts = [f'              cpu: "{format_cpus(shape.cpus)}"']
@@ -170,7 +172,7 @@ def make_deployment(job: Job, shape: PodShape) -> list[str]:
         *amounts,
         "          volumeMounts:",
         "            - name: plan",
-        f"              mountPath: {PLAN_IN_CONTAINER.rpartition('/')[0]}",
+        f"              mountPath: {CONFIG_IN_CONTAINER.rpartition('/')[0]}",
         "              readOnly: true",
         "      volumes:",
         "        - name: plan",

@@ -97,12 +97,6 @@ class _Cpp(Language):
 class _Systemd:
     """systemd's units, where `%` starts a specifier, and `$` a variable in command lines."""
 
-    def escape(self, text: str) -> str:
-        """Return a text that stands for itself in a line that has no variables."""
-        text = text.replace("%", "%%")
-        # A backslash at the end continues the line.
-        return f"{text} ." if text.endswith("\\") else text
-
     def quote(self, text: str) -> str:
         """Return a word of a command line; in double quotes, unless it has only harmless characters."""
         if re.fullmatch(r"[A-Za-z0-9_@+=:,./-]+", text):

@@ -12,6 +12,7 @@ from ortune.export.python import call, make_options_lines, mapping, providers_ar
 from ortune.export.serving import count_cpus, report_pinning
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU
+from ortune.worker.session import CUDA_BASED
 
 IMPORTS = """\
 import asyncio
@@ -20,13 +21,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np"""
 
-RUN = """\
-    async def run(self, inputs):
-        return await self.call(inputs)"""
-
-RUN_BATCHES = """\
+BATCHES = """\
     @serve.batch(max_batch_size={max_batch}, batch_wait_timeout_s={delay_s}, max_concurrent_batches={clients})
-    async def run(self, items):
+    async def call_together(self, items):
         # `items` holds the inputs of requests: arrays by name, with a first axis of 1.
         inputs = {{name: np.concatenate([item[name] for item in items]) for name in items[0]}}
         outputs = await self.call(inputs)
@@ -43,7 +40,7 @@ REST = """\
             inputs = dict(arrays)
         names = [output.name for output in self.session.get_outputs()]
         file = io.BytesIO()
-        np.savez(file, **dict(zip(names, await self.run(inputs))))
+        np.savez(file, **dict(zip(names, await self.{function}(inputs))))
         return Response(file.getvalue(), media_type="application/octet-stream")"""
 
 
@@ -67,17 +64,23 @@ def write(job: Job) -> str:
         setup += PYTHON.call_lines("self.run_options.add_run_config_entry", run_entries, "")
     setup.append(f"self.callers = ThreadPoolExecutor({deployment.clients})  # calls at a time")
     n_requests = deployment.clients
-    run = RUN
+    batches: list[str] = []
     if batching := deployment.batching:
         n_requests *= batching.max_batch
-        run = RUN_BATCHES.format(
+        text = BATCHES.format(
             max_batch=batching.max_batch, delay_s=f"{batching.max_delay_us / 1e6:g}", clients=deployment.clients
         )
+        batches = [text, ""]
     actor = [f'"num_cpus": {count_cpus_of_replica(job):g}']
     if environment:
         actor.append(f'"runtime_env": {{"env_vars": {mapping(environment)}}}')
     n_replicas = deployment.processes * ((job.picked and job.picked.row.replicas) or 1)
-    rest = REST.format(run_options=", self.run_options" if run_options or run_entries else "")
+    if pending.config.provider in CUDA_BASED:
+        actor.append(f'"num_gpus": {1 / deployment.processes:g}')
+    rest = REST.format(
+        run_options=", self.run_options" if run_options or run_entries else "",
+        function="call_together" if batching else "call",
+    )
     return "\n".join(
         [
             "# Save as ray_serve.py, and start: serve run ray_serve:app",
@@ -94,14 +97,15 @@ def write(job: Job) -> str:
             "@serve.deployment(",
             f"    num_replicas={n_replicas},",
             f"    max_ongoing_requests={n_requests},",
-            f"    ray_actor_options={{{', '.join(actor)}}},",
+            "    ray_actor_options={",
+            *(f"        {each}," for each in actor),
+            "    },",
             ")",
             "class Model:",
             "    def __init__(self):",
             *indent(setup, 2),
             "",
-            run,
-            "",
+            *batches,
             rest,
             "",
             "",

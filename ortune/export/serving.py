@@ -9,13 +9,14 @@ from ortune.export.checks import check_line
 from ortune.export.target import Job
 from ortune.host import HostClass, read_host
 from ortune.knobs import ids
+from ortune.worker.session import CUDA_BASED
 
 APP = "app:app"
 """The application in commands: module and name."""
 
 PORT = 8000
 
-PLAN_IN_CONTAINER = "/etc/ortune/plan.json"
+CONFIG_IN_CONTAINER = "/etc/ortune/config.json"
 """Path of the record or plan in a container."""
 
 MEMORY_FACTOR = 1.25
@@ -138,6 +139,12 @@ def report_calls(job: Job) -> None:
             f"the program must put up to {batching.max_batch} requests into a call, and wait for them for at most "
             f"{batching.max_delay_us / 1000:g} ms",
         )
+
+
+def report_gpu(job: Job) -> None:
+    """Note that a container needs a GPU, if the provider runs on one."""
+    if job.record.config.provider in CUDA_BASED:
+        job.pending.report("provider", job.record.config.provider, "give the container a GPU")
 
 
 def report_replicas(job: Job) -> None:

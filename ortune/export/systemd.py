@@ -19,7 +19,6 @@ from ortune.export.serving import (
     report_replicas,
 )
 from ortune.export.target import Job, Target
-from ortune.sanitize import printable
 
 PROGRAMS = "/srv/app/.venv/bin"
 """Folder of the programs in commands. systemd needs full paths."""
@@ -42,7 +41,7 @@ def write(job: Job) -> str:
         make_comment("#", f"Save as /etc/systemd/system/{name}, change the paths, and start: systemctl start {unit}"),
         *(["# The processes listen on the same port, and the kernel spreads connections over them."] if parts else []),
         "[Unit]",
-        f"Description={SYSTEMD.escape(printable(job.record.model.path))}",
+        "Description=Server of an ONNX model",
         "After=network.target",
         "",
         "[Service]",
