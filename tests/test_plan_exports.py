@@ -34,7 +34,7 @@ from ortune.program_options import PICKS
 from ortune.record.files import is_plan, is_record, read_record
 from tests.conftest import ROOT, TINY_CNN, run_ortune
 from tests.hostile import ALL_TEXTS, CONFIGS, hostile_record
-from tests.plans import DEPLOYMENTS, QUIET, make_plan, make_row, pick
+from tests.plans import DEPLOYMENTS, QUIET, make_estimate, make_plan, make_row, pick
 from tests.records import ELSEWHERE, make_record
 from tests.simulation import make_host
 from tests.test_hostile_exports import PARSERS, make_twin
@@ -184,11 +184,7 @@ class TestResources:
 
     def test_a_deployment_that_keeps_no_target(self) -> None:
         plan = make_plan(DEPLOYMENTS["processes"], here=False)
-        row = msgspec.structs.replace(
-            plan.rows[1],
-            capacity=msgspec.structs.replace(plan.rows[1].capacity, estimate=0.0, low=0.0),
-            replicas=None,
-        )
+        row = msgspec.structs.replace(plan.rows[1], capacity=make_estimate(0.0), replicas=None)
         picked = pick_deployment(msgspec.structs.replace(plan, rows=(plan.rows[0], row)))
         done = write_export("kubernetes", picked)
         assert "HorizontalPodAutoscaler" not in done.text
