@@ -32,6 +32,7 @@ from ortune.console.widgets import (
     show_note,
     show_warning,
 )
+from ortune.errors import spell_as_flag
 from ortune.host import HostClass
 from ortune.knobs import describe
 from ortune.planning.prepare import PreparedPlan
@@ -97,6 +98,8 @@ def show_plan(console: Console, plan: Plan, path: Path | None) -> None:
         show_warning(console, warning)
     if path is not None and str(path) != "-":
         show_note(console, "written", str(path), "bold green", fold=False)
+        usage = f"ortune apply {path} {spell_as_flag('to', 'TARGET')}"
+        console.print(Text(f"To write it for gunicorn, Kubernetes and others: {usage}", "dim"))
 
 
 def fit_tables(console: Console, plan: Plan) -> list[Table]:

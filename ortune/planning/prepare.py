@@ -8,7 +8,7 @@ from ortune.compare.open import ComparisonSetup, check_processes, prepare_compar
 from ortune.knobs import CPU, SpaceOptions, build_space
 from ortune.planning.options import PlanOptions
 from ortune.planning.space import DeploymentSpace, make_deployment_space
-from ortune.record.files import check_writable
+from ortune.record.files import check_writable, is_plan
 from ortune.requests import PlanRequest
 from ortune.worker.installed import find_installed_version, require_runtime
 from ortune.worker.providers import choose_providers
@@ -72,12 +72,3 @@ def prepare_plan(request: PlanRequest) -> PreparedPlan:
             budget_s=request.budget,
         ),
     )
-
-
-def is_plan(content: bytes) -> bool:
-    """Return whether a file was written by this command."""
-    try:
-        document = msgspec.json.decode(content)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(document, dict) and "rows" in document and "recommended" in document

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import datetime
 from typing import Literal
 
 import msgspec
@@ -14,8 +14,8 @@ from ortune.planning.deployment import Deployment
 from ortune.worker import Runtime
 from ortune.workload import Limit, Workload
 
-SCHEMA = 1
-"""Version of the document."""
+SCHEMA = 2
+"""Version of the document. Documents of schema 1 have no batching, and are read as they are."""
 
 MOST_DEPLOYMENTS = 1000
 """Deployments that a document holds at most."""
@@ -26,6 +26,21 @@ Source = Literal["measured", "predicted"]
 Resource = Literal["throughput", "memory", "cpu"]
 """What a deployment can be the best in: the highest throughput or capacity, the least memory, the least CPU time per
 call."""
+
+
+MOST_REPLICAS = 10**9
+LARGEST_FIGURE = 2.0**60
+"""Largest numbers that a document holds. Bytes and nanoseconds do not get there."""
+
+
+def check_figures(*figures: float) -> None:
+    """Check that numbers may be figures.
+
+    Raises:
+        ValueError: One is negative, not finite or too large.
+    """
+    if not all(0 <= each <= LARGEST_FIGURE for each in figures):
+        raise ValueError(f"the figures must be finite, and from 0 to {LARGEST_FIGURE:.0g}")
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,9 +64,9 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def __post_init__(self) -> None:
         """Reject numbers that no figure has."""
-        numbers = (self.estimate, self.low, self.high if self.high is not None else 0.0)
-        if not all(math.isfinite(each) and each >= 0 for each in numbers) or not 0 < self.confidence < 1:
-            raise ValueError("the figures must be finite and not negative, and the confidence between 0 and 1")
+        check_figures(self.estimate, self.low, self.high if self.high is not None else 0.0)
+        if not 0 < self.confidence < 1:
+            raise ValueError(f"the confidence is {self.confidence}, and not between 0 and 1")
 
 
 class AtRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -106,6 +121,12 @@ class PlannedDeployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     replicas: int | None = None
     at_rate: AtRate | None = None
     price_of_million: float | None = None
+
+    def __post_init__(self) -> None:
+        """Reject numbers that no figure has."""
+        check_figures(self.p50_ns, self.p99_ns, self.cpu_cores, self.cpu_ns_per_call, self.memory_bytes)
+        if self.replicas is not None and not 1 <= self.replicas <= MOST_REPLICAS:
+            raise ValueError(f"{self.replicas} replicas: there must be 1 to {MOST_REPLICAS}")
 
     @property
     def sustained_per_s(self) -> float:
@@ -183,6 +204,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             raise ValueError(f"it has {len(self.rows)} deployments, and names others")
         if len(self.rows) > MOST_DEPLOYMENTS or len(self.screened) > MOST_DEPLOYMENTS:
             raise ValueError(f"it has more than {MOST_DEPLOYMENTS} deployments")
+        check_figures(self.rate_per_s or 0.0, self.price_per_hour or 0.0, self.budget_s, self.spent_s)
+        if not 0 <= self.headroom < 1:
+            raise ValueError(f"the headroom is {self.headroom}, and not from 0 to below 1")
+        if self.seed < 0:
+            raise ValueError(f"seed is {self.seed}, below 0")
+        datetime.datetime.fromisoformat(self.started)
 
     @property
     def choice(self) -> PlannedDeployment:

@@ -82,7 +82,27 @@ def read_records(path: str | Path, *, trust: bool = False) -> tuple[Record, ...]
 
 def read_document(path: str | Path, *, trust: bool = False) -> Document:
     """Read a file with one record or several; see `read_record`."""
-    found, name = parse_document(path), name_of_input(path)
+    return decode_document(read_any(path), name_of_input(path), trust=trust)
+
+
+def read_any(path: str | Path) -> bytes:
+    """Return the content of a file that is expected to be a record, a bundle or a plan.
+
+    Raises:
+        RecordError: There is no such file, or it cannot be read, or it is too large.
+    """
+    return read_content(path, MOST_BYTES, "an ortune record", SEARCH_HINT)
+
+
+def decode_document(data: bytes, name: str, *, trust: bool = False) -> Document:
+    """Return the records that the content of a file holds; see `read_record`.
+
+    Args:
+        data: The content.
+        name: Name of the file for messages.
+        trust: As for `read_record`.
+    """
+    found = _parse(data, name)
     for number, record in enumerate(found.records):
         place = f"$.records[{number}]" if found.is_bundle else "$"
         check_files(record, name, place)
@@ -119,8 +139,15 @@ def parse_document(path: str | Path) -> Document:
     Raises:
         RecordError: There is no such file, or it holds no records that this version can read.
     """
-    name = name_of_input(path)
-    data = read_content(path, MOST_BYTES, "an ortune record", SEARCH_HINT)
+    return _parse(read_any(path), name_of_input(path))
+
+
+def _parse(data: bytes, name: str) -> Document:
+    if is_plan(data):
+        raise RecordError(
+            f"{name} is a plan of deployments, and a record is needed here.",
+            "`ortune apply` uses plans. To create a record: ortune search MODEL -o FILE.",
+        )
     try:
         document = msgspec.json.decode(data)
         version = _version_of(document)
@@ -455,9 +482,23 @@ def is_special(path: Path) -> bool:
 def is_record(data: bytes) -> bool:
     """Return whether a file's content looks like a record or a bundle, of any schema."""
     try:
-        return "schema" in msgspec.json.decode(data, type=dict[str, Any])
+        return "schema" in msgspec.json.decode(data, type=dict[str, Any]) and not is_plan(data)
     except (ValueError, RecursionError):
         return False
+
+
+class _PlanKeys(msgspec.Struct):
+    rows: msgspec.Raw
+    recommended: msgspec.Raw
+
+
+def is_plan(data: bytes) -> bool:
+    """Return whether a file's content looks like a plan of deployments, of any schema."""
+    try:
+        msgspec.json.decode(data, type=_PlanKeys)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def check_record_writable(path: Path, option: str = "output") -> None:
