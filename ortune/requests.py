@@ -1035,6 +1035,7 @@ class PlanRequest(KnobOptions, InputsOptions):
             panel=WORKLOAD,
         ),
     ] = None
+    batch: Batch = ()
     beside: Beside = None
     processes: Annotated[
         tuple[int, ...],
@@ -1075,6 +1076,7 @@ class PlanRequest(KnobOptions, InputsOptions):
     def check(self) -> None:
         """Check that the options go together."""
         super().check()
+        check_dims(self.batch, self.dim)
         if self.provider and len(self.provider) > 1:
             raise UsageError(
                 f"{','.join(self.provider)}: all deployments of a plan use one provider.",

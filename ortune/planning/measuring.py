@@ -214,10 +214,10 @@ class DeploymentRunner:
     def find_rate_time_s(self, deployment: Deployment, rate_per_s: float, figure: Objective) -> float:
         """Return how long a measurement at a rate takes, about."""
         n_calls = max(required_calls(figure), 20 * BLOCKS_PER_RATE)
-        return self.find_launch_s(deployment) + 1 + 1.15 * n_calls / rate_per_s
+        return self.find_launch_s(deployment) + 1 + 1.15 * n_calls * deployment.config.batch / rate_per_s
 
     def measure_rate(self, deployment: Deployment, rate_per_s: float, figure: Objective, confidence: float) -> Interval:
-        """Measure a figure of the latency where requests arrive at a rate, in a fresh launch.
+        """Measure a figure of the latency where requests arrive, given their items per second, in a fresh launch.
 
         Each process has a queue of its own, and each request comes to any of them with the same probability.
 
@@ -234,12 +234,14 @@ class DeploymentRunner:
             seed=self.opened.seed,
             executors=[self.opened.open_executor(load)],
         )
+        assert load.rate_per_s
+        gap_ns = 1e9 / load.rate_per_s
         pace = msgspec.structs.replace(
-            self.opened.calibration.pace, load=load, gap_ns=1e9 / rate_per_s, call_ns=self._find_call_ns(deployment)
+            self.opened.calibration.pace, load=load, gap_ns=gap_ns, growth=1.0, call_ns=self._find_call_ns(deployment)
         )
         block = plan_block(pace, longest_warm_up_ns=LONGEST_RATE_BLOCK_NS // 4)
         n_calls = max(required_calls(figure) / BLOCKS_PER_RATE, 20.0)
-        duration_ns = min(max(int(1e9 * n_calls / rate_per_s), block.duration_ns), LONGEST_RATE_BLOCK_NS)
+        duration_ns = min(max(int(n_calls * gap_ns), block.duration_ns), LONGEST_RATE_BLOCK_NS)
         deadline_s = block.deadline_s + 20 * duration_ns / 1e9
         block = msgspec.structs.replace(block, duration_ns=duration_ns, deadline_s=deadline_s)
         run.measure(self.opened.runner, RunPlan(block=block, launches=1, rounds=BLOCKS_PER_RATE), end_s=math.inf)
@@ -247,13 +249,15 @@ class DeploymentRunner:
 
     def _find_call_ns(self, deployment: Deployment) -> float:
         """Return a duration that a call hardly exceeds, where as many are made at a time as the deployment serves."""
-        return self.opened.calibration.pace.call_ns * max(deployment.n_callers / 2, 1.0)
+        n_times = deployment.config.batch / self.default.config.batch
+        return self.opened.calibration.pace.call_ns * max(deployment.n_callers / 2, 1.0) * n_times
 
     def _find_pace(self, deployments: Sequence[Deployment]) -> Pace:
         """Return the pace of the slowest calls."""
         pace = self.opened.calibration.pace
         call_ns = max(map(self._find_call_ns, deployments), default=pace.call_ns)
-        # Several callers share the CPUs, so that calls take longer but follow each other as fast.
+        # Several callers share the CPUs, so that calls take longer but follow each other as fast. Large batches make a
+        # block as long as their calls (`growth`).
         return msgspec.structs.replace(pace, call_ns=min(call_ns, 8 * pace.call_ns), gap_ns=2 * pace.gap_ns)
 
 

@@ -13,6 +13,7 @@ from ortune.requests import PlanRequest
 from ortune.worker.installed import find_installed_version, require_runtime
 from ortune.worker.providers import choose_providers
 from ortune.workload import Goal, Load
+from ortune.workload.batching import list_batches
 
 
 class PreparedPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +41,7 @@ def prepare_plan(request: PlanRequest) -> PreparedPlan:
         check_writable(request.output, may_replace=is_plan)
     setup = prepare_comparison(
         request.model,
-        Goal(objectives=("throughput",)),
+        Goal(objectives=("throughput",), batches=list_batches(*request.batch) if request.batch else ()),
         request.input_options,
         approximate=request.allow_approximate,
         beside=request.beside,
@@ -55,11 +56,18 @@ def prepare_plan(request: PlanRequest) -> PreparedPlan:
         providers=providers[:1],
         fix=request.fix,
         approximate=request.allow_approximate,
+        batches=request.batch,
         onnxruntime=find_installed_version(),
     )
     base = build_space(setup.host, setup.model, options).base
     space = make_deployment_space(
-        setup.host, base, processes=request.processes, tune=request.tune, fix=request.fix, only=request.only
+        setup.host,
+        base,
+        processes=request.processes,
+        tune=request.tune,
+        fix=request.fix,
+        only=request.only,
+        batches=request.batch,
     )
     return PreparedPlan(
         setup=msgspec.structs.replace(setup, base=base),
