@@ -32,7 +32,7 @@ from ortune.planning.deployment import Deployment
 from ortune.planning.measuring import DeploymentRunner, Screened, thin
 from ortune.planning.options import PlanOptions
 from ortune.planning.prepare import PreparedPlan
-from ortune.planning.result import Estimate, Plan, PlannedDeployment, ScreenedDeployment
+from ortune.planning.result import Estimate, Plan, PlannedDeployment, ScreenedDeployment, describe_interval
 from ortune.planning.screening import screen_deployments
 from ortune.planning.space import DeploymentSpace
 from ortune.workload import Limit
@@ -403,14 +403,3 @@ def half_width(interval: Interval) -> float:
     if not (interval.low > 0 and math.isfinite(interval.high)):
         return 0.0
     return math.log(interval.high / interval.low) / 2
-
-
-def describe_interval(interval: Interval) -> Estimate:
-    """Return a measured figure as it is recorded."""
-    return Estimate(
-        estimate=interval.estimate,
-        low=interval.low if math.isfinite(interval.low) else 0.0,
-        high=interval.high if math.isfinite(interval.high) else None,
-        confidence=interval.confidence,
-        source="measured",
-    )
