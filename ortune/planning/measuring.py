@@ -244,12 +244,17 @@ class DeploymentRunner:
         duration_ns = min(max(int(n_calls * gap_ns), block.duration_ns), LONGEST_RATE_BLOCK_NS)
         deadline_s = block.deadline_s + 20 * duration_ns / 1e9
         block = msgspec.structs.replace(block, duration_ns=duration_ns, deadline_s=deadline_s)
+        if batching := deployment.batching:
+            block = msgspec.structs.replace(
+                block, max_batch=batching.max_batch, max_delay_ns=1000 * batching.max_delay_us
+            )
         run.measure(self.opened.runner, RunPlan(block=block, launches=1, rounds=BLOCKS_PER_RATE), end_s=math.inf)
         return summarize_rate(run.blocks(0), load, figure, confidence)
 
     def _find_call_ns(self, deployment: Deployment) -> float:
         """Return a duration that a call hardly exceeds, where as many are made at a time as the deployment serves."""
-        n_times = deployment.config.batch / self.default.config.batch
+        n_items = deployment.batching.max_batch if deployment.batching else deployment.config.batch
+        n_times = n_items / self.default.config.batch
         return self.opened.calibration.pace.call_ns * max(deployment.n_callers / 2, 1.0) * n_times
 
     def _find_pace(self, deployments: Sequence[Deployment]) -> Pace:

@@ -40,6 +40,7 @@ class LengthDistribution(msgspec.Struct, frozen=True, kw_only=True):
         median: For "lognormal": the median.
         sigma: For "lognormal": standard deviation of the logarithm.
         sample: For "sample": the given lengths.
+        text: What the user wrote.
     """
 
     kind: Literal["constant", "uniform", "lognormal", "sample"]
@@ -48,6 +49,7 @@ class LengthDistribution(msgspec.Struct, frozen=True, kw_only=True):
     median: float = 0.0
     sigma: float = 0.0
     sample: tuple[int, ...] = ()
+    text: str = ""
 
     def draw(self, n: int, seed: int = 0) -> NDArray[np.int64]:
         """Return independent lengths."""
@@ -81,9 +83,9 @@ def parse_lengths(value: Any) -> LengthDistribution:
         return value
     text = str(value).strip()
     kind, colon, rest = text.partition(":")
-    if colon and kind in {"constant", "uniform", "lognormal"}:
-        return _parse_distribution(text, kind, rest.replace(" ", ""))
-    return read_lengths(text)
+    is_named = colon and kind in {"constant", "uniform", "lognormal"}
+    found = _parse_distribution(text, kind, rest.replace(" ", "")) if is_named else read_lengths(text)
+    return msgspec.structs.replace(found, text=_shorten(text))
 
 
 def _parse_distribution(text: str, kind: str, rest: str) -> LengthDistribution:
