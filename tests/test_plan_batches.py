@@ -15,6 +15,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import ortune
+from ortune.compare.open import open_comparison
 from ortune.errors import UsageError
 from ortune.knobs import DEFAULT, Config
 from ortune.model import InputInfo, ModelInfo, OutputInfo, read_model
@@ -39,8 +40,9 @@ from ortune.planning.length_policies import (
 )
 from ortune.planning.measuring import DeploymentRunner, Screened
 from ortune.planning.options import PlanOptions
+from ortune.planning.prepare import prepare_plan
 from ortune.planning.result import Estimate, LengthPlan, LengthPolicy
-from ortune.planning.run import run_stages
+from ortune.planning.run import Outcome, mark_proven, run_stages
 from ortune.planning.space import make_deployment_space
 from ortune.queueing.batching import make_batch_times
 from ortune.queueing.interpolation import make_call_times
@@ -105,7 +107,7 @@ class TestOptions:
         assert "is a sequence of any size" in " ".join(done.stderr.split())
         done = run_ortune("plan", TINY_CNN, "--dynamic-batching", "--slo", "p99<9ms", cwd=tmp_path, simulate=True)
         assert done.returncode == 2
-        assert "Leave --dynamic-batching out" in " ".join(done.stderr.split())
+        assert "or leave --dynamic-batching out" in " ".join(done.stderr.split())
 
 
 def info(name: str, *shape: int | str | None, dtype: str = "int64") -> InputInfo:
@@ -130,7 +132,7 @@ class TestFeed:
 
     def test_several_sequences_are_refused(self) -> None:
         model = text_model(info("src", "batch", "source_length"), info("tgt", "batch", "target_length"))
-        with pytest.raises(UsageError, match="source_length, target_length. An item has one length"):
+        with pytest.raises(UsageError, match=r"source_length, target_length\. An item has one length"):
             find_length_axes(model, InputOptions())
         assert find_length_axes(model, InputOptions(dims={"target_length": (4,)})) == {"src": (1,)}
 
@@ -219,7 +221,7 @@ class TestRealWorkers:
     def test_outputs_of_padded_items_are_those_of_the_items(self, tmp_path: Path) -> None:
         for block in self.measure(make_tagger(tmp_path / "tagger.onnx")):
             assert block.output_fault == ""
-            assert 0 < block.output_error < 1e-5
+            assert 0 <= block.output_error < 1e-5
             assert block.batch == 5
             assert block.cases is None
 
@@ -324,7 +326,7 @@ class TestPolicies:
     def test_those_that_make_the_same_calls_are_measured_once(self) -> None:
         times = make_call_times({(n, m): token_ns(n, m) for n in (1, 2) for m in (8, 256)})
         chosen = choose_live(evaluate_policies([8, 8], times), 2)
-        assert [(each.policy, each.parameter) for each in chosen] == [("one at a time", None), ("arrival", 2)]
+        assert {(each.policy, each.parameter) for each in chosen} == {("one at a time", None), ("arrival", 2)}
 
     @pytest.mark.parametrize(
         ("time_s", "expected"), [(100.0, (6, 8)), (30.0, (6, 4)), (10.0, (4, 2)), (1.0, (3, 2)), (-5.0, (3, 2))]
@@ -407,11 +409,11 @@ class TestStaticBatches:
         assert row.ratio.estimate == pytest.approx(16 / 25 * 10, rel=0.1)
 
     def test_the_target_is_one_for_calls_and_the_capacity_is_of_items(self) -> None:
-        outcome = plan_simulated(batches=(1, 8, 64), slo=parse_limit("p99<40ms"), budget_s=90.0)
+        outcome = plan_simulated(batches=(1, 8, 64), slo=parse_limit("p99<70ms"), budget_s=300.0)
         row = outcome.rows[outcome.recommended]
         assert row.deployment.config.batch == 8
-        # Calls take 17 ms, so that their rate is below 59 per second.
-        assert 8 * 15 < row.capacity.estimate < 8 * 59
+        # Calls take 17 ms, so that their rate is below 59 per second. Those of 64 items take 73 ms.
+        assert 8 * 20 < row.capacity.estimate < 8 * 59
         assert row.capacity.source == "measured"
         assert row.capacity.estimate == pytest.approx(row.predicted_capacity.estimate, rel=0.25)
 
@@ -465,41 +467,67 @@ class TestDynamicBatching:
         assert times.times_ns == (10e6, 20e6)
         assert times.variation == pytest.approx(0.005, rel=0.01)
 
-    def test_it_is_measured_and_recommended(self) -> None:
-        outcome = plan_simulated(slo=parse_limit("p99<60ms"), dynamic_batching=True, rate_per_s=900.0, budget_s=200.0)
+    @pytest.fixture(scope="class")
+    def outcome(self) -> Outcome:
+        slo = parse_limit("p99<60ms")
+        return plan_simulated(slo=slo, dynamic_batching=True, rate_per_s=900.0, budget_s=600.0)
+
+    def test_it_is_measured_and_recommended(self, outcome: Outcome) -> None:
         row = outcome.rows[outcome.recommended]
         assert row.deployment.batching
         assert row.deployment.config.batch == 1
+        assert row.capacity
+        assert row.predicted_capacity
+        assert row.at_rate
         assert row.capacity.source == "measured"
-        assert row.capacity.low > 100
+        assert row.capacity.low > 400
         assert row.capacity.estimate == pytest.approx(row.predicted_capacity.estimate, rel=0.25)
         assert row.at_rate.p99_ns < 60e6
         assert row.replicas == math.ceil(900 / (0.8 * row.capacity.estimate))
 
-    def test_a_prediction_alone_does_not_recommend_it(self) -> None:
-        from ortune.planning.run import mark_proven
-
-        outcome = plan_simulated(slo=parse_limit("p99<60ms"), dynamic_batching=True, budget_s=200.0)
+    def test_a_prediction_alone_does_not_recommend_it(self, outcome: Outcome) -> None:
         rows = [msgspec.structs.replace(row, capacity=row.predicted_capacity or row.capacity) for row in outcome.rows]
         assert all(not row.is_proven for row in mark_proven(rows) if row.deployment.batching)
         assert not rows[rank_rows(mark_proven(rows))[0]].deployment.batching
 
 
-def test_a_real_plan_with_lengths(tmp_path: Path) -> None:
-    """The whole command, with real calls on items of these lengths."""
-    path = make_tagger(tmp_path / "tagger.onnx")
+@pytest.mark.usefixtures("models_read_here")
+def test_real_calls_with_items_of_these_lengths(tmp_path: Path) -> None:
+    """The stage with real workers: each policy is measured, and each item has its outputs."""
     (tmp_path / "lengths.txt").write_text("\n".join(map(str, LENGTHS)))
-    plan = ortune.plan(
-        path,
-        lengths=str(tmp_path / "lengths.txt"),
-        processes=[1],
-        fix={"intra_op_num_threads": 1, "session.intra_op.allow_spinning": "0"},
-        budget=40,
-        output=tmp_path / "plan.json",
+    request = make_request(
+        PlanRequest,
+        {"model": str(make_tagger(tmp_path / "tagger.onnx")), "lengths": str(tmp_path / "lengths.txt")},
     )
-    assert ortune.read_plan(tmp_path / "plan.json") == plan
-    assert plan.lengths
-    assert plan.lengths.lengths == LENGTHS
-    measured = [each for each in plan.lengths.policies if each.items_per_s.source == "measured"]
+    prepared = prepare_plan(request)
+    assert prepared.options.lengths
+    assert prepared.options.lengths.lengths == LENGTHS
+    with open_comparison(prepared.setup) as opened:
+        runner = DeploymentRunner(opened, Deployment())
+        found = plan_lengths(runner, prepared.options.lengths, Deployment(clients=2), place=0, end_s=runner.now_s() + 4)
+    measured = [each for each in found.policies if each.items_per_s.source == "measured"]
     assert len(measured) >= 5
     assert all(not each.problem and each.max_error is not None for each in measured)
+
+
+@pytest.mark.parametrize("width", [60, 200])
+def test_a_whole_command_with_lengths(width: int, tmp_path: Path) -> None:
+    arguments = ("--lengths", "lognormal:29,8-256", "-o", "plan.json")
+    done = run_ortune("plan", TINY_ENCODER, *arguments, cwd=tmp_path, simulate=True, columns=width)
+    assert done.returncode == 0, done.stderr
+    plan = ortune.read_plan(tmp_path / "plan.json")
+    assert plan.lengths
+    assert len(plan.lengths.lengths) == 64
+    output = " ".join(done.stdout.split())
+    assert "one at a time" in output
+    assert plan.lengths.choice.title in output
+    assert max(map(len, done.stdout.splitlines())) <= width
+
+
+def test_a_whole_command_with_batches(tmp_path: Path) -> None:
+    done = run_ortune("plan", TINY_ENCODER, "--batch", "1,4", "-o", "plan.json", cwd=tmp_path, simulate=True)
+    assert done.returncode == 0, done.stderr
+    plan = ortune.read_plan(tmp_path / "plan.json")
+    assert plan.choice.deployment.config.batch == 4
+    assert plan.workload.batches == (1, 4)
+    assert "items/s" in done.stdout

@@ -249,7 +249,8 @@ class DeploymentRunner:
                 block, max_batch=batching.max_batch, max_delay_ns=1000 * batching.max_delay_us
             )
         run.measure(self.opened.runner, RunPlan(block=block, launches=1, rounds=BLOCKS_PER_RATE), end_s=math.inf)
-        return summarize_rate(run.blocks(0), load, figure, confidence)
+        # A server that puts requests together is almost always busy, with batches that are not full.
+        return summarize_rate(run.blocks(0), None if deployment.batching else load, figure, confidence)
 
     def _find_call_ns(self, deployment: Deployment) -> float:
         """Return a duration that a call hardly exceeds, where as many are made at a time as the deployment serves."""
@@ -266,13 +267,19 @@ class DeploymentRunner:
         return msgspec.structs.replace(pace, call_ns=min(call_ns, 8 * pace.call_ns), gap_ns=2 * pace.gap_ns)
 
 
-def summarize_rate(blocks: Sequence[Block], load: Load, figure: Objective, confidence: float) -> Interval:
+def summarize_rate(blocks: Sequence[Block], load: Load | None, figure: Objective, confidence: float) -> Interval:
     """Return a figure of the latency in ns from blocks of one launch, with its interval.
 
     Blocks follow one another in one stream of requests. They are taken to be independent, as each holds many services.
+
+    Args:
+        blocks: The blocks.
+        load: How requests arrive, to find out whether faster than they are served; None where utilization does not say.
+        figure: The figure.
+        confidence: Coverage of the interval.
     """
     service_ns = float(np.mean([block.service_ns for block in blocks]))
-    if load.utilization(service_ns) >= 1:
+    if load and load.utilization(service_ns) >= 1:
         return Interval(estimate=math.inf, low=math.inf, high=math.inf, confidence=confidence)
     point = FIGURES[figure].percentile
     if point is None:

@@ -52,3 +52,8 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
         """The part of it for everything but lengths."""
         share = self.usual_deployments_s / (self.usual_deployments_s + USUAL_BUDGET_FOR_LENGTHS_S)
         return self.time_s * share if self.lengths else self.time_s
+
+    @property
+    def lengths_s(self) -> float:
+        """The part of it for lengths. They get at least half of that if the other stages take longer."""
+        return self.time_s - self.deployments_s

@@ -101,7 +101,7 @@ def make_plan(prepared: PreparedPlan, observe: Observe = lambda stage, done, tot
                     options.lengths,
                     outcome.rows[outcome.recommended].deployment,
                     place=outcome.recommended,
-                    end_s=opened.start_s + options.time_s,
+                    end_s=max(opened.start_s + options.time_s, opened.runner.now_s() + options.lengths_s / 2),
                     slo=options.slo,
                     observe=observe,
                 )
