@@ -225,8 +225,8 @@ def show_choice(console: Console, plan: Plan) -> None:
 def show_sources(console: Console, plan: Plan) -> None:
     """Print what the figures mean, and which of them are measured."""
     lines = [
-        f"{name_unit(plan)}s/s, p50, p99, CPUs and memory: measured while all callers call back to back, in launches that are "
-        "interleaved with those of the default deployment."
+        f"{name_unit(plan)}s/s, p50, p99, CPUs and memory: measured while all callers call back to back, in launches "
+        "that are interleaved with those of the default deployment."
     ]
     if plan.slo:
         lines.append(

@@ -149,7 +149,9 @@ class _LengthPlanning:
             raise MeasureError(f"{self.deployment.title} fails ({live.title}): {live.message}")
         return live
 
-    def measure_block(self, live: LiveCandidate, job: Job, duration_ns: int, expected_ns: float, calls: int) -> Block:
+    def measure_block(
+        self, live: LiveCandidate, job: Job, duration_ns: int, expected_ns: float, calls: int = 1
+    ) -> Block:
         """Measure a block in which each caller makes all calls of a job again and again.
 
         Raises:
@@ -215,21 +217,22 @@ class _LengthPlanning:
         jobs = [self.make_job(each) for each in chosen]
         n_callers = self.deployment.n_callers
         passes_ns = [each.ends_ns[-1] for each in chosen]
-        calls = [max(math.ceil(SHORTEST_PASS_NS / each_ns), 1) for each_ns in passes_ns]
-        round_s = sum(n * each_ns for n, each_ns in zip(calls, passes_ns, strict=True)) / 1e9
+        round_s = sum(SHORTEST_PASS_NS + each_ns for each_ns in passes_ns) / 1e9
         if n_callers > 1:
             round_s *= 2  # calls before and after the window, in which not all callers are busy
         left_s = self.end_s - self.runner.now_s()
         launches, rounds = plan_rounds(left_s, self.runner.find_launch_s(self.deployment), round_s)
         rates: list[list[list[float]]] = [[] for _ in chosen]
         for launch in range(launches):
+            if launch >= FEWEST_LAUNCHES and self.runner.now_s() > self.end_s:
+                break  # calls take longer than predicted, or blocks were repeated on a busy host
             live = self.launch()
             try:
                 for each in rates:
                     each.append([])
                 for number in range(rounds):
                     for place in self.blocks.rng.permutation(len(chosen)).tolist():
-                        block = self.measure_block(live, jobs[place], 1, passes_ns[place], calls[place])
+                        block = self.measure_block(live, jobs[place], SHORTEST_PASS_NS, passes_ns[place])
                         rates[place][-1].append(math.log(1e9 * block.n_items / block.wall_ns))
                         self.note_outputs(str(chosen[place]), block)
                     self.observe("lengths", launch * rounds + number + 1, launches * rounds)

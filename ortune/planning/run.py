@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 import numpy as np
@@ -43,7 +43,7 @@ from ortune.workload import Limit
 SCREENING_SHARE = 0.4
 CONFIRMATION_SHARE = 0.85
 CONFIRMATION_SHARE_WITH_TARGET = 0.7
-BATCHING_SHARE = 0.8
+CONFIRMATION_SHARE_WITH_BATCHING, BATCHING_SHARE = 0.6, 0.75
 """Parts of the budget after which screening, confirmation, and the same of dynamic batching end."""
 
 N_BEST = 3
@@ -158,6 +158,7 @@ class _Planning:
         self.default_utilization: float | None = None
         self.finalists: list[Deployment] = []
         self.batch_times: dict[str, BatchTimes] = {}
+        self.beyond_default: set[str] = set()
 
     def run(self) -> Outcome:
         """Run the stages. After an interrupt in the last one, what was confirmed counts."""
@@ -174,7 +175,7 @@ class _Planning:
                 rows = self.measure_capacities(rows, self.options.slo)
             except KeyboardInterrupt:
                 interrupted = True
-            rows = mark_proven(rows)
+            rows = mark_proven(rows, self.beyond_default)
         rows = [self.add_latency(row, run) for row in rows]
         recommended = rank_rows(rows)[0]
         return Outcome(
@@ -250,6 +251,8 @@ class _Planning:
     def confirm(self) -> PairedRun:
         """Measure the finalists in fresh launches."""
         share = CONFIRMATION_SHARE_WITH_TARGET if self.options.slo else CONFIRMATION_SHARE
+        if self.options.dynamic_batching:
+            share = CONFIRMATION_SHARE_WITH_BATCHING
         plan = self.runner.plan_confirmation(self.finalists, self.end_of(share) - self.runner.now_s())
 
         def report(done: int, total: int) -> None:
@@ -333,12 +336,28 @@ class _Planning:
         while True:
             first = rank_rows(self.add_costs(rows))[0]
             place = next((each for each in (first, DEFAULT_POSITION) if each not in measured), None)
-            if place is None or (found := self.measure_capacity(rows[place], slo)) is None:
+            if place is None:
+                break
+            if (found := self.measure_capacity(rows[place], slo)) is None:
+                if place == DEFAULT_POSITION:
+                    self.check_default(rows[first], slo)
                 break
             measured.add(place)
             rows[place] = msgspec.structs.replace(rows[place], capacity=found, predicted_capacity=rows[place].capacity)
             rows = mark_promising(rows)
         return rows
+
+    def check_default(self, row: PlannedDeployment, slo: Limit) -> None:
+        """Measure whether the default keeps the target at a rate that a row can take, as proven by measurements.
+
+        This takes one measurement where its capacity would take several, at lower rates, which take longer.
+        """
+        if not row.deployment.batching or not row.capacity or row.capacity.source != "measured":
+            return
+        with contextlib.suppress(MeasureError):
+            found = self.runner.measure_rate(self.space.default, row.capacity.low, slo.figure, DEFAULT_CONFIDENCE)
+            if found.low > slo.bound:
+                self.beyond_default.add(row.deployment.key)
 
     def measure_capacity(self, row: PlannedDeployment, slo: Limit) -> Estimate | None:
         """Return the measured capacity of a row; None if there is no time, or if it fails."""
@@ -406,18 +425,22 @@ def mark_promising(rows: Sequence[PlannedDeployment]) -> list[PlannedDeployment]
     return [rows[DEFAULT_POSITION], *(mark(row, is_above(row, rows[DEFAULT_POSITION])) for row in rows[1:])]
 
 
-def mark_proven(rows: Sequence[PlannedDeployment]) -> list[PlannedDeployment]:
+def mark_proven(rows: Sequence[PlannedDeployment], beyond: Collection[str] = ()) -> list[PlannedDeployment]:
     """Return the rows, with those marked whose capacity is proven to be above that of the default.
 
     A prediction alone proves nothing: it knows neither how calls speed up on a host with idle CPUs, nor the tail of
     their durations. Unless both capacities are measured, the throughput, which is, must be proven to be higher, too.
+
+    Args:
+        rows: The rows, the default first.
+        beyond: Keys of deployments at whose measured capacity the default was measured to break the target.
     """
     default = rows[DEFAULT_POSITION]
     marked = [default]
     for row in rows[1:]:
         assert row.capacity
         assert default.capacity
-        is_measured = row.capacity.source == default.capacity.source == "measured"
+        is_measured = row.capacity.source == default.capacity.source == "measured" or row.deployment.key in beyond
         # That full batches have a higher throughput says nothing about how long requests wait for them.
         has_throughput = row.ratio is not None and row.ratio.low > 1 and not row.deployment.batching
         marked.append(mark(row, is_above(row, default) and (is_measured or has_throughput)))
