@@ -63,9 +63,8 @@ def compare(path: Path, arguments: argparse.Namespace) -> LengthPlan:
 def show(name: str, found: LengthPlan) -> None:
     """Print a row for each policy that was measured, and whether the recommended one is as fast as wanted."""
     print(f"{name}: {len(found.lengths)} items, {found.n_points} points of the grid")
-    print(
-        f"  {'policy':34} {'items/s':>8} {'predicted':>9}  {'ratio':22} {'to one':>6} {'calls':>5} {'padding':>7}  error"
-    )
+    heading = f"  {'policy':34} {'items/s':>8} {'predicted':>9}  {'ratio':22} {'to one':>6} {'calls':>5} {'padding':>7}"
+    print(f"{heading}  error")
     for each in found.policies:
         if each.items_per_s.source == "predicted":
             continue
