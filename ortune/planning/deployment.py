@@ -75,11 +75,11 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         )
 
     def load_at(self, rate_per_s: float, arrivals: Arrivals = "poisson") -> Load:
-        """Return requests that arrive at a rate, at all processes together."""
+        """Return requests that arrive at all processes together, given how many items they bring per second."""
         return Load(
             scenario="server",
             clients=self.clients,
-            rate_per_s=rate_per_s,
+            rate_per_s=rate_per_s / self.config.batch,
             arrivals=arrivals,
             processes=self.processes,
             pinned=self.pinned,

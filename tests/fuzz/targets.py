@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from tests.fuzz.gate_files import GATE_FILES
 from tests.fuzz.histories import HISTORIES, TRIALS
 from tests.fuzz.journals import JOURNALS
+from tests.fuzz.lengths import LENGTHS
 from tests.fuzz.models import MODELS
 from tests.fuzz.npz import NPZ
 from tests.fuzz.observed import CALLS, PROCESSES, SESSIONS
@@ -28,5 +29,6 @@ TARGETS: Mapping[str, Target] = {
     "processes": PROCESSES,
     "calls": CALLS,
     "sessions": SESSIONS,
+    "lengths": LENGTHS,
 }
 """All targets by name."""
