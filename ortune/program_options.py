@@ -194,7 +194,7 @@ class ProgramRequest(LoadOptions, QuietOptions):
     files: Annotated[
         tuple[str, ...],
         Option(
-            help="Records or bundles; then the model, by default the record's; or a command to run with them.",
+            help="Records, bundles or plans; then the model, by default the record's; or a command to run with them.",
             metavar="CONFIG... [MODEL] [-- COMMAND]",
             positional=True,
             repeatable=True,

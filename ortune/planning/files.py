@@ -48,6 +48,8 @@ def read_plan(path: str | Path) -> Plan:
 
 def decode_plan(data: bytes, name: str = "the text") -> Plan:
     """Return the plan that a text holds; see `read_plan`."""
+    if len(data) > MOST_BYTES:
+        raise RecordError(f"{name} is not a plan: it has more than {MOST_BYTES >> 20} MiB.", HINT)
     try:
         document: Any = msgspec.json.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:

@@ -8,7 +8,8 @@ from ortune.compare.comparison import Speedup
 from ortune.errors import RecordError
 from ortune.planning.result import Estimate, Plan, PlannedDeployment
 from ortune.record.schema import SCHEMA, Evidence, Record, Search, Tried, Verdict
-from ortune.workload import Limit
+from ortune.workload import Limit, Load
+from ortune.workload.load import HIGHEST_RATE_PER_S
 
 
 class PickedDeployment(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +105,7 @@ def make_record(plan: Plan, place: int) -> Record:
             noise=plan.noise,
         ),
         model=plan.model,
-        workload=msgspec.structs.replace(plan.workload, load=row.deployment.load),
+        workload=msgspec.structs.replace(plan.workload, load=find_load(row)),
         host=plan.host,
         runtime=plan.runtime,
         search=Search(
@@ -117,6 +118,18 @@ def make_record(plan: Plan, place: int) -> Record:
             tried=Tried.of(*tried),
         ),
     )
+
+
+def find_load(row: PlannedDeployment) -> Load:
+    """Return the load that a deployment is for.
+
+    With one caller, a program whose calls overlap does not fit, of which `ortune apply` warns. With several, they need
+    not overlap: with a rate, `ortune apply` does not expect it.
+    """
+    deployment = row.deployment
+    if deployment.clients == 1 or not 0 < row.sustained_per_s <= HIGHEST_RATE_PER_S:
+        return deployment.load
+    return deployment.load_at(row.sustained_per_s)
 
 
 def describe_speedup(ratio: Estimate | None) -> Speedup | None:
