@@ -625,7 +625,7 @@ def test_a_real_model_in_two_processes(tmp_path: Path) -> None:
         processes=[1, 2],
         only=[THREADS],
         output=tmp_path / "plan.json",
-        budget=25,
+        budget=45,
         progress=lambda stage, done, total: stages.append(stage),
     )
     assert read_plan(tmp_path / "plan.json") == plan
