@@ -14,7 +14,7 @@ from ortune.host import HostClass
 from ortune.knobs.config import MOST_ITEMS
 from ortune.model.identity import ModelIdentity
 from ortune.planning.deployment import Deployment
-from ortune.queueing.length_batches import Policy, name_policy
+from ortune.queueing.policies import Policy, name_policy
 from ortune.worker import Runtime
 from ortune.workload import Limit, Workload
 
