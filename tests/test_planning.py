@@ -98,7 +98,7 @@ class TestSpace:
         assert (1, 2, 1) not in first
         variants = space.list_variants(space.find_shape(Deployment(processes=2)))
         assert any(each.config.session_config == {SPINNING: "0"} for each in variants)
-        assert any(each.pinned for each in variants)
+        assert [each.cpus for each in variants if each.placement] == [((0,), (1,))]
 
     def test_96_cores_in_four_nodes(self) -> None:
         space = make_deployment_space(make_host(96, n_nodes=4), DEFAULT)
@@ -127,7 +127,7 @@ class TestSpace:
         host = make_host(8)
         limits = msgspec.structs.replace(host.limits, quota=Quota(cpus=1.5, where="/"))
         space = make_deployment_space(msgspec.structs.replace(host, limits=limits), DEFAULT)
-        assert (space.n_cores, space.n_pinned) == (2, 0)
+        assert (space.n_cores, space.units) == (2, ())
         assert (2, 1, 1) in sizes(space.list_first(), 8)
 
     def test_what_the_user_wants(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ortune.host import Cpus, ProcessPlacement
 from ortune.knobs import describe, ids
 from ortune.knobs.config import DEFAULT, Config
 from ortune.workload import Load
@@ -16,18 +17,30 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     Attributes:
         processes: Processes, each with a session of its own.
         clients: Calls that each process makes at a time.
-        pinned: Whether each of several processes runs on CPUs of its own.
+        placement: CPUs that each process is pinned to; None if all run on all CPUs.
         config: Settings of each session.
     """
 
     processes: int = 1
     clients: int = 1
-    pinned: bool = False
+    placement: ProcessPlacement | None = None
     config: Config = DEFAULT
 
     def __post_init__(self) -> None:
-        """Reject values that describe no load."""
+        """Reject values that describe no load, and CPUs of other processes."""
         _ = self.load
+        if self.placement and len(self.placement.cpus) != self.processes:
+            raise ValueError(f"{self.processes} processes with the CPUs of {len(self.placement.cpus)}")
+
+    @property
+    def pinned(self) -> bool:
+        """Whether several processes are pinned to CPUs."""
+        return self.placement is not None and self.processes > 1
+
+    @property
+    def cpus(self) -> tuple[Cpus, ...]:
+        """CPUs of each process; empty if all run on all CPUs."""
+        return self.placement.cpus if self.placement else ()
 
     @property
     def load(self) -> Load:
@@ -58,7 +71,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     @property
     def key(self) -> str:
         """A text that is the same for equal deployments."""
-        return f"{self.processes} {self.clients} {self.pinned} {self.config.key}"
+        return f"{self.processes} {self.clients} {self.cpus} {self.config.key}"
 
     @property
     def title(self) -> str:
@@ -66,8 +79,8 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         parts = ["1 process" if self.processes == 1 else f"{self.processes} processes"]
         if self.clients > 1:
             parts.append(f"{self.clients} callers" + (" each" if self.processes > 1 else ""))
-        if self.pinned:
-            parts.append("pinned apart")
+        if self.placement:
+            parts.append(self.placement.title)
         return " · ".join([*parts, describe(self.config)])
 
     @property
