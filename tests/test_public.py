@@ -18,10 +18,10 @@ from tests.conftest import ROOT, TINY_CNN
 from tests.records import ONE_THREAD, make_local_record
 
 PUBLIC = """
-BackgroundLoadError BenchResult Config Deployment Evidence GateResult Goal HostError InputsError InterimResult Limit
-Load MeasureError ModelError Objective Observation OrtuneError Plan Progress Record RecordError Speedup Summary
+BackgroundLoadError BenchResult Config Deployment Evidence GateResult Goal HostError HostPlan InputsError InterimResult
+Limit Load MeasureError ModelError Objective Observation OrtuneError Plan Progress Record RecordError Speedup Summary
 Tolerance UsageError Value Verdict Verification Workload __version__ bench create_session gate inspect_program install
-plan read_plan read_record run_options search search_program session_options verify
+plan plan_host read_host_plan read_plan read_record run_options search search_program session_options verify
 """
 
 

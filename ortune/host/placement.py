@@ -106,11 +106,17 @@ def place_processes(
         parts = [regions[place] for place in places]
     if not parts or not all(parts) or (threads or 1) > min(map(len, parts)):
         return None
-    node_of = {core: place for place, node in enumerate(nodes) for domain in node for core in domain}
-    nodes_each = max(len({node_of[core] for core in part}) for part in parts)
+    return describe_placement(host, [[cpu for core in part for cpu in core] for part in parts], unit)
+
+
+def describe_placement(host: Host, cpus: Sequence[Sequence[int]], unit: Unit = "cores") -> ProcessPlacement:
+    """Return the placement of processes on these CPUs."""
+    nodes = list_nodes(host)
+    node_of = {cpu: place for place, node in enumerate(nodes) for domain in node for core in domain for cpu in core}
+    nodes_each = max(len({node_of[cpu] for cpu in own}) for own in cpus)
     return ProcessPlacement(
         unit=unit,
-        cpus=tuple(tuple(sorted(cpu for core in part for cpu in core)) for part in parts),
+        cpus=tuple(tuple(sorted(own)) for own in cpus),
         nodes_each=nodes_each if len(nodes) > 1 else None,
     )
 
@@ -171,3 +177,40 @@ def _spread(weights: Sequence[int], most: Sequence[int], n: int) -> list[int]:
         place = min(free, key=lambda each: ((counts[each] + 1) / weights[each], each))
         counts[place] += 1
     return [place for place, count in enumerate(counts) for _ in range(count)]
+
+
+def pack_processes(host: Host, sizes: Sequence[int]) -> tuple[Cpus, ...] | None:
+    """Return CPUs for processes that need different numbers of cores, each core for one process only.
+
+    The largest come first. Each gets cores of one L3 domain, or else of one node, where enough are left, from the one
+    with the fewest left.
+
+    Args:
+        host: The host.
+        sizes: Cores of each process.
+
+    Returns:
+        The CPUs of each process; None if there are too few cores.
+    """
+    if sum(sizes) > len(host.usable_cores):
+        return None
+    nodes = list_nodes(host)
+    free = {
+        core: (node, domain) for node, parts in enumerate(nodes) for domain, part in enumerate(parts) for core in part
+    }
+    found: dict[int, Cpus] = {}
+    for place in sorted(range(len(sizes)), key=lambda each: -sizes[each]):
+        size = sizes[place]
+        chosen = list(free)
+        for width in (1, 2):  # nodes, then domains
+            regions: dict[tuple[int, ...], list[Cpus]] = {}
+            for core in chosen:
+                regions.setdefault(free[core][:width], []).append(core)
+            enough = [region for region in regions.values() if len(region) >= size]
+            if not enough:
+                break
+            chosen = min(enough, key=len)
+        for core in chosen[:size]:
+            del free[core]
+        found[place] = tuple(sorted(cpu for core in chosen[:size] for cpu in core))
+    return tuple(found[place] for place in range(len(sizes)))
