@@ -1182,8 +1182,8 @@ class HostPlanRequest(SizesOptions):
     slo: Annotated[
         tuple[tuple[str, Limit], ...],
         Option(
-            help="The target for the latency from arrival to end: of all models, such as 'p99<50ms', or of one of them, "
-            "such as 'a=p99<50ms'.",
+            help="The target for the latency from arrival to end: of all models, such as 'p99<50ms', or of one of "
+            "them, such as 'a=p99<50ms'.",
             metavar="[MODEL=]FIGURE<TIME",
             parse=parse_slos,
             accepts="str | Limit | Sequence[str] | Mapping[str, str | Limit]",
@@ -1673,6 +1673,6 @@ COMMANDS: Mapping[str, tuple[type[Request], ...]] = {
 }
 """The options of each command: the request first, then the options that only the command line has.
 
-Those that end with `--` are the forms of a command with a program after `--`; `plan MODEL=RATE` is the form with several
-models.
+Those that end with `--` are the forms of a command with a program after `--`, `plan MODEL=RATE` is the form with
+several models.
 """

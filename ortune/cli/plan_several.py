@@ -34,7 +34,8 @@ def find_models(words: Sequence[str]) -> list[str]:
     for request in (PlanRequest, HostPlanRequest, ConsoleOptions):
         for each in options_of(request).values():
             takes_value |= dict.fromkeys((each.flag, *each.option.flags), not each.option.is_switch)
-    found, position = [], 0
+    found: list[str] = []
+    position = 0
     while position < len(words):
         word = words[position]
         position += 1

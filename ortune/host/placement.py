@@ -43,6 +43,8 @@ class ProcessPlacement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         """A short description, such as `pinned apart within nodes`."""
         if self.unit != "cores":
             return f"pinned to {self.unit}"
+        if len(self.cpus) == 1:
+            return "pinned"
         if self.nodes_each is None:
             return "pinned apart"
         return "pinned apart within nodes" if self.nodes_each == 1 else f"pinned apart on {self.nodes_each} nodes each"

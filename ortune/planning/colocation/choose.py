@@ -12,40 +12,35 @@ from ortune.planning.colocation.result import PlannedSharing
 def choose_sharing(rows: Sequence[PlannedSharing], scale: float) -> tuple[int | None, str]:
     """Return the place of the recommended sharing, or None, and the reason as a clause.
 
-    It keeps all targets. Of several, it is one whose intervals all prove that; then that with the fewest hosts, then the
-    default, as nothing need be changed, then the one whose rates can be scaled most, with less memory if that is equal.
+    It keeps all targets. Of several, it is one whose intervals prove that, then one with the fewest hosts, then the
+    default, as nothing need be changed, then the one whose rates can be scaled most, then the one with less memory.
 
     Args:
         rows: What was measured.
         scale: By what the asked rates were multiplied.
     """
     at = "at the asked rates" if scale == 1 else f"at {scale:.3g} of the asked rates"
-    candidates = [place for place, row in enumerate(rows) if row.verdict != "broken" and is_estimated_to_keep(row)]
+    candidates = [place for place, row in enumerate(rows) if row.is_estimated_to_keep]
     proven = [place for place in candidates if rows[place].verdict == "kept"]
     if not candidates:
         return None, f"no way to share this host keeps all targets {at}"
+    keeps = f"keeps all targets {at}" if proven else f"seems to keep all targets {at}, which its intervals do not prove"
     group = proven or candidates
     fewest = min(count_hosts(rows[place]) for place in group)
     group = [place for place in group if count_hosts(rows[place]) == fewest]
-    certainty = "" if proven else ", though the intervals do not prove it"
     for place in group:
         if rows[place].kind == "default":
-            return place, f"the default deployment of each model keeps all targets {at}{certainty}"
+            return place, f"the default deployment of each model {keeps}"
     largest = max(find_scale(rows[place]) for place in group)
     equal = [place for place in group if find_scale(rows[place]) >= (1 - TIE) * largest]
     chosen = min(equal, key=lambda place: rows[place].memory_bytes)
     default = next((row for row in rows if row.kind == "default"), None)
-    if default and default.verdict == "kept":
-        return chosen, f"it keeps all targets {at}{certainty}, with fewer hosts than the default deployment"
-    than = ", and the default deployment does not" if default else ""
-    if default and default.verdict == "unclear":
-        than = ", and the default deployment is not proven to"
-    return chosen, f"it keeps all targets {at}{than}{certainty}"
-
-
-def is_estimated_to_keep(row: PlannedSharing) -> bool:
-    """Return whether no latency is estimated to be above its target."""
-    return all(each.verdict == "kept" or not each.is_above_target for each in row.models)
+    if default is None:
+        return chosen, f"it {keeps}"
+    if default.verdict == rows[chosen].verdict and default.is_estimated_to_keep:
+        return chosen, f"it {keeps}, with fewer hosts than the default deployment of each model"
+    lacks = "is not proven to" if default.is_estimated_to_keep else "does not"
+    return chosen, f"it {keeps}; the default deployment of each model {lacks}"
 
 
 def count_hosts(row: PlannedSharing) -> float:

@@ -1,4 +1,4 @@
-"""Measures all models of a host together, each with requests at its rate, and several sharings in interleaved blocks."""
+"""Measures all models of a host together, each with requests at its rate; several sharings in interleaved blocks."""
 
 from __future__ import annotations
 

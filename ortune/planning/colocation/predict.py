@@ -15,16 +15,19 @@ from ortune.queueing.shared_cores import SharedLatencies, SharedService, simulat
 from ortune.queueing.simulation import HIGHEST_UTILIZATION
 from ortune.workload.objectives import FIGURES
 
-STEPS = 7
-"""Bisections of a scale."""
+PRECISION = 0.02
+"""How closely a scale is enclosed, as a share of it."""
+
+FAR, NEAR = 2.0, 1.15
+"""Factors by which a scale is changed until it is enclosed, from a guess and from a rough prediction."""
 
 WIDEST = 64.0
 """Factor around the start in which a scale is searched, in either direction."""
 
-FEW_REQUESTS, MANY_REQUESTS = 1000, 5000
+FEW_REQUESTS, MANY_REQUESTS = 800, 2000
 """Requests of the model with the lowest rate: to compare sharings, and for a figure that is reported."""
 
-REQUESTS_OF_ALL = 10
+REQUESTS_OF_ALL = 6
 """Requests of all models together, as a multiple of these, at most."""
 
 
@@ -80,27 +83,40 @@ class Predictor(msgspec.Struct, frozen=True, kw_only=True):
         return max(compare_with_target(each, demand) for each, demand in zip(found, self.demands, strict=True))
 
     def find_scale(
-        self, sharing: Sharing, timings: Sequence[Timing], *, start: float = 1.0, n_requests: int = FEW_REQUESTS
+        self,
+        sharing: Sharing,
+        timings: Sequence[Timing],
+        *,
+        start: float = 1.0,
+        step: float = FAR,
+        n_requests: int = FEW_REQUESTS,
     ) -> float:
-        """Return the number by which all rates can be multiplied before a target breaks; 0 if there is none."""
-        low, high = start / WIDEST, start * WIDEST
+        """Return the number by which all rates can be multiplied before a target breaks; 0 if there is none.
+
+        Args:
+            sharing: How the models share the cores.
+            timings: What was measured of the deployment of each.
+            start: Where the number is expected.
+            step: Factor by which it is changed until it is enclosed.
+            n_requests: Requests of the model with the lowest rate.
+        """
+        least, most = start / WIDEST, start * WIDEST
 
         def keeps(scale: float) -> bool:
             return self.find_ratio(sharing, timings, scale, n_requests) <= 1
 
+        low = high = start
         if keeps(start):
-            low = start
-            while low < start * WIDEST and keeps(low * 2):
-                low *= 2
-            high = low * 2
+            while keeps(high := high * step):
+                low = high
+                if low >= most:
+                    return low
         else:
-            high = start
-            while high > start / WIDEST and not keeps(high / 2):
-                high /= 2
-            low = high / 2
-            if high <= start / WIDEST:
-                return 0.0
-        for _ in range(STEPS):
+            while not keeps(low := low / step):
+                high = low
+                if low <= least:
+                    return 0.0
+        while high > (1 + PRECISION) * low:
             middle = math.sqrt(low * high)
             low, high = (middle, high) if keeps(middle) else (low, middle)
         return low

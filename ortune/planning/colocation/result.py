@@ -95,6 +95,11 @@ class PlannedSharing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return describe_kind(self.kind, [each.deployment for each in self.models])
 
     @property
+    def is_estimated_to_keep(self) -> bool:
+        """Whether no latency is estimated to be above its target, be it proven or not."""
+        return self.verdict != "broken" and not any(each.is_above_target for each in self.models)
+
+    @property
     def verdict(self) -> Verdict:
         """Whether all targets are kept."""
         verdicts = {each.verdict for each in self.models}

@@ -18,7 +18,7 @@ from ortune.planning.capacity import describe_capacity
 from ortune.planning.colocation import measuring
 from ortune.planning.colocation.choose import choose_sharing
 from ortune.planning.colocation.measuring import OpenHost, SharedHost, Together
-from ortune.planning.colocation.predict import MANY_REQUESTS
+from ortune.planning.colocation.predict import MANY_REQUESTS, NEAR
 from ortune.planning.colocation.prepare import HostPlanOptions, PreparedHostPlan
 from ortune.planning.colocation.result import (
     HostPlan,
@@ -39,7 +39,7 @@ from ortune.worker import Failure
 from ortune.workload import Load
 
 ALONE_SHARE = 0.3
-TOGETHER_SHARE = 0.7
+TOGETHER_SHARE = 0.75
 """Parts of the budget after which measuring models alone, and measuring them together, ends."""
 
 N_FINALISTS = 3
@@ -56,6 +56,9 @@ BLOCKS_PER_SCALE = 8
 LOWEST_SHARE, HIGHEST_SHARE = 0.25, 1.1
 """Where a measured scale is searched: from this part of the predicted one to this part of that at which a model would
 always be busy if its calls stayed as long as they were."""
+
+JUST_BELOW = 0.99
+"""Predicted scale where a target breaks in measurements, as a part of the scale that was measured."""
 
 DOES_NOT_FIT = "does not fit into memory"
 
@@ -183,8 +186,7 @@ class _Planning:
         """Run the stages. After an interrupt in the last one, what was measured counts."""
         defaults = [self.measure_default(number) for number in range(len(self.spaces))]
         default, found = self.search.run(defaults)
-        finalists = found[:N_FINALISTS]
-        proposals = [*([default] if self.search.fits(default) else []), *finalists]
+        proposals = [*([default] if self.search.fits(default) else []), *found[:N_FINALISTS]]
         for each in self.search.unfit.values():
             self.reject(each, DOES_NOT_FIT)
         if not proposals:
@@ -193,8 +195,9 @@ class _Planning:
                 "Plan for fewer of them, or on a host with more memory.",
             )
         scale = self.choose_scale(proposals)
+        proposals = self.choose_measurable(proposals, scale)
         rows = self.prove(proposals, scale)
-        if scale == 1 and all(row.verdict == "broken" for row in rows):
+        if scale == 1 and not any(row.is_estimated_to_keep for row in rows):
             smaller = 1 / self.count_hosts(max(row.scale.estimate if row.scale else 0.0 for row in rows))
             if smaller < 1 and self.host.runner.now_s() < self.end_of(TOGETHER_SHARE):
                 kept = [each for each in proposals if each.sharing.key not in self.problems]
@@ -265,7 +268,6 @@ class _Planning:
         plan = measuring.plan_block(sharings, self.demands, scale)
         left_s = self.end_of(TOGETHER_SHARE) - self.host.runner.now_s()
         rounds = measuring.count_rounds(self.host, sharings, plan, self.demands, scale, left_s)
-        self.check_time(proposals, measuring.find_block_s(plan))
         found = measuring.measure_together(
             self.host,
             sharings,
@@ -288,22 +290,28 @@ class _Planning:
             raise MeasureError(f"The models do not run together on this host: {reason}", "Plan for fewer of them.")
         return rows
 
-    def check_time(self, proposals: Sequence[Proposal], block_s: float) -> None:
-        """Check that the budget suffices to measure each sharing for the fewest rounds.
+    def choose_measurable(self, proposals: Sequence[Proposal], scale: float) -> list[Proposal]:
+        """Return as many proposals as the budget allows to measure for the fewest rounds, the first ones.
 
         Raises:
-            UsageError: It does not.
+            UsageError: It does not suffice for two of them.
         """
-        launches_s = sum(measuring.find_launch_s(self.host, each.sharing) for each in proposals)
-        needed_s = measuring.LAUNCHES * (launches_s + measuring.FEWEST_ROUNDS * len(proposals) * block_s)
         spent_s = self.host.runner.now_s() - self.start_s
-        if spent_s + needed_s > self.options.budget_s:
-            enough_s = 10 * math.ceil((spent_s + needed_s) / TOGETHER_SHARE / 10)
-            raise UsageError(
-                f"{self.options.budget_s:g}s: too short to measure all models together at these rates.",
-                f"Give {{budget={enough_s}s}} or more, or omit it.",
-                option="budget",
-            )
+        for n in range(len(proposals), 0, -1):
+            kept = list(proposals[:n])
+            block = measuring.plan_block([each.sharing for each in kept], self.demands, scale)
+            launches_s = sum(measuring.find_launch_s(self.host, each.sharing) for each in kept)
+            rounds_s = measuring.FEWEST_ROUNDS * n * measuring.find_block_s(block)
+            needed_s = spent_s + measuring.LAUNCHES * (launches_s + rounds_s)
+            if needed_s <= self.options.budget_s:
+                return kept
+            if n <= min(2, len(proposals)):
+                break
+        raise UsageError(
+            f"{self.options.budget_s:g}s: too short to measure all models together at these rates.",
+            f"Give {{budget={10 * math.ceil(needed_s / TOGETHER_SHARE / 10)}s}} or more, or omit it.",
+            option="budget",
+        )
 
     def describe(self, proposal: Proposal, together: Together, scale: float) -> PlannedSharing:
         """Return the row of a sharing."""
@@ -332,14 +340,14 @@ class _Planning:
             models=tuple(models),
             cpu_cores=sum(block.cpu_ns for block in blocks) / wall_ns,
             memory_bytes=max(block.memory.peak_bytes for block in blocks),
-            scale=self.predict_scale(proposal),
         )
-        return self.add_cost(row)
+        corrected = correct_scale(self.predict_scale(proposal), row, scale)
+        return self.add_cost(msgspec.structs.replace(row, scale=corrected))
 
     def predict_scale(self, proposal: Proposal) -> Estimate:
         """Return by how much all rates can be multiplied, from the durations of calls of each model alone."""
         found = self.search.predictor.find_scale(
-            proposal.sharing, proposal.timings, start=proposal.scale or 1.0, n_requests=MANY_REQUESTS
+            proposal.sharing, proposal.timings, start=proposal.scale or 1.0, step=NEAR, n_requests=MANY_REQUESTS
         )
         return Estimate(estimate=found, low=0.0, high=None, confidence=DEFAULT_CONFIDENCE, source="predicted")
 
@@ -402,6 +410,19 @@ class _Planning:
         finally:
             live.close()
         return self.add_cost(row)
+
+
+def correct_scale(predicted: Estimate, row: PlannedSharing, measured: float) -> Estimate:
+    """Return a predicted scale that does not contradict what was measured.
+
+    Args:
+        predicted: The prediction.
+        row: What was measured.
+        measured: By what the asked rates were multiplied then.
+    """
+    scale = predicted.estimate
+    scale = max(scale, measured) if row.is_estimated_to_keep else min(scale, JUST_BELOW * measured)
+    return msgspec.structs.replace(predicted, estimate=scale)
 
 
 def judge(latency: Interval, demand: Demand) -> Verdict:

@@ -25,8 +25,8 @@ ROUNDS = 4
 PASSES = 2
 """How often the sizes of all models are changed in turn."""
 
-N_UNPINNED = 2
-"""Sharings without pinning that are measured together."""
+NEARLY = 0.8
+"""Scale of a sharing with less memory that is measured as well, as a part of the largest one."""
 
 RESERVE = 1.25
 """Where the processes of a model are counted: capacity as a multiple of the rate."""
@@ -204,11 +204,9 @@ class SharingSearch:
         scores: dict[tuple[Size, ...], float] = {}
 
         def score(sizes: tuple[Size, ...]) -> float:
-            """Return the predicted scale of some sizes; 0 if they do not fit into memory."""
+            """Return the predicted scale of some sizes, roughly if it is not the largest; 0 if they do not fit."""
             if sizes not in scores:
-                proposal = self.make_unpinned(sizes)
-                fits = proposal.n_bytes <= self.most_bytes
-                scores[sizes] = self.predictor.find_scale(proposal.sharing, proposal.timings) if fits else 0.0
+                scores[sizes] = self.score(self.make_unpinned(sizes), max(scores.values(), default=0.0))
             return scores[sizes]
 
         best = max(starts, key=score)
@@ -224,8 +222,20 @@ class SharingSearch:
                 best = max([best, *options], key=score)
             if best == before:
                 break
-        ranked = sorted(scores, key=lambda each: -scores[each])[:N_UNPINNED]
-        return [self.make_unpinned(each) for each in ranked]
+        # One that needs less memory is worth measuring if it can take nearly as much.
+        good = [each for each in scores if scores[each] >= max(NEARLY * scores[best], math.ulp(0.0))]
+        least = min(good, key=lambda each: (self.make_unpinned(each).n_bytes, -scores[each]), default=best)
+        return [self.make_unpinned(each) for each in dict.fromkeys((best, least))]
+
+    def score(self, proposal: Proposal, best: float) -> float:
+        """Return the predicted scale of a proposal; less than the best one, and only roughly, if it is not larger."""
+        if proposal.n_bytes > self.most_bytes:
+            return 0.0
+        if best > 0:
+            ratio = self.predictor.find_ratio(proposal.sharing, proposal.timings, best)
+            if ratio > 1:
+                return best / ratio
+        return self.predictor.find_scale(proposal.sharing, proposal.timings, start=best or 1.0)
 
     def count_processes(self, number: int) -> Size:
         """Return as many processes with one thread as serve the rate of a model with a reserve, if they run alone."""

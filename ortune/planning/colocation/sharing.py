@@ -72,7 +72,9 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
 
 def describe_kind(kind: Kind, deployments: Sequence[Deployment]) -> str:
     """Return how some deployments share the cores."""
-    if kind != "divided":
+    if kind == "default":
         return TITLES[kind]
+    if kind == "unpinned":
+        return f"{TITLES[kind]}: {' + '.join(str(each.processes) for each in deployments)} processes"
     n_cpus = (len({cpu for own in each.cpus for cpu in own}) for each in deployments)
     return f"{TITLES[kind]}: {' + '.join(map(str, n_cpus))} CPUs"
