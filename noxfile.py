@@ -147,6 +147,7 @@ def bench(session: nox.Session) -> None:
     session.run("python", "-m", "benchmarks.suggest")
     session.run("python", "-m", "benchmarks.queueing")
     session.run("python", "-m", "benchmarks.plan_replay")
+    session.run("python", "-m", "benchmarks.plan_many")
     session.run("python", "-m", "benchmarks.plan")
     session.run("python", "-m", "models.build", "shufflenet", "squeezenet_qdq", "minilm_l6_int8")
     session.run("python", "-m", "benchmarks.versus_olive")
