@@ -2,13 +2,13 @@
 
     python -m benchmarks.plan_many [--budget 180] [--shares 0.15,0.25,0.35,0.45] [--factor 5] [--json FILE] [MODEL ...]
 
-First, the median call of each model is measured alone with ONNX Runtime's defaults. The target of each model is a p99 of
-at most --factor times that. The rates are the same share of what each model could serve alone. The shares are tried in
-turn, until the default deployment breaks a target and the plan keeps all of them.
+First, the median call of each model is measured alone with ONNX Runtime's defaults. The target of each model is a p99
+of at most --factor times that. The rates are the same share of what each model could serve alone. The shares are tried
+in turn, until the default deployment breaks a target and the plan keeps all of them.
 
 For each share, a plan is made. Then the default deployment and the recommended sharing are launched again and measured
-in interleaved blocks with other random seeds, so that the luck of the plan's measurements does not count. Run this on an
-idle host.
+in interleaved blocks with other random seeds, so that the luck of the plan's measurements does not count. Run this on
+an idle host.
 """
 
 from __future__ import annotations

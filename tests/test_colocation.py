@@ -35,7 +35,14 @@ from ortune.planning.colocation.prepare import (
     choose_inputs,
     name_models,
 )
-from ortune.planning.colocation.result import HostPlan, ModelResult, PlannedModel, PlannedSharing, RejectedSharing
+from ortune.planning.colocation.result import (
+    HostPlan,
+    ModelResult,
+    PlannedModel,
+    PlannedSharing,
+    RejectedSharing,
+    Verdict,
+)
 from ortune.planning.colocation.run import DOES_NOT_FIT, Outcome, judge, run_stages
 from ortune.planning.colocation.sharing import Demand, Kind, Sharing
 from ortune.planning.colocation.timings import ModelTimings, Size, Timing, divide_cores, list_first_sizes
@@ -159,7 +166,7 @@ class SimulatedSharing:
                     clients=deployment.clients,
                 )
             )
-        found = simulate_shared_cores(services, host.n_cores, n_requests=400, most_requests=4000, seed=plan.seed)
+        found = simulate_shared_cores(services, host.n_cores, n_requests=200, most_requests=1500, seed=plan.seed)
         parts = []
         for behavior, deployment, each, service in zip(
             host.behaviors, self.sharing.deployments, found, services, strict=True
@@ -456,17 +463,12 @@ def make_estimate(value: float, **fields: Any) -> Estimate:
     return Estimate(**{**values, **fields})
 
 
-def make_result(deployment: Deployment, verdict: str = "kept", **fields: Any) -> ModelResult:
-    values = {"figure": "p99", "served_per_s": 50.0, "utilization": 0.4, "n_requests": 2000}
-    return ModelResult(
-        deployment=deployment,
-        latency_ns=make_estimate(20e6),
-        verdict=verdict,
-        **{**values, **fields},  # type: ignore[arg-type]
-    )
+def make_result(deployment: Deployment, verdict: Verdict = "kept", **fields: Any) -> ModelResult:
+    values: dict[str, Any] = {"figure": "p99", "served_per_s": 50.0, "utilization": 0.4, "n_requests": 2000}
+    return ModelResult(deployment=deployment, latency_ns=make_estimate(20e6), verdict=verdict, **{**values, **fields})
 
 
-def make_row(kind: Kind = "default", verdict: str = "kept", **fields: Any) -> PlannedSharing:
+def make_row(kind: Kind = "default", verdict: Verdict = "kept", **fields: Any) -> PlannedSharing:
     deployment = Deployment()
     if kind == "divided":
         placement = ProcessPlacement(unit="cores", cpus=((0,),))
@@ -765,11 +767,13 @@ def test_what_is_not_a_worker_cannot_be_measured_together() -> None:
         find_workers(SimulatedLive(SimulatedExecutor(lambda config: 1), DEFAULT))
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_workers_left")
 def test_two_real_models_together(tmp_path: Path) -> None:
     """Real workers of both models serve their requests at the same time, in interleaved blocks of several sharings."""
     stages = []
     plan = ortune.plan_host(
-        {TINY_CNN: "200/s", TINY_ENCODER: "150/s"},
+        {str(TINY_CNN): "200/s", str(TINY_ENCODER): "150/s"},
         slo=["p99<900ms", "tiny_cnn=p50<800ms"],
         dim={"sequence": 16},
         price=0.2,

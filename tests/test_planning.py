@@ -98,6 +98,8 @@ class TestSpace:
         assert (1, 2, 1) not in first
         variants = space.list_variants(space.find_shape(Deployment(processes=2)))
         assert any(each.config.session_config == {SPINNING: "0"} for each in variants)
+        assert not any(each.placement for each in variants)  # two threads each on one core
+        variants = space.list_variants(space.find_shape(Deployment(processes=2, config=ONE_THREAD)))
         assert [each.cpus for each in variants if each.placement] == [((0,), (1,))]
 
     def test_96_cores_in_four_nodes(self) -> None:
