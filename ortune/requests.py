@@ -1184,7 +1184,7 @@ class HostPlanRequest(SizesOptions):
         Option(
             help="The target for the latency from arrival to end: of all models, such as 'p99<50ms', or of one of "
             "them, such as 'a=p99<50ms'.",
-            metavar="[MODEL=]FIGURE<TIME",
+            metavar="FIGURE<TIME",
             parse=parse_slos,
             accepts="str | Limit | Sequence[str] | Mapping[str, str | Limit]",
             repeatable=True,

@@ -18,7 +18,8 @@ import ortune
 from ortune.cli.plan_several import NAME, find_models, route_several
 from ortune.compare.block_runner import BlockRunner
 from ortune.compare.interval import Interval
-from ortune.console.host_plan import format_cpus, show_host_plan
+from ortune.console.host_plan import show_host_plan
+from ortune.console.widgets import format_cpus
 from ortune.errors import InputsError, MeasureError, RecordError, UsageError
 from ortune.host import Host, HostClass, ProcessPlacement
 from ortune.host.placement import pack_processes

@@ -21,7 +21,7 @@ from ortune.compare.open import OpenComparison, start_comparison
 from ortune.compare.paired_run import PairedRun, Side
 from ortune.console.plan import show_plan
 from ortune.errors import RecordError, UsageError
-from ortune.host import HostClass
+from ortune.host import HostClass, place_processes
 from ortune.host.topology import Quota
 from ortune.knobs import DEFAULT, Config
 from ortune.model.identity import ModelIdentity
@@ -538,6 +538,17 @@ def test_the_output_fits(width: int) -> None:
     assert "recommended: 2 processes · intra threads=1" in words
     assert "least memory" in words
     assert "never" not in words
+
+
+def test_the_cpus_of_each_process_are_shown() -> None:
+    placement = place_processes(make_host(8, n_nodes=2), 2, threads=4)
+    row = make_row(Deployment(processes=2, placement=placement), 246, ratio=make_estimate(1.77), is_proven=True)
+    example = make_example()
+    console = Console(width=100, record=True, file=io.StringIO())
+    show_plan(console, msgspec.structs.replace(example, rows=(example.rows[0], row, example.rows[2])), None)
+    text = " ".join(console.export_text().split())
+    assert "recommended: 2 processes · pinned apart within nodes" in text
+    assert "CPUs of each process: 0-3; 4-7" in text
 
 
 class TestOptions:

@@ -14,6 +14,7 @@ from ortune.console.widgets import (
     add_note,
     format_bytes,
     format_count,
+    format_cpus,
     format_duration,
     format_number,
     format_rate,
@@ -23,7 +24,7 @@ from ortune.console.widgets import (
     show_note,
     show_warning,
 )
-from ortune.host import Cpus, HostClass
+from ortune.host import HostClass
 from ortune.planning.colocation.prepare import PreparedHostPlan
 from ortune.planning.colocation.result import HostPlan, ModelResult, PlannedSharing
 from ortune.planning.colocation.sharing import Demand
@@ -115,17 +116,6 @@ def format_latency(found: ModelResult) -> str:
     low, high = found.latency_ns.low, found.latency_ns.high
     bounds = f"[{format_duration(low)}, {format_duration(high) if high is not None else ''}]"
     return f"{found.figure} {format_duration(found.latency_ns.estimate)} {bounds}"
-
-
-def format_cpus(cpus: Cpus) -> str:
-    """Return CPUs as ranges, such as `0-3,8`."""
-    parts: list[list[int]] = []
-    for cpu in cpus:
-        if parts and cpu == parts[-1][-1] + 1:
-            parts[-1].append(cpu)
-        else:
-            parts.append([cpu])
-    return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
 
 
 def make_sharings_table(plan: HostPlan) -> Table:
