@@ -39,7 +39,7 @@ from ortune.planning.colocation.sharing import Sharing
 from ortune.planning.measuring import DeploymentRunner
 from ortune.requests import HostPlanRequest
 
-MODELS = ("squeezenet", "minilm_l6_int8")
+MODELS = ("squeezenet", "shufflenet")
 SHARES = (0.15, 0.25, 0.35, 0.45)
 
 Row = dict[str, Any]

@@ -23,11 +23,11 @@ from ortune.worker import Block, BlockPlan, Failure, LiveCandidate
 from ortune.worker.colocated import ColocatedBlock, ColocatedCandidates
 from ortune.workload import Load
 
-ARRIVALS_PER_BLOCK = 12
+ARRIVALS_PER_BLOCK, ARRIVALS_PER_PROCESS = 8, 4
 SHORTEST_BLOCK_NS = 500_000_000
 LONGEST_BLOCK_NS = 20_000_000_000
-"""Requests of each process in a block on average, and the limits of its duration. All models are measured over the same
-window, so the one with the lowest rate decides."""
+"""Requests of each model in a block on average, and of each of its processes, at least, and the limits of the block's
+duration. All models are measured over the same window, so the one with the lowest rate decides."""
 
 LONGEST_WARM_UP_NS = 3_000_000_000
 
@@ -121,8 +121,10 @@ class Together(msgspec.Struct, kw_only=True):
 def plan_block(sharings: Sequence[Sharing], demands: Sequence[Demand], scale: float) -> BlockPlan:
     """Return how long a block is, so that each process of each model gets several requests."""
     loads = [load for each in sharings for load in each.loads_at(demands, scale)]
-    slowest = max(load.processes / (load.rate_per_s or math.inf) for load in loads)
-    duration_ns = int(min(max(ARRIVALS_PER_BLOCK * slowest * 1e9, SHORTEST_BLOCK_NS), LONGEST_BLOCK_NS))
+    longest_s = max(
+        max(ARRIVALS_PER_BLOCK, ARRIVALS_PER_PROCESS * load.processes) / (load.rate_per_s or math.inf) for load in loads
+    )
+    duration_ns = int(min(max(longest_s * 1e9, SHORTEST_BLOCK_NS), LONGEST_BLOCK_NS))
     lead_in_ns = duration_ns // 20
     return BlockPlan(
         load=loads[0],
