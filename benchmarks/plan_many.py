@@ -1,6 +1,6 @@
 """Share a host among several models: each with ONNX Runtime's defaults, and as `ortune plan` recommends.
 
-    python -m benchmarks.plan_many [--budget 180] [--shares 0.15,0.25,0.35,0.45] [--factor 5] [--json FILE] [MODEL ...]
+    python -m benchmarks.plan_many [--budget 300] [--shares 0.15,0.25,0.35,0.45] [--factor 5] [--json FILE] [MODEL ...]
 
 First, the median call of each model is measured alone with ONNX Runtime's defaults. The target of each model is a p99
 of at most --factor times that. The rates are the same share of what each model could serve alone. The shares are tried
@@ -177,7 +177,7 @@ def main() -> None:
     """Run what the arguments say."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=MODELS, metavar="MODEL")
-    parser.add_argument("--budget", type=float, default=180.0, help="budget of a plan in seconds")
+    parser.add_argument("--budget", type=float, default=300.0, help="budget of a plan in seconds")
     parser.add_argument("--shares", default=",".join(map(str, SHARES)), help="parts of what each can serve alone")
     parser.add_argument("--factor", type=float, default=5.0, help="target, as a multiple of the median call")
     parser.add_argument(

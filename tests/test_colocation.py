@@ -315,8 +315,9 @@ class TestDivision:
         assert divide_cores(timings, slow, 8, most_processes=64) is None
 
     def test_first_sizes(self) -> None:
-        assert list_first_sizes(2, 2, 64) == [Size(1, 1)]
-        assert set(list_first_sizes(8, 2, 64)) == {Size(1, n) for n in (1, 2, 4, 7)} | {Size(n, 1) for n in (2, 4, 7)}
+        assert list_first_sizes(2, 2, 64) == [Size(1, 1), Size(1, 2), Size(2, 1)]
+        counts = (1, 2, 4, 7, 8)
+        assert set(list_first_sizes(8, 2, 64)) == {Size(1, n) for n in counts} | {Size(n, 1) for n in counts}
         assert max(list_first_sizes(96, 2, 64)).processes == 64
 
 
@@ -703,6 +704,8 @@ class TestOptions:
         common, own = parse_limit("p99<50ms"), parse_limit("p50<5ms")
         assert name_models(paths) == names
         assert name_models(["x/a.onnx", "b.onnx"]) == ["a", "b"]
+        assert name_models(["x/model.onnx", "y/model.onnx"]) == ["x", "y"]
+        assert name_models(["model.onnx", "y/model.onnx"]) == ["model", "y/model"]
         assert name_models(["a.onnx", "a.ort"]) == ["a.onnx", "a.ort"]
         assert assign_targets([("", common), ("x/a", own)], paths, names) == [own, common, common]
         assert assign_targets([("b.onnx", own)], paths, names) == [None, None, own]

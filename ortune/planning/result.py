@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -181,6 +181,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         places = (self.recommended, *self.best.values())
         if not self.rows or not all(0 <= place < len(self.rows) for place in places):
             raise ValueError(f"it has {len(self.rows)} deployments, and names others")
+        if missing := set(get_args(Resource)) - set(self.best):
+            raise ValueError(f"it lacks the best deployment for {', '.join(sorted(missing))}")
         if len(self.rows) > MOST_DEPLOYMENTS or len(self.screened) > MOST_DEPLOYMENTS:
             raise ValueError(f"it has more than {MOST_DEPLOYMENTS} deployments")
 

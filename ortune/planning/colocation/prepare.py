@@ -97,7 +97,13 @@ def prepare_host_plan(request: HostPlanRequest) -> PreparedHostPlan:
 
 
 def name_models(paths: Sequence[str]) -> list[str]:
-    """Return a name for each model: that of its file without the ending, or as much of its path as makes it unique."""
+    """Return a name for each model, which differs from those of the others.
+
+    It is that of its file without the ending, that of its folder, or as much of its path as is needed.
+    """
+    folders = [PurePath(path).parent.name for path in paths]
+    if len({PurePath(path).name for path in paths}) == 1 and len(set(folders)) == len(paths) and all(folders):
+        return folders
     for n_parts in range(1, max(len(PurePath(path).parts) for path in paths) + 1):
         names = [str(PurePath(*PurePath(path).with_suffix("").parts[-n_parts:])) for path in paths]
         if len(set(names)) == len(names):

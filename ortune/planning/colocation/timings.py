@@ -101,9 +101,12 @@ class ModelTimings:
 
 
 def list_first_sizes(n_cores: int, n_models: int, most_processes: int) -> list[Size]:
-    """Return the sizes that are measured first: one process with several numbers of threads, and several with one."""
+    """Return the sizes that are measured first: one process with several numbers of threads, and several with one.
+
+    The largest that leaves a core for each other model is among them, and that with all cores, as they can be shared.
+    """
     most = max(n_cores - n_models + 1, 1)
-    counts = sorted({1, *(1 << power for power in range(1, most.bit_length()) if 1 << power <= most), most})
+    counts = sorted({1, *(1 << power for power in range(1, n_cores.bit_length())), most, n_cores})
     sizes = [Size(1, each) for each in counts] + [Size(each, 1) for each in counts if each <= most_processes]
     return list(dict.fromkeys(sizes))
 
