@@ -27,6 +27,7 @@ from ortune.knobs import DEFAULT, Config
 from ortune.model import InputInfo
 from ortune.model.identity import ModelIdentity
 from ortune.options import make_request
+from ortune.planning.colocation import measuring, run
 from ortune.planning.colocation.choose import choose_sharing
 from ortune.planning.colocation.files import decode_host_plan, encode_host_plan, read_host_plan
 from ortune.planning.colocation.prepare import (
@@ -773,29 +774,33 @@ def test_what_is_not_a_worker_cannot_be_measured_together() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_workers_left")
-def test_two_real_models_together(tmp_path: Path) -> None:
+def test_two_real_models_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Real workers of both models serve their requests at the same time, in interleaved blocks of several sharings."""
+    # The budget is never used up, however busy the host is.
+    for name, value in {"FEWEST_ROUNDS": 2, "MOST_ROUNDS": 2}.items():
+        monkeypatch.setattr(measuring, name, value)
+    for name, value in {"N_FINALISTS": 1, "FEWEST_SCALES": 2, "MOST_SCALES": 2, "BLOCKS_PER_SCALE": 2}.items():
+        monkeypatch.setattr(run, name, value)
     stages = []
     plan = ortune.plan_host(
         {str(TINY_CNN): "200/s", str(TINY_ENCODER): "150/s"},
         slo=["p99<900ms", "tiny_cnn=p50<800ms"],
         dim={"sequence": 16},
         price=0.2,
-        budget=45,
+        budget=900,
         output=tmp_path / "plan.json",
         progress=lambda stage, done, total: stages.append(stage),
     )
     assert read_host_plan(tmp_path / "plan.json") == plan
     assert {"launch", "screening", "all models"} <= set(stages)
+    assert plan.recommended is None or "scale" in stages
     assert [each.demand.name for each in plan.models] == ["tiny_cnn", "tiny_encoder"]
     assert [each.demand.figure for each in plan.models] == ["p50", "p99"]
-    assert plan.rows[0].kind == "default"
+    assert [row.kind for row in plan.rows][:1] == ["default"]
     assert len(plan.rows) > 1
     for row in plan.rows:
         assert row.cpu_cores > 0
         for each in row.models:
-            assert each.n_requests > 100
+            assert each.n_requests > 20
             assert each.deployment.processes * 5_000_000 < row.memory_bytes
-    other = plan.rows[1]
-    assert any(each.deployment.config != DEFAULT for each in other.models)
-    assert not plan.rejected
+    assert any(each.deployment.config != DEFAULT for each in plan.rows[1].models)
