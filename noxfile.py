@@ -115,6 +115,13 @@ def consumers(session: nox.Session) -> None:
 
 
 @nox.session
+def ray(session: nox.Session) -> None:
+    """Run exports of plans in Ray Serve. Downloads 150 MB from PyPI."""
+    session.install("-e", ".[cpu,test]", "-r", "tests/consumers/requirements-ray.txt")
+    session.run("python", "-m", "pytest", "-m", "ray", *session.posargs)
+
+
+@nox.session
 def fuzz(session: nox.Session) -> None:
     """Run the fuzz targets: with changes at random, and with inputs that atheris chooses.
 
@@ -148,6 +155,8 @@ def bench(session: nox.Session) -> None:
     session.run("python", "-m", "benchmarks.queueing")
     session.run("python", "-m", "benchmarks.plan_replay")
     session.run("python", "-m", "benchmarks.plan")
+    session.install("gunicorn", "uvicorn", "ray[serve]")
+    session.run("python", "-m", "benchmarks.plan_exports")
     session.run("python", "-m", "models.build", "shufflenet", "squeezenet_qdq", "minilm_l6_int8")
     session.run("python", "-m", "benchmarks.plan_many")
     session.run("python", "-m", "benchmarks.versus_olive")

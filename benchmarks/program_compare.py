@@ -88,10 +88,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     commands = install(arguments.home.resolve())
-    os.environ["MODEL"] = str(build("squeezenet").resolve())
     print(describe_host(), flush=True)
     rows: list[Row] = []
     for name in arguments.names:
+        os.environ["MODEL"] = str(build(ZOO[name].model).resolve())
         for row in compare(name, commands, arguments.budget):
             rows.append(row)
             shown = (

@@ -51,12 +51,14 @@ class Program(NamedTuple):
         measure: Options of a search that say what is measured.
         n: Its argument: how often it does its work in a search. 0 for a server.
         n_sessions: Sessions that its authors create, according to its sources.
+        model: The bundled model that it gets, if it has none of its own.
     """
 
     file: str
     measure: tuple[str, ...]
     n: int
     n_sessions: int
+    model: str = "squeezenet"
 
 
 ZOO = {
@@ -65,8 +67,8 @@ ZOO = {
     "captcha": Program("read_captcha", ("--call", "__main__:read"), 1000, 1),
     "types": Program("name_types", ("--call", "__main__:identify"), 200, 1),
     "voice": Program("find_speech", ("--call", "__main__:listen"), 200, 1),
-    # Workers of uvicorn lack TCP_NODELAY: answers may take 40 ms. With few clients, the CPUs are idle meanwhile.
-    "server": Program("serve_model", ("--url", "http://127.0.0.1:{port}/", "--clients", "16"), 0, 2),
+    # Workers of uvicorn lack TCP_NODELAY, and answers may wait for 40 ms. A model that takes long keeps the CPUs busy.
+    "server": Program("serve_model", ("--url", "http://127.0.0.1:{port}/", "--clients", "4"), 0, 2, "inception_v2"),
     "processes": Program("classify_images", ("--metric", r"([\d.]+) images/s", "--maximize"), 200, 2),
 }
 
@@ -154,11 +156,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     commands = install(arguments.home.resolve())
-    os.environ["MODEL"] = str(build("squeezenet").resolve())
     print(describe_host(), flush=True)
     rows = []
     for name in arguments.names:
         program = ZOO[name]
+        os.environ["MODEL"] = str(build(program.model).resolve())
         with tempfile.TemporaryDirectory() as folder:
             row: dict[str, Any] = {"program": name}
             observe = inspect if program.n else inspect_server

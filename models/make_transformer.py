@@ -15,8 +15,14 @@ WIDTH, HEADS, LAYERS = 256, 4, 4
 """Sizes between those of BERT tiny and BERT mini."""
 
 
-def make_transformer(path: Path) -> None:
-    """Write an encoder of token ids and a mask, with symbolic batch and sequence, to one vector per text."""
+def make_transformer(path: Path, *, pooled: bool = True) -> None:
+    """Write an encoder of token ids and a mask, with symbolic batch and sequence.
+
+    Args:
+        path: Path of the file.
+        pooled: Whether the output is one vector per text, the mean over all tokens, also over padding. Otherwise it is
+            one vector per token, which does not depend on padding.
+    """
     graph = GraphBuilder()
     bias = _make_bias(graph)
     tokens = graph.add_node("Gather", graph.add_weight(VOCABULARY, WIDTH), "input_ids", axis=0)
@@ -27,12 +33,17 @@ def make_transformer(path: Path) -> None:
     for _ in range(LAYERS):
         value = _normalize(graph, graph.add_node("Add", value, _attend(graph, value, bias)))
         value = _normalize(graph, graph.add_node("Add", value, _feed_forward(graph, value)))
-    graph.add_node("ReduceMean", value, output="embedding", axes=[1], keepdims=0)
     shape = ["batch", "sequence"]
+    if pooled:
+        graph.add_node("ReduceMean", value, output="embedding", axes=[1], keepdims=0)
+        output = helper.make_tensor_value_info("embedding", TensorProto.FLOAT, ["batch", WIDTH])
+    else:
+        graph.add_node("Identity", value, output="last_hidden_state")
+        output = helper.make_tensor_value_info("last_hidden_state", TensorProto.FLOAT, [*shape, WIDTH])
     graph.save(
         path,
         [helper.make_tensor_value_info(name, TensorProto.INT64, shape) for name in ("input_ids", "attention_mask")],
-        [helper.make_tensor_value_info("embedding", TensorProto.FLOAT, ["batch", WIDTH])],
+        [output],
     )
 
 

@@ -7,6 +7,7 @@ The names below are the public interface. Importing them imports neither onnxrun
     inspect_program, search_program                 observe and measure a program
     create_session, session_options, run_options    apply a record in code
     install                                         apply records to all sessions of this process
+    export_config                                   write records and plans for other systems
     read_record, read_plan, read_host_plan          read a record or a plan
 """
 
@@ -33,6 +34,8 @@ _HOMES = {
         "RecordError",
         "UsageError",
     ),
+    "ortune.export.api": ("export_config",),
+    "ortune.export.target": ("Export",),
     "ortune.gates.results": ("GateResult", "InterimResult"),
     "ortune.knobs.config": ("Config",),
     "ortune.knobs.knob": ("Value",),

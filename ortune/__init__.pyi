@@ -20,6 +20,8 @@ from ortune.errors import ModelError as ModelError
 from ortune.errors import OrtuneError as OrtuneError
 from ortune.errors import RecordError as RecordError
 from ortune.errors import UsageError as UsageError
+from ortune.export.api import export_config as export_config
+from ortune.export.target import Export as Export
 from ortune.gates.results import GateResult as GateResult
 from ortune.gates.results import InterimResult as InterimResult
 from ortune.knobs.config import Config as Config
@@ -110,6 +112,9 @@ def plan(
     rate: str | float | None = ...,
     headroom: str | float = ...,
     price: str | float | None = ...,
+    batch: int | str | Sequence[int] = ...,
+    dynamic_batching: bool = ...,
+    lengths: str | None = ...,
     beside: str | None = ...,
     dim: Mapping[str, int | Sequence[int]] | Sequence[str] = ...,
     shape: Mapping[str, Sequence[int]] | Sequence[str] = ...,
@@ -212,7 +217,7 @@ def verify(
     config: str | PathLike[str] | Record,
     model: str | PathLike[str] | None = ...,
     *,
-    pick: int | None = ...,
+    pick: int | str | None = ...,
     any_host: bool = ...,
     trust: bool = ...,
     clients: int | None = ...,

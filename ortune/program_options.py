@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from ortune.errors import UsageError
 from ortune.options import (
     CLI_AND_PYTHON,
     CLI_ONLY,
@@ -57,14 +58,29 @@ def parse_output_name(value: Any) -> str:
     return str(parse_output(value))
 
 
+PICKS = ("throughput", "memory", "cpu")
+"""What a deployment of a plan can be picked by, besides its number."""
+
+
+def parse_pick(value: Any) -> int | str:
+    """Return the number of a point or a deployment, or what a deployment is the best in."""
+    if isinstance(value, str) and value in PICKS:
+        return value
+    try:
+        return parse_count(1)(value)
+    except UsageError as error:
+        raise UsageError(f"{error.message[:-1]}, and not one of {', '.join(PICKS)}.") from None
+
+
 Pick = Annotated[
-    int | None,
+    int | str | None,
     Option(
-        help="Use point N of the record's Pareto front.",
+        help="Use point N of the record's Pareto front or deployment N of a plan; or of a plan, the best deployment in "
+        "throughput, memory or cpu.",
         metavar="N",
-        parse=parse_count(1),
-        accepts="int | None",
-        default="the recommended point",
+        parse=parse_pick,
+        accepts="int | str | None",
+        default="the recommended one",
         interfaces=CLI_AND_PYTHON,
     ),
 ]
@@ -178,7 +194,7 @@ class ProgramRequest(LoadOptions, QuietOptions):
     files: Annotated[
         tuple[str, ...],
         Option(
-            help="Records or bundles; then the model, by default the record's; or a command to run with them.",
+            help="Records, bundles or plans; then the model, by default the record's; or a command to run with them.",
             metavar="CONFIG... [MODEL] [-- COMMAND]",
             positional=True,
             repeatable=True,

@@ -57,9 +57,10 @@ from ortune.program_options import (
 if TYPE_CHECKING:
     from ortune.knobs.knob import Value
     from ortune.workload import Goal, InputOptions, Limit, Load, Objective, Tolerance
+    from ortune.workload.lengths import LengthDistribution
 else:
     # `options_of` evaluates annotations, which must not import these modules.
-    Value = Goal = InputOptions = Limit = Load = Objective = Tolerance = Any
+    Value = Goal = InputOptions = LengthDistribution = Limit = Load = Objective = Tolerance = Any
 
 StrategyName = Literal["adaptive", "tpe", "random", "exhaustive"]
 """The order in which candidates are screened.
@@ -107,6 +108,13 @@ def parse_batches(value: Any) -> tuple[int, ...]:
             f"{','.join(map(str, batches))}: must be 1 to {MOST_BATCHES} different numbers.", "Write {batch=1,2,4,8}."
         )
     return batches
+
+
+def parse_length_distribution(value: Any) -> LengthDistribution:
+    """Parse lengths; see `ortune.workload.lengths`."""
+    from ortune.workload.lengths import parse_lengths
+
+    return parse_lengths(value)
 
 
 def parse_providers(value: Any) -> tuple[str, ...] | None:
@@ -1127,6 +1135,26 @@ class PlanRequest(KnobOptions, InputsOptions):
     ] = None
     headroom: Headroom = 0.2
     price: Price = None
+    batch: Batch = ()
+    dynamic_batching: Annotated[
+        bool,
+        Option(
+            help="Also consider servers that put requests that wait together, as Triton and Ray Serve can.",
+            accepts="bool",
+            panel=WORKLOAD,
+        ),
+    ] = False
+    lengths: Annotated[
+        LengthDistribution | None,
+        Option(
+            help="Lengths of the items: a file with one per line, or a distribution such as lognormal:29,8-256.",
+            metavar="FILE|DISTRIBUTION",
+            parse=parse_length_distribution,
+            accepts="str | None",
+            default="all of one length",
+            panel=WORKLOAD,
+        ),
+    ] = None
     beside: Beside = None
     processes: Annotated[
         tuple[int, ...],
@@ -1156,6 +1184,21 @@ class PlanRequest(KnobOptions, InputsOptions):
     def check(self) -> None:
         """Check that the options go together."""
         super().check()
+        check_dims(self.batch, self.dim)
+        ways = {"batch": self.batch, "dynamic_batching": self.dynamic_batching, "lengths": self.lengths}
+        used = [name for name, value in ways.items() if value]
+        if len(used) > 1:
+            raise UsageError(
+                f"{{{used[0]}}} and {{{used[1]}}} are different ways to put items together.",
+                "Make a plan for each, and compare them.",
+                option=used[1],
+            )
+        if self.dynamic_batching and not self.slo:
+            raise UsageError(
+                "needs a target: how long requests may wait for others depends on it.",
+                "Add {slo='p99<50ms'}.",
+                option="dynamic_batching",
+            )
         if self.provider and len(self.provider) > 1:
             raise UsageError(
                 f"{','.join(self.provider)}: all deployments of a plan use one provider.",

@@ -7,16 +7,18 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+import msgspec
 import numpy as np
 
 from ortune.compare.open import OpenComparison, start_comparison
 from ortune.host import Core, Host, HostLimits, NumaNode, Topology
 from ortune.knobs import DEFAULT, Config
 from ortune.model import InputInfo, ModelFile, ModelInfo, OutputInfo, Traits
+from ortune.queueing.batching import BatchedQueue, make_batch_times, schedule_batches
 from ortune.record.journal import Journal
 from ortune.tuning.resume import JournaledExecutor
 from ortune.worker import Block, BlockPlan, Failure, LiveCandidate, Memory, Runtime, SessionInfo
-from ortune.worker.block import GpuState
+from ortune.worker.block import GpuState, Job
 from ortune.worker.open_loop import draw_arrivals
 from ortune.worker.runtime import read_installed_runtime
 from ortune.workload import Feed, Goal, Load
@@ -119,6 +121,8 @@ class SimulatedLive:
         if contended:
             level *= executor.contention(self.config)
         level *= np.exp(executor.rng.normal(0, executor.block_sigma))
+        if plan.job:
+            level *= executor.find_job_ns(plan.job) / executor.find_level(self.config, plan.load)
         n_calls = max(plan.min_calls, min(round(plan.duration_ns / level), 40))
         samples = (level * np.exp(executor.rng.normal(0, 0.02, n_calls))).astype(np.int64)
         level = float(level)
@@ -139,12 +143,14 @@ class SimulatedLive:
             samples = sojourn_times(arrivals, service, plan.load.n_callers, self._free).astype(np.int64)
             self._free = [max(each - plan.duration_ns, 0.0) for each in self._free]
             gap_ns = 1e9 / rate
+            if plan.max_batch > 1:
+                samples, level = self._serve_batches(plan, arrivals, level)
         return Block(
             samples_ns=samples,
             cases=np.arange(len(samples)) % executor.n_cases if executor.n_cases > 1 else None,
             processes=np.arange(len(samples)) % plan.load.processes if plan.load.processes > 1 else None,
             n_calls=wall_ns / gap_ns,
-            batch=self.config.batch,
+            batch=plan.job.n_items if plan.job else self.config.batch,
             wall_ns=wall_ns,
             lead_in_ns=lead_in_ns,
             service_ns=float(level),
@@ -156,7 +162,33 @@ class SimulatedLive:
             foreign_share=0.5 if contended else 0.0,
             contended=contended,
             gpu=self._read_gpu(),
+            output_error=0.0 if plan.job and plan.job.is_checked else None,
+            output_fault=executor.find_fault(plan.job) if plan.job else "",
         )
+
+    def _serve_batches(self, plan: BlockPlan, arrivals: np.ndarray, level: float) -> tuple[np.ndarray, float]:
+        """Return latencies of requests that are put together, and the time of a call for each of them."""
+        executor = self._executor
+        own = executor.find_level(self.config, plan.load)
+        measured_ns = {
+            size: level * executor.find_level(msgspec.structs.replace(self.config, batch=size), plan.load) / own
+            for size in range(1, plan.max_batch + 1)
+        }
+        queue = BatchedQueue(
+            times=make_batch_times(measured_ns),
+            max_batch=plan.max_batch,
+            max_delay_ns=plan.max_delay_ns,
+            n_servers=plan.load.clients,
+        )
+        # Each process gets requests of its own.
+        parts = [arrivals[number :: plan.load.processes] for number in range(plan.load.processes)]
+        latencies, busy_ns = [], 0
+        for part in parts:
+            if len(part):
+                schedule = schedule_batches(queue, part[:, None])
+                latencies.append(schedule.end_of_requests()[:, 0] - part)
+                busy_ns += int((schedule.ends_ns - schedule.starts_ns).sum())
+        return np.concatenate(latencies), busy_ns / len(arrivals)
 
     def _read_gpu(self) -> GpuState | None:
         executor = self._executor
@@ -198,6 +230,8 @@ class SimulatedExecutor:
         knows_gpu_use: bool = True,
         launch_s: float = 0.05,
         latency_under: LatencyUnder | None = None,
+        find_job_ns: Callable[[Job], float] = lambda job: 1e6 * len(job.groups),
+        find_fault: Callable[[Job], str] = lambda job: "",
     ) -> None:
         self.runtime = RUNTIME
         self.n_cases = 1
@@ -219,6 +253,8 @@ class SimulatedExecutor:
         self.gpu_memory_bytes = gpu_memory_bytes
         self.knows_gpu_use = knows_gpu_use
         self.launch_s = launch_s
+        self.find_job_ns = find_job_ns
+        self.find_fault = find_fault
         self.most_live = 0
         self.n_starved = 0
         self.time_s = 0.0

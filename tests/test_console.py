@@ -151,7 +151,7 @@ class TestVerdict:
         lines = [" ".join(line.split()) for line in file.getvalue().splitlines()]
         assert lines[-3:] == [
             "written my config.json",
-            "kept my config.before.json the previous record, which proves more",
+            "kept my config.before.json the previous one, which proves more",
             "next ortune apply 'my config.json' models/tiny_cnn.onnx",
         ]
 

@@ -233,7 +233,10 @@ class TestCommand:
             (["r.json", "python"], "There is no command after --."),
             (["--", "true"], "There is no CONFIG.\nWrite: ortune-apply tuned.json -- python app.py."),
             (["missing.json", "--", "true"], "There is no file missing.json."),
-            (["missing.json", "--pick", "0", "--", "true"], "--pick 0: must be at least 1."),
+            (
+                ["missing.json", "--pick", "0", "--", "true"],
+                "--pick 0: must be at least 1, and not one of",
+            ),
             (["missing.json", "--nonsense", "--", "true"], "ortune-apply ... -- COMMAND: unrecognized arguments"),
         ],
     )

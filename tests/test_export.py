@@ -22,8 +22,8 @@ import yaml
 
 from ortune.errors import ModelError, UsageError
 from ortune.export import TARGETS, export, find_target, render
-from ortune.export.kubernetes import cpus_needed
 from ortune.export.pending_settings import PendingSettings
+from ortune.export.serving import count_cpus
 from ortune.export.target import Job
 from ortune.host.allocators import SONAMES
 from ortune.knobs import DEFAULT, KNOBS, Config, ThreadPool
@@ -129,7 +129,21 @@ def settable() -> list[Config]:
     return configs
 
 
-@pytest.mark.parametrize("name", TEXTS)
+APPLIED = {"gunicorn", "uvicorn", "compose", "systemd"}
+"""Targets whose commands apply the record with `ortune apply`, instead of writing its settings."""
+
+
+@pytest.mark.parametrize("name", sorted(APPLIED))
+def test_commands_that_apply_the_record(name: str) -> None:
+    """Only what the program itself must do is reported."""
+    done = render(name, record_of(FULL), "m.onnx", "my tuned.json")
+    assert re.search(r"ortune.apply", done.text)
+    assert "my tuned.json" in done.text
+    reported = {line.split("=")[0] for line in done.unsupported}
+    assert {"io_binding"} <= reported <= {"io_binding", "callers"}
+
+
+@pytest.mark.parametrize("name", [each for each in TEXTS if each not in APPLIED])
 def test_every_setting_is_written_or_reported(name: str) -> None:
     """Each setting of the catalogue changes the output, or is reported as not supported."""
     record = record_of(DEFAULT)
@@ -581,7 +595,7 @@ class TestKubernetes:
         record = msgspec.structs.replace(
             record, workload=msgspec.structs.replace(record.workload, load=load), host=ELSEWHERE
         )
-        assert cpus_needed(Job(record, "m", "r.json")) == 6
+        assert count_cpus(Job(record, "m", "r.json")) == 6
         assert "for the processes that were measured only" in render("kubernetes", record, "m").text
 
     @pytest.mark.parametrize(
@@ -605,7 +619,7 @@ class TestKubernetes:
             workload=msgspec.structs.replace(record.workload, load=load),
             host=msgspec.structs.replace(ELSEWHERE, cpu_quota=quota),
         )
-        assert cpus_needed(Job(record, "m", "r.json")) == cpus
+        assert count_cpus(Job(record, "m", "r.json")) == cpus
         text = f"{cpus:g}" if cpus == int(cpus) else "2500m"
         assert yaml.safe_load(render("kubernetes", record, "m").text)["resources"]["limits"]["cpu"] == text
 

@@ -140,11 +140,30 @@ class TestSessions:
     def test_a_process_that_is_killed(self, tmp_path: Path) -> None:
         code = f"import onnxruntime, numpy, os, time; s = onnxruntime.InferenceSession({str(TINY_CNN)!r})\n"
         code += "image = {'image': numpy.zeros((1, 3, 32, 32), numpy.float32)}\n"
-        code += "end = time.monotonic() + 1\nwhile time.monotonic() < end: s.run(None, image)\nos.kill(os.getpid(), 9)"
+        code += "end = time.monotonic() + 1\nwhile time.monotonic() < end: s.run(None, image)\n"
+        code += "import subprocess; subprocess.run(['kill', '-9', str(os.getpid())])"
         done = run_observed(tmp_path, sys.executable, "-c", code)
         assert done.returncode == -signal.SIGKILL
         (process,) = read_processes(tmp_path).processes
         assert process.sessions[0].n_calls["run"] > 0
+
+    @pytest.mark.parametrize(
+        "end",
+        [
+            "os._exit(0)",
+            "os.abort()",
+            "os.kill(os.getpid(), signal.SIGKILL)",
+            "signal.raise_signal(signal.SIGTERM)",  # as workers of uvicorn end
+        ],
+    )
+    @pytest.mark.slow
+    def test_a_process_that_ends_itself(self, end: str, tmp_path: Path) -> None:
+        code = f"import onnxruntime, numpy, os, signal; s = onnxruntime.InferenceSession({str(TINY_CNN)!r})\n"
+        code += "image = {'image': numpy.zeros((1, 3, 32, 32), numpy.float32)}\n"
+        code += f"for _ in range(40): s.run(None, image)\n{end}"
+        run_observed(tmp_path, sys.executable, "-c", code)
+        (process,) = read_processes(tmp_path).processes
+        assert process.sessions[0].n_calls == {"run": 40}
 
     @pytest.mark.slow
     def test_outputs_and_tracebacks_are_the_programs_own(self, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ortune.errors import UsageError
-from ortune.queueing import lengths as lengths_module
 from ortune.queueing.interpolation import CallTimes, make_call_times
 from ortune.queueing.length_batches import (
     evaluate_policies,
@@ -22,7 +22,8 @@ from ortune.queueing.length_batches import (
     powers_of_two,
     predict_ends,
 )
-from ortune.queueing.lengths import parse_lengths
+from ortune.workload import lengths as lengths_module
+from ortune.workload.lengths import LengthDistribution, parse_lengths
 
 FIXED_NS, TOKEN_NS = 100.0, 2.0
 
@@ -216,6 +217,69 @@ def test_bad_lines_are_named(tmp_path: Path, content: bytes, message: str) -> No
     path.write_bytes(content)
     with pytest.raises(UsageError, match=message):
         parse_lengths(str(path))
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b" [3, 8,\n 256]", (3, 8, 256)),
+        (
+            b'{"models": [{"name": "m", "shapes": [{"inputs": [{"shape": [2, 7]}], "count": 2}, '
+            b'{"inputs": [{"shape": null}, {"shape": [1, 5]}], "count": 1}]}], "processes": []}',
+            (7, 7, 7, 7, 5),
+        ),
+    ],
+)
+def test_json(tmp_path: Path, content: bytes, expected: tuple[int, ...]) -> None:
+    path = tmp_path / "lengths.json"
+    path.write_bytes(content)
+    assert parse_lengths(str(path)).sample == expected
+
+
+def test_many_calls_that_were_inspected(tmp_path: Path) -> None:
+    shapes = [{"inputs": [{"shape": [1, size]}], "count": 10**size} for size in (1, 9)]
+    path = tmp_path / "lengths.json"
+    path.write_text(json.dumps({"models": [{"name": "m", "shapes": shapes}]}))
+    sample = parse_lengths(str(path)).sample
+    assert len(sample) < 20_000
+    assert set(sample) == {1, 9}
+
+
+def seen_models(*names: str) -> bytes:
+    shapes = [{"inputs": [{"shape": [1, 7]}], "count": 1}]
+    return json.dumps({"models": [{"name": name, "shapes": shapes} for name in names]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"[]", "it has no lengths"),
+        (b"[3, 0]", "entry 2 is not a length: 0"),
+        (b"[3, 1e400]", "is not a JSON list of lengths"),
+        (b"[3, true]", "is not a JSON list of lengths"),
+        (b"[" * 100_000, "is not a JSON list of lengths"),
+        (b"{}", "is not a file of `ortune inspect`"),
+        (b'{"models": []}', "it has no lengths"),
+        (b'{"models": [{"name": "m", "shapes": [{"inputs": [{"shape": [1, -3]}], "count": 2}]}]}', "no lengths"),
+        (seen_models("a", "b"), "several models with lengths: a, b"),
+    ],
+)
+def test_json_that_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "lengths.json"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=message):
+        parse_lengths(str(path))
+
+
+def test_a_sample_keeps_the_order_and_the_proportions() -> None:
+    few = LengthDistribution(kind="sample", low=1, high=9, sample=(9, 1, 5))
+    assert few.take(64) == (9, 1, 5)
+    many = LengthDistribution(kind="sample", low=1, high=1000, sample=tuple(range(1, 1001)))
+    assert list(many.take(64)) == sorted(set(many.take(64)))
+    assert len(many.take(64)) == 64
+    skewed = parse_lengths("lognormal:29,8-256").take(1000)
+    assert 26 < np.median(skewed) < 32
+    assert max(skewed) <= 256
 
 
 def test_files_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

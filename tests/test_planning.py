@@ -28,10 +28,10 @@ from ortune.model.identity import ModelIdentity
 from ortune.options import make_request
 from ortune.planning.capacity import estimate_utilization, predict_capacity
 from ortune.planning.choose import explain_choice, find_best, rank_rows
-from ortune.planning.deployment import Deployment
+from ortune.planning.deployment import Batching, Deployment
 from ortune.planning.files import decode_plan, encode_plan, read_plan
 from ortune.planning.options import PlanOptions
-from ortune.planning.result import Estimate, Plan, PlannedDeployment
+from ortune.planning.result import SCHEMA, Estimate, Plan, PlannedDeployment
 from ortune.planning.run import Outcome, mark_proven, run_stages
 from ortune.planning.screening import screen_deployments
 from ortune.planning.space import make_deployment_space
@@ -481,13 +481,32 @@ class TestDocument:
         path = tmp_path / "plan.json"
         path.write_bytes(encode_plan(plan))
         assert ortune.read_plan(path) == plan
-        assert json.loads(path.read_text())["schema"] == 1
+        assert json.loads(path.read_text())["schema"] == SCHEMA
         assert plan.choice.deployment.processes == 2
+
+    def test_batching(self) -> None:
+        batching = Batching(max_batch=8, max_delay_us=2500)
+        plain, batched = Deployment(clients=2), Deployment(clients=2, batching=batching)
+        assert batched.title == "1 process · 2 callers · up to 8 in a batch, delay 2.5 ms · default"
+        assert len({plain.key, batched.key, Deployment(clients=2, batching=Batching(max_batch=8)).key}) == 3
+        plan = make_example()
+        plan = msgspec.structs.replace(plan, rows=(msgspec.structs.replace(plan.rows[0], deployment=batched),) * 2)
+        assert decode_plan(encode_plan(plan)) == plan
+        with pytest.raises(ValueError, match="are not put together"):
+            Deployment(batching=batching, config=Config(batch=2))
+
+    def test_older_documents(self) -> None:
+        """Schema 1 had no batching."""
+        plan = make_example()
+        document = json.loads(encode_plan(plan)) | {"schema": 1}
+        for row in (*document["rows"], *document["screened"]):
+            del row["deployment"]["batching"]
+        assert decode_plan(json.dumps(document).encode()) == msgspec.structs.replace(plan, schema=1)
 
     @pytest.mark.parametrize(
         ("place", "value", "message"),
         [
-            (("schema",), 2, "reads plans up to schema 1"),
+            (("schema",), SCHEMA + 1, f"reads plans up to schema {SCHEMA}"),
             (("schema",), None, "has no version"),
             (("recommended",), 3, "names others"),
             (("recommended",), -1, "names others"),
@@ -496,6 +515,11 @@ class TestDocument:
             (("rows",), [], "names others"),
             (("rows", 1, "deployment", "processes"), 1_000_000, "processes"),
             (("rows", 1, "deployment", "processes"), 0, "processes"),
+            (("rows", 1, "deployment", "batching"), {"max_batch": 1}, "there must be 2 to"),
+            (("rows", 1, "deployment", "batching"), {"max_batch": 10**9}, "there must be 2 to"),
+            (("rows", 1, "deployment", "batching"), {"max_batch": 2, "max_delay_us": -1}, "from 0 to"),
+            (("rows", 1, "deployment", "batching"), {"max_batch": 2, "max_delay_us": 1.5}, "Expected `int`"),
+            (("rows", 1, "deployment", "batching"), {"max_batch": 2, "command": "ls"}, "unknown field"),
             (("rows", 1, "throughput", "estimate"), -1, "must be finite"),
             (("rows", 1, "deployment", "config", "session_options"), {"optimized_model_filepath": "/tmp/x"}, "not set"),
             (("rows", 1, "deployment", "config", "session_options"), {"\x1b[31mx": "y"}, "must not set"),

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,10 @@ from ortune.program import search as searching
 from ortune.program.observation import SeenShapes
 from ortune.program.prepare import ObservedRun, PreparedProgram, observe_program, prepare_program, restore_shares
 from ortune.program.search import ProgramResult, search_program
-from ortune.record.files import read_record
+from ortune.record import files, rescue
+from ortune.record.files import encode_record, read_record, read_records
 from ortune.record.journal import Content, decode_journal
+from ortune.record.schema import SCHEMA, Bundle
 from ortune.requests import ProgramSearchRequest
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.simulation import SimulatedPrograms, is_one_thread
@@ -272,15 +274,62 @@ def count_blocks(path: Path) -> int:
         return 0
 
 
+class TestWriting:
+    def test_a_record_that_proves_more_is_kept(self, searches: Searches) -> None:
+        proven = searches.run()
+        assert proven.outcome.evidence.verdict == "faster"
+        assert proven.kept is None
+        interrupted = searches.run(interrupt_at=20)
+        assert interrupted.kept == searches.output.with_name("a.before.json")
+        assert read_record(interrupted.kept).evidence == proven.records[0].evidence
+
+    def test_a_bundle_that_proves_more_is_kept(self, searches: Searches) -> None:
+        (record,) = searches.run().records
+        other = msgspec.structs.replace(record, model=msgspec.structs.replace(record.model, digest="0" * 64))
+        searches.output.write_bytes(encode_record(Bundle(schema=SCHEMA, records=(record, other))))
+        kept = searches.run(interrupt_at=20).kept
+        assert kept
+        assert len(read_records(kept)) == 2
+
+    def test_a_record_that_cannot_be_written_is_rescued(
+        self, searches: Searches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        write = files.write_atomically
+
+        def fail(path: Path, data: bytes) -> None:
+            if path.parent == searches.output.parent:
+                raise UsageError("No space left on device.")
+            write(path, data)
+
+        (tmp_path / "other").mkdir()
+        monkeypatch.setattr(rescue, "find_folders", lambda: iter([tmp_path / "other"]))
+        monkeypatch.setattr(files, "write_atomically", fail)
+        result = searches.run()
+        assert result.fault
+        (folder,) = (tmp_path / "other").iterdir()
+        assert result.fault.hint == f"The record was written to {folder / 'a.json'} instead."
+        assert read_record(folder / "a.json").evidence.verdict == "faster"
+        assert searches.has_journal
+
+
 @pytest.mark.slow
-def test_a_search_that_was_killed_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("measure", "arguments"),
+    [
+        (("--call", "__main__:work"), ("forever", "0")),
+        pytest.param((), ("run", "3"), marks=pytest.mark.programs),
+        (("--url", "http://127.0.0.1:{port}/"), ("serve", "{port}")),
+    ],
+    ids=["calls", "runs", "server"],
+)
+def test_a_search_that_was_killed_goes_on(measure: Sequence[str], arguments: Sequence[str], tmp_path: Path) -> None:
     journal = tmp_path / "c.unfinished.jsonl"
-    options = ("search", "-o", "c.json", "--budget", "10s", "--call", "__main__:work", "--only", "intra_op_num_threads")
-    program = ("--", sys.executable, str(PROGRAM), str(TINY_CNN), "forever", "0")
+    options = ("search", "-o", "c.json", "--budget", "10s", *measure, "--only", "intra_op_num_threads")
+    program = ("--", sys.executable, str(PROGRAM), str(TINY_CNN), *arguments)
     command = [sys.executable, "-P", "-m", "ortune", *options, *program]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     end_s = time.monotonic() + 60
-    while count_blocks(journal) < 8 and time.monotonic() < end_s:
+    while count_blocks(journal) < 4 and time.monotonic() < end_s:
         time.sleep(0.05)
     process.send_signal(signal.SIGSTOP)  # so that it does not end in the meantime
     refused = run_ortune(*options, *program, cwd=tmp_path)
@@ -289,7 +338,7 @@ def test_a_search_that_was_killed_goes_on(tmp_path: Path) -> None:
     assert refused.returncode == 2
     assert f"Process {process.pid} is running a search" in refused.stderr
     n_kept = count_blocks(journal)
-    assert n_kept >= 8
+    assert n_kept >= 4
     refused = run_ortune(*options, *program, cwd=tmp_path)
     assert refused.returncode == 2
     assert f"{n_kept} blocks of it are kept" in refused.stderr

@@ -16,6 +16,7 @@ import pytest
 from ortune.compare.block_runner import SteadyCandidate
 from ortune.errors import ProgramError, UsageError
 from ortune.options import make_request
+from ortune.program.http_load import find_free_port
 from ortune.program.prepare import PreparedProgram, prepare_program
 from ortune.program.search import ProgramResult, open_program, search_program
 from ortune.record.files import read_records
@@ -208,6 +209,22 @@ class TestFailures:
     def test_a_server_that_does_not_come_up(self) -> None:
         with pytest.raises(ProgramError, match="status 3"):
             prepare("die", "0", url="http://127.0.0.1:9/")
+
+    def test_another_server_at_the_port(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            port = other.getsockname()[1]
+            with pytest.raises(UsageError, match=f"port {port} already"):
+                prepare("serve", str(port), url=f"http://127.0.0.1:{port}/")
+
+    def test_another_server_takes_the_port(self) -> None:
+        port = find_free_port()
+        prepared = prepare("serve", str(port), url=f"http://127.0.0.1:{port}/")
+        with (
+            open_program(prepared) as opened,
+            socket.create_server(("127.0.0.1", port)),
+            pytest.raises(UsageError, match=f"port {port} already"),
+        ):
+            opened.runner.launch([prepared.space.candidates[0].config])
 
     def test_nothing_is_left(self, tmp_path: Path) -> None:
         before = {each.pid for each in psutil.Process().children(recursive=True)}

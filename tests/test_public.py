@@ -13,15 +13,18 @@ from pathlib import Path
 import pytest
 
 import ortune
+from ortune.planning.files import write_plan
 from ortune.record.files import encode_record
 from tests.conftest import ROOT, TINY_CNN
+from tests.plans import DEPLOYMENTS, make_plan
 from tests.records import ONE_THREAD, make_local_record
 
 PUBLIC = """
-BackgroundLoadError BenchResult Config Deployment Evidence GateResult Goal HostError HostPlan InputsError InterimResult
-Limit Load MeasureError ModelError Objective Observation OrtuneError Plan Progress Record RecordError Speedup Summary
-Tolerance UsageError Value Verdict Verification Workload __version__ bench create_session gate inspect_program install
-plan plan_host read_host_plan read_plan read_record run_options search search_program session_options verify
+BackgroundLoadError BenchResult Config Deployment Evidence Export GateResult Goal HostError HostPlan InputsError
+InterimResult Limit Load MeasureError ModelError Objective Observation OrtuneError Plan Progress Record RecordError
+Speedup Summary Tolerance UsageError Value Verdict Verification Workload __version__ bench create_session
+export_config gate inspect_program install plan plan_host read_host_plan read_plan read_record run_options search
+search_program session_options verify
 """
 
 
@@ -45,6 +48,7 @@ FUNCTIONS = (
     "session_options",
     "run_options",
     "install",
+    "export_config",
 )
 
 
@@ -61,6 +65,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "model.onnx").write_bytes(TINY_CNN.read_bytes())
     record = make_local_record(TINY_CNN, ONE_THREAD)
     (folder / "tuned.json").write_bytes(encode_record(record))
+    write_plan(make_plan(DEPLOYMENTS["processes"], replicas=1), folder / "plan.json")
     (folder / "app.py").write_text(
         "import numpy, onnxruntime\n"
         "session = onnxruntime.InferenceSession('model.onnx')\n"

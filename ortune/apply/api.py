@@ -11,22 +11,24 @@ from ortune.apply.messages import describe_mismatch, describe_missing_allocator,
 from ortune.knobs.config import DEFAULT, Config
 from ortune.knobs.environment import variables_of
 from ortune.options import make_request
+from ortune.planning.read import read_configs
 from ortune.program_options import LoadOptions
 from ortune.record.schema import Record
-from ortune.record.select import Wanted, read_sourced, select_record
+from ortune.record.select import Wanted, select_record
 from ortune.worker.installed import require_runtime
 from ortune.worker.session import make_run_options, make_session, make_session_options, set_global_thread_pool
 
 if TYPE_CHECKING:
+    from ortune.planning.result import Plan
     from ortune.worker.session import InferenceSession, RunOptions, SessionOptions
     from ortune.workload import Load
 
 
 def create_session(
     model: str | Path,
-    config: str | Path | Record,
+    config: str | Path | Record | Plan,
     *,
-    pick: int | None = None,
+    pick: int | str | None = None,
     any_model: bool = False,
     any_host: bool = False,
     trust: bool = False,
@@ -45,8 +47,9 @@ def create_session(
 
     Args:
         model: Path of the ONNX file.
-        config: A record, or the path of a record or bundle.
-        pick: Point of the record's Pareto front, counted from 1; None for the recommended point.
+        config: A record or plan, or the path of a record, bundle or plan.
+        pick: Point of the record's Pareto front or deployment of the plan, counted from 1; "throughput", "memory" or
+            "cpu" for the deployment that is the best in it; None for the recommended one.
         any_model: Whether to skip the check that the record is for this model, which reads all files of the model.
         any_host: Whether to use a record for another class of host.
         trust: Whether the record may name files, libraries and other environment variables.
@@ -92,10 +95,10 @@ def create_session(
 
 
 def session_options(
-    config: str | Path | Record,
+    config: str | Path | Record | Plan,
     *,
     model: str | Path | None = None,
-    pick: int | None = None,
+    pick: int | str | None = None,
     session: int = 0,
     any_host: bool = False,
     trust: bool = False,
@@ -114,9 +117,10 @@ def session_options(
     is for another class of host, the options are ONNX Runtime's defaults, with a warning.
 
     Args:
-        config: A record, or the path of a record or bundle.
+        config: A record or plan, or the path of a record, bundle or plan.
         model: Path of the ONNX file, required for a bundle for several models.
-        pick: Point of the record's Pareto front, counted from 1; None for the recommended point.
+        pick: Point of the record's Pareto front or deployment of the plan, counted from 1; "throughput", "memory" or
+            "cpu" for the deployment that is the best in it; None for the recommended one.
         session: Index of the session, counted from 0, if the config is for several sessions in one process.
         any_host: Whether to use a record for another class of host.
         trust: Whether the record may name files, libraries and other environment variables.
@@ -147,10 +151,10 @@ def session_options(
 
 
 def run_options(
-    config: str | Path | Record,
+    config: str | Path | Record | Plan,
     *,
     model: str | Path | None = None,
-    pick: int | None = None,
+    pick: int | str | None = None,
     any_host: bool = False,
     trust: bool = False,
     clients: int | None = None,
@@ -163,9 +167,10 @@ def run_options(
     If the record is for another class of host, the result is None, with a warning.
 
     Args:
-        config: A record, or the path of a record or bundle.
+        config: A record or plan, or the path of a record, bundle or plan.
         model: Path of the ONNX file, required for a bundle for several models.
-        pick: Point of the record's Pareto front, counted from 1; None for the recommended point.
+        pick: Point of the record's Pareto front or deployment of the plan, counted from 1; "throughput", "memory" or
+            "cpu" for the deployment that is the best in it; None for the recommended one.
         any_host: Whether to use a record for another class of host.
         trust: Whether the record may name files, libraries and other environment variables.
         clients: Number of concurrent callers that the session will have. With the next three, selects among the
@@ -204,8 +209,8 @@ def _load_of(clients: int | None, rate: str | float | None, sessions: int | None
 
 
 def _choose(
-    config: str | Path | Record,
-    pick: int | None,
+    config: str | Path | Record | Plan,
+    pick: int | str | None,
     model: str | Path | None,
     *,
     any_host: bool,
@@ -214,7 +219,9 @@ def _choose(
 ) -> Config:
     """Return the config for this model, host and load, or the default where there is none for the host."""
     require_runtime()
-    choice = select_record(read_sourced([config], trust=trust), Wanted(load=load, pick=pick, any_host=any_host), model)
+    choice = select_record(
+        read_configs([config], trust=trust, pick=pick), Wanted(load=load, pick=pick, any_host=any_host), model
+    )
     if not choice.fits:
         warnings.warn(describe_mismatch(choice), stacklevel=3)
         return DEFAULT

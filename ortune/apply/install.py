@@ -18,7 +18,7 @@ from ortune.program_options import ProgramRequest
 def install(
     config: str | Path | Sequence[str | Path] | None = None,
     *,
-    pick: int | None = None,
+    pick: int | str | None = None,
     any_model: bool = False,
     any_host: bool = False,
     trust: bool = False,
@@ -37,8 +37,9 @@ def install(
     are not used, with a warning.
 
     Args:
-        config: Path of a record or bundle, or several paths; None for those that ORTUNE_CONFIG names.
-        pick: Point of the record's Pareto front, counted from 1; None for the recommended point.
+        config: Path of a record, bundle or plan, or several paths; None for those that ORTUNE_CONFIG names.
+        pick: Point of the record's Pareto front or deployment of the plan, counted from 1; "throughput", "memory" or
+            "cpu" for the deployment that is the best in it; None for the recommended one.
         any_model: Whether sessions of all models get the tuned options.
         any_host: Whether a record for another class of host is used.
         trust: Whether records may name files, libraries and other environment variables.

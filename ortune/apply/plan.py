@@ -17,9 +17,10 @@ from ortune.knobs.config import Config
 from ortune.knobs.ids import ALLOCATOR
 from ortune.model.info import ModelFile
 from ortune.naming import PACKAGE
+from ortune.planning.read import read_configs
 from ortune.program_options import ProgramRequest
 from ortune.record.schema import Record, Tried
-from ortune.record.select import Choice, Wanted, read_sourced, select_per_model
+from ortune.record.select import Choice, Wanted, select_per_model
 from ortune.sanitize import printable
 
 MOST_INPUTS = 16
@@ -36,7 +37,9 @@ def choose_records(configs: Sequence[str | Path], options: ProgramRequest) -> tu
     if not configs:
         return ()
     wanted = Wanted(load=options.given_load, pick=options.pick, any_host=options.any_host)
-    return select_per_model(read_sourced(configs, trust=options.trust), wanted, one_model=options.any_model)
+    return select_per_model(
+        read_configs(configs, trust=options.trust, pick=options.pick), wanted, one_model=options.any_model
+    )
 
 
 def make_plan(choices: Sequence[Choice], options: ProgramRequest, hint: str) -> dict[str, Any]:

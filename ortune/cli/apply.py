@@ -18,6 +18,7 @@ from ortune.requests import ApplyRequest, VerifyRequest
 if TYPE_CHECKING:
     from ortune.apply.verify import Answer
     from ortune.record.schema import Record
+    from ortune.record.select import Sourced
 
 
 @command(ApplyRequest)
@@ -36,13 +37,13 @@ def apply(values: Values) -> None:
     check_combination(request)
     if not request.to:
         require_runtime()
-    record, path = find_record(request, configs, model)
+    config = find_config(request, configs, model)
     if request.to:
-        export(record, path, model, request.to, None if request.output == "-" else request.output)
+        export(config, model, request.to, None if request.output == "-" else request.output)
     elif request.verify:
-        verify_here(request, record, model, Path(path) if request.update else None)
+        verify_here(request, config.record, model, Path(config.path) if request.update else None)
     else:
-        check_here(request, record, model)
+        check_here(request, config.record, model)
 
 
 def check_combination(request: ApplyRequest) -> None:
@@ -98,25 +99,32 @@ def split_files(files: list[str]) -> tuple[list[str], str | None]:
     return files, None
 
 
-def find_record(request: ApplyRequest, configs: list[str], model: str | None) -> tuple[Record, str]:
-    """Return the record for this model, host and load, or the nearest one, and its file.
+def find_config(request: ApplyRequest, configs: list[str], model: str | None) -> Sourced:
+    """Return the record for this model, host and load, or the nearest one: one of a search, or that of a deployment.
 
     Raises:
         RecordError: No record is for the model, there are records for several models and none is named, or one was made
             with a program and must be verified with it.
+        UsageError: A plan is to be verified.
     """
     from ortune.apply.verify import check_alone
-    from ortune.record.select import Wanted, read_sourced, select_record
+    from ortune.planning.read import SourcedDeployment, read_configs, select_config
+    from ortune.record.select import Wanted
 
-    records = read_sourced(configs, trust=request.trust)
+    records = read_configs(configs, trust=request.trust, pick=request.pick)
     if request.verify:
         for each in records:
             check_alone(each.record)
+            if isinstance(each, SourcedDeployment):
+                raise UsageError(
+                    f"{each.source} is a plan, and only records can be verified.",
+                    f"Plan again: ortune plan {each.record.model.path}.",
+                    option="verify",
+                )
     # The path may be that on another host, where the exported config will be used.
     present = model if model is not None and Path(model).is_file() else None
     wanted = Wanted(load=request.given_load, pick=request.pick, any_host=request.any_host)
-    choice = select_record(records, wanted, present)
-    return choice.record, choice.path
+    return select_config(records, wanted, present)
 
 
 def check_here(request: ApplyRequest, record: Record, model: str | None) -> None:
@@ -138,13 +146,21 @@ def check_here(request: ApplyRequest, record: Record, model: str | None) -> None
         raise typer.Exit(ExitCode.FAILED)
 
 
-def export(record: Record, source: str, model: str | None, target: str, output: str | None) -> None:
+def export(config: Sourced, model: str | None, target: str, output: str | None) -> None:
     """Write the config for another system, and report the settings that it cannot express."""
     from ortune.console.apply import show_export
     from ortune.console.widgets import make_console
     from ortune.export import export as write
+    from ortune.planning.read import SourcedDeployment
 
-    done = write(target, record, model or record.model.path, source, None if output is None else Path(output))
+    done = write(
+        target,
+        config.record,
+        model or config.record.model.path,
+        config.path,
+        None if output is None else Path(output),
+        config.deployment if isinstance(config, SourcedDeployment) else None,
+    )
     if output is None:
         sys.stdout.buffer.write(done.text.encode())  # code is UTF-8, whatever the terminal is
     show_export(make_console(stderr=True), done, output)

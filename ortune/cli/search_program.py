@@ -49,11 +49,13 @@ def search_program(values: Values, console_options: ConsoleOptions) -> None:
     ):
         result = run(prepared, progress)
     if not console_options.quiet:
-        show_program_verdict(console, result, None if to_stdout else path, request.command)
+        show_program_verdict(console, result, None if to_stdout or result.fault else path, request.command)
         if result.unfinished:
             show_resume(console, make_resume_command(sys.argv))
     if console_options.json and not to_stdout:
         sys.stdout.buffer.write(escape_json(encode_record(result.document).decode()).encode())
+    if result.fault:
+        raise result.fault
     verdict = result.outcome.evidence.verdict
     if result.outcome.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)

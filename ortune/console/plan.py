@@ -14,6 +14,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ortune.console.header import add_host, add_inputs, add_model, show_header
+from ortune.console.plan_lengths import show_lengths
 from ortune.console.progress import LIVE_INTERVAL_S, PLAIN_INTERVAL_S, STAGE_WIDTH, WIDE, LiveBar
 from ortune.console.warnings import warn_busy_host, warn_one_at_a_time, warn_two_speeds
 from ortune.console.widgets import (
@@ -33,6 +34,7 @@ from ortune.console.widgets import (
     show_note,
     show_warning,
 )
+from ortune.errors import spell_as_flag
 from ortune.host import HostClass
 from ortune.knobs import describe
 from ortune.planning.prepare import PreparedPlan
@@ -61,6 +63,10 @@ def show_plan_header(console: Console, prepared: PreparedPlan) -> None:
         grid.add_row("background", setup.beside)
     if not setup.base.is_default:
         grid.add_row("fixed", add_note(describe(setup.base), "in every deployment"))
+    if options.lengths:
+        lengths = options.lengths.lengths
+        described = f"{len(lengths)} items of length {min(lengths)} to {max(lengths)}"
+        grid.add_row("lengths", add_note(described, options.lengths.text))
     parts = [options.slo.text if options.slo else "the highest throughput"]
     if options.rate_per_s:
         parts.append(f"{format_rate(options.rate_per_s)} with {options.headroom:.0%} headroom")
@@ -90,6 +96,8 @@ def show_plan(console: Console, plan: Plan, path: Path | None) -> None:
         console.print(table)
         console.print()
     show_choice(console, plan)
+    if plan.lengths:
+        show_lengths(console, plan.lengths)
     show_sources(console, plan)
     for each in plan.screened:
         if each.problem:
@@ -98,6 +106,8 @@ def show_plan(console: Console, plan: Plan, path: Path | None) -> None:
         show_warning(console, warning)
     if path is not None and str(path) != "-":
         show_note(console, "written", str(path), "bold green", fold=False)
+        usage = f"ortune apply {path} {spell_as_flag('to', 'TARGET')}"
+        console.print(Text(f"To write it for gunicorn, Kubernetes and others: {usage}", "dim"))
 
 
 def fit_tables(console: Console, plan: Plan) -> list[Table]:
@@ -138,7 +148,7 @@ def make_plan_table(plan: Plan, *, with_capacity: bool, with_resources: bool) ->
         table.add_column("deployment", overflow="fold")
     headings = []
     if with_capacity:
-        headings += ["calls/s", "ratio", *([f"within {plan.slo.text}"] if plan.slo else [])]
+        headings += [f"{name_unit(plan)}s/s", "ratio", *([f"within {plan.slo.text}"] if plan.slo else [])]
     if with_resources:
         headings += ["p50", "p99", "CPUs", "memory"]
         headings += ["replicas", "p99 at rate"] if has_rate else []
@@ -163,6 +173,11 @@ def make_plan_table(plan: Plan, *, with_capacity: bool, with_resources: bool) ->
                 cells.append("" if row.price_of_million is None else f"{row.price_of_million:.3g}")
         table.add_row(str(number), *cells)
     return table
+
+
+def name_unit(plan: Plan) -> str:
+    """Return what figures are per: an item where calls have several, else a call."""
+    return "item" if plan.workload.batches else "call"
 
 
 def name_row(plan: Plan, place: int, row: PlannedDeployment) -> Text:
@@ -217,13 +232,20 @@ def show_choice(console: Console, plan: Plan) -> None:
 def show_sources(console: Console, plan: Plan) -> None:
     """Print what the figures mean, and which of them are measured."""
     lines = [
-        "calls/s, p50, p99, CPUs and memory: measured while all callers call back to back, in launches that are "
-        "interleaved with those of the default deployment."
+        f"{name_unit(plan)}s/s, p50, p99, CPUs and memory: measured while all callers call back to back, in launches "
+        "that are interleaved with those of the default deployment."
     ]
     if plan.slo:
         lines.append(
             f"within {plan.slo.text}: the highest rate of requests at random that keeps the target; ~ is predicted "
             f"from the durations of calls, the others are measured ({DISPATCHES[plan.dispatch]})."
+        )
+    if plan.workload.batches:
+        lines.append("p50, p99 and the target: of calls. Rates, capacities and prices: of items.")
+    if any(row.deployment.batching for row in plan.rows):
+        lines.append(
+            "With batches of requests, the figures back to back are those of full batches. Their latency at a rate "
+            "is that of single requests, which wait for others."
         )
     if plan.rate_per_s:
         lines.append(f"p99 at rate: predicted from the durations of calls ({DISPATCHES[plan.dispatch]}).")

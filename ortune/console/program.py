@@ -19,6 +19,7 @@ from ortune.console.verdict import (
     needs_reason,
 )
 from ortune.console.widgets import (
+    KEPT,
     add_note,
     format_bytes,
     format_count,
@@ -123,6 +124,8 @@ def show_program_verdict(console: Console, result: ProgramResult, output: Path |
     if output is not None:
         grid = make_grid()
         grid.add_row("written", str(output))
+        if result.kept is not None:
+            grid.add_row("kept", add_note(str(result.kept), KEPT))
         if is_recommended(record):
             words = ["ortune", "apply", str(output), "--", *command]
             grid.add_row("next", Text(shlex.join(words), "bold"))

@@ -32,6 +32,7 @@ from ortune.console.warnings import (
     warn_unstable_outputs,
 )
 from ortune.console.widgets import (
+    KEPT,
     LIMIT_STATES,
     add_note,
     format_baseline,
@@ -122,7 +123,7 @@ def show_output(console: Console, record: Record, output: Path, kept: Path | Non
     if record.search.trials:
         grid.add_row("trials", record.search.trials.file)
     if kept is not None:
-        grid.add_row("kept", add_note(str(kept), "the previous record, which proves more"))
+        grid.add_row("kept", add_note(str(kept), KEPT))
     if record.config != record.base:
         command = f"ortune apply {shlex.quote(str(output))} {shlex.quote(record.model.path)}"
         grid.add_row("next", Text(command, "bold"))

@@ -23,6 +23,9 @@ LOG_WIDTH = 200
 MAX_WIDTH = 100
 """Width that lines do not exceed, however wide the terminal is."""
 
+KEPT = "the previous one, which proves more"
+"""Why the copy of a replaced record was kept."""
+
 LIMIT_STATES = {"yes": ("met", "green"), "no": ("not met", "red"), "unsure": ("uncertain", "yellow")}
 """Text and style for each value of `LimitCheck.kept`."""
 

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 from ortune.errors import ModelError, UsageError
 from ortune.export import (
     aspose,
+    compose,
     cpp,
     csharp,
     embedded,
     environment,
     fastembed,
     genai,
+    gunicorn,
     java,
     javascript,
     kubernetes,
@@ -22,9 +24,12 @@ from ortune.export import (
     ort,
     python,
     rapidocr,
+    ray_serve,
     rust,
     sherpa_onnx,
+    systemd,
     triton,
+    uvicorn,
     yobx,
 )
 from ortune.export.checks import check_path
@@ -32,6 +37,7 @@ from ortune.export.comments import make_comment
 from ortune.export.target import Export, Job, Target
 
 if TYPE_CHECKING:
+    from ortune.planning.pick import PickedDeployment
     from ortune.record.schema import Record
 
 __all__ = ["TARGETS", "Export", "Target", "export", "find_target", "render"]
@@ -54,7 +60,12 @@ TARGETS: dict[str, Target] = {
         rapidocr,
         fastembed,
         environment,
+        gunicorn,
+        uvicorn,
+        ray_serve,
         kubernetes,
+        compose,
+        systemd,
         embedded,
         ort,
     )
@@ -75,7 +86,14 @@ def find_target(name: str) -> Target:
     raise UsageError(f"{name}: there is no such target.", f"{suggestion}{{list}} lists all targets.", option="to")
 
 
-def render(name: str, record: Record, model: str, source: str = "a record", output: Path | None = None) -> Export:
+def render(
+    name: str,
+    record: Record,
+    model: str,
+    source: str = "a record",
+    output: Path | None = None,
+    picked: PickedDeployment | None = None,
+) -> Export:
     """Return the text of a target. It starts with a comment that lists the settings that the target does not support.
 
     Args:
@@ -84,6 +102,7 @@ def render(name: str, record: Record, model: str, source: str = "a record", outp
         model: Path of the model, as the program that uses the export will find it.
         source: The file that the record was read from.
         output: The file that a binary target writes, or that a merging target reads first.
+        picked: The deployment of a plan that the record is of.
 
     Raises:
         UsageError: There is no such target, or the path of the model is not text.
@@ -93,19 +112,22 @@ def render(name: str, record: Record, model: str, source: str = "a record", outp
     target = find_target(name)
     if not target.binary:
         check_path(model)
-    job = Job(record, model, source, output)
+    job = Job(record, model, source, output, picked)
     text = target.write(job)
     unsupported = job.pending.remaining
     if target.comment:
         notes = job.header()
         if unsupported:
-            notes.append(f"Not supported by this target{', so the gain may be smaller' if len(notes) > 1 else ''}:")
+            effect = ", so the gain may be smaller" if len(notes) > 1 and not picked else ""
+            notes.append(f"Not supported by this target{effect}:")
             notes += [f"  {line}" for line in unsupported]
         text = "\n".join([*(make_comment(target.comment, line) for line in notes), text])
     return Export(target=name, text=text.rstrip("\n") + "\n", binary=target.binary, unsupported=unsupported)
 
 
-def export(name: str, record: Record, model: str, source: str, output: Path | None) -> Export:
+def export(
+    name: str, record: Record, model: str, source: str, output: Path | None, picked: PickedDeployment | None = None
+) -> Export:
     """Render a target, and write the output file if one is given.
 
     Raises:
@@ -128,7 +150,7 @@ def export(name: str, record: Record, model: str, source: str, output: Path | No
             raise UsageError(
                 f"{output}: this file already exists.", "Name another file, or remove it.", option="output"
             )
-    rendered = render(name, record, model, source, output)
+    rendered = render(name, record, model, source, output, picked)
     if output is not None and not target.binary:
         write_atomically(output, rendered.text.encode())
     return rendered

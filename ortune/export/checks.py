@@ -84,6 +84,16 @@ def check_path(path: str) -> None:
         raise UsageError(f"{path!r}: this path {fault}.", "Rename the file, or name it by another path.")
 
 
+def check_line(path: str) -> None:
+    """Check that a path can be written into a line of a command.
+
+    Raises:
+        UsageError: It contains characters that are not printable.
+    """
+    if not path.isprintable():
+        raise UsageError(f"{path!r}: this path contains characters that are not printable.", "Rename the file.")
+
+
 def find_fault(text: str) -> str:
     """Return why a text cannot be written in any language, as the rest of a sentence; empty if it can be."""
     if "\0" in text:

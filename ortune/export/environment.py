@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from ortune.errors import UsageError
+from ortune.export.checks import check_line
 from ortune.export.target import Job, Target
 
 COUNTS = {
@@ -42,8 +42,7 @@ def write(job: Job) -> str:
     Raises:
         UsageError: The path of the record cannot be written.
     """
-    if not job.source.isprintable():
-        raise UsageError(f"{job.source!r}: this path contains characters that are not printable.", "Rename the file.")
+    check_line(job.source)
     variables = take_variables(job)
     lines = [*cpu_comments(job), ""]
     if any(name in COUNTS.values() for name in variables):

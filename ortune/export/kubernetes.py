@@ -1,12 +1,30 @@
-"""Resources and environment of a container in a Kubernetes manifest, to fit the tuned thread count."""
+"""Kubernetes: for a record, resources and environment of a container; for a plan, a Deployment that scales itself.
+
+Source: https://kubernetes.io/docs/reference/kubernetes-api/
+"""
 
 from __future__ import annotations
 
 import math
 
+from ortune.export.comments import make_comment
 from ortune.export.environment import cpu_comments, take_variables
 from ortune.export.literals import YAML
+from ortune.export.serving import (
+    CONFIG_IN_CONTAINER,
+    PORT,
+    count_cpus,
+    count_memory_mib,
+    describe_memory,
+    join_words,
+    make_apply_command,
+    make_gunicorn_command,
+    report_calls,
+    report_gpu,
+)
 from ortune.export.target import Job, Target
+from ortune.knobs.ids import INTRA_OP_ALLOW_SPINNING
+from ortune.planning.pick import PickedDeployment
 
 MEMORY_FACTOR = 1.5
 """Factor on the largest resident memory that was measured: a program holds more than its session."""
@@ -15,19 +33,13 @@ MEMORY_STEP_MIB = 64
 
 LARGEST_BYTES = 2**60
 
+NAME = "model"
+"""Name of all objects."""
 
-def cpus_needed(job: Job) -> float:
-    """Return how many CPUs the threads and callers of this config and load can use."""
-    host, load, config = job.record.host, job.record.workload.load, job.record.config
-    if host.cpu_quota:
-        return host.cpu_quota
-    pool = config.global_thread_pool
-    threads = int(pool.intra_op_num_threads if pool else config.session_options.get("intra_op_num_threads", 0))
-    if not threads:
-        return host.n_usable
-    # A caller is one of the threads of its session's pool.
-    n_pools = 1 if pool else load.sessions
-    return max(1, min(host.n_usable, load.processes * (n_pools * (threads - 1) + load.clients)))
+CONFIG_MAP = "ortune-config"
+
+SCALE = 2
+"""How many times the planned replicas there may be."""
 
 
 def peak_memory_bytes(job: Job) -> int:
@@ -40,11 +52,16 @@ def peak_memory_bytes(job: Job) -> int:
 
 
 def write(job: Job) -> str:
+    """Return the manifests of a plan, or the fields of a container in the spec of a pod."""
+    return write_manifests(job, job.picked) if job.picked else write_container(job)
+
+
+def write_container(job: Job) -> str:
     """Return the fields of a container in the spec of a pod."""
-    cpus = cpus_needed(job)
+    cpus = count_cpus(job)
     measured = "session" if job.record.workload.load.processes == 1 else "processes that were measured"
     variables = take_variables(job)
-    text = f"{cpus:g}" if cpus == int(cpus) else f"{round(cpus * 1000)}m"
+    text = format_cpus(cpus)
     amounts = [f'    cpu: "{text}"']
     if (peak := peak_memory_bytes(job)) > 0:
         memory = f"{math.ceil(peak * MEMORY_FACTOR / (MEMORY_STEP_MIB << 20)) * MEMORY_STEP_MIB}Mi"
@@ -67,9 +84,167 @@ def write(job: Job) -> str:
     if variables:
         lines.append("env:")
         for name, value in variables.items():
-            # Kubernetes replaces $(NAME) by another variable, and $$ by $.
-            lines += [f"  - name: {name}", f"    value: {YAML.quote(value.replace('$', '$$'))}"]
+            lines += [f"  - name: {name}", f"    value: {quote(value)}"]
     return "\n".join(lines)
 
 
-TARGET = Target(name="kubernetes", summary="resources and env of a Kubernetes container", write=write)
+class PodShape:
+    """What a pod has: all processes of a deployment, or one process if they are pinned.
+
+    With the static CPU manager policy, each container with whole CPUs has them exclusively.
+
+    Args:
+        job: The export.
+        picked: The deployment.
+    """
+
+    def __init__(self, job: Job, picked: PickedDeployment) -> None:
+        deployment = job.deployment
+        self.n_processes = 1 if job.is_pinned else deployment.processes
+        self.n_per_host = deployment.processes // self.n_processes
+        self.n_pods = self.n_per_host * (picked.row.replicas or 1)
+        self.cpus = count_cpus(job)
+        if job.is_pinned:
+            self.cpus = max(math.floor(min(self.cpus, job.record.host.n_usable) / deployment.processes), 1)
+        self.memory_mib = count_memory_mib(job, self.n_processes)
+        used = picked.most_per_s / self.n_per_host * picked.row.cpu_ns_per_call / 1e9
+        self.cpu_percent = min(max(round(100 * used / self.cpus), 1), 100)
+
+
+def write_manifests(job: Job, picked: PickedDeployment) -> str:
+    """Return a Deployment, a Service and a HorizontalPodAutoscaler."""
+    job.pending.take_applied()
+    report_calls(job)
+    report_gpu(job)
+    shape = PodShape(job, picked)
+    what = "one process" if shape.n_processes == 1 else f"{shape.n_processes} processes"
+    create = join_words(["kubectl", "create", "configmap", CONFIG_MAP, f"--from-file=config.json={job.source}"])
+    lines = [
+        make_comment("#", f"Before: {create}"),
+        "# The image needs gunicorn, your program and ortune-apply.",
+        f"# Each pod has {what}. A pod is of another class of host than the host that was measured, unless that had",
+        "# the same CPU limit: plan in a pod with these resources, on the same type of node, if the figures must hold.",
+    ]
+    if job.is_pinned:
+        lines.append("# Each process has its own CPUs if the kubelet has the static CPU manager policy.")
+    if shape.memory_mib:
+        lines.append(make_comment("#", describe_memory()))
+    manifests = [make_deployment(job, shape), make_service(), make_autoscaler(job, picked, shape)]
+    return "\n".join(lines) + "\n" + "\n---\n".join("\n".join(each) for each in manifests if each)
+
+
+def make_deployment(job: Job, shape: PodShape) -> list[str]:
+    """Return the lines of the Deployment."""
+    apply = make_apply_command(
+        job, source=CONFIG_IN_CONTAINER, program="ortune-apply", any_host=job.record.host.cpu_quota != shape.cpus
+    )
+    command = [*apply, *make_gunicorn_command(job, workers=shape.n_processes, bind=f"0.0.0.0:{PORT}")]
+    amounts = [f'              cpu: "{format_cpus(shape.cpus)}"']
+    if shape.memory_mib:
+        amounts.append(f"              memory: {shape.memory_mib}Mi")
+    return [
+        "apiVersion: apps/v1",
+        "kind: Deployment",
+        "metadata:",
+        f"  name: {NAME}",
+        "spec:",
+        "  # Remove this line before you apply the file again: the autoscaler sets it.",
+        f"  replicas: {shape.n_pods}",
+        "  selector:",
+        "    matchLabels:",
+        f"      app: {NAME}",
+        "  template:",
+        "    metadata:",
+        "      labels:",
+        f"        app: {NAME}",
+        "    spec:",
+        "      containers:",
+        f"        - name: {NAME}",
+        "          image: IMAGE",
+        "          command:",
+        *(f"            - {quote(word)}" for word in command),
+        "          ports:",
+        f"            - containerPort: {PORT}",
+        "          resources:",
+        "            requests:",
+        *amounts,
+        "            limits:",
+        *amounts,
+        "          volumeMounts:",
+        "            - name: plan",
+        f"              mountPath: {CONFIG_IN_CONTAINER.rpartition('/')[0]}",
+        "              readOnly: true",
+        "      volumes:",
+        "        - name: plan",
+        "          configMap:",
+        f"            name: {CONFIG_MAP}",
+    ]
+
+
+def make_service() -> list[str]:
+    """Return the lines of the Service, which spreads connections over the pods at random."""
+    return [
+        "apiVersion: v1",
+        "kind: Service",
+        "metadata:",
+        f"  name: {NAME}",
+        "spec:",
+        "  selector:",
+        f"    app: {NAME}",
+        "  ports:",
+        "    - port: 80",
+        f"      targetPort: {PORT}",
+    ]
+
+
+def make_autoscaler(job: Job, picked: PickedDeployment, shape: PodShape) -> list[str]:
+    """Return the lines of the autoscaler, whose target is the CPU use at the highest planned rate; none without one."""
+    if picked.most_per_s <= 0:
+        job.pending.report("replicas", "unknown", "the deployment does not keep the target at any rate")
+        return []
+    lines = [
+        make_comment(
+            "#",
+            f"At {picked.most_per_s / shape.n_per_host:.4g} requests per second, the highest planned rate of a pod, "
+            f"its processes use {shape.cpu_percent} % of the requested CPUs.",
+        )
+    ]
+    if job.record.config.session_config.get(INTRA_OP_ALLOW_SPINNING) != "0" and job.deployment.n_threads != 1:
+        lines += [
+            "# Threads spin after each call, and use CPUs at lower rates, too. With session.intra_op.allow_spinning=0,",
+            "# the CPU use follows the rate better.",
+        ]
+    return [
+        *lines,
+        "apiVersion: autoscaling/v2",
+        "kind: HorizontalPodAutoscaler",
+        "metadata:",
+        f"  name: {NAME}",
+        "spec:",
+        "  scaleTargetRef:",
+        "    apiVersion: apps/v1",
+        "    kind: Deployment",
+        f"    name: {NAME}",
+        f"  minReplicas: {shape.n_pods}",
+        f"  maxReplicas: {SCALE * shape.n_pods}",
+        "  metrics:",
+        "    - type: Resource",
+        "      resource:",
+        "        name: cpu",
+        "        target:",
+        "          type: Utilization",
+        f"          averageUtilization: {shape.cpu_percent}",
+    ]
+
+
+def format_cpus(cpus: float) -> str:
+    """Return a number of CPUs as a quantity of Kubernetes."""
+    return f"{cpus:g}" if cpus == int(cpus) else f"{round(cpus * 1000)}m"
+
+
+def quote(text: str) -> str:
+    """Return a text as YAML in which Kubernetes replaces no variable: it replaces $(NAME), and $$ by $."""
+    return YAML.quote(text.replace("$", "$$"))
+
+
+TARGET = Target(name="kubernetes", summary="a container, or for a plan a Deployment with an autoscaler", write=write)

@@ -94,6 +94,17 @@ class _Cpp(Language):
         return re.sub(r"(?<=\?)\?", r"\\?", super().quote(text))
 
 
+class _Systemd:
+    """systemd's units, where `%` starts a specifier, and `$` a variable in command lines."""
+
+    def quote(self, text: str) -> str:
+        """Return a word of a command line; in double quotes, unless it has only harmless characters."""
+        if re.fullmatch(r"[A-Za-z0-9_@+=:,./-]+", text):
+            return text
+        escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+        return f'"{escaped}"'
+
+
 def _escape_with_8_digits(character: str) -> str:
     code = ord(character)
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
@@ -107,6 +118,7 @@ JAVA = Language(escape_utf16)
 JAVASCRIPT = Language(escape_utf16)
 RUST = Language(lambda character: f"\\u{{{ord(character):x}}}")
 YAML = Language(_escape_with_8_digits)
+SYSTEMD = _Systemd()
 
 
 def format_json(value: Any) -> str:

@@ -10,6 +10,9 @@ from ortune.knobs.ids import ALLOCATOR, BATCH
 
 Value = int | bool | str
 
+LEFT_TO_PROGRAMS = (BATCH, "io_binding")
+"""Settings of calls, which only the program itself can make."""
+
 
 class PendingSettings:
     """The settings of a config that a target has not written yet.
@@ -26,6 +29,7 @@ class PendingSettings:
         if config.provider == CPU:
             self._left.pop("providers", None)
         self._reasons: dict[str, str] = {}
+        self._reports: list[str] = []
         self.explain(BATCH, "the caller must put so many items into each call")
 
     def take_option(self, name: str) -> Value | None:
@@ -112,6 +116,21 @@ class PendingSettings:
         self._left.pop(BATCH, None)
         return self.config.batch
 
+    def take_applied(self) -> None:
+        """Take all settings that `ortune apply` gives to the sessions of a program."""
+        self._left = {name: value for name, value in self._left.items() if name in LEFT_TO_PROGRAMS}
+        self.explain("io_binding", "the program must call run_with_iobinding")
+
+    def report(self, name: str, value: Value, reason: str) -> None:
+        """Note a property of the deployment that the target does not support.
+
+        Args:
+            name: The property.
+            value: Its value.
+            reason: What to do instead.
+        """
+        self._reports.append(f"{name}={value} ({reason})")
+
     def put_back(self, name: str, reason: str = "") -> None:
         """Return a setting that was taken, because the target does not support its value."""
         self._left[name] = self.config.settings[name]
@@ -137,8 +156,8 @@ class PendingSettings:
 
     @property
     def remaining(self) -> tuple[str, ...]:
-        """The settings that were not written, a line each: `NAME=VALUE`, or `NAME=VALUE (REASON)`."""
-        lines = []
+        """What was not written, a line each: `NAME=VALUE`, or `NAME=VALUE (REASON)`."""
+        lines = list(self._reports)
         for name, value in self._left.items():
             reason = self._reasons.get(name)
             lines.append(f"{name}={value}" + (f" ({reason})" if reason else ""))

@@ -20,8 +20,13 @@ def session_options_lines(job: Job, imports: Sequence[str] = ()) -> list[str]:
         job: The export.
         imports: Import statements to add to those of this code.
     """
+    return [*job.environment_comments("#"), "import onnxruntime as ort", *imports, "", *make_options_lines(job)]
+
+
+def make_options_lines(job: Job) -> list[str]:
+    """Return code that makes `options`, the SessionOptions, where `ort` is onnxruntime."""
     pending = job.pending
-    lines = [*job.environment_comments("#"), "import onnxruntime as ort", *imports, ""]
+    lines = []
     if pending.config.provider in CUDA_BASED:
         lines += ["ort.preload_dlls()  # loads CUDA and cuDNN from NVIDIA's wheels, if they are installed", ""]
     pool = pending.take_global_pool()

@@ -5,7 +5,9 @@ Source: README of triton-inference-server/onnxruntime_backend.
 
 from __future__ import annotations
 
+from ortune.export.comments import make_comment
 from ortune.export.literals import quote_protobuf
+from ortune.export.serving import make_text_of_cpus, report_pinning, report_replicas
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU
 
@@ -42,7 +44,10 @@ def write(job: Job) -> str:
     for name in RUN_ENTRIES:
         if (text := pending.take_run_entry(name)) is not None:
             parameters[name] = text
-    lines = ["# Add this to the config.pbtxt of the model.", 'backend: "onnxruntime"', *_optimization_lines(job)]
+    lines = ["# Add this to the config.pbtxt of the model.", 'backend: "onnxruntime"']
+    if job.picked:
+        lines += _deployment_lines(job)
+    lines += _optimization_lines(job)
     for key, text in parameters.items():
         lines.append(f"parameters {{ key: {quote_protobuf(key)} value: {{ string_value: {quote_protobuf(text)} }} }}")
     for name in pending.config.session_config:
@@ -51,6 +56,45 @@ def write(job: Job) -> str:
         pending.explain(name, "set it in the environment of tritonserver")
     pending.explain("allocator", "preload its library in the environment of tritonserver")
     return "\n".join(lines)
+
+
+def _deployment_lines(job: Job) -> list[str]:
+    """Return the instances and the batches of a deployment. Triton runs all instances in one process."""
+    pending, deployment = job.pending, job.deployment
+    kind = "KIND_GPU" if pending.config.provider in ACCELERATORS else "KIND_CPU"
+    if deployment.processes > 1:
+        pending.report("processes", deployment.processes, "Triton runs all instances in one process")
+    if deployment.clients > 1:
+        pending.report(
+            "callers",
+            deployment.clients,
+            "each instance makes one call at a time, with a session and threads of its own",
+        )
+    report_replicas(job)
+    lines = []
+    if parts := job.cpus:
+        options = [
+            f"--host-policy=part_{number},cpu-cores={make_text_of_cpus(cpus)}" for number, cpus in enumerate(parts, 1)
+        ]
+        lines.append(make_comment("#", f"Start: tritonserver {' '.join(options)}"))
+        groups = [f'count: {deployment.clients} kind: {kind} host_policy: "part_{n + 1}"' for n in range(len(parts))]
+    else:
+        report_pinning(job)
+        groups = [f"count: {deployment.n_callers} kind: {kind}"]
+    lines += [f"instance_group {{ {group} }}" for group in groups]
+    if batching := deployment.batching:
+        lines += [
+            f"max_batch_size: {batching.max_batch}",
+            f"dynamic_batching {{ max_queue_delay_microseconds: {batching.max_delay_us} }}",
+        ]
+    elif pending.config.batch > 1:
+        lines.append(f"max_batch_size: {pending.config.batch}")
+    else:
+        lines += [
+            "# Without max_batch_size, Triton puts up to 4 requests into a call if the model allows that. To prevent",
+            "# it, start: tritonserver --backend-config=onnxruntime,default-max-batch-size=1",
+        ]
+    return lines
 
 
 def _optimization_lines(job: Job) -> list[str]:

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from ortune.knobs.config import CPU, DEFAULT, Config, ThreadPool
     from ortune.knobs.dimension import Choice, Dimension, Rule, Skipped
     from ortune.knobs.knob import Knob
-    from ortune.knobs.space import Candidate, SearchSpace, describe
+    from ortune.knobs.space import Candidate, SearchSpace
     from ortune.knobs.space_options import SpaceOptions
+    from ortune.knobs.titles import describe
 
 __all__ = [
     "CPU",
@@ -42,8 +43,9 @@ _MODULES = {
     "config": ("CPU", "DEFAULT", "Config", "ThreadPool"),
     "dimension": ("Choice", "Dimension", "Rule", "Skipped"),
     "knob": ("Knob",),
-    "space": ("Candidate", "SearchSpace", "describe"),
+    "space": ("Candidate", "SearchSpace"),
     "space_options": ("SpaceOptions",),
+    "titles": ("describe",),
 }
 
 

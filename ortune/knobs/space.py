@@ -13,9 +13,9 @@ import msgspec
 
 from ortune.knobs import ids
 from ortune.knobs.canonical import canonical, in_order
-from ortune.knobs.catalogue import KNOBS
 from ortune.knobs.config import DEFAULT, Config
 from ortune.knobs.dimension import DEFAULT_LABEL, Choice, Dimension, Rule, Skipped
+from ortune.knobs.titles import describe
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,27 +44,6 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     def label(self) -> str:
         """A short description, such as `intra threads=2 · affinity=2`."""
         return describe(self.config)
-
-
-def describe(config: Config) -> str:
-    """Return a short description of a config, on one line."""
-    if config.is_default:
-        return "default"
-    parts = []
-    for name, value in config.settings.items():
-        knob = KNOBS.get(name)
-        text = str(value).removeprefix("ORT_").lower()
-        if name == ids.ALLOCATOR:
-            parts.append(text)
-        elif name == ids.PROVIDERS:
-            parts.append(text.partition(",")[0])
-        else:
-            parts.append(f"{knob.title if knob else name}={_elide(text)}")
-    return " · ".join(parts)
-
-
-def _elide(text: str, length: int = 24) -> str:
-    return text if len(text) <= length else text[: length - 1] + "…"
 
 
 def _number_of(choice: Choice) -> int:

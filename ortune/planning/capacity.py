@@ -91,7 +91,7 @@ def estimate_utilization(deployment: Deployment, samples_ns: NDArray[np.int64], 
 def predict_capacity(
     deployment: Deployment, samples_ns: NDArray[np.int64], limit: Limit, *, seed: int, error: float = 0.0
 ) -> Estimate:
-    """Return the highest rate at which a simulated queue keeps a limit.
+    """Return the highest rate at which a simulated queue keeps a limit, in items per second.
 
     Args:
         deployment: The deployment.
@@ -107,18 +107,23 @@ def predict_capacity(
         relative_error=RELATIVE_ERROR,
         seed=seed,
     )
-    return describe_capacity(found, "predicted", error=error)
+    return describe_capacity(found, "predicted", error=error, n_items=deployment.config.batch)
 
 
 def predict_latency(
     deployment: Deployment, samples_ns: NDArray[np.int64], rate_per_s: float, *, seed: int
 ) -> AtRate | None:
-    """Return the latency of a simulated queue at a rate; None if the queue would grow without bound, or almost."""
+    """Return the latency of a simulated queue at a rate of items.
+
+    Returns:
+        The latency; None if the queue would grow without bound, or almost.
+    """
     queue = make_queue(deployment, samples_ns)
-    utilization = queue.utilization(rate_per_s)
+    calls_per_s = rate_per_s / deployment.config.batch
+    utilization = queue.utilization(calls_per_s)
     if utilization > HIGHEST_UTILIZATION:
         return None
-    found = simulate(queue, rate_per_s, relative_error=RELATIVE_ERROR, seed=seed)
+    found = simulate(queue, calls_per_s, relative_error=RELATIVE_ERROR, seed=seed)
     return AtRate(
         rate_per_s=rate_per_s,
         p50_ns=found.percentile(50).estimate,
@@ -158,20 +163,28 @@ def measure_capacity(
     return describe_capacity(found, "measured")
 
 
-def describe_capacity(found: Capacity, source: str, *, error: float = 0.0) -> Estimate:
-    """Return a capacity as it is recorded, with the error of what it was computed from in its interval."""
-    rate = found.rate_per_s
-    low, high = rate.low, rate.high
-    if rate.estimate > 0:
-        below = math.log(rate.estimate / low) if low > 0 else math.inf
-        above = math.log(high / rate.estimate) if high > 0 else math.inf
-        low = rate.estimate * math.exp(-math.hypot(below, error))
-        high = rate.estimate * math.exp(math.hypot(above, error)) if math.isfinite(above) else math.inf
+def describe_capacity(found: Capacity, source: str, *, error: float = 0.0, n_items: int = 1) -> Estimate:
+    """Return a capacity as it is recorded.
+
+    Args:
+        found: The rate of calls.
+        source: Whether it was measured or predicted.
+        error: Error of what it was computed from, as a logarithm, which becomes a part of its interval.
+        n_items: Items in a call.
+    """
+    rate, low, high = (
+        n_items * each for each in (found.rate_per_s.estimate, found.rate_per_s.low, found.rate_per_s.high)
+    )
+    if rate > 0:
+        below = math.log(rate / low) if low > 0 else math.inf
+        above = math.log(high / rate) if high > 0 else math.inf
+        low = rate * math.exp(-math.hypot(below, error))
+        high = rate * math.exp(math.hypot(above, error)) if math.isfinite(above) else math.inf
     estimate = Estimate(
-        estimate=float(rate.estimate),
+        estimate=float(rate),
         low=float(low),
         high=float(high) if math.isfinite(high) else None,
-        confidence=rate.confidence,
+        confidence=found.rate_per_s.confidence,
         source="measured" if source == "measured" else "predicted",
     )
     return msgspec.structs.replace(estimate, n_measurements=len(found.measurements))

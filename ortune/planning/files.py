@@ -71,6 +71,8 @@ def decode_document(data: bytes, name: str, kind: type[Document], schema: int, h
     Raises:
         RecordError: It is not such a plan, or of a newer version.
     """
+    if len(data) > MOST_BYTES:
+        raise RecordError(f"{name} is not a plan: it has more than {MOST_BYTES >> 20} MiB.", hint)
     try:
         document: Any = msgspec.json.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:

@@ -214,12 +214,21 @@ class DeploymentRunner:
     def find_rate_time_s(self, deployment: Deployment, rate_per_s: float, figure: Objective) -> float:
         """Return how long a measurement at a rate takes, about."""
         n_calls = max(required_calls(figure), 20 * BLOCKS_PER_RATE)
-        return self.find_launch_s(deployment) + 1 + 1.15 * n_calls / rate_per_s
+        return self.find_launch_s(deployment) + 1 + 1.15 * n_calls * deployment.config.batch / rate_per_s
 
-    def measure_rate(self, deployment: Deployment, rate_per_s: float, figure: Objective, confidence: float) -> Interval:
-        """Measure a figure of the latency where requests arrive at a rate, in a fresh launch.
+    def measure_rate(
+        self, deployment: Deployment, rate_per_s: float, figure: Objective, confidence: float, *, times: float = 1.0
+    ) -> Interval:
+        """Measure a figure of the latency where requests arrive, given their items per second, in a fresh launch.
 
         Each process has a queue of its own, and each request comes to any of them with the same probability.
+
+        Args:
+            deployment: The deployment.
+            rate_per_s: Items per second of all processes together.
+            figure: What is measured.
+            confidence: Coverage of the interval.
+            times: How many times longer than the figure needs it is measured.
 
         Returns:
             The figure in ns with its interval; infinite if requests arrive faster than they are served.
@@ -234,36 +243,52 @@ class DeploymentRunner:
             seed=self.opened.seed,
             executors=[self.opened.open_executor(load, deployment.cpus)],
         )
+        assert load.rate_per_s
+        gap_ns = 1e9 / load.rate_per_s
         pace = msgspec.structs.replace(
-            self.opened.calibration.pace, load=load, gap_ns=1e9 / rate_per_s, call_ns=self._find_call_ns(deployment)
+            self.opened.calibration.pace, load=load, gap_ns=gap_ns, growth=1.0, call_ns=self._find_call_ns(deployment)
         )
         block = plan_block(pace, longest_warm_up_ns=LONGEST_RATE_BLOCK_NS // 4)
-        n_calls = max(required_calls(figure) / BLOCKS_PER_RATE, 20.0)
-        duration_ns = min(max(int(1e9 * n_calls / rate_per_s), block.duration_ns), LONGEST_RATE_BLOCK_NS)
+        n_calls = times * max(required_calls(figure) / BLOCKS_PER_RATE, 20.0)
+        duration_ns = min(max(int(n_calls * gap_ns), block.duration_ns), LONGEST_RATE_BLOCK_NS)
         deadline_s = block.deadline_s + 20 * duration_ns / 1e9
         block = msgspec.structs.replace(block, duration_ns=duration_ns, deadline_s=deadline_s)
+        if batching := deployment.batching:
+            block = msgspec.structs.replace(
+                block, max_batch=batching.max_batch, max_delay_ns=1000 * batching.max_delay_us
+            )
         run.measure(self.opened.runner, RunPlan(block=block, launches=1, rounds=BLOCKS_PER_RATE), end_s=math.inf)
-        return summarize_rate(run.blocks(0), load, figure, confidence)
+        # A server that puts requests together is almost always busy, with batches that are not full.
+        return summarize_rate(run.blocks(0), None if deployment.batching else load, figure, confidence)
 
     def _find_call_ns(self, deployment: Deployment) -> float:
         """Return a duration that a call hardly exceeds, where as many are made at a time as the deployment serves."""
-        return self.opened.calibration.pace.call_ns * max(deployment.n_callers / 2, 1.0)
+        n_items = deployment.batching.max_batch if deployment.batching else deployment.config.batch
+        n_times = n_items / self.default.config.batch
+        return self.opened.calibration.pace.call_ns * max(deployment.n_callers / 2, 1.0) * n_times
 
     def _find_pace(self, deployments: Sequence[Deployment]) -> Pace:
         """Return the pace of the slowest calls."""
         pace = self.opened.calibration.pace
         call_ns = max(map(self._find_call_ns, deployments), default=pace.call_ns)
-        # Several callers share the CPUs, so that calls take longer but follow each other as fast.
+        # Several callers share the CPUs, so that calls take longer but follow each other as fast. Large batches make a
+        # block as long as their calls (`growth`).
         return msgspec.structs.replace(pace, call_ns=min(call_ns, 8 * pace.call_ns), gap_ns=2 * pace.gap_ns)
 
 
-def summarize_rate(blocks: Sequence[Block], load: Load, figure: Objective, confidence: float) -> Interval:
+def summarize_rate(blocks: Sequence[Block], load: Load | None, figure: Objective, confidence: float) -> Interval:
     """Return a figure of the latency in ns from blocks of one launch, with its interval.
 
     Blocks follow one another in one stream of requests. They are taken to be independent, as each holds many services.
+
+    Args:
+        blocks: The blocks.
+        load: How requests arrive, to find out whether faster than they are served; None where utilization does not say.
+        figure: The figure.
+        confidence: Coverage of the interval.
     """
     service_ns = float(np.mean([block.service_ns for block in blocks]))
-    if load.utilization(service_ns) >= 1:
+    if load and load.utilization(service_ns) >= 1:
         return Interval(estimate=math.inf, low=math.inf, high=math.inf, confidence=confidence)
     point = FIGURES[figure].percentile
     if point is None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
+from ortune.planning.length_policies import LengthSample
 from ortune.workload import Limit
 
 USUAL_BUDGET_S = 120.0
 USUAL_BUDGET_WITH_TARGET_S = 240.0
+USUAL_BUDGET_FOR_LENGTHS_S = 120.0
+USUAL_BUDGET_FOR_BATCHING_S = 60.0
+"""Time to spend, and what lengths and dynamic batching add to it."""
 
 
 class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,6 +23,8 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
         headroom: Share of the capacity that is left unused.
         price_per_hour: Price of a replica, or None.
         budget_s: Time to spend; None for the usual time.
+        lengths: Items of different lengths, or None.
+        dynamic_batching: Whether to consider putting requests that wait together.
     """
 
     slo: Limit | None = None
@@ -26,8 +32,28 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     headroom: float = 0.2
     price_per_hour: float | None = None
     budget_s: float | None = None
+    lengths: LengthSample | None = None
+    dynamic_batching: bool = False
+
+    @property
+    def usual_deployments_s(self) -> float:
+        """Usual time for everything but lengths."""
+        own_s = USUAL_BUDGET_WITH_TARGET_S if self.slo else USUAL_BUDGET_S
+        return own_s + (USUAL_BUDGET_FOR_BATCHING_S if self.dynamic_batching else 0.0)
 
     @property
     def time_s(self) -> float:
         """Time to spend."""
-        return self.budget_s or (USUAL_BUDGET_WITH_TARGET_S if self.slo else USUAL_BUDGET_S)
+        usual_s = self.usual_deployments_s + (USUAL_BUDGET_FOR_LENGTHS_S if self.lengths else 0.0)
+        return self.budget_s or usual_s
+
+    @property
+    def deployments_s(self) -> float:
+        """The part of it for everything but lengths."""
+        share = self.usual_deployments_s / (self.usual_deployments_s + USUAL_BUDGET_FOR_LENGTHS_S)
+        return self.time_s * share if self.lengths else self.time_s
+
+    @property
+    def lengths_s(self) -> float:
+        """The part of it for lengths. They get at least half of that if the other stages take longer."""
+        return self.time_s - self.deployments_s

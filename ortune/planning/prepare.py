@@ -5,14 +5,22 @@ from __future__ import annotations
 import msgspec
 
 from ortune.compare.open import ComparisonSetup, check_processes, prepare_comparison
+from ortune.errors import UsageError
 from ortune.knobs import CPU, SpaceOptions, build_space
+from ortune.planning.dynamic_batching import MOST_REQUESTS
+from ortune.planning.length_policies import LengthSample
 from ortune.planning.options import PlanOptions
 from ortune.planning.space import DeploymentSpace, make_deployment_space
-from ortune.record.files import check_writable
+from ortune.record.files import check_writable, is_plan
 from ortune.requests import PlanRequest
 from ortune.worker.installed import find_installed_version, require_runtime
 from ortune.worker.providers import choose_providers
-from ortune.workload import Goal, Load
+from ortune.workload import Goal, Load, make_feed
+from ortune.workload.batching import check_batch_axis, list_batches, name_batch_axes
+from ortune.workload.length_feed import find_length_axes, make_length_feed
+
+MOST_SAMPLED = 64
+"""Items of different lengths that calls are made with, at most."""
 
 
 class PreparedPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,12 +48,13 @@ def prepare_plan(request: PlanRequest) -> PreparedPlan:
         check_writable(request.output, may_replace=is_plan)
     setup = prepare_comparison(
         request.model,
-        Goal(objectives=("throughput",)),
+        Goal(objectives=("throughput",), batches=list_batches(*request.batch) if request.batch else ()),
         request.input_options,
         approximate=request.allow_approximate,
         beside=request.beside,
         seed=request.seed,
     )
+    setup, lengths = prepare_items(setup, request)
     for count in request.processes:
         if count > 1:
             check_processes(Load(scenario="multi-client", processes=count), setup.host)
@@ -55,11 +64,18 @@ def prepare_plan(request: PlanRequest) -> PreparedPlan:
         providers=providers[:1],
         fix=request.fix,
         approximate=request.allow_approximate,
+        batches=request.batch,
         onnxruntime=find_installed_version(),
     )
     base = build_space(setup.host, setup.model, options).base
     space = make_deployment_space(
-        setup.host, base, processes=request.processes, tune=request.tune, fix=request.fix, only=request.only
+        setup.host,
+        base,
+        processes=request.processes,
+        tune=request.tune,
+        fix=request.fix,
+        only=request.only,
+        batches=request.batch,
     )
     return PreparedPlan(
         setup=msgspec.structs.replace(setup, base=base),
@@ -70,14 +86,36 @@ def prepare_plan(request: PlanRequest) -> PreparedPlan:
             headroom=request.headroom,
             price_per_hour=request.price,
             budget_s=request.budget,
+            lengths=lengths,
+            dynamic_batching=request.dynamic_batching,
         ),
     )
 
 
-def is_plan(content: bytes) -> bool:
-    """Return whether a file was written by this command."""
-    try:
-        document = msgspec.json.decode(content)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(document, dict) and "rows" in document and "recommended" in document
+def prepare_items(setup: ComparisonSetup, request: PlanRequest) -> tuple[ComparisonSetup, LengthSample | None]:
+    """Return the setup with samples of single items where calls put them together, and the lengths of the items.
+
+    Raises:
+        OrtuneError: The model takes no batches, or the items cannot be made.
+    """
+    model, options = setup.model, request.input_options
+    if request.dynamic_batching:
+        check_batch_axis(model, name_batch_axes(model, options), option="dynamic_batching")
+        feed = make_feed(model, options, (1, MOST_REQUESTS))
+        if len({tuple(tensor.array.shape for tensor in sample.values()) for sample in feed.samples}) > 1:
+            raise UsageError(
+                "requests of different shapes cannot be put together.",
+                "Give inputs of one shape, or leave {dynamic_batching} out.",
+                option="dynamic_batching",
+            )
+        return msgspec.structs.replace(setup, feed=feed), None
+    if request.lengths is None:
+        return setup, None
+    axes = find_length_axes(model, options)
+    lengths = request.lengths.take(MOST_SAMPLED, request.seed)
+    feed = make_length_feed(model, options, lengths, axes)
+    maximum = max(lengths) if request.lengths.kind == "sample" else request.lengths.high
+    text = request.lengths.text
+    return msgspec.structs.replace(setup, feed=feed), LengthSample(
+        text=text, lengths=lengths, maximum=maximum, axes=axes
+    )

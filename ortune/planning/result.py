@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 from typing import Literal, get_args
 
 import msgspec
 
 from ortune.compare.comparison import Noise
+from ortune.compare.interval import Interval
 from ortune.host import HostClass
+from ortune.knobs.config import MOST_ITEMS
 from ortune.model.identity import ModelIdentity
 from ortune.planning.deployment import Deployment
+from ortune.queueing.length_batches import Policy, name_policy
 from ortune.worker import Runtime
 from ortune.workload import Limit, Workload
 
-SCHEMA = 1
-"""Version of the document."""
+SCHEMA = 2
+"""Version of the document. Documents of schema 1 have no batching, and are read as they are."""
 
 MOST_DEPLOYMENTS = 1000
 """Deployments that a document holds at most."""
@@ -26,6 +30,21 @@ Source = Literal["measured", "predicted"]
 Resource = Literal["throughput", "memory", "cpu"]
 """What a deployment can be the best in: the highest throughput or capacity, the least memory, the least CPU time per
 call."""
+
+
+MOST_REPLICAS = 10**9
+LARGEST_FIGURE = 2.0**60
+"""Largest numbers that a document holds. Bytes and nanoseconds do not get there."""
+
+
+def check_figures(*figures: float) -> None:
+    """Check that numbers may be figures.
+
+    Raises:
+        ValueError: One is negative, not finite or too large.
+    """
+    if not all(0 <= each <= LARGEST_FIGURE for each in figures):
+        raise ValueError(f"the figures must be finite, and from 0 to {LARGEST_FIGURE:.0g}")
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,9 +68,20 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def __post_init__(self) -> None:
         """Reject numbers that no figure has."""
-        numbers = (self.estimate, self.low, self.high if self.high is not None else 0.0)
-        if not all(math.isfinite(each) and each >= 0 for each in numbers) or not 0 < self.confidence < 1:
-            raise ValueError("the figures must be finite and not negative, and the confidence between 0 and 1")
+        check_figures(self.estimate, self.low, self.high if self.high is not None else 0.0)
+        if not 0 < self.confidence < 1:
+            raise ValueError(f"the confidence is {self.confidence}, and not between 0 and 1")
+
+
+def describe_interval(interval: Interval) -> Estimate:
+    """Return a measured figure as it is recorded."""
+    return Estimate(
+        estimate=interval.estimate,
+        low=interval.low if math.isfinite(interval.low) else 0.0,
+        high=interval.high if math.isfinite(interval.high) else None,
+        confidence=interval.confidence,
+        source="measured",
+    )
 
 
 class AtRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -107,6 +137,12 @@ class PlannedDeployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     at_rate: AtRate | None = None
     price_of_million: float | None = None
 
+    def __post_init__(self) -> None:
+        """Reject numbers that no figure has."""
+        check_figures(self.p50_ns, self.p99_ns, self.cpu_cores, self.cpu_ns_per_call, self.memory_bytes)
+        if self.replicas is not None and not 1 <= self.replicas <= MOST_REPLICAS:
+            raise ValueError(f"{self.replicas} replicas: there must be 1 to {MOST_REPLICAS}")
+
     @property
     def sustained_per_s(self) -> float:
         """The rate that it can take: the capacity within the target, or the throughput where there is no target."""
@@ -125,6 +161,78 @@ class ScreenedDeployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     deployment: Deployment
     ratio: float | None = None
     problem: str = ""
+
+
+class LengthPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A way to group items of different lengths into calls.
+
+    Attributes:
+        policy: Its name.
+        parameter: Size of batches, or tokens for "sorted by tokens"; None for policies without.
+        items_per_s: Items per second of all callers together, measured or predicted.
+        predicted_per_s: What was predicted from durations of calls.
+        to_reference: The same relative to the reference; None for that itself, and for what was not measured.
+        to_single: The same relative to one item at a time.
+        padding: Share of the tokens that are padding.
+        n_calls: Calls that the sample takes.
+        longest_call_ns: Predicted duration of the longest of them.
+        max_error: Largest difference of an item's outputs from those of the item alone, as a fraction of the output's
+            largest value; None for what was not measured.
+        problem: Why it cannot be recommended, if outputs differ; empty if they are the same.
+    """
+
+    policy: Policy
+    parameter: int | None
+    items_per_s: Estimate
+    predicted_per_s: float
+    to_reference: Estimate | None = None
+    to_single: Estimate | None = None
+    padding: float
+    n_calls: int
+    longest_call_ns: float
+    max_error: float | None = None
+    problem: str = ""
+
+    @property
+    def title(self) -> str:
+        """A short description, such as `sorted by tokens, 512 tokens`."""
+        return name_policy(self.policy, self.parameter)
+
+
+class LengthPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How to group items of different lengths.
+
+    Attributes:
+        text: Where the lengths come from, as the user wrote it.
+        lengths: Length of each item of the sample that was measured, in order of arrival.
+        maximum: Length that "maximum" pads to.
+        place: Place of the deployment whose callers made the calls.
+        n_points: Sizes and lengths at which durations of calls were measured.
+        policies: The policies, those that were measured first.
+        recommended: Place of the recommended policy.
+        reference: Place of the policy that all others are compared with: batches in order of arrival.
+    """
+
+    text: str
+    lengths: tuple[int, ...]
+    maximum: int
+    place: int
+    n_points: int
+    policies: tuple[LengthPolicy, ...]
+    recommended: int
+    reference: int
+
+    def __post_init__(self) -> None:
+        """Reject places of policies that are not there."""
+        if not all(0 <= place < len(self.policies) for place in (self.recommended, self.reference)):
+            raise ValueError(f"it has {len(self.policies)} policies, and names others")
+        if len(self.policies) > MOST_DEPLOYMENTS or not 1 <= len(self.lengths) <= MOST_ITEMS:
+            raise ValueError(f"it has more than {MOST_DEPLOYMENTS} policies, or no lengths, or too many")
+
+    @property
+    def choice(self) -> LengthPolicy:
+        """The recommended policy."""
+        return self.policies[self.recommended]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -152,6 +260,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         host: Class of the host.
         runtime: The software.
         noise: CPU use by other processes.
+        lengths: How to group items of different lengths; None if they have one length.
     """
 
     schema: int = SCHEMA
@@ -175,6 +284,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     host: HostClass
     runtime: Runtime
     noise: Noise
+    lengths: LengthPlan | None = None
 
     def __post_init__(self) -> None:
         """Reject places of deployments that are not there."""
@@ -183,8 +293,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             raise ValueError(f"it has {len(self.rows)} deployments, and names others")
         if missing := set(get_args(Resource)) - set(self.best):
             raise ValueError(f"it lacks the best deployment for {', '.join(sorted(missing))}")
+        if self.lengths and not 0 <= self.lengths.place < len(self.rows):
+            raise ValueError(f"it has {len(self.rows)} deployments, and groups items for another one")
         if len(self.rows) > MOST_DEPLOYMENTS or len(self.screened) > MOST_DEPLOYMENTS:
             raise ValueError(f"it has more than {MOST_DEPLOYMENTS} deployments")
+        check_figures(self.rate_per_s or 0.0, self.price_per_hour or 0.0, self.budget_s, self.spent_s)
+        if not 0 <= self.headroom < 1:
+            raise ValueError(f"the headroom is {self.headroom}, and not from 0 to below 1")
+        if self.seed < 0:
+            raise ValueError(f"seed is {self.seed}, below 0")
+        datetime.datetime.fromisoformat(self.started)
 
     @property
     def choice(self) -> PlannedDeployment:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 import numpy as np
@@ -29,18 +29,22 @@ from ortune.planning.capacity import (
 )
 from ortune.planning.choose import DEFAULT_POSITION, add_cost, explain_choice, find_best, rank_rows
 from ortune.planning.deployment import Deployment
+from ortune.planning.dynamic_batching import find_batched, predict_batched_latency
+from ortune.planning.length_policies import plan_lengths
 from ortune.planning.measuring import DeploymentRunner, Screened, thin
 from ortune.planning.options import PlanOptions
 from ortune.planning.prepare import PreparedPlan
-from ortune.planning.result import Estimate, Plan, PlannedDeployment, ScreenedDeployment
+from ortune.planning.result import Estimate, Plan, PlannedDeployment, ScreenedDeployment, describe_interval
 from ortune.planning.screening import screen_deployments
 from ortune.planning.space import DeploymentSpace
+from ortune.queueing.batching import BatchTimes
 from ortune.workload import Limit
 
 SCREENING_SHARE = 0.4
 CONFIRMATION_SHARE = 0.85
 CONFIRMATION_SHARE_WITH_TARGET = 0.7
-"""Parts of the budget after which screening and confirmation end."""
+CONFIRMATION_SHARE_WITH_BATCHING, BATCHING_SHARE = 0.6, 0.75
+"""Parts of the budget after which screening, confirmation, and the same of dynamic batching end."""
 
 N_BEST = 3
 MOST_FINALISTS = 6
@@ -89,6 +93,20 @@ def make_plan(prepared: PreparedPlan, observe: Observe = lambda stage, done, tot
     started = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
     with open_comparison(setup) as opened:
         outcome = run_stages(prepared.space, opened, options, observe)
+        lengths, interrupted = None, outcome.interrupted
+        if options.lengths and not interrupted:
+            try:
+                lengths = plan_lengths(
+                    DeploymentRunner(opened, prepared.space.default),
+                    options.lengths,
+                    outcome.rows[outcome.recommended].deployment,
+                    place=outcome.recommended,
+                    end_s=max(opened.start_s + options.time_s, opened.runner.now_s() + options.lengths_s / 2),
+                    slo=options.slo,
+                    observe=observe,
+                )
+            except KeyboardInterrupt:
+                interrupted = True
         return Plan(
             rows=outcome.rows,
             recommended=outcome.recommended,
@@ -103,7 +121,8 @@ def make_plan(prepared: PreparedPlan, observe: Observe = lambda stage, done, tot
             spent_s=round(opened.runner.now_s() - opened.start_s, 3),
             started=started,
             seed=setup.seed,
-            interrupted=outcome.interrupted,
+            interrupted=interrupted,
+            lengths=lengths,
             workload=setup.describe_workload(),
             model=setup.program.describe(),
             host=HostClass.of(setup.host),
@@ -138,6 +157,8 @@ class _Planning:
         self.screened: dict[str, Screened] = {}
         self.default_utilization: float | None = None
         self.finalists: list[Deployment] = []
+        self.batch_times: dict[str, BatchTimes] = {}
+        self.beyond_default: set[str] = set()
 
     def run(self) -> Outcome:
         """Run the stages. After an interrupt in the last one, what was confirmed counts."""
@@ -147,12 +168,14 @@ class _Planning:
         run = self.confirm()
         rows = self.evaluate(run)
         interrupted = False
+        if self.options.slo and self.options.dynamic_batching:
+            rows += self.add_batched(rows, self.options.slo)
         if self.options.slo:
             try:
                 rows = self.measure_capacities(rows, self.options.slo)
             except KeyboardInterrupt:
                 interrupted = True
-            rows = mark_proven(rows)
+            rows = mark_proven(rows, self.beyond_default)
         rows = [self.add_latency(row, run) for row in rows]
         recommended = rank_rows(rows)[0]
         return Outcome(
@@ -166,7 +189,7 @@ class _Planning:
 
     def end_of(self, share: float) -> float:
         """Return the time on the runner's clock at which this part of the budget is spent."""
-        return self.opened.start_s + share * self.options.time_s
+        return self.opened.start_s + share * self.options.deployments_s
 
     def check_budget(self) -> None:
         """Check that the budget suffices for the first deployments and a short confirmation.
@@ -183,8 +206,9 @@ class _Planning:
         launch_s = sum(self.runner.find_launch_s(each) for each in (self.space.default, *first[:N_BEST]))
         needed_s += (plan.launches or 0) * launch_s + (N_BEST + 1) * plan.n_rounds * block_s
         spent_s = self.runner.now_s() - self.opened.start_s
-        if spent_s + needed_s > self.options.budget_s:
-            enough_s = 10 * math.ceil((spent_s + 1.2 * needed_s) / 10)
+        if spent_s + needed_s > self.options.deployments_s:
+            part = self.options.deployments_s / self.options.time_s
+            enough_s = 10 * math.ceil((spent_s + 1.2 * needed_s) / part / 10)
             raise UsageError(
                 f"{self.options.budget_s:g}s: too short to compare deployments of this model.",
                 f"Give {{budget={enough_s}s}} or more, or omit it.",
@@ -227,6 +251,8 @@ class _Planning:
     def confirm(self) -> PairedRun:
         """Measure the finalists in fresh launches."""
         share = CONFIRMATION_SHARE_WITH_TARGET if self.options.slo else CONFIRMATION_SHARE
+        if self.options.dynamic_batching:
+            share = CONFIRMATION_SHARE_WITH_BATCHING
         plan = self.runner.plan_confirmation(self.finalists, self.end_of(share) - self.runner.now_s())
 
         def report(done: int, total: int) -> None:
@@ -248,6 +274,26 @@ class _Planning:
             speedup = compute_speedup(run, position, "throughput", confidence=confidence) if position else None
             rows.append(self.describe(run, position, deployment, speedup))
         return rows
+
+    def add_batched(self, rows: Sequence[PlannedDeployment], slo: Limit) -> list[PlannedDeployment]:
+        """Return a row for the best deployment that puts waiting requests together.
+
+        Its throughput is that of full batches. They are measured again in fresh launches, as all rows are.
+        """
+        self.observe("batching", 0, 1)
+        found, measured = find_batched(self.runner, rows, slo, seed=self.opened.seed)
+        self.screened |= {each.deployment.key: each for each in measured if each.deployment.config.batch > 1}
+        added = []
+        for each in found:
+            plan = self.runner.plan_confirmation([each.full], self.end_of(BATCHING_SHARE) - self.runner.now_s())
+            run = self.runner.confirm([each.full], plan, lambda done, total: self.observe("batching", done, total))
+            if run.failures or not run.blocks(1):
+                continue
+            speedup = compute_speedup(run.in_one_regime(), 1, "throughput", confidence=DEFAULT_CONFIDENCE)
+            row = self.describe(run, 1, each.full, speedup)
+            added.append(msgspec.structs.replace(row, deployment=each.deployment, capacity=each.capacity))
+            self.batch_times[each.deployment.key] = each.times
+        return added
 
     def describe(
         self, run: PairedRun, position: int, deployment: Deployment, speedup: Speedup | None
@@ -290,12 +336,28 @@ class _Planning:
         while True:
             first = rank_rows(self.add_costs(rows))[0]
             place = next((each for each in (first, DEFAULT_POSITION) if each not in measured), None)
-            if place is None or (found := self.measure_capacity(rows[place], slo)) is None:
+            if place is None:
+                break
+            if (found := self.measure_capacity(rows[place], slo)) is None:
+                if place == DEFAULT_POSITION:
+                    self.check_default(rows[first], slo)
                 break
             measured.add(place)
             rows[place] = msgspec.structs.replace(rows[place], capacity=found, predicted_capacity=rows[place].capacity)
             rows = mark_promising(rows)
         return rows
+
+    def check_default(self, row: PlannedDeployment, slo: Limit) -> None:
+        """Measure whether the default keeps the target at a rate that a row can take, as proven by measurements.
+
+        This takes one measurement where its capacity would take several, at lower rates, which take longer.
+        """
+        if not row.deployment.batching or not row.capacity or row.capacity.source != "measured":
+            return
+        with contextlib.suppress(MeasureError):
+            found = self.runner.measure_rate(self.space.default, row.capacity.low, slo.figure, DEFAULT_CONFIDENCE)
+            if found.low > slo.bound:
+                self.beyond_default.add(row.deployment.key)
 
     def measure_capacity(self, row: PlannedDeployment, slo: Limit) -> Estimate | None:
         """Return the measured capacity of a row; None if there is no time, or if it fails."""
@@ -336,6 +398,9 @@ class _Planning:
         rate_per_s = self.options.rate_per_s
         if not rate_per_s or not row.replicas:
             return row
+        if times := self.batch_times.get(row.deployment.key):
+            latency = predict_batched_latency(row.deployment, times, rate_per_s / row.replicas, seed=self.opened.seed)
+            return msgspec.structs.replace(row, at_rate=latency)
         position = [each.key for each in (self.space.default, *self.finalists)].index(row.deployment.key)
         samples_ns = self.samples_of(run, position)
         at_rate = predict_latency(row.deployment, samples_ns, rate_per_s / row.replicas, seed=self.opened.seed)
@@ -360,19 +425,24 @@ def mark_promising(rows: Sequence[PlannedDeployment]) -> list[PlannedDeployment]
     return [rows[DEFAULT_POSITION], *(mark(row, is_above(row, rows[DEFAULT_POSITION])) for row in rows[1:])]
 
 
-def mark_proven(rows: Sequence[PlannedDeployment]) -> list[PlannedDeployment]:
+def mark_proven(rows: Sequence[PlannedDeployment], beyond: Collection[str] = ()) -> list[PlannedDeployment]:
     """Return the rows, with those marked whose capacity is proven to be above that of the default.
 
     A prediction alone proves nothing: it knows neither how calls speed up on a host with idle CPUs, nor the tail of
     their durations. Unless both capacities are measured, the throughput, which is, must be proven to be higher, too.
+
+    Args:
+        rows: The rows, the default first.
+        beyond: Keys of deployments at whose measured capacity the default was measured to break the target.
     """
     default = rows[DEFAULT_POSITION]
     marked = [default]
     for row in rows[1:]:
         assert row.capacity
         assert default.capacity
-        is_measured = row.capacity.source == default.capacity.source == "measured"
-        has_throughput = row.ratio is not None and row.ratio.low > 1
+        is_measured = row.capacity.source == default.capacity.source == "measured" or row.deployment.key in beyond
+        # That full batches have a higher throughput says nothing about how long requests wait for them.
+        has_throughput = row.ratio is not None and row.ratio.low > 1 and not row.deployment.batching
         marked.append(mark(row, is_above(row, default) and (is_measured or has_throughput)))
     return marked
 
@@ -403,14 +473,3 @@ def half_width(interval: Interval) -> float:
     if not (interval.low > 0 and math.isfinite(interval.high)):
         return 0.0
     return math.log(interval.high / interval.low) / 2
-
-
-def describe_interval(interval: Interval) -> Estimate:
-    """Return a measured figure as it is recorded."""
-    return Estimate(
-        estimate=interval.estimate,
-        low=interval.low if math.isfinite(interval.low) else 0.0,
-        high=interval.high if math.isfinite(interval.high) else None,
-        confidence=interval.confidence,
-        source="measured",
-    )

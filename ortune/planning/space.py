@@ -19,7 +19,8 @@ MOST_THREADS_PER_CORE = 2
 """Threads of all processes together, for each core, at most. Beyond it, throughput falls on every host that we know."""
 
 MOST_FIRST_COUNTS = 9
-"""Numbers of processes with which a search begins, at most."""
+MOST_FIRST_BATCHES = 4
+"""Numbers of processes, and of items in a call, with which a search begins, at most."""
 
 Setting = tuple[str, Value]
 """The id of a knob and a value."""
@@ -34,12 +35,14 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         clients: Calls that each process makes at a time.
         unit: What processes are pinned to; None if all run on all CPUs.
         settings: Further settings, sorted.
+        batch: Items in each call.
     """
 
     processes: int
     threads: int
     clients: int = 1
     unit: Unit | None = None
+    batch: int = 1
     settings: tuple[Setting, ...] = ()
 
 
@@ -57,6 +60,7 @@ class DeploymentSpace(msgspec.Struct, frozen=True, kw_only=True):
         most_clients: Calls that a process makes at a time, at most.
         settings: Values of further knobs to try.
         base: Settings of all deployments: ONNX Runtime's default, with what the user fixes.
+        batches: Numbers of items in a call to try, in ascending order; empty for that of the base.
     """
 
     n_cores: int
@@ -69,6 +73,7 @@ class DeploymentSpace(msgspec.Struct, frozen=True, kw_only=True):
     most_clients: int = MOST_CLIENTS
     settings: tuple[Setting, ...] = ()
     base: Config = Config()
+    batches: tuple[int, ...] = ()
 
     @property
     def default(self) -> Deployment:
@@ -101,7 +106,17 @@ class DeploymentSpace(msgspec.Struct, frozen=True, kw_only=True):
         # Threads that move to another node find their data in the memory and the caches of the first one.
         if self.parts:
             shapes += [Shape(processes=n, threads=self.divide_cores(n), unit="cores") for n in counts if n > 1]
+        shapes = [msgspec.structs.replace(each, batch=self.base.batch) for each in shapes]
+        # Where larger batches are better, they are with most numbers of processes.
+        shapes += [Shape(processes=1, threads=pool, batch=n) for n in self.find_first_batches()]
         return self.make_all(shapes)
+
+    def find_first_batches(self) -> tuple[int, ...]:
+        """Return numbers of items in a call with which a search begins: the smallest, the largest, and some between."""
+        if len(self.batches) <= MOST_FIRST_BATCHES:
+            return self.batches
+        last = len(self.batches) - 1
+        return tuple(self.batches[place * last // (MOST_FIRST_BATCHES - 1)] for place in range(MOST_FIRST_BATCHES))
 
     def divide_cores(self, n_processes: int) -> int:
         """Return the threads of each process if they share the cores equally, or the closest number to try."""
@@ -124,9 +139,10 @@ class DeploymentSpace(msgspec.Struct, frozen=True, kw_only=True):
         return self.make_all(found)
 
     def list_variants(self, shape: Shape) -> list[Deployment]:
-        """Return deployments of the same size with more or fewer callers, and with other settings."""
+        """Return deployments of the same size with more or fewer callers, other batches, and other settings."""
         clients = {shape.clients * 2, shape.clients // 2}
         found = [msgspec.structs.replace(shape, clients=n) for n in sorted(clients) if n]
+        found += [msgspec.structs.replace(shape, batch=n) for n in _next_to(shape.batch, self.batches)]
         known = dict(shape.settings)
         for name, value in self.settings:
             settings = {**known, name: value}
@@ -154,8 +170,10 @@ class DeploymentSpace(msgspec.Struct, frozen=True, kw_only=True):
             knob = KNOBS[name]
             if value != knob.default:
                 config = config.with_setting(knob.where, knob.name, value, knob.provider)
-        if self.base.is_default:
+        if msgspec.structs.replace(self.base, batch=1).is_default:
             config = canonical(config, self.n_default_threads)
+        if self.batches:
+            config = msgspec.structs.replace(config, batch=shape.batch)
         return Deployment(
             processes=shape.processes, clients=shape.clients, placement=self.find_placement(shape), config=config
         )
@@ -180,6 +198,7 @@ class DeploymentSpace(msgspec.Struct, frozen=True, kw_only=True):
             clients=deployment.clients,
             unit=deployment.placement.unit if deployment.placement else None,
             settings=tuple(sorted({(name, value) for name, value in self.settings if own.get(name) == value})),
+            batch=deployment.config.batch,
         )
 
     def _is_worth_trying(self, shape: Shape) -> bool:
@@ -188,6 +207,8 @@ class DeploymentSpace(msgspec.Struct, frozen=True, kw_only=True):
         if not 1 <= shape.processes <= MOST_PROCESSES or not 1 <= shape.clients <= self.most_clients:
             return False
         if shape.unit is not None and self.find_placement(shape) is None:
+            return False
+        if self.batches and shape.batch not in self.batches:
             return False
         most = MOST_THREADS_PER_CORE * max(self.n_cores, 1)
         # The default settings are what most services run, whatever the number of threads is.
@@ -236,6 +257,7 @@ def make_deployment_space(
     tune: Mapping[str, Sequence[Value]] | None = None,
     fix: Mapping[str, Value] | None = None,
     only: Sequence[str] = (),
+    batches: Sequence[int] = (),
 ) -> DeploymentSpace:
     """Return the deployments that are worth trying on a host.
 
@@ -246,6 +268,7 @@ def make_deployment_space(
         tune: Values to try, by the id of a knob.
         fix: Values that all deployments have, by the id of a knob.
         only: Ids of the knobs to try; empty for all.
+        batches: Numbers of items in a call to try; empty for that of the base.
     """
     tune, fix = dict(tune or {}), fix or {}
     quota = host.limits.quota
@@ -276,4 +299,5 @@ def make_deployment_space(
             if is_free[name] and value != KNOBS[name].default
         ),
         base=base,
+        batches=tuple(sorted(set(batches))),
     )

@@ -124,10 +124,14 @@ def find_free_port(excluded: Collection[int] = ()) -> int:
 def check_unused(url: str) -> None:
     """Check that nothing listens where a server is going to be started.
 
+    Only addresses of this host are checked: what listens elsewhere may pass requests on to the server.
+
     Raises:
         UsageError: Something does.
     """
     host, port = find_address(urlsplit(url))
+    if not is_loopback(host):
+        return
     with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1.0):
         raise UsageError(
             f"{printable(url)}: something listens on port {port} already.",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -12,20 +11,20 @@ import msgspec
 
 from ortune.compare.comparison import Summary
 from ortune.compare.open import OpenComparison, start_comparison
-from ortune.errors import ProgramError
+from ortune.errors import ProgramError, UsageError
 from ortune.host import HostClass
 from ortune.knobs import DEFAULT, Config
-from ortune.limited import STANDARD_STREAM
 from ortune.program.executor import FIRST_DEADLINE_S, Cpus, ProgramExecutor
 from ortune.program.identity import describe_program_identity
 from ortune.program.launcher import TunedModel
 from ortune.program.prepare import PreparedProgram
 from ortune.program.space import ProgramModel, resolve
-from ortune.record.files import encode_record, follow_link, is_special, path_of_trials, write_atomically
+from ortune.record.files import list_records, path_of_trials
 from ortune.record.journal import Journal
 from ortune.record.leftovers import remove_leftovers
+from ortune.record.rescue import Saved, save_record
 from ortune.record.rounding import round_record
-from ortune.record.schema import SCHEMA, Bundle, Evidence, Record, Search, TrialsFile, Tried
+from ortune.record.schema import SCHEMA, Bundle, Evidence, Record, Search, Tried
 from ortune.record.trials import encode_trials, summarize_trials
 from ortune.tuning.outcome import Observe, Outcome
 from ortune.tuning.record_outcome import make_trials
@@ -47,19 +46,23 @@ class ProgramResult(msgspec.Struct, frozen=True, kw_only=True):
     """Result of the search of a program.
 
     Attributes:
-        records: A record for each model.
+        document: What is written: the record of a single model, or a bundle with one for each.
         outcome: The outcome that they were made from. Its configs are what candidates change of the program.
+        kept: Path of the copy of a replaced document with stronger evidence, or None.
         unfinished: Path of the journal, if the search can go on; else None.
+        fault: Why the document or its trials could not be written, and where they are instead; None if they were.
     """
 
-    records: tuple[Record, ...]
+    document: Record | Bundle
     outcome: Outcome
+    kept: Path | None = None
     unfinished: Path | None = None
+    fault: UsageError | None = None
 
     @property
-    def document(self) -> Record | Bundle:
-        """What is written: the record of a single model, or a bundle."""
-        return self.records[0] if len(self.records) == 1 else Bundle(schema=SCHEMA, records=self.records)
+    def records(self) -> tuple[Record, ...]:
+        """A record for each model."""
+        return list_records(self.document)
 
 
 def search_program(prepared: PreparedProgram, observe: Observe = lambda progress: None) -> ProgramResult:
@@ -84,18 +87,26 @@ def search_program(prepared: PreparedProgram, observe: Observe = lambda progress
         outcome = run_search(prepared.space, opened, settings, observe)
         started = journal.begin.started if journal else begun
         records = make_records(prepared, outcome, started, n_resumes=journal.n_resumes if journal else 0)
+        document = records[0] if len(records) == 1 else Bundle(schema=SCHEMA, records=records)
+        saved: Saved[Record | Bundle] = Saved(record=document)
         if request.output is not None:
-            records = write_records(prepared, records, outcome, request.output)
+            trials = encode_trials(make_trials(records[0], outcome, prepared.goal))
+            saved = save_record(document, request.output, trials)
         if journal and request.output is not None:
             for path in (request.output, path_of_trials(request.output)):
                 remove_leftovers(path)
-            if not outcome.interrupted:
+            if not outcome.interrupted and saved.fault is None:
                 journal.remove()
     if outcome.fault:
-        explain_kept(outcome.fault, journal)
+        explain_kept(outcome.fault, journal, saved.fault)
         raise outcome.fault
-    unfinished = journal.path if journal and journal.path.exists() else None
-    return ProgramResult(records=records, outcome=outcome, unfinished=unfinished)
+    return ProgramResult(
+        document=saved.record,
+        outcome=outcome,
+        kept=saved.kept,
+        unfinished=journal.path if journal and journal.path.exists() else None,
+        fault=saved.fault,
+    )
 
 
 @contextlib.contextmanager
@@ -291,26 +302,3 @@ def replace_configs(evidence: Evidence, settings_of: Callable[[Config], Config])
         best_so_far=best and msgspec.structs.replace(best, config=settings_of(best.config)),
         closest=closest and msgspec.structs.replace(closest, config=settings_of(closest.config)),
     )
-
-
-def write_records(
-    prepared: PreparedProgram, records: tuple[Record, ...], outcome: Outcome, path: Path
-) -> tuple[Record, ...]:
-    """Write the records and their trials, and return the records as they are in the file.
-
-    Raises:
-        UsageError: A file cannot be written.
-    """
-    if str(path) != STANDARD_STREAM and not is_special(path):
-        path = follow_link(path)
-        trials = encode_trials(make_trials(records[0], outcome, prepared.goal))
-        file = path_of_trials(path)
-        write_atomically(file, trials)
-        named = TrialsFile(file=file.name, sha256=hashlib.sha256(trials).hexdigest())
-        records = tuple(
-            msgspec.structs.replace(record, search=msgspec.structs.replace(record.search, trials=named))
-            for record in records
-        )
-    result = ProgramResult(records=records, outcome=outcome)
-    write_atomically(path, encode_record(result.document))
-    return records

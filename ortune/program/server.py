@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from ortune.apply.placeholders import PORT
-from ortune.program.http_load import HttpLoad, find_free_port, wait_until_up
+from ortune.program.http_load import HttpLoad, check_unused, find_free_port, wait_until_up
 from ortune.worker import Block, BlockPlan, Failure
 
 REQUEST_TIMEOUT_S = 60.0
@@ -39,8 +39,12 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
 
         Raises:
             OSError: There is none.
+            UsageError: Another program listens at the fixed one. Its answers would be measured.
         """
-        return find_free_port() if self.has_port else 0
+        if self.has_port:
+            return find_free_port()
+        check_unused(self.url)
+        return 0
 
     def wait_until_up(self, port: int, find_end: Callable[[], Failure | None], deadline_s: float) -> Failure | None:
         """Wait until the server answers. Return a failure if it ends before, or does not answer in time."""

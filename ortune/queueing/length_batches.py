@@ -84,8 +84,13 @@ class Grouping(msgspec.Struct, frozen=True, kw_only=True):
         return 1 - sum(lengths) / sum(group.n_tokens for group in self.groups)
 
     def __str__(self) -> str:
-        unit = "tokens" if self.policy == "sorted by tokens" else "per batch"
-        return self.policy if self.parameter is None else f"{self.policy}, {self.parameter} {unit}"
+        return name_policy(self.policy, self.parameter)
+
+
+def name_policy(policy: Policy, parameter: int | None) -> str:
+    """Return a short description of a policy, such as `sorted by tokens, 512 tokens`."""
+    unit = "tokens" if policy == "sorted by tokens" else "per batch"
+    return policy if parameter is None else f"{policy}, {parameter} {unit}"
 
 
 def evaluate_policies(

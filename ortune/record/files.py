@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
@@ -82,7 +82,27 @@ def read_records(path: str | Path, *, trust: bool = False) -> tuple[Record, ...]
 
 def read_document(path: str | Path, *, trust: bool = False) -> Document:
     """Read a file with one record or several; see `read_record`."""
-    found, name = parse_document(path), name_of_input(path)
+    return decode_document(read_any(path), name_of_input(path), trust=trust)
+
+
+def read_any(path: str | Path) -> bytes:
+    """Return the content of a file that is expected to be a record, a bundle or a plan.
+
+    Raises:
+        RecordError: There is no such file, or it cannot be read, or it is too large.
+    """
+    return read_content(path, MOST_BYTES, "an ortune record", SEARCH_HINT)
+
+
+def decode_document(data: bytes, name: str, *, trust: bool = False) -> Document:
+    """Return the records that the content of a file holds; see `read_record`.
+
+    Args:
+        data: The content.
+        name: Name of the file for messages.
+        trust: As for `read_record`.
+    """
+    found = _parse(data, name)
     for number, record in enumerate(found.records):
         place = f"$.records[{number}]" if found.is_bundle else "$"
         check_files(record, name, place)
@@ -119,8 +139,20 @@ def parse_document(path: str | Path) -> Document:
     Raises:
         RecordError: There is no such file, or it holds no records that this version can read.
     """
-    name = name_of_input(path)
-    data = read_content(path, MOST_BYTES, "an ortune record", SEARCH_HINT)
+    return _parse(read_any(path), name_of_input(path))
+
+
+def _parse(data: bytes, name: str) -> Document:
+    if is_host_plan(data):
+        raise RecordError(
+            f"{name} is a plan for several models, and a record or a plan for one model is needed here.",
+            "To create a plan for one of the models: ortune plan MODEL -o FILE.",
+        )
+    if is_plan(data):
+        raise RecordError(
+            f"{name} is a plan of deployments, and a record is needed here.",
+            "`ortune apply` uses plans. To create a record: ortune search MODEL -o FILE.",
+        )
     try:
         document = msgspec.json.decode(data)
         version = _version_of(document)
@@ -280,28 +312,31 @@ def encode_record(record: Record | Bundle) -> bytes:
     return encode(record)
 
 
-class Written(msgspec.Struct, frozen=True, kw_only=True):
-    """A record that was written.
+Kind = TypeVar("Kind", bound=Record | Bundle)
+
+
+class Written(msgspec.Struct, Generic[Kind], frozen=True, kw_only=True):
+    """A record or a bundle that was written.
 
     Attributes:
-        record: The record as it is in the file, with the name of its trials file.
-        kept: Path of the copy of a replaced record with stronger evidence; None if there was none.
+        record: The record or bundle as it is in the file, with the name of its trials file.
+        kept: Path of the copy of a replaced one with stronger evidence; None if there was none.
     """
 
-    record: Record
+    record: Kind
     kept: Path | None = None
 
 
-def write_record(record: Record, path: Path, trials: bytes | None = None) -> Written:
-    """Write a record, and its trials next to it.
+def write_record(record: Kind, path: Path, trials: bytes | None = None) -> Written[Kind]:
+    """Write a record or a bundle, and its trials next to it.
 
-    The trials are written first, so that a record never names a missing file. If a record that proves nothing replaces
-    one that does, the old record is kept under another name.
+    The trials are written first, so that a record never names a missing file. If one that proves nothing replaces one
+    that does, the old one is kept under another name.
 
     Args:
-        record: The record.
+        record: The record or bundle.
         path: Path of the file; `-` for stdout. Trials are not written to a stream or a device.
-        trials: Content of the trials file, or None.
+        trials: Content of the trials file, or None. All records of a bundle name it.
 
     Raises:
         UsageError: A file cannot be written. If that is the trials file, the record is written without it.
@@ -310,14 +345,14 @@ def write_record(record: Record, path: Path, trials: bytes | None = None) -> Wri
         write_atomically(path, encode_record(record))
         return Written(record=record)
     path = follow_link(path)
-    kept = None if record.is_proven else _keep_proven(path)
+    is_proven = any(each.is_proven for each in list_records(record))
+    kept = None if is_proven else _keep_proven(path)
     fault: UsageError | None = None
     if trials is not None:
         file = path_of_trials(path)
         try:
             write_atomically(file, trials)
-            named = TrialsFile(file=file.name, sha256=hashlib.sha256(trials).hexdigest())
-            record = msgspec.structs.replace(record, search=msgspec.structs.replace(record.search, trials=named))
+            record = _name_trials(record, TrialsFile(file=file.name, sha256=hashlib.sha256(trials).hexdigest()))
         except UsageError as error:
             fault = error
     write_atomically(path, encode_record(record))
@@ -326,10 +361,21 @@ def write_record(record: Record, path: Path, trials: bytes | None = None) -> Wri
     return Written(record=record, kept=kept)
 
 
+def list_records(record: Record | Bundle) -> tuple[Record, ...]:
+    """Return the records of a bundle, or a single record."""
+    return record.records if isinstance(record, Bundle) else (record,)
+
+
+def _name_trials(record: Kind, trials: TrialsFile) -> Kind:
+    if isinstance(record, Bundle):
+        return msgspec.structs.replace(record, records=tuple(_name_trials(each, trials) for each in record.records))
+    return msgspec.structs.replace(record, search=msgspec.structs.replace(record.search, trials=trials))
+
+
 def _keep_proven(path: Path) -> Path | None:
-    """Copy the record in a file, with its trials, if it proves something. Return the path of the copy."""
+    """Copy the records in a file, with their trials, if any proves something. Return the path of the copy."""
     try:
-        if not path.is_file() or not _only_record(path, parse_document(path)).is_proven:
+        if not path.is_file() or not any(each.is_proven for each in parse_document(path).records):
             return None
     except RecordError:
         return None
@@ -441,9 +487,36 @@ def is_special(path: Path) -> bool:
 def is_record(data: bytes) -> bool:
     """Return whether a file's content looks like a record or a bundle, of any schema."""
     try:
-        return "schema" in msgspec.json.decode(data, type=dict[str, Any])
+        return "schema" in msgspec.json.decode(data, type=dict[str, Any]) and not _has_keys(data, _PlanKeys)
     except (ValueError, RecursionError):
         return False
+
+
+class _PlanKeys(msgspec.Struct):
+    rows: msgspec.Raw
+    recommended: msgspec.Raw
+
+
+class _HostPlanKeys(_PlanKeys):
+    measured_scale: msgspec.Raw
+
+
+def is_plan(data: bytes) -> bool:
+    """Return whether a file's content looks like a plan of deployments, of any schema."""
+    return _has_keys(data, _PlanKeys) and not is_host_plan(data)
+
+
+def is_host_plan(data: bytes) -> bool:
+    """Return whether a file's content looks like a plan for several models on one host, of any schema."""
+    return _has_keys(data, _HostPlanKeys)
+
+
+def _has_keys(data: bytes, kind: type[msgspec.Struct]) -> bool:
+    try:
+        msgspec.json.decode(data, type=kind)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def check_record_writable(path: Path, option: str = "output") -> None:

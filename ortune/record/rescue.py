@@ -6,23 +6,49 @@ import contextlib
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Generic
+
+import msgspec
 
 from ortune.errors import UsageError
 from ortune.limited import STANDARD_STREAM
-from ortune.record.files import encode_record, write_record
-from ortune.record.schema import Record
+from ortune.record.files import Kind, encode_record, write_record
+from ortune.record.schema import Bundle, Record
 
 PREFIX = "rescued-by-ortune-"
 """Beginning of the name of the folder with a rescued record."""
 
 
-def rescue_record(record: Record, path: Path, trials: bytes | None, fault: UsageError) -> UsageError:
+class Saved(msgspec.Struct, Generic[Kind], frozen=True, kw_only=True):
+    """A record or a bundle that was written, or rescued.
+
+    Attributes:
+        record: The record or bundle, as it is in the file if it was written.
+        kept: Path of the copy of a replaced one with stronger evidence, or None.
+        fault: Why it could not be written, and where it is instead; None if it was written.
+    """
+
+    record: Kind
+    kept: Path | None = None
+    fault: UsageError | None = None
+
+
+def save_record(record: Kind, path: Path, trials: bytes) -> Saved[Kind]:
+    """Write a record or a bundle with its trials, elsewhere if need be."""
+    try:
+        written = write_record(record, path, trials)
+    except UsageError as error:
+        return Saved(record=record, fault=rescue_record(record, path, trials, error))
+    return Saved(record=written.record, kept=written.kept)
+
+
+def rescue_record(record: Record | Bundle, path: Path, trials: bytes | None, fault: UsageError) -> UsageError:
     """Write a record to another folder, and return the error to report, which states where it is.
 
     If it cannot be written anywhere, the error contains its text.
 
     Args:
-        record: The record.
+        record: The record or bundle.
         path: Where it could not be written.
         trials: Content of its trials file, or None.
         fault: Why not.

@@ -332,16 +332,22 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """The point of the front that has this config."""
         return next((point for point in self.evidence.front if point.summary.config == self.config), None)
 
-    def point(self, number: int) -> Record:
+    def point(self, number: int | str) -> Record:
         """Return the same record with another point of its front as the recommended config.
 
         Args:
-            number: The point, counted from 1 as reports show it.
+            number: The point, counted from 1 as reports show it. Only deployments of plans are picked by a word.
 
         Raises:
             RecordError: There is no such point.
         """
         front = self.evidence.front
+        if isinstance(number, str):
+            raise RecordError(
+                f"{number}: only a deployment of a plan can be picked by that.",
+                "Pass the number of a point of the record's front.",
+                option="pick",
+            )
         if not front:
             raise RecordError(
                 f"{number}: this record has no Pareto front to pick from.",

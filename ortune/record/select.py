@@ -14,7 +14,7 @@ from ortune.host import HostClass, read_host
 from ortune.host.host_class import describe_difference
 from ortune.model import compute_digest, hash_data_file, hash_file
 from ortune.record.check import shorten
-from ortune.record.files import name_of_input, read_records
+from ortune.record.files import decode_document, name_of_input, read_any
 from ortune.record.schema import SCHEMA, Bundle, Record
 from ortune.workload import Load
 
@@ -26,11 +26,13 @@ class Sourced(msgspec.Struct, frozen=True, kw_only=True):
         record: The record.
         source: The file, with the record's number if the file is a bundle.
         path: The file.
+        is_picked: Whether it is already the one of several in the file that the user wants.
     """
 
     record: Record
     source: str
     path: str = ""
+    is_picked: bool = False
 
 
 class Choice(Sourced, frozen=True, kw_only=True):
@@ -60,14 +62,15 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         load: The expected load, or None if it is not known.
-        pick: The point of the record's front, counted from 1; None for what the record recommends.
+        pick: The point of the record's front, counted from 1; None for what the record recommends. Where a record is
+            already picked, it has no effect.
         any_host: Whether a record for another class of host may be used.
         other_model: Whether a record for another model may be used. The model then only decides among records for
             several models.
     """
 
     load: Load | None = None
-    pick: int | None = None
+    pick: int | str | None = None
     any_host: bool = False
     other_model: bool = False
 
@@ -82,16 +85,22 @@ def read_sourced(given: Iterable[str | Path | Record], *, trust: bool = False) -
     Raises:
         RecordError: One of them holds no records, or has a setting that a record must not have.
     """
-    found = []
-    for path in given:
-        if isinstance(path, Record):
-            found.append(Sourced(record=path, source="the record"))
-            continue
-        records, name = read_records(path, trust=trust), name_of_input(path)
-        for number, record in enumerate(records, 1):
-            source = f"{name}[{number}]" if len(records) > 1 else name
-            found.append(Sourced(record=record, source=source, path=name))
+    found: list[Sourced] = []
+    for each in given:
+        if isinstance(each, Record):
+            found.append(Sourced(record=each, source="the record"))
+        else:
+            found += decode_sourced(read_any(each), name_of_input(each), trust=trust)
     return tuple(found)
+
+
+def decode_sourced(data: bytes, name: str, *, trust: bool = False) -> list[Sourced]:
+    """Return the records that the content of a file holds; see `read_sourced`."""
+    records = decode_document(data, name, trust=trust).records
+    return [
+        Sourced(record=record, source=f"{name}[{number}]" if len(records) > 1 else name, path=name)
+        for number, record in enumerate(records, 1)
+    ]
 
 
 def select_record(records: Sequence[Sourced], wanted: Wanted, model: str | Path | None = None) -> Choice:
@@ -139,6 +148,8 @@ def select_per_model(records: Sequence[Sourced], wanted: Wanted, *, one_model: b
     if wanted.pick is None:
         return choices
     (choice,) = choices
+    if choice.is_picked:
+        return choices
     return (msgspec.structs.replace(choice, record=choice.record.point(wanted.pick)),)
 
 
@@ -228,6 +239,7 @@ def choose(records: Sequence[Sourced], host: HostClass, load: Load | None, *, an
         record=best.record,
         source=best.source,
         path=best.path,
+        is_picked=best.is_picked,
         fits=bool(here) or any_host,
         why=_explain(best, left, host, load, is_here=bool(here)),
     )

@@ -222,8 +222,16 @@ def check_identity(path: Path, then: Mapping[str, str], now: Mapping[str, str]) 
         )
 
 
-def explain_kept(cause: OrtuneError, journal: Journal | None) -> None:
-    """Add to the error that ended a search how to go on with it."""
+def explain_kept(cause: OrtuneError, journal: Journal | None, fault: UsageError | None) -> None:
+    """Add to the error that ended a search how to go on with it.
+
+    Args:
+        cause: The error.
+        journal: What was measured, if it is kept.
+        fault: Why the record could not be written either, and where it is instead; None if it was written.
+    """
+    if fault:
+        cause.details = (*cause.details, fault.message, fault.hint, *fault.details)
     if journal and journal.path.exists():
         cause.details = (*cause.details, f"What was measured is kept in {journal.path}.")
         cause.hint = f"{cause.hint} To go on, repeat the command with {{resume}}.".strip()

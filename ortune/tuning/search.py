@@ -13,10 +13,10 @@ from ortune.compare.open import Launch, OpenComparison, open_comparison
 from ortune.errors import UsageError
 from ortune.host import HostClass
 from ortune.knobs import Config
-from ortune.record.files import path_of_trials, write_record
+from ortune.record.files import path_of_trials
 from ortune.record.journal import Journal
 from ortune.record.leftovers import remove_leftovers
-from ortune.record.rescue import rescue_record
+from ortune.record.rescue import Saved, save_record
 from ortune.record.schema import Record
 from ortune.record.trials import encode_trials
 from ortune.tuning.hints import PastSearch, describe_search, remember
@@ -96,36 +96,29 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
         started = journal.begin.started if journal else begun
         n_resumes = journal.n_resumes if journal else 0
         record = make_record(prepared, outcome, opened.runtime, started, n_resumes=n_resumes)
-        kept, fault = None, None
+        saved = Saved(record=record)
         if request.output is not None:
-            trials = encode_trials(make_trials(record, outcome, prepared.goal))
-            try:
-                written = write_record(record, request.output, trials)
-                record, kept = written.record, written.kept
-            except UsageError as error:
-                fault = rescue_record(record, request.output, trials, error)
+            saved = save_record(record, request.output, encode_trials(make_trials(record, outcome, prepared.goal)))
         if (history := find_history(request)) and (best := best_configs(outcome, prepared.base)):
             remember(history, describe_result(prepared, outcome, best))
         if journal and request.output is not None:
             for path in (request.output, path_of_trials(request.output)):
                 remove_leftovers(path)
-            if not outcome.interrupted and fault is None:
+            if not outcome.interrupted and saved.fault is None:
                 journal.remove()
-    if cause := outcome.fault:
-        if fault:
-            cause.details = (*cause.details, fault.message, fault.hint, *fault.details)
-        explain_kept(cause, journal)
-        raise cause
+    if outcome.fault:
+        explain_kept(outcome.fault, journal, saved.fault)
+        raise outcome.fault
     unfinished = journal.path if journal and journal.path.exists() else None
     logs = opened.runner.logs
     return Result(
-        record=record,
+        record=saved.record,
         outcome=outcome,
-        kept=kept,
+        kept=saved.kept,
         unfinished=unfinished,
         warnings=collect_warnings(logs),
         n_sessions=len(logs),
-        fault=fault,
+        fault=saved.fault,
     )
 
 

@@ -51,7 +51,7 @@ class Batches:
         self._places: dict[int, Place] = {}
         for members in kinds.values():
             calls = [
-                _join([items[members[(first + offset) % len(members)]] for offset in range(size)])
+                join_items([items[members[(first + offset) % len(members)]] for offset in range(size)])
                 for first in range(0, len(members), size)
             ]
             for rank, number in enumerate(members):
@@ -71,21 +71,38 @@ class Batches:
             place = self._places[number]
             if place.call not in done:
                 done[place.call] = call(self._calls[place.call])
-            found.append([self._take(output, place.position) for output in done[place.call]])
+            found.append([take_item(output, place.position, self.size) for output in done[place.call]])
         return found
-
-    def _take(self, output: Any, position: int) -> Any:
-        """Return one item's part of an output, which is an array or a list."""
-        has_entries = isinstance(output, list) or (isinstance(output, np.ndarray) and output.ndim > 0)
-        if not has_entries or len(output) != self.size:
-            has = f"{len(output)} entries" if has_entries else "no axis"
-            raise SplitError(f"an output has {has} for a batch of {self.size}: its first axis is not a batch axis")
-        return output[position : position + 1]
 
     def widen(self, outputs: Sequence[NDArray[np.generic]]) -> list[NDArray[np.generic]]:
         """Return outputs of an item in the shape of the outputs of a call."""
         return [np.repeat(output, self.size, axis=0) for output in outputs]
 
 
-def _join(items: Sequence[Item]) -> Item:
+def join_items(items: Sequence[Item]) -> Item:
+    """Return the sample of a call with these items, which must have equal shapes but for the first axis."""
     return {name: np.concatenate([item[name] for item in items]) for name in items[0]}
+
+
+def split_outputs(outputs: Sequence[Any], size: int) -> list[list[Any]]:
+    """Return the outputs of each item of a call.
+
+    Raises:
+        SplitError: An output does not have an entry for each item.
+    """
+    return [[take_item(output, position, size) for output in outputs] for position in range(size)]
+
+
+def take_item(output: Any, position: int, size: int) -> Any:
+    """Return one item's part of an output of a call with so many items, which is an array or a list.
+
+    Raises:
+        SplitError: The output does not have an entry for each item.
+    """
+    if hasattr(output, "numpy"):  # the output of a call with IO binding
+        output = output.numpy()
+    has_entries = isinstance(output, list) or (isinstance(output, np.ndarray) and output.ndim > 0)
+    if not has_entries or len(output) != size:
+        has = f"{len(output)} entries" if has_entries else "no axis"
+        raise SplitError(f"an output has {has} for a batch of {size}: its first axis is not a batch axis")
+    return output[position : position + 1]

@@ -13,6 +13,37 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+class ItemGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Items that are put together into one call.
+
+    Attributes:
+        items: Their numbers among the samples.
+        length: Length that they are padded to.
+    """
+
+    items: tuple[int, ...]
+    length: int
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls with items of different lengths, which are made one after another and measured as one.
+
+    Attributes:
+        groups: The items of each call.
+        axes: Axes of each input that have the length of the item.
+        is_checked: Whether the outputs of each item are compared with those of the item alone.
+    """
+
+    groups: tuple[ItemGroup, ...]
+    axes: dict[str, tuple[int, ...]]
+    is_checked: bool = False
+
+    @property
+    def n_items(self) -> int:
+        """Items of all calls."""
+        return sum(len(group.items) for group in self.groups)
+
+
 class BlockPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How to measure one block.
 
@@ -30,6 +61,9 @@ class BlockPlan(msgspec.Struct, frozen=True, kw_only=True):
             It has no effect where requests arrive at a rate.
         longest_warm_up_ns: Where requests arrive at a rate: maximum time that the first block of a launch lets the
             queue reach its steady state before the lead-in; 0 for none.
+        max_batch: Where requests arrive at a rate: how many that wait are put together into a call, at most.
+        max_delay_ns: Longest time that the first request of a batch waits for more.
+        job: Calls that stand for each call of the load; None for calls with the samples in turn.
     """
 
     load: Load = Load()
@@ -41,6 +75,9 @@ class BlockPlan(msgspec.Struct, frozen=True, kw_only=True):
     deadline_s: float
     give_up_ns: int | None = None
     longest_warm_up_ns: int = 0
+    max_batch: int = 1
+    max_delay_ns: int = 0
+    job: Job | None = None
 
     def under(self, load: Load) -> BlockPlan:
         """Return the plan of a block under another load."""
@@ -89,7 +126,8 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
         batch: Number of items in each call.
         wall_ns: Duration of the window.
         lead_in_ns: Duration of the unmeasured calls before it.
-        service_ns: Mean duration of a call from its start, without the wait for a free caller.
+        service_ns: Mean duration of a call from its start, without the wait for a free caller. Where requests are put
+            together, the part of it for each request.
         cpu_ns: CPU time of the worker in `wall_ns`, summed over all threads, and over all processes of a group.
         cpu_between_ns: CPU time spent while no call was running, per call; None unless requests arrive at a rate.
         creations_ns: Durations of the session creations after the calls; None if the plan has none.
@@ -101,6 +139,9 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
         clock_jump_s: By how much the clocks of the host disagree about the duration of the block, because it was
             suspended or its time was set; 0 if they agree.
         metric: Number that a program printed; None if it is not wanted.
+        output_error: For a job that is checked: largest difference of an item's outputs from those of the item alone,
+            as a fraction of the output's largest value. None for other blocks.
+        output_fault: Why outputs of the job are not those of the items alone; empty if they are.
     """
 
     samples_ns: NDArray[np.int64]
@@ -120,6 +161,8 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     gpu: GpuState | None = None
     clock_jump_s: float = 0.0
     metric: float | None = None
+    output_error: float | None = None
+    output_fault: str = ""
 
     @property
     def n_items(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import msgspec
 from ortune.knobs.config import CPU, Config
 from ortune.worker import cpu, protocol
 from ortune.worker.barrier import Exchange
-from ortune.worker.block import BlockPlan, Memory
+from ortune.worker.block import BlockPlan, Job, Memory
 from ortune.worker.failure import Failure
 from ortune.worker.gpu import GpuReader
 from ortune.worker.readback import find_unapplied, read_pool, read_preloaded, read_settings
@@ -21,6 +21,7 @@ from ortune.worker.session_info import SessionInfo
 
 if TYPE_CHECKING:
     from ortune.worker.batches import Batches
+    from ortune.worker.jobs import JobPreparation, PreparedJob
     from ortune.worker.open_loop import RequestStream
 
 SEED_STEP = 0x9E3779B1
@@ -52,6 +53,8 @@ class CandidateSession:
         self.stream: RequestStream | None = None
         self.gpu = open_gpu(request.config)
         self.batches: Batches | None = None
+        self.jobs: JobPreparation | None = None
+        self.largest_checked = 1
 
     def load(self) -> SessionInfo:
         """Create the sessions, without running them.
@@ -146,17 +149,57 @@ class CandidateSession:
             deterministic=not any(difference.fault for difference in differences),
         )
 
-    def run_checked_samples(self) -> list[list[Any]]:
-        """Return the outputs of each sample whose outputs are compared."""
+    def call_for_arrays(self, sample: dict[str, Any]) -> list[Any]:
+        """Make one call, and return its outputs as `run` returns them."""
         from ortune.worker.calls import to_arrays
 
-        def call(sample: dict[str, Any]) -> list[Any]:
-            return to_arrays(self.call(sample))
+        return to_arrays(self.call(sample))
 
+    def run_checked_samples(self) -> list[list[Any]]:
+        """Return the outputs of each sample whose outputs are compared."""
         positions = choose_checked(self.cases)
         if self.batches:
-            return self.batches.run_items(call, positions)
-        return [call(self.samples[position]) for position in positions]
+            return self.batches.run_items(self.call_for_arrays, positions)
+        return [self.call_for_arrays(self.samples[position]) for position in positions]
+
+    def check_served(self, size: int) -> Failure | None:
+        """Check that the batching server gives each of so many requests the outputs that the reference has."""
+        from ortune.worker.batches import SplitError
+        from ortune.worker.batching_server import BatchingServer
+        from ortune.worker.outputs import compare_outputs, load_outputs
+
+        request, positions = self.request, choose_checked(self.cases)
+        reference = load_outputs(Path(request.reference_path))
+        chosen = [number % len(positions) for number in range(size)]
+        try:
+            served = BatchingServer(self.call_for_arrays).serve([self.samples[positions[each]] for each in chosen])
+        except SplitError as error:
+            return Failure(kind="wrong_output", stage="check", message=f"{error}")
+        self.largest_checked = size
+        if not request.compare_values:
+            return None
+        for number, outputs in zip(chosen, served, strict=True):
+            difference = compare_outputs(self.names, reference[number], outputs, request.tolerance, request.quanta)
+            if difference.fault:
+                where = f", in a batch of {size} requests"
+                return Failure(kind="wrong_output", stage="check", message=f"{difference.fault}{where}")
+        return None
+
+    def prepare_job(self, job: Job) -> PreparedJob:
+        """Return the calls of a job. Items must be samples of their own, so that the config has no batches."""
+        from ortune.worker.jobs import JobPreparation
+        from ortune.worker.outputs import Difference, compare_outputs
+
+        request = self.request
+
+        def compare(expected: Sequence[Any], actual: Sequence[Any]) -> Difference:
+            if not request.compare_values:  # two runs of the reference disagreed
+                return Difference()
+            return compare_outputs(self.names, expected, actual, request.tolerance, request.quanta)
+
+        if self.jobs is None:
+            self.jobs = JobPreparation(self.samples, self.call_for_arrays, compare)
+        return self.jobs.prepare(job)
 
     def read_cpu_times(self, group: tuple[int, ...] = ()) -> cpu.CpuTimes:
         """Return the CPU times so far. This takes up to a millisecond on hosts with many CPUs.
@@ -173,7 +216,7 @@ class CandidateSession:
             threads=cpu.read_thread_times(group or None) if self.request.check_waiting else {},
         )
 
-    def measure(self, request: protocol.MeasureRequest) -> protocol.BlockReply:
+    def measure(self, request: protocol.MeasureRequest) -> protocol.BlockReply | Failure:
         """Measure one block, after its lead-in.
 
         In a group, each process measures its own calls, and the first one measures how much CPU time all of them and
@@ -184,17 +227,27 @@ class CandidateSession:
         """
         import numpy as np
 
+        from ortune.worker.batching_server import BatchingServer
         from ortune.worker.load_generator import generate_load
         from ortune.worker.open_loop import RequestStream
 
         plan, load = plan_of_process(request), request.plan.load
+        call: Callable[[Any], Any] = self.call
+        samples: Sequence[Any] = self.samples
+        if plan.max_batch > self.largest_checked and (failure := self.check_served(plan.max_batch)):
+            return failure
+        if plan.max_batch > 1:
+            call = BatchingServer(self.call).serve
+        job = self.prepare_job(plan.job) if plan.job else None
+        if job:
+            call, samples = self.run_calls, [job.calls]
         if self.stream is None or self.stream.load != plan.load:
             first_ns = request.number * 1e9 / load.rate_per_s if load.rate_per_s else 0.0
             self.stream = RequestStream(plan.load, first_ns)
         is_first = request.number == 0
         window = generate_load(
-            self.call,
-            self.samples,
+            call,
+            samples,
             plan,
             lambda: self.read_cpu_times(request.group) if is_first else None,
             stream=self.stream,
@@ -213,9 +266,9 @@ class CandidateSession:
         has_one_case = len(set(self.cases)) == 1
         return protocol.BlockReply(
             samples=window.latencies_ns.astype("<i8").tobytes(),
-            cases=None if has_one_case else np.asarray(self.cases, dtype="<i8")[window.positions].tobytes(),
+            cases=None if has_one_case or job else np.asarray(self.cases, dtype="<i8")[window.positions].tobytes(),
             n_calls=window.n_calls,
-            batch=self.request.config.batch,
+            batch=plan.job.n_items if plan.job else self.request.config.batch,
             wall_ns=window.wall_ns,
             lead_in_ns=window.lead_in_ns,
             service_ns=window.service_ns,
@@ -226,7 +279,14 @@ class CandidateSession:
             foreign_share=share,
             contended=contended,
             gpu=self.gpu.read() if self.gpu else None,
+            output_error=job.difference.max_error if job and job.difference else None,
+            output_fault=job.difference.fault if job and job.difference else "",
         )
+
+    def run_calls(self, calls: Sequence[dict[str, Any]]) -> None:
+        """Make the calls of a job, one after another."""
+        for sample in calls:
+            self.call(sample)
 
     def time_creations(self, duration_ns: int) -> list[int]:
         """Create sessions for this time, at least two, and return how long each took."""

@@ -16,7 +16,7 @@ from ortune.errors import HostError, ModelError, UsageError
 from ortune.interrupts import uninterrupted
 from ortune.knobs.config import DEFAULT, Config
 from ortune.knobs.providers import find_provider
-from ortune.knobs.space import describe
+from ortune.knobs.titles import describe
 from ortune.model import ModelInfo
 from ortune.worker import protocol
 from ortune.worker.failure import Failure

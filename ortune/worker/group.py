@@ -180,6 +180,8 @@ def merge_blocks(blocks: Sequence[Block]) -> Block:
         foreign_share=first.foreign_share,
         contended=first.contended,
         gpu=merge_gpu_states([block.gpu for block in blocks if block.gpu]),
+        output_error=max((block.output_error for block in blocks if block.output_error is not None), default=None),
+        output_fault=next((block.output_fault for block in blocks if block.output_fault), ""),
     )
 
 

@@ -78,7 +78,8 @@ def serve(connection: Any, make: Callable[[protocol.LoadRequest], CandidateSessi
             else:
                 if candidate is None or not isinstance(request, protocol.MeasureRequest):
                     raise RuntimeError("a block was requested before the session was loaded")
-                reply = candidate.measure(request)
+                measured = candidate.measure(request)
+                reply = protocol.FailureReply(measured) if isinstance(measured, Failure) else measured
         except (Exception, SystemExit) as error:  # noqa: BLE001  (any error is a failure of the candidate)
             reply = protocol.FailureReply(make_failure(error, stage))
         connection.send_bytes(protocol.encode(reply))

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.worker.barrier import Barrier
+from ortune.worker.batching_server import RequestQueue
 from ortune.worker.block import BlockPlan
 from ortune.worker.closed_loop import back_to_back, closed_loop
 from ortune.worker.window import Callers, Clock, Window, work_within
@@ -37,22 +38,29 @@ TRIAL_NS = 200_000_000
 TRIAL_CALLS = 32
 """Size of the trial that the warm-up is planned from: this many calls of each caller, but no more than this time."""
 
+MOST_TRIAL_SAMPLES = 1024
+"""The trial uses so many samples at most."""
+
 RELAXATIONS = 3.0
 """Duration of the warm-up as a multiple of the queue's relaxation time. In simulations of M/D/1 and M/M/1 queues
 (`benchmarks/open_loop.py`), p99 then is within 5 % of its value in theory for a utilization of up to 0.9."""
+
+WARM_UP_BATCHES = 10
+"""Full batches that the warm-up lasts at least, where requests are put together."""
 
 HIGHEST_UTILIZATION = 0.95
 """Utilization for which the longest warm-up is planned. The relaxation time has no bound as it approaches 1."""
 
 
 class Mark(NamedTuple):
-    """One call: its request, its start and end, and the process's CPU time at both."""
+    """One request: start and end of its call, the process's CPU time at both, and how many requests the call had."""
 
     number: int
     start: int
     end: int
     cpu_start: int
     cpu_end: int
+    size: int = 1
 
 
 class Segment(NamedTuple):
@@ -96,7 +104,7 @@ class RequestStream:
 
     def measure(
         self,
-        call: Callable[[S], Any],
+        call: Callable[[Any], Any],
         samples: Sequence[S],
         plan: BlockPlan,
         read: Callable[[], R],
@@ -107,31 +115,46 @@ class RequestStream:
 
         A request belongs to the window if its call starts there. If calls take longer than the window, the window ends
         with the start of a call.
+
+        Args:
+            call: Makes one call with one sample; with several samples in a list, if the plan puts requests together.
+            samples: Samples of the requests, used in turn.
+            plan: For how long, and how requests are put together.
+            read: Called before the lead-in and after the window.
+            clock: The clock.
+            barrier: Where the processes of a group wait for each other; None for a process that is alone.
         """
         barrier = barrier or Barrier(clock)
         before = read()
         begin = barrier.wait()
+
+        def serve(numbers: Sequence[int], seed: int) -> None:
+            chosen = [samples[(seed + number) % len(samples)] for number in numbers]
+            call(chosen[0] if plan.max_batch == 1 else chosen)
+
         # Caches and threads are cold after a pause. In the stream, this would make the queue longer.
-        call(samples[plan.seed % len(samples)])
+        serve([0], plan.seed)
         if not self._is_warm and plan.longest_warm_up_ns:
             self._is_warm = True
-            warm_up_ns = plan_warm_up(try_calls(call, samples, plan, clock), self.load, plan.longest_warm_up_ns)
+            durations = try_calls(lambda number: serve(range(number, number + plan.max_batch), 0), plan, clock)
+            warm_up_ns = plan_warm_up(durations, self.load, plan.longest_warm_up_ns, plan.max_batch)
             warm_up_ns = barrier.find_largest(warm_up_ns)
             if warm_up_ns:
                 # The warm-up has traffic of its own, so that all candidates have the same in the window.
-                self._run_segment(call, samples, plan.seed + 1, 0, warm_up_ns, clock, barrier)
+                self._run_segment(serve, plan, plan.seed + 1, 0, warm_up_ns, clock, barrier)
         # While a caller is busy with a call that began in the last block, nothing is measured.
         lead_in_ns = barrier.find_largest(max(plan.lead_in_ns, *self._free_ns))
         end_ns = lead_in_ns + plan.duration_ns
-        segment = self._run_segment(call, samples, plan.seed, lead_in_ns, end_ns, clock, barrier)
+        segment = self._run_segment(serve, plan, plan.seed, lead_in_ns, end_ns, clock, barrier)
         after = read()
         marks, inside = segment.marks, segment.inside
         starts = np.array([mark.start for mark in marks], dtype=np.int64)
         ends = np.array([mark.end for mark in marks], dtype=np.int64)
+        sizes = np.array([mark.size for mark in marks], dtype=np.int64)
         return Window(
             latencies_ns=np.array([mark.end - segment.arrivals[mark.number] for mark in inside], dtype=np.int64),
             positions=np.array([(plan.seed + mark.number) % len(samples) for mark in inside], dtype=np.int64),
-            service_ns=float((ends - starts).mean()),
+            service_ns=float(((ends - starts) / sizes).mean()),
             # Avoids a division by zero if the only request is served at the very end of the window.
             n_calls=max(work_within(starts, ends, segment.start, segment.end), 0.5),
             wall_ns=segment.end - segment.start,
@@ -144,8 +167,8 @@ class RequestStream:
 
     def _run_segment(
         self,
-        call: Callable[[S], Any],
-        samples: Sequence[S],
+        serve: Callable[[Sequence[int], int], None],
+        plan: BlockPlan,
         seed: int,
         window_start_ns: int,
         window_end_ns: int,
@@ -161,26 +184,27 @@ class RequestStream:
         arrivals = [base + waiting for waiting in self._waiting] + (due + base).tolist()
         free = [base + duration for duration in self._free_ns]
         n = len(arrivals)
-        take_number = itertools.count().__next__
         marks: list[Mark] = []
         unserved: list[int] = []
         # The position of the first request that is served in the window.
         served: list[int] = []
+        if plan.max_batch == 1:
+            take: Callable[[int], range] = functools.partial(take_in_turn, arrivals, clock, itertools.count().__next__)
+        else:
+            take = RequestQueue(arrivals, clock, plan.max_batch, plan.max_delay_ns).take
 
         def run_caller(position: int) -> None:
-            while (number := take_number()) < n:
-                due_at = max(arrivals[number], free[position])
-                while (early := due_at - now()) > 0:
-                    clock.sleep_ns(early)
+            while numbers := take(free[position]):
                 cpu_start, start = cpu(), now()
                 if start >= window_end and served:
-                    unserved.append(number)
+                    unserved.extend(numbers)
                     return
                 if start >= window_start:
-                    served.append(number)
-                call(samples[(seed + number) % len(samples)])
-                free[position] = now()
-                marks.append(Mark(number, start, free[position], cpu_start, cpu()))
+                    served.append(numbers[0])
+                serve(numbers, seed)
+                end, cpu_end = now(), cpu()
+                free[position] = end
+                marks.extend(Mark(number, start, end, cpu_start, cpu_end, len(numbers)) for number in numbers)
 
         callers = Callers(clock, [functools.partial(run_caller, position) for position in range(len(free))])
         clock.sleep_ns(max(window_start - now(), 0))
@@ -226,37 +250,61 @@ def draw_arrivals(
     raise AssertionError("unreachable")
 
 
-def try_calls(call: Callable[[S], Any], samples: Sequence[S], plan: BlockPlan, clock: Clock) -> NDArray[np.int64]:
-    """Return the durations of some calls back to back, by as many callers as the load has."""
+def take_in_turn(arrivals: Sequence[int], clock: Clock, take_number: Callable[[], int], free_ns: int) -> range:
+    """Wait until the next request has arrived and its caller is free, and return its number; nothing after the last.
+
+    Callers do not wait for each other, as they would in `RequestQueue`.
+    """
+    number = take_number()
+    if number >= len(arrivals):
+        return range(0)
+    due_at = max(arrivals[number], free_ns)
+    while (early := due_at - clock.now_ns()) > 0:
+        clock.sleep_ns(early)
+    return range(number, number + 1)
+
+
+def try_calls(serve: Callable[[int], Any], plan: BlockPlan, clock: Clock) -> NDArray[np.int64]:
+    """Return the durations of some calls back to back, by as many callers as the load has.
+
+    Args:
+        serve: Makes one call for the request of this number, and those that are put together with it.
+        plan: The plan of the block.
+        clock: The clock.
+    """
+    numbers = range(MOST_TRIAL_SAMPLES)
     load = Load() if plan.load.clients == 1 else Load(scenario="multi-client", clients=plan.load.clients)
     trial = msgspec.structs.replace(plan, load=load, duration_ns=0, lead_in_ns=0, min_calls=1)
     generate = back_to_back if plan.load.clients == 1 else closed_loop
     begin = clock.now_ns()
-    durations = generate(call, samples, trial, lambda: None, clock).latencies_ns
+    durations = generate(serve, numbers, trial, lambda: None, clock).latencies_ns
     # The trial has one call more than is measured.
     fitting = TRIAL_NS // max((clock.now_ns() - begin) // 2, 1)
     trial = msgspec.structs.replace(trial, min_calls=min(TRIAL_CALLS, int(fitting)))
-    return generate(call, samples, trial, lambda: None, clock).latencies_ns if trial.min_calls > 1 else durations
+    return generate(serve, numbers, trial, lambda: None, clock).latencies_ns if trial.min_calls > 1 else durations
 
 
-def plan_warm_up(durations: NDArray[np.int64], load: Load, longest_ns: int) -> int:
+def plan_warm_up(durations: NDArray[np.int64], load: Load, longest_ns: int, max_batch: int = 1) -> int:
     """Return how long a stream that starts with an empty queue runs before its latencies are those of a steady state.
 
     Args:
         durations: Durations of some calls in ns.
         load: How requests arrive.
         longest_ns: Result at most.
+        max_batch: Requests in each of these calls. A full queue is served by full batches.
     """
-    mean_ns = float(durations.mean())
-    error_ns = float(durations.std()) / math.sqrt(len(durations))
+    mean_ns = float(durations.mean()) / max_batch
+    error_ns = float(durations.std()) / max_batch / math.sqrt(len(durations))
     if load.utilization(mean_ns - 2 * error_ns) >= 1:
         # The queue grows without bound, so there is no steady state.
         return 0
     # Too long a warm-up takes time, but too short a one makes latencies too short.
     utilization = load.utilization(mean_ns + error_ns)
-    variation = float(durations.var()) / mean_ns**2
+    variation = float(durations.var()) / (mean_ns * max_batch) ** 2
     services = relaxation_services(min(utilization, HIGHEST_UTILIZATION), 1 + variation)
-    return min(int(RELAXATIONS * mean_ns / load.clients * services), longest_ns)
+    # A queue of batches is in its steady state after some full ones, however low the utilization is.
+    least_ns = WARM_UP_BATCHES * max_batch * mean_ns if max_batch > 1 else 0.0
+    return min(int(max(RELAXATIONS * mean_ns / load.clients * services, least_ns)), longest_ns)
 
 
 def cpu_between(marks: Sequence[Mark]) -> float:

@@ -120,6 +120,8 @@ class BlockReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     gpu: GpuState | None = None
     clock_jump_s: float = 0.0
     metric: float | None = None
+    output_error: float | None = None
+    output_fault: str = ""
 
     @classmethod
     def of(cls, block: Block) -> BlockReply:
@@ -142,6 +144,8 @@ class BlockReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
             gpu=block.gpu,
             clock_jump_s=block.clock_jump_s,
             metric=block.metric,
+            output_error=block.output_error,
+            output_fault=block.output_fault,
         )
 
     def to_block(self) -> Block:
@@ -168,6 +172,8 @@ class BlockReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
             gpu=self.gpu,
             clock_jump_s=self.clock_jump_s,
             metric=self.metric,
+            output_error=self.output_error,
+            output_fault=self.output_fault,
         )
 
 

@@ -61,7 +61,7 @@ def name_batch_axes(model: ModelInfo, options: InputOptions) -> set[str]:
     return {*options.dims, *(dim for dim in firsts if isinstance(dim, str))}
 
 
-def check_batch_axis(model: ModelInfo, named: Collection[str] = ()) -> None:
+def check_batch_axis(model: ModelInfo, named: Collection[str] = (), option: str = "batch") -> None:
     """Check that the first axis of all inputs and outputs of a model is a batch axis, as far as the model says.
 
     It must have any size. Its name must be that of a batch, be unknown or generated, or be the same for all inputs.
@@ -69,10 +69,19 @@ def check_batch_axis(model: ModelInfo, named: Collection[str] = ()) -> None:
     Args:
         model: The model.
         named: Names of dimensions that the user says are batch axes.
+        option: The option that needs such an axis.
 
     Raises:
         UsageError: It is not.
     """
+    try:
+        _check_batch_axis(model, named)
+    except UsageError as error:
+        hint = error.hint.replace("{batch}", f"{{{option}}}")
+        raise UsageError(error.message, hint, option=option) from None
+
+
+def _check_batch_axis(model: ModelInfo, named: Collection[str]) -> None:
     if not model.inputs:
         raise UsageError(f"{NEEDS} It has no inputs.", "Leave {batch} out.", option="batch")
     for each in model.inputs:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from ortune.errors import InputsError
@@ -116,6 +116,15 @@ def resolve_shape(
             name = f"axis {axis}" if dim is None or dim in PLACEHOLDERS else dim
             guessed.append(f"{name}={size}")
     return tuple(sizes), tuple(guessed)
+
+
+def find_guessed_axes(info: InputInfo, dims: Collection[str]) -> dict[int, int]:
+    """Return the size by role of each axis that the graph leaves open, and that is not one of the named dimensions."""
+    return {
+        axis: _guess(info, axis)
+        for axis, dim in enumerate(info.shape or ())
+        if not isinstance(dim, int) and (dim is None or dim not in dims)
+    }
 
 
 def _guess(info: InputInfo, axis: int) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from tests.fuzz.gate_files import GATE_FILES
 from tests.fuzz.histories import HISTORIES, TRIALS
 from tests.fuzz.journals import JOURNALS
+from tests.fuzz.lengths import LENGTHS
 from tests.fuzz.models import MODELS
 from tests.fuzz.npz import NPZ
 from tests.fuzz.observed import CALLS, PROCESSES, SESSIONS
@@ -30,5 +31,6 @@ TARGETS: Mapping[str, Target] = {
     "calls": CALLS,
     "sessions": SESSIONS,
     "plans": PLANS,
+    "lengths": LENGTHS,
 }
 """All targets by name."""

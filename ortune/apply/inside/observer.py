@@ -16,6 +16,7 @@ import heapq
 import json
 import os
 import re
+import signal
 import sys
 import threading
 import time
@@ -207,18 +208,33 @@ class Observer:
         """Observe this process to its end, and the processes that it forks."""
         self._note_pid()
         atexit.register(self.write)
-        # Children of multiprocessing and workers of servers end so.
-        leave = os._exit
-
-        @functools.wraps(leave)
-        def leave_noted(status: int) -> None:
-            if self._pid == os.getpid():
-                self.write()
-            leave(status)
-
-        os._exit = leave_noted  # type: ignore[assignment]
+        # Children of multiprocessing end by _exit, and workers of uvicorn by a signal that they send to themselves.
+        for module, name in ((os, "_exit"), (os, "abort"), (signal, "raise_signal")):
+            self._write_before(module, name)
+        self._write_before(os, "kill", first=self._get_pid)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._begin_again)
+
+    def _get_pid(self) -> int:
+        return self._pid
+
+    def _write_before(self, module: Any, name: str, first: Callable[[], int] | None = None) -> None:
+        """Write what was seen before a function that may end this process without `atexit`.
+
+        Args:
+            module: Module of the function.
+            name: Its name.
+            first: Returns the first argument of calls that may end it; None for all calls.
+        """
+        function = getattr(module, name)
+
+        @functools.wraps(function)
+        def write_first(*args: Any, **kwargs: Any) -> Any:
+            if self._pid == os.getpid() and (first is None or args[:1] == (first(),)):
+                self.write()
+            return function(*args, **kwargs)
+
+        setattr(module, name, write_first)
 
     def _begin(self) -> None:
         self._pid = os.getpid()

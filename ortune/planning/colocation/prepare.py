@@ -15,7 +15,7 @@ from ortune.knobs import CPU, SpaceOptions, build_space
 from ortune.model import ModelInfo, read_model
 from ortune.planning.colocation.sharing import Demand
 from ortune.planning.space import DeploymentSpace, make_deployment_space
-from ortune.record.files import check_writable
+from ortune.record.files import check_writable, is_host_plan
 from ortune.requests import HostPlanRequest
 from ortune.worker.installed import find_installed_version, require_runtime
 from ortune.workload import Goal, InputOptions, Limit
@@ -180,12 +180,3 @@ def check_used(given: Mapping[str, Any], known: Sequence[set[str]], what: str, o
                 f"They have {names}." if names else "They have none.",
                 option=option,
             )
-
-
-def is_host_plan(content: bytes) -> bool:
-    """Return whether a file was written by this command."""
-    try:
-        document = msgspec.json.decode(content)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(document, dict) and "rows" in document and "measured_scale" in document

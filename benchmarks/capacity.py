@@ -1,0 +1,151 @@
+"""Compare the capacity that `ortune plan` states with long live runs: where does the target really break?
+
+    python -m benchmarks.capacity [--quota 1] [--budget 60] [--seconds 40] [--json FILE] [MODEL ...]
+    python -m benchmarks.capacity --report FILE
+
+The target is a p99 of at most four times the median of a call with ONNX Runtime's default. A plan is made, and the
+capacity of its recommended deployment is taken. Then requests arrive for a long time, in fresh launches, at 0.9 and at
+1.1 times this rate. The capacity is right within 10 % if the first run keeps the target and the second one breaks it.
+A run whose interval includes the target is undecided: it is repeated twice as long, up to two times.
+
+With --quota, everything runs in a cgroup with this CPU quota, which needs a Linux host on which the user may create
+cgroups. Run this on an idle host. With --json, results are added to a file, so that a run can be made in parts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from benchmarks.inputs import shapes_of
+from benchmarks.loads import cpu_quota
+from benchmarks.parts import Row, add_part_options, read_rows, run_part
+from benchmarks.plan import find_median_ns
+from models.build import build
+from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval
+from ortune.compare.open import open_comparison
+from ortune.errors import OrtuneError
+from ortune.host import read_host
+from ortune.options import make_request
+from ortune.planning.measuring import DeploymentRunner
+from ortune.planning.prepare import prepare_plan
+from ortune.planning.result import PlannedDeployment
+from ortune.planning.run import make_plan
+from ortune.requests import PlanRequest
+from ortune.workload import Limit, parse_limit
+
+MODELS = ("squeezenet", "minilm_l6_int8", "ppocrv4_rec", "inception_v2", "resnet50")
+LIMIT_FACTOR = 4.0
+SHARES = (0.9, 1.1)
+MOST_REPETITIONS = 2
+
+
+def check_capacity(name: str, arguments: argparse.Namespace) -> Row:
+    """Make a plan for a model, and load its recommended deployment slightly below and above its capacity."""
+    options: dict[str, Any] = {"model": str(build(name)), "shape": shapes_of(name), "seed": arguments.seed}
+    options["budget"] = arguments.budget
+    text = f"p99<{LIMIT_FACTOR * find_median_ns(options) / 1e6:.3f}ms"
+    row: Row = {"model": name, "quota": arguments.quota, "target": text}
+    options["slo"] = text
+    limit = parse_limit(text)
+    try:
+        plan = make_plan(prepare_plan(make_request(PlanRequest, options)))
+    except OrtuneError as error:
+        return {**row, "problem": str(error)}
+    choice = plan.choice
+    capacity = choice.capacity
+    assert capacity
+    row |= {"deployment": choice.deployment.title, "capacity": capacity.estimate, "source": capacity.source}
+    row |= {"low": capacity.low, "high": capacity.high, "throughput": choice.throughput.estimate}
+    if choice.predicted_capacity:
+        row["predicted"] = choice.predicted_capacity.estimate
+    if not capacity.estimate:
+        return {**row, "problem": "the recommended deployment does not keep the target at any rate"}
+    runs = [measure_long(choice, options, limit, share * capacity.estimate, arguments) for share in SHARES]
+    row["runs"] = [(share, found.estimate / 1e6, found.low / 1e6, found.high / 1e6) for share, found in runs_of(runs)]
+    row["kept"] = runs[0].estimate <= limit.bound
+    row["broken"] = runs[1].estimate > limit.bound
+    return row
+
+
+def runs_of(runs: Sequence[Interval]) -> Iterator[tuple[float, Interval]]:
+    """Yield the runs with their rates relative to the capacity."""
+    return zip(SHARES, runs, strict=True)
+
+
+def measure_long(
+    row: PlannedDeployment, options: dict[str, Any], limit: Limit, rate_per_s: float, arguments: argparse.Namespace
+) -> Interval:
+    """Return the figure of the limit in ns at a rate, from a long run in a fresh launch."""
+    prepared = prepare_plan(make_request(PlanRequest, {**options, "seed": arguments.seed + 1}))
+    with open_comparison(prepared.setup) as opened:
+        runner = DeploymentRunner(opened, prepared.space.default)
+        usual_s = runner.find_rate_time_s(row.deployment, rate_per_s, limit.figure)
+        times = max(arguments.seconds / usual_s, 1.0)
+        for repetition in range(MOST_REPETITIONS + 1):
+            found = runner.measure_rate(
+                row.deployment, rate_per_s, limit.figure, DEFAULT_CONFIDENCE, times=times * 2**repetition
+            )
+            if not found.low <= limit.bound <= found.high:
+                break
+        return found
+
+
+def show(row: Row) -> str:
+    """Return the line of a case."""
+    quota = f"quota {row['quota']:g}" if row["quota"] else "no quota"
+    head = f"{row['model']:16} {quota:9} {row['target']:14}"
+    if "problem" in row:
+        return f"{head} {row['problem']}"
+    sign = "=" if row["source"] == "measured" else "~"
+    text = f"{head} {sign}{row['capacity']:.1f}/s [{row['low']:.1f}, {row['high'] or math.inf:.1f}]"
+    text += f" of {row['throughput']:.1f}/s"
+    for share, value, low, high in row["runs"]:
+        text += f"; p99 at {share:g}x {value:.1f} ms [{low:.1f}, {high:.1f}]"
+    return f"{text}; {'right' if is_right(row) else 'WRONG'}; {row['deployment']}"
+
+
+def is_right(row: Row) -> bool:
+    """Return whether the target breaks within 10 % of the capacity."""
+    return bool(row.get("kept") and row.get("broken"))
+
+
+def report(rows: Sequence[Row]) -> None:
+    """Print all cases, and how many are right."""
+    for row in rows:
+        print(show(row))
+    print(f"{sum(map(is_right, rows))} of {len(rows)} capacities are right within 10 %")
+
+
+def main() -> None:
+    """Run what the arguments say."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", metavar="MODEL")
+    parser.add_argument("--quota", type=float, help="CPU quota in CPUs, set with a cgroup")
+    parser.add_argument("--budget", type=float, default=60.0, help="budget of a plan in seconds")
+    parser.add_argument("--seconds", type=float, default=40.0, help="length of a run at a rate")
+    parser.add_argument("--seed", type=int, default=0)
+    add_part_options(parser)
+    arguments = parser.parse_args()
+    if arguments.report:
+        report(read_rows(arguments.report))
+        return
+    if arguments.quota and not read_host().limits.quota:
+        # The cgroup is for a second process, because this process could not leave it again.
+        with cpu_quota(arguments.quota) as prefix:
+            if prefix is None:
+                raise SystemExit("a quota needs a cgroup, which cannot be created here")
+            subprocess.run([*prefix, sys.executable, "-m", "benchmarks.capacity", *sys.argv[1:]], check=True)
+        return
+    names = (arguments.models or MODELS)[arguments.first :]
+    with contextlib.suppress(KeyboardInterrupt):
+        report(run_part((check_capacity(name, arguments) for name in names), arguments.json, show))
+
+
+if __name__ == "__main__":
+    main()

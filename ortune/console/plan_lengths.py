@@ -1,0 +1,103 @@
+"""What `ortune plan --lengths` prints: how to group items of different lengths."""
+
+from __future__ import annotations
+
+import statistics
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ortune.console.widgets import (
+    format_interval,
+    format_number,
+    format_ratio,
+    make_table,
+    show_note,
+)
+from ortune.planning.result import Estimate, LengthPlan, LengthPolicy
+
+MOST_PREDICTED = 3
+"""Policies that were only predicted, and are printed."""
+
+NARROW = 80
+"""Columns of a terminal below which the intervals are left out."""
+
+
+def show_lengths(console: Console, lengths: LengthPlan) -> None:
+    """Print the policies and the recommended one."""
+    reference = lengths.policies[lengths.reference]
+    console.print(Text(f"{describe_lengths(lengths)}, in calls with several items:"))
+    console.print()
+    console.print(make_lengths_table(lengths, with_intervals=console.width >= NARROW))
+    console.print()
+    show_note(console, "grouping", lengths.choice.title, "bold green")
+    console.print(Text(explain_grouping(lengths)))
+    console.print()
+    wrong = [each for each in lengths.policies if each.problem]
+    if wrong:
+        names = ", ".join(each.title for each in wrong[:3]) + (" and others" if len(wrong) > 3 else "")
+        show_note(console, "not used", f"{names}: outputs are not those of items alone: {wrong[0].problem}", "bold red")
+    lines = (
+        f"items/s: measured in interleaved rounds, with all calls that the sample needs; ~ is predicted from calls of "
+        f"{lengths.n_points} sizes and lengths. Ratios: to {reference.title}. Outputs of each item were compared "
+        "with those of the item alone.",
+    )
+    for line in lines:
+        console.print(Text(line, "dim"))
+    console.print()
+
+
+def describe_lengths(lengths: LengthPlan) -> str:
+    """Return a summary of the items, such as `64 items of 8 to 256 (median 29)`."""
+    sample = lengths.lengths
+    sizes = f"{min(sample)} to {max(sample)} (median {statistics.median(sample):g})"
+    return f"{len(sample)} items of length {sizes}"
+
+
+def make_lengths_table(lengths: LengthPlan, *, with_intervals: bool) -> Table:
+    """Return a table with a row for each policy that was measured, and for the best ones that were not."""
+    table = make_table()
+    table.add_column("policy", overflow="fold")
+    for heading in ("items/s", "ratio", "to one at a time", "calls", "padding"):
+        table.add_column(heading, justify="right", overflow="fold")
+    measured = [each for each in lengths.policies if each.items_per_s.source == "measured"]
+    predicted = [each for each in lengths.policies if each.items_per_s.source == "predicted"]
+    for each in (*measured, *predicted[:MOST_PREDICTED]):
+        name = Text(each.title, "bold" if each is lengths.choice else "")
+        if each is lengths.policies[lengths.reference]:
+            name.append("  (the reference)", "dim")
+        if each.problem:
+            name.append("  (outputs differ)", "red")
+        table.add_row(
+            name,
+            format_items(each),
+            format_policy_ratio(each.to_reference, with_intervals=with_intervals),
+            format_policy_ratio(each.to_single, with_intervals=False),
+            str(each.n_calls),
+            f"{each.padding:.0%}",
+        )
+    return table
+
+
+def format_items(policy: LengthPolicy) -> str:
+    """Return the items per second of a policy. A tilde marks a prediction."""
+    mark = "~" if policy.items_per_s.source == "predicted" else ""
+    return f"{mark}{format_number(policy.items_per_s.estimate)}"
+
+
+def format_policy_ratio(ratio: Estimate | None, *, with_intervals: bool) -> str:
+    """Return a ratio, with its interval if there is one and it is wanted."""
+    if ratio is None:
+        return ""
+    bounds = "" if ratio.high is None or not with_intervals else f" {format_interval(ratio.low, ratio.high)}"
+    return f"{format_ratio(ratio.estimate)}{bounds}"
+
+
+def explain_grouping(lengths: LengthPlan) -> str:
+    """Return why the policy is recommended, as a sentence."""
+    choice, reference = lengths.choice, lengths.policies[lengths.reference]
+    if choice.to_reference is None:
+        return "No other way to group these items is faster."
+    per_s = f"It is the fastest one with the right outputs: {format_number(choice.items_per_s.estimate)} items/s"
+    return f"{per_s}, {format_ratio(choice.to_reference.estimate)} those of {reference.title}."

@@ -1,0 +1,143 @@
+"""What exports of deployments share: the command that starts a server, what it needs, and what a server cannot do."""
+
+from __future__ import annotations
+
+import math
+import shlex
+
+from ortune.export.checks import check_line
+from ortune.export.target import Job
+from ortune.host import Cpus
+from ortune.knobs import ids
+from ortune.worker.session import CUDA_BASED
+
+APP = "app:app"
+"""The application in commands: module and name."""
+
+PORT = 8000
+
+CONFIG_IN_CONTAINER = "/etc/ortune/config.json"
+"""Path of the record or plan in a container."""
+
+MEMORY_FACTOR = 1.25
+"""Factor on the largest resident memory that was measured."""
+
+OWN_MIB = 64
+"""Memory of each process for the server and the code of the application. Those that were measured held Python, NumPy,
+ONNX Runtime and the session."""
+
+MEMORY_STEP_MIB = 64
+
+
+def make_apply_command(
+    job: Job, *, source: str | None = None, program: str = "ortune", any_host: bool = False
+) -> list[str]:
+    """Return the words before a command that give its sessions the settings of this deployment.
+
+    Args:
+        job: The export.
+        source: Path of the record or plan there; None for the one that was read.
+        program: The program that applies records: `ortune` or `ortune-apply`.
+        any_host: Whether the container may be of another class of host than the one that was measured.
+
+    Raises:
+        UsageError: The path of the record cannot be written.
+    """
+    check_line(job.source)
+    words = [program, *(["apply"] if program == "ortune" else []), source or job.source]
+    if job.picked and not job.picked.is_recommended:
+        words += ["--pick", str(job.picked.number)]
+    return [*words, *(["--any-host"] if any_host else []), "--"]
+
+
+def make_gunicorn_command(
+    job: Job, *, workers: int | None = None, reuse_port: bool = False, bind: str = ""
+) -> list[str]:
+    """Return the command that starts gunicorn with the processes and callers of a deployment.
+
+    Args:
+        job: The export.
+        workers: Number of processes; None for that of the deployment.
+        reuse_port: Whether several servers listen on the same port.
+        bind: Where to listen; empty for gunicorn's default.
+    """
+    deployment = job.deployment
+    words = ["gunicorn", f"--workers={workers or deployment.processes}", f"--threads={deployment.clients}"]
+    words += ["--reuse-port"] if reuse_port else []
+    return [*words, *([f"--bind={bind}"] if bind else []), APP]
+
+
+def join_words(words: list[str]) -> str:
+    """Return a command for a shell."""
+    return shlex.join(words)
+
+
+def count_cpus(job: Job) -> float:
+    """Return how many CPUs all processes can use: those of the host, or fewer where they have fewer threads."""
+    host, deployment, config = job.record.host, job.deployment, job.record.config
+    if host.cpu_quota:
+        return host.cpu_quota
+    pool = config.global_thread_pool
+    threads = int(pool.intra_op_num_threads if pool else config.session_options.get(ids.INTRA_OP_NUM_THREADS, 0))
+    if not threads:
+        return host.n_usable
+    # A caller is one of the threads of its session's pool.
+    n_pools = 1 if pool else job.record.workload.load.sessions
+    return max(1, min(host.n_usable, deployment.processes * (n_pools * (threads - 1) + deployment.clients)))
+
+
+def count_memory_mib(job: Job, n_processes: int | None = None) -> int:
+    """Return the memory that some processes of a plan need, with a margin; 0 if it was not measured.
+
+    Args:
+        job: The export.
+        n_processes: Number of processes; None for all.
+    """
+    if not job.picked or not job.picked.row.memory_bytes:
+        return 0
+    n_all = job.deployment.processes
+    n_processes = n_processes or n_all
+    needed = MEMORY_FACTOR * job.picked.row.memory_bytes / n_all / (1 << 20) + OWN_MIB
+    return math.ceil(n_processes * needed / MEMORY_STEP_MIB) * MEMORY_STEP_MIB
+
+
+def describe_memory() -> str:
+    """Return what the memory consists of."""
+    return (
+        f"The memory is {MEMORY_FACTOR:g} times what was measured, and {OWN_MIB} MiB for each process. Add what your "
+        "program needs."
+    )
+
+
+def report_pinning(job: Job, reason: str = "export on the host that was measured, which numbers its CPUs") -> None:
+    """Note that the target does not pin the processes of a pinned deployment."""
+    if job.is_pinned:
+        job.pending.report("pinned", True, reason)
+
+
+def report_calls(job: Job) -> None:
+    """Note how the program must put requests together, if the deployment does so."""
+    if batching := job.deployment.batching:
+        job.pending.report(
+            "batching",
+            batching.title,
+            f"the program must put up to {batching.max_batch} requests into a call, and wait for them for at most "
+            f"{batching.max_delay_us / 1000:g} ms",
+        )
+
+
+def report_gpu(job: Job) -> None:
+    """Note that a container needs a GPU, if the provider runs on one."""
+    if job.record.config.provider in CUDA_BASED:
+        job.pending.report("provider", job.record.config.provider, "give the container a GPU")
+
+
+def report_replicas(job: Job) -> None:
+    """Note that the target starts the processes of one host."""
+    if job.picked and (job.picked.row.replicas or 1) > 1:
+        job.pending.report("replicas", job.picked.row.replicas or 1, "start this on each host, behind a load balancer")
+
+
+def make_text_of_cpus(cpus: Cpus) -> str:
+    """Return CPUs as taskset, cgroups and systemd read them, such as `0,2`."""
+    return ",".join(map(str, cpus))

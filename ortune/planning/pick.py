@@ -1,0 +1,146 @@
+"""Picks a deployment of a plan, and makes the record that `ortune apply` needs of it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ortune.compare.comparison import Speedup
+from ortune.errors import RecordError
+from ortune.planning.result import Estimate, Plan, PlannedDeployment
+from ortune.record.schema import SCHEMA, Evidence, Record, Search, Tried, Verdict
+from ortune.workload import Limit, Load
+from ortune.workload.load import HIGHEST_RATE_PER_S
+
+
+class PickedDeployment(msgspec.Struct, frozen=True, kw_only=True):
+    """A deployment of a plan, with what it was planned for.
+
+    Attributes:
+        row: The deployment with its figures.
+        number: Its number in the plan, counted from 1.
+        is_recommended: Whether it is the one that the plan recommends.
+        record: The settings of its sessions, as a record.
+        slo: The target for the latency, or None.
+        rate_per_s: The rate that all replicas serve together, or None.
+        headroom: Share of the capacity that is left unused.
+    """
+
+    row: PlannedDeployment
+    number: int
+    is_recommended: bool
+    record: Record
+    slo: Limit | None = None
+    rate_per_s: float | None = None
+    headroom: float = 0.0
+
+    @property
+    def most_per_s(self) -> float:
+        """The highest rate that one replica is planned for: what it can take, without the headroom."""
+        return self.row.sustained_per_s * (1 - self.headroom)
+
+    @property
+    def rate_of_replica_per_s(self) -> float:
+        """The rate that one replica gets: its part of the planned rate, or the highest one where there is none."""
+        if self.rate_per_s and self.row.replicas:
+            return self.rate_per_s / self.row.replicas
+        return self.most_per_s
+
+
+def pick_deployment(plan: Plan, pick: int | str | None = None) -> PickedDeployment:
+    """Return a deployment of a plan.
+
+    Args:
+        plan: The plan.
+        pick: Its number, counted from 1 as in the table of the plan; or what it is the best in: throughput, memory or
+            cpu. None for the recommended one.
+
+    Raises:
+        RecordError: The plan has no such deployment.
+    """
+    place = find_place(plan, pick)
+    row = plan.rows[place]
+    return PickedDeployment(
+        row=row,
+        number=place + 1,
+        is_recommended=place == plan.recommended,
+        record=make_record(plan, place),
+        slo=plan.slo,
+        rate_per_s=plan.rate_per_s,
+        headroom=plan.headroom,
+    )
+
+
+def find_place(plan: Plan, pick: int | str | None) -> int:
+    """Return the place of a deployment; see `pick_deployment`."""
+    if pick is None:
+        return plan.recommended
+    if isinstance(pick, str):
+        for resource, place in plan.best.items():
+            if resource == pick:
+                return place
+        raise RecordError(f"{pick}: the plan has no deployment that is the best in that.", option="pick")
+    if not 1 <= pick <= len(plan.rows):
+        raise RecordError(f"{pick}: the plan has deployments 1 to {len(plan.rows)}.", option="pick")
+    return pick - 1
+
+
+def make_record(plan: Plan, place: int) -> Record:
+    """Return the settings of a deployment as a record. A setting that any deployment had counts as tried."""
+    row = plan.rows[place]
+    base = plan.rows[0].deployment.config
+    config = row.deployment.config
+    tried = [each.deployment.config for each in plan.rows]
+    tried += [each.deployment.config for each in plan.screened]
+    verdict: Verdict = "faster" if row.is_proven else "default_is_best" if config == base else "inconclusive"
+    reason = plan.reason if place == plan.recommended else "the plan recommends another deployment"
+    return Record(
+        schema=SCHEMA,
+        config=config,
+        base=base,
+        evidence=Evidence(
+            verdict=verdict,
+            reason=reason,
+            objective="throughput",
+            speedup=describe_speedup(row.ratio),
+            noise=plan.noise,
+        ),
+        model=plan.model,
+        workload=msgspec.structs.replace(plan.workload, load=find_load(row)),
+        host=plan.host,
+        runtime=plan.runtime,
+        search=Search(
+            started=plan.started,
+            budget_s=plan.budget_s,
+            seed=plan.seed,
+            strategy="plan",
+            n_candidates=len(plan.screened),
+            n_tried=len(plan.screened),
+            tried=Tried.of(*tried),
+        ),
+    )
+
+
+def find_load(row: PlannedDeployment) -> Load:
+    """Return the load that a deployment is for.
+
+    With one caller, a program whose calls overlap does not fit, of which `ortune apply` warns. With several, they need
+    not overlap: with a rate, `ortune apply` does not expect it.
+    """
+    deployment = row.deployment
+    if deployment.clients == 1 or not 0 < row.sustained_per_s <= HIGHEST_RATE_PER_S:
+        return deployment.load
+    return deployment.load_at(row.sustained_per_s)
+
+
+def describe_speedup(ratio: Estimate | None) -> Speedup | None:
+    """Return the throughput relative to that of the default deployment, as records have it."""
+    if ratio is None or ratio.high is None:
+        return None
+    return Speedup(
+        estimate=ratio.estimate,
+        low=ratio.low,
+        high=ratio.high,
+        confidence=ratio.confidence,
+        n_pairs=0,
+        n_launches=0,
+    )

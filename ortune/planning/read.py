@@ -1,0 +1,78 @@
+"""Reads what `ortune apply` uses: records and plans, which are told apart by their content.
+
+Every program that `ortune apply` starts loads this module. Modules that only plans need are therefore imported on use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ortune.record.check import check_files
+from ortune.record.files import is_plan, name_of_input, read_any
+from ortune.record.schema import Record
+from ortune.record.select import Sourced, Wanted, decode_sourced, select_record
+
+if TYPE_CHECKING:
+    from ortune.planning.pick import PickedDeployment
+    from ortune.planning.result import Plan
+
+
+class SourcedDeployment(Sourced, frozen=True, kw_only=True):
+    """The record of a deployment of a plan.
+
+    Attributes:
+        deployment: The deployment.
+    """
+
+    deployment: PickedDeployment
+
+
+def read_configs(
+    given: Iterable[str | Path | Record | Plan], *, trust: bool = False, pick: int | str | None = None
+) -> tuple[Sourced, ...]:
+    """Read all records of some files. A plan is the record of one of its deployments.
+
+    Args:
+        given: Paths of records, bundles and plans; or the documents themselves.
+        trust: Whether records may have settings that need trust; see `ortune.record.files.read_record`.
+        pick: The deployment of a plan; see `pick_deployment`.
+
+    Raises:
+        RecordError: One of them holds no records, or has a setting that a record must not have, or a plan has no such
+            deployment.
+    """
+    found: list[Sourced] = []
+    for each in given:
+        if isinstance(each, Record):
+            found.append(Sourced(record=each, source="the record"))
+        elif not isinstance(each, (str, Path)):
+            found.append(source_deployment(each, pick, "plan.json"))
+        elif is_plan(data := read_any(each)):
+            from ortune.planning.files import decode_plan
+
+            found.append(source_deployment(decode_plan(data, name_of_input(each)), pick, name_of_input(each)))
+        else:
+            found += decode_sourced(data, name_of_input(each), trust=trust)
+    return tuple(found)
+
+
+def select_config(records: Sequence[Sourced], wanted: Wanted, model: str | Path | None = None) -> Sourced:
+    """Select the record for a model, this host and a load, or the nearest one: of a search, or of a deployment.
+
+    Raises:
+        RecordError: No record is for the model, the records are for several models, or the front has no such point.
+        ModelError: The model cannot be read.
+    """
+    choice = select_record(records, wanted, model)
+    return next((each for each in records if each.record is choice.record), choice)
+
+
+def source_deployment(plan: Plan, pick: int | str | None, name: str) -> SourcedDeployment:
+    """Return a deployment of a plan as a record that was read from a file."""
+    from ortune.planning.pick import pick_deployment
+
+    picked = pick_deployment(plan, pick)
+    check_files(picked.record, name, "$")
+    return SourcedDeployment(record=picked.record, source=name, path=name, is_picked=True, deployment=picked)
