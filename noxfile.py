@@ -158,6 +158,7 @@ def bench(session: nox.Session) -> None:
     session.install("gunicorn", "uvicorn", "ray[serve]")
     session.run("python", "-m", "benchmarks.plan_exports")
     session.run("python", "-m", "models.build", "shufflenet", "squeezenet_qdq", "minilm_l6_int8")
+    session.run("python", "-m", "benchmarks.plan_many")
     session.run("python", "-m", "benchmarks.versus_olive")
     session.run("python", "-m", "benchmarks.nulls")
     session.run("python", "-m", "benchmarks.int8_callers")

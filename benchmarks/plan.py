@@ -29,7 +29,7 @@ from models.build import build
 from ortune.compare.evaluate import compute_speedup
 from ortune.compare.figures import compute_percentile
 from ortune.compare.open import open_comparison
-from ortune.host import Host
+from ortune.host import Host, place_processes
 from ortune.knobs import Config
 from ortune.options import make_request
 from ortune.planning.capacity import predict_capacity
@@ -61,7 +61,7 @@ def list_usual(host: Host) -> list[Deployment]:
         Deployment(processes=2),
         Deployment(processes=2, config=one),
         Deployment(processes=2, config=quiet),
-        Deployment(processes=2, config=one, pinned=len(host.usable_cores) > 1),
+        Deployment(processes=2, config=one, placement=place_processes(host, 2, threads=1)),
         Deployment(processes=n_cores, config=one),
         Deployment(config=one, clients=n_cores),
     ]

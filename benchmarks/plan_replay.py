@@ -7,8 +7,14 @@ follows from assumptions that are drawn for each replay:
 
 - A call has a serial part (Amdahl's law), 1 to 25 % of its time with one thread. Each thread adds 0.01 to 1 % of it,
   for waking and waiting for the others.
-- Threads beyond a node are slower by 5 to 60 %, because memory and caches are remote.
-- Processes that do not fit side by side into a node straddle two nodes, and lose up to 15 %.
+- Crossing nodes costs: threads of a process that run on another node than the first one are slower by 5 to 60 %,
+  because memory and caches are remote. Where a node has several L3 domains, threads in another domain are slower by up
+  to 20 %.
+- Threads of a process that is not pinned run wherever the scheduler puts them. They cross some of the borders that they
+  could avoid, between 20 and 100 % of them, and move between nodes, which costs up to 10 %.
+- Processes that are pinned to cores of their own cannot use cores that others leave idle, and lose up to 4 %. Where
+  they share an L3 domain or a node with others, they lose half or a quarter of that, but more threads than cores in one
+  domain or node slow down its processes.
 - Memory bandwidth limits the throughput of the host smoothly, to 0.3 to 4 times what all cores could do without it.
 - Each process has a copy of the weights. Where those of a node do not fit into its L3 cache, calls are slower by up to
   40 %, in proportion to the part that does not fit.
@@ -16,37 +22,44 @@ follows from assumptions that are drawn for each replay:
 - Launches differ by 0.3 to 2 %, blocks by 0.5 to 3 %, and the host drifts.
 
 All stages of the plan are run: screening, choice of finalists, confirmation, recommendation. The regret is the part of
-the optimum's true throughput that the recommended deployment lacks. The optimum is that of all pairs of numbers of
-processes and threads with at most two threads per core in total. Each process has one caller: several callers in one
-process with one thread would often be as good, and hide how good the numbers of processes and threads are.
+the optimum's true throughput that the recommended deployment lacks. The optimum is that of all numbers of processes
+and threads with at most two threads per core in total, each without pinning and with all placements of the host. Each
+process has one caller: several callers in one process with one thread would often be as good, and hide how good the
+numbers of processes and threads are.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from ortune.compare.open import start_comparison
+from ortune.host import Cpus, Host, place_processes
+from ortune.host.placement import list_units
 from ortune.knobs import DEFAULT, Config, ids
 from ortune.planning.deployment import Deployment
 from ortune.planning.options import PlanOptions
 from ortune.planning.run import run_stages
 from ortune.planning.space import MOST_THREADS_PER_CORE, make_deployment_space
-from ortune.worker import Failure
+from ortune.worker import Block, BlockPlan, Failure, LiveCandidate
 from ortune.workload import Goal, Load
 from ortune.workload.load import MOST_PROCESSES
 from tests.simulation import SimulatedExecutor, make_host
 
 CORES = (16, 24, 32, 48, 64, 96)
 N_NODES = 4
+DOMAINS = (1, 2, 4)
+"""L3 domains of a node."""
+
 NEAR = 0.03
 CALL_NS = 20e6
 BUDGET_S = 600.0
@@ -54,54 +67,178 @@ FREE_BYTES = 64 << 30
 
 
 class Surface(msgspec.Struct, frozen=True, kw_only=True):
-    """Throughput as a function of processes and threads; the attributes are the assumptions above.
+    """Throughput as a function of processes, threads and placement; the attributes are the assumptions above.
 
     Attributes:
-        n_cores: Cores of the host.
+        host: The host.
         serial: Serial part of a call.
         wake: Part of a call that each thread adds.
-        remote: How much slower threads beyond a node are.
-        straddle: Loss of processes that straddle two nodes.
+        remote: How much slower threads on another node are.
+        far: How much slower threads in another L3 domain of the node are.
+        scatter: Part of the borders that threads cross without need, unless they are pinned.
+        move: Loss of threads that are not pinned and move between nodes.
+        rigid: Loss of processes that cannot use the idle cores of others.
         bandwidth: Limit of the throughput, relative to all cores without a limit.
         copies: Copies of the weights that fit into the L3 cache of a node.
         miss: How much slower calls are if none fits.
         spin: Part of an overload that is lost again.
     """
 
-    n_cores: int
+    host: Host
     serial: float
     wake: float
     remote: float
-    straddle: float
+    far: float
+    scatter: float
+    move: float
+    rigid: float
     bandwidth: float
     copies: float
     miss: float
     spin: float
 
-    def find_throughput(self, processes: int, threads: int) -> float:
-        """Return calls per time of a call with one thread on an idle host."""
-        node = self.n_cores / N_NODES
-        beyond = max(threads - node, 0) / threads
-        call = self.serial + (1 - self.serial) / threads * (1 + self.remote * beyond) + self.wake * (threads - 1)
-        if threads <= node and threads * (node // threads) < node and processes > node // threads:
-            call *= 1 + self.straddle * (1 - threads * (node // threads) / node)
-        copies = processes / N_NODES if threads <= node else processes * math.ceil(threads / node) / N_NODES
-        call *= 1 + self.miss * max(1 - self.copies / copies, 0.0)
-        overload = max(processes * threads / self.n_cores, 1.0)
-        call *= overload * (1 + self.spin * (overload - 1))
+    @property
+    def n_cores(self) -> int:
+        """Cores of the host."""
+        return len(self.host.topology.cores)
+
+    @property
+    def node_size(self) -> int:
+        """Cores of a node."""
+        return self.n_cores // N_NODES
+
+    @property
+    def domain_size(self) -> int:
+        """Cores of an L3 domain."""
+        return len(self.host.topology.l3_domains[0])
+
+    def find_throughput(self, processes: int, threads: int, cpus: tuple[Cpus, ...] = ()) -> float:
+        """Return calls per time of a call with one thread on an idle host.
+
+        Args:
+            processes: Processes.
+            threads: Threads of each.
+            cpus: CPUs of each process; empty if they are not pinned.
+        """
+        copies = processes / N_NODES
+        copies *= math.ceil(threads / self.node_size)
+        slow = 1 + self.miss * max(1 - self.copies / copies, 0.0)
+        if cpus:
+            unlimited = sum(1 / each for each in self._find_pinned_calls(threads, cpus)) / slow
+        else:
+            unlimited = processes / (self._find_free_call(processes, threads) * slow)
         limit = self.bandwidth * self.n_cores
-        unlimited = processes / call
         return float(unlimited / (1 + (unlimited / limit) ** 4) ** 0.25)
 
-    def find_optimum(self) -> tuple[int, int]:
-        """Return the numbers of processes and threads with the highest throughput."""
+    def _find_free_call(self, processes: int, threads: int) -> float:
+        """Return the time of a call in each of some processes that are not pinned."""
+        shares = []
+        for size, n_parts in ((self.node_size, N_NODES), (self.domain_size, self.n_cores // self.domain_size)):
+            needed = max(threads - size, 0) / threads
+            most = (1 - 1 / n_parts) * (threads - 1) / threads
+            shares.append(needed + self.scatter * max(most - needed, 0.0))
+        # A process with a thread on each core has nowhere to move.
+        call = self._find_call(threads, *shares) * (1 + self.move * (1 - threads / self.n_cores))
+        return call * self._find_slowdown(processes * threads / self.n_cores)
+
+    def _find_pinned_calls(self, threads: int, cpus: tuple[Cpus, ...]) -> list[float]:
+        """Return the time of a call in each of some processes that are pinned."""
+        calls: dict[Cpus, float] = {}
+        for own in cpus:
+            if own in calls:
+                continue
+            sharing = cpus.count(own)
+            sizes = (self.node_size, self.domain_size)
+            at_home = (max(Counter(cpu // size for cpu in own).values()) for size in sizes)
+            shares = [max(threads - each, 0) / threads for each in at_home]
+            looseness = 1.0 if sharing == 1 else 0.25 if len(own) == self.node_size else 0.5
+            call = self._find_call(threads, *shares) * (1 + self.rigid * looseness)
+            calls[own] = call * self._find_slowdown(sharing * threads / len(own))
+        return [calls[own] for own in cpus]
+
+    def _find_call(self, threads: int, off_node: float, off_domain: float) -> float:
+        """Return the time of a call with enough cores, given the parts of the threads that are not at home."""
+        slower = 1 + self.remote * off_node + self.far * max(off_domain - off_node, 0.0)
+        return self.serial + (1 - self.serial) / threads * slower + self.wake * (threads - 1)
+
+    def _find_slowdown(self, load: float) -> float:
+        """Return how much slower calls are with so many threads for each core."""
+        overload = max(load, 1.0)
+        return overload * (1 + self.spin * (overload - 1))
+
+    def find_optimum(self) -> Choice:
+        """Return the numbers of processes and threads and the placement with the highest throughput."""
         most = min(MOST_PROCESSES, MOST_THREADS_PER_CORE * self.n_cores)
-        pairs = (
-            pair
-            for pair in itertools.product(range(1, most + 1), range(1, self.n_cores + 1))
-            if pair[0] * pair[1] <= MOST_THREADS_PER_CORE * self.n_cores
-        )
-        return max(pairs, key=lambda pair: self.find_throughput(*pair))
+        choices = [
+            Choice(processes, threads)
+            for processes in range(1, most + 1)
+            for threads in range(1, min(MOST_THREADS_PER_CORE * self.n_cores // processes, self.n_cores) + 1)
+        ]
+        for unit in list_units(self.host):
+            for each in [each for each in choices if each.processes > 1 and not each.cpus]:
+                placement = place_processes(self.host, each.processes, threads=each.threads, unit=unit)
+                if placement:
+                    choices.append(Choice(each.processes, each.threads, placement.cpus, placement.title))
+        return max(choices, key=lambda each: self.find_throughput(*each[:3]))
+
+
+class Choice(NamedTuple):
+    """Processes, threads of each, CPUs of each, and how these are named."""
+
+    processes: int
+    threads: int
+    cpus: tuple[Cpus, ...] = ()
+    placement: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.processes} x {self.threads}" + (f" {self.placement}" if self.placement else "")
+
+
+class PlacedExecutor:
+    """A simulated executor whose processes are pinned to CPUs.
+
+    Args:
+        executor: What launches them.
+        cpus: CPUs of each process.
+        place: Called with these CPUs before a block is measured.
+    """
+
+    def __init__(
+        self, executor: SimulatedExecutor, cpus: tuple[Cpus, ...], place: Callable[[tuple[Cpus, ...]], None]
+    ) -> None:
+        self.runtime = executor.runtime
+        self.now_s = executor.now_s
+        self._executor = executor
+        self._cpus = cpus
+        self._place = place
+
+    def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[LiveCandidate | Failure]:
+        """Launch candidates."""
+        return [
+            each if isinstance(each, Failure) else PlacedCandidate(each, lambda: self._place(self._cpus))
+            for each in self._executor.launch(configs, deadline_s=deadline_s)
+        ]
+
+
+class PlacedCandidate:
+    """A simulated candidate whose processes are pinned.
+
+    Args:
+        live: The candidate.
+        place: Called before each block.
+    """
+
+    def __init__(self, live: LiveCandidate, place: Callable[[], None]) -> None:
+        self.config = live.config
+        self.session_info = live.session_info
+        self.close = live.close
+        self._live = live
+        self._place = place
+
+    def measure(self, plan: BlockPlan) -> Block | Failure:
+        """Measure a block."""
+        self._place()
+        return self._live.measure(plan)
 
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,9 +247,9 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         seed: Its seed.
         n_cores: Cores of the host.
-        optimum: Processes and threads of the optimum.
+        optimum: The optimum.
         gain: Throughput of the optimum relative to the default deployment.
-        chosen: Processes and threads of the recommended deployment.
+        chosen: The recommended deployment.
         regret: Part of the optimum's throughput that it lacks.
         worse: Whether it is worse than the default deployment.
         n_screened: Deployments that were measured in screening.
@@ -121,9 +258,9 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
 
     seed: int
     n_cores: int
-    optimum: tuple[int, int]
+    optimum: str
     gain: float
-    chosen: tuple[int, int]
+    chosen: str
     regret: float
     worse: bool
     n_screened: int
@@ -133,12 +270,16 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
 def draw_surface(rng: np.random.Generator) -> Surface:
     """Return a random host and model."""
     n_cores = int(rng.choice(CORES))
+    n_domains = int(rng.choice([each for each in DOMAINS if n_cores // N_NODES // each >= 2]))
     return Surface(
-        n_cores=n_cores,
+        host=make_host(n_cores, n_nodes=N_NODES, domains_per_node=n_domains),
         serial=float(np.exp(rng.uniform(np.log(0.01), np.log(0.25)))),
         wake=float(np.exp(rng.uniform(np.log(1e-4), np.log(1e-2)))),
         remote=float(rng.uniform(0.05, 0.6)),
-        straddle=float(rng.uniform(0, 0.15)),
+        far=float(rng.uniform(0, 0.2)),
+        scatter=float(rng.uniform(0.2, 1)),
+        move=float(rng.uniform(0, 0.1)),
+        rigid=float(rng.uniform(0, 0.04)),
         bandwidth=float(np.exp(rng.uniform(np.log(0.3), np.log(4)))),
         copies=float(np.exp(rng.uniform(np.log(0.25), np.log(16)))),
         miss=float(rng.uniform(0, 0.4)),
@@ -154,9 +295,15 @@ def replay(seed: int) -> Replay:
     def count_threads(config: Config) -> int:
         return int(config.session_options.get(ids.INTRA_OP_NUM_THREADS, surface.n_cores))
 
+    placed: tuple[Cpus, ...] = ()
+
     def latency(config: Config, load: Load) -> float:
-        throughput = surface.find_throughput(load.processes, count_threads(config))
+        throughput = surface.find_throughput(load.processes, count_threads(config), placed)
         return CALL_NS * load.n_callers / throughput
+
+    def place(cpus: tuple[Cpus, ...]) -> None:
+        nonlocal placed
+        placed = cpus
 
     executor = SimulatedExecutor(
         lambda config: CALL_NS,
@@ -168,22 +315,35 @@ def replay(seed: int) -> Replay:
     (first,) = executor.launch([DEFAULT], deadline_s=9)
     assert not isinstance(first, Failure)
     goal = Goal(objectives=("throughput",))
-    opened = start_comparison(executor, first, goal, first_launch_s=0.2, seed=seed, free_bytes=FREE_BYTES)
-    host = make_host(surface.n_cores, n_nodes=N_NODES)
-    space = msgspec.structs.replace(make_deployment_space(host, DEFAULT), settings=(), n_pinned=0, most_clients=1)
+    executors: dict[tuple[Cpus, ...], PlacedExecutor] = {}
+
+    def open_executor(load: Load, cpus: tuple[Cpus, ...] = ()) -> PlacedExecutor:
+        return executors.setdefault(cpus, PlacedExecutor(executor, cpus, place))
+
+    opened = start_comparison(
+        executor,
+        first,
+        goal,
+        first_launch_s=0.2,
+        seed=seed,
+        free_bytes=FREE_BYTES,
+        open_executor=open_executor,
+    )
+    space = msgspec.structs.replace(make_deployment_space(surface.host, DEFAULT), settings=(), most_clients=1)
     outcome = run_stages(space, opened, PlanOptions(budget_s=BUDGET_S))
     chosen: Deployment = outcome.rows[outcome.recommended].deployment
+    title = chosen.placement.title if chosen.placement else ""
+    choice = Choice(chosen.processes, count_threads(chosen.config), chosen.cpus, title)
     optimum = surface.find_optimum()
-    best = surface.find_throughput(*optimum)
-    pair = (chosen.processes, count_threads(chosen.config))
-    found = surface.find_throughput(*pair)
+    best = surface.find_throughput(*optimum[:3])
+    found = surface.find_throughput(*choice[:3])
     default = surface.find_throughput(1, surface.n_cores)
     return Replay(
         seed=seed,
         n_cores=surface.n_cores,
-        optimum=optimum,
+        optimum=str(optimum),
         gain=best / default,
-        chosen=pair,
+        chosen=str(choice),
         regret=1 - found / best,
         worse=found < default * (1 - 1e-9),
         n_screened=len(outcome.screened),
@@ -206,11 +366,11 @@ def report(replays: Sequence[Replay]) -> None:
             f"{np.exp(np.mean([math.log(each.gain) for each in some])):13.2f}x"
         )
     worst = sorted(replays, key=lambda each: -each.regret)[:8]
-    print("\nlargest regrets:")
+    print("\nlargest regrets, as processes x threads:")
     for each in worst:
         print(
-            f"  seed {each.seed}: {each.regret:.2%} on {each.n_cores} cores, chosen {each.chosen[0]} processes x "
-            f"{each.chosen[1]} threads, optimum {each.optimum[0]} x {each.optimum[1]}"
+            f"  seed {each.seed}: {each.regret:.2%} on {each.n_cores} cores, chosen {each.chosen}, "
+            f"optimum {each.optimum}"
         )
 
 

@@ -21,6 +21,7 @@ from benchmarks.inputs import shapes_of
 from models.build import build
 from ortune.compare.block_runner import BlockRunner
 from ortune.compare.figures import compute_figure, compute_worst_percentile
+from ortune.compare.open import find_cpus
 from ortune.compare.stats import clustered_interval
 from ortune.host import Host, read_host
 from ortune.knobs import DEFAULT, Config
@@ -91,7 +92,7 @@ def measure(
                 usable=host.limits.usable,
                 n_cores=len(host.usable_cores),
                 n_processes=each.load.processes,
-                pinned_to=host.divide_cores(each.load.processes) if each.load.pinned else (),
+                pinned_to=find_cpus(host, each.load),
                 reference=executors[0].reference if executors else None,
             )
             executors.append(stack.enter_context(executor))

@@ -22,7 +22,7 @@ from ortune.options import DeclaredOption, options_of
 from ortune.record.json_schema import json_schema
 from ortune.requests import COMMANDS
 
-IN_PYTHON = {"search", "search --", "bench", "plan", "gate", "inspect"}
+IN_PYTHON = {"search", "search --", "bench", "plan", "plan MODEL=RATE", "gate", "inspect"}
 """Commands that are functions in Python, too."""
 
 ROOT = Path(__file__).parent.parent
@@ -83,7 +83,7 @@ def describe_interface() -> str:
     """Return the stub of the package: public names, and the signatures of what is made from declared options."""
     import ortune
 
-    made = {"search", "search_program", "bench", "plan", "verify", "gate", "inspect_program"}
+    made = {"search", "search_program", "bench", "plan", "plan_host", "verify", "gate", "inspect_program"}
     lines = []
     for name in ortune.__all__:
         if name != "__version__" and name not in made:

@@ -3,11 +3,12 @@
 The names below are the public interface. Importing them imports neither onnxruntime, optuna, onnx nor numpy.
 
     search, bench, plan, verify, gate               measure a model
+    plan_host                                       measure several models that share a host
     inspect_program, search_program                 observe and measure a program
     create_session, session_options, run_options    apply a record in code
     install                                         apply records to all sessions of this process
     export_config                                   write records and plans for other systems
-    read_record, read_plan                          read a record or a plan
+    read_record, read_plan, read_host_plan          read a record or a plan
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "ortune.api": ("bench", "gate", "inspect_program", "plan", "search", "search_program", "verify"),
+    "ortune.api": ("bench", "gate", "inspect_program", "plan", "plan_host", "search", "search_program", "verify"),
     "ortune.apply.api": ("create_session", "run_options", "session_options"),
     "ortune.apply.install": ("install",),
     "ortune.apply.verify": ("Verification",),
@@ -38,6 +39,8 @@ _HOMES = {
     "ortune.gates.results": ("GateResult", "InterimResult"),
     "ortune.knobs.config": ("Config",),
     "ortune.knobs.knob": ("Value",),
+    "ortune.planning.colocation.files": ("read_host_plan",),
+    "ortune.planning.colocation.result": ("HostPlan",),
     "ortune.planning.deployment": ("Deployment",),
     "ortune.planning.files": ("read_plan",),
     "ortune.planning.result": ("Plan",),

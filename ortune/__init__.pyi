@@ -26,6 +26,8 @@ from ortune.gates.results import GateResult as GateResult
 from ortune.gates.results import InterimResult as InterimResult
 from ortune.knobs.config import Config as Config
 from ortune.knobs.knob import Value as Value
+from ortune.planning.colocation.files import read_host_plan as read_host_plan
+from ortune.planning.colocation.result import HostPlan as HostPlan
 from ortune.planning.deployment import Deployment as Deployment
 from ortune.planning.files import read_plan as read_plan
 from ortune.planning.result import Plan as Plan
@@ -128,6 +130,19 @@ def plan(
     output: str | PathLike[str] | None = ...,
     progress: Callable[[str, int, int], None] | None = ...,
 ) -> Plan: ...
+def plan_host(
+    models: Mapping[str, str | float] | Sequence[str],
+    *,
+    slo: str | Limit | Sequence[str] | Mapping[str, str | Limit] = ...,
+    headroom: str | float = ...,
+    price: str | float | None = ...,
+    dim: Mapping[str, int | Sequence[int]] | Sequence[str] = ...,
+    shape: Mapping[str, Sequence[int]] | Sequence[str] = ...,
+    budget: str | float | None = ...,
+    seed: int = ...,
+    output: str | PathLike[str] | None = ...,
+    progress: Callable[[str, int, int], None] | None = ...,
+) -> HostPlan: ...
 def search(
     model: str | PathLike[str],
     *,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,6 +18,7 @@ from ortune.options import Request, make_request, options_of
 from ortune.requests import (
     BenchRequest,
     GateRequest,
+    HostPlanRequest,
     InspectRequest,
     PlanRequest,
     ProgramSearchRequest,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from ortune.apply.verify import Verification
     from ortune.compare.bench import BenchResult
     from ortune.gates.results import GateResult, InterimResult
+    from ortune.planning.colocation.result import HostPlan
     from ortune.planning.result import Plan
     from ortune.program.observation import Observation
     from ortune.record.schema import Record
@@ -204,6 +206,34 @@ def plan(
     found = make_plan(prepare_plan(request), progress or ignore)
     if request.output is not None:
         write_plan(found, request.output)
+    return found
+
+
+@takes_options_of(HostPlanRequest)
+def plan_host(
+    models: Mapping[str, str | float] | Sequence[str],
+    *,
+    progress: Callable[[str, int, int], None] | None = None,
+    **options: Any,
+) -> HostPlan:
+    """Find how several models share this host, each with the requests that it must serve.
+
+    Args:
+
+    Returns:
+        The plan: ways to share the host, each measured with all models under load at the same time.
+
+    Raises:
+        OrtuneError: An option is not valid, a model does not run, or the plan cannot be written to its file.
+    """
+    from ortune.planning.colocation.files import write_host_plan
+    from ortune.planning.colocation.prepare import prepare_host_plan
+    from ortune.planning.colocation.run import make_host_plan
+
+    request = make_request(HostPlanRequest, {"models": models, **options})
+    found = make_host_plan(prepare_host_plan(request), progress or ignore)
+    if request.output is not None:
+        write_host_plan(found, request.output)
     return found
 
 

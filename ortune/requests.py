@@ -145,6 +145,76 @@ def parse_slo(value: Any) -> Limit:
     return limit
 
 
+def parse_slos(value: Any) -> tuple[tuple[str, Limit], ...]:
+    """Parse targets for the latency: `p99<50ms`, or `a=p99<50ms` for one model.
+
+    Returns:
+        Each target with the name of its model, which is empty if it is for all.
+
+    Raises:
+        UsageError: A text is no target.
+    """
+    if isinstance(value, Mapping):
+        return tuple((parse_text(name), parse_slo(limit)) for name, limit in value.items())
+    found = []
+    for each in [value] if isinstance(value, str) or not isinstance(value, (list, tuple)) else value:
+        name, target = "", each
+        if isinstance(each, str):
+            # The target may have an equals sign of its own: p99<=50ms.
+            place = each.rfind("=", 0, each.find("<") if "<" in each else None)
+            name, target = (each[:place], each[place + 1 :]) if place > 0 else ("", each)
+        found.append((name, parse_slo(target)))
+    return tuple(found)
+
+
+MOST_MODELS = 64
+"""Models of a plan at most."""
+
+
+def parse_model_rates(value: Any) -> tuple[tuple[str, float], ...]:
+    """Parse models with their rates: `a.onnx=50/s`, several of these texts, or a mapping.
+
+    What follows the last equals sign is the rate, as names of files may contain others.
+
+    Returns:
+        The path of each model, and its requests per second.
+
+    Raises:
+        UsageError: A model has no rate, or is given twice, or there is only one.
+    """
+    hint = "Write a.onnx=50/s b.onnx=10/s."
+    if isinstance(value, Mapping):
+        pairs = [(parse_text(path), rate) for path, rate in value.items()]
+    else:
+        pairs = []
+        for text in parse_texts(value):
+            path, equals, rate = text.rpartition("=")
+            if not equals or not path or Path(text).is_file():
+                why = " It is the name of a file, of which no part is taken for a rate." if equals else ""
+                raise UsageError(
+                    f"{text}: has no rate, which each of several models needs.{why}", f"Write {text}=50/s."
+                )
+            pairs.append((path, rate))
+    found = []
+    for path, rate in pairs:
+        try:
+            found.append((path, parse_rate_per_s(rate)))
+        except UsageError as error:
+            raise UsageError(f"{path}={error.message}", hint) from None
+    if len(found) == 1:
+        path, rate_per_s = found[0]
+        raise UsageError(
+            f"{path}={rate_per_s:g}/s: is a single model.", f"Write: ortune plan {path} --rate {rate_per_s:g}/s."
+        )
+    paths = [path for path, _ in found]
+    for path in paths:
+        if paths.count(path) > 1:
+            raise UsageError(f"{path}: is given twice.", "Add the rates: it is one model.")
+    if not 1 < len(found) <= MOST_MODELS:
+        raise UsageError(f"{len(found)} models: must be 2 to {MOST_MODELS}.", hint)
+    return tuple(found)
+
+
 def parse_process_counts(value: Any) -> tuple[int, ...]:
     """Parse numbers of processes: `4`, `"1,2,4"` or `[1, 2, 4]`."""
     from ortune.workload.load import MOST_PROCESSES
@@ -497,8 +567,8 @@ class WorkloadOptions(LoadOptions):
         )
 
 
-class InputsOptions(Request):
-    """Input data of the model."""
+class SizesOptions(Request):
+    """Sizes of the model's inputs."""
 
     dim: Annotated[
         Mapping[str, tuple[int, ...]],
@@ -522,14 +592,20 @@ class InputsOptions(Request):
             panel=INPUTS,
         ),
     ] = {}
-    inputs: Data = None
 
     @property
     def input_options(self) -> InputOptions:
         """The user's options for inputs."""
         from ortune.workload import InputOptions
 
-        return InputOptions(dims=self.dim, shapes=self.shape, data=self.inputs, seed=getattr(self, "seed", 0))
+        data = getattr(self, "inputs", None)
+        return InputOptions(dims=self.dim, shapes=self.shape, data=data, seed=getattr(self, "seed", 0))
+
+
+class InputsOptions(SizesOptions):
+    """Input data of the model."""
+
+    inputs: Data = None
 
     @property
     def given_inputs(self) -> InputOptions | None:
@@ -996,6 +1072,41 @@ class BenchRequest(WorkloadOptions, InputsOptions):
         check_dims(self.batch, self.dim)
 
 
+Headroom = Annotated[
+    float,
+    Option(
+        help="Share of the capacity that is left unused.",
+        metavar="SHARE",
+        parse=parse_headroom,
+        accepts="str | float",
+        default="20%",
+        panel=WORKLOAD,
+    ),
+]
+Price = Annotated[
+    float | None,
+    Option(
+        help="Price of a host like this one per hour, such as 0.17/h, in any currency.",
+        metavar="PRICE",
+        parse=parse_price,
+        accepts="str | float | None",
+        panel=WORKLOAD,
+    ),
+]
+PlanOutput = Annotated[
+    Path | None,
+    Option(
+        help="Also write the plan as JSON to this file; - for stdout.",
+        metavar="FILE",
+        parse=parse_output,
+        accepts=f"{PATH} | None",
+        flags=("-o",),
+        interfaces=CLI_AND_PYTHON,
+        panel=WRITING,
+    ),
+]
+
+
 class PlanRequest(KnobOptions, InputsOptions):
     """Options of `ortune plan`."""
 
@@ -1022,27 +1133,8 @@ class PlanRequest(KnobOptions, InputsOptions):
             panel=WORKLOAD,
         ),
     ] = None
-    headroom: Annotated[
-        float,
-        Option(
-            help="Share of the capacity that is left unused.",
-            metavar="SHARE",
-            parse=parse_headroom,
-            accepts="str | float",
-            default="20%",
-            panel=WORKLOAD,
-        ),
-    ] = 0.2
-    price: Annotated[
-        float | None,
-        Option(
-            help="Price of a host like this one per hour, such as 0.17/h, in any currency.",
-            metavar="PRICE",
-            parse=parse_price,
-            accepts="str | float | None",
-            panel=WORKLOAD,
-        ),
-    ] = None
+    headroom: Headroom = 0.2
+    price: Price = None
     batch: Batch = ()
     dynamic_batching: Annotated[
         bool,
@@ -1086,18 +1178,7 @@ class PlanRequest(KnobOptions, InputsOptions):
             panel=MEASURING,
         ),
     ] = None
-    output: Annotated[
-        Path | None,
-        Option(
-            help="Also write the plan as JSON to this file; - for stdout.",
-            metavar="FILE",
-            parse=parse_output,
-            accepts=f"{PATH} | None",
-            flags=("-o",),
-            interfaces=CLI_AND_PYTHON,
-            panel=WRITING,
-        ),
-    ] = None
+    output: PlanOutput = None
     seed: Seed = 0
 
     def check(self) -> None:
@@ -1124,6 +1205,51 @@ class PlanRequest(KnobOptions, InputsOptions):
                 "Name one, and compare the plans.",
                 option="provider",
             )
+
+
+class HostPlanRequest(SizesOptions):
+    """Options of `ortune plan` with several models."""
+
+    models: Annotated[
+        tuple[tuple[str, float], ...],
+        Option(
+            help="Paths of the ONNX files, each with the requests that it must serve, such as a.onnx=50/s b.onnx=10/s.",
+            metavar="MODEL=RATE",
+            positional=True,
+            repeatable=True,
+            parse=parse_model_rates,
+            accepts="Mapping[str, str | float] | Sequence[str]",
+            interfaces=CLI_AND_PYTHON,
+        ),
+    ]
+    slo: Annotated[
+        tuple[tuple[str, Limit], ...],
+        Option(
+            help="The target for the latency from arrival to end: of all models, such as 'p99<50ms', or of one of "
+            "them, such as 'a=p99<50ms'.",
+            metavar="FIGURE<TIME",
+            parse=parse_slos,
+            accepts="str | Limit | Sequence[str] | Mapping[str, str | Limit]",
+            repeatable=True,
+            default="none: requests are served as fast as they arrive",
+            panel=WORKLOAD,
+        ),
+    ] = ()
+    headroom: Headroom = 0.2
+    price: Price = None
+    budget: Annotated[
+        float | None,
+        Option(
+            help="Time to spend, such as 90s or 5m.",
+            metavar="TIME",
+            parse=parse_duration_s,
+            accepts="str | float | None",
+            default="5m",
+            panel=MEASURING,
+        ),
+    ] = None
+    output: PlanOutput = None
+    seed: Seed = 0
 
 
 class VerifyRequest(LoadOptions):
@@ -1580,6 +1706,7 @@ COMMANDS: Mapping[str, tuple[type[Request], ...]] = {
     "report": (ReportRequest,),
     "bench": (BenchRequest, ConsoleOptions),
     "plan": (PlanRequest, ConsoleOptions),
+    "plan MODEL=RATE": (HostPlanRequest, ConsoleOptions),
     "suggest": (SuggestRequest, JsonOptions),
     "space": (SpaceRequest, JsonOptions),
     "knobs": (KnobsRequest, JsonOptions),
@@ -1589,5 +1716,6 @@ COMMANDS: Mapping[str, tuple[type[Request], ...]] = {
 }
 """The options of each command: the request first, then the options that only the command line has.
 
-Those that end with `--` are the forms of a command with a program after `--`.
+Those that end with `--` are the forms of a command with a program after `--`, `plan MODEL=RATE` is the form with
+several models.
 """

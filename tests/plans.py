@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from ortune.host import ProcessPlacement
 from ortune.knobs import DEFAULT, Config
 from ortune.planning.deployment import Batching, Deployment
 from ortune.planning.files import write_plan
@@ -21,7 +22,9 @@ QUIET = Config(session_options={"intra_op_num_threads": 1}, session_config={"ses
 DEPLOYMENTS = {
     "processes": Deployment(processes=2, config=QUIET),
     "callers": Deployment(processes=2, clients=3, config=QUIET),
-    "pinned": Deployment(processes=2, pinned=True, config=QUIET),
+    "pinned": Deployment(
+        processes=2, placement=ProcessPlacement(unit="cores", cpus=((0,), (1,))), config=QUIET
+    ),
     "batching": Deployment(processes=2, clients=2, config=QUIET, batching=Batching(max_batch=8, max_delay_us=2500)),
     "batch": Deployment(config=msgspec.structs.replace(QUIET, batch=4)),
     "default": Deployment(),

@@ -33,13 +33,21 @@ Services = Callable[[np.random.Generator, float, int], np.ndarray]
 """Draws the durations of calls that arrive at a rate, given their level in ns and their number."""
 
 
-def make_host(n_cores: int = 2, *, smt: int = 1, n_nodes: int = 1, usable: tuple[int, ...] | None = None) -> Host:
+def make_host(
+    n_cores: int = 2,
+    *,
+    smt: int = 1,
+    n_nodes: int = 1,
+    domains_per_node: int = 1,
+    usable: tuple[int, ...] | None = None,
+) -> Host:
     n_cpus = n_cores * smt
     online = tuple(range(n_cpus))
     per_node = n_cpus // n_nodes
     nodes = tuple(
         NumaNode(id=number, cpus=online[number * per_node : (number + 1) * per_node]) for number in range(n_nodes)
     )
+    per_domain = per_node // domains_per_node
     return Host(
         system="Linux",
         machine="x86_64",
@@ -49,7 +57,7 @@ def make_host(n_cores: int = 2, *, smt: int = 1, n_nodes: int = 1, usable: tuple
             cores=tuple(Core(cpus=online[first : first + smt]) for first in range(0, n_cpus, smt)),
             packages=(online,),
             numa_nodes=nodes,
-            l3_domains=tuple(node.cpus for node in nodes),
+            l3_domains=tuple(online[first : first + per_domain] for first in range(0, n_cpus, per_domain)),
             source="sysfs",
         ),
         limits=HostLimits(usable=online if usable is None else usable),

@@ -148,9 +148,6 @@ def test_processes_divide_the_cores() -> None:
     host = make_host(12)
     assert 5 not in thread_counts(host)
     assert thread_counts(make_host(10), 2)[5] == "the cores, divided among 2 processes"
-    assert host.divide_cores(2) == (tuple(range(6)), tuple(range(6, 12)))
-    assert make_host(5, smt=2).divide_cores(2) == ((0, 1, 2, 3), (4, 5, 6, 7))  # a core is left over
-    assert host.divide_cores(13) == ()
     space = build_space(make_host(10), make_model(1), SpaceOptions(clients=2, processes=2))
     skipped = {each.knob.name: each.why for each in space.skipped}
     assert skipped[AFFINITY] == "all processes would pin their threads to the same CPUs"

@@ -21,7 +21,7 @@ from ortune.compare.open import OpenComparison, start_comparison
 from ortune.compare.paired_run import PairedRun, Side
 from ortune.console.plan import show_plan
 from ortune.errors import RecordError, UsageError
-from ortune.host import HostClass
+from ortune.host import HostClass, place_processes
 from ortune.host.topology import Quota
 from ortune.knobs import DEFAULT, Config
 from ortune.model.identity import ModelIdentity
@@ -98,7 +98,9 @@ class TestSpace:
         assert (1, 2, 1) not in first
         variants = space.list_variants(space.find_shape(Deployment(processes=2)))
         assert any(each.config.session_config == {SPINNING: "0"} for each in variants)
-        assert any(each.pinned for each in variants)
+        assert not any(each.placement for each in variants)  # two threads each on one core
+        variants = space.list_variants(space.find_shape(Deployment(processes=2, config=ONE_THREAD)))
+        assert [each.cpus for each in variants if each.placement] == [((0,), (1,))]
 
     def test_96_cores_in_four_nodes(self) -> None:
         space = make_deployment_space(make_host(96, n_nodes=4), DEFAULT)
@@ -127,7 +129,7 @@ class TestSpace:
         host = make_host(8)
         limits = msgspec.structs.replace(host.limits, quota=Quota(cpus=1.5, where="/"))
         space = make_deployment_space(msgspec.structs.replace(host, limits=limits), DEFAULT)
-        assert (space.n_cores, space.n_pinned) == (2, 0)
+        assert (space.n_cores, space.units) == (2, ())
         assert (2, 1, 1) in sizes(space.list_first(), 8)
 
     def test_what_the_user_wants(self) -> None:
@@ -560,6 +562,17 @@ def test_the_output_fits(width: int) -> None:
     assert "recommended: 2 processes · intra threads=1" in words
     assert "least memory" in words
     assert "never" not in words
+
+
+def test_the_cpus_of_each_process_are_shown() -> None:
+    placement = place_processes(make_host(8, n_nodes=2), 2, threads=4)
+    row = make_row(Deployment(processes=2, placement=placement), 246, ratio=make_estimate(1.77), is_proven=True)
+    example = make_example()
+    console = Console(width=100, record=True, file=io.StringIO())
+    show_plan(console, msgspec.structs.replace(example, rows=(example.rows[0], row, example.rows[2])), None)
+    text = " ".join(console.export_text().split())
+    assert "recommended: 2 processes · pinned apart within nodes" in text
+    assert "CPUs of each process: 0-3; 4-7" in text
 
 
 class TestOptions:

@@ -20,10 +20,11 @@ from tests.plans import DEPLOYMENTS, make_plan
 from tests.records import ONE_THREAD, make_local_record
 
 PUBLIC = """
-BackgroundLoadError BenchResult Config Deployment Evidence Export GateResult Goal HostError InputsError InterimResult
-Limit Load MeasureError ModelError Objective Observation OrtuneError Plan Progress Record RecordError Speedup Summary
-Tolerance UsageError Value Verdict Verification Workload __version__ bench create_session export_config gate
-inspect_program install plan read_plan read_record run_options search search_program session_options verify
+BackgroundLoadError BenchResult Config Deployment Evidence Export GateResult Goal HostError HostPlan InputsError
+InterimResult Limit Load MeasureError ModelError Objective Observation OrtuneError Plan Progress Record RecordError
+Speedup Summary Tolerance UsageError Value Verdict Verification Workload __version__ bench create_session
+export_config gate inspect_program install plan plan_host read_host_plan read_plan read_record run_options search
+search_program session_options verify
 """
 
 

@@ -21,6 +21,8 @@ from ortune.cli.inspect import inspect
 from ortune.cli.knobs import knobs
 from ortune.cli.merge import merge
 from ortune.cli.plan import plan
+from ortune.cli.plan_several import NAME as PLAN_SEVERAL
+from ortune.cli.plan_several import plan_several, route_several
 from ortune.cli.profile import profile
 from ortune.cli.report import report
 from ortune.cli.safe_stdout import SafeStdout
@@ -55,6 +57,7 @@ app.command(NAMES["gate"], hidden=True)(gate_program)
 app.command()(report)
 app.command()(bench)
 app.command()(plan)
+app.command(PLAN_SEVERAL, hidden=True)(plan_several)
 app.command()(suggest)
 app.command()(space)
 app.command()(knobs)
@@ -88,7 +91,7 @@ def main() -> None:
     try:
         try:
             check_arguments(sys.argv)
-            sys.argv = route(sys.argv)
+            sys.argv = route_several(route(sys.argv))
             app()
         except SystemExit:
             if fault := safe_stdout.find_fault():

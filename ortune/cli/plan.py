@@ -15,6 +15,8 @@ def plan(values: Values, console_options: ConsoleOptions) -> None:
     """Find how to deploy MODEL on this host: processes, threads and callers of each, and settings.
 
     The plan says how many requests each deployment can take within a target for the latency, and what it needs.
+
+    For several models on one host, give the rate of each: ortune plan a.onnx=50/s b.onnx=10/s.
     """
     from pathlib import Path
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -15,7 +16,7 @@ from ortune.compare.block_runner import BlockRunner
 from ortune.compare.calibrate import Calibration, calibrate
 from ortune.compare.memory import MEMORY_SHARE, count_fitting
 from ortune.errors import UsageError
-from ortune.host import Host, read_host
+from ortune.host import Cpus, Host, place_processes, read_host
 from ortune.knobs import DEFAULT, Config
 from ortune.model import ModelInfo, compute_digest, read_model
 from ortune.model.identity import ModelIdentity
@@ -120,8 +121,16 @@ class ComparisonSetup(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-OpenExecutor = Callable[[Load], Executor]
-"""Returns an executor of the first program that launches as many processes as a load has. The comparison closes it."""
+class OpenExecutor(Protocol):
+    """Opens executors of the first program. The comparison closes them."""
+
+    def __call__(self, load: Load, cpus: tuple[Cpus, ...] = ()) -> Executor:
+        """Return an executor that launches as many processes as a load has.
+
+        Args:
+            load: How calls arrive.
+            cpus: CPUs of each process; empty if they are pinned as the load says.
+        """
 
 
 class OpenComparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -220,6 +229,12 @@ def check_processes(load: Load, host: Host) -> None:
         )
 
 
+def find_cpus(host: Host, load: Load) -> tuple[Cpus, ...]:
+    """Return the CPUs of each process of a load that is pinned; nothing for one that is not."""
+    placement = place_processes(host, load.processes) if load.pinned else None
+    return placement.cpus if placement else ()
+
+
 def choose_tolerance(model: ModelInfo, *, approximate: bool = False) -> Tolerance:
     """Return the default tolerance for differences of outputs."""
     if approximate:
@@ -265,7 +280,9 @@ def open_comparison(
         load = setup.goal.load
         memory = MemoryPlan(int(MEMORY_SHARE * host_bytes) if host_bytes else None)
 
-        def open_executor(program: Program, first: ProcessExecutor | None = None, load: Load = load) -> ProcessExecutor:
+        def open_executor(
+            program: Program, first: ProcessExecutor | None = None, load: Load = load, cpus: tuple[Cpus, ...] = ()
+        ) -> ProcessExecutor:
             executor = ProcessExecutor(
                 program.model,
                 setup.feed,
@@ -278,7 +295,7 @@ def open_comparison(
                 memory=memory,
                 n_sessions=load.sessions,
                 n_processes=load.processes,
-                pinned_to=setup.host.divide_cores(load.processes) if load.pinned else (),
+                pinned_to=cpus or find_cpus(setup.host, load),
                 build_deadline_s=setup.build_deadline_s,
                 command=program.command,
                 environment=program.environment,
@@ -287,12 +304,12 @@ def open_comparison(
             return stack.enter_context(executor)
 
         own = open_executor(setup.program)
-        executors: dict[tuple[int, int, bool], Executor] = {}
+        executors: dict[tuple[int, int, tuple[Cpus, ...]], Executor] = {}
 
-        def find_executor(load: Load) -> Executor:
-            shape = (load.processes, load.sessions, load.pinned)
+        def find_executor(load: Load, cpus: tuple[Cpus, ...] = ()) -> Executor:
+            shape = (load.processes, load.sessions, cpus or find_cpus(setup.host, load))
             if shape not in executors:
-                executors[shape] = open_executor(setup.program, own, load)
+                executors[shape] = open_executor(setup.program, own, load, cpus)
             return executors[shape]
 
         start_s = 0.0
@@ -305,7 +322,7 @@ def open_comparison(
             start_s = executor.now_s()
 
         executor = wrap(own, lambda: launch_first(own)) if wrap else own
-        executors[load.processes, load.sessions, load.pinned] = executor
+        executors[load.processes, load.sessions, find_cpus(setup.host, load)] = executor
         first = launch_first(executor, begin)
         first_launch_s = executor.now_s() - start_s
         other = open_executor(setup.other, own) if setup.other else None
@@ -367,5 +384,5 @@ def start_comparison(
         free_bytes=free_bytes,
         deterministic=first.session_info.deterministic,
         executors=executors or (executor,),
-        open_executor=open_executor or (lambda load: executor),
+        open_executor=open_executor or (lambda load, cpus=(): executor),
     )

@@ -21,6 +21,7 @@ from ortune.console.widgets import (
     add_note,
     format_bytes,
     format_count,
+    format_cpus,
     format_duration,
     format_interval,
     format_number,
@@ -213,6 +214,9 @@ def show_choice(console: Console, plan: Plan) -> None:
         each = plan.rate_per_s / choice.replicas
         hosts = format_count(choice.replicas, "host")
         console.print(Text(f"{format_rate(plan.rate_per_s)} need {hosts}: {format_rate(each)} each."))
+    if choice.deployment.cpus:
+        cpus = "; ".join(map(format_cpus, choice.deployment.cpus))
+        console.print(Text(f"CPUs of each process: {cpus}"))
     if not choice.deployment.config.is_default:
         console.print()
         console.print(make_settings_table(choice.deployment.config))

@@ -12,6 +12,7 @@ from rich.text import Text
 from ortune.compare.comparison import Summary
 from ortune.compare.interval import Interval
 from ortune.console.safe_console import SafeConsole
+from ortune.host import Cpus
 from ortune.knobs import KNOBS, Config, describe
 from ortune.knobs.knob import Knob
 from ortune.workload import FIGURES
@@ -163,6 +164,17 @@ def format_number(value: float) -> str:
     if value < 1:
         return f"{value:.3g}"
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+def format_cpus(cpus: Cpus) -> str:
+    """Return CPUs as ranges, such as `0-3,8`."""
+    parts: list[list[int]] = []
+    for cpu in cpus:
+        if parts and cpu == parts[-1][-1] + 1:
+            parts[-1].append(cpu)
+        else:
+            parts.append([cpu])
+    return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
 
 
 def format_ratio(value: float) -> str:

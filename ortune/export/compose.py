@@ -13,7 +13,6 @@ from ortune.export.serving import (
     Cpus,
     count_memory_mib,
     describe_memory,
-    find_parts,
     make_apply_command,
     make_gunicorn_command,
     make_text_of_cpus,
@@ -31,7 +30,7 @@ def write(job: Job) -> str:
     report_calls(job)
     report_gpu(job)
     report_replicas(job)
-    parts = find_parts(job)
+    parts = job.cpus
     lines = ["# The image needs gunicorn, your program and ortune-apply."]
     if count_memory_mib(job):
         lines.append(make_comment("#", describe_memory()))

@@ -8,7 +8,6 @@ from __future__ import annotations
 from ortune.export.comments import make_comment
 from ortune.export.serving import (
     APP,
-    find_parts,
     join_words,
     make_apply_command,
     make_gunicorn_command,
@@ -40,7 +39,7 @@ def write(job: Job) -> str:
         make_comment("#", f"Save as gunicorn.conf.py, and start: {join_words(start)}"),
         "# Each worker must create its own session: without --preload.",
     ]
-    parts = find_parts(job)
+    parts = job.cpus
     if parts:
         lines += ["", "import os"]
     else:

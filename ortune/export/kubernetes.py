@@ -100,11 +100,11 @@ class PodShape:
 
     def __init__(self, job: Job, picked: PickedDeployment) -> None:
         deployment = job.deployment
-        self.n_processes = 1 if deployment.pinned else deployment.processes
+        self.n_processes = 1 if job.is_pinned else deployment.processes
         self.n_per_host = deployment.processes // self.n_processes
         self.n_pods = self.n_per_host * (picked.row.replicas or 1)
         self.cpus = count_cpus(job)
-        if deployment.pinned:
+        if job.is_pinned:
             self.cpus = max(math.floor(min(self.cpus, job.record.host.n_usable) / deployment.processes), 1)
         self.memory_mib = count_memory_mib(job, self.n_processes)
         used = picked.most_per_s / self.n_per_host * picked.row.cpu_ns_per_call / 1e9
@@ -125,7 +125,7 @@ def write_manifests(job: Job, picked: PickedDeployment) -> str:
         f"# Each pod has {what}. A pod is of another class of host than the host that was measured, unless that had",
         "# the same CPU limit: plan in a pod with these resources, on the same type of node, if the figures must hold.",
     ]
-    if job.deployment.pinned:
+    if job.is_pinned:
         lines.append("# Each process has its own CPUs if the kubelet has the static CPU manager policy.")
     if shape.memory_mib:
         lines.append(make_comment("#", describe_memory()))

@@ -7,7 +7,7 @@ import shlex
 
 from ortune.export.checks import check_line
 from ortune.export.target import Job
-from ortune.host import HostClass, read_host
+from ortune.host import Cpus
 from ortune.knobs import ids
 from ortune.worker.session import CUDA_BASED
 
@@ -27,8 +27,6 @@ OWN_MIB = 64
 ONNX Runtime and the session."""
 
 MEMORY_STEP_MIB = 64
-
-Cpus = tuple[int, ...]
 
 
 def make_apply_command(
@@ -111,22 +109,9 @@ def describe_memory() -> str:
     )
 
 
-def find_parts(job: Job) -> tuple[Cpus, ...]:
-    """Return the CPUs of each process of a pinned deployment; none if processes are not pinned.
-
-    The numbers of the CPUs are known only on the host that was measured, or on one of its class.
-    """
-    if not job.deployment.pinned:
-        return ()
-    host = read_host(memory=False)
-    if HostClass.of(host).id != job.record.host.id:
-        return ()
-    return host.divide_cores(job.deployment.processes)
-
-
 def report_pinning(job: Job, reason: str = "export on the host that was measured, which numbers its CPUs") -> None:
     """Note that the target does not pin the processes of a pinned deployment."""
-    if job.deployment.pinned:
+    if job.is_pinned:
         job.pending.report("pinned", True, reason)
 
 

@@ -10,7 +10,6 @@ from ortune.export.literals import SYSTEMD
 from ortune.export.serving import (
     count_memory_mib,
     describe_memory,
-    find_parts,
     make_apply_command,
     make_gunicorn_command,
     make_text_of_cpus,
@@ -31,7 +30,7 @@ def write(job: Job) -> str:
     job.pending.take_applied()
     report_calls(job)
     report_replicas(job)
-    parts = find_parts(job)
+    parts = job.cpus
     n_processes = job.deployment.processes
     name = "model@.service" if parts else "model.service"
     unit = f"model@{{1..{n_processes}}}.service" if parts else name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from ortune.export.checks import check_config, check_host
 from ortune.export.comments import make_comment
 from ortune.export.literals import Language
 from ortune.export.pending_settings import PendingSettings
+from ortune.host import Cpus, HostClass, place_processes, read_host
 from ortune.planning.deployment import Deployment
 
 if TYPE_CHECKING:
@@ -51,13 +53,37 @@ class Job:
         self.picked = picked
         self.pending = PendingSettings(record.config)
 
-    @property
+    @functools.cached_property
     def deployment(self) -> Deployment:
-        """The processes and their callers: those of the plan, or those that the record was measured with."""
+        """The processes and their callers: those of the plan, or those that the record was measured with.
+
+        A record does not contain the CPUs of its processes, which are known only on its class of host.
+        """
         if self.picked:
             return self.picked.row.deployment
         load = self.record.workload.load
-        return Deployment(processes=load.processes, clients=load.clients, pinned=load.pinned, config=self.record.config)
+        host = read_host(memory=False) if load.pinned else None
+        is_same = host is not None and HostClass.of(host).id == self.record.host.id
+        placement = place_processes(host, load.processes) if host and is_same else None
+        return Deployment(
+            processes=load.processes, clients=load.clients, placement=placement, config=self.record.config
+        )
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether each process was measured on CPUs that it was pinned to."""
+        return self.picked.row.deployment.pinned if self.picked else self.record.workload.load.pinned
+
+    @functools.cached_property
+    def cpus(self) -> tuple[Cpus, ...]:
+        """CPUs of each process; none if they are not pinned, or if this host is not like the one that was measured."""
+        if not self.deployment.pinned:
+            return ()
+        host = read_host(memory=False)
+        usable = {cpu for core in host.usable_cores for cpu in core}
+        if HostClass.of(host).id != self.record.host.id or not usable.issuperset(*self.deployment.cpus):
+            return ()
+        return self.deployment.cpus
 
     def header(self) -> list[str]:
         """Return the first lines of the output: its origin, and the measured speedup or the deployment."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ortune.export.comments import make_comment
 from ortune.export.literals import quote_protobuf
-from ortune.export.serving import find_parts, make_text_of_cpus, report_pinning, report_replicas
+from ortune.export.serving import make_text_of_cpus, report_pinning, report_replicas
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU
 
@@ -72,7 +72,7 @@ def _deployment_lines(job: Job) -> list[str]:
         )
     report_replicas(job)
     lines = []
-    if parts := find_parts(job):
+    if parts := job.cpus:
         options = [
             f"--host-policy=part_{number},cpu-cores={make_text_of_cpus(cpus)}" for number, cpus in enumerate(parts, 1)
         ]

@@ -9,7 +9,6 @@ from ortune.export.comments import make_comment
 from ortune.export.serving import (
     APP,
     PORT,
-    find_parts,
     join_words,
     make_apply_command,
     make_text_of_cpus,
@@ -38,7 +37,7 @@ def write(job: Job) -> str:
         "#     outputs = await asyncio.get_running_loop().run_in_executor(POOL, session.run, None, inputs)",
         "# Starlette and FastAPI call functions that are not `async def` in 40 threads.",
     ]
-    parts = find_parts(job)
+    parts = job.cpus
     apply = make_apply_command(job)
     if parts:
         lines += [

@@ -97,16 +97,6 @@ class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         cores = (tuple(cpu for cpu in core.cpus if cpu in usable) for core in self.topology.cores)
         return tuple(core for core in cores if core)
 
-    def divide_cores(self, n_parts: int) -> tuple[Cpus, ...]:
-        """Return the usable CPUs in parts with the same number of adjacent cores; none if there are too few cores.
-
-        Cores that are left over belong to no part.
-        """
-        cores = self.usable_cores
-        size = len(cores) // n_parts
-        starts = range(0, n_parts * size, size) if size else ()
-        return tuple(tuple(cpu for core in cores[start : start + size] for cpu in core) for start in starts)
-
     @property
     def n_default_threads(self) -> int:
         """Number of threads that ONNX Runtime uses by default: one per physical core of the whole machine."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from ortune.host import Host
+from ortune.host import Host, place_processes
 from ortune.knobs import ids
 from ortune.knobs.affinity import Placement
 from ortune.knobs.catalogue import KNOBS
@@ -93,7 +93,8 @@ def thread_dimensions(host: Host, options: SpaceOptions, pool: Dimension | None)
     """
     counts = thread_counts(host, options.processes)
     if options.pinned:
-        most = max(map(len, host.divide_cores(options.processes)), default=1)
+        placement = place_processes(host, options.processes)
+        most = len(placement.cpus[0]) if placement else 1
         counts = {count: why for count, why in counts.items() if count <= most}
     between = counts_between(counts)
     without_workers = one_thread(host)

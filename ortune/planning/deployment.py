@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ortune.host import Cpus, ProcessPlacement
 from ortune.knobs import ids
 from ortune.knobs.config import DEFAULT, MOST_ITEMS, Config
 from ortune.knobs.titles import describe
@@ -47,22 +48,34 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     Attributes:
         processes: Processes, each with a session of its own.
         clients: Calls that each process makes at a time.
-        pinned: Whether each of several processes runs on CPUs of its own.
+        placement: CPUs that each process is pinned to; None if all run on all CPUs.
         config: Settings of each session.
         batching: How each process puts waiting requests together; None for a call per request.
     """
 
     processes: int = 1
     clients: int = 1
-    pinned: bool = False
+    placement: ProcessPlacement | None = None
     config: Config = DEFAULT
     batching: Batching | None = None
 
     def __post_init__(self) -> None:
-        """Reject values that describe no load."""
+        """Reject values that describe no load, and CPUs of other processes."""
         _ = self.load
+        if self.placement and len(self.placement.cpus) != self.processes:
+            raise ValueError(f"{self.processes} processes with the CPUs of {len(self.placement.cpus)}")
         if self.batching and self.config.batch > 1:
             raise ValueError("requests of several items are not put together: a batch of 1 or no batching")
+
+    @property
+    def pinned(self) -> bool:
+        """Whether several processes are pinned to CPUs."""
+        return self.placement is not None and self.processes > 1
+
+    @property
+    def cpus(self) -> tuple[Cpus, ...]:
+        """CPUs of each process; empty if all run on all CPUs."""
+        return self.placement.cpus if self.placement else ()
 
     @property
     def load(self) -> Load:
@@ -94,7 +107,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def key(self) -> str:
         """A text that is the same for equal deployments."""
         batching = f" {self.batching.max_batch} {self.batching.max_delay_us}" if self.batching else ""
-        return f"{self.processes} {self.clients} {self.pinned} {self.config.key}{batching}"
+        return f"{self.processes} {self.clients} {self.cpus} {self.config.key}{batching}"
 
     @property
     def title(self) -> str:
@@ -102,8 +115,8 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         parts = ["1 process" if self.processes == 1 else f"{self.processes} processes"]
         if self.clients > 1:
             parts.append(f"{self.clients} callers" + (" each" if self.processes > 1 else ""))
-        if self.pinned:
-            parts.append("pinned apart")
+        if self.placement:
+            parts.append(self.placement.title)
         if self.batching:
             parts.append(self.batching.title)
         return " · ".join([*parts, describe(self.config)])

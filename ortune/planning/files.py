@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -16,6 +16,8 @@ from ortune.record.files import name_of_input, read_content, write_atomically
 
 MOST_BYTES = 4 << 20
 """Largest size of a file that is read as a plan. A plan has some kilobytes."""
+
+Document = TypeVar("Document")
 
 HINT = "Create one: ortune plan MODEL -o FILE."
 
@@ -48,29 +50,45 @@ def read_plan(path: str | Path) -> Plan:
 
 def decode_plan(data: bytes, name: str = "the text") -> Plan:
     """Return the plan that a text holds; see `read_plan`."""
-    if len(data) > MOST_BYTES:
-        raise RecordError(f"{name} is not a plan: it has more than {MOST_BYTES >> 20} MiB.", HINT)
-    try:
-        document: Any = msgspec.json.decode(data)
-    except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
-        raise RecordError(f"{name} is not a plan: {shorten(str(error))}.", HINT) from None
-    version = document.get("schema") if isinstance(document, dict) else None
-    if type(version) is not int or version < 1:
-        raise RecordError(f"{name} is not a plan: it has no version.", HINT)
-    if version > SCHEMA:
-        raise RecordError(
-            f"{name} has schema {version}, and this version of ortune reads plans up to schema {SCHEMA}.",
-            "Use a newer version of ortune.",
-        )
-    try:
-        plan = msgspec.convert(document, Plan)
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise RecordError(f"{name} is not a plan: {shorten(str(error))}.", HINT) from None
+    plan = decode_document(data, name, Plan, SCHEMA, HINT)
     for number, row in enumerate(plan.rows):
         check_config(row.deployment.config, name, f"$.rows[{number}].deployment.config")
     for number, each in enumerate(plan.screened):
         check_config(each.deployment.config, name, f"$.screened[{number}].deployment.config")
     return plan
+
+
+def decode_document(data: bytes, name: str, kind: type[Document], schema: int, hint: str) -> Document:
+    """Return the plan of some kind that a text holds, of which the configs are not checked yet.
+
+    Args:
+        data: The text.
+        name: Its name, for messages.
+        kind: Type of the plan.
+        schema: The newest version of it.
+        hint: How to create one.
+
+    Raises:
+        RecordError: It is not such a plan, or of a newer version.
+    """
+    if len(data) > MOST_BYTES:
+        raise RecordError(f"{name} is not a plan: it has more than {MOST_BYTES >> 20} MiB.", hint)
+    try:
+        document: Any = msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
+        raise RecordError(f"{name} is not a plan: {shorten(str(error))}.", hint) from None
+    version = document.get("schema") if isinstance(document, dict) else None
+    if type(version) is not int or version < 1:
+        raise RecordError(f"{name} is not a plan: it has no version.", hint)
+    if version > schema:
+        raise RecordError(
+            f"{name} has schema {version}, and this version of ortune reads plans up to schema {schema}.",
+            "Use a newer version of ortune.",
+        )
+    try:
+        return msgspec.convert(document, kind)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise RecordError(f"{name} is not a plan: {shorten(str(error))}.", hint) from None
 
 
 def check_config(config: Config, name: str, place: str) -> None:

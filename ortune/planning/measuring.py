@@ -165,7 +165,7 @@ class DeploymentRunner:
         sides = [Side(name=DEFAULT_NAME, config=self.default.config, load=self.default.load)]
         sides += [Side(name=each.title, config=each.config, load=each.load) for each in deployments]
         everything = (self.default, *deployments)
-        executors = [self.opened.open_executor(each.load) for each in everything]
+        executors = [self.opened.open_executor(each.load, each.cpus) for each in everything]
         n_live = sum(each.processes for each in everything)
         self.opened.runner.one_at_a_time = self._n_fitting is not None and n_live > self._n_fitting
         return PairedRun(sides, self.default.load, seed=self.opened.seed, executors=executors)
@@ -241,7 +241,7 @@ class DeploymentRunner:
             [Side(name=deployment.title, config=deployment.config, load=load)],
             load,
             seed=self.opened.seed,
-            executors=[self.opened.open_executor(load)],
+            executors=[self.opened.open_executor(load, deployment.cpus)],
         )
         assert load.rate_per_s
         gap_ns = 1e9 / load.rate_per_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -291,6 +291,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         places = (self.recommended, *self.best.values())
         if not self.rows or not all(0 <= place < len(self.rows) for place in places):
             raise ValueError(f"it has {len(self.rows)} deployments, and names others")
+        if missing := set(get_args(Resource)) - set(self.best):
+            raise ValueError(f"it lacks the best deployment for {', '.join(sorted(missing))}")
         if self.lengths and not 0 <= self.lengths.place < len(self.rows):
             raise ValueError(f"it has {len(self.rows)} deployments, and groups items for another one")
         if len(self.rows) > MOST_DEPLOYMENTS or len(self.screened) > MOST_DEPLOYMENTS:

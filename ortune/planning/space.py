@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from ortune.host import Host
+from ortune.host import Host, ProcessPlacement, place_processes
+from ortune.host.placement import Unit, list_units
 from ortune.knobs import KNOBS, Config, ids
 from ortune.knobs.canonical import canonical
 from ortune.knobs.knob import Value
@@ -32,7 +33,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         processes: Processes.
         threads: Threads of each session.
         clients: Calls that each process makes at a time.
-        pinned: Whether processes run on CPUs of their own.
+        unit: What processes are pinned to; None if all run on all CPUs.
         settings: Further settings, sorted.
         batch: Items in each call.
     """
@@ -40,7 +41,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     processes: int
     threads: int
     clients: int = 1
-    pinned: bool = False
+    unit: Unit | None = None
     batch: int = 1
     settings: tuple[Setting, ...] = ()
 
@@ -51,7 +52,7 @@ class DeploymentSpace(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         n_cores: Cores that may be used, or the CPU quota rounded up if it is smaller.
         n_default_threads: Threads of ONNX Runtime's default pool on this host.
-        n_pinned: Processes that can have CPUs of their own, at most; 0 if this system cannot pin processes.
+        host: Where processes are pinned; None if they cannot be.
         parts: Numbers of parts that the host consists of: nodes and L3 domains.
         processes: Numbers of processes that the user wants to try; empty for what suits the host.
         threads: Numbers of threads that the user wants to try; empty for what suits the host.
@@ -64,7 +65,7 @@ class DeploymentSpace(msgspec.Struct, frozen=True, kw_only=True):
 
     n_cores: int
     n_default_threads: int
-    n_pinned: int = 0
+    host: Host | None = None
     parts: tuple[int, ...] = ()
     processes: tuple[int, ...] = ()
     threads: tuple[int, ...] = ()
@@ -102,6 +103,9 @@ class DeploymentSpace(msgspec.Struct, frozen=True, kw_only=True):
         ]
         shapes += [Shape(processes=n, threads=pool, clients=3 - n) for n in (1, 2) if n in counts]
         shapes += [Shape(processes=n, threads=max(cores // n // 2, 1)) for n in counts[1:3]]
+        # Threads that move to another node find their data in the memory and the caches of the first one.
+        if self.parts:
+            shapes += [Shape(processes=n, threads=self.divide_cores(n), unit="cores") for n in counts if n > 1]
         shapes = [msgspec.structs.replace(each, batch=self.base.batch) for each in shapes]
         # Where larger batches are better, they are with most numbers of processes.
         shapes += [Shape(processes=1, threads=pool, batch=n) for n in self.find_first_batches()]
@@ -145,8 +149,9 @@ class DeploymentSpace(msgspec.Struct, frozen=True, kw_only=True):
             if known.get(name) == value:
                 settings = {each: known[each] for each in known if each != name}
             found.append(msgspec.structs.replace(shape, settings=tuple(sorted(settings.items()))))
-        if shape.pinned or 1 < shape.processes <= self.n_pinned:
-            found.append(msgspec.structs.replace(shape, pinned=not shape.pinned))
+        for unit in (None, *self.units):
+            if unit != shape.unit:
+                found.append(msgspec.structs.replace(shape, unit=unit))
         return self.make_all(found)
 
     def make_all(self, shapes: Iterable[Shape]) -> list[Deployment]:
@@ -169,8 +174,20 @@ class DeploymentSpace(msgspec.Struct, frozen=True, kw_only=True):
             config = canonical(config, self.n_default_threads)
         if self.batches:
             config = msgspec.structs.replace(config, batch=shape.batch)
-        pinned = shape.pinned and shape.processes > 1
-        return Deployment(processes=shape.processes, clients=shape.clients, pinned=pinned, config=config)
+        return Deployment(
+            processes=shape.processes, clients=shape.clients, placement=self.find_placement(shape), config=config
+        )
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        """What processes can be pinned to."""
+        return list_units(self.host) if self.host else ()
+
+    def find_placement(self, shape: Shape) -> ProcessPlacement | None:
+        """Return the CPUs of each process of a shape; None if they are not pinned, or cannot be."""
+        if shape.unit is None or self.host is None or shape.processes < 2:
+            return None
+        return place_processes(self.host, shape.processes, threads=shape.threads, unit=shape.unit)
 
     def find_shape(self, deployment: Deployment) -> Shape:
         """Return the point of the space that a deployment is at."""
@@ -179,7 +196,7 @@ class DeploymentSpace(msgspec.Struct, frozen=True, kw_only=True):
             processes=deployment.processes,
             threads=deployment.n_threads or self.n_default_threads,
             clients=deployment.clients,
-            pinned=deployment.pinned,
+            unit=deployment.placement.unit if deployment.placement else None,
             settings=tuple(sorted({(name, value) for name, value in self.settings if own.get(name) == value})),
             batch=deployment.config.batch,
         )
@@ -189,7 +206,7 @@ class DeploymentSpace(msgspec.Struct, frozen=True, kw_only=True):
             return False
         if not 1 <= shape.processes <= MOST_PROCESSES or not 1 <= shape.clients <= self.most_clients:
             return False
-        if shape.pinned and shape.processes > self.n_pinned:
+        if shape.unit is not None and self.find_placement(shape) is None:
             return False
         if self.batches and shape.batch not in self.batches:
             return False
@@ -270,7 +287,7 @@ def make_deployment_space(
     return DeploymentSpace(
         n_cores=n_cores,
         n_default_threads=n_default_threads,
-        n_pinned=len(host.usable_cores) if host.system != "Darwin" and not quota else 0,
+        host=host if host.system != "Darwin" and not quota else None,
         parts=tuple(sorted({each for each in (nodes, domains) if each > 1})),
         processes=tuple(sorted(set(processes))),
         threads=threads if is_free[ids.INTRA_OP_NUM_THREADS] else (),

@@ -143,6 +143,11 @@ def parse_document(path: str | Path) -> Document:
 
 
 def _parse(data: bytes, name: str) -> Document:
+    if is_host_plan(data):
+        raise RecordError(
+            f"{name} is a plan for several models, and a record or a plan for one model is needed here.",
+            "To create a plan for one of the models: ortune plan MODEL -o FILE.",
+        )
     if is_plan(data):
         raise RecordError(
             f"{name} is a plan of deployments, and a record is needed here.",
@@ -482,7 +487,7 @@ def is_special(path: Path) -> bool:
 def is_record(data: bytes) -> bool:
     """Return whether a file's content looks like a record or a bundle, of any schema."""
     try:
-        return "schema" in msgspec.json.decode(data, type=dict[str, Any]) and not is_plan(data)
+        return "schema" in msgspec.json.decode(data, type=dict[str, Any]) and not _has_keys(data, _PlanKeys)
     except (ValueError, RecursionError):
         return False
 
@@ -492,10 +497,23 @@ class _PlanKeys(msgspec.Struct):
     recommended: msgspec.Raw
 
 
+class _HostPlanKeys(_PlanKeys):
+    measured_scale: msgspec.Raw
+
+
 def is_plan(data: bytes) -> bool:
     """Return whether a file's content looks like a plan of deployments, of any schema."""
+    return _has_keys(data, _PlanKeys) and not is_host_plan(data)
+
+
+def is_host_plan(data: bytes) -> bool:
+    """Return whether a file's content looks like a plan for several models on one host, of any schema."""
+    return _has_keys(data, _HostPlanKeys)
+
+
+def _has_keys(data: bytes, kind: type[msgspec.Struct]) -> bool:
     try:
-        msgspec.json.decode(data, type=_PlanKeys)
+        msgspec.json.decode(data, type=kind)
     except (ValueError, RecursionError):
         return False
     return True

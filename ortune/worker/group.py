@@ -58,17 +58,9 @@ class WorkerGroup:
         if self._failed:
             return self._failed
         before = Clocks.read()
-        replies = self._ask_all(plan)
-        if isinstance(replies, Failure):
-            return self._fail(replies)
-        for worker in self.workers:
-            worker.suspend()
-        blocks = []
-        for worker, reply in zip(self.workers, replies, strict=True):
-            block = worker.read_block(reply)
-            if isinstance(block, Failure):
-                return self._fail(block)
-            blocks.append(block)
+        blocks = measure_together([(worker, plan) for worker in self.workers])
+        if isinstance(blocks, Failure):
+            return self._fail(blocks)
         return msgspec.structs.replace(merge_blocks(blocks), clock_jump_s=Clocks.read().find_jump_s(before))
 
     def close(self) -> None:
@@ -81,45 +73,73 @@ class WorkerGroup:
         self.close()
         return self._failed
 
-    def _ask_all(self, plan: BlockPlan) -> list[protocol.Reply] | Failure:
-        """Let all processes measure a block, and return their replies. This process sleeps in the meantime.
 
-        The processes exchange numbers through this process: what they agree on ends one step and begins the next.
-        """
-        end_s = time.monotonic() + plan.deadline_s
-        for worker in self.workers:
-            if failure := worker.resume():
-                return failure
-        ids = tuple(worker.pid for worker in self.workers)
-        for number, worker in enumerate(self.workers):
-            worker.send(protocol.MeasureRequest(plan=plan, group=ids, number=number))
-        while True:
-            replies = self._receive_all(end_s, plan.deadline_s)
-            if isinstance(replies, Failure):
-                return replies
-            values = tuple(reply.value for reply in replies if isinstance(reply, protocol.ExchangeReply))
-            if not values:
-                return replies
-            if len(values) < len(replies):
-                return self.workers[0].refuse("measure", "the processes of the group are at different steps")
-            for worker in self.workers:
-                worker.send(protocol.ExchangeRequest(values))
+def measure_together(plans: Sequence[tuple[WorkerProcess, BlockPlan]]) -> list[Block] | Failure:
+    """Resume worker processes, measure a block in each of them at the same time, and suspend them.
 
-    def _receive_all(self, end_s: float, deadline_s: float) -> list[protocol.Reply] | Failure:
-        """Return one message of each process, as soon as all of them have sent one."""
-        found: dict[WorkerProcess, protocol.Reply] = {}
-        while missing := [worker for worker in self.workers if worker not in found]:
-            left_s = max(end_s - time.monotonic(), 0.0)
-            ready = wait([worker.pipe for worker in missing], left_s)
-            if not ready:
-                return Failure(kind="timeout", stage="measure", message=TIMEOUTS["measure"].format(f"{deadline_s:.0f}"))
-            for worker in missing:
-                if worker.pipe in ready:
-                    reply = worker.receive(max(left_s, 0.1), "measure", deadline_s)
-                    if isinstance(reply, Failure):
-                        return reply
-                    found[worker] = reply
-        return [found[worker] for worker in self.workers]
+    The windows of all blocks are the same, so the plans must agree on everything but the load. Whoever calls this
+    closes the processes after a failure.
+
+    Args:
+        plans: The processes, and how each is measured. Their load is that of all processes of their candidate.
+    """
+    workers = [worker for worker, _ in plans]
+    replies = _ask_all(plans)
+    if isinstance(replies, Failure):
+        return replies
+    for worker in workers:
+        worker.suspend()
+    blocks = []
+    for worker, reply in zip(workers, replies, strict=True):
+        block = worker.read_block(reply)
+        if isinstance(block, Failure):
+            return block
+        blocks.append(block)
+    return blocks
+
+
+def _ask_all(plans: Sequence[tuple[WorkerProcess, BlockPlan]]) -> list[protocol.Reply] | Failure:
+    """Let all processes measure a block, and return their replies. This process sleeps in the meantime.
+
+    The processes exchange numbers through this process: what they agree on ends one step and begins the next.
+    """
+    workers = [worker for worker, _ in plans]
+    deadline_s = max(plan.deadline_s for _, plan in plans)
+    end_s = time.monotonic() + deadline_s
+    for worker in workers:
+        if failure := worker.resume():
+            return failure
+    ids = tuple(worker.pid for worker in workers)
+    for number, (worker, plan) in enumerate(plans):
+        worker.send(protocol.MeasureRequest(plan=plan, group=ids, number=number))
+    while True:
+        replies = _receive_all(workers, end_s, deadline_s)
+        if isinstance(replies, Failure):
+            return replies
+        values = tuple(reply.value for reply in replies if isinstance(reply, protocol.ExchangeReply))
+        if not values:
+            return replies
+        if len(values) < len(replies):
+            return workers[0].refuse("measure", "the processes of the group are at different steps")
+        for worker in workers:
+            worker.send(protocol.ExchangeRequest(values))
+
+
+def _receive_all(workers: Sequence[WorkerProcess], end_s: float, deadline_s: float) -> list[protocol.Reply] | Failure:
+    """Return one message of each process, as soon as all of them have sent one."""
+    found: dict[WorkerProcess, protocol.Reply] = {}
+    while missing := [worker for worker in workers if worker not in found]:
+        left_s = max(end_s - time.monotonic(), 0.0)
+        ready = wait([worker.pipe for worker in missing], left_s)
+        if not ready:
+            return Failure(kind="timeout", stage="measure", message=TIMEOUTS["measure"].format(f"{deadline_s:.0f}"))
+        for worker in missing:
+            if worker.pipe in ready:
+                reply = worker.receive(max(left_s, 0.1), "measure", deadline_s)
+                if isinstance(reply, Failure):
+                    return reply
+                found[worker] = reply
+    return [found[worker] for worker in workers]
 
 
 def name_group(failure: Failure, n_processes: int) -> Failure:

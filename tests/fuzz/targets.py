@@ -12,6 +12,7 @@ from tests.fuzz.models import MODELS
 from tests.fuzz.npz import NPZ
 from tests.fuzz.observed import CALLS, PROCESSES, SESSIONS
 from tests.fuzz.options import OPTIONS
+from tests.fuzz.plans import PLANS
 from tests.fuzz.records import RECORDS
 from tests.fuzz.sysfs import SYSFS
 from tests.fuzz.target import Target
@@ -29,6 +30,7 @@ TARGETS: Mapping[str, Target] = {
     "processes": PROCESSES,
     "calls": CALLS,
     "sessions": SESSIONS,
+    "plans": PLANS,
     "lengths": LENGTHS,
 }
 """All targets by name."""

@@ -1,0 +1,53 @@
+"""Chooses the recommended way to share a host."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ortune.planning.choose import TIE
+from ortune.planning.colocation.result import PlannedSharing
+
+
+def choose_sharing(rows: Sequence[PlannedSharing], scale: float) -> tuple[int | None, str]:
+    """Return the place of the recommended sharing, or None, and the reason as a clause.
+
+    It keeps all targets. Of several, it is one whose intervals prove that, then one with the fewest hosts, then the
+    default, as nothing need be changed, then the one whose rates can be scaled most, then the one with less memory.
+
+    Args:
+        rows: What was measured.
+        scale: By what the asked rates were multiplied.
+    """
+    at = "at the asked rates" if scale == 1 else f"at {scale:.3g} of the asked rates"
+    candidates = [place for place, row in enumerate(rows) if row.is_estimated_to_keep]
+    proven = [place for place in candidates if rows[place].verdict == "kept"]
+    if not candidates:
+        return None, f"no way to share this host keeps all targets {at}"
+    keeps = f"keeps all targets {at}" if proven else f"seems to keep all targets {at}, which its intervals do not prove"
+    group = proven or candidates
+    fewest = min(count_hosts(rows[place]) for place in group)
+    group = [place for place in group if count_hosts(rows[place]) == fewest]
+    for place in group:
+        if rows[place].kind == "default":
+            return place, f"the default deployment of each model {keeps}"
+    largest = max(find_scale(rows[place]) for place in group)
+    equal = [place for place in group if find_scale(rows[place]) >= (1 - TIE) * largest]
+    chosen = min(equal, key=lambda place: rows[place].memory_bytes)
+    default = next((row for row in rows if row.kind == "default"), None)
+    if default is None:
+        return chosen, f"it {keeps}"
+    if default.verdict == rows[chosen].verdict and default.is_estimated_to_keep:
+        return chosen, f"it {keeps}, with fewer hosts than the default deployment of each model"
+    lacks = "is not proven to" if default.is_estimated_to_keep else "does not"
+    return chosen, f"it {keeps}; the default deployment of each model {lacks}"
+
+
+def count_hosts(row: PlannedSharing) -> float:
+    """Return the hosts that the asked rates need; infinite if no number is enough."""
+    return math.inf if row.replicas is None else row.replicas
+
+
+def find_scale(row: PlannedSharing) -> float:
+    """Return by how much all rates can be multiplied; 0 if unknown."""
+    return row.scale.estimate if row.scale else 0.0

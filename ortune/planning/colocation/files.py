@@ -1,0 +1,51 @@
+"""Reads and writes plans for several models on one host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from ortune.planning.colocation.result import SCHEMA, HostPlan
+from ortune.planning.files import MOST_BYTES, check_config, decode_document
+from ortune.record.files import name_of_input, read_content, write_atomically
+
+HINT = "Create one: ortune plan MODEL=RATE MODEL=RATE -o FILE."
+
+
+def encode_host_plan(plan: HostPlan) -> bytes:
+    """Return a plan as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(plan), indent=2) + b"\n"
+
+
+def write_host_plan(plan: HostPlan, path: Path) -> None:
+    """Write a plan to a file; `-` for stdout.
+
+    Raises:
+        UsageError: It cannot be written.
+    """
+    write_atomically(path, encode_host_plan(plan))
+
+
+def read_host_plan(path: str | Path) -> HostPlan:
+    """Read a plan for several models. Nothing in it is executed, and its settings must be those that ortune knows.
+
+    Args:
+        path: Path of the file; `-` for stdin.
+
+    Raises:
+        RecordError: There is no such file, or it is not a plan for several models that this version can read.
+    """
+    return decode_host_plan(read_content(path, MOST_BYTES, "a plan", HINT), name_of_input(path))
+
+
+def decode_host_plan(data: bytes, name: str = "the text") -> HostPlan:
+    """Return the plan that a text holds; see `read_host_plan`."""
+    plan = decode_document(data, name, HostPlan, SCHEMA, HINT)
+    for number, row in enumerate(plan.rows):
+        for place, model in enumerate(row.models):
+            check_config(model.deployment.config, name, f"$.rows[{number}].models[{place}].deployment.config")
+    for number, each in enumerate(plan.rejected):
+        for place, deployment in enumerate(each.deployments):
+            check_config(deployment.config, name, f"$.rejected[{number}].deployments[{place}].config")
+    return plan

@@ -1,0 +1,287 @@
+"""Measures all models of a host together, each with requests at its rate; several sharings in interleaved blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+import numpy as np
+
+from ortune.compare.block_runner import BlockRunner, select_regime
+from ortune.compare.figures import required_calls
+from ortune.compare.interval import Interval, share_error
+from ortune.compare.open import OpenComparison
+from ortune.compare.paired_run import ENOUGH_QUIET
+from ortune.planning.colocation.sharing import Demand, Sharing
+from ortune.planning.colocation.timings import Timing
+from ortune.planning.deployment import Deployment
+from ortune.planning.measuring import DeploymentRunner, summarize_rate
+from ortune.queueing.simulation import HIGHEST_UTILIZATION
+from ortune.worker import Block, BlockPlan, Failure, LiveCandidate
+from ortune.worker.colocated import ColocatedBlock, ColocatedCandidates
+from ortune.workload import Load
+
+ARRIVALS_PER_BLOCK, ARRIVALS_PER_PROCESS = 8, 4
+SHORTEST_BLOCK_NS = 500_000_000
+LONGEST_BLOCK_NS = 20_000_000_000
+"""Requests of each model in a block on average, and of each of its processes, at least, and the limits of the block's
+duration. All models are measured over the same window, so the one with the lowest rate decides."""
+
+LONGEST_WARM_UP_NS = 3_000_000_000
+
+FEWEST_ROUNDS, MOST_ROUNDS = 4, 40
+LAUNCHES = 2
+"""Rounds of each launch, and launches of each sharing."""
+
+MOST_ATTEMPTS = 3
+"""Times that a sharing is launched if a process ends suddenly."""
+
+
+class LiveSharing(LiveCandidate, Protocol):
+    """A sharing whose processes are live."""
+
+    def under(self, loads: Sequence[Load]) -> LiveSharing:
+        """Return the same processes under other loads."""
+
+
+class SharedHost(Protocol):
+    """A host on which the models are open.
+
+    Attributes:
+        runner: Measures blocks.
+        launch_s: Time that a launch of one process of each model takes, about.
+    """
+
+    runner: BlockRunner
+    launch_s: float
+
+    def measure_alone(self, number: int, deployments: Sequence[Deployment]) -> list[Timing | None]:
+        """Measure deployments of a model while nothing else runs; None for those that fail or do not fit."""
+
+    def launch(self, sharing: Sharing, loads: Sequence[Load]) -> LiveSharing | Failure:
+        """Launch all processes of a sharing."""
+
+
+class OpenHost:
+    """The models of a host, whose default deployments have been launched.
+
+    Args:
+        opened: The open comparison of each model.
+        defaults: The default deployment of each.
+    """
+
+    def __init__(self, opened: Sequence[OpenComparison], defaults: Sequence[Deployment]) -> None:
+        self.opened = tuple(opened)
+        self.runner = opened[0].runner
+        self.launch_s = sum(each.calibration.launch_s for each in opened)
+        self._runners = [DeploymentRunner(each, default) for each, default in zip(opened, defaults, strict=True)]
+
+    def measure_alone(self, number: int, deployments: Sequence[Deployment]) -> list[Timing | None]:
+        """Measure deployments of a model briefly, in rounds with its default deployment, while nothing else runs."""
+        return [
+            None
+            if each is None or each.failure
+            else Timing(samples_ns=each.samples_ns, cpu_ns_per_call=each.cpu_ns_per_call, peak_bytes=each.peak_bytes)
+            for each in self._runners[number].screen(deployments)
+        ]
+
+    def launch(self, sharing: Sharing, loads: Sequence[Load]) -> ColocatedCandidates | Failure:
+        """Launch all processes of a sharing, one model after the other."""
+        lives: list[LiveCandidate] = []
+        for opened, deployment in zip(self.opened, sharing.deployments, strict=True):
+            executor = opened.open_executor(deployment.load, deployment.cpus)
+            deadline_s = opened.runner.load_deadline_s * deployment.processes
+            (answer,) = executor.launch([deployment.config], deadline_s=deadline_s)
+            if isinstance(answer, Failure):
+                for live in lives:
+                    live.close()
+                return answer
+            lives.append(answer)
+        return ColocatedCandidates(lives, loads)
+
+
+class Together(msgspec.Struct, kw_only=True):
+    """The blocks of one sharing.
+
+    Attributes:
+        sharing: The sharing.
+        blocks: What was measured.
+        failure: Why it failed, or None.
+        n_attempts: How often it was launched without a block in between.
+    """
+
+    sharing: Sharing
+    blocks: list[ColocatedBlock] = []
+    failure: Failure | None = None
+    n_attempts: int = 0
+
+
+def plan_block(sharings: Sequence[Sharing], demands: Sequence[Demand], scale: float) -> BlockPlan:
+    """Return how long a block is, so that each process of each model gets several requests."""
+    loads = [load for each in sharings for load in each.loads_at(demands, scale)]
+    longest_s = max(
+        max(ARRIVALS_PER_BLOCK, ARRIVALS_PER_PROCESS * load.processes) / (load.rate_per_s or math.inf) for load in loads
+    )
+    duration_ns = int(min(max(longest_s * 1e9, SHORTEST_BLOCK_NS), LONGEST_BLOCK_NS))
+    lead_in_ns = duration_ns // 20
+    return BlockPlan(
+        load=loads[0],
+        duration_ns=duration_ns,
+        lead_in_ns=lead_in_ns,
+        min_calls=1,
+        deadline_s=15 + 20 * (duration_ns + lead_in_ns) / 1e9 + LONGEST_WARM_UP_NS / 1e9,
+        longest_warm_up_ns=LONGEST_WARM_UP_NS,
+    )
+
+
+def find_block_s(plan: BlockPlan) -> float:
+    """Return the time that a block takes, about."""
+    return (plan.duration_ns + plan.lead_in_ns) / 1e9 + 0.05
+
+
+def find_launch_s(host: SharedHost, sharing: Sharing) -> float:
+    """Return the time that a launch of a sharing and the warm-up of its queues take, about."""
+    n_more = sum(each.processes - 1 for each in sharing.deployments) / len(sharing.deployments)
+    return host.launch_s * (1 + n_more / 2) + 1.0
+
+
+def count_rounds(
+    host: SharedHost,
+    sharings: Sequence[Sharing],
+    plan: BlockPlan,
+    demands: Sequence[Demand],
+    scale: float,
+    time_s: float,
+) -> int:
+    """Return the rounds of each launch that fit into a time: no more than the figures need."""
+    launches_s = LAUNCHES * sum(find_launch_s(host, each) for each in sharings)
+    fitting = int((time_s - launches_s) / (LAUNCHES * len(sharings) * find_block_s(plan)))
+    needed = max(2 * required_calls(each.figure) / (each.rate_per_s * scale) for each in demands)
+    most = min(math.ceil(needed * 1e9 / plan.duration_ns / LAUNCHES), MOST_ROUNDS)
+    return max(min(fitting, max(most, 2 * FEWEST_ROUNDS)), FEWEST_ROUNDS)
+
+
+def measure_together(
+    host: SharedHost,
+    sharings: Sequence[Sharing],
+    demands: Sequence[Demand],
+    scale: float,
+    *,
+    plan: BlockPlan,
+    rounds: int,
+    one_at_a_time: bool = False,
+    observe: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Together]:
+    """Measure all models at once under each sharing, in rounds of one block of each.
+
+    Args:
+        host: The host.
+        sharings: The sharings.
+        demands: What each model must serve.
+        scale: By what all rates are multiplied.
+        plan: Size of a block.
+        rounds: Rounds of each launch.
+        one_at_a_time: Whether only one sharing may be in memory at a time. Its blocks then follow one another.
+        observe: Called with the rounds that are done and planned.
+
+    Returns:
+        What was measured of each. After a failure that repeats, a sharing has no more blocks.
+    """
+    found = [Together(sharing=each) for each in sharings]
+    n_done, n_total = 0, LAUNCHES * rounds
+    observe(n_done, n_total)
+    for launch in range(LAUNCHES):
+        order = list(range(len(found)))[:: -1 if launch % 2 else 1]
+        groups = [[found[place]] for place in order] if one_at_a_time else [[found[place] for place in order]]
+        for group in groups:
+            lives: dict[int, LiveSharing] = {}
+            try:
+                for _ in range(rounds):
+                    traffic = host.runner.draw_traffic(plan)
+                    for place in host.runner.rng.permutation(len(group)).tolist():
+                        measure_one(host, group[place], lives, place, demands, scale, traffic)
+                    if not one_at_a_time:
+                        n_done += 1
+                        observe(n_done, n_total)
+            finally:
+                for live in lives.values():
+                    live.close()
+        if one_at_a_time:
+            n_done += rounds
+            observe(n_done, n_total)
+    return found
+
+
+def measure_one(
+    host: SharedHost,
+    target: Together,
+    lives: dict[int, LiveSharing],
+    place: int,
+    demands: Sequence[Demand],
+    scale: float,
+    plan: BlockPlan,
+) -> None:
+    """Measure one block of a sharing, which is launched if it is not live. A process that ends is launched again."""
+    while not target.failure:
+        if place not in lives:
+            target.n_attempts += 1
+            live = host.launch(target.sharing, target.sharing.loads_at(demands, scale))
+            if isinstance(live, Failure):
+                target.failure = keep_trying(live, target.n_attempts)
+                continue
+            lives[place] = live
+        block = host.runner.measure_block(lives[place], plan)
+        if isinstance(block, Failure):
+            lives.pop(place).close()
+            target.failure = keep_trying(block, target.n_attempts)
+            continue
+        assert isinstance(block, ColocatedBlock)
+        target.n_attempts = 0
+        target.blocks.append(block)
+        return
+
+
+def keep_trying(failure: Failure, n_attempts: int) -> Failure | None:
+    """Return None if another attempt is worthwhile, else the failure."""
+    return None if failure.is_sudden and n_attempts < MOST_ATTEMPTS else failure
+
+
+def in_one_regime(blocks: Sequence[ColocatedBlock]) -> tuple[list[ColocatedBlock], bool]:
+    """Return the blocks of a quiet host if there are enough of them, and whether they are those of a busy one."""
+    n_quiet = math.ceil(ENOUGH_QUIET * len(blocks))
+    return select_regime([(block, block.contended) for block in blocks], n_quiet=n_quiet)
+
+
+def find_latency(blocks: Sequence[Block], load: Load, demand: Demand, n_models: int) -> Interval:
+    """Return the figure of the latency of one model in ns. Its interval holds together with those of the others."""
+    return summarize_rate(blocks, load, demand.figure, share_error(n_models))
+
+
+def find_utilization(blocks: Sequence[Block], load: Load) -> float:
+    """Return the share of the callers' time that calls took."""
+    return load.utilization(float(np.mean([block.service_ns for block in blocks])))
+
+
+def compare_with_targets(
+    blocks: Sequence[ColocatedBlock], sharing: Sharing, demands: Sequence[Demand], scale: float
+) -> Interval:
+    """Return the latency divided by its target, of the model for which this is largest.
+
+    Without a target, it is the utilization divided by the highest one at which a queue is steady.
+    """
+    found = []
+    loads = sharing.loads_at(demands, scale)
+    for number, (load, demand) in enumerate(zip(loads, demands, strict=True)):
+        own = [block.parts[number] for block in blocks]
+        if demand.slo:
+            latency = find_latency(own, load, demand, len(demands))
+            bound = demand.slo.bound
+            found.append((latency.estimate / bound, latency.low / bound, latency.high / bound))
+            continue
+        busy = [find_utilization([block], load) / HIGHEST_UTILIZATION for block in own]
+        mean, error = float(np.mean(busy)), 2 * float(np.std(busy, ddof=1)) / math.sqrt(len(busy))
+        found.append((math.inf,) * 3 if mean > 1 else (mean, max(mean - error, 1e-9), mean + error))
+    estimate, low, high = (max(values) for values in zip(*found, strict=True))
+    return Interval(estimate=estimate, low=low, high=high, confidence=share_error(1))

@@ -1,0 +1,445 @@
+"""Plans how several models share a host: durations of each alone, then all models together."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import math
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval
+from ortune.compare.memory import MEMORY_SHARE
+from ortune.compare.open import open_comparison
+from ortune.errors import MeasureError, UsageError
+from ortune.host import HostClass
+from ortune.planning.capacity import describe_capacity
+from ortune.planning.colocation import measuring
+from ortune.planning.colocation.choose import choose_sharing
+from ortune.planning.colocation.measuring import OpenHost, SharedHost, Together
+from ortune.planning.colocation.predict import MANY_REQUESTS, NEAR
+from ortune.planning.colocation.prepare import HostPlanOptions, PreparedHostPlan
+from ortune.planning.colocation.result import (
+    HostPlan,
+    ModelResult,
+    PlannedModel,
+    PlannedSharing,
+    RejectedSharing,
+    Verdict,
+)
+from ortune.planning.colocation.search import Proposal, SharingSearch
+from ortune.planning.colocation.sharing import Demand, Sharing
+from ortune.planning.colocation.timings import Size, Timing
+from ortune.planning.result import Estimate
+from ortune.planning.space import DeploymentSpace
+from ortune.queueing.capacity import find_capacity
+from ortune.queueing.cost import count_replicas
+from ortune.worker import Failure
+from ortune.workload import Load
+
+ALONE_SHARE = 0.3
+TOGETHER_SHARE = 0.75
+"""Parts of the budget after which measuring models alone, and measuring them together, ends."""
+
+N_FINALISTS = 3
+"""Sharings that are measured together with the default deployment, at most."""
+
+WORTH_TRYING = 0.75
+"""Predicted scale from which the asked rates are measured as they are: predictions are rather too low."""
+
+FEWEST_SCALES, MOST_SCALES = 5, 16
+"""Measurements at one scale each, for a measured scale."""
+
+BLOCKS_PER_SCALE = 8
+
+LOWEST_SHARE, HIGHEST_SHARE = 0.25, 1.1
+"""Where a measured scale is searched: from this part of the predicted one to this part of that at which a model would
+always be busy if its calls stayed as long as they were."""
+
+JUST_BELOW = 0.99
+"""Predicted scale where a target breaks in measurements, as a part of the scale that was measured."""
+
+DOES_NOT_FIT = "does not fit into memory"
+
+Observe = Callable[[str, int, int], None]
+"""Called with the stage and how much of it is done and planned, never while a block is measured."""
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What the stages found.
+
+    Attributes:
+        rows: The sharings, the default first if it was measured.
+        recommended: Place of the recommended one, or None.
+        reason: Why.
+        measured_scale: By what the asked rates were multiplied.
+        rejected: What was not measured, or failed.
+        contended: Whether other processes used the CPUs.
+        interrupted: Whether the user ended it early.
+    """
+
+    rows: tuple[PlannedSharing, ...]
+    recommended: int | None
+    reason: str
+    measured_scale: float
+    rejected: tuple[RejectedSharing, ...]
+    contended: bool
+    interrupted: bool = False
+
+
+def make_host_plan(prepared: PreparedHostPlan, observe: Observe = lambda stage, done, total: None) -> HostPlan:
+    """Measure how the models can share the host, and return the plan.
+
+    Raises:
+        OrtuneError: A model does not run, no sharing can be measured, or the budget is too small.
+        KeyboardInterrupt: The user ended it before anything was measured with all models.
+    """
+    options = prepared.options
+    started = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+    with contextlib.ExitStack() as stack:
+        opened = []
+        for number, setup in enumerate(prepared.setups):
+            observe("launch", number, len(prepared.setups))
+            opened.append(stack.enter_context(open_comparison(setup)))
+        host = OpenHost(opened, [space.default for space in prepared.spaces])
+        start_s = opened[0].start_s
+        outcome = run_stages(prepared, host, opened[0].free_bytes, start_s, observe)
+        return HostPlan(
+            models=tuple(
+                PlannedModel(demand=demand, model=setup.program.describe(), workload=setup.describe_workload())
+                for demand, setup in zip(prepared.demands, prepared.setups, strict=True)
+            ),
+            rows=outcome.rows,
+            recommended=outcome.recommended,
+            reason=outcome.reason,
+            measured_scale=outcome.measured_scale,
+            rejected=outcome.rejected,
+            headroom=options.headroom,
+            price_per_hour=options.price_per_hour,
+            n_cores=prepared.spaces[0].n_cores,
+            budget_s=options.budget_s,
+            spent_s=round(host.runner.now_s() - start_s, 3),
+            started=started,
+            seed=options.seed,
+            interrupted=outcome.interrupted,
+            host=HostClass.of(prepared.setups[0].host),
+            runtime=opened[0].runtime,
+            noise=host.runner.describe_noise(contended=outcome.contended),
+        )
+
+
+def run_stages(
+    prepared: PreparedHostPlan,
+    host: SharedHost,
+    free_bytes: int | None,
+    start_s: float,
+    observe: Observe = lambda stage, done, total: None,
+) -> Outcome:
+    """Measure the models alone, find sharings that are worth it, and measure all models together.
+
+    Args:
+        prepared: What the plan is for.
+        host: Where the models are open.
+        free_bytes: Free memory, or None if unknown.
+        start_s: When it began, on the clock of the host's runner.
+        observe: Called with the progress.
+
+    Raises:
+        UsageError: The budget is too small.
+        MeasureError: Nothing works.
+    """
+    return _Planning(prepared.spaces, prepared.demands, prepared.options, host, free_bytes, start_s, observe).run()
+
+
+class _Planning:
+    def __init__(
+        self,
+        spaces: Sequence[DeploymentSpace],
+        demands: Sequence[Demand],
+        options: HostPlanOptions,
+        host: SharedHost,
+        free_bytes: int | None,
+        start_s: float,
+        observe: Observe,
+    ) -> None:
+        self.demands = tuple(demands)
+        self.options = options
+        self.host = host
+        self.start_s = start_s
+        self.observe = observe
+        self.most_bytes = MEMORY_SHARE * free_bytes if free_bytes else math.inf
+        self.spaces = tuple(spaces)
+        self.n_alone = 0
+        self.problems: dict[str, RejectedSharing] = {}
+        self.contended = False
+        self.search = SharingSearch(
+            spaces,
+            demands,
+            self.measure_alone,
+            has_time=lambda: host.runner.now_s() < self.end_of(ALONE_SHARE),
+            most_bytes=self.most_bytes,
+            seed=options.seed,
+        )
+
+    def run(self) -> Outcome:
+        """Run the stages. After an interrupt in the last one, what was measured counts."""
+        defaults = [self.measure_default(number) for number in range(len(self.spaces))]
+        default, found = self.search.run(defaults)
+        proposals = [*([default] if self.search.fits(default) else []), *found[:N_FINALISTS]]
+        for each in self.search.unfit.values():
+            self.reject(each, DOES_NOT_FIT)
+        if not proposals:
+            raise MeasureError(
+                "The models do not fit into memory together, however they share the host.",
+                "Plan for fewer of them, or on a host with more memory.",
+            )
+        scale = self.choose_scale(proposals)
+        proposals = self.choose_measurable(proposals, scale)
+        rows = self.prove(proposals, scale)
+        if scale == 1 and not any(row.is_estimated_to_keep for row in rows):
+            smaller = 1 / self.count_hosts(max(row.scale.estimate if row.scale else 0.0 for row in rows))
+            if smaller < 1 and self.host.runner.now_s() < self.end_of(TOGETHER_SHARE):
+                kept = [each for each in proposals if each.sharing.key not in self.problems]
+                scale, rows = smaller, self.prove(kept, smaller)
+        interrupted = False
+        recommended, reason = choose_sharing(rows, scale)
+        if recommended is not None:
+            try:
+                rows[recommended] = self.measure_scale(rows[recommended], scale)
+            except KeyboardInterrupt:
+                interrupted = True
+            recommended, reason = choose_sharing(rows, scale)
+        return Outcome(
+            rows=tuple(rows),
+            recommended=recommended,
+            reason=reason,
+            measured_scale=scale,
+            rejected=tuple(self.problems.values()),
+            contended=self.contended,
+            interrupted=interrupted,
+        )
+
+    def end_of(self, share: float) -> float:
+        """Return the time on the runner's clock at which this part of the budget is spent."""
+        return self.start_s + share * self.options.budget_s
+
+    def measure_default(self, number: int) -> Timing:
+        """Return what was measured of the default deployment of a model alone."""
+        (found,) = self.host.measure_alone(number, [self.spaces[number].default])
+        if found is None:
+            raise MeasureError(
+                f"{self.demands[number].name} worked at first, and then failed with ONNX Runtime's defaults.",
+                "Check that the host has enough free memory, and that nothing else ends processes on it.",
+            )
+        return found
+
+    def measure_alone(self, number: int, sizes: Sequence[Size]) -> list[Timing | None]:
+        """Measure deployments of a model of these sizes alone."""
+        found = self.host.measure_alone(number, [self.search.make_alone(number, size) for size in sizes])
+        self.n_alone += len(sizes)
+        self.observe("screening", self.n_alone, self.n_alone)
+        return found
+
+    def reject(self, proposal: Proposal, problem: str) -> None:
+        """Note why a sharing is not in the plan."""
+        sharing = proposal.sharing
+        self.problems[sharing.key] = RejectedSharing(
+            kind=sharing.kind, deployments=sharing.deployments, problem=problem
+        )
+
+    def count_hosts(self, scale: float) -> int:
+        """Return the hosts that the rates need if one can take them times a scale; 1 if no number is enough."""
+        return count_replicas(1.0, scale, self.options.headroom) if scale > 0 else 1
+
+    def choose_scale(self, proposals: Sequence[Proposal]) -> float:
+        """Return by what the asked rates are multiplied in measurements: 1, or the part of one of several hosts."""
+        best = max(each.scale for each in proposals)
+        return 1.0 if best >= WORTH_TRYING or best <= 0 else 1 / self.count_hosts(best)
+
+    def prove(self, proposals: Sequence[Proposal], scale: float) -> list[PlannedSharing]:
+        """Measure all models together under each sharing, and return those that work.
+
+        Raises:
+            UsageError: The budget is too small.
+            MeasureError: None works.
+        """
+        sharings = [each.sharing for each in proposals]
+        plan = measuring.plan_block(sharings, self.demands, scale)
+        left_s = self.end_of(TOGETHER_SHARE) - self.host.runner.now_s()
+        rounds = measuring.count_rounds(self.host, sharings, plan, self.demands, scale, left_s)
+        found = measuring.measure_together(
+            self.host,
+            sharings,
+            self.demands,
+            scale,
+            plan=plan,
+            rounds=rounds,
+            one_at_a_time=sum(each.n_bytes for each in proposals) > self.most_bytes,
+            observe=lambda done, total: self.observe("all models", done, total),
+        )
+        rows = []
+        for proposal, together in zip(proposals, found, strict=True):
+            if together.failure or len(together.blocks) < 2:
+                problem = together.failure or Failure(kind="exit", stage="measure", message="too few blocks")
+                self.reject(proposal, f"{problem.title}: {problem.message}")
+                continue
+            rows.append(self.describe(proposal, together, scale))
+        if not rows:
+            reason = next(iter(self.problems.values())).problem
+            raise MeasureError(f"The models do not run together on this host: {reason}", "Plan for fewer of them.")
+        return rows
+
+    def choose_measurable(self, proposals: Sequence[Proposal], scale: float) -> list[Proposal]:
+        """Return as many proposals as the budget allows to measure for the fewest rounds, the first ones.
+
+        Raises:
+            UsageError: It does not suffice for two of them.
+        """
+        spent_s = self.host.runner.now_s() - self.start_s
+        for n in range(len(proposals), 0, -1):
+            kept = list(proposals[:n])
+            block = measuring.plan_block([each.sharing for each in kept], self.demands, scale)
+            launches_s = sum(measuring.find_launch_s(self.host, each.sharing) for each in kept)
+            rounds_s = measuring.FEWEST_ROUNDS * n * measuring.find_block_s(block)
+            needed_s = spent_s + measuring.LAUNCHES * (launches_s + rounds_s)
+            if needed_s <= self.options.budget_s:
+                return kept
+            if n <= min(2, len(proposals)):
+                break
+        raise UsageError(
+            f"{self.options.budget_s:g}s: too short to measure all models together at these rates.",
+            f"Give {{budget={10 * math.ceil(needed_s / TOGETHER_SHARE / 10)}s}} or more, or omit it.",
+            option="budget",
+        )
+
+    def describe(self, proposal: Proposal, together: Together, scale: float) -> PlannedSharing:
+        """Return the row of a sharing."""
+        sharing = together.sharing
+        blocks, contended = measuring.in_one_regime(together.blocks)
+        self.contended = self.contended or contended
+        models = []
+        for number, (load, demand) in enumerate(zip(sharing.loads_at(self.demands, scale), self.demands, strict=True)):
+            own = [block.parts[number] for block in blocks]
+            latency = measuring.find_latency(own, load, demand, len(self.demands))
+            models.append(
+                ModelResult(
+                    deployment=sharing.deployments[number],
+                    figure=demand.figure,
+                    latency_ns=describe_interval(latency) if math.isfinite(latency.estimate) else None,
+                    verdict=judge(latency, demand),
+                    is_above_target=bool(demand.slo and latency.estimate > demand.slo.bound),
+                    served_per_s=1e9 * sum(block.n_calls for block in own) / sum(block.wall_ns for block in own),
+                    utilization=measuring.find_utilization(own, load),
+                    n_requests=sum(len(block.samples_ns) for block in own),
+                )
+            )
+        wall_ns = sum(block.wall_ns for block in blocks)
+        row = PlannedSharing(
+            kind=sharing.kind,
+            models=tuple(models),
+            cpu_cores=sum(block.cpu_ns for block in blocks) / wall_ns,
+            memory_bytes=max(block.memory.peak_bytes for block in blocks),
+        )
+        corrected = correct_scale(self.predict_scale(proposal), row, scale)
+        return self.add_cost(msgspec.structs.replace(row, scale=corrected))
+
+    def predict_scale(self, proposal: Proposal) -> Estimate:
+        """Return by how much all rates can be multiplied, from the durations of calls of each model alone."""
+        found = self.search.predictor.find_scale(
+            proposal.sharing, proposal.timings, start=proposal.scale or 1.0, step=NEAR, n_requests=MANY_REQUESTS
+        )
+        return Estimate(estimate=found, low=0.0, high=None, confidence=DEFAULT_CONFIDENCE, source="predicted")
+
+    def add_cost(self, row: PlannedSharing) -> PlannedSharing:
+        """Return a row with the hosts that the asked rates need, and their price."""
+        if not row.scale or row.scale.estimate <= 0:
+            return msgspec.structs.replace(row, replicas=None, price_per_hour=None)
+        replicas = self.count_hosts(row.scale.estimate)
+        price = self.options.price_per_hour
+        return msgspec.structs.replace(
+            row, replicas=replicas, price_per_hour=None if price is None else price * replicas
+        )
+
+    def measure_scale(self, row: PlannedSharing, scale: float) -> PlannedSharing:
+        """Return a row with the measured scale, if there is time to measure it."""
+        sharing = Sharing(kind=row.kind, deployments=tuple(each.deployment for each in row.models))
+        plan = measuring.plan_block([sharing], self.demands, scale)
+        each_s = BLOCKS_PER_SCALE * measuring.find_block_s(plan) + 1
+        left_s = self.end_of(1.0) - self.host.runner.now_s() - measuring.find_launch_s(self.host, sharing)
+        n_scales = min(int(left_s / each_s), MOST_SCALES)
+        busiest = max(each.utilization for each in row.models)
+        if n_scales < FEWEST_SCALES or not busiest > 0:
+            return row
+        highest = HIGHEST_SHARE * scale / busiest
+        predicted = row.scale.estimate if row.scale else scale
+        lowest = LOWEST_SHARE * min(max(predicted, scale), highest)
+        n_done = 0
+        self.observe("scale", n_done, n_scales)
+        live = self.host.launch(sharing, sharing.loads_at(self.demands, scale))
+        if isinstance(live, Failure):
+            return row
+
+        def measure(at: float) -> Interval:
+            nonlocal n_done
+            loads: Sequence[Load] = sharing.loads_at(self.demands, at)
+            together = Together(sharing=sharing)
+            lives = {0: live.under(loads)}
+            plan = measuring.plan_block([sharing], self.demands, at)
+            for _ in range(BLOCKS_PER_SCALE):
+                traffic = self.host.runner.draw_traffic(plan)
+                measuring.measure_one(self.host, together, lives, 0, self.demands, at, traffic)
+            if together.failure:
+                raise MeasureError(together.failure.message)
+            n_done += 1
+            self.observe("scale", n_done, n_scales)
+            return measuring.compare_with_targets(together.blocks, sharing, self.demands, at)
+
+        try:
+            with contextlib.suppress(MeasureError):
+                found = find_capacity(
+                    measure,
+                    1.0,
+                    lowest_per_s=lowest,
+                    highest_per_s=highest,
+                    start_per_s=min(max(predicted, lowest), highest),
+                    most_measurements=n_scales,
+                )
+                measured = describe_capacity(found, "measured")
+                row = msgspec.structs.replace(row, scale=measured, predicted_scale=row.scale)
+        finally:
+            live.close()
+        return self.add_cost(row)
+
+
+def correct_scale(predicted: Estimate, row: PlannedSharing, measured: float) -> Estimate:
+    """Return a predicted scale that does not contradict what was measured.
+
+    Args:
+        predicted: The prediction.
+        row: What was measured.
+        measured: By what the asked rates were multiplied then.
+    """
+    scale = predicted.estimate
+    scale = max(scale, measured) if row.is_estimated_to_keep else min(scale, JUST_BELOW * measured)
+    return msgspec.structs.replace(predicted, estimate=scale)
+
+
+def judge(latency: Interval, demand: Demand) -> Verdict:
+    """Return whether a target is kept."""
+    if not math.isfinite(latency.estimate):
+        return "broken"
+    if not demand.slo or latency.high <= demand.slo.bound:
+        return "kept"
+    return "broken" if latency.low > demand.slo.bound else "unclear"
+
+
+def describe_interval(interval: Interval) -> Estimate:
+    """Return a measured figure as it is recorded."""
+    return Estimate(
+        estimate=interval.estimate,
+        low=max(interval.low, 0.0) if math.isfinite(interval.low) else 0.0,
+        high=interval.high if math.isfinite(interval.high) else None,
+        confidence=interval.confidence,
+        source="measured",
+    )

@@ -1,0 +1,39 @@
+"""Plans: of one model, and of several on one host."""
+
+from __future__ import annotations
+
+import functools
+import io
+import zlib
+
+from tests.fuzz.mutation import mutate_bytes
+from tests.fuzz.target import Target, attempt
+
+WORDS = (b'"cpus":[[0]]', b'"cpus":[[]]', b"99999999999999999999", b"-1", b"null", b"1e308", b'"processes":64')
+
+
+@functools.cache
+def plan_seeds() -> tuple[bytes, ...]:
+    from ortune.planning.colocation.files import encode_host_plan
+    from ortune.planning.files import encode_plan
+    from tests import test_colocation, test_planning
+
+    return (encode_plan(test_planning.make_example()), encode_host_plan(test_colocation.make_example()))
+
+
+def run_plan(data: bytes) -> None:
+    """Read a plan, and show it."""
+    from ortune.console.host_plan import show_host_plan
+    from ortune.console.plan import show_plan
+    from ortune.console.safe_console import SafeConsole
+    from ortune.planning.colocation.files import decode_host_plan
+    from ortune.planning.files import decode_plan
+
+    console = SafeConsole(file=io.StringIO(), width=60 + zlib.crc32(data) % 60)
+    if (plan := attempt(decode_plan, data)) is not None:
+        show_plan(console, plan, None)
+    if (host_plan := attempt(decode_host_plan, data)) is not None:
+        show_host_plan(console, host_plan, None)
+
+
+PLANS = Target(run_plan, plan_seeds, lambda data, random: mutate_bytes(data, random, WORDS, plan_seeds()))
