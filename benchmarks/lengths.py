@@ -2,10 +2,10 @@
 
     python -m benchmarks.lengths [--lengths lognormal:29,8-256] [--time 120] [--threads N] [--seed 0] [MODEL ...]
 
-MODEL is `encoder` (a float encoder with random weights, made here), a model of models/manifest.toml, or a path. All
-policies are measured in interleaved rounds, with 64 items. The reference is batches of 32 in order of arrival, each
-padded to its longest item. The outputs of each item are compared with those of the item alone. Run this on an idle
-host.
+MODEL is `encoder` (a float encoder of the size of MiniLM-L3 with random weights, made here), a model of
+models/manifest.toml, or a path. All policies are measured in interleaved rounds, with 64 items. The reference is
+batches of 32 in order of arrival, each padded to its longest item. The outputs of each item are compared with those of
+the item alone. Ratios depend on the longest items of the sample, which --seed draws. Run this on an idle host.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 
 from benchmarks.host import describe_host
 from models.build import build
-from models.make_transformer import make_transformer
+from models.make_transformer import MINILM_L3, make_transformer
 from ortune.compare.open import open_comparison
 from ortune.knobs import Config
 from ortune.options import make_request
@@ -38,7 +38,7 @@ def find_model(name: str, folder: Path) -> Path:
     """Return the path of a model."""
     if name == "encoder":
         path = folder / "encoder.onnx"
-        make_transformer(path, pooled=False)
+        make_transformer(path, MINILM_L3, pooled=False)
         return path
     return Path(name) if Path(name).is_file() else build(name)
 

@@ -301,6 +301,18 @@ def test_the_search_ends_as_soon_as_the_interval_is_narrow() -> None:
     assert n_measurements[0] <= n_measurements[1] < n_measurements[2] <= 30
 
 
+def test_rates_are_numbers_that_workers_can_be_sent() -> None:
+    rates = []
+
+    def measure(rate_per_s: float) -> Interval:
+        rates.append(rate_per_s)
+        latency_ns = 1e6 / (1 - rate_per_s / 100)
+        return Interval(estimate=latency_ns, low=0.99 * latency_ns, high=1.01 * latency_ns, confidence=0.95)
+
+    found = find_capacity(measure, 4e6, lowest_per_s=1.0, highest_per_s=98.0, tolerance=0.01).rate_per_s
+    assert {type(rate) for rate in (*rates, found.estimate, found.low, found.high)} == {float}
+
+
 def test_a_measurement_without_noise_gives_the_capacity_itself() -> None:
     found = find_capacity(make_noisy_measure(mm1_p99, 0.0, 0), 20, lowest_per_s=0.02, highest_per_s=1.2, tolerance=1e-3)
     assert found.rate_per_s.estimate == pytest.approx(1 - math.log(100) / 20, rel=1e-4)

@@ -162,16 +162,17 @@ def find_capacity(
             return bound
         if len(measurements) >= most_measurements:
             break
-        rate = _choose_rate(measurements, limit_ns, root, lowest_per_s, highest_per_s)
+        # Measurements of live systems send the rate to workers, which know no numbers of NumPy.
+        rate = float(_choose_rate(measurements, limit_ns, root, lowest_per_s, highest_per_s))
     below, above = _bracket(measurements, limit_ns)
     estimate = root.estimate if root else math.sqrt((below or lowest_per_s) * (above or highest_per_s))
     low, high = (root.low, root.high) if root else _decided(measurements, limit_ns)
     estimate = min(max(estimate, low, lowest_per_s), high, highest_per_s)
     return Capacity(
         rate_per_s=Interval(
-            estimate=estimate,
-            low=0.0 if low < lowest_per_s else min(low, highest_per_s),
-            high=math.inf if high > highest_per_s else max(high, lowest_per_s),
+            estimate=float(estimate),
+            low=0.0 if low < lowest_per_s else float(min(low, highest_per_s)),
+            high=math.inf if high > highest_per_s else float(max(high, lowest_per_s)),
             confidence=confidence,
         ),
         bound="latency",
