@@ -11,12 +11,12 @@ from ortune.cli.command import Values, command
 from ortune.cli.search import make_resume_command, show_resume_if_interrupted
 from ortune.errors import ExitCode
 from ortune.options import make_request
-from ortune.requests import ConsoleOptions, ProgramSearchRequest
+from ortune.requests import ProgramSearchRequest, SearchOutputOptions
 from ortune.sanitize import escape_json
 
 
-@command(ProgramSearchRequest, ConsoleOptions)
-def search_program(values: Values, console_options: ConsoleOptions) -> None:
+@command(ProgramSearchRequest, SearchOutputOptions)
+def search_program(values: Values, console_options: SearchOutputOptions) -> None:
     """Find the best settings for the sessions of a program, confirm the gain, and write them to a record.
 
     The program stays unmodified. By default, complete runs are measured.

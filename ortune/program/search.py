@@ -303,7 +303,7 @@ def write_records(
     """
     if str(path) != STANDARD_STREAM and not is_special(path):
         path = follow_link(path)
-        trials = encode_trials(make_trials(records[0], outcome, prepared.goal))
+        trials = encode_trials(make_trials(records[0], outcome, prepared.goal, prepared.host))
         file = path_of_trials(path)
         write_atomically(file, trials)
         named = TrialsFile(file=file.name, sha256=hashlib.sha256(trials).hexdigest())

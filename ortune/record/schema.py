@@ -332,6 +332,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """The point of the front that has this config."""
         return next((point for point in self.evidence.front if point.summary.config == self.config), None)
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        from ortune.record.html import render_record
+
+        return render_record(self)
+
     def point(self, number: int) -> Record:
         """Return the same record with another point of its front as the recommended config.
 

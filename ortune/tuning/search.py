@@ -98,7 +98,7 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
         record = make_record(prepared, outcome, opened.runtime, started, n_resumes=n_resumes)
         kept, fault = None, None
         if request.output is not None:
-            trials = encode_trials(make_trials(record, outcome, prepared.goal))
+            trials = encode_trials(make_trials(record, outcome, prepared.goal, prepared.host))
             try:
                 written = write_record(record, request.output, trials)
                 record, kept = written.record, written.kept
