@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import html
 import json
 import math
-import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -376,8 +374,7 @@ class TestHostileTexts:
     @pytest.mark.usefixtures("light_pages")
     def test_texts_are_shown_as_they_are(self) -> None:
         text = "<b>&amp;</b> {{ 7*7 }}"
-        page = write.render_page(every_block(text))
-        assert html.escape(text) in page and "49" not in re.sub(r"<script[\s\S]*?</script>", "", page)
+        assert parse(write.render_page(every_block(text))).text.count(text) > 10
 
     @pytest.mark.usefixtures("light_pages")
     def test_control_characters_are_visible(self) -> None:

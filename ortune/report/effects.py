@@ -17,7 +17,6 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve
 
 from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval
 from ortune.knobs import KNOBS, Config
@@ -30,7 +29,7 @@ FEWEST_TRIALS = 8
 FEWEST_TOGETHER = 2
 """Candidates with both settings without which nothing is said about a pair."""
 
-MOST_MAIN, MOST_PAIRS = 120, 400
+MOST_MAIN, MOST_PAIRS = 60, 200
 """Settings and pairs that are considered, those with the most trials first: time grows with the cube of the number."""
 
 WORST = math.log(1 / 4)
@@ -126,18 +125,22 @@ def fit(x: Array, y: Array, n_main: int) -> tuple[Array, Array]:
         y: The log-speedup of each trial.
         n_main: Number of columns of settings; pairs follow.
     """
-    gram, moments, n = x.T @ x, x.T @ y, len(y)
     best: tuple[float, Array, Array] | None = None
-    for scale, share, noise in itertools.product(SCALES, PAIR_SHARES, NOISES):
-        spread = np.full(x.shape[1], scale)
-        spread[n_main:] *= share
-        precision = gram / noise**2 + np.diag(1 / spread**2)
-        factor = cho_factor(precision, lower=True)
-        mean = cho_solve(factor, moments / noise**2)
-        log_determinant = 2 * float(np.log(np.diag(factor[0])).sum()) + 2 * float(np.log(spread).sum())
-        fit_term = float(y @ y) / noise**2 - float(moments @ mean) / noise**2
-        likelihood = -0.5 * (fit_term + log_determinant + 2 * n * math.log(noise))
-        if best is None or likelihood > best[0]:
-            best = likelihood, mean, np.sqrt(np.diag(cho_solve(factor, np.eye(x.shape[1]))))
+    for share in PAIR_SHARES:
+        # In units of their spread, all effects have the same, and one decomposition serves all scales and noises.
+        units = np.ones(x.shape[1])
+        units[n_main:] = share
+        scaled = x * units
+        values, vectors = np.linalg.eigh(scaled.T @ scaled)
+        values = np.maximum(values, 0.0)
+        moments = vectors.T @ (scaled.T @ y)
+        for scale, noise in itertools.product(SCALES, NOISES):
+            precisions = values / noise**2 + 1 / scale**2
+            means = moments / noise**2 / precisions
+            log_determinant = float(np.log(precisions).sum()) + 2 * len(values) * math.log(scale)
+            misfit = (float(y @ y) - float(moments @ means)) / noise**2
+            likelihood = -0.5 * (misfit + log_determinant + 2 * len(y) * math.log(noise))
+            if best is None or likelihood > best[0]:
+                best = likelihood, units * (vectors @ means), units * np.sqrt((vectors**2) @ (1 / precisions))
     assert best
     return best[1], best[2]

@@ -10,8 +10,9 @@ from ortune.console.widgets import format_count, format_duration
 from ortune.errors import UsageError
 from ortune.gates.reporters.history import HistoryEntry
 from ortune.gates.reporters.messages import describe_allowed, describe_cost, describe_interval
+from ortune.gates.trends import Change, find_changes
 from ortune.report.blocks import Block, Cell, Chart, Page, Section, Table, Text, Tone
-from ortune.report.charts import GateMark, draw_gates
+from ortune.report.charts import GateMark, draw_gates, is_drawable
 
 TONES: dict[str, Tone] = {"pass": "good", "fail": "bad", "inconclusive": "unsure", "error": "bad"}
 
@@ -74,17 +75,37 @@ def show_gate(gate: str, number: int, entries: Sequence[HistoryEntry]) -> tuple[
             )
             for entry in measured
         ]
+        changes = [change for change in find_levels(measured, objective) if change.holds]
         blocks.append(
             Chart(
                 name=f"gate-{number}-{objective}" if objective.isidentifier() else f"gate-{number}-{len(blocks) + 1}",
                 title=describe_cost(objective),
-                spec=draw_gates(marks, allowed),
+                spec=draw_gates(marks, allowed, [marks[change.first].time for change in changes]),
                 note=f"Cost of head relative to base with its interval. Dashed: allowed {describe_allowed(allowed)}.",
             )
         )
+        blocks += [describe_change(change, measured) for change in changes]
     if not objectives:
         blocks.append(Text(text=f"Nothing was measured. {own[-1].reason}", tone="unsure"))
     return tuple(blocks)
+
+
+def describe_change(change: Change, entries: Sequence[HistoryEntry]) -> Text:
+    """Return a change of level in words."""
+    first, found = (entries[place] for place in (change.first, change.found))
+    times = [each.time[:16].replace("T", " ") for each in (first, found)]
+    head = f" ({first.head})" if first.head else ""
+    return Text(
+        text=f"The level changed by {100 * (change.ratio - 1):+.1f} % with the run of {times[0]}{head}. "
+        f"It was found with the run of {times[1]}.",
+        tone="bad" if change.ratio > 1 else "good",
+    )
+
+
+def find_levels(entries: Sequence[HistoryEntry], objective: str) -> tuple[Change, ...]:
+    """Return the changes of level of a gate in one objective; none if a slowdown is not a ratio."""
+    values = [entry.slowdowns[objective].estimate for entry in entries]
+    return find_changes(values) if all(map(is_drawable, values)) else ()
 
 
 def to_utc(time: str) -> str:
