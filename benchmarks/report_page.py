@@ -68,7 +68,10 @@ def make_trials(earlier: Trials, configs: list[Config]) -> Trials:
         numbers = range(start + 1, min(start + PER_ROUND, len(configs)) + 1)
         for repetition in range(3):
             base = 1e6 * float(np.exp(rng.normal(0, 0.02)))
-            values = {0: (base,), **{number: (base / float(speedups[number - 1]),) for number in numbers}}
+            values: dict[int, tuple[float, ...]] = {
+                0: (base,),
+                **{number: (base / float(speedups[number - 1]),) for number in numbers},
+            }
             at_s = start * 0.4 + repetition
             share = float(abs(rng.normal(0, 0.02)))
             rounds.append(TrialRound(stage="screening", launch=start, values=values, at_s=at_s, foreign_share=share))

@@ -5,8 +5,8 @@
 Histories are made up: the logarithm of the slowdown is a level plus noise with a standard deviation of 1 %. Noise is
 normal, or has Student's distribution with 4 degrees of freedom and the same standard deviation, which has outliers.
 
-- Steps: after 50 runs, and after 30, the level changes by 2 %. A step is found in time if a change in its direction is found with one
-  of the first 10 runs after it. How far off it is placed is printed, too.
+- Steps: after 50 runs, and after 30, the level changes by 2 %. A step is found in time if a change in its direction is
+  found with one of the first 10 runs after it. How far off it is placed is printed, too.
 - Drifts: after 50 runs, the level rises by 1 % per week, with a run a day. The week in which it is found is printed.
 - False alarms: nothing changes in 1,000 runs. Each change that is found is one.
 """
@@ -66,9 +66,10 @@ def main() -> None:
         for step, before in itertools.product((math.log(1.02), -math.log(1.02)), (BEFORE, FEW_BEFORE)):
             found = [find_step(noise, rng, step, before) for _ in range(n)]
             known = [off for off in found if off is not None]
+            share, off = len(known) / n, np.quantile(known, 0.9)
             print(
-                f"{name}: steps of {100 * math.expm1(step):+.1f} % after {before} runs found within {IN_TIME} runs: {len(known) / n:.1%} "
-                f"of {n}, placed at most {np.quantile(known, 0.9):.0f} runs off in 90 %"
+                f"{name}: steps of {100 * math.expm1(step):+.1f} % after {before} runs found within {IN_TIME} runs: "
+                f"{share:.1%} of {n}, placed at most {off:.0f} runs off in 90 %"
             )
         weeks = [find_drift(noise, rng) for _ in range(n // 4)]
         late = np.quantile([week or 99 for week in weeks], [0.5, 0.95])

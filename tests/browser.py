@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import shutil
 import time
 from pathlib import Path
@@ -64,6 +65,13 @@ class Browser:
         shown = [entry["message"] for entry in self.driver.get_log("browser")]
         failed = self.run("return [...document.querySelectorAll('.chart.failed')].map(each => each.textContent)")
         return [*shown, *failed]
+
+    def take_picture(self, *, height: int, scale: float = 1.0) -> bytes:
+        """Return the upper part of the page as PNG."""
+        width = self.run("return innerWidth")
+        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": scale}
+        shot = self.command("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
+        return base64.b64decode(shot["data"])
 
     def close(self) -> None:
         """End the browser."""

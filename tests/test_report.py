@@ -22,17 +22,22 @@ from ortune.gates.reporters.history import HistoryEntry, append_history
 from ortune.host import Core, NumaNode, Topology
 from ortune.knobs import DEFAULT, Config
 from ortune.record.files import encode_record, read_record, read_trials
+from ortune.record.files import write_record as write_both
 from ortune.record.schema import Bundle
 from ortune.record.trials import encode_trials
-from ortune.report import record as record_page
+from ortune.report import trials as trials_page
 from ortune.report import write
-from ortune.report.blocks import Chart, Code, HostMap, Page, Section, Table, Text
-from ortune.report.charts import draw_gates, draw_pairs
+from ortune.report.blocks import Block, Cell, Chart, Code, Facts, HostMap, Page, Section, Table, Text
+from ortune.report.charts.gates import GateMark, draw_gates
+from ortune.report.charts.latencies import draw_latencies
+from ortune.report.charts.ratios import Pairs, draw_effects, draw_pairs
+from ortune.report.charts.search import Attempt, FrontMark, draw_attempts, draw_front
 from ortune.report.effects import estimate_effects
 from ortune.report.history import make_page as make_history_page
 from ortune.report.host_map import draw_host
 from ortune.report.make import make_page
 from ortune.report.source import History, Records, read_source
+from ortune.sanitize import printable
 from ortune.worker import SessionInfo
 from ortune.worker.session_info import PoolThread
 from tests.conftest import ROOT, TINY_CNN, run_ortune
@@ -104,8 +109,6 @@ class TestSource:
             rounds=tuple(msgspec.structs.replace(each, at_s=None, foreign_share=None) for each in trials.rounds),
             sessions=tuple(msgspec.structs.replace(each, latencies=None) for each in trials.sessions),
         )
-        from ortune.record.files import write_record as write_both
-
         write_both(record, tmp_path / "r.json", encode_trials(old))
         names = [chart.name for chart in page_of(tmp_path / "r.json").charts]
         assert "latencies" not in names and "foreign-use" not in names
@@ -168,7 +171,7 @@ class TestPages:
 
     def test_a_bench(self) -> None:
         page = page_of(BENCH)
-        assert [chart.name for chart in page.charts] == ["ratios", "latencies"]
+        assert [chart.name for chart in page.charts][:2] == ["ratios", "latencies"]
         assert any(block.text.startswith("ortune bench ") for block in blocks_of(page, Code))
 
     def test_a_history(self) -> None:
@@ -186,7 +189,7 @@ class TestPages:
     def test_pairs_agree_with_the_estimate(self) -> None:
         """The ticks of the chart are the measurements that the interval was computed from."""
         record, trials = read_record(SEARCH), read_trials(SEARCH)
-        rows = record_page.list_pairs(record, trials)
+        rows = trials_page.list_pairs(record, trials)
         ratios = [ratio for row in rows[1:] for ratio in row.ratios]
         speedup = record.evidence.speedup
         assert speedup and len(ratios) >= speedup.n_pairs
@@ -195,7 +198,7 @@ class TestPages:
     def test_latencies_agree_with_the_figures(self) -> None:
         record, trials = read_record(SEARCH), read_trials(SEARCH)
         for (_, each), summary in zip(
-            record_page.select_latencies(record, trials),
+            trials_page.select_latencies(record, trials),
             (record.evidence.baseline, record.evidence.winner),
             strict=True,
         ):
@@ -314,18 +317,6 @@ def parse(text: str) -> _Reader:
 def every_block(text: str) -> Page:
     """Return a page with a hostile text in every place."""
     interval = Interval(estimate=1.1, low=1.0, high=1.2, confidence=0.95)
-    from ortune.report.blocks import Cell, Facts
-    from ortune.report.charts import (
-        Attempt,
-        FrontMark,
-        GateMark,
-        Pairs,
-        draw_attempts,
-        draw_effects,
-        draw_front,
-        draw_latencies,
-    )
-
     time = "2026-01-01T00:00:00Z"
     specs = [
         draw_pairs([Pairs(label=text, ratios=(1.0,), interval=interval)], "x"),
@@ -336,7 +327,7 @@ def every_block(text: str) -> Page:
         draw_gates([GateMark(time=time, slowdown=interval, decision=text, head=text)], 1.05),
     ]
     charts = tuple(Chart(name=f"c{number}", title=text, spec=spec, note=text) for number, spec in enumerate(specs))
-    blocks = (
+    blocks: tuple[Block, ...] = (
         *charts,
         Table(
             columns=(text, "b"), rows=((Cell(text), Cell(text, key=1.0)),) * 10, sortable=True, title=text, note=text
@@ -369,7 +360,7 @@ class TestHostileTexts:
         assert [set(attributes) for _, attributes in hostile.elements] == [set(each) for _, each in usual.elements]
         assert len(hostile.scripts) == 3 and hostile.scripts[1:] == usual.scripts[1:]
         shown = json.loads(hostile.scripts[0])
-        assert shown[0]["spec"]["layer"][1]["data"]["values"][0]["label"] == write.printable(text)
+        assert shown[0]["spec"]["layer"][1]["data"]["values"][0]["label"] == printable(text)
 
     @pytest.mark.usefixtures("light_pages")
     def test_texts_are_shown_as_they_are(self) -> None:
@@ -420,8 +411,6 @@ class TestHostileTexts:
                 for place, each in enumerate(trials.rounds)
             ),
         )
-        from ortune.record.files import write_record as write_both
-
         write_both(read_record(SEARCH), tmp_path / "r.json", encode_trials(changed))
         page = write.render_page(page_of(tmp_path / "r.json"))
         json.loads(parse(page).scripts[0], parse_constant=pytest.fail)
@@ -433,7 +422,7 @@ class TestCommand:
         done = run_ortune("report", BENCH, "-o", "x.html", "--png", "charts", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert (tmp_path / "x.html").read_text().startswith("<!DOCTYPE html>")
-        assert sorted(each.name for each in (tmp_path / "charts").iterdir()) == ["latencies.png", "ratios.png"]
+        assert {each.name for each in (tmp_path / "charts").iterdir()} >= {"latencies.png", "ratios.png"}
         assert all(each.read_bytes().startswith(b"\x89PNG") for each in (tmp_path / "charts").iterdir())
         assert "written: x.html" in done.stdout
 
@@ -480,7 +469,7 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 class TestNotebooks:
     def test_a_record_shows_itself(self) -> None:
         shown = read_record(SEARCH)._repr_html_()
-        assert "Faster than the default" in shown and "<td>intra_op_num_threads</td><td>1</td>" in shown
+        assert "<strong>Faster</strong>" in shown and "<td>intra_op_num_threads</td><td>1</td>" in shown
 
     def test_a_front_shows_its_points(self) -> None:
         assert "<th>cpu ratio</th>" in read_record(FRONT)._repr_html_()

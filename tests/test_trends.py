@@ -33,7 +33,7 @@ def test_steps_are_found_soon(step: float) -> None:
 def test_a_step_is_placed_and_measured() -> None:
     (change,) = find_changes(make_series(3, (40, 0.0), (30, 6.0)))
     assert abs(change.first - 40) <= 1 and change.holds
-    assert math.isclose(change.ratio, 1.06, abs_tol=0.015)
+    assert math.isclose(change.ratio, 1.06, abs_tol=0.01)
     assert change.found - change.first + 1 >= FEWEST_AFTER
 
 
@@ -56,13 +56,12 @@ def test_a_change_that_later_runs_contradict_is_dropped() -> None:
     assert len(changes) >= 2 or not changes[0].holds
 
 
-def test_runs_that_are_added_do_not_move_changes() -> None:
+def test_runs_that_are_added_take_no_change_back() -> None:
+    """Except for those that they contradict, changes are found once and for all."""
     series = make_series(2, (30, 0.0), (20, 3.0), (30, 0.0))
     whole = find_changes(series)
     for n in range(len(series)):
-        assert [(each.first, each.found) for each in find_changes(series[:n])] == [
-            (each.first, each.found) for each in whole if each.found < n
-        ]
+        assert [each.found for each in find_changes(series[:n])] == [each.found for each in whole if each.found < n]
 
 
 @settings(max_examples=100, deadline=None)

@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from ortune.cli.command import Values, command
-from ortune.cli.search import make_resume_command, show_resume_if_interrupted
+from ortune.cli.search import check_can_open, make_resume_command, open_report, show_resume_if_interrupted
 from ortune.errors import ExitCode
 from ortune.options import make_request
 from ortune.requests import ProgramSearchRequest, SearchOutputOptions
@@ -34,6 +34,8 @@ def search_program(values: Values, console_options: SearchOutputOptions) -> None
     path = Path(values.get("output") or f"{name}.ortune.json")
     request = make_request(ProgramSearchRequest, {**values, "output": path}, "cli")
     to_stdout = str(request.output) == STANDARD_STREAM
+    if console_options.open:
+        check_can_open(to_stdout=to_stdout)
     console = make_console(stderr=console_options.json or to_stdout)
 
     def note(text: str) -> None:
@@ -54,6 +56,8 @@ def search_program(values: Values, console_options: SearchOutputOptions) -> None
             show_resume(console, make_resume_command(sys.argv))
     if console_options.json and not to_stdout:
         sys.stdout.buffer.write(escape_json(encode_record(result.document).decode()).encode())
+    if console_options.open:
+        open_report(path)
     verdict = result.outcome.evidence.verdict
     if result.outcome.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)

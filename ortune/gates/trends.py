@@ -2,9 +2,9 @@
 
 Runs are read one after the other, as they came. After each one, every division of the runs since the last change into
 those before and those after is tested with Student's t-test, and a change is found when the smallest p-value is below a
-limit. It stays where it is when runs are added, and is dropped if these contradict it. The limit is much stricter than
-the desired rate of false alarms, because many divisions are tested after many runs; `python -m benchmarks.trends`
-measures both that rate and how soon steps are found.
+limit. Runs that are added only refine its place, unless they contradict it: then it is dropped. The limit is much
+stricter than the desired rate of false alarms, because many divisions are tested after many runs; `python -m
+benchmarks.trends` measures both that rate and how soon steps are found.
 
 Source: M. Daly et al., "The Use of Change Point Detection to Identify Software Performance Regressions in a Continuous
 Integration System", ICPE (2020); D. Hawkins, P. Qiu and C. W. Kang, "The Changepoint Model for Statistical Process
@@ -24,6 +24,9 @@ from scipy.stats import t as student
 FEWEST_BEFORE, FEWEST_AFTER = 6, 4
 """Runs on both sides of a change. Fewer runs after it may be outliers."""
 
+MOST_MOVED = 5
+"""By how many runs a change is placed earlier, at most, than when it was found."""
+
 WINDOW = 60
 """Number of latest runs in which changes are looked for."""
 
@@ -40,7 +43,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         first: Position of the first run after it.
         found: Position of the run with which it was found.
-        ratio: The level after it divided by that before, as known when it was found.
+        ratio: The level after it divided by that before.
         holds: Whether later runs do not contradict it.
     """
 
@@ -67,7 +70,23 @@ def find_changes(values: Sequence[float]) -> tuple[Change, ...]:
             first = begin + place
             ratio = math.exp(float(known[first:].mean() - known[begin:first].mean()))
             changes.append(Change(first=first, found=found, ratio=ratio))
-    return tuple(changes)
+    return refine_places(changes, logs)
+
+
+def refine_places(changes: Sequence[Change], logs: NDArray[np.float64]) -> tuple[Change, ...]:
+    """Return changes of which those that hold are placed by all runs from the change before to the one after them."""
+    starts = [0, *(change.first for change in changes if change.holds), len(logs)]
+    refined, number = [], 0
+    for change in changes:
+        if change.holds:
+            begin, end = starts[number], starts[number + 2]
+            places = np.arange(max(change.first - MOST_MOVED, begin + 1), min(change.found, end - 1) + 1)
+            best = int(places[np.argmin(compute_p_values(logs[begin:end], places - begin))])
+            ratio = math.exp(float(logs[best:end].mean() - logs[begin:best].mean()))
+            change = msgspec.structs.replace(change, first=best, ratio=ratio)
+            number += 1
+        refined.append(change)
+    return tuple(refined)
 
 
 def drop_last(changes: list[Change], logs: NDArray[np.float64]) -> None:

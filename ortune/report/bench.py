@@ -9,15 +9,16 @@ from ortune.compare.bench import BenchResult
 from ortune.compare.comparison import Row
 from ortune.console.bench import find_warnings
 from ortune.console.verdict import format_gain
-from ortune.console.widgets import format_count, format_pairs, format_speedup
+from ortune.console.widgets import format_pairs, format_speedup
 from ortune.knobs import describe
 from ortune.report.blocks import Block, Cell, Chart, Code, Facts, Page, Section, Table, Text, Tone
-from ortune.report.charts import Pairs, draw_latencies, draw_pairs
+from ortune.report.charts.ratios import Pairs, draw_pairs
 from ortune.report.host_map import describe_host, draw_host
 from ortune.report.shared import (
     describe_noise,
     describe_workload,
     list_unrecorded,
+    show_distributions,
     tabulate_figures,
     tabulate_limits,
     workload_options,
@@ -33,7 +34,10 @@ def make_page(result: BenchResult) -> Page:
     sections = (
         Section(title="Result", blocks=show_result(result)),
         Section(title="Figures", blocks=show_figures(result)),
-        Section(title="Latency", blocks=show_latencies(result)),
+        Section(
+            title="Latency",
+            blocks=show_distributions({row.name: row.latencies for row in result.rows if row.latencies}),
+        ),
         Section(title="Host", blocks=show_host(result)),
         Section(title="Noise", blocks=(describe_noise(result.noise),)),
         Section(title="Reproduce", blocks=show_commands(result)),
@@ -130,16 +134,6 @@ def show_figures(result: BenchResult) -> tuple[Block, ...]:
     names, summaries = zip(*known, strict=True)
     limits = tabulate_limits([(row.name, row.limits) for row in result.rows])
     return (tabulate_figures(names, summaries, result.workload), *([limits] if limits else []))
-
-
-def show_latencies(result: BenchResult) -> tuple[Block, ...]:
-    """Return the distributions of the latency."""
-    known = {row.name: row.latencies for row in result.rows if row.latencies}
-    if not known:
-        return ()
-    calls = "; ".join(f"{name}: {format_count(each.n_calls, 'call')}" for name, each in known.items())
-    points = {name: list(zip(each.shares, each.ns, strict=True)) for name, each in known.items()}
-    return (Chart(name="latencies", title="Latency of all calls", spec=draw_latencies(points), note=f"{calls}."),)
 
 
 def show_host(result: BenchResult) -> tuple[Block, ...]:

@@ -12,7 +12,8 @@ from ortune.gates.reporters.history import HistoryEntry
 from ortune.gates.reporters.messages import describe_allowed, describe_cost, describe_interval
 from ortune.gates.trends import Change, find_changes
 from ortune.report.blocks import Block, Cell, Chart, Page, Section, Table, Text, Tone
-from ortune.report.charts import GateMark, draw_gates, is_drawable
+from ortune.report.charts.gates import GateMark, draw_gates
+from ortune.report.charts.style import is_drawable
 
 TONES: dict[str, Tone] = {"pass": "good", "fail": "bad", "inconclusive": "unsure", "error": "bad"}
 

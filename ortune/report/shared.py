@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from ortune.compare.comparison import LimitCheck, Noise, Summary
+from ortune.compare.comparison import Latencies, LimitCheck, Noise, Summary
 from ortune.console.widgets import (
     LIMIT_STATES,
     find_figure,
@@ -16,7 +16,8 @@ from ortune.console.widgets import (
     format_rate,
     format_ratio,
 )
-from ortune.report.blocks import Cell, Facts, Table, Tone
+from ortune.report.blocks import Cell, Chart, Facts, Table, Tone
+from ortune.report.charts.latencies import draw_latencies, draw_tails
 from ortune.workload import FIGURES, Load, Workload
 
 LIMIT_TONES: dict[str, Tone] = {"yes": "good", "no": "bad", "unsure": "unsure"}
@@ -54,6 +55,27 @@ def tabulate_figures(names: Sequence[str], summaries: Sequence[Summary], workloa
         rows=tuple((Cell(title), *(Cell(value) for value in values)) for title, values in rows),
         numeric=tuple(range(1, len(names) + 1)),
     )
+
+
+def show_distributions(sides: Mapping[str, Latencies], prefix: str = "") -> tuple[Chart, ...]:
+    """Return charts of the distributions of the latency: of nearly all calls, and of the slowest.
+
+    Args:
+        sides: The distribution of each side, by its name.
+        prefix: What the names of the charts start with.
+    """
+    if not sides:
+        return ()
+    points = {name: list(zip(each.shares, each.ns, strict=True)) for name, each in sides.items()}
+    slowest = "; ".join(
+        f"{name}: {format_count(each.n_calls, 'call')}, the slowest {format_duration(each.ns[-1] if each.ns else 0)}"
+        for name, each in sides.items()
+    )
+    title = "Latency of 99 % of the calls"
+    charts = [Chart(name=f"{prefix}latencies", title=title, spec=draw_latencies(points), note=slowest)]
+    if tails := draw_tails(points):
+        charts.append(Chart(name=f"{prefix}tails", title="Latency of the slowest calls", spec=tails))
+    return tuple(charts)
 
 
 def tabulate_limits(sides: Sequence[tuple[str, Sequence[LimitCheck]]]) -> Table | None:

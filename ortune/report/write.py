@@ -22,7 +22,7 @@ from ortune import __version__
 from ortune.errors import UsageError
 from ortune.record.files import write_atomically
 from ortune.report.blocks import Chart, Page
-from ortune.report.charts import PRINT_COLORS
+from ortune.report.charts.style import PRINT_COLORS
 from ortune.sanitize import printable, printable_lines
 
 PNG_WIDTH = 720
