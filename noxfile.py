@@ -159,6 +159,9 @@ def bench(session: nox.Session) -> None:
     session.run("python", "-m", "benchmarks.program_aa")
     session.run("python", "-m", "benchmarks.program_harm")
     session.run("python", "-m", "benchmarks.program_kills")
+    session.run("python", "-m", "benchmarks.trends")
+    session.install("-e", ".[report]", "selenium")
+    session.run("python", "-m", "benchmarks.report_page")
     for what in ("kills", "launches", "workers"):
         session.run("python", "-m", "benchmarks.chaos", what)
     for what in ("replay", "live", "hog", "config"):

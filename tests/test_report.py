@@ -355,6 +355,7 @@ class TestHostileTexts:
         text=ALL_TEXTS | st.sampled_from(["</script><script>alert(1)</script>", "<!--<script>", "]]>", "{{ 7 * 7 }}"])
     )
     def test_the_structure_of_a_page_does_not_depend_on_texts(self, text: str) -> None:
+        text = f"x{text}"  # an empty text leaves its element out
         usual, hostile = (parse(write.render_page(every_block(each))) for each in ("plain", text))
         assert [name for name, _ in hostile.elements] == [name for name, _ in usual.elements]
         assert [set(attributes) for _, attributes in hostile.elements] == [set(each) for _, each in usual.elements]

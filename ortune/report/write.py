@@ -63,7 +63,7 @@ def render_page(page: Page) -> str:
         return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
     def escape_lines(text: str) -> Markup:
-        return Markup(escape(printable_lines(text)))  # noqa: S704
+        return escape(printable_lines(text))
 
     environment = jinja2.Environment(
         autoescape=True,
@@ -78,9 +78,9 @@ def render_page(page: Page) -> str:
     return environment.from_string(read_text("page.html.jinja")).render(
         page=page,
         kind_of=lambda block: type(block).__name__,
-        charts=Markup(encode_script_json(charts)),  # noqa: S704
-        style=Markup(read_text("page.css")),  # noqa: S704
-        scripts=[Markup(script) for script in scripts if script],  # noqa: S704
+        charts=encode_script_json(charts),
+        style=read_text("page.css"),
+        scripts=[script for script in scripts if script],
         hashes=" ".join(f"'sha256-{hash_script(script)}'" for script in scripts if script),
         version=__version__,
     )
