@@ -8,7 +8,10 @@ nox.options.default_venv_backend = "venv"
 LOCKED = {"none": (), "cpu": ("--extra=cpu",), "gpu": ("--extra=gpu",), "openvino": ("--extra=openvino",)}
 """The files of requirements/, each with the options that choose its onnxruntime."""
 
-FUZZ_TARGETS = ("records", "gates", "options", "npz", "models", "sysfs", "histories", "trials", "journals")
+FUZZ_TARGETS = (
+    *("records", "gates", "options", "npz", "models", "sysfs", "histories", "trials", "journals"),
+    "reports",
+)
 
 
 @nox.session

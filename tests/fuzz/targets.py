@@ -12,6 +12,7 @@ from tests.fuzz.npz import NPZ
 from tests.fuzz.observed import CALLS, PROCESSES, SESSIONS
 from tests.fuzz.options import OPTIONS
 from tests.fuzz.records import RECORDS
+from tests.fuzz.reports import REPORTS
 from tests.fuzz.sysfs import SYSFS
 from tests.fuzz.target import Target
 
@@ -28,5 +29,6 @@ TARGETS: Mapping[str, Target] = {
     "processes": PROCESSES,
     "calls": CALLS,
     "sessions": SESSIONS,
+    "reports": REPORTS,
 }
 """All targets by name."""
