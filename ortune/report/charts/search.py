@@ -68,7 +68,7 @@ def draw_attempts(attempts: Sequence[Attempt], *, timed: bool, title: str) -> Ro
         "field": "at",
         "type": "quantitative",
         "title": "time since the start, s" if timed else "candidates in the order of trying",
-        "axis": {"grid": False},
+        "axis": {"grid": False, "format": "~g"},
     }
     y = {**ratio_axis([row["speedup"] for row in rows], title), "field": "speedup"}
     stages = [stage for stage in STAGE_COLORS if any(row["stage"] == stage for row in rows)]
