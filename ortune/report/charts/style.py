@@ -122,7 +122,7 @@ def axis_of(field: str, title: str, values: Sequence[float], *, padded: bool = F
         "type": "quantitative",
         "title": title,
         "scale": scale,
-        "axis": {"format": "~r" if is_log else "~g"},
+        "axis": {"format": "~r" if is_log else "~g", "tickCount": 7},
     }
 
 
