@@ -8,7 +8,10 @@ nox.options.default_venv_backend = "venv"
 LOCKED = {"none": (), "cpu": ("--extra=cpu",), "gpu": ("--extra=gpu",), "openvino": ("--extra=openvino",)}
 """The files of requirements/, each with the options that choose its onnxruntime."""
 
-FUZZ_TARGETS = ("records", "gates", "options", "npz", "models", "sysfs", "histories", "trials", "journals")
+FUZZ_TARGETS = (
+    *("records", "gates", "options", "npz", "models", "sysfs", "histories", "trials", "journals"),
+    "reports",
+)
 
 
 @nox.session
@@ -169,6 +172,9 @@ def bench(session: nox.Session) -> None:
     session.run("python", "-m", "benchmarks.program_aa")
     session.run("python", "-m", "benchmarks.program_harm")
     session.run("python", "-m", "benchmarks.program_kills")
+    session.run("python", "-m", "benchmarks.trends")
+    session.install("-e", ".[report]", "selenium")
+    session.run("python", "-m", "benchmarks.report_page")
     for what in ("kills", "launches", "workers"):
         session.run("python", "-m", "benchmarks.chaos", what)
     for what in ("replay", "live", "hog", "config"):

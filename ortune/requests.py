@@ -524,6 +524,15 @@ Restart = Annotated[
         panel=WRITING,
     ),
 ]
+Open = Annotated[
+    bool,
+    Option(
+        help="Open the report in the browser. Needs the extra ortune[report].",
+        accepts="bool",
+        interfaces=CLI_ONLY,
+        panel=WRITING,
+    ),
+]
 Json = Annotated[
     bool,
     Option(
@@ -688,6 +697,12 @@ class ConsoleOptions(Request):
 
     json: Json = False
     quiet: Quiet = False
+
+
+class SearchOutputOptions(ConsoleOptions):
+    """What a search prints and shows."""
+
+    open: Open = False
 
 
 class JsonOptions(Request):
@@ -1446,7 +1461,7 @@ class GateReportOptions(ConsoleOptions):
     history: Annotated[
         str | None,
         Option(
-            help="Append a line of JSON for each gate. `ortune report` plots the file.",
+            help="Append a line of JSON for each gate. `ortune report` shows the file.",
             metavar="FILE",
             parse=parse_text,
             interfaces=CLI_ONLY,
@@ -1583,11 +1598,12 @@ class MergeRequest(QuietOptions):
 class ReportRequest(QuietOptions):
     """Options of `ortune report`."""
 
-    history: Annotated[
+    file: Annotated[
         str,
         Option(
-            help="A file that `ortune gate --history` wrote; - for stdin.",
-            metavar="HISTORY",
+            help="What `ortune search`, `ortune merge`, `ortune bench --json` or `ortune gate --history` wrote; - for "
+            "stdin.",
+            metavar="FILE",
             positional=True,
             parse=parse_text,
             interfaces=CLI_ONLY,
@@ -1596,18 +1612,30 @@ class ReportRequest(QuietOptions):
     output: Annotated[
         str | None,
         Option(
-            help="Plot the history as .svg, .png or .pdf. Needs the extra ortune[report].",
+            help="Where to write the page; - for stdout.",
             metavar="FILE",
-            parse=parse_text,
+            parse=parse_output_name,
+            default="FILE with the suffix .html",
             flags=("-o",),
             interfaces=CLI_ONLY,
             panel=WRITING,
         ),
     ] = None
+    png: Annotated[
+        str | None,
+        Option(
+            help="Also write each chart as PNG to this folder, for pull requests.",
+            metavar="DIR",
+            parse=parse_text,
+            interfaces=CLI_ONLY,
+            panel=WRITING,
+        ),
+    ] = None
+    open: Open = False
     only: Annotated[
         tuple[str, ...],
         Option(
-            help="Show this gate only.",
+            help="Show this gate of a history only.",
             metavar="NAME",
             parse=parse_texts,
             repeatable=True,
@@ -1695,8 +1723,8 @@ class KnobsRequest(Request):
 
 
 COMMANDS: Mapping[str, tuple[type[Request], ...]] = {
-    "search": (SearchRequest, ConsoleOptions),
-    "search --": (ProgramSearchRequest, ConsoleOptions),
+    "search": (SearchRequest, SearchOutputOptions),
+    "search --": (ProgramSearchRequest, SearchOutputOptions),
     "apply": (ApplyRequest,),
     "apply --verify --": (ProgramVerifyRequest, ProgramVerifyOptions),
     "inspect": (InspectRequest, InspectOutputOptions),

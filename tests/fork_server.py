@@ -33,7 +33,7 @@ def import_modules() -> None:
         importlib.import_module(name)
     for module in pkgutil.walk_packages(ortune.__path__, "ortune."):
         if not module.name.startswith(("ortune.apply.", "ortune.worker.", "ortune.enable", "ortune.__main__")):
-            with contextlib.suppress(ImportError):  # matplotlib is optional
+            with contextlib.suppress(ImportError):  # jinja2 and vl-convert-python are optional
                 importlib.import_module(module.name)
 
 

@@ -22,9 +22,7 @@ QUIET = Config(session_options={"intra_op_num_threads": 1}, session_config={"ses
 DEPLOYMENTS = {
     "processes": Deployment(processes=2, config=QUIET),
     "callers": Deployment(processes=2, clients=3, config=QUIET),
-    "pinned": Deployment(
-        processes=2, placement=ProcessPlacement(unit="cores", cpus=((0,), (1,))), config=QUIET
-    ),
+    "pinned": Deployment(processes=2, placement=ProcessPlacement(unit="cores", cpus=((0,), (1,))), config=QUIET),
     "batching": Deployment(processes=2, clients=2, config=QUIET, batching=Batching(max_batch=8, max_delay_us=2500)),
     "batch": Deployment(config=msgspec.structs.replace(QUIET, batch=4)),
     "default": Deployment(),

@@ -164,7 +164,9 @@ def importers(library: str) -> Iterator[str]:
             yield module
 
 
-@pytest.mark.parametrize("library", ["onnxruntime", "onnx", "optuna", "rich", "typer", "urllib3"])
+@pytest.mark.parametrize(
+    "library", ["onnxruntime", "onnx", "optuna", "rich", "jinja2", "vl_convert", "typer", "urllib3"]
+)
 def test_libraries_have_one_home(library: str) -> None:
     homes = read_homes()[library]
     found = list(importers(library))

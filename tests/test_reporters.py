@@ -21,8 +21,8 @@ from ortune.gates.reporters.history import HistoryEntry, append_history, make_en
 from ortune.gates.reporters.junit import render_junit
 from ortune.gates.reporters.markdown import render_markdown
 from ortune.gates.reporters.messages import describe_allowed, describe_finding, describe_interval, percent
-from ortune.gates.reporters.plot import choose_entries, draw_history
 from ortune.gates.results import Finding, GateResult
+from ortune.report.history import choose_entries
 from ortune.requests import GateReportOptions
 from tests.conftest import TINY_CNN, run_ortune
 from tests.gate_results import ERROR, make_interval, make_result, make_results
@@ -204,27 +204,13 @@ class TestHistory:
         path = tmp_path / "h.jsonl"
         append_history(path, [make_result("detector"), ERROR])
         console = SafeConsole(width=width, file=io.StringIO())
-        show_history(console, read_history(path)[0], None)
+        show_history(console, read_history(path)[0])
         page = console.file.getvalue()  # type: ignore[attr-defined]
         assert "…" not in page
         assert all(len(line) <= width for line in page.splitlines())
         assert ("head.onnx" in page) == (width >= 100)
         if width >= 80:
             assert "pass" in page and "error" in page and "+0.0% [-1.0%, +1.0%]" in page
-
-
-class TestPlot:
-    def test_suffixes(self, tmp_path: Path) -> None:
-        with pytest.raises(UsageError, match="must be one of"):
-            draw_history([], tmp_path / "x.txt")
-
-    def test_it_is_drawn(self, tmp_path: Path) -> None:
-        pytest.importorskip("matplotlib")
-        append_history(tmp_path / "h.jsonl", make_results())
-        draw_history(read_history(tmp_path / "h.jsonl")[0], tmp_path / "x.svg")
-        assert (tmp_path / "x.svg").read_text().startswith("<?xml")
-        with pytest.raises(UsageError, match="nothing to draw"):
-            draw_history([make_entry(ERROR, "2026-11-01T10:00:00+00:00")], tmp_path / "y.svg")
 
 
 class TestConsole:

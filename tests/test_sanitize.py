@@ -44,7 +44,6 @@ from ortune.gates.reporters.github import render_annotations
 from ortune.gates.reporters.history import HistoryEntry
 from ortune.gates.reporters.junit import render_junit
 from ortune.gates.reporters.markdown import render_markdown
-from ortune.gates.reporters.plot import draw_history
 from ortune.gates.results import GateError, GateResult
 from ortune.knobs import CPU, Candidate, Config
 from ortune.record.schema import Bundle, Record
@@ -62,7 +61,7 @@ from ortune.tuning.outcome import Progress
 from ortune.worker import Failure
 from tests.conftest import ROOT, TINY_CNN, run_ortune
 from tests.gate_results import make_interval, make_result
-from tests.hostile import ALL_TEXTS, CONFIGS, FRAGMENTS, TEXTS, hostile_record
+from tests.hostile import ALL_TEXTS, CONFIGS, TEXTS, hostile_record
 from tests.records import make_record, write
 from tests.test_console import make_bench_result
 
@@ -267,7 +266,7 @@ def show_merged(console: SafeConsole) -> None:
 
 def show_entries(console: SafeConsole) -> None:
     entry = HistoryEntry(time=HOSTILE, name=HOSTILE, decision=HOSTILE, reason=HOSTILE, head=HOSTILE)
-    show_history(console, [entry], HOSTILE)
+    show_history(console, [entry])
 
 
 SHOWN: dict[str, Callable[[SafeConsole], None]] = {
@@ -459,18 +458,3 @@ def test_annotations_are_one_command(text: str) -> None:
 def test_no_command_of_github_actions_is_left(text: str) -> None:
     shown = escape_workflow_commands(text)
     assert "::" not in shown and not re.search(r"##\w*\[", shown) and len(shown) == len(text)
-
-
-@pytest.mark.parametrize("name", ["$x^2$", "$\\frac{$", HOSTILE, "".join(FRAGMENTS)])
-def test_a_name_in_a_plot_is_not_a_formula(name: str, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    entry = HistoryEntry(
-        time="2026-11-01T10:00:00+00:00",
-        name=name,
-        decision="pass",
-        reason="",
-        slowdowns={"p50": make_interval(0.99, 1.0, 1.01)},
-        allowed={"p50": 1.03},
-    )
-    draw_history([entry], tmp_path / "x.svg")
-    ElementTree.parse(tmp_path / "x.svg")

@@ -17,15 +17,15 @@ from ortune.cli.explain_model import check_model
 from ortune.errors import ExitCode, UsageError
 from ortune.interrupts import is_interrupt
 from ortune.options import make_request
-from ortune.requests import ConsoleOptions, SearchRequest
+from ortune.requests import SearchOutputOptions, SearchRequest
 from ortune.sanitize import escape_json
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
-@command(SearchRequest, ConsoleOptions)
-def search(values: Values, console_options: ConsoleOptions) -> None:
+@command(SearchRequest, SearchOutputOptions)
+def search(values: Values, console_options: SearchOutputOptions) -> None:
     """Find the best settings for MODEL, its load and this host, confirm the gain, and write them to a record."""
     from ortune.console.progress import SearchProgress
     from ortune.console.search import show_resume, show_search
@@ -41,6 +41,8 @@ def search(values: Values, console_options: ConsoleOptions) -> None:
     path = Path(values.get("output") or f"{Path(values['model']).stem}.ortune.json")
     request = make_request(SearchRequest, {**values, "output": path}, "cli")
     to_stdout = str(request.output) == STANDARD_STREAM
+    if console_options.open:
+        check_can_open(to_stdout=to_stdout)
     if "output" not in values:
         check_default_path(path, request.model)
     prepared = prepare(request)
@@ -62,12 +64,39 @@ def search(values: Values, console_options: ConsoleOptions) -> None:
         sys.stdout.buffer.write(escape_json(encode_record(result.record).decode()).encode())
     if result.fault:
         raise result.fault
+    if console_options.open:
+        open_report(path)
     if result.outcome.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
     if result.outcome.evidence.verdict == "inconclusive":
         raise typer.Exit(ExitCode.INCONCLUSIVE)
     if result.outcome.evidence.verdict in {"infeasible", "overload"}:
         raise typer.Exit(ExitCode.FAILED)
+
+
+def check_can_open(*, to_stdout: bool) -> None:
+    """Check before a search that its report can be opened after it.
+
+    Raises:
+        UsageError: The record goes to stdout, or a package that reports need is missing.
+    """
+    from ortune.report.write import check_installed
+
+    if to_stdout:
+        raise UsageError("needs a record in a file.", "Name it with {output=FILE}.", option="open")
+    check_installed()
+
+
+def open_report(record: Path) -> None:
+    """Write the report about a record next to it, and open it."""
+    from ortune.cli.report import choose_output, open_page
+    from ortune.report.make import make_page
+    from ortune.report.source import read_source
+    from ortune.report.write import write_page
+
+    path = choose_output(str(record))
+    write_page(make_page(read_source(str(record)), record.name), path)
+    open_page(path)
 
 
 def is_unfinished(record: Path) -> bool:

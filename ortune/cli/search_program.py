@@ -8,15 +8,15 @@ from pathlib import Path
 import typer
 
 from ortune.cli.command import Values, command
-from ortune.cli.search import make_resume_command, show_resume_if_interrupted
+from ortune.cli.search import check_can_open, make_resume_command, open_report, show_resume_if_interrupted
 from ortune.errors import ExitCode
 from ortune.options import make_request
-from ortune.requests import ConsoleOptions, ProgramSearchRequest
+from ortune.requests import ProgramSearchRequest, SearchOutputOptions
 from ortune.sanitize import escape_json
 
 
-@command(ProgramSearchRequest, ConsoleOptions)
-def search_program(values: Values, console_options: ConsoleOptions) -> None:
+@command(ProgramSearchRequest, SearchOutputOptions)
+def search_program(values: Values, console_options: SearchOutputOptions) -> None:
     """Find the best settings for the sessions of a program, confirm the gain, and write them to a record.
 
     The program stays unmodified. By default, complete runs are measured.
@@ -34,6 +34,8 @@ def search_program(values: Values, console_options: ConsoleOptions) -> None:
     path = Path(values.get("output") or f"{name}.ortune.json")
     request = make_request(ProgramSearchRequest, {**values, "output": path}, "cli")
     to_stdout = str(request.output) == STANDARD_STREAM
+    if console_options.open:
+        check_can_open(to_stdout=to_stdout)
     console = make_console(stderr=console_options.json or to_stdout)
 
     def note(text: str) -> None:
@@ -56,6 +58,8 @@ def search_program(values: Values, console_options: ConsoleOptions) -> None:
         sys.stdout.buffer.write(escape_json(encode_record(result.document).decode()).encode())
     if result.fault:
         raise result.fault
+    if console_options.open:
+        open_report(path)
     verdict = result.outcome.evidence.verdict
     if result.outcome.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)

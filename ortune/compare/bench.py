@@ -13,7 +13,7 @@ from ortune.compare.evaluate import evaluate
 from ortune.compare.open import ComparisonSetup, OpenComparison, open_comparison
 from ortune.compare.paired_run import PairedRun, Side
 from ortune.errors import UsageError
-from ortune.host import HostClass
+from ortune.host import Cpus, HostClass, Topology
 from ortune.model.identity import ModelIdentity
 from ortune.worker import Runtime
 from ortune.workload import Workload
@@ -37,12 +37,16 @@ class BenchResult(Comparison, frozen=True, kw_only=True):
         model: Identity of the model.
         host: Class of the host.
         runtime: The software.
+        topology: The CPUs of the host; None in results of earlier versions.
+        usable: Those that the comparison could use; empty in results of earlier versions.
     """
 
     workload: Workload
     model: ModelIdentity
     host: HostClass
     runtime: Runtime
+    topology: Topology | None = None
+    usable: Cpus = ()
 
 
 def bench(
@@ -76,6 +80,8 @@ def bench(
             model=setup.program.describe(),
             host=HostClass.of(setup.host),
             runtime=opened.runtime,
+            topology=setup.host.topology,
+            usable=setup.host.limits.usable,
         )
 
 

@@ -175,6 +175,25 @@ class StageTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     inference_s: float
 
 
+class Latencies(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The distribution of the latency of one side, over all of its blocks that count.
+
+    Attributes:
+        n_calls: Number of calls.
+        shares: Shares of the calls, in ascending order, from 0 for the fastest call to 1 for the slowest.
+        ns: For each share: the latency that this share of the calls does not exceed.
+    """
+
+    n_calls: int
+    shares: tuple[float, ...]
+    ns: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        """Reject what is not a distribution."""
+        if len(self.shares) != len(self.ns):
+            raise ValueError(f"there are {len(self.shares)} shares and {len(self.ns)} latencies")
+
+
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Result of one side.
 
@@ -188,6 +207,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         enough_calls: Whether the objective rests on enough calls, or the sides differ so much that fewer suffice.
         session: What took effect, read back from its last session; None after a failure.
         failure: Why it failed, or None.
+        latencies: The distribution of its latency; None if it failed or has no block that counts.
+        pairs: For each launch: how many times better than the baseline it was in each pair of blocks. A figure that
+            needs all calls of a launch has one for each launch. Empty for the baseline and after a failure.
     """
 
     name: str
@@ -198,6 +220,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     enough_calls: bool = True
     session: SessionInfo | None = None
     failure: Failure | None = None
+    latencies: Latencies | None = None
+    pairs: tuple[tuple[float, ...], ...] = ()
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from ortune.compare.figures import (
     compute_percentile,
     compute_worst_percentile,
     count_calls,
+    describe_latencies,
     fewest_calls,
     is_pooled,
     is_total,
@@ -79,6 +80,13 @@ def evaluate_side(run: PairedRun, position: int, goal: Goal, confidence: float, 
         limits=tuple(check_limit(run, position, limit, limit_confidence) for limit in goal.limits),
         enough_calls=rests_on_enough_calls(run, position, goal.objective),
         session=run.loaded[position][-1],
+        latencies=describe_latencies(run.blocks(position)),
+        pairs=()
+        if position == BASELINE_POSITION
+        else tuple(
+            tuple(round(math.exp(ratio), 5) for ratio in cluster)
+            for cluster in compute_log_ratios(run, position, goal.objective, BASELINE_POSITION)
+        ),
     )
 
 
@@ -101,10 +109,7 @@ def compute_speedup(
     launches = run.rounds_of(position, base)
     if len(launches) < 2:
         return None
-    clusters = []
-    for rounds in launches:
-        costs = [compute_costs(rounds, side, name) for side in (base, position)]
-        clusters.append([math.log(default / candidate) for default, candidate in zip(*costs, strict=True)])
+    clusters = compute_log_ratios(run, position, name, base)
     trim = TYPICAL_TRIM if FIGURES[name].percentile == 50 else TRIM
     interval = clustered_interval(clusters, confidence=confidence, trim=trim, seed=run.seed)
     if FIGURES[name].unit != "bytes":  # memory does not depend on how busy the host is
@@ -119,6 +124,15 @@ def compute_speedup(
         n_launches=len(launches),
         span_s=launches[-1][-1].at_s - launches[0][0].at_s,
     )
+
+
+def compute_log_ratios(run: PairedRun, position: int, name: Objective, base: int) -> list[list[float]]:
+    """Return the logarithms of how many times better one side is than another: for each launch, those of its pairs."""
+    clusters = []
+    for rounds in run.rounds_of(position, base):
+        costs = [compute_costs(rounds, side, name) for side in (base, position)]
+        clusters.append([math.log(default / candidate) for default, candidate in zip(*costs, strict=True)])
+    return clusters
 
 
 def compute_costs(rounds: Sequence[Round], position: int, name: Objective) -> list[float]:

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from ortune.compare.comparison import Latencies
 from ortune.worker import Block
 from ortune.workload import FIGURES, Objective
 
@@ -129,6 +130,31 @@ def select_calls(block: Block, wanted: NDArray[np.bool_]) -> Block:
     """Return a block with some of its calls."""
     cases = None if block.cases is None else block.cases[wanted]
     return msgspec.structs.replace(block, samples_ns=block.samples_ns[wanted], cases=cases, processes=None)
+
+
+LATENCY_SHARES = tuple(
+    sorted({*(n / 100 for n in range(101)), 0.001, 0.005, 0.992, 0.995, 0.998, 0.999, 0.9995, 0.9999})
+)
+"""Shares of the calls whose latencies describe a distribution: closer together at the tail."""
+
+LATENCY_DIGITS = 4
+
+
+def describe_latencies(blocks: Sequence[Block]) -> Latencies:
+    """Return the distribution of the latency of all calls of some blocks.
+
+    Shares that differ by less than a call from those of the fastest and the slowest call are left out.
+    """
+    samples = np.concatenate([block.samples_ns for block in blocks])
+    shares = [
+        share for share in LATENCY_SHARES if share in {0.0, 1.0} or 1 / len(samples) <= share <= 1 - 1 / len(samples)
+    ]
+    values = np.quantile(samples, shares, method="inverted_cdf")
+    return Latencies(
+        n_calls=len(samples),
+        shares=tuple(shares),
+        ns=tuple(float(f"{value:.{LATENCY_DIGITS}g}") for value in values),
+    )
 
 
 def split_cases(blocks: Sequence[Block]) -> list[NDArray[np.int64]]:

@@ -8,7 +8,7 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from ortune.console.gate import STYLES
-from ortune.console.widgets import make_table, show_note
+from ortune.console.widgets import make_table
 from ortune.gates.reporters.history import HistoryEntry
 from ortune.gates.reporters.messages import describe_cost, describe_interval
 
@@ -16,8 +16,8 @@ WIDE = 100
 """Minimum number of columns to show how head was named."""
 
 
-def show_history(console: Console, entries: Sequence[HistoryEntry], output: str | None) -> None:
-    """Print the gates of a history, and where their plot was written."""
+def show_history(console: Console, entries: Sequence[HistoryEntry]) -> None:
+    """Print the gates of a history."""
     table = make_table()
     columns = ["time", "gate", "decision", "head vs. base"]
     columns += ["head"] if console.width >= WIDE else []
@@ -33,5 +33,3 @@ def show_history(console: Console, entries: Sequence[HistoryEntry], output: str 
             *([entry.head] if console.width >= WIDE else []),
         )
     console.print(table)
-    if output is not None:
-        show_note(console, "written", output, "green", fold=False)

@@ -90,7 +90,7 @@ def search_program(prepared: PreparedProgram, observe: Observe = lambda progress
         document = records[0] if len(records) == 1 else Bundle(schema=SCHEMA, records=records)
         saved: Saved[Record | Bundle] = Saved(record=document)
         if request.output is not None:
-            trials = encode_trials(make_trials(records[0], outcome, prepared.goal))
+            trials = encode_trials(make_trials(records[0], outcome, prepared.goal, prepared.host))
             saved = save_record(document, request.output, trials)
         if journal and request.output is not None:
             for path in (request.output, path_of_trials(request.output)):

@@ -102,7 +102,7 @@ def decode_document(data: bytes, name: str, *, trust: bool = False) -> Document:
         name: Name of the file for messages.
         trust: As for `read_record`.
     """
-    found = _parse(data, name)
+    found = parse_records(data, name)
     for number, record in enumerate(found.records):
         place = f"$.records[{number}]" if found.is_bundle else "$"
         check_files(record, name, place)
@@ -139,10 +139,19 @@ def parse_document(path: str | Path) -> Document:
     Raises:
         RecordError: There is no such file, or it holds no records that this version can read.
     """
-    return _parse(read_any(path), name_of_input(path))
+    return parse_records(read_any(path), name_of_input(path))
 
 
-def _parse(data: bytes, name: str) -> Document:
+def parse_records(data: bytes, name: str) -> Document:
+    """Parse the content of a file with one record or several, without a check of their settings.
+
+    Args:
+        data: The content.
+        name: Name of the file, for messages.
+
+    Raises:
+        RecordError: It holds no records that this version can read.
+    """
     if is_host_plan(data):
         raise RecordError(
             f"{name} is a plan for several models, and a record or a plan for one model is needed here.",
@@ -261,26 +270,41 @@ def read_trials(path: str | Path, *, trust: bool = False) -> Trials:
     Raises:
         RecordError: The record has no trials file, or the file is missing, was changed or cannot be read.
     """
-    from ortune.record.trials import Trials, decode_trials
+    from ortune.record.trials import Trials
 
     document = read_document(path, trust=trust)
     if document.trials is not None:
         check_configs(document.trials, str(path), trust=trust, place="$.search.trials")
         return Trials(trials=document.trials)
-    named = _only_record(path, document).search.trials
+    trials, place = find_trials(_only_record(path, document), Path(path))
+    check_configs(trials, str(place), trust=trust)
+    return trials
+
+
+def find_trials(record: Record, path: Path) -> tuple[Trials, Path]:
+    """Return the trials of a record, without a check of their settings, and the file that holds them.
+
+    Args:
+        record: The record.
+        path: The file that it was read from.
+
+    Raises:
+        RecordError: The record has no trials file, or the file is missing, was changed or cannot be read.
+    """
+    from ortune.record.trials import decode_trials
+
+    named = record.search.trials
     if named is None:
         raise RecordError(f"{path} names no trials file.", "A search writes one next to the record that it writes.")
-    record = follow_link(Path(path))
-    paths = (record.with_name(named.file), path_of_trials(record))
+    file = follow_link(path)
+    paths = (file.with_name(named.file), path_of_trials(file))
     contents = {each: _read_if_present(each) for each in paths}
     for each, data in contents.items():
         if data is not None and hashlib.sha256(data).hexdigest() == named.sha256:
             try:
-                trials = decode_trials(data)
+                return decode_trials(data), each
             except ValueError as error:
                 raise RecordError(f"{each} is not a trials file that ortune can read: {error}.") from None
-            check_configs(trials, str(each), trust=trust)
-            return trials
     hint = "The record is valid without it. To have one, search again."
     if all(data is None for data in contents.values()):
         raise RecordError(f"There is no file {paths[0]} with the trials of {path}.", hint)

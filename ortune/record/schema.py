@@ -332,6 +332,30 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """The point of the front that has this config."""
         return next((point for point in self.evidence.front if point.summary.config == self.config), None)
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        from ortune.record.html import render_summary
+
+        evidence, gain = self.evidence, self.gain
+        lines = [
+            f"{gain.estimate:.3g}x [{gain.low:.3g}, {gain.high:.3g}] in {self.objectives[0]}" if gain else "",
+            evidence.reason,
+            f"{self.model.path}: {self.workload.load}",
+            f"{self.host.cpu_model}, {self.host.n_usable} CPUs, onnxruntime {self.runtime.onnxruntime}",
+        ]
+        settings = [(name, str(value)) for name, value in self.config.settings.items()]
+        objectives = self.workload.objectives
+        points = [
+            (
+                str(number),
+                *(f"{each.estimate:.3g}x" if (each := point.speedups.get(name)) else "" for name in objectives),
+            )
+            for number, point in enumerate(evidence.front, 1)
+        ]
+        ratios = ("point", *(f"{name} ratio" for name in objectives))
+        title = evidence.verdict.replace("_", " ").capitalize()
+        return render_summary(title, lines, [(("setting", "value"), settings), (ratios, points)])
+
     def point(self, number: int | str) -> Record:
         """Return the same record with another point of its front as the recommended config.
 

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ortune.compare.comparison import Stage
+from ortune.compare.comparison import Latencies, Stage
+from ortune.host import Cpus, Topology
 from ortune.knobs.config import DEFAULT, Config
 from ortune.record.layout import encode_line
 from ortune.record.schema import RankedTrial, Tried
@@ -40,6 +41,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         started: When the search began, in ISO 8601 with the time zone.
         objectives: The objectives, in the order in which trials list their speedups.
         figures: The figures that rounds list: the objectives, and what is limited.
+        topology: The CPUs of the host; None in files of earlier versions.
+        usable: Those that the search could use; empty in files of earlier versions.
     """
 
     schema: int
@@ -47,6 +50,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     started: str
     objectives: tuple[Objective, ...]
     figures: tuple[Objective, ...]
+    topology: Topology | None = None
+    usable: Cpus = ()
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="trial"):
@@ -81,12 +86,17 @@ class TrialRound(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         values: By number of the trial: the figures of its block, in the order that the header gives. Times are in
             ns, memory in bytes, throughput in calls per second.
         contended: Numbers of the trials whose block was measured while other processes used the CPUs.
+        at_s: When it began, in seconds after the start of the search; None in files of earlier versions.
+        foreign_share: Largest share of the usable CPUs' time that other processes used during one of its blocks; None
+            if unknown.
     """
 
     stage: Stage
     launch: int | None = None
     values: dict[int, tuple[float, ...]]
     contended: tuple[int, ...] = ()
+    at_s: float | None = None
+    foreign_share: float | None = None
 
 
 class TrialSession(
@@ -97,10 +107,12 @@ class TrialSession(
     Attributes:
         config: The settings that it was created with.
         session: The effective settings of the session.
+        latencies: The distribution of the latency of its calls; None in files of earlier versions.
     """
 
     config: Config = DEFAULT
     session: SessionInfo
+    latencies: Latencies | None = None
 
 
 class Trials(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ortune.host import HostClass
+from ortune.host import Host, HostClass
 from ortune.record.rounding import round_record, significant
 from ortune.record.schema import SCHEMA, Record, Search
 from ortune.record.trials import Header, TrialRound, Trials, summarize_trials
@@ -69,7 +69,7 @@ def _round_values(measured: TrialRound) -> TrialRound:
     return msgspec.structs.replace(measured, values=values)
 
 
-def make_trials(record: Record, outcome: Outcome, goal: Goal) -> Trials:
+def make_trials(record: Record, outcome: Outcome, goal: Goal, host: Host) -> Trials:
     """Return the content of the trials file that belongs to a record."""
     return Trials(
         header=Header(
@@ -78,6 +78,8 @@ def make_trials(record: Record, outcome: Outcome, goal: Goal) -> Trials:
             started=record.search.started,
             objectives=goal.objectives,
             figures=goal.figures,
+            topology=host.topology,
+            usable=host.limits.usable,
         ),
         trials=outcome.trials,
         rounds=tuple(map(_round_values, outcome.rounds)),

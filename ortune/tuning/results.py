@@ -184,10 +184,15 @@ class Results:
     Attributes:
         goal: What the search is for.
         rounds: All rounds, as the trials file holds them.
+
+    Args:
+        goal: What the search is for.
+        start_s: When the search began, on the runner's clock.
     """
 
-    def __init__(self, goal: Goal) -> None:
+    def __init__(self, goal: Goal, start_s: float = 0.0) -> None:
         self.goal = goal
+        self._start_s = start_s
         self.rounds: list[TrialRound] = []
         self._keeps_blocks = any(is_pooled(name) for name in goal.figures)
         self._results: dict[str, CandidateResult] = {}
@@ -245,6 +250,7 @@ class Results:
 
     def _describe_round(self, results: list[CandidateResult], measured: Round, launch: int) -> TrialRound:
         """Return a round as the trials file holds it."""
+        shares = [block.foreign_share for block in measured.blocks.values() if block.foreign_share is not None]
         return TrialRound(
             stage=results[-1].stage,
             launch=launch,
@@ -253,6 +259,8 @@ class Results:
                 for position in measured.blocks
             },
             contended=tuple(results[position].number for position, block in measured.blocks.items() if block.contended),
+            at_s=round(measured.at_s - self._start_s, 2),
+            foreign_share=None if not shares else round(max(shares), 3),
         )
 
     def _excesses(self, measured: Round, position: int) -> tuple[float, ...]:

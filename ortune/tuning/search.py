@@ -98,7 +98,9 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
         record = make_record(prepared, outcome, opened.runtime, started, n_resumes=n_resumes)
         saved = Saved(record=record)
         if request.output is not None:
-            saved = save_record(record, request.output, encode_trials(make_trials(record, outcome, prepared.goal)))
+            saved = save_record(
+                record, request.output, encode_trials(make_trials(record, outcome, prepared.goal, prepared.host))
+            )
         if (history := find_history(request)) and (best := best_configs(outcome, prepared.base)):
             remember(history, describe_result(prepared, outcome, best))
         if journal and request.output is not None:

@@ -378,7 +378,11 @@ def weaken(outcome: Outcome, reason: str) -> tuple[Verdict, str]:
 
 def list_sessions(comparison: Comparison) -> tuple[TrialSession, ...]:
     """Return the effective settings of the sessions of a comparison."""
-    return tuple(TrialSession(config=row.config, session=row.session) for row in comparison.rows if row.session)
+    return tuple(
+        TrialSession(config=row.config, session=row.session, latencies=row.latencies)
+        for row in comparison.rows
+        if row.session
+    )
 
 
 def explain_no_confirmation(state: SearchState) -> tuple[Verdict, str]:

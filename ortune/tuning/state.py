@@ -78,7 +78,7 @@ class SearchState:
         self.n_trials = n_trials
         self.strategy = strategy
         self.hints = hints
-        self.results = Results(opened.goal)
+        self.results = Results(opened.goal, opened.start_s)
         self.baseline = self.results.get_or_add(Candidate(config=space.base))
         self.longest_confirmation_s = plan.confirmation_s
         self.ended_early = ""

@@ -29,17 +29,17 @@ def history_seeds() -> tuple[bytes, ...]:
 
 
 def run_history(data: bytes) -> None:
-    """Read a history of gates, and show it."""
+    """Read a history of gates, show it, and make the page about it."""
     from ortune.console.report import show_history
     from ortune.console.safe_console import SafeConsole
     from ortune.gates.reporters.history import read_history
-    from ortune.gates.reporters.plot import choose_entries
+    from ortune.report.history import make_page
+    from ortune.report.write import render_page
 
     path = write_input("h.jsonl", data)
-    if (found := attempt(read_history, path)) is None:
-        return
-    if entries := attempt(choose_entries, found[0], ()):
-        show_history(SafeConsole(file=io.StringIO(), width=120), entries, None)
+    if found := attempt(read_history, path):
+        show_history(SafeConsole(file=io.StringIO(), width=120), found[0])
+        render_page(make_page(found[0], "h.jsonl"))
 
 
 @functools.cache

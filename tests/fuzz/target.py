@@ -82,11 +82,15 @@ def attempt(action: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
 
 @contextlib.contextmanager
 def pretending() -> Iterator[None]:
-    """Replace what does not depend on the input, within the block: the free memory, the host, and similar words."""
+    """Replace what does not depend on the input, within the block.
+
+    That is the free memory, the host, similar words, and the script that draws charts.
+    """
     with (
         mock.patch("ortune.workload.size.read_free_memory_bytes", lambda: FREE_BYTES),
         mock.patch("ortune.record.select.read_host", lambda **_: make_host(4)),
         mock.patch("difflib.get_close_matches", find_matches),
+        mock.patch("ortune.report.write.read_vega", lambda: "/* Vega */"),
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")

@@ -14,6 +14,7 @@ from tests.fuzz.observed import CALLS, PROCESSES, SESSIONS
 from tests.fuzz.options import OPTIONS
 from tests.fuzz.plans import PLANS
 from tests.fuzz.records import RECORDS
+from tests.fuzz.reports import REPORTS
 from tests.fuzz.sysfs import SYSFS
 from tests.fuzz.target import Target
 
@@ -32,5 +33,6 @@ TARGETS: Mapping[str, Target] = {
     "sessions": SESSIONS,
     "plans": PLANS,
     "lengths": LENGTHS,
+    "reports": REPORTS,
 }
 """All targets by name."""

@@ -129,6 +129,16 @@ def read_history(path: Path) -> tuple[tuple[HistoryEntry, ...], tuple[int, ...]]
             f"{path} is not a history that ortune can read: {error}.",
             "If it is one, move its oldest lines to another file.",
         ) from None
+    return parse_history(content, str(path))
+
+
+def parse_history(content: bytes, name: str) -> tuple[tuple[HistoryEntry, ...], tuple[int, ...]]:
+    """Parse the content of a history; see `read_history`.
+
+    Args:
+        content: The content.
+        name: Name of the file, for messages.
+    """
     entries, broken = [], []
     for number, line in enumerate(io.BytesIO(content), 1):
         entry = _read_entry(line)
@@ -138,9 +148,9 @@ def read_history(path: Path) -> tuple[tuple[HistoryEntry, ...], tuple[int, ...]]
             broken.append(number)
             if len(broken) > MOST_BROKEN:
                 raise RecordError(
-                    f"{path} is not a history of gates: more than {MOST_BROKEN} lines are no entries.", HINT
+                    f"{name} is not a history of gates: more than {MOST_BROKEN} lines are no entries.", HINT
                 )
     if not entries:
-        fault = f"{path} is not a history of gates." if broken else f"{path} is empty."
+        fault = f"{name} is not a history of gates." if broken else f"{name} is empty."
         raise RecordError(fault, HINT)
     return tuple(entries), tuple(broken)

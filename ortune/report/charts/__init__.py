@@ -1,0 +1,1 @@
+"""The charts of reports, as specifications in Vega-Lite."""

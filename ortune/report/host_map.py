@@ -1,0 +1,78 @@
+"""Draws the host of a measurement, with the CPUs that threads are pinned to."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ortune.console.widgets import format_count
+from ortune.host import Cpus, HostClass, Topology
+from ortune.report.blocks import Cpu, Facts, HostMap
+from ortune.worker import Runtime, SessionInfo
+
+
+def draw_host(title: str, topology: Topology, usable: Cpus, session: SessionInfo | None) -> HostMap:
+    """Return a drawing of the CPUs, with the threads of a session's pools.
+
+    Args:
+        title: Whose threads they are.
+        topology: The CPUs.
+        usable: Those that the processes could use; empty if that is unknown.
+        session: The session; None if what took effect is unknown.
+    """
+    free = set(usable) or set(topology.online)
+    pinned: Counter[int] = Counter()
+    n_free = n_pinned = 0
+    for thread in session.threads if session else ():
+        if set(thread.cpus) >= free:
+            n_free += 1
+        else:
+            n_pinned += 1
+            pinned.update(set(thread.cpus))
+    packages = topology.packages or (topology.online,)
+    drawn = []
+    for package in packages:
+        members = set(package)
+        cores = [core for core in topology.cores if set(core.cpus) & members]
+        drawn.append(
+            tuple(tuple(Cpu(id=cpu, usable=cpu in free, n_threads=pinned[cpu]) for cpu in core.cpus) for core in cores)
+        )
+    return HostMap(title=title, packages=tuple(drawn), note=describe_threads(session, n_pinned, n_free))
+
+
+def describe_threads(session: SessionInfo | None, n_pinned: int, n_free: int) -> str:
+    """Return where the threads of a session may run, in a sentence."""
+    if session is None:
+        return "The threads of this config were not recorded."
+    if not session.threads:
+        return "There are no pool threads: each call runs on the thread that makes it."
+    parts = []
+    if n_pinned:
+        parts.append(f"{format_count(n_pinned, 'pool thread')} on the marked CPUs")
+    if n_free:
+        parts.append(f"{format_count(n_free, 'pool thread')} on any usable CPU")
+    return f"{' and '.join(parts)}, besides the threads that make calls."
+
+
+def describe_host(host: HostClass, runtime: Runtime) -> Facts:
+    """Return what is known of the host and its software."""
+    quota = [("CPU quota", f"{host.cpu_quota:g} CPUs")] if host.cpu_quota is not None else []
+    return Facts(
+        facts=(
+            ("CPU", host.cpu_model or "unknown"),
+            (
+                "cores",
+                f"{host.n_cores} with {format_count(host.n_logical, 'logical CPU')}; "
+                f"usable: {host.n_usable_cores} with {format_count(host.n_usable, 'logical CPU')}",
+            ),
+            ("packages", f"{host.n_packages}, {format_count(host.n_numa_nodes, 'NUMA node')}"),
+            *quota,
+            ("system", f"{host.system}, {host.machine}"),
+            ("software", describe_runtime(runtime)),
+            ("host class", host.id),
+        )
+    )
+
+
+def describe_runtime(runtime: Runtime) -> str:
+    """Return the versions of the software."""
+    return f"onnxruntime {runtime.onnxruntime}, Python {runtime.python}"

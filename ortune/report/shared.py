@@ -1,0 +1,179 @@
+"""Pieces that the pages of several kinds have in common."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+from ortune.compare.comparison import Latencies, LimitCheck, Noise, Summary
+from ortune.console.widgets import (
+    LIMIT_STATES,
+    find_figure,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_figure,
+    format_rate,
+    format_ratio,
+)
+from ortune.report.blocks import Cell, Chart, Facts, Table, Tone
+from ortune.report.charts.latencies import draw_latencies, draw_tails
+from ortune.workload import FIGURES, Load, Workload
+
+LIMIT_TONES: dict[str, Tone] = {"yes": "good", "no": "bad", "unsure": "unsure"}
+
+
+def tabulate_figures(names: Sequence[str], summaries: Sequence[Summary], workload: Workload) -> Table:
+    """Return a table with a column for each side, and a row for each figure.
+
+    Args:
+        names: Names of the sides.
+        summaries: Their figures.
+        workload: What was measured.
+    """
+    unit = "item" if workload.batches else "call"
+    rows: list[tuple[str, list[str]]] = [
+        (f"{name} latency", [format_duration(find_figure(each, name)) for each in summaries])
+        for name in ("p50", "p90", "p99", "mean")
+    ]
+    if all(each.worst_p99_ns is not None for each in summaries):
+        rows.append(("p99 latency, worst process", [format_duration(each.worst_p99_ns or 0) for each in summaries]))
+    rows.append(("throughput" if unit == "call" else "items", [format_rate(each.calls_per_s) for each in summaries]))
+    rows.append((f"CPU time per {unit}", [format_duration(each.cpu_ns_per_call) for each in summaries]))
+    if all(each.utilization is not None for each in summaries):
+        rows.append(("utilization", [f"{each.utilization or 0:.0%}" for each in summaries]))
+    if all(each.peak_bytes is not None for each in summaries):
+        rows.append(("peak memory", [format_bytes(each.peak_bytes or 0) for each in summaries]))
+    if any(each.gpu_bytes is not None for each in summaries):
+        rows.append(
+            ("GPU memory", ["" if each.gpu_bytes is None else format_bytes(each.gpu_bytes) for each in summaries])
+        )
+    rows.append(("session creation", [format_duration(each.load_ns) for each in summaries]))
+    rows.append(("calls measured", [str(each.n_calls) for each in summaries]))
+    return Table(
+        columns=("", *names),
+        rows=tuple((Cell(title), *(Cell(value) for value in values)) for title, values in rows),
+        numeric=tuple(range(1, len(names) + 1)),
+    )
+
+
+def show_distributions(sides: Mapping[str, Latencies], prefix: str = "") -> tuple[Chart, ...]:
+    """Return charts of the distributions of the latency: of nearly all calls, and of the slowest.
+
+    Args:
+        sides: The distribution of each side, by its name.
+        prefix: What the names of the charts start with.
+    """
+    if not sides:
+        return ()
+    points = {name: list(zip(each.shares, each.ns, strict=True)) for name, each in sides.items()}
+    slowest = "; ".join(
+        f"{name}: {format_count(each.n_calls, 'call')}, the slowest {format_duration(each.ns[-1] if each.ns else 0)}"
+        for name, each in sides.items()
+    )
+    title = "Latency of 99 % of the calls"
+    charts = [Chart(name=f"{prefix}latencies", title=title, spec=draw_latencies(points), note=slowest)]
+    if tails := draw_tails(points):
+        charts.append(Chart(name=f"{prefix}tails", title="Latency of the slowest calls", spec=tails))
+    return tuple(charts)
+
+
+def tabulate_limits(sides: Sequence[tuple[str, Sequence[LimitCheck]]]) -> Table | None:
+    """Return a table of the limits with a column for each side that was checked, or None without limits."""
+    checked = [(name, checks) for name, checks in sides if checks]
+    if not checked:
+        return None
+    limits = checked[0][1]
+    rows = []
+    for place, limit in enumerate(limits):
+        cells = [Cell(limit.limit)]
+        for _, checks in checked:
+            check = checks[place] if place < len(checks) else None
+            cells.append(Cell(_format_check(check), tone=LIMIT_TONES[check.kept]) if check else Cell(""))
+        rows.append(tuple(cells))
+    return Table(columns=("limit", *(name for name, _ in checked)), rows=tuple(rows), title="Limits")
+
+
+def _format_check(check: LimitCheck) -> str:
+    value = format_ratio(check.value) if check.relative else format_figure(check.figure, check.value)
+    return f"{value} {LIMIT_STATES[check.kept][0]}"
+
+
+def describe_noise(noise: Noise) -> Facts:
+    """Return how quiet the host was."""
+    facts = [
+        ("blocks", f"{noise.n_blocks}, of which {noise.n_contended} while other processes used the CPUs"),
+        ("measured again", format_count(noise.n_repeated, "block")),
+        ("the result rests on", {"unknown": "all blocks"}.get(noise.regime, f"{noise.regime} blocks")),
+    ]
+    if noise.foreign_share_mean is not None and noise.foreign_share_p90 is not None:
+        facts.append(
+            (
+                "CPU time of others",
+                f"{noise.foreign_share_mean:.1%} on average, 90th percentile {noise.foreign_share_p90:.1%}",
+            )
+        )
+    if noise.drift is not None:
+        facts.append(("racing vs. confirmation", format_ratio(noise.drift)))
+    return Facts(facts=tuple(facts))
+
+
+def describe_workload(workload: Workload) -> Facts:
+    """Return what was measured."""
+    facts = [
+        ("load", str(workload.load)),
+        ("objective", ", ".join(FIGURES[name].title for name in workload.objectives)),
+    ]
+    if workload.limits:
+        facts.append(("limits", ", ".join(limit.text for limit in workload.limits)))
+    if workload.batches:
+        facts.append(("items in a call", ", ".join(map(str, workload.batches))))
+    inputs = [f"{name}: {data} ({data.origin})" for name, data in workload.inputs.items()]
+    facts += [("inputs" if number == 0 else "", text) for number, text in enumerate(inputs)]
+    if workload.program:
+        facts.append(("program", workload.program.program))
+    if workload.background_load:
+        facts.append(("background load", workload.background_load.program))
+    return Facts(facts=tuple(facts))
+
+
+def load_options(load: Load) -> list[str]:
+    """Return the options that describe a load on the command line."""
+    options = []
+    if load.clients > 1 and load.clients != load.sessions:
+        options.append(f"--clients {load.clients}")
+    if load.sessions > 1:
+        options.append(f"--sessions {load.sessions}")
+    if load.processes > 1:
+        options.append(f"--processes {load.processes}")
+    if load.pinned:
+        options.append("--pin-processes")
+    if load.rate_per_s is not None:
+        options.append(f"--rate {load.rate_per_s:g}/s")
+    if load.arrivals == "periodic":
+        options.append("--arrivals periodic")
+    return options
+
+
+def workload_options(workload: Workload) -> list[str]:
+    """Return the options that describe a workload on the command line."""
+    options = load_options(workload.load)
+    if len(workload.objectives) > 1:
+        options.append(f"--pareto {','.join(workload.objectives)}")
+    elif workload.objectives[0] != workload.load.default_objective:
+        options.append(f"--objective {workload.objectives[0]}")
+    options += [f"--limit {shlex.quote(limit.text)}" for limit in workload.limits]
+    if workload.batches:
+        options.append(f"--batch {','.join(map(str, workload.batches))}")
+    return options
+
+
+def list_unrecorded(workload: Workload) -> list[str]:
+    """Return what has to be added to a command to reproduce a measurement, because files do not hold it."""
+    notes = []
+    if workload.background_load:
+        notes.append(f"Add --beside with the command of the background load ({workload.background_load.program}).")
+    origins = {data.origin for data in workload.inputs.values()}
+    if workload.inputs:
+        notes.append(f"The inputs came from: {', '.join(sorted(origins))}. Name files of inputs with --inputs.")
+    return notes

@@ -1,0 +1,125 @@
+"""Reads the file of a report, and finds out what it holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from ortune.compare.bench import BenchResult
+from ortune.errors import RecordError
+from ortune.gates.reporters.history import MOST_BYTES, HistoryEntry, is_history, parse_history
+from ortune.limited import STANDARD_STREAM
+from ortune.record.check import check_configs
+from ortune.record.files import find_trials, name_of_input, parse_records, read_content
+from ortune.record.schema import Record
+from ortune.record.trials import Trials, is_trials_file
+
+KINDS = "a record, a bundle, the output of ortune bench --json, or a history of gates"
+
+HINT = "Reports are made of what ortune search, ortune merge, ortune bench --json and ortune gate --history write."
+
+
+class RecordSource(msgspec.Struct, frozen=True, kw_only=True):
+    """A record that was read.
+
+    Attributes:
+        record: The record.
+        trials: Its trials; None if there are none.
+        lack: Why there are none; empty if there are.
+        fault: Why the record must not be applied as it is; empty if it may.
+    """
+
+    record: Record
+    trials: Trials | None = None
+    lack: str = ""
+    fault: str = ""
+
+
+class Records(msgspec.Struct, frozen=True, kw_only=True):
+    """A record, or the records of a bundle."""
+
+    records: tuple[RecordSource, ...]
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """A history of gates, and the numbers of its lines that are no entries."""
+
+    entries: tuple[HistoryEntry, ...]
+    broken: tuple[int, ...] = ()
+
+
+Source = Records | BenchResult | History
+
+
+def read_source(path: str) -> Source:
+    """Read the file of a report.
+
+    Args:
+        path: Path of the file; `-` for stdin.
+
+    Raises:
+        RecordError: It cannot be read, or holds nothing that reports are made of.
+    """
+    name = name_of_input(path)
+    content = read_content(path, MOST_BYTES, KINDS, HINT)
+    if is_trials_file(content):
+        raise RecordError(f"{name} holds the trials of a search.", "Name the record next to it.")
+    try:
+        document = msgspec.json.decode(content)
+    except (ValueError, RecursionError):
+        document = None
+    if isinstance(document, dict) and "schema" in document and ("evidence" in document or "records" in document):
+        return read_records(content, path)
+    if isinstance(document, dict) and {"rows", "workload", "calls_needed"} <= document.keys():
+        return read_bench(content, name)
+    if is_history(content):
+        entries, broken = parse_history(content, name)
+        return History(entries=entries, broken=broken)
+    raise RecordError(f"{name} is not {KINDS}.", HINT)
+
+
+def read_records(content: bytes, path: str) -> Records:
+    """Return the records of a file, each with its trials.
+
+    Settings that a record must not have are no error: a report shows them, and applies nothing.
+    """
+    document = parse_records(content, name_of_input(path))
+    found = []
+    for record in document.records:
+        trials, lack = None, ""
+        if document.trials is not None:
+            trials = Trials(trials=document.trials)
+        elif path == STANDARD_STREAM:
+            lack = "A record from stdin has no trials file next to it."
+        else:
+            try:
+                trials, _ = find_trials(record, Path(path))
+            except RecordError as error:
+                lack = error.message
+        found.append(RecordSource(record=record, trials=trials, lack=lack, fault=find_fault(record)))
+    return Records(records=tuple(found))
+
+
+def find_fault(record: Record) -> str:
+    """Return why a record must not be applied; empty if it may."""
+    try:
+        check_configs(record, "The record", trust=False)
+    except RecordError as error:
+        return error.message
+    return ""
+
+
+def read_bench(content: bytes, name: str) -> BenchResult:
+    """Return the result of a bench.
+
+    Raises:
+        RecordError: It is not valid.
+    """
+    try:
+        result = msgspec.json.decode(content, type=BenchResult)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise RecordError(f"{name} is not a result of ortune bench: {error}.", HINT) from None
+    if not result.rows:
+        raise RecordError(f"{name} has no configs.", HINT)
+    return result

@@ -1,0 +1,268 @@
+"""The parts of a page that show the trials of a search."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from ortune.compare.comparison import Latencies
+from ortune.console.verdict import (
+    is_recommended,
+)
+from ortune.console.widgets import (
+    format_count,
+    format_ratio,
+)
+from ortune.knobs import describe
+from ortune.record.schema import Record
+from ortune.record.trials import Trial, TrialRound, Trials
+from ortune.report.blocks import Block, Cell, Chart, Table, Text, Tone
+from ortune.report.charts.ratios import Pairs, draw_effects, draw_pairs
+from ortune.report.charts.search import Attempt, draw_attempts, draw_foreign_use, draw_noise
+from ortune.report.effects import estimate_effects
+from ortune.report.shared import (
+    describe_noise,
+    show_distributions,
+)
+from ortune.workload import FIGURES
+
+MOST_EFFECTS, MOST_PAIRS = 18, 10
+"""Number of settings and pairs of settings that are drawn."""
+
+
+RATIO = "ratio to the default: above 1 is better"
+
+
+def name_sides(record: Record) -> tuple[str, str]:
+    """Return the names of the baseline and of the winner."""
+    return "default", "tuned" if is_recommended(record) else "candidate"
+
+
+def show_confirmation(record: Record, trials: Trials | None, prefix: str) -> tuple[Block, ...]:
+    """Return the pairs with the intervals that they support, and the distributions of the latency."""
+    blocks: list[Block] = []
+    title = FIGURES[record.workload.objectives[0]].title
+    rows = list_pairs(record, trials)
+    if any(row.interval for row in rows):
+        blocks.append(
+            Chart(
+                name=f"{prefix}pairs",
+                title=f"Pairs of blocks: {title}",
+                spec=draw_pairs(rows, RATIO),
+                note="Each tick is a pair of blocks of both sides, measured right after each other. The point and the "
+                "line are the estimate and its 95 % interval over all launches.",
+            )
+        )
+    blocks += show_distributions(dict(select_latencies(record, trials)), prefix)
+    if record.evidence.occasions:
+        verified = [Pairs(label=each.started, interval=each.speedup) for each in record.evidence.occasions]
+        if record.evidence.speedup:
+            verified.insert(0, Pairs(label="search", interval=record.evidence.speedup))
+        blocks.append(Chart(name=f"{prefix}occasions", title="Later verifications", spec=draw_pairs(verified, RATIO)))
+    return tuple(blocks)
+
+
+def list_pairs(record: Record, trials: Trials | None) -> list[Pairs]:
+    """Return the pairs of each launch of the confirmation, and their interval; for a front, those of each point."""
+    evidence = record.evidence
+    numbers = {trial.config.key: trial.number for trial in trials.trials} if trials else {}
+    if evidence.front:
+        name = record.workload.objectives[0]
+        return [
+            Pairs(
+                label=f"{number}: {describe(point.summary.config)}",
+                ratios=tuple(
+                    ratio
+                    for launch in find_ratios(trials, name, numbers.get(point.summary.config.key, -1)).values()
+                    for ratio in launch
+                ),
+                interval=point.speedups.get(name),
+            )
+            for number, point in enumerate(evidence.front, 1)
+            if name in point.speedups
+        ]
+    if not evidence.speedup or not evidence.winner:
+        return []
+    launches = find_ratios(trials, record.workload.objectives[0], numbers.get(evidence.winner.config.key, -1))
+    rows = [Pairs(label="all launches", interval=evidence.speedup)]
+    return [*rows, *(Pairs(label=f"launch {each + 1}", ratios=tuple(launches[each])) for each in sorted(launches))]
+
+
+def find_ratios(trials: Trials | None, name: str, number: int) -> dict[int, list[float]]:
+    """Return by launch of the confirmation: how many times better than the baseline a trial was in each round."""
+    found: dict[int, list[float]] = {}
+    if trials is None or trials.header is None or name not in trials.header.figures:
+        return found
+    place = trials.header.figures.index(name)
+    for each in trials.rounds:
+        values = [each.values.get(one, ())[place : place + 1] for one in (0, number)]
+        if each.stage == "confirmation" and all(values) and all(value[0] > 0 for value in values):
+            ratio = values[0][0] / values[1][0]
+            found.setdefault(each.launch or 0, []).append(1 / ratio if FIGURES[name].larger_is_better else ratio)
+    return found
+
+
+def select_latencies(record: Record, trials: Trials | None) -> list[tuple[str, Latencies]]:
+    """Return the distributions of the latency of the sides of the confirmation, by name."""
+    base, winner = name_sides(record)
+    numbers = {point.summary.config.key: number for number, point in enumerate(record.evidence.front, 1)}
+    found = []
+    for place, session in enumerate(trials.sessions if trials else ()):
+        if session.latencies is None:
+            continue
+        if place == 0:
+            found.append((base, session.latencies))
+        elif record.evidence.front:
+            if number := numbers.get(session.config.key):
+                found.append((f"{number}: {describe(session.config)}", session.latencies))
+        else:
+            found.append((winner, session.latencies))
+    return found
+
+
+def show_candidates(record: Record, trials: Trials | None, prefix: str) -> tuple[Block, ...]:
+    """Return all candidates: over time, and as a table."""
+    if trials is None or len(trials.trials) < 2:
+        return ()
+    first = find_first_rounds(trials.rounds)
+    others = [trial for trial in trials.trials if trial.number != 0]
+    timed = bool(first) and all(each.at_s is not None for each in trials.rounds)
+    attempts = []
+    latest = 0.0
+    for trial in others:
+        at = first.get(trial.number) if timed else float(trial.number)
+        latest = latest if at is None else at  # one that failed was not measured: it was tried after the last one
+        attempts.append(
+            Attempt(at=latest, speedup=speedup_of(trial), stage=trial.stage, settings=describe(trial.config))
+        )
+    n_failed = sum(1 for trial in others if trial.failure)
+    note = (
+        "The line is the best so far. Ratios are medians of a few blocks and prove nothing: only the confirmation does."
+    )
+    note += f" Crosses: {format_count(n_failed, 'candidate')} failed." if n_failed else ""
+    chart = Chart(
+        name=f"{prefix}candidates",
+        title="Candidates over time",
+        spec=draw_attempts(attempts, timed=timed, title=RATIO),
+        note=note,
+    )
+    return (chart, tabulate_trials(trials.trials, record))
+
+
+def find_first_rounds(rounds: Sequence[TrialRound]) -> dict[int, float]:
+    """Return by number of the trial: when it was first measured."""
+    found: dict[int, float] = {}
+    for each in rounds:
+        for number in each.values:
+            if each.at_s is not None:
+                found.setdefault(number, each.at_s)
+    return found
+
+
+def speedup_of(trial: Trial) -> float | None:
+    """Return how many times better than the baseline a trial was in the first objective; None if that is unknown."""
+    return trial.speedups[0] if trial.speedups and not trial.failure else None
+
+
+def tabulate_trials(trials: Sequence[Trial], record: Record) -> Table:
+    """Return a table of all candidates that can be sorted and filtered."""
+    names = record.workload.objectives
+    rows = []
+    for trial in trials:
+        if trial.number == 0:
+            continue
+        cells = [Cell(str(trial.number), key=trial.number), Cell(describe(trial.config))]
+        for place in range(len(names)):
+            value = trial.speedups[place] if trial.speedups and place < len(trial.speedups) else None
+            cells.append(Cell("" if value is None else format_ratio(value), key=-1.0 if value is None else value))
+        state, tone = describe_state(trial)
+        cells += [Cell(trial.stage), Cell(str(trial.n_blocks), key=trial.n_blocks), Cell(state, tone=tone)]
+        rows.append(tuple(cells))
+    ratios = tuple(f"{name} ratio" for name in names)
+    return Table(
+        columns=("number", "settings", *ratios, "last stage", "blocks", "state"),
+        rows=tuple(rows),
+        numeric=(0, *range(2, len(names) + 2), len(names) + 3),
+        sortable=True,
+        title="All candidates",
+    )
+
+
+def describe_state(trial: Trial) -> tuple[str, Tone]:
+    """Return whether a candidate failed or exceeded limits."""
+    if trial.failure:
+        return f"{trial.failure.title}: {trial.failure.message}", "bad"
+    if trial.over_limits:
+        return f"over {', '.join(trial.over_limits)}", "unsure"
+    return "", "plain"
+
+
+def show_effects(record: Record, trials: Trials | None, prefix: str) -> tuple[Block, ...]:
+    """Return the effects of settings and of pairs of settings."""
+    measured = [
+        (trial.config, 1.0 if trial.number == 0 else speedup)
+        for trial in (trials.trials if trials else ())
+        if (speedup := speedup_of(trial)) is not None or trial.number == 0
+    ]
+    effects = estimate_effects([(config, speedup) for config, speedup in measured if speedup is not None])
+    if effects is None:
+        return ()
+    name = FIGURES[record.workload.objectives[0]].title
+    note = (
+        f"By which factor a setting changes the ratio in {name}, on average over the candidates that were tried, with "
+        f"95 % intervals. Estimated from {format_count(len(measured), 'config')}."
+    )
+    shown = effects.settings[:MOST_EFFECTS]
+    if left := len(effects.settings) - len(shown):
+        note += f" {left} settings with less certain effects are left out."
+    blocks: list[Block] = [
+        Chart(name=f"{prefix}effects", title="Effect of each setting", spec=draw_effects(shown), note=note)
+    ]
+    if effects.pairs:
+        blocks.append(
+            Chart(
+                name=f"{prefix}interactions",
+                title="Pairs of settings that interact",
+                spec=draw_effects(effects.pairs[:MOST_PAIRS]),
+                note="By which factor two settings together differ from the product of their effects. Pairs whose "
+                "interval contains 1 are left out.",
+            )
+        )
+    else:
+        blocks.append(Text(text="No pair of settings clearly interacts."))
+    return tuple(blocks)
+
+
+def show_noise(record: Record, trials: Trials | None, prefix: str) -> tuple[Block, ...]:
+    """Return how quiet the host was, over time."""
+    blocks: list[Block] = [describe_noise(record.evidence.noise)]
+    rounds = [each for each in (trials.rounds if trials else ()) if each.values.get(0)]
+    values = [each.values[0][0] for each in rounds]
+    if len(values) < 2 or min(values) <= 0:
+        return tuple(blocks)
+    timed = all(each.at_s is not None for each in rounds)
+    times = [each.at_s or 0.0 if timed else float(place) for place, each in enumerate(rounds, 1)]
+    middle = statistics.median(values)
+    states = [(at, value / middle, 0 in each.contended) for at, value, each in zip(times, values, rounds, strict=True)]
+    name = FIGURES[record.workload.objectives[0]].title
+    blocks.append(
+        Chart(
+            name=f"{prefix}noise",
+            title="The default over time",
+            spec=draw_noise(states, timed=timed),
+            note=f"{name} of the default in each round. On a quiet host, it stays near 1.",
+        )
+    )
+    shares = [
+        (at, each.foreign_share) for at, each in zip(times, rounds, strict=True) if each.foreign_share is not None
+    ]
+    if len(shares) > 1:
+        blocks.append(
+            Chart(
+                name=f"{prefix}foreign-use",
+                title="CPU time of other processes",
+                spec=draw_foreign_use(shares, timed=timed),
+                note="Largest share of the usable CPUs' time in a block of each round.",
+            )
+        )
+    return tuple(blocks)

@@ -1,0 +1,481 @@
+"""`ortune report`: what it recognizes, what pages show, and that texts of files stay texts."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ortune.compare.bench import BenchResult
+from ortune.compare.interval import Interval
+from ortune.errors import RecordError, UsageError
+from ortune.gates.reporters.history import HistoryEntry, append_history
+from ortune.host import Core, NumaNode, Topology
+from ortune.knobs import DEFAULT, Config
+from ortune.record.files import encode_record, read_record, read_trials
+from ortune.record.files import write_record as write_both
+from ortune.record.schema import Bundle
+from ortune.record.trials import encode_trials
+from ortune.report import trials as trials_page
+from ortune.report import write
+from ortune.report.blocks import Block, Cell, Chart, Code, Facts, HostMap, Page, Section, Table, Text
+from ortune.report.charts.gates import GateMark, draw_gates
+from ortune.report.charts.latencies import draw_latencies
+from ortune.report.charts.ratios import Pairs, draw_effects, draw_pairs
+from ortune.report.charts.search import Attempt, FrontMark, draw_attempts, draw_front
+from ortune.report.effects import estimate_effects
+from ortune.report.history import make_page as make_history_page
+from ortune.report.host_map import draw_host
+from ortune.report.make import make_page
+from ortune.report.source import History, Records, read_source
+from ortune.sanitize import printable
+from ortune.worker import SessionInfo
+from ortune.worker.session_info import PoolThread
+from tests.conftest import ROOT, TINY_CNN, run_ortune
+from tests.gate_results import make_interval, make_result
+from tests.hostile import ALL_TEXTS
+from tests.records import ELSEWHERE, ONE_THREAD, make_local_record
+from tests.records import write as write_record
+
+DATA = ROOT / "tests" / "data" / "report"
+SEARCH, FRONT, BENCH = (DATA / f"{name}.json" for name in ("search", "front", "bench"))
+
+
+def page_of(path: Path) -> Page:
+    return make_page(read_source(str(path)), path.name)
+
+
+def blocks_of(page: Page, kind: type[Any]) -> list[Any]:
+    return [block for section in page.sections for block in section.blocks if isinstance(block, kind)]
+
+
+def titles_of(page: Page) -> list[str]:
+    return [section.title for section in page.sections]
+
+
+def make_history(n: int = 6) -> list[HistoryEntry]:
+    return [
+        HistoryEntry(
+            time=f"2026-01-{day:02}T03:04:05+01:00",
+            name="encoder",
+            decision="fail" if day == n else "pass",
+            reason="why",
+            slowdowns={"p50": make_interval(0.99, 1.0 + day / 100, 1.08)},
+            allowed={"p50": 1.05},
+            head="m.onnx",
+        )
+        for day in range(1, n + 1)
+    ]
+
+
+class TestSource:
+    @pytest.mark.parametrize("path", [SEARCH, FRONT])
+    def test_a_record_with_its_trials(self, path: Path) -> None:
+        source = read_source(str(path))
+        assert isinstance(source, Records)
+        (one,) = source.records
+        assert one.record == read_record(path) and one.trials == read_trials(path)
+        assert not one.lack and not one.fault
+
+    def test_a_record_whose_trials_are_missing(self, tmp_path: Path) -> None:
+        (tmp_path / "r.json").write_bytes(SEARCH.read_bytes())
+        source = read_source(str(tmp_path / "r.json"))
+        assert isinstance(source, Records)
+        assert source.records[0].trials is None and "There is no file" in source.records[0].lack
+        page = page_of(tmp_path / "r.json")
+        assert "Candidates" not in titles_of(page) and "Reproduce" in titles_of(page)
+
+    @pytest.mark.parametrize("schema", [1, 2, 3])
+    def test_records_of_earlier_versions(self, schema: int) -> None:
+        page = page_of(ROOT / "tests" / "data" / f"schema-{schema}.ortune.json")
+        assert page.verdict and "Reproduce" in titles_of(page)
+
+    def test_trials_of_earlier_versions(self, tmp_path: Path) -> None:
+        """Without times, distributions and topology, charts have the order of measuring, or are left out."""
+        record, trials = read_record(SEARCH), read_trials(SEARCH)
+        assert trials.header
+        old = msgspec.structs.replace(
+            trials,
+            header=msgspec.structs.replace(trials.header, topology=None, usable=()),
+            rounds=tuple(msgspec.structs.replace(each, at_s=None, foreign_share=None) for each in trials.rounds),
+            sessions=tuple(msgspec.structs.replace(each, latencies=None) for each in trials.sessions),
+        )
+        write_both(record, tmp_path / "r.json", encode_trials(old))
+        names = [chart.name for chart in page_of(tmp_path / "r.json").charts]
+        assert "latencies" not in names and "foreign-use" not in names
+        assert {"pairs", "candidates", "effects", "noise"} <= set(names)
+
+    def test_a_bundle(self, tmp_path: Path) -> None:
+        record = read_record(SEARCH)
+        (tmp_path / "b.json").write_bytes(encode_record(Bundle(schema=4, records=(record, record))))
+        page = page_of(tmp_path / "b.json")
+        assert page.verdict == "A bundle of 2 records"
+        assert sum(title.startswith("Record ") for title in titles_of(page)) == 2
+
+    def test_a_bench(self) -> None:
+        assert isinstance(read_source(str(BENCH)), BenchResult)
+
+    def test_a_history(self, tmp_path: Path) -> None:
+        append_history(tmp_path / "h.jsonl", [make_result()])
+        assert isinstance(read_source(str(tmp_path / "h.jsonl")), History)
+
+    @pytest.mark.parametrize("content", ["", "x", "[]", "{}", '{"schema": 4}', '{"rows": []}', "\0\1", '{"a":' * 2000])
+    def test_other_files(self, content: str, tmp_path: Path) -> None:
+        (tmp_path / "x.json").write_text(content)
+        with pytest.raises(RecordError, match=r"x\.json is not a record, a bundle"):
+            read_source(str(tmp_path / "x.json"))
+
+    def test_trials_are_not_a_record(self) -> None:
+        with pytest.raises(RecordError, match="holds the trials of a search"):
+            read_source(str(DATA / "search.trials.jsonl.gz"))
+
+    def test_a_broken_bench(self, tmp_path: Path) -> None:
+        (tmp_path / "x.json").write_text('{"rows": 1, "workload": 2, "calls_needed": 3}')
+        with pytest.raises(RecordError, match="is not a result of ortune bench"):
+            read_source(str(tmp_path / "x.json"))
+
+    def test_a_record_that_must_not_be_applied_is_shown_without_exports(self, tmp_path: Path) -> None:
+        config = Config(session_config={"session.load_model_format": "x"}, environment={"LD_PRELOAD": "/tmp/x.so"})
+        page = page_of(write_record(make_local_record(TINY_CNN, config), tmp_path / "r.json"))
+        assert any("is not exported" in block.text for block in blocks_of(page, Text))
+        assert not [block for block in blocks_of(page, Code) if block.folded]
+
+
+class TestPages:
+    def test_a_search(self) -> None:
+        page = page_of(SEARCH)
+        assert page.verdict.endswith("faster than ONNX Runtime's default")
+        names = [chart.name for chart in page.charts]
+        assert {"pairs", "latencies", "candidates", "effects", "noise"} <= set(names)
+        (candidates,) = (table for table in blocks_of(page, Table) if table.sortable)
+        assert len(candidates.rows) == read_record(SEARCH).search.n_tried
+        maps = blocks_of(page, HostMap)
+        assert [each.title for each in maps] == ["Default", "Tuned"]
+        commands = [block.text for block in blocks_of(page, Code) if not block.folded]
+        assert any(text.startswith("ortune search ") and "--budget" in text for text in commands)
+        assert {"python", "cpp"} <= {block.title.partition(":")[0] for block in blocks_of(page, Code)}
+
+    def test_a_front(self) -> None:
+        page = page_of(FRONT)
+        assert page.verdict.startswith("Pareto front of")
+        assert "front-p50-cpu" in [chart.name for chart in page.charts]
+
+    def test_a_bench(self) -> None:
+        page = page_of(BENCH)
+        assert [chart.name for chart in page.charts][:2] == ["ratios", "latencies"]
+        assert any(block.text.startswith("ortune bench ") for block in blocks_of(page, Code))
+
+    def test_a_history(self) -> None:
+        page = make_history_page(make_history(), "h.jsonl")
+        assert page.verdict == "Failing: encoder" and page.tone == "bad"
+        assert [chart.name for chart in page.charts] == ["gate-1-p50"]
+
+    def test_wide_intervals_do_not_hide_the_rest(self) -> None:
+        """An interval of two launches can be astronomically wide."""
+        entry = msgspec.structs.replace(make_history(1)[0], slowdowns={"p50": make_interval(1e-9, 1.01, 1e30)})
+        (chart,) = make_history_page([*make_history(), entry], "h.jsonl").charts
+        domains = [each["encoding"]["y"]["scale"]["domain"] for each in chart.spec["layer"] if "y2" in each["encoding"]]
+        assert all(high - low < 100 for low, high in domains)
+
+    def test_pairs_agree_with_the_estimate(self) -> None:
+        """The ticks of the chart are the measurements that the interval was computed from."""
+        record, trials = read_record(SEARCH), read_trials(SEARCH)
+        rows = trials_page.list_pairs(record, trials)
+        ratios = [ratio for row in rows[1:] for ratio in row.ratios]
+        speedup = record.evidence.speedup
+        assert speedup and len(ratios) >= speedup.n_pairs
+        assert speedup.low <= float(np.median(ratios)) <= speedup.high
+
+    def test_latencies_agree_with_the_figures(self) -> None:
+        record, trials = read_record(SEARCH), read_trials(SEARCH)
+        for (_, each), summary in zip(
+            trials_page.select_latencies(record, trials),
+            (record.evidence.baseline, record.evidence.winner),
+            strict=True,
+        ):
+            assert summary
+            assert each.ns == tuple(sorted(each.ns)) and each.shares[0] == 0 and each.shares[-1] == 1
+            assert math.isclose(each.ns[each.shares.index(0.5)], summary.p50_ns, rel_tol=0.02)
+
+
+class TestEffects:
+    def test_known_effects_are_found(self) -> None:
+        rng = np.random.default_rng(0)
+        trials = []
+        for number in range(80):
+            a, b, c = (bool(number >> bit & 1) for bit in range(3))
+            options: dict[str, int | bool | str] = {}
+            options |= {"intra_op_num_threads": 1} if a else {}
+            options |= {"execution_mode": "ORT_PARALLEL"} if b else {}
+            options |= {"enable_mem_pattern": False} if c else {}
+            value = 0.2 * a - 0.1 * b + 0.15 * (a and b) + rng.normal(0, 0.01)
+            trials.append((Config(session_options=options), math.exp(value)))
+        effects = estimate_effects(trials)
+        assert effects
+        found = dict(effects.settings)
+        threads, mode, pattern = (
+            next(each for name, each in found.items() if name.endswith(end)) for end in ("=1", "=parallel", "=false")
+        )
+        assert threads.low <= math.exp(0.2) <= threads.high and threads.low > 1
+        assert mode.low <= math.exp(-0.1) <= mode.high < 1
+        assert pattern.low < 1 < pattern.high
+        ((_, pair),) = effects.pairs
+        assert pair.low <= math.exp(0.15) <= pair.high
+
+    def test_too_few_trials_say_nothing(self) -> None:
+        assert estimate_effects([(ONE_THREAD, 1.1)] * 5) is None
+        assert estimate_effects([(DEFAULT, 1.0)] * 20) is None
+
+    def test_intervals_cover_what_they_say(self) -> None:
+        """Effects are drawn from the model; of 95 % intervals, about 95 % contain the truth."""
+        rng = np.random.default_rng(1)
+        hits = []
+        for _ in range(20):
+            truth = rng.normal(0, 0.1, 8)
+            trials = []
+            for _ in range(60):
+                chosen = rng.random(8) < 0.3
+                options = {f"option_{place}": "1" for place in np.flatnonzero(chosen)}
+                value = float(truth @ chosen + rng.normal(0, 0.03))
+                trials.append((Config(session_config=options), math.exp(value)))
+            effects = estimate_effects(trials)
+            assert effects
+            hits += [
+                each.low <= math.exp(truth[int(name.removesuffix("=1").removeprefix("option_"))]) <= each.high
+                for name, each in effects.settings
+            ]
+        assert 0.88 <= np.mean(hits) <= 1.0
+
+
+class TestHost:
+    TOPOLOGY = Topology(
+        online=(0, 1, 2, 3),
+        cores=(Core(cpus=(0, 2)), Core(cpus=(1, 3))),
+        packages=((0, 1, 2, 3),),
+        numa_nodes=(NumaNode(id=0, cpus=(0, 1, 2, 3)),),
+        source="sysfs",
+    )
+
+    def draw(self, *threads: tuple[int, ...], usable: tuple[int, ...] = (0, 1, 2)) -> HostMap:
+        session = SessionInfo(load_ns=1, providers=(), threads=tuple(PoolThread(cpus=each) for each in threads))
+        return draw_host("x", self.TOPOLOGY, usable, session)
+
+    def test_pinned_threads_are_marked(self) -> None:
+        drawn = self.draw((1,), (1,), (0, 2), (0, 1, 2))
+        cpus = {cpu.id: cpu for package in drawn.packages for core in package for cpu in core}
+        assert {each: cpu.n_threads for each, cpu in cpus.items()} == {0: 1, 1: 2, 2: 1, 3: 0}
+        assert [each for each, cpu in cpus.items() if not cpu.usable] == [3]
+        assert drawn.note.startswith("3 pool threads on the marked CPUs and 1 pool thread on any usable CPU")
+
+    def test_no_threads(self) -> None:
+        assert "no pool threads" in self.draw().note
+        assert "not recorded" in draw_host("x", self.TOPOLOGY, (), None).note
+
+
+class _Reader(HTMLParser):
+    """Collects elements, attributes, and the content of script elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.text: list[str] = []
+        self._in_script = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self._in_script = tag == "script"
+        if self._in_script:
+            self.scripts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_script = False
+
+    def handle_data(self, data: str) -> None:
+        if self._in_script:
+            self.scripts[-1] += data
+        else:
+            self.text.append(data)
+
+
+def parse(text: str) -> _Reader:
+    reader = _Reader()
+    reader.feed(text)
+    reader.close()
+    return reader
+
+
+def every_block(text: str) -> Page:
+    """Return a page with a hostile text in every place."""
+    interval = Interval(estimate=1.1, low=1.0, high=1.2, confidence=0.95)
+    time = "2026-01-01T00:00:00Z"
+    specs = [
+        draw_pairs([Pairs(label=text, ratios=(1.0,), interval=interval)], "x"),
+        draw_latencies({text: [(0.0, 1.0), (1.0, 2.0)]}),
+        draw_attempts([Attempt(at=1, speedup=1.1, stage="racing", settings=text)], timed=True, title="x"),
+        draw_effects([(text, interval)]),
+        draw_front([FrontMark(x=1, y=1, label=text, kind="default", settings=text)], "p50", "cpu"),
+        draw_gates([GateMark(time=time, slowdown=interval, decision=text, head=text)], 1.05),
+    ]
+    charts = tuple(Chart(name=f"c{number}", title=text, spec=spec, note=text) for number, spec in enumerate(specs))
+    blocks: tuple[Block, ...] = (
+        *charts,
+        Table(
+            columns=(text, "b"), rows=((Cell(text), Cell(text, key=1.0)),) * 10, sortable=True, title=text, note=text
+        ),
+        Facts(facts=((text, text),)),
+        Code(title=text, text=text, note=text, folded=True),
+        Text(text=text),
+        HostMap(title=text, packages=(), note=text),
+    )
+    return Page(title=text, verdict=text, tone="plain", lead=(text,), sections=(Section(title=text, blocks=blocks),))
+
+
+@pytest.fixture(scope="module")
+def light_pages() -> Iterator[None]:
+    """Leave Vega out of pages, which makes them small. Its script does not depend on the data."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(write, "read_vega", lambda: "/* Vega */")
+        yield
+
+
+class TestHostileTexts:
+    @pytest.mark.usefixtures("light_pages")
+    @settings(max_examples=60, deadline=None)
+    @given(
+        text=ALL_TEXTS | st.sampled_from(["</script><script>alert(1)</script>", "<!--<script>", "]]>", "{{ 7 * 7 }}"])
+    )
+    def test_the_structure_of_a_page_does_not_depend_on_texts(self, text: str) -> None:
+        text = f"x{text}"  # an empty text leaves its element out
+        usual, hostile = (parse(write.render_page(every_block(each))) for each in ("plain", text))
+        assert [name for name, _ in hostile.elements] == [name for name, _ in usual.elements]
+        assert [set(attributes) for _, attributes in hostile.elements] == [set(each) for _, each in usual.elements]
+        assert len(hostile.scripts) == 3 and hostile.scripts[1:] == usual.scripts[1:]
+        shown = json.loads(hostile.scripts[0])
+        assert shown[0]["spec"]["layer"][1]["data"]["values"][0]["label"] == printable(text)
+
+    @pytest.mark.usefixtures("light_pages")
+    def test_texts_are_shown_as_they_are(self) -> None:
+        text = "<b>&amp;</b> {{ 7*7 }}"
+        assert parse(write.render_page(every_block(text))).text.count(text) > 10
+
+    @pytest.mark.usefixtures("light_pages")
+    def test_control_characters_are_visible(self) -> None:
+        page = write.render_page(every_block("a\x1b[31m\u202eb"))
+        assert "\x1b" not in page and "\u202e" not in page
+
+    def test_only_own_scripts_are_allowed(self) -> None:
+        page = write.render_page(page_of(BENCH))
+        reader = parse(page)
+        (policy,) = (each["content"] for name, each in reader.elements if each.get("http-equiv"))
+        assert policy and policy.startswith("default-src 'none'; script-src 'sha256-")
+        for script in reader.scripts[1:]:
+            assert write.hash_script(script) in policy
+        assert "unsafe-eval" not in policy and "unsafe-inline" not in policy.split("style-src")[0]
+        assert not [each for _, each in reader.elements if "src" in each or any(name.startswith("on") for name in each)]
+        addresses = [each["href"] for _, each in reader.elements if "href" in each]
+        assert all(str(address).startswith(("#", "data:")) for address in addresses)
+
+    def test_a_hostile_record(self, tmp_path: Path) -> None:
+        hostile = "</script><img src=x onerror=alert(1)>"
+        record = make_local_record(TINY_CNN, ONE_THREAD)
+        record = msgspec.structs.replace(
+            record,
+            host=msgspec.structs.replace(ELSEWHERE, cpu_model=hostile),
+            evidence=msgspec.structs.replace(record.evidence, reason=hostile),
+            model=msgspec.structs.replace(record.model, path=f"/x/{hostile}.onnx"),
+        )
+        page = write.render_page(page_of(write_record(record, tmp_path / "r.json")))
+        assert "<img" not in page
+
+    def test_numbers_that_no_search_writes(self, tmp_path: Path) -> None:
+        """A file may hold any number. Nothing fails, and the JSON of charts stays valid."""
+        trials = read_trials(SEARCH)
+        odd = (0.0, -1.0, 1e300, 5e-324)
+        changed = msgspec.structs.replace(
+            trials,
+            trials=tuple(
+                msgspec.structs.replace(each, speedups=(odd[place % 4],) if place else each.speedups)
+                for place, each in enumerate(trials.trials)
+            ),
+            rounds=tuple(
+                msgspec.structs.replace(each, values=dict.fromkeys(each.values, (odd[place % 4],)), at_s=1e300)
+                for place, each in enumerate(trials.rounds)
+            ),
+        )
+        write_both(read_record(SEARCH), tmp_path / "r.json", encode_trials(changed))
+        page = write.render_page(page_of(tmp_path / "r.json"))
+        json.loads(parse(page).scripts[0], parse_constant=pytest.fail)
+
+
+@pytest.mark.slow
+class TestCommand:
+    def test_it_writes_a_page_and_charts(self, tmp_path: Path) -> None:
+        done = run_ortune("report", BENCH, "-o", "x.html", "--png", "charts", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / "x.html").read_text().startswith("<!DOCTYPE html>")
+        assert {each.name for each in (tmp_path / "charts").iterdir()} >= {"latencies.png", "ratios.png"}
+        assert all(each.read_bytes().startswith(b"\x89PNG") for each in (tmp_path / "charts").iterdir())
+        assert "written: x.html" in done.stdout
+
+    def test_the_default_output(self, tmp_path: Path) -> None:
+        append_history(tmp_path / "h.jsonl", [make_result()])
+        done = run_ortune("report", "h.jsonl", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / "h.html").exists() and "pass" in done.stdout
+
+    def test_stdout(self, tmp_path: Path) -> None:
+        done = run_ortune("report", BENCH, "-o", "-", cwd=tmp_path)
+        assert done.returncode == 0 and done.stdout.startswith("<!DOCTYPE html>")
+
+    def test_the_input_is_not_replaced(self, tmp_path: Path) -> None:
+        (tmp_path / "x.html").write_bytes(BENCH.read_bytes())
+        done = run_ortune("report", "x.html", cwd=tmp_path)
+        assert done.returncode == 2 and "would be replaced" in done.stderr
+
+    def test_only_is_for_histories(self, tmp_path: Path) -> None:
+        done = run_ortune("report", BENCH, "--only", "x", cwd=tmp_path)
+        assert done.returncode == 2 and "--only is for histories" in done.stderr
+
+    def test_a_search_with_a_report(self, tmp_path: Path) -> None:
+        environment = {"BROWSER": "true"}
+        done = run_ortune(
+            *("search", TINY_CNN, "-o", "r.json", "--open", "--budget", "20s"),
+            cwd=tmp_path,
+            simulate=True,
+            environment=environment,
+        )
+        assert done.returncode in {0, 3}, done.stderr
+        assert (tmp_path / "r.html").exists()
+
+
+def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    with pytest.raises(UsageError, match="jinja2 and vl-convert-python") as caught:
+        write.check_installed()
+    assert "ortune[report]" in str(caught.value.hint)
+
+
+class TestNotebooks:
+    def test_a_record_shows_itself(self) -> None:
+        shown = read_record(SEARCH)._repr_html_()
+        assert "<strong>Faster</strong>" in shown and "<td>intra_op_num_threads</td><td>1</td>" in shown
+
+    def test_a_front_shows_its_points(self) -> None:
+        assert "<th>cpu ratio</th>" in read_record(FRONT)._repr_html_()
+
+    def test_texts_are_escaped(self) -> None:
+        record = make_local_record(TINY_CNN, ONE_THREAD)
+        hostile = msgspec.structs.replace(record.host, cpu_model="<script>alert(1)</script>")
+        assert "<script" not in msgspec.structs.replace(record, host=hostile)._repr_html_()
