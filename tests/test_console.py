@@ -111,6 +111,10 @@ class TestVerdict:
         [
             ({"verdict": "faster"}, "58.0x less CPU time per call than ONNX Runtime's default"),
             ({"verdict": "default_is_best"}, "ONNX Runtime's default is best on this host: keep it"),
+            (
+                {"verdict": "nothing_found"},
+                f"Nothing better found among {SERVER.search.n_tried} of {SERVER.search.n_candidates - 1} candidates: ",
+            ),
             ({"verdict": "within_limits"}, "Within the limits, unlike ONNX Runtime's default"),
             ({"verdict": "infeasible"}, "No candidate stays within the limits: keep the default"),
             ({"verdict": "overload"}, "Overload: no candidate can serve requests at this rate"),

@@ -141,7 +141,8 @@ def format_headline(record: Record) -> Text:
         case "default_is_best":
             parts = (f"{base[0].upper()}{base[1:]} is best", "green", " on this host: keep it")
         case "nothing_found":
-            parts = ("Nothing better found", "yellow", f": keep {base}")
+            n_tried, n_all = record.search.n_tried, max(record.search.n_candidates - 1, record.search.n_tried)
+            parts = ("Nothing better found", "yellow", f" among {n_tried} of {n_all} candidates: keep {base}")
         case "within_limits":
             parts = ("Within the limits", "green", f", unlike {base}")
         case "infeasible":

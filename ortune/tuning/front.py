@@ -105,7 +105,7 @@ def judge_front(goal: Goal, run: PairedRun, comparison: Comparison) -> tuple[Ver
     offered = [position for position in proven if kept[position] == "yes" or position == BASELINE_POSITION]
     front = make_front(goal, run, comparison, offered, recommend=True)
     if [point.summary.config for point in front] == [rows[BASELINE_POSITION].config]:
-        return "default_is_best", "no candidate is significantly better in any objective", front
+        return "default_is_best", "none of them is significantly better in any objective", front
     return "trade_off", "none of these configs is better than another in all objectives", front
 
 
