@@ -187,7 +187,7 @@ def check_dims(batches: Sequence[int], dims: Mapping[str, Sequence[int]]) -> Non
     Raises:
         UsageError: One has, by the name of the dimension.
     """
-    from ortune.workload.synthesis import BATCH_NAME
+    from ortune.workload.dimensions import BATCH_NAME
 
     for name, sizes in dims.items():
         if batches and BATCH_NAME.fullmatch(name) and tuple(sizes) != (1,):

@@ -7,6 +7,8 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,10 +16,17 @@ from ortune.errors import InputsError
 from ortune.model import InputInfo, ModelInfo
 from ortune.workload.batching import check_batch_axis, check_items, count_items, list_first_axes, name_batch_axes
 from ortune.workload.data import fit_array, fits_shape, format_shape, load_data, name_inputs
+from ortune.workload.dimensions import choose_sizes, is_name, require_sizes
 from ortune.workload.feed import Feed, InputOptions, Sample, Tensor
 from ortune.workload.npz import MOST_AXES
 from ortune.workload.size import check_size, format_bytes
-from ortune.workload.synthesis import ITEM_BYTES, PLACEHOLDERS, count_item_bytes, resolve_shape, synthesize
+from ortune.workload.synthesis import ITEM_BYTES, SynthesisFacts, check_type, count_item_bytes, synthesize
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.generic]
 
 MOST_CASES = 1000
 """Largest number of combinations of sizes. Each is measured in turn."""
@@ -77,45 +86,68 @@ def _make_samples(model: ModelInfo, options: InputOptions, n_items: int = 1) -> 
         replaced = [msgspec.structs.replace(options, shapes=shapes) for shapes in options.cases]
         _check_sizes(model, [({}, own) for own in replaced], n_items)
         for item, own in itertools.product(range(n_items), replaced):
-            samples.append({info.name: synthesize(info, {}, own, item) for info in model.inputs})
+            samples.append(_make_sample(model, {}, own, {}, item))
         return Feed(samples=tuple(samples), cases=tuple(range(len(replaced))) * n_items)
-    missing = msgspec.structs.replace(
-        model, inputs=tuple(info for info in model.inputs if any(info.name not in arrays for arrays in given))
-    )
-    _check_sizes(missing, [(case, options) for case in cases], len(given))
+    _check_sizes(model, [(case, options) for case in cases], len(given), given[0])
     # All cases in turn, because each block must contain all of them.
     for item, arrays in enumerate(given):
         for case in cases:
-            sample = {}
-            for info in model.inputs:
-                if info.name in arrays:
-                    array = fit_array(info, arrays[info.name])
-                    sample[info.name] = Tensor(array=array, origin=f"from {Path(options.data or '').name}")
-                else:
-                    sample[info.name] = synthesize(info, case, options, 0 if options.data else item)
-            samples.append(sample)
+            samples.append(_make_sample(model, case, options, arrays, 0 if options.data else item))
     return Feed(samples=tuple(samples), cases=tuple(range(len(cases))) * len(given))
 
 
-def _check_sizes(model: ModelInfo, cases: Sequence[tuple[Mapping[str, int], InputOptions]], n_samples: int = 1) -> None:
+def _make_sample(
+    model: ModelInfo, dims: Mapping[str, int], options: InputOptions, given: Mapping[str, Array], item: int
+) -> Sample:
+    """Return the input of one call: the arrays that the user gave, and synthesized ones.
+
+    Args:
+        model: The model.
+        dims: Sizes by symbolic dimension.
+        options: The user's options for inputs.
+        given: Arrays by input name.
+        item: Number of the sample.
+    """
+    arrays = {info.name: fit_array(info, given[info.name]) for info in model.inputs if info.name in given}
+    shapes = {**options.shapes, **{name: array.shape for name, array in arrays.items()}}
+    sizes, symbols = choose_sizes(model, dims, shapes)
+    facts = SynthesisFacts.of(model, symbols)
+    sample = {}
+    for info in model.inputs:
+        if info.name in arrays:
+            sample[info.name] = Tensor(array=arrays[info.name], origin=f"from {Path(options.data or '').name}")
+        else:
+            check_type(info)
+            sample[info.name] = synthesize(info, require_sizes(info, sizes), facts, options.seed, item)
+    return sample
+
+
+def _check_sizes(
+    model: ModelInfo,
+    cases: Sequence[tuple[Mapping[str, int], InputOptions]],
+    n_samples: int = 1,
+    given: Mapping[str, Array] = MappingProxyType({}),
+) -> None:
     """Check that the synthesized data will fit into memory.
 
     Args:
-        model: The model, with the inputs that are synthesized.
+        model: The model.
         cases: For each case, sizes by symbolic dimension, and options.
         n_samples: Number of samples in each case.
+        given: Arrays that are not synthesized, by input name.
 
     Raises:
         InputsError: It will not.
     """
     total_bytes, largest, what = 0, -1, ""
     for dims, options in cases:
+        sizes, _ = choose_sizes(model, dims, {**options.shapes, **{name: each.shape for name, each in given.items()}})
         for info in model.inputs:
-            if info.dtype not in ITEM_BYTES or (info.shape is None and info.name not in options.shapes):
-                continue  # an error, which `synthesize` explains
-            shape, _ = resolve_shape(info, dims, options.shapes)
-            n_bytes = math.prod(shape) * count_item_bytes(info)
+            if info.name in given or info.dtype not in ITEM_BYTES or info.name not in sizes:
+                continue  # the last ones are errors, which `_make_sample` explains
+            shape = sizes[info.name].shape
             _check_axes(info, shape)
+            n_bytes = math.prod(shape) * count_item_bytes(info)
             total_bytes += n_bytes * n_samples
             if n_bytes > largest:
                 largest, what = n_bytes, f"{info.name}: {info.dtype}[{format_shape(shape)}]"
@@ -171,7 +203,7 @@ def explain_failure(model: ModelInfo, feed: Feed, message: str) -> InputsError:
     options = []
     for name, tensor in feed.tensors.items():
         for dim in by_name[name].shape or ():
-            if isinstance(dim, str) and dim not in PLACEHOLDERS and tensor.guessed:
+            if is_name(dim) and tensor.guessed:
                 options.append(f"{{dim={dim}=N}}")
         if tensor.guessed:
             options.append(f"{{shape={name}={format_shape(tensor.array.shape)}}} with other sizes")
