@@ -417,7 +417,11 @@ def test_progress_never_goes_backwards() -> None:
     for stage in ("screening", "racing", "confirmation"):
         done = [report.done for report in reports if report.stage == stage]
         assert done == sorted(done)
+        shares = [report.share for report in reports if report.stage == stage]
+        assert shares[0] == 0
+        assert max(shares) <= 1
     assert reports[-1].done == reports[-1].total
+    assert {report.total for report in reports if report.stage == "racing"} == {None}
 
 
 @pytest.mark.parametrize("suffix", [".db", ".journal"])

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ortune.record.schema import Record
 
 
-@command(ApplyRequest)
+@command(ApplyRequest, has_steps=True)
 def apply(values: Values) -> None:
     """Use CONFIG: run a command with it (ortune apply CONFIG -- COMMAND), write it for another system, or verify it.
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-@command(SearchRequest, ConsoleOptions)
+@command(SearchRequest, ConsoleOptions, has_steps=True)
 def search(values: Values, console_options: ConsoleOptions) -> None:
     """Find the best settings for MODEL, its load and this host, confirm the gain, and write them to a record."""
     from ortune.console.progress import SearchProgress

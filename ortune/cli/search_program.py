@@ -15,7 +15,7 @@ from ortune.requests import ConsoleOptions, ProgramSearchRequest
 from ortune.sanitize import escape_json
 
 
-@command(ProgramSearchRequest, ConsoleOptions)
+@command(ProgramSearchRequest, ConsoleOptions, has_steps=True)
 def search_program(values: Values, console_options: ConsoleOptions) -> None:
     """Find the best settings for the sessions of a program, confirm the gain, and write them to a record.
 

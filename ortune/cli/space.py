@@ -8,7 +8,7 @@ from ortune.options import make_request
 from ortune.requests import JsonOptions, SpaceRequest
 
 
-@command(SpaceRequest, JsonOptions)
+@command(SpaceRequest, JsonOptions, has_steps=True)
 def space(values: Values, output: JsonOptions) -> None:
     """Show what a search of MODEL would try on this host, and why."""
     from ortune.console.warnings import warn_missing_runtime

@@ -19,7 +19,7 @@ from ortune.workload import FIGURES
 LOG_WIDTH = 200
 """Width of output that does not go to a terminal."""
 
-MAX_WIDTH = 100
+MAX_WIDTH = 200
 """Width that lines do not exceed, however wide the terminal is."""
 
 LIMIT_STATES = {"yes": ("met", "green"), "no": ("not met", "red"), "unsure": ("uncertain", "yellow")}

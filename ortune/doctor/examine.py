@@ -22,6 +22,7 @@ from ortune.knobs.config import CPU, alias_of
 from ortune.model import read_model
 from ortune.model.graph import Graph, read_graph
 from ortune.requests import DoctorRequest
+from ortune.steps import enter_step
 from ortune.worker import Failure, Runtime
 from ortune.worker.installed import find_runtime_packages, require_runtime
 from ortune.worker.owned_folder import OwnedFolder
@@ -66,8 +67,10 @@ def examine(request: DoctorRequest) -> Diagnosis:
     feed = prepare_feed(request.model, request.input_options)
     if isinstance(feed, Missing):
         facts = msgspec.structs.replace(facts, missing={**facts.missing, "run_ns": feed})
+    enter_step("creating sessions at several optimization levels, and running them")
     size_bytes = Path(request.model).stat().st_size + sum(file.found_bytes or 0 for file in original.data_files)
     facts = add_runtime_facts(facts, feed if isinstance(feed, Feed) else None, size_bytes)
+    enter_step("checking the graphs")
     findings, skipped = run_checks(CHECKS, facts)
     return Diagnosis(
         model=request.model,

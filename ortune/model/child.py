@@ -15,6 +15,7 @@ import msgspec
 
 from ortune.errors import ModelError
 from ortune.interrupts import name_signal
+from ortune.steps import enter_step
 
 READ_TIMEOUT_S = 600.0
 
@@ -78,6 +79,7 @@ def read_in_child(module: str, path: str | Path, kind: type[Facts], options: Seq
             if sys.getfilesystemencoding() == "utf-8"
             else f"Set PYTHONUTF8=1: the names of files are {sys.getfilesystemencoding()} here. Or rename it.",
         ) from None
+    enter_step(f"reading {path.name}")
     command = [sys.executable, "-P", "-m", module, str(path.resolve()), *options]
     try:
         child = subprocess.run(command, capture_output=True, timeout=READ_TIMEOUT_S, check=False)

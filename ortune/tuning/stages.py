@@ -23,6 +23,7 @@ from ortune.tuning.confirmation import confirm
 from ortune.tuning.front import confirm_front, judge_front
 from ortune.tuning.outcome import Observe, Outcome
 from ortune.tuning.plan import (
+    LONGEST_RACING,
     RACING_SHARE,
     is_simple,
     make_plan,
@@ -46,9 +47,6 @@ AS_GOOD = 0.005
 
 CLEARANCE = 0.03
 """Minimum distance below a limit, as a log-ratio, at which a candidate clearly stays within it."""
-
-LONGEST_RACING = 2.0
-"""How many times its planned time racing may take if screening ended early."""
 
 QUICK_SHARE = 0.08
 """Share of the budget for a confirmation that probably shows no gain. It takes longer while it is undecided."""

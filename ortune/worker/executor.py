@@ -18,6 +18,7 @@ from ortune.knobs.config import DEFAULT, Config
 from ortune.knobs.providers import find_provider
 from ortune.knobs.space import describe
 from ortune.model import ModelInfo
+from ortune.steps import enter_step
 from ortune.worker import protocol
 from ortune.worker.failure import Failure
 from ortune.worker.group import WorkerGroup, name_group
@@ -227,6 +228,8 @@ class ProcessExecutor:
                         ends_s.pop(other, None)
                         other.close()
                 elif not worker.is_loaded:
+                    if not self._has_reference:
+                        enter_step("first run")
                     ends_s[worker] = time.monotonic() + deadline_s
         return failures
 

@@ -104,7 +104,7 @@ def _resolve(
         if isinstance(dim, int):
             sizes.append(dim)
             continue
-        size = known.get(dim) if is_name(dim) or dim in dims else None
+        size = known.get(dim) if is_name(dim) or (dim is not None and dim in dims) else None
         if size is None and is_name(dim):
             size = evaluate_sum(dim, known)
         if size is not None and dim not in guesses:
