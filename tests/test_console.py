@@ -418,8 +418,8 @@ class TestProgress:
         label = Candidate(config=self.LONG).label
         lines = [line for line in self.show(80, terminal=False).splitlines() if line != "a note"]
         assert lines == [
-            "screening 0 of 340, 12 s left, best so far: no result yet",
-            "racing 0 launches, 12 s left, best so far: no result yet",
+            "screening 0 of 340, at most 12 s, best so far: no result yet",
+            "racing 0 launches, at most 12 s, best so far: no result yet",
             "confirmation 0 of 16 rounds, 12 s left, no result yet",
             f"confirmation 16 of 16 rounds, 12 s left, 1.10x [1.08, 1.12]  {label}",
         ]

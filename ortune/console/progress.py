@@ -39,7 +39,7 @@ WIDE_STAGES = 80
 
 BAR_WIDTH = 10
 COUNT_WIDTH = len("10 of 10 rounds")
-LEFT_WIDTH = len("1000 s left")
+LEFT_WIDTH = len("at most 1000 s")
 NARROW_INDENT = 2
 
 
@@ -172,8 +172,10 @@ def format_steps(report: SearchReport) -> str:
 
 
 def format_left(report: SearchReport) -> str:
-    """Return how long a search will take."""
-    return f"{report.left_s:.0f} s left" if report.left_s >= 0.5 else "nearly done"
+    """Return how long a search will take. Before the confirmation, it may still end early."""
+    if report.left_s < 0.5:
+        return "nearly done"
+    return f"{report.left_s:.0f} s left" if report.stage == "confirmation" else f"at most {report.left_s:.0f} s"
 
 
 def format_report(report: SearchReport) -> str:

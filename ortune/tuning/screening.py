@@ -184,7 +184,8 @@ class _Screening:
         # If no candidates are left before the planned time, the other stages get more time than planned.
         then_s = state.racing_s + state.confirmation_s
         if end_s < planned_s:
-            then_s = min(state.end_s - end_s, LONGEST_RACING * state.racing_s + state.plan.confirmation_s)
+            confirmation_s = state.plan.confirmation_s if state.racing_s else state.confirmation_s
+            then_s = min(state.end_s - end_s, LONGEST_RACING * state.racing_s + confirmation_s)
         best = ranked[0] if ranked and self.n_done else None
         state.report("screening", self.n_done, len(state.candidates) - 1, best, end_s=end_s, then_s=then_s)
 
