@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import traceback
+from collections.abc import Sequence
 from typing import Annotated, TextIO, cast
 
 import typer
 
 from ortune import __version__
-from ortune.cli.after_dashes import NAMES, route
+from ortune.cli.after_dashes import NAMES, SEPARATOR, route
 from ortune.cli.apply import apply
 from ortune.cli.bench import bench
 from ortune.cli.doctor import doctor
@@ -127,5 +129,20 @@ def show_error(error: OrtuneError) -> None:
     console.print(Text.assemble(("error: ", "bold red"), first))
     for line in details:
         console.print(line)
-    if hint:
+    if error.advised:
+        console.print(Text("This runs:", "dim"))
+        console.print(f"  {make_advised_command(sys.argv, error.advised)}")
+    elif hint:
         console.print(Text(hint, "dim"))
+
+
+def make_advised_command(arguments: Sequence[str], advised: Sequence[tuple[str, str]]) -> str:
+    """Return the command of this process with more options.
+
+    Args:
+        arguments: The arguments of this process.
+        advised: Names and values of the options.
+    """
+    end = arguments.index(SEPARATOR) if SEPARATOR in arguments else len(arguments)
+    more = [word for name, value in advised for word in (f"--{name}", value)]
+    return shlex.join(["ortune", *arguments[1:end], *more, *arguments[end:]])

@@ -28,8 +28,8 @@ from ortune.worker.owned_folder import OwnedFolder, remove_abandoned_folders
 from ortune.worker.process import WorkerProcess
 from ortune.worker.session_info import Runtime
 from ortune.worker.watchdog import Watchdog
+from ortune.worker.working_inputs import explain_failed_run
 from ortune.workload import Feed, Tolerance
-from ortune.workload.inputs import explain_failure
 
 WORKER_COMMAND = (sys.executable, "-P", "-m", "ortune.worker.main")
 
@@ -414,7 +414,7 @@ def launch_reference(
             else "Change {fix}, {provider} or the first number of {batch}.",
         )
     if first.stage == "check" and first.kind == "exception":
-        raise explain_failure(model, feed, first.message)
+        raise explain_failed_run(model, feed, first.message)
     raise ModelError(
         f"ONNX Runtime cannot {'run' if first.stage == 'check' else 'load'} {model.path} ({kind}): {first.message}",
         "Check whether ONNX Runtime loads it without ortune: "

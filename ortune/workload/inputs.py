@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +15,7 @@ from ortune.errors import InputsError
 from ortune.model import InputInfo, ModelInfo
 from ortune.workload.batching import check_batch_axis, check_items, count_items, list_first_axes, name_batch_axes
 from ortune.workload.data import fit_array, fits_shape, format_shape, load_data, name_inputs
-from ortune.workload.dimensions import choose_sizes, is_name, require_sizes
+from ortune.workload.dimensions import choose_sizes, require_sizes
 from ortune.workload.feed import Feed, InputOptions, Sample, Tensor
 from ortune.workload.npz import MOST_AXES
 from ortune.workload.size import check_size, format_bytes
@@ -87,13 +86,13 @@ def _make_samples(model: ModelInfo, options: InputOptions, n_items: int = 1) -> 
         _check_sizes(model, [({}, own) for own in replaced], n_items)
         for item, own in itertools.product(range(n_items), replaced):
             samples.append(_make_sample(model, {}, own, {}, item))
-        return Feed(samples=tuple(samples), cases=tuple(range(len(replaced))) * n_items)
+        return Feed(samples=tuple(samples), cases=tuple(range(len(replaced))) * n_items, options=options)
     _check_sizes(model, [(case, options) for case in cases], len(given), given[0])
     # All cases in turn, because each block must contain all of them.
     for item, arrays in enumerate(given):
         for case in cases:
             samples.append(_make_sample(model, case, options, arrays, 0 if options.data else item))
-    return Feed(samples=tuple(samples), cases=tuple(range(len(cases))) * len(given))
+    return Feed(samples=tuple(samples), cases=tuple(range(len(cases))) * len(given), options=options)
 
 
 def _make_sample(
@@ -193,28 +192,10 @@ def _check_options(by_name: Mapping[str, InputInfo], options: InputOptions) -> N
             )
 
 
-def explain_failure(model: ModelInfo, feed: Feed, message: str) -> InputsError:
-    """Return an error for a failed first run that names the options to pass."""
-    details = []
+def describe_feed(feed: Feed) -> list[str]:
+    """Return a line for each input: its sizes, where its values come from, and what was guessed."""
+    lines = []
     for name, tensor in feed.tensors.items():
         guessed = f"; guessed: {', '.join(tensor.guessed)}" if tensor.guessed else ""
-        details.append(f"{name}: {feed.describe_input(name)}, {tensor.origin}{guessed}")
-    by_name = {info.name: info for info in model.inputs}
-    options = []
-    for name, tensor in feed.tensors.items():
-        for dim in by_name[name].shape or ():
-            if is_name(dim) and tensor.guessed:
-                options.append(f"{{dim={dim}=N}}")
-        if tensor.guessed:
-            options.append(f"{{shape={name}={format_shape(tensor.array.shape)}}} with other sizes")
-    hints = list(dict.fromkeys(options))[:4]
-    if re.search(r"indices element out of data bounds|out of (data )?bounds|inclusive range", message):
-        hints.insert(0, "{inputs=data.npz} with integers in the range that the message names")
-    elif re.search(r"[Pp]ad", message) or "reflect" in message:
-        hints.insert(0, "a longer axis: the model pads its input by reflection, which needs a minimum length")
-    elif re.search(r"non concat axis|must match|broadcast|Incompatible", message, re.IGNORECASE):
-        hints.insert(0, "sides that are multiples of 32, or sizes that are equal between inputs")
-    hints.append("{inputs=data.npz} (or a test_data_set folder) with real data")
-    return InputsError(
-        f"The model does not run on these inputs: {message}", "Try " + "; or ".join(hints) + ".", details=details
-    )
+        lines.append(f"{name}: {feed.describe_input(name)}, {tensor.origin}{guessed}")
+    return lines
