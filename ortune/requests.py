@@ -612,7 +612,7 @@ class JsonOptions(Request):
     json: Json = False
 
 
-class SpaceRequest(WorkloadOptions, KnobOptions):
+class SpaceRequest(WorkloadOptions, KnobOptions, InputsOptions):
     """Options of `ortune space`."""
 
     model: Model

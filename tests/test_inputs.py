@@ -17,13 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
-from ortune.errors import InputsError, spell_as_flag
+from ortune.errors import InputsError
 from ortune.model import InputInfo, read_model
 from ortune.workload import InputOptions, make_feed
 from ortune.workload.data import load_data
 from ortune.workload.dimensions import evaluate_sum
 from ortune.workload.feed import Feed, load_feed
-from ortune.workload.inputs import explain_failure
 from ortune.workload.npz import read_npz
 from tests.conftest import TINY_ENCODER
 from tests.simulation import make_model
@@ -249,25 +248,6 @@ def test_feeds_come_back_from_their_file(tmp_path: Path) -> None:
     assert loaded["s"].dtype == object
     assert isinstance(loaded["s"][0], str)
     assert np.array_equal(loaded["a:0/x"], feed.tensors["a:0/x"].array)
-
-
-@pytest.mark.parametrize(
-    ("message", "hint"),
-    [
-        (
-            "indices element out of data bounds, idx=51 must be within the inclusive range [-2,1]",
-            "integers in the range",
-        ),
-        ("Concat: Non concat axis dimensions must match", "multiples of 32"),
-        ("Pad reflection failed", "minimum length"),
-    ],
-)
-def test_failures_of_the_first_run_say_what_to_pass(message: str, hint: str) -> None:
-    model = make_model(inputs=(info("x", "float32", ("batch", "time")),))
-    error = explain_failure(model, make_feed(model, InputOptions()), message)
-    assert hint in error.hint
-    assert "--dim batch=N" in error.render(spell_as_flag)[1]
-    assert "\n  x: float32[1,128]" in error.render()[0]
 
 
 def test_an_empty_feed(tmp_path: Path) -> None:

@@ -140,11 +140,9 @@ def try_inputs(request: TryRequest, enter: Enter) -> Tried:
     Raises:
         Exception: onnxruntime cannot load the model.
     """
-    from ortune.worker.main import limit_memory
     from ortune.worker.session import make_session
 
     enter("load")
-    limit_memory(MEMORY_BYTES + 4 * sum(file.size_bytes for file in request.model.files))
     session = make_session(request.model.path, DEFAULT)
     enter("check")
     message = ""
@@ -217,5 +215,13 @@ def find_depth(message: str, depths: Mapping[str, int]) -> int:
     return depths.get(names[0], -1) if names else -1
 
 
+def answer(request: TryRequest, enter: Enter) -> Tried:
+    """Answer the parent, with limited memory."""
+    from ortune.worker.main import limit_memory
+
+    limit_memory(MEMORY_BYTES + 4 * sum(file.size_bytes for file in request.model.files))
+    return try_inputs(request, enter)
+
+
 if __name__ == "__main__":
-    answer_parent(TryRequest, try_inputs)
+    answer_parent(TryRequest, answer)

@@ -1,11 +1,12 @@
 """Looks for sizes of guessed dimensions with which a model runs, by trying them.
 
-Each try shows how far the model gets. Sizes with which it gets further are kept. Usual sizes are tried first, then those
-that messages of ONNX Runtime contain.
+Each try shows how far the model gets. Sizes with which it gets further are kept. Usual sizes are tried first, then the
+numbers in messages of ONNX Runtime.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -27,6 +28,9 @@ OTHER_SIZES = (2, 1, 3, 4, 8, 16, 32, 64, 128, 12, 6, 80, 256, 512)
 MOST_MESSAGE_NUMBERS = 8
 LARGEST_SIZE = 20_000
 """Numbers of a message that are tried, and the largest size that is."""
+
+LARGEST_RATIO = 8
+"""How many times too small a size may be, if a message has two sizes that should be equal."""
 
 MOST_TRIES = 400
 
@@ -163,6 +167,12 @@ def propose_changes(slots: Mapping[Slot, int], current: Mapping[Slot, int], mess
         current: The sizes that differ from that.
         message: Why the model does not run with the current ones.
     """
+    numbers = list(dict.fromkeys(read_numbers(message)))[:MOST_MESSAGE_NUMBERS]
+    # "128 by 64": a size is half of what it should be.
+    for large, small in itertools.combinations(sorted(numbers, reverse=True), 2):
+        for slot, size in {**slots, **current}.items():
+            if 1 < small < large <= LARGEST_RATIO * small and size in (large, small) and size * large % small == 0:
+                yield {slot: size * large // small}
     kinds: dict[int, list[Slot]] = {}
     for slot, size in slots.items():
         kinds.setdefault(size, []).append(slot)
@@ -172,7 +182,7 @@ def propose_changes(slots: Mapping[Slot, int], current: Mapping[Slot, int], mess
     for guess, alike in kinds.items():
         for size in USUAL_SIZES.get(guess, ()) if len(alike) > 1 else ():
             yield from ({slot: size} for slot in alike)
-    for number in list(dict.fromkeys(read_numbers(message)))[:MOST_MESSAGE_NUMBERS]:
+    for number in numbers:
         yield from ({slot: number} for slot in slots if {**slots, **current}[slot] != number)
     for size in OTHER_SIZES:
         yield dict.fromkeys(slots, size)
