@@ -22,6 +22,7 @@ from ortune.cli.host import host
 from ortune.cli.inspect import inspect
 from ortune.cli.knobs import knobs
 from ortune.cli.merge import merge
+from ortune.cli.mistakes import check_words
 from ortune.cli.plan import plan
 from ortune.cli.profile import profile
 from ortune.cli.report import report
@@ -89,6 +90,7 @@ def main() -> None:
     sys.stdout = cast("TextIO", safe_stdout)
     try:
         try:
+            check_words(sys.argv)
             check_arguments(sys.argv)
             sys.argv = route(sys.argv)
             app()
