@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from ortune.options import (
     CLI_AND_PYTHON,
     CLI_ONLY,
+    LOAD,
     PROGRAM,
-    WORKLOAD,
     WRITING,
     Option,
     Request,
@@ -98,7 +98,7 @@ class LoadOptions(Request):
             parse=parse_count(1, MOST_CLIENTS),
             accepts="int | None",
             default="1",
-            panel=WORKLOAD,
+            panel=LOAD,
         ),
     ] = None
     sessions: Annotated[
@@ -109,7 +109,7 @@ class LoadOptions(Request):
             parse=parse_count(1, MOST_SESSIONS),
             accepts="int | None",
             default="1",
-            panel=WORKLOAD,
+            panel=LOAD,
         ),
     ] = None
     processes: Annotated[
@@ -120,7 +120,7 @@ class LoadOptions(Request):
             parse=parse_count(1, MOST_PROCESSES),
             accepts="int | None",
             default="1",
-            panel=WORKLOAD,
+            panel=LOAD,
         ),
     ] = None
     rate: Annotated[
@@ -132,7 +132,7 @@ class LoadOptions(Request):
             parse=parse_rate_per_s,
             accepts="str | float | None",
             default="clients call back to back",
-            panel=WORKLOAD,
+            panel=LOAD,
         ),
     ] = None
 

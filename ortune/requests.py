@@ -22,11 +22,12 @@ from ortune.options import (
     CLI_ONLY,
     EXPORT,
     INPUTS,
+    LOAD,
     MEASURING,
+    OBJECTIVE,
     OUTPUTS,
     SEVERAL,
     SPACE,
-    WORKLOAD,
     WRITING,
     Option,
     Request,
@@ -272,7 +273,7 @@ Arrivals = Annotated[
         parse=parse_choice("poisson", "periodic"),
         accepts='Literal["poisson", "periodic"] | None',
         default="poisson",
-        panel=WORKLOAD,
+        panel=LOAD,
     ),
 ]
 ObjectiveName = Annotated[
@@ -283,7 +284,7 @@ ObjectiveName = Annotated[
         parse=parse_objective_name,
         accepts="Objective | None",
         default="p50; throughput with several clients or batches; p99 with a rate",
-        panel=WORKLOAD,
+        panel=OBJECTIVE,
     ),
 ]
 Limits = Annotated[
@@ -295,7 +296,7 @@ Limits = Annotated[
         parse=parse_limits,
         accepts="str | Limit | Sequence[str | Limit]",
         repeatable=True,
-        panel=WORKLOAD,
+        panel=OBJECTIVE,
     ),
 ]
 Batch = Annotated[
@@ -306,7 +307,7 @@ Batch = Annotated[
         parse=parse_batches,
         accepts="int | str | Sequence[int]",
         default="calls with the inputs as they are",
-        panel=WORKLOAD,
+        panel=LOAD,
     ),
 ]
 Beside = Annotated[
@@ -316,7 +317,7 @@ Beside = Annotated[
         metavar="COMMAND",
         parse=parse_text,
         accepts="str | None",
-        panel=WORKLOAD,
+        panel=LOAD,
     ),
 ]
 Data = Annotated[
@@ -466,7 +467,7 @@ class WorkloadOptions(LoadOptions):
         Option(
             help="Let each of several {processes} run on its own part of the CPUs, with the same number of cores.",
             accepts="bool",
-            panel=WORKLOAD,
+            panel=LOAD,
         ),
     ] = False
     objective: ObjectiveName = None
@@ -630,7 +631,7 @@ class SuggestRequest(WorkloadOptions, KnobOptions):
             metavar="COMMAND",
             parse=parse_text,
             accepts="str | None",
-            panel=WORKLOAD,
+            panel=LOAD,
         ),
     ] = None
     history: Annotated[
@@ -688,7 +689,7 @@ class SearchRequest(WorkloadOptions, KnobOptions, InputsOptions, ToleranceOption
             metavar="NAME,...",
             parse=parse_objectives,
             accepts="str | Sequence[str]",
-            panel=WORKLOAD,
+            panel=OBJECTIVE,
         ),
     ] = ()
     beside: Beside = None
@@ -772,7 +773,7 @@ class ProgramRunOptions(Request):
             metavar="URL",
             parse=parse_text,
             accepts="str | None",
-            panel=WORKLOAD,
+            panel=LOAD,
         ),
     ] = None
     body: Annotated[
@@ -783,7 +784,7 @@ class ProgramRunOptions(Request):
             parse=parse_texts,
             accepts=f"{PATH} | Sequence[{PATH}]",
             repeatable=True,
-            panel=WORKLOAD,
+            panel=LOAD,
         ),
     ] = ()
     header: Annotated[
@@ -794,7 +795,7 @@ class ProgramRunOptions(Request):
             parse=parse_texts,
             accepts="str | Sequence[str]",
             repeatable=True,
-            panel=WORKLOAD,
+            panel=LOAD,
         ),
     ] = ()
     health: Annotated[
@@ -805,7 +806,7 @@ class ProgramRunOptions(Request):
             parse=parse_text,
             accepts="str | None",
             default="the URL of the requests",
-            panel=WORKLOAD,
+            panel=LOAD,
         ),
     ] = None
     stdin: Annotated[
@@ -853,7 +854,7 @@ class ProgramOptions(LoadOptions, ProgramRunOptions):
             metavar="FUNCTION",
             parse=parse_text,
             accepts="str | None",
-            panel=WORKLOAD,
+            panel=LOAD,
         ),
     ] = None
     metric: Annotated[
@@ -863,10 +864,10 @@ class ProgramOptions(LoadOptions, ProgramRunOptions):
             metavar="REGEX",
             parse=parse_text,
             accepts="str | None",
-            panel=WORKLOAD,
+            panel=OBJECTIVE,
         ),
     ] = None
-    maximize: Annotated[bool, Option(help="A larger number is better.", accepts="bool", panel=WORKLOAD)] = False
+    maximize: Annotated[bool, Option(help="A larger number is better.", accepts="bool", panel=OBJECTIVE)] = False
 
 
 class ProgramSearchRequest(ProgramOptions, KnobOptions):
@@ -1000,7 +1001,7 @@ class PlanRequest(KnobOptions, InputsOptions):
             parse=parse_slo,
             accepts="str | Limit | None",
             default="none: the highest throughput",
-            panel=WORKLOAD,
+            panel=OBJECTIVE,
         ),
     ] = None
     rate: Annotated[
@@ -1011,7 +1012,7 @@ class PlanRequest(KnobOptions, InputsOptions):
             parse=parse_rate_per_s,
             accepts="str | float | None",
             default="as many as one host can take",
-            panel=WORKLOAD,
+            panel=LOAD,
         ),
     ] = None
     headroom: Annotated[
@@ -1022,7 +1023,7 @@ class PlanRequest(KnobOptions, InputsOptions):
             parse=parse_headroom,
             accepts="str | float",
             default="20%",
-            panel=WORKLOAD,
+            panel=LOAD,
         ),
     ] = 0.2
     price: Annotated[
@@ -1032,7 +1033,7 @@ class PlanRequest(KnobOptions, InputsOptions):
             metavar="PRICE",
             parse=parse_price,
             accepts="str | float | None",
-            panel=WORKLOAD,
+            panel=OBJECTIVE,
         ),
     ] = None
     beside: Beside = None

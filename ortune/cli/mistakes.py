@@ -93,7 +93,7 @@ def check_words(arguments: Sequence[str]) -> None:
 
 def find_flags(command: str) -> Mapping[str, DeclaredOption]:
     """Return the options of a command by each of their spellings."""
-    found = {}
+    found: dict[str, DeclaredOption] = {}
     for request in COMMANDS[command]:
         for each in options_of(request).values():
             if not each.option.positional and "cli" in each.option.interfaces:

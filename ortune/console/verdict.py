@@ -53,6 +53,9 @@ from ortune.knobs import KNOBS, describe
 from ortune.record.schema import Record
 from ortune.workload import Workload
 
+NEXT_COLUMN = 10
+"""Where values of the last lines begin."""
+
 PROGRAM_AS_IT_IS = "the program as it is"
 """What candidates of a program are compared with."""
 
@@ -105,7 +108,7 @@ def show_figures(console: Console, record: Record, baseline: Summary, winner: Su
     """Print the settings, if they are recommended, and the figures and limits of both sides."""
     evidence, recommended = record.evidence, is_recommended(record)
     if recommended:
-        console.print(make_settings_table(record.config))
+        console.print(make_settings_table(record.config, console.width))
         console.print()
     unit = unit_of(record.workload)
     console.print(make_figures_table(baseline, winner, recommended=recommended, unit=unit))
@@ -117,6 +120,7 @@ def show_figures(console: Console, record: Record, baseline: Summary, winner: Su
 
 def show_output(console: Console, record: Record, output: Path, kept: Path | None) -> None:
     """Print where the record is, and what to do next."""
+    is_long, command = False, ""
     grid = make_grid()
     grid.add_row("written", str(output))
     if record.search.trials:
@@ -125,8 +129,12 @@ def show_output(console: Console, record: Record, output: Path, kept: Path | Non
         grid.add_row("kept", add_note(str(kept), "the previous record, which proves more"))
     if record.config != record.base:
         command = f"ortune apply {shlex.quote(str(output))} {shlex.quote(record.model.path)}"
-        grid.add_row("next", Text(command, "bold"))
+        is_long = NEXT_COLUMN + len(command) > console.width
+        grid.add_row("next", Text("" if is_long else command, "bold"))
     console.print(grid)
+    if is_long:
+        # Not folded, so that it can be copied.
+        console.print(Text(command, "bold"), soft_wrap=True)
 
 
 def format_headline(record: Record) -> Text:
