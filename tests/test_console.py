@@ -414,13 +414,16 @@ class TestProgress:
         console.print(progress.render())
         return [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
 
-    def test_a_log_has_a_line_at_the_start_of_each_stage(self) -> None:
+    def test_a_log_has_a_line_at_the_start_and_the_first_result_of_each_stage(self) -> None:
         label = Candidate(config=self.LONG).label
         lines = [line for line in self.show(80, terminal=False).splitlines() if line != "a note"]
         assert lines == [
             "screening 0 of 340, at most 12 s, best so far: no result yet",
+            f"screening 8 of 340, at most 12 s, best so far: 1.10x [1.08, 1.12]  {label}",
             "racing 0 launches, at most 12 s, best so far: no result yet",
+            f"racing 8 launches, at most 12 s, best so far: 1.10x [1.08, 1.12]  {label}",
             "confirmation 0 of 16 rounds, 12 s left, no result yet",
+            f"confirmation 8 of 16 rounds, 12 s left, 1.10x [1.08, 1.12]  {label}",
             f"confirmation 16 of 16 rounds, 12 s left, 1.10x [1.08, 1.12]  {label}",
         ]
 

@@ -115,7 +115,9 @@ class SearchProgress:
         for note in report.notes:
             self._console.print(Text(note, "yellow"), soft_wrap=not self.is_live)
         now_s = time.monotonic()
-        is_new = report.stage not in self._reports
+        before = self._reports.get(report.stage)
+        # Or the first with a result.
+        is_new = before is None or (before.speedup is None and report.speedup is not None)
         is_complete = report.done == report.total
         self._reports[report.stage] = report
         interval_s = LIVE_INTERVAL_S if self.is_live else PLAIN_INTERVAL_S
