@@ -220,7 +220,7 @@ def change_and_interrupt(process: subprocess.Popen[str], change: Callable[[int],
     seen = ""
     for line in process.stdout:
         seen += line
-        if line.startswith("screening "):
+        if line.startswith("screening ") and "x [" in line:
             break
     else:
         pytest.fail(f"nothing was measured: {seen}{process.stderr and process.stderr.read()}")

@@ -50,7 +50,7 @@ MISTAKES = [
     (f"apply {RECORD} python {SCRIPT}", "python is a command", f"ortune apply {RECORD} -- python"),
     (f"inspect python {SCRIPT}", "There is no -- before python", "ortune inspect -- python"),
     # Commands.
-    (f"serch {MODEL}", "serch: there is no such command", f"ortune search {MODEL}"),
+    (f"searchx {MODEL}", "searchx: there is no such command", f"ortune search {MODEL}"),
     (f"tune {MODEL}", "tune: there is no such command", f"ortune search {MODEL}"),
     (f"benchmark {MODEL}", "benchmark: there is no such command", f"ortune bench {MODEL}"),
     (MODEL, "there is no such command", f"ortune search {MODEL}"),
@@ -67,7 +67,7 @@ MISTAKES = [
     (f"search {MODEL} --provider gpu", "gpu: there is no such execution provider", "Did you mean cuda or tensorrt?"),
     (f"search {MODEL} --provider cudaa", "there is no such execution provider", "Did you mean cuda?"),
     (f"apply {RECORD} --to k8s", "k8s: there is no such target", "Did you mean kubernetes?"),
-    (f"apply {RECORD} --to pyton", "pyton: there is no such target", "Did you mean python?"),
+    (f"apply {RECORD} --to pythonx", "pythonx: there is no such target", "Did you mean python?"),
     (f"search {MODEL} --tune intra_threads=1", "intra_threads: there is no such knob", "intra_op_num_threads"),
     (f"search {MODEL} --objective p59", "p59: is not a figure", "Choose one of p50"),
     (f"search {MODEL} --limit p99=20ms", "is not a limit", "Write 'p99<20ms'"),
