@@ -80,14 +80,24 @@ class OrtuneError(Exception):
         hint: How the user can fix it, as a sentence; empty when the message says so.
         option: Python name of the option with the invalid value; empty when there is none.
         details: Lines that follow the message, such as one for each input of the model.
+        advised: Options with which the same command works, as names and values.
     """
 
-    def __init__(self, message: str, hint: str = "", *, option: str = "", details: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        message: str,
+        hint: str = "",
+        *,
+        option: str = "",
+        details: Sequence[str] = (),
+        advised: Sequence[tuple[str, str]] = (),
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
         self.option = option
         self.details = tuple(details)
+        self.advised = tuple(advised)
 
     def render(self, spell: Spelling = spell_in_python, where: str = "") -> tuple[str, str]:
         """Return message and hint for one interface.

@@ -23,7 +23,8 @@ CLI_ONLY: frozenset[Interface] = frozenset({"cli"})
 CLI_AND_PYTHON: frozenset[Interface] = frozenset({"cli", "python"})
 
 OPTIONS = "Options"
-WORKLOAD = "Workload"
+LOAD = "Load"
+OBJECTIVE = "Objective"
 INPUTS = "Inputs"
 SPACE = "Search space"
 MEASURING = "Measuring"
@@ -33,7 +34,7 @@ PROGRAM = "With a command after --"
 EXPORT = "With --to"
 SEVERAL = "Several gates"
 CI = "Reports for CI"
-PANELS = (OPTIONS, PROGRAM, EXPORT, WORKLOAD, INPUTS, SPACE, MEASURING, OUTPUTS, SEVERAL, WRITING, CI)
+PANELS = (OPTIONS, PROGRAM, EXPORT, LOAD, OBJECTIVE, INPUTS, SPACE, MEASURING, OUTPUTS, SEVERAL, WRITING, CI)
 """Headings under which a command's help lists its options, in this order."""
 
 

@@ -13,8 +13,8 @@ from ortune.errors import UsageError
 from ortune.options import (
     CLI_AND_PYTHON,
     CLI_ONLY,
+    LOAD,
     PROGRAM,
-    WORKLOAD,
     WRITING,
     Option,
     Request,
@@ -114,7 +114,7 @@ class LoadOptions(Request):
             parse=parse_count(1, MOST_CLIENTS),
             accepts="int | None",
             default="1",
-            panel=WORKLOAD,
+            panel=LOAD,
         ),
     ] = None
     sessions: Annotated[
@@ -125,7 +125,7 @@ class LoadOptions(Request):
             parse=parse_count(1, MOST_SESSIONS),
             accepts="int | None",
             default="1",
-            panel=WORKLOAD,
+            panel=LOAD,
         ),
     ] = None
     processes: Annotated[
@@ -136,7 +136,7 @@ class LoadOptions(Request):
             parse=parse_count(1, MOST_PROCESSES),
             accepts="int | None",
             default="1",
-            panel=WORKLOAD,
+            panel=LOAD,
         ),
     ] = None
     rate: Annotated[
@@ -148,7 +148,7 @@ class LoadOptions(Request):
             parse=parse_rate_per_s,
             accepts="str | float | None",
             default="clients call back to back",
-            panel=WORKLOAD,
+            panel=LOAD,
         ),
     ] = None
 

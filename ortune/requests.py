@@ -22,11 +22,12 @@ from ortune.options import (
     CLI_ONLY,
     EXPORT,
     INPUTS,
+    LOAD,
     MEASURING,
+    OBJECTIVE,
     OUTPUTS,
     SEVERAL,
     SPACE,
-    WORKLOAD,
     WRITING,
     Option,
     Request,
@@ -265,7 +266,7 @@ def check_dims(batches: Sequence[int], dims: Mapping[str, Sequence[int]]) -> Non
     Raises:
         UsageError: One has, by the name of the dimension.
     """
-    from ortune.workload.synthesis import BATCH_NAME
+    from ortune.workload.dimensions import BATCH_NAME
 
     for name, sizes in dims.items():
         if batches and BATCH_NAME.fullmatch(name) and tuple(sizes) != (1,):
@@ -350,7 +351,7 @@ Arrivals = Annotated[
         parse=parse_choice("poisson", "periodic"),
         accepts='Literal["poisson", "periodic"] | None',
         default="poisson",
-        panel=WORKLOAD,
+        panel=LOAD,
     ),
 ]
 ObjectiveName = Annotated[
@@ -361,7 +362,7 @@ ObjectiveName = Annotated[
         parse=parse_objective_name,
         accepts="Objective | None",
         default="p50; throughput with several clients or batches; p99 with a rate",
-        panel=WORKLOAD,
+        panel=OBJECTIVE,
     ),
 ]
 Limits = Annotated[
@@ -373,7 +374,7 @@ Limits = Annotated[
         parse=parse_limits,
         accepts="str | Limit | Sequence[str | Limit]",
         repeatable=True,
-        panel=WORKLOAD,
+        panel=OBJECTIVE,
     ),
 ]
 Batch = Annotated[
@@ -384,7 +385,7 @@ Batch = Annotated[
         parse=parse_batches,
         accepts="int | str | Sequence[int]",
         default="calls with the inputs as they are",
-        panel=WORKLOAD,
+        panel=LOAD,
     ),
 ]
 Beside = Annotated[
@@ -394,7 +395,7 @@ Beside = Annotated[
         metavar="COMMAND",
         parse=parse_text,
         accepts="str | None",
-        panel=WORKLOAD,
+        panel=LOAD,
     ),
 ]
 Data = Annotated[
@@ -553,7 +554,7 @@ class WorkloadOptions(LoadOptions):
         Option(
             help="Let each of several {processes} run on its own part of the CPUs, with the same number of cores.",
             accepts="bool",
-            panel=WORKLOAD,
+            panel=LOAD,
         ),
     ] = False
     objective: ObjectiveName = None
@@ -711,7 +712,7 @@ class JsonOptions(Request):
     json: Json = False
 
 
-class SpaceRequest(WorkloadOptions, KnobOptions):
+class SpaceRequest(WorkloadOptions, KnobOptions, InputsOptions):
     """Options of `ortune space`."""
 
     model: Model
@@ -729,7 +730,7 @@ class SuggestRequest(WorkloadOptions, KnobOptions):
             metavar="COMMAND",
             parse=parse_text,
             accepts="str | None",
-            panel=WORKLOAD,
+            panel=LOAD,
         ),
     ] = None
     history: Annotated[
@@ -787,7 +788,7 @@ class SearchRequest(WorkloadOptions, KnobOptions, InputsOptions, ToleranceOption
             metavar="NAME,...",
             parse=parse_objectives,
             accepts="str | Sequence[str]",
-            panel=WORKLOAD,
+            panel=OBJECTIVE,
         ),
     ] = ()
     beside: Beside = None
@@ -871,7 +872,7 @@ class ProgramRunOptions(Request):
             metavar="URL",
             parse=parse_text,
             accepts="str | None",
-            panel=WORKLOAD,
+            panel=LOAD,
         ),
     ] = None
     body: Annotated[
@@ -882,7 +883,7 @@ class ProgramRunOptions(Request):
             parse=parse_texts,
             accepts=f"{PATH} | Sequence[{PATH}]",
             repeatable=True,
-            panel=WORKLOAD,
+            panel=LOAD,
         ),
     ] = ()
     header: Annotated[
@@ -893,7 +894,7 @@ class ProgramRunOptions(Request):
             parse=parse_texts,
             accepts="str | Sequence[str]",
             repeatable=True,
-            panel=WORKLOAD,
+            panel=LOAD,
         ),
     ] = ()
     health: Annotated[
@@ -904,7 +905,7 @@ class ProgramRunOptions(Request):
             parse=parse_text,
             accepts="str | None",
             default="the URL of the requests",
-            panel=WORKLOAD,
+            panel=LOAD,
         ),
     ] = None
     stdin: Annotated[
@@ -952,7 +953,7 @@ class ProgramOptions(LoadOptions, ProgramRunOptions):
             metavar="FUNCTION",
             parse=parse_text,
             accepts="str | None",
-            panel=WORKLOAD,
+            panel=LOAD,
         ),
     ] = None
     metric: Annotated[
@@ -962,10 +963,10 @@ class ProgramOptions(LoadOptions, ProgramRunOptions):
             metavar="REGEX",
             parse=parse_text,
             accepts="str | None",
-            panel=WORKLOAD,
+            panel=OBJECTIVE,
         ),
     ] = None
-    maximize: Annotated[bool, Option(help="A larger number is better.", accepts="bool", panel=WORKLOAD)] = False
+    maximize: Annotated[bool, Option(help="A larger number is better.", accepts="bool", panel=OBJECTIVE)] = False
 
 
 class ProgramSearchRequest(ProgramOptions, KnobOptions):
@@ -1095,7 +1096,7 @@ Headroom = Annotated[
         parse=parse_headroom,
         accepts="str | float",
         default="20%",
-        panel=WORKLOAD,
+        panel=LOAD,
     ),
 ]
 Price = Annotated[
@@ -1105,7 +1106,7 @@ Price = Annotated[
         metavar="PRICE",
         parse=parse_price,
         accepts="str | float | None",
-        panel=WORKLOAD,
+        panel=OBJECTIVE,
     ),
 ]
 PlanOutput = Annotated[
@@ -1134,7 +1135,7 @@ class PlanRequest(KnobOptions, InputsOptions):
             parse=parse_slo,
             accepts="str | Limit | None",
             default="none: the highest throughput",
-            panel=WORKLOAD,
+            panel=OBJECTIVE,
         ),
     ] = None
     rate: Annotated[
@@ -1145,7 +1146,7 @@ class PlanRequest(KnobOptions, InputsOptions):
             parse=parse_rate_per_s,
             accepts="str | float | None",
             default="as many as one host can take",
-            panel=WORKLOAD,
+            panel=LOAD,
         ),
     ] = None
     headroom: Headroom = 0.2
@@ -1156,7 +1157,7 @@ class PlanRequest(KnobOptions, InputsOptions):
         Option(
             help="Also consider servers that put requests that wait together, as Triton and Ray Serve can.",
             accepts="bool",
-            panel=WORKLOAD,
+            panel=LOAD,
         ),
     ] = False
     lengths: Annotated[
@@ -1167,7 +1168,7 @@ class PlanRequest(KnobOptions, InputsOptions):
             parse=parse_length_distribution,
             accepts="str | None",
             default="all of one length",
-            panel=WORKLOAD,
+            panel=LOAD,
         ),
     ] = None
     beside: Beside = None
@@ -1247,7 +1248,7 @@ class HostPlanRequest(SizesOptions):
             accepts="str | Limit | Sequence[str] | Mapping[str, str | Limit]",
             repeatable=True,
             default="none: requests are served as fast as they arrive",
-            panel=WORKLOAD,
+            panel=OBJECTIVE,
         ),
     ] = ()
     headroom: Headroom = 0.2

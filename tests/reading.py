@@ -14,6 +14,7 @@ import msgspec
 
 from ortune.errors import ModelError
 from ortune.model import graph, read
+from ortune.model.child import check_file, explain_refusal
 
 READERS = {"ortune.model.inspect": "inspect_model", "ortune.model.graph": "summarize_graph"}
 """The function of each module that its child process calls."""
@@ -25,12 +26,12 @@ USERS = (graph, read)
 def read_here(module: str, path: str | Path, kind: type[Any], options: Sequence[str] = ()) -> Any:
     """Return what `read_in_child` returns, without a child."""
     path = Path(path)
-    if not path.is_file():
-        message = f"{path} is not a file." if path.exists() else f"There is no file {path}."
-        raise ModelError(message, "Pass the path of an .onnx file.")
+    check_file(path)
     reader = getattr(importlib.import_module(module), READERS[module])
     try:
         facts = reader(path.resolve())
+    except ModelError as error:
+        raise explain_refusal(path, error) from None
     except OSError as error:
         raise ModelError(f"Cannot read {path}: {error.strerror}.") from None
     return msgspec.json.decode(msgspec.json.encode(facts), type=kind)

@@ -603,7 +603,7 @@ class TestCommands:
     def test_suggest_has_none(self, tmp_path: Path) -> None:
         found = run_ortune("suggest", TINY_ENCODER, "--batch", "1,8", cwd=tmp_path)
         assert found.returncode == 2
-        assert "No such option: --batch" in found.stderr
+        assert "has no such option" in found.stderr
 
     @pytest.mark.parametrize(
         ("arguments", "message"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from ortune.console.apply import show_config
 from ortune.console.bench import show_comparison
 from ortune.console.progress import SearchProgress
 from ortune.console.safe_console import SafeConsole
+from ortune.console.spinner import Spinner, show_steps
 from ortune.console.verdict import format_gain, show_verdict
 from ortune.console.verify import show_verification
 from ortune.console.warnings import (
@@ -32,6 +33,7 @@ from ortune.console.widgets import format_bytes, format_count, format_duration, 
 from ortune.knobs import CPU, DEFAULT, Candidate, Config, ThreadPool
 from ortune.record.files import read_record
 from ortune.record.schema import FrontPoint, Record
+from ortune.steps import enter_step
 from ortune.tuning.outcome import Progress
 from ortune.worker import Failure
 from tests.conftest import ROOT
@@ -111,6 +113,10 @@ class TestVerdict:
         [
             ({"verdict": "faster"}, "58.0x less CPU time per call than ONNX Runtime's default"),
             ({"verdict": "default_is_best"}, "ONNX Runtime's default is best on this host: keep it"),
+            (
+                {"verdict": "nothing_found"},
+                f"Nothing better found among {SERVER.search.n_tried} of {SERVER.search.n_candidates - 1} candidates: ",
+            ),
             ({"verdict": "within_limits"}, "Within the limits, unlike ONNX Runtime's default"),
             ({"verdict": "infeasible"}, "No candidate stays within the limits: keep the default"),
             ({"verdict": "overload"}, "Overload: no candidate can serve requests at this rate"),
@@ -375,41 +381,130 @@ class TestWarnings:
 
 
 class TestProgress:
-    def report(self, stage: Stage, done: int) -> Progress:
-        best = Candidate(config=Config(session_options={"intra_op_num_threads": 1}))
+    LONG = Config(
+        session_options={"intra_op_num_threads": 1, "execution_mode": "ORT_PARALLEL"},
+        session_config={"session.intra_op.allow_spinning": "0"},
+    )
+
+    def report(self, stage: Stage, done: int, **changes: Any) -> Progress:
+        best = Candidate(config=self.LONG)
         speedup = Interval(estimate=1.1, low=1.08, high=1.12, confidence=0.95)
-        return Progress(stage=stage, done=done, total=16, left_s=12.3, best=best, speedup=speedup, notes=("a note",))
+        total = {"screening": 340, "racing": None, "confirmation": 16}[stage]
+        report = Progress(
+            stage=stage, done=done, total=total, share=0.5, left_s=12.3, best=best, speedup=speedup, notes=("a note",)
+        )
+        return msgspec.structs.replace(report, **changes)
 
     def show(self, width: int, *, terminal: bool, quiet: bool = False) -> str:
         file = io.StringIO()
         console = SafeConsole(file=file, width=width, force_terminal=terminal, no_color=True)
         with SearchProgress(console, quiet=quiet) as progress:
             for stage in ("screening", "racing", "confirmation"):
-                progress(msgspec.structs.replace(self.report(stage, 0), best=None, speedup=None))
+                progress(self.report(stage, 0, best=None, speedup=None))
                 for done in (8, 16):
                     progress(self.report(stage, done))
         return file.getvalue()
 
-    def test_a_log_has_a_line_at_the_start_and_the_end_of_each_stage(self) -> None:
+    def draw(self, width: int, *reports: Progress) -> list[str]:
+        """Return what a terminal shows after some reports."""
+        progress = SearchProgress(SafeConsole(file=io.StringIO(), width=width, force_terminal=True, no_color=True))
+        for report in reports:
+            progress(report)
+        console = SafeConsole(file=io.StringIO(), width=width, no_color=True)
+        console.print(progress.render())
+        return [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+
+    def test_a_log_has_a_line_at_the_start_and_the_first_result_of_each_stage(self) -> None:
+        label = Candidate(config=self.LONG).label
         lines = [line for line in self.show(80, terminal=False).splitlines() if line != "a note"]
         assert lines == [
-            "screening 0/16, 12 s left, best so far: no result yet",
-            "screening 16/16, 12 s left, best so far: 1.10x [1.08, 1.12]  intra threads=1",
-            "racing 0/16, 12 s left, best so far: no result yet",
-            "racing 16/16, 12 s left, best so far: 1.10x [1.08, 1.12]  intra threads=1",
-            "confirmation 0/16, 12 s left, no result yet",
-            "confirmation 16/16, 12 s left, 1.10x [1.08, 1.12]  intra threads=1",
+            "screening 0 of 340, at most 12 s, best so far: no result yet",
+            f"screening 8 of 340, at most 12 s, best so far: 1.10x [1.08, 1.12]  {label}",
+            "racing 0 launches, at most 12 s, best so far: no result yet",
+            f"racing 8 launches, at most 12 s, best so far: 1.10x [1.08, 1.12]  {label}",
+            "confirmation 0 of 16 rounds, 12 s left, no result yet",
+            f"confirmation 8 of 16 rounds, 12 s left, 1.10x [1.08, 1.12]  {label}",
+            f"confirmation 16 of 16 rounds, 12 s left, 1.10x [1.08, 1.12]  {label}",
         ]
 
-    @pytest.mark.parametrize("width", [45, 80])
-    def test_a_terminal_shows_whole_intervals(self, width: int) -> None:
-        text = self.show(width, terminal=True)
-        for stage in ("screening", "racing", "confirmation"):
-            assert re.search(rf"{stage}\b.*16/16 +1.10x \[1.08, 1.12\]", text)
-        assert ("━" in text) == (width == 80)
+    def test_totals_are_of_the_space(self) -> None:
+        (line, *_) = self.draw(100, self.report("screening", 4))
+        assert "4 of 340" in line
+        (line, *_) = self.draw(100, self.report("racing", 1))
+        assert "1 launch " in line
+
+    def test_time_that_is_over_is_not_shown_as_zero(self) -> None:
+        (line, *_) = self.draw(100, self.report("confirmation", 16, left_s=0.0))
+        assert "nearly done" in line
+        assert " 0 s" not in line
+
+    @pytest.mark.parametrize("width", [45, 60, 80, 100, 200])
+    def test_nothing_that_matters_is_cut(self, width: int) -> None:
+        lines = self.draw(width, *(self.report(stage, 8) for stage in ("screening", "racing", "confirmation")))
+        assert all(len(line) <= width for line in lines)
+        text = "\n".join(lines)
+        assert text.count("1.10x [1.08, 1.12]") == 3
+        assert "…" not in text
+        settings = " ".join(" ".join(lines[-2 if width < 80 else -1 :]).split())
+        assert settings.endswith(Candidate(config=self.LONG).label)
+        assert ("━" in text) == (width >= 80)
+
+    def test_the_end_of_a_stage_fills_its_bar(self) -> None:
+        first, second, _ = self.draw(100, self.report("screening", 4), self.report("confirmation", 8))
+        assert first.count("━") > second.count("━")
+        assert "left" not in first
 
     def test_quiet(self) -> None:
         assert self.show(80, terminal=True, quiet=True) == ""
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+class TestSpinner:
+    def test_it_shows_each_step_and_leaves_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        terminal = Terminal()
+        monkeypatch.setattr("sys.stderr", terminal)
+        monkeypatch.setenv("TERM", "xterm")
+        with show_steps():
+            enter_step("reading \x1b[31mmodel.onnx")
+            n_threads = threading.active_count()
+            enter_step("calibrating", is_measured=True)
+            # Nothing runs in the background while something is measured.
+            assert threading.active_count() == n_threads - 1
+            SafeConsole(file=terminal).print("the result")
+        drawn = terminal.getvalue()
+        assert drawn.startswith("\r⠋ starting")
+        assert "⠋ reading ␛[31mmodel.onnx" in drawn
+        shown = drawn.rpartition("\r")[2]
+        assert shown == "the result\n"
+        enter_step("not observed")
+        assert terminal.getvalue() == drawn
+
+    def test_plain_terminals(self) -> None:
+        terminal = Terminal()
+        terminal.encoding = "ascii"
+        Spinner(terminal).show("calibrating", True)
+        assert terminal.getvalue().isascii()
+
+    def test_a_long_line_is_cut_to_the_terminal(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("COLUMNS", "20")
+        terminal = Terminal()
+        Spinner(terminal).show("x" * 50, True)
+        assert len(terminal.getvalue().strip("\r")) == 19
+
+    @pytest.mark.parametrize(("quiet", "term"), [(True, "xterm"), (False, "dumb")])
+    def test_nothing_is_shown(self, quiet: bool, term: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        terminal = Terminal()
+        monkeypatch.setattr("sys.stderr", terminal)
+        monkeypatch.setenv("TERM", term)
+        with show_steps(quiet=quiet):
+            enter_step("reading")
+        assert terminal.getvalue() == ""
 
 
 class TestFormats:

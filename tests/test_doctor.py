@@ -588,7 +588,7 @@ def test_a_model_that_does_not_run_on_guessed_inputs_is_reported(tmp_path: Path)
     (skipped,) = diagnosis.skipped
     assert skipped.check == "overhead"
     assert "x 1x128" in skipped.why
-    assert skipped.fix == "Pass sizes with --shape or data with --inputs"
+    assert skipped.fix == "It runs with --dim m=77"
     right = examine(DoctorRequest(model=str(path), shape={"x": (7, 11)}))
     assert right.skipped == ()
 

@@ -220,7 +220,7 @@ def change_and_interrupt(process: subprocess.Popen[str], change: Callable[[int],
     seen = ""
     for line in process.stdout:
         seen += line
-        if line.startswith("screening "):
+        if line.startswith("screening ") and "x [" in line:
             break
     else:
         pytest.fail(f"nothing was measured: {seen}{process.stderr and process.stderr.read()}")
@@ -709,7 +709,9 @@ def test_message_and_exit_code(each: Row, folder: Path) -> None:
     shown = done.stdout + done.stderr
     assert "Traceback" not in shown
     assert done.code == each.code if each.code != AS_USUAL else done.code in {0, 1, 3}, shown
-    first = done.stderr.replace(str(folder), "<folder>").replace("\r", "").partition("\n")[0]
+    first = done.stderr.replace(str(folder), "<folder>").replace("\r\n", "\n").partition("\n")[0]
+    # On a terminal, the line that shows the current step is overwritten.
+    first = first.rpartition("\r")[2]
     assert first == (f"error: {each.message}" if each.message else "")
     # Nothing is left but what the situation consists of and what was asked for.
     assert not list(folder.glob(".*"))

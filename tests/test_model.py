@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from models.make_tiny import make_cnn, make_encoder
 from ortune.errors import ModelError
 from ortune.model import compute_digest, read_model
+from ortune.model.inspect import inspect_model
 from tests.conftest import TINY_CNN, TINY_ENCODER
 
 
@@ -53,6 +54,31 @@ def test_size_of_the_table_of_token_ids() -> None:
     assert ids.index_size == 50
     assert ids.shape == ("batch", "sequence")
     assert mask.index_size is None
+
+
+def test_indices_of_the_rows_of_another_input(tmp_path: Path) -> None:
+    weights = [numpy_helper.from_array(np.zeros((16, 4), np.float32), "w")]
+    nodes = [
+        helper.make_node("MatMul", ["atoms", "w"], ["h"]),
+        helper.make_node("Relu", ["h"], ["r"]),
+        helper.make_node("Gather", ["r", "ends"], ["y"]),
+    ]
+    inputs = [
+        value("atoms", TensorProto.FLOAT, ["num_atoms", 16]),
+        value("ends", TensorProto.INT64, [2, "num_edges"]),
+    ]
+    path = make_model_file(
+        tmp_path / "m.onnx", nodes, inputs, [value("y", TensorProto.FLOAT, [2, "num_edges", 4])], weights
+    )
+    atoms, ends = inspect_model(path).inputs
+    assert (atoms.index_dim, ends.index_dim) == ("", "num_atoms")
+
+
+def test_metadata(tmp_path: Path) -> None:
+    model = onnx.load(TINY_CNN)
+    helper.set_model_props(model, {"imgsz": "[32, 32]", "names": "x" * 2000})
+    onnx.save(model, tmp_path / "m.onnx")
+    assert inspect_model(tmp_path / "m.onnx").metadata == {"imgsz": "[32, 32]"}
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 from ortune.compare.comparison import Comparison, LimitCheck, Noise, Row, Speedup, Summary
 from ortune.knobs import DEFAULT, Config
 from ortune.record.schema import Verdict
-from ortune.tuning.verdict import TimeSpent, advise_budget, judge_confirmation, judge_untried
+from ortune.tuning.verdict import TimeSpent, advise_budget, judge_confirmation, judge_interval, judge_untried
 from ortune.workload import make_goal, make_load, parse_limit
 
 Kept = Literal["yes", "no", "unsure"]
@@ -80,25 +80,31 @@ def judge(
     ("n_tried", "unseen_gain", "verdict", "reason"),
     [
         (340, None, "default_is_best", "all 340 candidates were tried"),
-        (4, None, "nothing_found", "4 of 340 candidates were tried"),
+        (4, None, "nothing_found", "4 of 340 candidates were tried; nothing is known of the other 336"),
         (
             325,
             0.04,
             "default_is_best",
-            "325 of 340 candidates were tried, and the others probably gain less than 4.1%",
+            "325 of 340 candidates were tried; the other 15 probably gain less than 4.1%",
         ),
         (
             200,
             0.04,
             "nothing_found",
-            "200 of 340 candidates were tried; the others probably gain less than 4.1%, unless one of them is "
+            "200 of 340 candidates were tried; the other 140 probably gain less than 4.1%, unless one of them is "
             "better than its settings suggest",
         ),
         (
             4,
             0.2,
             "nothing_found",
-            "4 of 340 candidates were tried, and one of the others may gain up to 22%: use a larger budget",
+            "4 of 340 candidates were tried; the other 336 may gain up to 22%: use a larger budget",
+        ),
+        (
+            4,
+            1.25,
+            "nothing_found",
+            "4 of 340 candidates were tried; little is known of the other 336: use a larger budget",
         ),
     ],
 )
@@ -106,6 +112,23 @@ def test_the_baseline_is_best_only_if_enough_is_known_of_the_others(
     n_tried: int, unseen_gain: float | None, verdict: Verdict, reason: str
 ) -> None:
     assert judge_untried(n_tried, 340, unseen_gain) == (verdict, reason)
+
+
+@pytest.mark.parametrize(
+    ("high", "ruled_out"),
+    [
+        (0.62, "the best of them is not better than the baseline"),
+        (1.013, "the best of them gains at most 1.3%, if anything"),
+    ],
+)
+def test_a_gain_is_ruled_out_only_for_the_candidates_that_were_tried(high: float, ruled_out: str) -> None:
+    verdict, reason = judge_interval(
+        Speedup(low=0.6, estimate=0.61, high=high, confidence=0.95, n_pairs=7, n_launches=5)
+    )
+    assert (verdict, reason) == ("default_is_best", ruled_out)
+    verdict, reason = judge_untried(4, 340, None, ruled_out=reason)
+    assert verdict == "nothing_found"
+    assert reason == f"4 of 340 candidates were tried: {ruled_out}; nothing is known of the other 336"
 
 
 def test_a_search_that_tried_all_pairs_of_settings_says_so() -> None:
@@ -201,7 +224,7 @@ def test_too_few_calls_prove_nothing() -> None:
     ("baseline_utilization", "utilization", "verdict", "reason"),
     [
         (1.25, 2.0, "overload", "the baseline can serve 80, and the best candidate 50 of 100 requests per second"),
-        (0.5, 2.0, "default_is_best", "the best candidate can serve only 50 of 100 requests per second"),
+        (0.5, 2.0, "default_is_best", "the best of them can serve only 50 of 100 requests per second"),
         (1.25, 0.5, "faster", "the baseline can serve only 80 of 100 requests per second"),
         ((1.1, 1.25, 1.4), 0.5, "faster", "the baseline can serve only 80 of 100 requests per second"),
         # Where the interval includes 1, neither is certain.

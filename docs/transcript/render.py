@@ -43,7 +43,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     stage: Stage
     done: int
-    total: int
+    total: int | None
     best: Config
     speedup: Interval
 
@@ -90,7 +90,7 @@ def render() -> str:
     record = read_record(HERE / OUTPUT)
     console = SafeConsole(file=io.StringIO(), width=WIDTH, no_color=True)
     show_search(console, prepare_on(recording.host))
-    console.print(draw_progress(recording.reports).bar.get_renderable())
+    console.print(draw_progress(recording.reports).render())
     show_verdict(console, record, Path(OUTPUT))
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     return "\n".join(line.rstrip() for line in (f"$ {COMMAND}", *text.splitlines()))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import traceback
-from typing import Annotated, TextIO, cast
+from collections.abc import Sequence
+from typing import Annotated, Any, TextIO, cast
 
 import typer
+import typer.core
 
 from ortune import __version__
-from ortune.cli.after_dashes import NAMES, route
+from ortune.cli.after_dashes import NAMES, SEPARATOR, route
 from ortune.cli.apply import apply
 from ortune.cli.bench import bench
 from ortune.cli.doctor import doctor
@@ -20,6 +23,7 @@ from ortune.cli.host import host
 from ortune.cli.inspect import inspect
 from ortune.cli.knobs import knobs
 from ortune.cli.merge import merge
+from ortune.cli.mistakes import check_words
 from ortune.cli.plan import plan
 from ortune.cli.plan_several import NAME as PLAN_SEVERAL
 from ortune.cli.plan_several import plan_several, route_several
@@ -35,8 +39,32 @@ from ortune.errors import ExitCode, OrtuneError, UsageError, explain_lack, print
 from ortune.interrupts import is_interrupt, raise_interrupts
 from ortune.sanitize import printable_lines
 
+
+class Command(typer.core.TyperCommand):
+    """A command whose help shows no type for its flags."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return the option --help."""
+        return _without_type(super().get_help_option(ctx))
+
+
+class CommandGroup(typer.core.TyperGroup):
+    """All commands. Its help shows no type for its flags."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return the option --help."""
+        return _without_type(super().get_help_option(ctx))
+
+
+def _without_type(option: Any) -> Any:
+    if option is not None:
+        option.metavar = ""
+    return option
+
+
 app = typer.Typer(
     name="ortune",
+    cls=CommandGroup,
     help="Find the ONNX Runtime settings that make a model fastest on this host, with evidence.",
     epilog="Exit codes: 0 done, 1 check failed, 2 usage or operational error, 3 inconclusive, 130 interrupted.",
     no_args_is_help=True,
@@ -45,25 +73,25 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(search)
-app.command(NAMES["search"], hidden=True)(search_program)
-app.command()(apply)
-app.command(NAMES["apply"], hidden=True)(verify_program)
+app.command(cls=Command)(search)
+app.command(NAMES["search"], cls=Command, hidden=True)(search_program)
+app.command(cls=Command)(apply)
+app.command(NAMES["apply"], cls=Command, hidden=True)(verify_program)
 # What follows the first word of the command belongs to it.
-app.command(context_settings={"allow_interspersed_args": False})(inspect)
-app.command()(merge)
-app.command()(gate)
-app.command(NAMES["gate"], hidden=True)(gate_program)
-app.command()(report)
-app.command()(bench)
-app.command()(plan)
-app.command(PLAN_SEVERAL, hidden=True)(plan_several)
-app.command()(suggest)
-app.command()(space)
-app.command()(knobs)
-app.command()(profile)
-app.command()(doctor)
-app.command()(host)
+app.command(cls=Command, context_settings={"allow_interspersed_args": False})(inspect)
+app.command(cls=Command)(merge)
+app.command(cls=Command)(gate)
+app.command(NAMES["gate"], cls=Command, hidden=True)(gate_program)
+app.command(cls=Command)(report)
+app.command(cls=Command)(bench)
+app.command(cls=Command)(plan)
+app.command(PLAN_SEVERAL, cls=Command, hidden=True)(plan_several)
+app.command(cls=Command)(suggest)
+app.command(cls=Command)(space)
+app.command(cls=Command)(knobs)
+app.command(cls=Command)(profile)
+app.command(cls=Command)(doctor)
+app.command(cls=Command)(host)
 
 
 def _show_version(wanted: bool) -> None:
@@ -76,7 +104,7 @@ def _show_version(wanted: bool) -> None:
 def options(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
+        typer.Option("--version", metavar="", callback=_show_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
     """Options of ortune itself."""
@@ -90,6 +118,7 @@ def main() -> None:
     sys.stdout = cast("TextIO", safe_stdout)
     try:
         try:
+            check_words(sys.argv)
             check_arguments(sys.argv)
             sys.argv = route_several(route(sys.argv))
             app()
@@ -130,5 +159,20 @@ def show_error(error: OrtuneError) -> None:
     console.print(Text.assemble(("error: ", "bold red"), first))
     for line in details:
         console.print(line)
-    if hint:
+    if error.advised:
+        console.print(Text("This runs:", "dim"))
+        console.print(f"  {make_advised_command(sys.argv, error.advised)}")
+    elif hint:
         console.print(Text(hint, "dim"))
+
+
+def make_advised_command(arguments: Sequence[str], advised: Sequence[tuple[str, str]]) -> str:
+    """Return the command of this process with more options.
+
+    Args:
+        arguments: The arguments of this process.
+        advised: Names and values of the options.
+    """
+    end = arguments.index(SEPARATOR) if SEPARATOR in arguments else len(arguments)
+    more = [word for name, value in advised for word in (f"--{name}", value)]
+    return shlex.join(["ortune", *arguments[1:end], *more, *arguments[end:]])

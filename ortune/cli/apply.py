@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ortune.record.select import Sourced
 
 
-@command(ApplyRequest)
+@command(ApplyRequest, has_steps=True)
 def apply(values: Values) -> None:
     """Use CONFIG: run a command with it (ortune apply CONFIG -- COMMAND), write it for another system, or verify it.
 
@@ -92,6 +92,13 @@ def split_files(files: list[str]) -> tuple[list[str], str | None]:
     for name in files[1:]:
         if not Path(name).exists() and shutil.which(name):
             raise UsageError(f"{name} is a command.", f"Put it after --: ortune apply {files[0]} -- {name} ...")
+    models = [name for name in files if Path(name).suffix.lower() in {".onnx", ".ort"}]
+    if len(files) == 2 and models == files[:1]:
+        raise UsageError(
+            f"{files[0]} is a model: CONFIG and MODEL are swapped.", f"Write: ortune apply {files[1]} {files[0]}"
+        )
+    if len(models) > 1:
+        raise UsageError(f"{' and '.join(models)} are models, and there is no CONFIG.", "Pass a record and its model.")
     if len(files) > 1 and files[-1] != "-" and Path(files[-1]).suffix.lower() != ".json":
         return files[:-1], files[-1]
     if Path(files[-1]).suffix.lower() in {".onnx", ".ort"}:

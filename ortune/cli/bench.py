@@ -11,7 +11,7 @@ from ortune.options import make_request
 from ortune.requests import BenchRequest, ConsoleOptions
 
 
-@command(BenchRequest, ConsoleOptions)
+@command(BenchRequest, ConsoleOptions, has_steps=True)
 def bench(values: Values, console_options: ConsoleOptions) -> None:
     """Compare ONNX Runtime's default with records and settings in interleaved measurements, under any load."""
     from ortune.apply.bench import prepare_bench

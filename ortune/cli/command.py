@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ortune.console.spinner import show_steps
 from ortune.errors import OrtuneError, spell_as_flag, spell_options
 from ortune.options import DeclaredOption, Request, make_request, options_of, sort_options
 
@@ -19,7 +20,10 @@ Command = Callable[..., None]
 
 
 def command(
-    request: type[Request], *more: type[Request], optional: frozenset[str] = frozenset()
+    request: type[Request],
+    *more: type[Request],
+    optional: frozenset[str] = frozenset(),
+    has_steps: bool = False,
 ) -> Callable[[Command], Command]:
     """Return a decorator that gives a function the options of some requests.
 
@@ -30,6 +34,7 @@ def command(
         request: A class of `ortune.requests`.
         more: Further ones.
         optional: Names of required options that need not be on the command line, as a file can have them.
+        has_steps: Whether it shows what it does before it measures; see `ortune.steps`.
     """
     types = (request, *more)
     declared = sort_options({name: each for one in types for name, each in options_of(one).items()})
@@ -41,7 +46,9 @@ def command(
             given = {name: value for name, value in given.items() if value is not None and value != []}
             try:
                 first, *rest = ({name: given[name] for name in options_of(one) if name in given} for one in types)
-                run(first, *(make_request(one, values, "cli") for one, values in zip(more, rest, strict=True)))
+                others = [make_request(one, values, "cli") for one, values in zip(more, rest, strict=True)]
+                with show_steps(quiet=not has_steps or "quiet" in given):
+                    run(first, *others)
             except OrtuneError as error:
                 if error.option in arguments:
                     error.message = f"{arguments[error.option]} {error.message}"

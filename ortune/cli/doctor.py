@@ -11,7 +11,7 @@ from ortune.options import make_request
 from ortune.requests import DoctorRequest, JsonOptions
 
 
-@command(DoctorRequest, JsonOptions)
+@command(DoctorRequest, JsonOptions, has_steps=True)
 def doctor(values: Values, output: JsonOptions) -> None:
     """Diagnose what slows MODEL down in ONNX Runtime, and suggest fixes."""
     from ortune.doctor.examine import examine

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import shutil
 import time
@@ -12,6 +11,7 @@ from typing import NamedTuple
 
 from ortune.cli.after_dashes import names_program
 from ortune.errors import ModelError, UsageError
+from ortune.file_kinds import PROGRAMS
 from ortune.options import DeclaredOption, options_of
 from ortune.requests import ConsoleOptions, ProgramSearchRequest, SearchRequest
 
@@ -28,11 +28,6 @@ MAX_RECORD_BYTES = 4 << 20
 
 MAX_INPUTS = 4
 """Inputs of a model that are described."""
-
-PROGRAMS = re.compile(
-    r"(python|pypy)[\d.]*w?(\.exe)?|uvicorn|gunicorn|hypercorn|granian|torchrun|uv|poetry|bash|sh|env"
-)
-"""Programs that run other programs."""
 
 
 class Line(NamedTuple):

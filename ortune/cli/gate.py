@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Results = Sequence[GateResult | GateError]
 
 
-@command(GateRequest, GateFileOptions, GateReportOptions, optional=frozenset({"base"}))
+@command(GateRequest, GateFileOptions, GateReportOptions, optional=frozenset({"base"}), has_steps=True)
 def gate(values: Values, source: GateFileOptions, reports: GateReportOptions) -> None:
     """Measure BASE and HEAD side by side until it is decided whether HEAD is slower."""
     check_outputs(reports)

@@ -10,7 +10,7 @@ from ortune.options import make_request
 from ortune.requests import ConsoleOptions, PlanRequest
 
 
-@command(PlanRequest, ConsoleOptions)
+@command(PlanRequest, ConsoleOptions, has_steps=True)
 def plan(values: Values, console_options: ConsoleOptions) -> None:
     """Find how to deploy MODEL on this host: processes, threads and callers of each, and settings.
 

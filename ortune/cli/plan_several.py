@@ -48,7 +48,7 @@ def find_models(words: Sequence[str]) -> list[str]:
     return found
 
 
-@command(HostPlanRequest, ConsoleOptions)
+@command(HostPlanRequest, ConsoleOptions, has_steps=True)
 def plan_several(values: Values, console_options: ConsoleOptions) -> None:
     """Find how several models share this host, each with the requests that it must serve.
 

@@ -11,7 +11,7 @@ from ortune.options import make_request
 from ortune.requests import JsonOptions, ProfileRequest
 
 
-@command(ProfileRequest, JsonOptions)
+@command(ProfileRequest, JsonOptions, has_steps=True)
 def profile(values: Values, output: JsonOptions) -> None:
     """Show which operators of MODEL take the time, with ONNX Runtime's default and with CONFIG."""
     from ortune.profile.run import profile as run

@@ -6,6 +6,8 @@ import errno
 import os
 from typing import IO, Any
 
+from ortune.steps import end_steps
+
 
 class SafeStdout:
     """Wraps a stream, and discards output that can no longer be written.
@@ -29,7 +31,8 @@ class SafeStdout:
         return getattr(self._stream, name)
 
     def write(self, data: Any) -> int:
-        """Write text or bytes."""
+        """Write text or bytes, after the line that shows the current step was removed."""
+        end_steps()
         try:
             return int(self._stream.write(data))
         except OSError as error:

@@ -23,8 +23,10 @@ from ortune.sanitize import escape_json
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ortune.tuning.outcome import Outcome
 
-@command(SearchRequest, SearchOutputOptions)
+
+@command(SearchRequest, SearchOutputOptions, has_steps=True)
 def search(values: Values, console_options: SearchOutputOptions) -> None:
     """Find the best settings for MODEL, its load and this host, confirm the gain, and write them to a record."""
     from ortune.console.progress import SearchProgress
@@ -66,11 +68,20 @@ def search(values: Values, console_options: SearchOutputOptions) -> None:
         raise result.fault
     if console_options.open:
         open_report(path)
-    if result.outcome.interrupted:
+    exit_for(result.outcome)
+
+
+def exit_for(outcome: Outcome) -> None:
+    """End the process with the exit code of a search that found nothing that can be used as it is.
+
+    Raises:
+        typer.Exit: It was interrupted, or its answer is none.
+    """
+    if outcome.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
-    if result.outcome.evidence.verdict == "inconclusive":
+    if outcome.evidence.verdict == "inconclusive":
         raise typer.Exit(ExitCode.INCONCLUSIVE)
-    if result.outcome.evidence.verdict in {"infeasible", "overload"}:
+    if outcome.evidence.verdict in {"infeasible", "overload"}:
         raise typer.Exit(ExitCode.FAILED)
 
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import typer
-
 from ortune.cli.command import Values, command
-from ortune.cli.search import check_can_open, make_resume_command, open_report, show_resume_if_interrupted
-from ortune.errors import ExitCode
+from ortune.cli.search import check_can_open, exit_for, make_resume_command, open_report, show_resume_if_interrupted
 from ortune.options import make_request
 from ortune.requests import ProgramSearchRequest, SearchOutputOptions
 from ortune.sanitize import escape_json
 
 
-@command(ProgramSearchRequest, SearchOutputOptions)
+@command(ProgramSearchRequest, SearchOutputOptions, has_steps=True)
 def search_program(values: Values, console_options: SearchOutputOptions) -> None:
     """Find the best settings for the sessions of a program, confirm the gain, and write them to a record.
 
@@ -60,10 +57,4 @@ def search_program(values: Values, console_options: SearchOutputOptions) -> None
         raise result.fault
     if console_options.open:
         open_report(path)
-    verdict = result.outcome.evidence.verdict
-    if result.outcome.interrupted:
-        raise typer.Exit(ExitCode.INTERRUPTED)
-    if verdict == "inconclusive":
-        raise typer.Exit(ExitCode.INCONCLUSIVE)
-    if verdict in {"infeasible", "overload"}:
-        raise typer.Exit(ExitCode.FAILED)
+    exit_for(result.outcome)

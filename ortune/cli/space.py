@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from ortune.cli.command import Values, command
 from ortune.cli.output import print_json
+from ortune.errors import InputsError
 from ortune.options import make_request
 from ortune.requests import JsonOptions, SpaceRequest
 
 
-@command(SpaceRequest, JsonOptions)
+@command(SpaceRequest, JsonOptions, has_steps=True)
 def space(values: Values, output: JsonOptions) -> None:
-    """Show what a search of MODEL would try on this host, and why."""
-    from ortune.console.warnings import warn_missing_runtime
+    """Show what a search of MODEL would try on this host, and why, and check that the model runs on its inputs."""
+    from ortune.console.warnings import warn_missing_runtime, warn_unchecked_inputs
     from ortune.console.widgets import make_console, show_warning
     from ortune.host import read_host
     from ortune.knobs import build_space
@@ -19,11 +20,20 @@ def space(values: Values, output: JsonOptions) -> None:
     from ortune.tuning.prepare import make_space_options
     from ortune.worker.installed import is_installed
     from ortune.worker.providers import choose_providers
+    from ortune.worker.working_inputs import check_inputs
+    from ortune.workload import make_feed
 
     request = make_request(SpaceRequest, values, "cli")
     info = read_model(request.model)
     providers, faults = choose_providers(request.provider)
-    if not is_installed():
+    feed = make_feed(info, request.input_options)
+    failure, fault = None, None
+    if is_installed():
+        try:
+            failure = check_inputs(info, feed)
+        except InputsError as error:
+            fault = error
+    else:
         show_warning(make_console(stderr=True), warn_missing_runtime())
     found = build_space(read_host(), info, make_space_options(request, providers))
     if output.json:
@@ -35,7 +45,11 @@ def space(values: Values, output: JsonOptions) -> None:
             "candidates": found.candidates,
         }
         print_json(data, enc_hook=sorted)
-        return
-    from ortune.console.space import show_space
+    else:
+        from ortune.console.space import show_space
 
-    show_space(make_console(), found, faults)
+        show_space(make_console(), found, faults, feed)
+    if failure:
+        show_warning(make_console(stderr=True), warn_unchecked_inputs(failure))
+    if fault:
+        raise fault

@@ -17,7 +17,7 @@ NOT_IN_COMMANDS = frozenset({"model", "output", "history"})
 """Options of `ortune suggest` that the commands which prove the suggestion do not get."""
 
 
-@command(SuggestRequest, JsonOptions)
+@command(SuggestRequest, JsonOptions, has_steps=True)
 def suggest(values: Values, output: JsonOptions) -> None:
     """Suggest settings for MODEL and its load within about a second, without measuring. They are not proven."""
     from ortune.console.suggest import show_answer

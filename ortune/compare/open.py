@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -20,6 +21,7 @@ from ortune.host import Cpus, Host, place_processes, read_host
 from ortune.knobs import DEFAULT, Config
 from ortune.model import ModelInfo, compute_digest, read_model
 from ortune.model.identity import ModelIdentity
+from ortune.steps import enter_step
 from ortune.worker import Executor, LiveCandidate, Runtime
 from ortune.worker.background_load import BackgroundLoad
 from ortune.worker.executor import (
@@ -193,6 +195,7 @@ def prepare_comparison(
     host = read_host()
     check_processes(goal.load, host)
     model = read_model(path)
+    enter_step("making inputs")
     return ComparisonSetup(
         program=Program(model=model, path=path),
         feed=make_feed(model, inputs, goal.batches),
@@ -315,6 +318,7 @@ def open_comparison(
         start_s = 0.0
 
         def launch_first(by: Executor, on_attempt: Callable[[], None] = lambda: None) -> LiveCandidate:
+            enter_step(f"loading {Path(setup.program.path).name}")
             return launch_reference(by, setup.model, setup.feed, setup.base, setup.load_deadline_s, on_attempt)
 
         def begin() -> None:
@@ -372,6 +376,7 @@ def start_comparison(
     runner = BlockRunner(executor, np.random.default_rng(seed), check)
     first = runner.keep_alive(first)
     runner.logs.append(first.session_info.log)
+    enter_step("calibrating: measuring the default", is_measured=True)
     calibration = calibrate(runner, first, goal, first_launch_s=first_launch_s, n_cases=n_cases, quota=quota)
     n_fitting = count_fitting(calibration, free_bytes)
     runner.one_at_a_time = n_fitting is not None and n_sides > n_fitting

@@ -66,7 +66,7 @@ def show_config(console: Console, record: Record) -> None:
         console.print(Text.assemble((n_settings, "bold"), f" for {record.model.path}{claim}"))
     if not record.config.is_default:
         console.print()
-        console.print(make_settings_table(record.config))
+        console.print(make_settings_table(record.config, console.width))
 
 
 def make_session_grid(session: SessionInfo) -> Table:

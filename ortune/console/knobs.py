@@ -126,6 +126,8 @@ def _examples(knob: Knob) -> list[Value]:
         candidates = [True, False] if knob.is_attribute else ["1", "0"]
     elif knob.kind == "choice":
         candidates = list(knob.values)
+    elif knob.examples:
+        candidates = list(knob.examples)
     elif knob.kind == "integer":
         default = int(knob.default or 0)
         near = (2 * default, default // 2) if default >= 100 else (2, 4, 1, 0)

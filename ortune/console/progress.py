@@ -10,12 +10,17 @@ import time
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.padding import Padding
 from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Column
+from rich.progress_bar import ProgressBar
+from rich.table import Column, Table
 from rich.text import Text
 
-from ortune.console.widgets import format_interval, format_ratio
+from ortune.compare.comparison import Stage
+from ortune.console.widgets import format_count, format_interval, format_ratio
+from ortune.steps import end_steps
 from ortune.tuning.outcome import Progress as SearchReport
 
 PLAIN_INTERVAL_S = 5.0
@@ -28,6 +33,14 @@ WIDE = 60
 """Minimum number of columns to show a bar and the remaining time."""
 
 STAGE_WIDTH = len("confirmation")
+
+WIDE_STAGES = 80
+"""Minimum number of columns to show a stage of a search in one line. Below that, its speedup has its own."""
+
+BAR_WIDTH = 10
+COUNT_WIDTH = len("10 of 10 rounds")
+LEFT_WIDTH = len("at most 1000 s")
+NARROW_INDENT = 2
 
 
 class LiveBar:
@@ -60,84 +73,129 @@ class LiveBar:
         self.bar.refresh()
 
 
-class SearchProgress(LiveBar):
-    """Shows the progress of a search: a bar for each stage on a terminal, a line every few seconds elsewhere."""
+class SearchProgress:
+    """Shows the progress of a search: its stages on a terminal, a line every few seconds elsewhere.
+
+    Used as a context manager.
+
+    Args:
+        console: Where to draw.
+        quiet: Whether to draw nothing.
+    """
 
     def __init__(self, console: Console, *, quiet: bool = False) -> None:
-        wide = console.width >= WIDE
-        bar = BarColumn(bar_width=14, table_column=Column(no_wrap=True, min_width=14))
-        left = TextColumn("{task.fields[left]}", "dim", markup=False, table_column=Column(no_wrap=True))
-        super().__init__(
-            console,
-            TextColumn(f"{{task.description:>{STAGE_WIDTH}}}", "cyan", markup=False, table_column=Column(no_wrap=True)),
-            *([bar] if wide else []),
-            TextColumn("{task.completed:.0f}/{task.total:.0f}", table_column=Column(no_wrap=True, min_width=5)),
-            *([left] if wide else []),
-            TextColumn(
-                "{task.fields[best]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)
-            ),
-            quiet=quiet,
-        )
+        self.is_live = console.is_terminal and not quiet
         self._console = console
         self._quiet = quiet
         self._last_s = -math.inf
-        self._stage = ""
-        self._task: TaskID | None = None
+        self._reports: dict[Stage, SearchReport] = {}
+        self._is_done = False
+        self._live = Live(console=console, auto_refresh=False, get_renderable=self.render)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live.is_started:
+            self.finish()
+            self._live.refresh()
+            self._live.stop()
+
+    def finish(self) -> None:
+        """Show from now on that the search has ended."""
+        self._is_done = True
 
     def __call__(self, report: SearchReport) -> None:
         """Show a report."""
+        end_steps()
         if self._quiet:
             return
         for note in report.notes:
             self._console.print(Text(note, "yellow"), soft_wrap=not self.is_live)
         now_s = time.monotonic()
-        new_stage = report.stage != self._stage
-        self._stage = report.stage
-        done = report.done == report.total
-        if self.is_live:
-            self._draw(report, new_stage, refresh=new_stage or done or now_s - self._last_s > LIVE_INTERVAL_S)
-        elif new_stage or done or now_s - self._last_s > PLAIN_INTERVAL_S:
-            self._console.print(Text(format_report(report)), soft_wrap=True)
-        else:
+        before = self._reports.get(report.stage)
+        # Or the first with a result.
+        is_new = before is None or (before.speedup is None and report.speedup is not None)
+        is_complete = report.done == report.total
+        self._reports[report.stage] = report
+        interval_s = LIVE_INTERVAL_S if self.is_live else PLAIN_INTERVAL_S
+        if not (is_new or is_complete or now_s - self._last_s > interval_s):
             return
         self._last_s = now_s
+        if not self.is_live:
+            self._console.print(Text(format_report(report)), soft_wrap=True)
+        elif self._live.is_started:
+            self._live.refresh()
+        else:
+            self._live.start(refresh=True)
 
-    def _draw(self, report: SearchReport, new_stage: bool, *, refresh: bool) -> None:
-        if new_stage:
-            self.finish()
-            self._task = self.bar.add_task(report.stage, total=report.total, left="", best="")
-        assert self._task is not None
-        self.bar.update(
-            self._task,
-            completed=report.done,
-            total=max(report.total, report.done),
-            left=f"{report.left_s:4.0f} s left",
-            best=format_best(report),
-        )
-        if refresh:
-            self.bar.refresh()
+    def render(self) -> RenderableType:
+        """Return all stages so far, and below them the settings of the best candidate."""
+        reports = [*self._reports.values()]
+        current = None if self._is_done or not reports else reports[-1]
+        stages = [draw_stage(each, self._console.width, is_current=each is current) for each in reports]
+        if current and current.best and current.speedup:
+            indent = STAGE_WIDTH + 2 if self._console.width >= WIDE_STAGES else NARROW_INDENT
+            stages.append(Padding(Text(current.best.label, "dim"), (0, 0, 0, indent)))
+        return Group(*stages)
 
-    def finish(self) -> None:
-        """Draw the last state of the current stage."""
-        if self._task is not None:
-            self.bar.update(self._task, total=self.bar.tasks[-1].completed, left="")
-            self.bar.refresh()
+
+def draw_stage(report: SearchReport, width: int, *, is_current: bool) -> RenderableType:
+    """Return a stage of a search: what is done, the time left, and the best speedup. None of them is ever cut.
+
+    Args:
+        report: The last report of the stage.
+        width: Columns of the console.
+        is_current: Whether the stage has not ended.
+    """
+    stage = Text(report.stage.rjust(STAGE_WIDTH), "cyan")
+    count = format_steps(report)
+    left = format_left(report) if is_current else ""
+    speedup = format_best_speedup(report)
+    if width < WIDE_STAGES:
+        first = Text.assemble((report.stage, "cyan"), f"  {count}", (f"  {left}" if left else "", "dim"))
+        return Group(first, Padding(Text(speedup), (0, 0, 0, NARROW_INDENT))) if speedup else first
+    bar = ProgressBar(total=1.0, completed=report.share if is_current else 1.0, width=BAR_WIDTH)
+    row = Table.grid(padding=(0, 2, 0, 0))
+    for least in (STAGE_WIDTH, BAR_WIDTH, COUNT_WIDTH, LEFT_WIDTH, 0):
+        row.add_column(no_wrap=True, min_width=least)
+    row.add_row(stage, bar, count, Text(left, "dim"), speedup)
+    return row
+
+
+def format_steps(report: SearchReport) -> str:
+    """Return how many steps of a stage are done, of how many."""
+    if report.total is None:
+        return format_count(report.done, "launch", "launches")
+    unit = " rounds" if report.stage == "confirmation" else ""
+    return f"{report.done} of {report.total}{unit}"
+
+
+def format_left(report: SearchReport) -> str:
+    """Return how long a search will take. Before the confirmation, it may still end early."""
+    if report.left_s < 0.5:
+        return "nearly done"
+    return f"{report.left_s:.0f} s left" if report.stage == "confirmation" else f"at most {report.left_s:.0f} s"
 
 
 def format_report(report: SearchReport) -> str:
     """Return where a search stands, as a line of a log."""
     label = "" if report.stage == "confirmation" else "best so far: "
-    return f"{report.stage} {report.done}/{report.total}, {report.left_s:.0f} s left, {label}{format_best(report)}"
+    best = format_best_speedup(report)
+    best = f"{best}  {report.best.label}" if best and report.best else "no result yet"
+    return f"{report.stage} {format_steps(report)}, {format_left(report)}, {label}{best}"
 
 
-def format_best(report: SearchReport) -> str:
-    """Return the best candidate so far with its speedup."""
+def format_best_speedup(report: SearchReport) -> str:
+    """Return the speedup of the best candidate so far with its interval; empty if there is none."""
     if report.best is None or report.speedup is None:
-        return "no result yet"
+        return ""
     bounds = ""
     if math.isfinite(report.speedup.low) and math.isfinite(report.speedup.high):
         bounds = f" {format_interval(report.speedup.low, report.speedup.high)}"
-    return f"{format_ratio(report.speedup.estimate)}{bounds}  {report.best.label}"
+    return f"{format_ratio(report.speedup.estimate)}{bounds}"
 
 
 class ComparisonProgress(LiveBar):
@@ -157,6 +215,7 @@ class ComparisonProgress(LiveBar):
 
     def __call__(self, n_done: int, n_total: int) -> None:
         """Show that so many rounds of so many are done."""
+        end_steps()
         if not self.is_live:
             return
         if self._task is None:

@@ -11,6 +11,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from ortune.sanitize import escape_workflow_commands, printable
+from ortune.steps import end_steps
 
 
 class SafeConsole(Console):
@@ -28,6 +29,11 @@ class SafeConsole(Console):
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"highlight": False, **options}, markup=False, emoji=False)
         self._is_in_workflow = os.environ.get("GITHUB_ACTIONS") == "true"
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print objects, after the line that shows the current step was removed."""
+        end_steps()
+        super().print(*objects, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Return a string as text."""

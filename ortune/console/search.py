@@ -15,7 +15,7 @@ def show_search(console: Console, prepared: PreparedSearch) -> None:
     """Print what was detected, what was guessed, and what is searched for."""
     grid = make_grid()
     add_subject(grid, prepared)
-    n_candidates = len(prepared.space.candidates)
+    n_candidates = len(prepared.space.candidates) - 1
     names = ", ".join(dimension.knob.title for dimension in prepared.space.dimensions if len(dimension.choices) > 1)
     known = f"; {format_count(len(prepared.hints), 'hint')} from earlier searches" if prepared.hints else ""
     grid.add_row("space", add_note(format_count(n_candidates, "candidate"), f"{names}{known}"))

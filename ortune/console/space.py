@@ -10,22 +10,30 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ortune.console.widgets import format_count
+from ortune.console.header import add_inputs, show_guesses
+from ortune.console.widgets import format_count, make_grid
 from ortune.errors import spell_as_flag, spell_options
 from ortune.knobs import SearchSpace, describe, ids
+from ortune.workload import Feed
 
 INDENT = 2
 MIN_LABEL_WIDTH = 20
 
 
-def show_space(console: Console, space: SearchSpace, faults: Mapping[str, str]) -> None:
+def show_space(console: Console, space: SearchSpace, faults: Mapping[str, str], feed: Feed) -> None:
     """Print a search space.
 
     Args:
         console: Where to print.
         space: The search space.
         faults: Why execution providers do not work here, by name.
+        feed: What the model would be measured with.
     """
+    grid = make_grid()
+    add_inputs(grid, feed)
+    console.print(grid)
+    show_guesses(console, feed)
+    console.print()
     base = space.base
     if any(dimension.name == ids.BATCH for dimension in space.dimensions):
         base = msgspec.structs.replace(base, batch=1)

@@ -54,6 +54,9 @@ from ortune.knobs import KNOBS, describe
 from ortune.record.schema import Record
 from ortune.workload import Workload
 
+NEXT_COLUMN = 10
+"""Where values of the last lines begin."""
+
 PROGRAM_AS_IT_IS = "the program as it is"
 """What candidates of a program are compared with."""
 
@@ -106,7 +109,7 @@ def show_figures(console: Console, record: Record, baseline: Summary, winner: Su
     """Print the settings, if they are recommended, and the figures and limits of both sides."""
     evidence, recommended = record.evidence, is_recommended(record)
     if recommended:
-        console.print(make_settings_table(record.config))
+        console.print(make_settings_table(record.config, console.width))
         console.print()
     unit = unit_of(record.workload)
     console.print(make_figures_table(baseline, winner, recommended=recommended, unit=unit))
@@ -118,6 +121,7 @@ def show_figures(console: Console, record: Record, baseline: Summary, winner: Su
 
 def show_output(console: Console, record: Record, output: Path, kept: Path | None) -> None:
     """Print where the record is, and what to do next."""
+    is_long, command = False, ""
     grid = make_grid()
     grid.add_row("written", str(output))
     if record.search.trials:
@@ -126,8 +130,12 @@ def show_output(console: Console, record: Record, output: Path, kept: Path | Non
         grid.add_row("kept", add_note(str(kept), KEPT))
     if record.config != record.base:
         command = f"ortune apply {shlex.quote(str(output))} {shlex.quote(record.model.path)}"
-        grid.add_row("next", Text(command, "bold"))
+        is_long = NEXT_COLUMN + len(command) > console.width
+        grid.add_row("next", Text("" if is_long else command, "bold"))
     console.print(grid)
+    if is_long:
+        # Not folded, so that it can be copied.
+        console.print(Text(command, "bold"), soft_wrap=True)
 
 
 def format_headline(record: Record) -> Text:
@@ -142,7 +150,8 @@ def format_headline(record: Record) -> Text:
         case "default_is_best":
             parts = (f"{base[0].upper()}{base[1:]} is best", "green", " on this host: keep it")
         case "nothing_found":
-            parts = ("Nothing better found", "yellow", f": keep {base}")
+            n_tried, n_all = record.search.n_tried, max(record.search.n_candidates - 1, record.search.n_tried)
+            parts = ("Nothing better found", "yellow", f" among {n_tried} of {n_all} candidates: keep {base}")
         case "within_limits":
             parts = ("Within the limits", "green", f", unlike {base}")
         case "infeasible":

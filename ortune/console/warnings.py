@@ -10,6 +10,7 @@ from ortune.console.widgets import format_count, format_number
 from ortune.errors import spell_as_flag
 from ortune.knobs import Config
 from ortune.knobs.environment import variables_of
+from ortune.worker import Failure
 from ortune.worker.installed import RuntimePackage
 from ortune.worker.session_log import SessionWarning
 
@@ -21,6 +22,11 @@ MOST_SESSION_WARNINGS = 5
 
 NOTABLE_DRIFT = 1.25
 """Minimum ratio of the speedups of two stages for a warning: noise and the selection of the best do not explain it."""
+
+
+def warn_unchecked_inputs(failure: Failure) -> str:
+    """Return the warning that it was not checked whether the model runs on its inputs."""
+    return f"Not checked whether the model runs on these inputs: {failure.title}: {failure.message}"
 
 
 def warn_guessed_dimensions(guessed: Mapping[str, Sequence[str]]) -> str:

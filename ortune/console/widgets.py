@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -20,7 +20,7 @@ from ortune.workload import FIGURES
 LOG_WIDTH = 200
 """Width of output that does not go to a terminal."""
 
-MAX_WIDTH = 100
+MAX_WIDTH = 200
 """Width that lines do not exceed, however wide the terminal is."""
 
 KEPT = "the previous one, which proves more"
@@ -53,15 +53,30 @@ def make_table() -> Table:
     return Table(box=None, pad_edge=False, header_style="dim")
 
 
-def make_settings_table(config: Config) -> Table:
-    """Return the settings that differ from ONNX Runtime's default."""
+def make_settings_table(config: Config, width: int = LOG_WIDTH) -> RenderableType:
+    """Return the settings that differ from ONNX Runtime's default, as a table, or as lines where it is too wide.
+
+    Args:
+        config: The config.
+        width: Columns of the console.
+    """
+    rows = []
+    for name, value in config.settings.items():
+        knob = KNOBS.get(name)
+        rows.append((name, format_default(knob) if knob else "not set", str(value)))
     table = make_table()
     table.add_column("setting", overflow="fold")
     table.add_column("default", style="dim", overflow="fold")
     table.add_column("tuned", style="bold", overflow="fold")
-    for name, value in config.settings.items():
-        knob = KNOBS.get(name)
-        table.add_row(name, format_default(knob) if knob else "not set", str(value))
+    for row in rows:
+        table.add_row(*row)
+    if rows and sum(max(map(len, column)) + 2 for column in zip(*rows, strict=True)) > width:
+        return Group(
+            *(
+                Group(Text(name), Text.assemble("  ", (tuned, "bold"), (f"  default {default}", "dim")))
+                for name, default, tuned in rows
+            )
+        )
     return table
 
 

@@ -22,10 +22,12 @@ from ortune.knobs.config import CPU, alias_of
 from ortune.model import read_model
 from ortune.model.graph import Graph, read_graph
 from ortune.requests import DoctorRequest
+from ortune.steps import enter_step
 from ortune.worker import Failure, Runtime
 from ortune.worker.installed import find_runtime_packages, require_runtime
 from ortune.worker.owned_folder import OwnedFolder
 from ortune.worker.runtime import read_installed_runtime
+from ortune.worker.working_inputs import explain_failed_run
 from ortune.workload import Feed, InputOptions, make_feed
 from ortune.workload.data import format_shape
 
@@ -66,8 +68,10 @@ def examine(request: DoctorRequest) -> Diagnosis:
     feed = prepare_feed(request.model, request.input_options)
     if isinstance(feed, Missing):
         facts = msgspec.structs.replace(facts, missing={**facts.missing, "run_ns": feed})
+    enter_step("creating sessions at several optimization levels, and running them")
     size_bytes = Path(request.model).stat().st_size + sum(file.found_bytes or 0 for file in original.data_files)
     facts = add_runtime_facts(facts, feed if isinstance(feed, Feed) else None, size_bytes)
+    enter_step("checking the graphs")
     findings, skipped = run_checks(CHECKS, facts)
     return Diagnosis(
         model=request.model,
@@ -136,7 +140,8 @@ def add_runtime_facts(facts: ModelFacts, feed: Feed | None, size_bytes: int) -> 
     """
     if feed is not None:
         shapes = {name: tensor.array.shape for name, tensor in feed.tensors.items()}
-        facts = msgspec.structs.replace(facts, input_shapes=shapes)
+        guessed = frozenset(name for name, tensor in feed.tensors.items() if tensor.guessed)
+        facts = msgspec.structs.replace(facts, input_shapes=shapes, guessed=guessed)
     with OwnedFolder() as folder:
         feed_path = folder.path / "feed.npz"
         if feed is not None:
@@ -164,7 +169,7 @@ def add_runtime_facts(facts: ModelFacts, feed: Feed | None, size_bytes: int) -> 
             # A provider that does not work is a finding of its own; the check is not skipped.
             provider_error=optimized.missing.get("assigned", ""),
             assigned=optimized.assigned or (),
-            missing=_explain_missing(facts, optimized),
+            missing=_explain_missing(facts, optimized, feed),
         )
 
 
@@ -173,7 +178,7 @@ def _read_optimized(optimized: OptimizedModel, level: str) -> Graph | None:
     return read_graph(path) if path is not None else None
 
 
-def _explain_missing(facts: ModelFacts, optimized: OptimizedModel) -> dict[str, Missing]:
+def _explain_missing(facts: ModelFacts, optimized: OptimizedModel, feed: Feed | None) -> dict[str, Missing]:
     """Return why a fact is not known, by attribute of `ModelFacts`."""
     no_graph = Missing(f"ONNX Runtime cannot write the optimized graph: {optimized.missing.get('graphs', '')}")
     missing = {
@@ -187,6 +192,7 @@ def _explain_missing(facts: ModelFacts, optimized: OptimizedModel) -> dict[str, 
         inputs = ", ".join(f"{name} {format_shape(shape) or '(one number)'}" for name, shape in shapes)
         cause = shorten(message.split("Status Message: ")[-1], 150)
         missing["run_ns"] = Missing(
-            f"the model does not run with {inputs} ({cause})", "Pass sizes with {shape} or data with {inputs}"
+            f"the model does not run with {inputs} ({cause})",
+            explain_failed_run(read_model(facts.path), feed, message).hint.rstrip(".") if feed else "",
         )
     return missing

@@ -34,6 +34,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
         creation_ns: Time to create a session, by optimization level (ORT_DISABLE_ALL and ORT_ENABLE_ALL); or None.
         run_ns: Median time of a run, by optimization level (ORT_ENABLE_EXTENDED and ORT_ENABLE_ALL); or None.
         input_shapes: Shape of each input in that run.
+        guessed: Inputs of which a size was guessed.
         providers: Execution providers besides the CPU's: those that the user named, else those that work here.
         providers_named: Whether the user named them.
         session_providers: Those that the session actually uses.
@@ -51,6 +52,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     creation_ns: dict[str, int] | None = None
     run_ns: dict[str, int] | None = None
     input_shapes: dict[str, tuple[int, ...]] = {}
+    guessed: frozenset[str] = frozenset()
     providers: tuple[str, ...] = ()
     providers_named: bool = False
     session_providers: tuple[str, ...] = ()

@@ -73,6 +73,23 @@ TARGETS: dict[str, Target] = {
 """All targets by name, in the order in which they are listed."""
 
 
+OTHER_NAMES = {
+    "k8s": ("kubernetes",),
+    "yaml": ("kubernetes",),
+    "py": ("python",),
+    "c++": ("cpp",),
+    "c": ("cpp",),
+    "c#": ("csharp",),
+    "dotnet": ("csharp",),
+    "js": ("javascript",),
+    "node": ("javascript",),
+    "rs": ("rust",),
+    "env": ("environment",),
+    "huggingface": ("optimum",),
+}
+"""What users call targets."""
+
+
 def find_target(name: str) -> Target:
     """Return the target of this name.
 
@@ -81,7 +98,7 @@ def find_target(name: str) -> Target:
     """
     if name in TARGETS:
         return TARGETS[name]
-    near = difflib.get_close_matches(name, TARGETS, n=1)
+    near = OTHER_NAMES.get(name.lower(), ()) or difflib.get_close_matches(name, TARGETS, n=1)
     suggestion = f"Did you mean {near[0]}? " if near else ""
     raise UsageError(f"{name}: there is no such target.", f"{suggestion}{{list}} lists all targets.", option="to")
 

@@ -62,10 +62,11 @@ def write_container(job: Job) -> str:
     measured = "session" if job.record.workload.load.processes == 1 else "processes that were measured"
     variables = take_variables(job)
     text = format_cpus(cpus)
-    amounts = [f'    cpu: "{text}"']
+    cpu = f'    cpu: "{text}"'
+    requests = [cpu]
     if (peak := peak_memory_bytes(job)) > 0:
         memory = f"{math.ceil(peak * MEMORY_FACTOR / (MEMORY_STEP_MIB << 20)) * MEMORY_STEP_MIB}Mi"
-        amounts.append(f"    memory: {memory}  # for the {measured} only; add what the program itself needs")
+        requests.append(f"    memory: {memory}  # for the {measured} only; add what the program itself needs")
     lines = cpu_comments(job)
     if cpus != (job.record.host.cpu_quota or job.record.host.n_usable):
         lines += [
@@ -73,13 +74,14 @@ def write_container(job: Job) -> str:
             "# another host class. Check there that the gain holds: ortune apply CONFIG MODEL --verify",
         ]
     lines += [
-        "# Equal requests and limits give the pod the QoS class Guaranteed. With whole CPUs and the static CPU",
-        "# manager policy, the container has its CPUs exclusively.",
+        "# There is no limit of memory: what the program itself needs is not known, and a container that exceeds its",
+        "# limit is killed. If you add one that equals the request, the pod has the QoS class Guaranteed. With whole",
+        "# CPUs and the static CPU manager policy, the container then has its CPUs exclusively.",
         "resources:",
         "  requests:",
-        *amounts,
+        *requests,
         "  limits:",
-        *amounts,
+        cpu,
     ]
     if variables:
         lines.append("env:")

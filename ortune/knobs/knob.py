@@ -74,6 +74,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         values: Legal values of a choice.
         low: Minimum of an integer.
         high: Maximum of an integer.
+        examples: Values to show in examples, where those that follow from the default are not useful.
         pattern: Regular expression that must match the whole text.
         since: First onnxruntime version on PyPI that supports it; empty if all versions that ortune supports do.
         short: Name in tables.
@@ -97,6 +98,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     values: tuple[str, ...] = ()
     low: int | None = None
     high: int | None = None
+    examples: tuple[str, ...] = ()
     pattern: str = ""
     since: str = ""
     short: str = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ortune.errors import UsageError
 from ortune.knobs.config import CPU, CPU_PROVIDER, Provider, alias_of
@@ -15,6 +15,21 @@ PROVIDERS: Mapping[str, ExecutionProvider] = {
 """Supported providers by name. Others can be used, but their options are not checked."""
 
 SUFFIX = "ExecutionProvider"
+
+
+OTHER_NAMES: Mapping[str, Sequence[str]] = {
+    "gpu": ("cuda", "tensorrt"),
+    "nvidia": ("cuda", "tensorrt"),
+    "trt": ("tensorrt",),
+    "intel": ("openvino",),
+    "npu": ("openvino", "QNNExecutionProvider"),
+    "ov": ("openvino",),
+    "amd": ("MIGraphXExecutionProvider",),
+    "directml": ("DmlExecutionProvider",),
+    "apple": ("CoreMLExecutionProvider",),
+    "x86": ("cpu",),
+}
+"""What users call providers."""
 
 
 def find_provider(text: str) -> ExecutionProvider:
@@ -29,10 +44,10 @@ def find_provider(text: str) -> ExecutionProvider:
     if text.endswith(SUFFIX) and text != SUFFIX:
         return ExecutionProvider(name=text, alias=alias_of(text), package="an onnxruntime build that contains it")
     names = [each.alias for each in PROVIDERS.values()]
-    near = difflib.get_close_matches(text.lower(), names, n=1)
+    near = OTHER_NAMES.get(text.lower(), ()) or difflib.get_close_matches(text.lower(), names, n=1)
     raise UsageError(
         f"{text}: there is no such execution provider.",
-        f"Did you mean {near[0]}?"
+        f"Did you mean {' or '.join(near)}?"
         if near
         else f"Known providers: {', '.join(names)}. Give others by their full name, such as DnnlExecutionProvider.",
     )

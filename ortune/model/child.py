@@ -14,7 +14,9 @@ from typing import TypeVar
 import msgspec
 
 from ortune.errors import ModelError
+from ortune.file_kinds import advise_for, find_similar, name_kind
 from ortune.interrupts import name_signal
+from ortune.steps import enter_step
 
 READ_TIMEOUT_S = 600.0
 
@@ -22,6 +24,9 @@ MOST_BYTES = 256 << 20
 """Largest size of the facts."""
 
 HINT = "Check that the file is complete: onnx.checker.check_model(path) should pass."
+
+NOT_A_MODEL = "is not an ONNX model"
+"""In messages about files that cannot be parsed."""
 
 CRASHES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL")
 """Signals of a process whose own code is at fault."""
@@ -66,9 +71,7 @@ def read_in_child(module: str, path: str | Path, kind: type[Facts], options: Seq
     import subprocess
 
     path = Path(path)
-    if not path.is_file():
-        message = f"{path} is not a file." if path.exists() else f"There is no file {path}."
-        raise ModelError(message, "Pass the path of an .onnx file.")
+    check_file(path)
     try:
         str(path.resolve()).encode()
     except UnicodeEncodeError:
@@ -78,6 +81,7 @@ def read_in_child(module: str, path: str | Path, kind: type[Facts], options: Seq
             if sys.getfilesystemencoding() == "utf-8"
             else f"Set PYTHONUTF8=1: the names of files are {sys.getfilesystemencoding()} here. Or rename it.",
         ) from None
+    enter_step(f"reading {path.name}")
     command = [sys.executable, "-P", "-m", module, str(path.resolve()), *options]
     try:
         child = subprocess.run(command, capture_output=True, timeout=READ_TIMEOUT_S, check=False)
@@ -107,7 +111,27 @@ def parse_reply(data: bytes, path: Path, kind: type[Facts]) -> Facts:
             return msgspec.json.decode(reply.facts, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ModelError(f"Cannot read {path}: the parser gave no valid answer: {error}.") from None
-    raise ModelError(reply.message, reply.hint)
+    raise explain_refusal(path, ModelError(reply.message, reply.hint))
+
+
+def check_file(path: Path) -> None:
+    """Check that there is a file.
+
+    Raises:
+        ModelError: There is none.
+    """
+    if not path.is_file():
+        message = f"{path} is not a file." if path.exists() else f"There is no file {path}."
+        similar = find_similar(path)
+        raise ModelError(message, f"Did you mean {similar}?" if similar else "Pass the path of an .onnx file.")
+
+
+def explain_refusal(path: Path, error: ModelError) -> ModelError:
+    """Return an error for a file that cannot be read as a model: what it is instead, if that is known."""
+    kind = name_kind(path) if NOT_A_MODEL in error.message else ""
+    if not kind or kind == "an ONNX model":
+        return error
+    return ModelError(f"{path} is {kind}, not an ONNX model.", advise_for(kind, str(path)) or error.hint)
 
 
 def answer_parent(read: Callable[[Path], msgspec.Struct]) -> None:

@@ -21,6 +21,7 @@ class InputInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         shape: Its dimensions; None if the rank is unknown.
         index_size: If the values are indices of a table, its number of rows: values from 0 to `index_size - 1` are
             valid. Else None.
+        index_dim: If the table is another input, the symbolic dimension that is its number of rows; else empty.
         strings: Strings that the graph accepts as values of this input, such as categories and keys of labels.
     """
 
@@ -28,6 +29,7 @@ class InputInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     dtype: str
     shape: tuple[Dim, ...] | None
     index_size: int | None = None
+    index_dim: str = ""
     strings: tuple[str, ...] = ()
 
 
@@ -90,6 +92,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         inputs: Inputs that each call must provide.
         outputs: Outputs.
         traits: Properties of the graph.
+        metadata: What the exporter wrote about it: short texts by name.
     """
 
     path: str
@@ -97,3 +100,4 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     inputs: tuple[InputInfo, ...]
     outputs: tuple[OutputInfo, ...]
     traits: Traits
+    metadata: dict[str, str] = {}

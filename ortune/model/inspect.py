@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from ortune.errors import ModelError
 from ortune.model.child import answer_parent, explain_fault
 from ortune.model.data_files import locate_data_file
 from ortune.model.identity import hash_data_file, hash_file
-from ortune.model.info import CONTROL_FLOW, InputInfo, ModelInfo, OutputInfo, Traits
+from ortune.model.info import CONTROL_FLOW, Dim, InputInfo, ModelInfo, OutputInfo, Traits
 from ortune.model.onnx_file import describe_node, find_data_files, parse_model, read_tensor_type, subgraphs_of
 
 Info = TypeVar("Info", InputInfo, OutputInfo)
@@ -48,6 +49,39 @@ EMBED_TABLES = {0: 2, 1: 4, 8: 3}
 Source: com.microsoft.EmbedLayerNormalization in onnxruntime's ContribOperators.md.
 """
 
+KEEPS_ROWS = SAME_SHAPE | {
+    "Abs",
+    "Add",
+    "BatchNormalization",
+    "Clip",
+    "Div",
+    "Elu",
+    "Erf",
+    "Exp",
+    "Gelu",
+    "Gemm",
+    "LayerNormalization",
+    "LeakyRelu",
+    "Log",
+    "MatMul",
+    "Mul",
+    "Neg",
+    "PRelu",
+    "Pow",
+    "Relu",
+    "Selu",
+    "Sigmoid",
+    "Softmax",
+    "Softplus",
+    "Sqrt",
+    "Sub",
+    "Tanh",
+}
+"""Operators whose output has as many rows as their first input, at least where it has two axes."""
+
+MAX_METADATA, LONGEST_METADATA = 100, 1000
+"""Entries of a model's metadata that are read, and their largest number of characters."""
+
 MAX_STRINGS = 64
 """Maximum number of known strings of an input."""
 
@@ -60,6 +94,9 @@ class Scope:
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.producers: dict[str, Any] = {}
         self.readers: dict[str, list[tuple[Any, int]]] = {}
+        self.symbols: dict[str, tuple[Dim, ...]] = {}
+        for value in graph.input:
+            self.symbols[value.name] = read_tensor_type(value)[1] or ()
         self._add(graph)
 
     def _add(self, graph: Any) -> None:
@@ -101,6 +138,18 @@ class Scope:
             name = node.input[0]
         return None
 
+    def rows_of(self, name: str) -> str:
+        """Return the symbolic dimension of an input that is the number of rows of a value; empty if there is none."""
+        for _ in range(64):
+            if name in self.symbols:
+                dim = (*self.symbols[name], None)[0]
+                return dim if isinstance(dim, str) else ""
+            node = self.producers.get(name)
+            if node is None or node.op_type not in KEEPS_ROWS or not node.input:
+                return ""
+            name = node.input[0]
+        return ""
+
     def uses_of(self, name: str) -> Iterator[tuple[Any, int]]:
         """Yield each node that reads a value, and the position of that input. Pass-through operators are followed."""
         pending, seen = [name], {name}
@@ -140,6 +189,11 @@ def inspect_model(path: Path) -> ModelInfo:
             for number, value in enumerate(graph.output)
         ),
         traits=_read_traits(model, scope),
+        metadata={
+            entry.key: entry.value
+            for entry in itertools.islice(model.metadata_props, MAX_METADATA)
+            if len(entry.key) + len(entry.value) <= LONGEST_METADATA
+        },
     )
 
 
@@ -194,6 +248,7 @@ def _read_input(value: Any, scope: Scope) -> InputInfo:
         dtype=dtype,
         shape=shape,
         index_size=min(table_sizes, default=None),
+        index_dim=next((dim for node, position in uses if (dim := _find_table_dim(node, position, scope))), ""),
         strings=_find_known_strings(uses)[:MAX_STRINGS],
     )
 
@@ -238,11 +293,22 @@ def _find_table_size(node: Any, position: int, scope: Scope) -> int | None:
         return sizes[0] if len(sizes) == 1 else None
     if node.op_type not in {"Gather", "GatherElements", "GatherBlockQuantized"} or position != 1:
         return None
-    axis = next((attribute.i for attribute in node.attribute if attribute.name in {"axis", "gather_axis"}), 0)
+    axis = _find_gather_axis(node)
     shape = scope.shape_of(node.input[0])
     if shape is None or not -len(shape) <= axis < len(shape):
         return None
     return shape[axis]
+
+
+def _find_table_dim(node: Any, position: int, scope: Scope) -> str:
+    """Return the symbolic number of rows of the table that this input of a node is an index of; empty if unknown."""
+    if node.op_type != "Gather" or position != 1 or _find_gather_axis(node):
+        return ""
+    return scope.rows_of(node.input[0])
+
+
+def _find_gather_axis(node: Any) -> int:
+    return next((attribute.i for attribute in node.attribute if attribute.name in {"axis", "gather_axis"}), 0)
 
 
 def _find_known_strings(uses: list[tuple[Any, int]]) -> tuple[str, ...]:

@@ -21,8 +21,8 @@ from ortune.record.select import Wanted, check_digest, read_sourced, select_reco
 from ortune.requests import ProfileRequest
 from ortune.worker import Failure
 from ortune.worker.installed import require_runtime
+from ortune.worker.working_inputs import explain_failed_run
 from ortune.workload import Feed, InputData, InputOptions, make_feed
-from ortune.workload.inputs import explain_failure
 
 DURATION_S = 3.0
 """Time to run each config for, if the number of runs is not given."""
@@ -199,7 +199,7 @@ def profile_config(
         if config is not DEFAULT:
             return ConfigProfile(name=name, config=config, failure=recorded)
         if recorded.stage == "check" and recorded.kind == "exception":
-            raise explain_failure(model, feed, recorded.message)
+            raise explain_failed_run(model, feed, recorded.message)
         raise ModelError(
             f"ONNX Runtime cannot load {model.path} ({recorded.title}): {recorded.message}",
             f"Find the cause: ortune doctor {model.path}.",

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import msgspec
 
 from ortune.errors import RecordError, UsageError
+from ortune.file_kinds import name_kind
 from ortune.limited import STANDARD_STREAM, TooLargeError, read_limited
 from ortune.locks import try_to_lock
 from ortune.naming import DISTRIBUTION
@@ -170,6 +171,9 @@ def parse_records(data: bytes, name: str) -> Document:
     except msgspec.ValidationError as error:
         raise RecordError(f"{name} is not an ortune record: {error}.", SEARCH_HINT) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        kind = name_kind(Path(name)) if name != name_of_input(STANDARD_STREAM) else ""
+        if kind and kind != "a JSON file":
+            raise RecordError(f"{name} is {kind}, not a record.", SEARCH_HINT) from None
         raise RecordError(f"{name} is not JSON: {error}.", SEARCH_HINT) from None
     if version > SCHEMA:
         raise RecordError(

@@ -8,7 +8,7 @@ import msgspec
 
 from ortune.compare.block_plan import MIN_LAUNCHES, RunPlan
 from ortune.compare.block_runner import BASELINE_NAME
-from ortune.compare.comparison import Comparison
+from ortune.compare.comparison import Comparison, Speedup
 from ortune.compare.evaluate import compute_speedup, evaluate
 from ortune.compare.interval import DEFAULT_CONFIDENCE
 from ortune.compare.limits import kept_all
@@ -47,7 +47,7 @@ def confirm(state: SearchState, finalist: CandidateResult) -> Comparison:
     def report(run: PairedRun) -> bool:
         selected = run.in_one_regime()
         speedup = compute_speedup(selected, FINALIST_POSITION, goal.objective)
-        state.report("confirmation", run.n_rounds, max(plan.n_rounds, run.n_rounds), finalist, speedup)
+        report_rounds(state, run, plan, finalist, speedup)
         return not goal.limits and len(run.launches) >= MIN_LAUNCHES and excludes_gain(selected, goal)
 
     def judge(confidence: float) -> Comparison:
@@ -57,6 +57,7 @@ def confirm(state: SearchState, finalist: CandidateResult) -> Comparison:
     start_s = state.now_s()
     rest = msgspec.structs.replace(plan, launches=None)
     with state.time_stage("confirmation"):
+        report_rounds(state, run, plan, finalist)
         measure_launches(state, run, [finalist], plan, report)
         launch_s = (state.now_s() - start_s) / max(len(run.launches), 1)
         if not goal.limits:
@@ -73,6 +74,22 @@ def confirm(state: SearchState, finalist: CandidateResult) -> Comparison:
             return comparison
         measure_launches(state, run, [finalist], rest, report, end_s=end_s)
         return judge(FINAL_CONFIDENCE)
+
+
+def report_rounds(
+    state: SearchState,
+    run: PairedRun,
+    plan: RunPlan,
+    best: CandidateResult | None,
+    speedup: Speedup | None = None,
+) -> None:
+    """Report the progress of a confirmation."""
+    now_s = state.now_s()
+    n_done, n_planned = run.n_rounds, max(plan.n_rounds, run.n_rounds)
+    left_s = state.plan.confirmation_s
+    if n_done:
+        left_s = (now_s - state.stage_start_s) * (n_planned - n_done) / n_done
+    state.report("confirmation", n_done, n_planned, best, speedup, end_s=now_s + left_s)
 
 
 def excludes_gain(run: PairedRun, goal: Goal) -> bool:

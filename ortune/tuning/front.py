@@ -15,7 +15,7 @@ from ortune.compare.interval import share_error
 from ortune.compare.limits import is_overloaded, kept_all, may_be_overloaded
 from ortune.compare.paired_run import BASELINE_POSITION, PairedRun
 from ortune.record.schema import FrontPoint, Verdict
-from ortune.tuning.confirmation import measure_launches, start_run
+from ortune.tuning.confirmation import measure_launches, report_rounds, start_run
 from ortune.tuning.pareto import TIE, find_front, find_knee
 from ortune.tuning.plan import MAX_FRONT_CANDIDATES
 from ortune.tuning.results import CandidateResult
@@ -34,11 +34,12 @@ def confirm_front(state: SearchState, ranked: Sequence[CandidateResult]) -> tupl
 
     def report(run: PairedRun) -> bool:
         best = next((result for result in state.results.rank() if result in chosen), None)
-        state.report("confirmation", run.n_rounds, plan.n_rounds, best)
+        report_rounds(state, run, plan, best)
         return False
 
     run = start_run(state, chosen)
     with state.time_stage("confirmation"):
+        report_rounds(state, run, plan, None)
         measure_launches(state, run, chosen, plan, report)
     run = run.in_one_regime()
     return run, evaluate(run, state.goal, state.runner)
@@ -105,7 +106,7 @@ def judge_front(goal: Goal, run: PairedRun, comparison: Comparison) -> tuple[Ver
     offered = [position for position in proven if kept[position] == "yes" or position == BASELINE_POSITION]
     front = make_front(goal, run, comparison, offered, recommend=True)
     if [point.summary.config for point in front] == [rows[BASELINE_POSITION].config]:
-        return "default_is_best", "no candidate is significantly better in any objective", front
+        return "default_is_best", "none of them is significantly better in any objective", front
     return "trade_off", "none of these configs is better than another in all objectives", front
 
 

@@ -52,9 +52,11 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         stage: The current stage.
-        done: Steps done: candidates screened, rounds of racing, rounds of confirmation.
-        total: Steps planned, at most.
-        left_s: Time left of the budget.
+        done: Steps done: candidates screened, launches of racing, rounds of confirmation.
+        total: Candidates of the space, or planned rounds of confirmation; None for racing, which ends when it is
+            decided.
+        share: Share of the stage that is done, as far as is known.
+        left_s: Time until the end of the search, as far as is known; 0 if it takes longer than planned.
         best: The best candidate so far, or None.
         speedup: Its speedup; None if it is not known yet.
         notes: Events since the last report, such as a candidate that failed.
@@ -62,7 +64,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
     stage: Stage
     done: int
-    total: int
+    total: int | None
+    share: float = 0.0
     left_s: float
     best: Candidate | None = None
     speedup: Interval | None = None

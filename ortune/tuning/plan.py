@@ -70,6 +70,10 @@ LIVE_MEMORY_SHARE = 0.6
 """Candidates that are live at the same time, and the share of the free memory that they may take."""
 
 
+LONGEST_RACING = 2.0
+"""How many times its planned time racing may take if screening ended early."""
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The plan of a search.
 

@@ -14,6 +14,7 @@ from ortune.host.allocators import find_allocators
 from ortune.knobs import KNOBS, Config, SearchSpace, SpaceOptions, build_space
 from ortune.record.files import check_record_writable, check_writable
 from ortune.requests import SearchRequest, SpaceRequest, SuggestRequest
+from ortune.steps import enter_step
 from ortune.tuning.effects import read_effects
 from ortune.tuning.hints import history_path, recall
 from ortune.tuning.resume import find_unfinished
@@ -68,7 +69,9 @@ def prepare(request: SearchRequest) -> PreparedSearch:
         beside=request.beside,
         seed=request.seed,
     )
+    enter_step("checking execution providers")
     providers, faults = choose_providers(request.provider)
+    enter_step("making the search space")
     space = build_space(setup.host, setup.model, make_space_options(request, providers, n_cases=setup.feed.n_cases))
     hints: tuple[Config, ...] = ()
     suggested: tuple[Config, ...] = ()

@@ -45,6 +45,16 @@ def run_racing(state: SearchState, racing_s: float) -> None:
         for result in racers:
             result.enter("racing")
         n_launches, launch_s = 0, 0.0
+
+        def report() -> None:
+            left = [result for result in state.results.rank() if result in racing]
+            # It ends before a launch that would take longer than planned, and when one candidate is left.
+            latest_s = start_s + MAX_LAUNCHES * launch_s if launch_s else end_s
+            ends_s = min(end_s, latest_s) if len(racing) > 1 else state.now_s()
+            then_s = min(max(state.end_s - ends_s, 0.0), state.plan.confirmation_s)
+            state.report("racing", n_launches, None, left[0] if left else None, end_s=ends_s, then_s=then_s)
+
+        report()
         while racing and n_launches < MAX_LAUNCHES:
             if n_launches >= MIN_LAUNCHES and (len(racing) == 1 or state.now_s() + launch_s > end_s):
                 break
@@ -61,10 +71,7 @@ def run_racing(state: SearchState, racing_s: float) -> None:
                 break
             racing = drop_slower(state, racing)
             launch_s = (state.now_s() - begin_s) * (1 + len(racing)) / (1 + n_begin)
-            left = [result for result in state.results.rank() if result in racing]
-            total = n_launches + max(int((end_s - state.now_s()) / max(launch_s, 1e-9)), 0) if len(racing) > 1 else 0
-            total = min(max(total, n_launches, MIN_LAUNCHES), MAX_LAUNCHES)
-            state.report("racing", n_launches, total, left[0] if left else None)
+            report()
 
 
 def race_launch(state: SearchState, racing: list[CandidateResult]) -> list[CandidateResult]:

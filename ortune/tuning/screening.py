@@ -11,7 +11,7 @@ import optuna
 
 from ortune.compare.block_plan import block_wall_s, launch_sides_s
 from ortune.knobs import Candidate, SearchSpace
-from ortune.tuning.plan import BATCH, reserve_confirmation, unpromising_confirmation_s
+from ortune.tuning.plan import BATCH, LONGEST_RACING, reserve_confirmation, unpromising_confirmation_s
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.sampler import CONFIG, Observed, ThompsonSampler
 from ortune.tuning.state import SearchState
@@ -116,6 +116,7 @@ class _Screening:
         squares: By launch: sum of the squared deviations of all rounds, and its degrees of freedom.
         n_first: Candidates that are screened before the sampler proposes any.
         n_batches: Batches so far.
+        n_done: Candidates of all batches that are complete.
         expected_best: Gain that is expected of the best of all candidates, as a log-ratio.
     """
 
@@ -129,6 +130,7 @@ class _Screening:
         self.round_variance = USUAL_NOISE**2
         self.squares: dict[int, tuple[float, int]] = {}
         self.n_batches = 0
+        self.n_done = 0
         self.expected_best = math.inf
         known: set[str] = set()
         for selection in first_selections(state):
@@ -146,8 +148,8 @@ class _Screening:
     def run(self) -> None:
         """Screen batches of candidates."""
         state = self.state
-        start_s = state.now_s()
         batch_s = 0.0
+        self.report()
         while (left := self.n_to_screen - self.n_screened) > 0:
             begin_s = state.now_s()
             end_s = state.find_screening_end_s()
@@ -163,17 +165,29 @@ class _Screening:
             batch_s = state.now_s() - begin_s
             self.update_expected()
             self.replan()
-            ranked = state.results.rank()
-            done = self.n_screened
-            state.report(
-                "screening",
-                done,
-                min(self.n_to_screen, state.estimate_total(done, start_s, end_s)),
-                ranked[0] if ranked else None,
-            )
+            self.n_done = self.n_screened
+            self.report()
         if self.sampler:
             state.unseen_gain = self.sampler.bound_gain(self.study)
             state.luck = self.sampler.luck
+
+    def report(self) -> None:
+        """Report progress: of all candidates of the space, how many were screened."""
+        state = self.state
+        ranked = state.results.rank()
+        planned_s = state.find_screening_end_s()
+        end_s = planned_s
+        if self.n_done:
+            now_s = state.now_s()
+            n_left = self.n_to_screen - self.n_done
+            end_s = min(end_s, now_s + n_left * (now_s - state.stage_start_s) / self.n_done)
+        # If no candidates are left before the planned time, the other stages get more time than planned.
+        then_s = state.racing_s + state.confirmation_s
+        if end_s < planned_s:
+            confirmation_s = state.plan.confirmation_s if state.racing_s else state.confirmation_s
+            then_s = min(state.end_s - end_s, LONGEST_RACING * state.racing_s + confirmation_s)
+        best = ranked[0] if ranked and self.n_done else None
+        state.report("screening", self.n_done, len(state.candidates) - 1, best, end_s=end_s, then_s=then_s)
 
     @property
     def n_to_screen(self) -> int:
@@ -376,6 +390,7 @@ class _Screening:
                 if not lives:
                     break
                 lives = state.measure_round(baseline, lives)
+                self.report()
         finally:
             baseline.close()
             for _, live in lives:

@@ -23,6 +23,7 @@ from ortune.tuning.confirmation import confirm
 from ortune.tuning.front import confirm_front, judge_front
 from ortune.tuning.outcome import Observe, Outcome
 from ortune.tuning.plan import (
+    LONGEST_RACING,
     RACING_SHARE,
     is_simple,
     make_plan,
@@ -46,9 +47,6 @@ AS_GOOD = 0.005
 
 CLEARANCE = 0.03
 """Minimum distance below a limit, as a log-ratio, at which a candidate clearly stays within it."""
-
-LONGEST_RACING = 2.0
-"""How many times its planned time racing may take if screening ended early."""
 
 QUICK_SHARE = 0.08
 """Share of the budget for a confirmation that probably shows no gain. It takes longer while it is undecided."""
@@ -370,10 +368,13 @@ def conclude_front(outcome: Outcome, goal: Goal, run: PairedRun, comparison: Com
 def weaken(outcome: Outcome, reason: str) -> tuple[Verdict, str]:
     """Return that the baseline is best, or a weaker verdict if too little is known of the untried candidates."""
     n_tried = sum(1 for trial in outcome.trials if not (trial.failure and trial.failure.is_sudden)) - 1
-    verdict, basis = judge_untried(
-        n_tried, outcome.n_candidates - 1, outcome.unseen_gain, all_pairs=outcome.ended_early == ALL_PAIRS_TRIED
+    return judge_untried(
+        n_tried,
+        outcome.n_candidates - 1,
+        outcome.unseen_gain,
+        ruled_out=reason,
+        all_pairs=outcome.ended_early == ALL_PAIRS_TRIED,
     )
-    return verdict, f"{reason}; {basis}"
 
 
 def list_sessions(comparison: Comparison) -> tuple[TrialSession, ...]:
@@ -392,8 +393,9 @@ def explain_no_confirmation(state: SearchState) -> tuple[Verdict, str]:
     tried = [result for result in state.results if result is not state.baseline]
     if tried and all(result.failure for result in tried):
         # It was compared with nothing, so it is not called best.
-        _, basis = judge_untried(len(tried), len(state.candidates) - 1, None)
-        return "nothing_found", f"none of the candidates that were tried works on this host; {basis}"
+        none = "none of them works on this host"
+        _, reason = judge_untried(len(tried), len(state.candidates) - 1, None, ruled_out=none)
+        return "nothing_found", reason
     return "inconclusive", "the budget is too small for a confirmation that could prove anything: use a larger one"
 
 

@@ -50,6 +50,7 @@ class SearchState:
         unseen_gain: Bound of the gain of untried candidates, as a log-ratio; None where the strategy has no model.
         luck: Standard deviation between launches of one config, as a log-ratio; None where the strategy has no model.
         stages: Time of each stage that is complete.
+        stage_start_s: When the current stage began, on the runner's clock.
         n_launches: Launches of the baseline so far, in screening and racing.
         starved: Candidates that ran out of memory while others were live, and may work alone.
     """
@@ -89,6 +90,7 @@ class SearchState:
         self.stages: list[StageTime] = []
         self.starved: list[CandidateResult] = []
         self.n_launches = 0
+        self.stage_start_s = opened.start_s
         self._observe = observe
         self._notes: list[str] = []
 
@@ -109,6 +111,7 @@ class SearchState:
     def time_stage(self, stage: Stage) -> Iterator[None]:
         """Record the time of a stage, unless it is interrupted."""
         start_s, inference_s = self.now_s(), self.runner.inference_s
+        self.stage_start_s = start_s
         yield
         self.stages.append(
             StageTime(stage=stage, wall_s=self.now_s() - start_s, inference_s=self.runner.inference_s - inference_s)
@@ -124,35 +127,41 @@ class SearchState:
         self.add_note(f"rejected: {result.candidate.label}: {failure.title}: {shorten(failure.message)}")
 
     def report(
-        self, stage: Stage, done: int, total: int, best: CandidateResult | None, speedup: Interval | None = None
+        self,
+        stage: Stage,
+        done: int,
+        total: int | None,
+        best: CandidateResult | None,
+        speedup: Interval | None = None,
+        *,
+        end_s: float,
+        then_s: float = 0.0,
     ) -> None:
         """Report progress.
 
         Args:
             stage: The current stage.
             done: Steps done.
-            total: Steps planned.
+            total: Steps in all, or None.
             best: The best candidate so far, or None.
             speedup: Its speedup; None for an estimate from its rounds in this stage.
+            end_s: When the stage will probably end, on the runner's clock.
+            then_s: How long the stages after it will probably take.
         """
+        now_s = self.now_s()
         self._observe(
             Progress(
                 stage=stage,
                 done=done,
                 total=total,
-                left_s=max(self.end_s - self.now_s(), 0.0),
+                share=min((now_s - self.stage_start_s) / max(end_s - self.stage_start_s, 1e-9), 1.0),
+                left_s=max(end_s - now_s, 0.0) + then_s,
                 best=best.candidate if best else None,
                 speedup=speedup or (estimate_speedup(best.round_log_ratios) if best and best.scores else None),
                 notes=tuple(self._notes),
             )
         )
         self._notes.clear()
-
-    def estimate_total(self, done: int, start_s: float, end_s: float) -> int:
-        """Return how many steps there will be until `end_s`, at the rate of those done since `start_s`."""
-        now_s = self.now_s()
-        rate = done / max(now_s - start_s, 1e-9)
-        return max(done, round(done + rate * max(end_s - now_s, 0.0)))
 
     def launch(
         self, results: Sequence[CandidateResult]

@@ -18,10 +18,16 @@ CLOSE = 0.02
 SMALL_GAIN = 0.05
 """The baseline is called best if the untried candidates gain less than this with a probability of 95 %."""
 
+LARGE_GAIN = 0.5
+"""A larger bound of the gain of the untried candidates says only that little is known of them."""
+
 ENOUGH_TRIED = DEFAULT_CONFIDENCE
 """Share of the candidates that must be tried before the baseline is called best. The model that bounds the gain of the
 others knows only effects of choices and of pairs of them. If a single candidate is better and nothing points to it, it
 is among the candidates that were tried with a probability equal to their share."""
+
+BEST_OF_THEM = "the best of them"
+"""The candidate that was confirmed, in a clause after how many were tried."""
 
 UNLESS_ALONE = "unless one of them is better than its settings suggest"
 
@@ -86,7 +92,7 @@ def judge_confirmation(
 
 
 def judge_untried(
-    n_tried: int, n_all: int, unseen_gain: float | None, *, all_pairs: bool = False
+    n_tried: int, n_all: int, unseen_gain: float | None, *, ruled_out: str = "", all_pairs: bool = False
 ) -> tuple[Verdict, str]:
     """Return whether the baseline is best if no candidate that was tried is better, and what this rests on.
 
@@ -94,24 +100,29 @@ def judge_untried(
         n_tried: Candidates that were tried.
         n_all: Candidates of the space.
         unseen_gain: Bound of the gain of the others, as a log-ratio; None if unknown.
+        ruled_out: What is known of those that were tried, as a clause; empty if nothing is.
         all_pairs: Whether screening ended because all settings and pairs of settings had been tried.
     """
+    known = f": {ruled_out}" if ruled_out else ""
     if n_tried >= n_all:
-        return "default_is_best", f"all {n_all} candidates were tried"
-    tried = f"{n_tried} of {n_all} candidates were tried"
+        return "default_is_best", f"all {n_all} candidates were tried{known}"
+    tried = f"{n_tried} of {n_all} candidates were tried{known}"
+    others = "the other one" if n_all - n_tried == 1 else f"the other {n_all - n_tried}"
     if unseen_gain is None:
-        return "nothing_found", tried
+        return "nothing_found", f"{tried}; nothing is known of {others}"
     gain = math.exp(unseen_gain) - 1
     if all_pairs and (gain > SMALL_GAIN or n_tried < ENOUGH_TRIED * n_all):
         return "nothing_found", (
-            f"{tried}, with each setting and each pair of settings that is not slow: to try more of them, use a larger "
-            "budget"
+            f"{tried}. Each setting and each pair of settings that is not slow is among them: to try more of "
+            f"{others}, use a larger budget"
         )
+    if gain > LARGE_GAIN:
+        return "nothing_found", f"{tried}; little is known of {others}: use a larger budget"
     if gain > SMALL_GAIN:
-        return "nothing_found", f"{tried}, and one of the others may gain up to {gain:.0%}: use a larger budget"
+        return "nothing_found", f"{tried}; {others} may gain up to {gain:.0%}: use a larger budget"
     if n_tried < ENOUGH_TRIED * n_all:
-        return "nothing_found", f"{tried}; the others probably gain less than {gain:.1%}, {UNLESS_ALONE}"
-    return "default_is_best", f"{tried}, and the others probably gain less than {gain:.1%}"
+        return "nothing_found", f"{tried}; {others} probably gain less than {gain:.1%}, {UNLESS_ALONE}"
+    return "default_is_best", f"{tried}; {others} probably gain less than {gain:.1%}"
 
 
 def advise_budget(goal: Goal, row: Row, spent: TimeSpent | None) -> str:
@@ -149,7 +160,7 @@ def judge_overload(goal: Goal, baseline: Row, candidate: Row) -> tuple[Verdict, 
             f"the baseline can serve {capacity_per_s(baseline.summary, goal.load):.3g}, and the best candidate "
             f"{served}: the queue grows without bound"
         )
-    return "default_is_best", f"the best candidate can serve only {served}"
+    return "default_is_best", f"{BEST_OF_THEM} can serve only {served}"
 
 
 def judge_limits(baseline: Row, candidate: Row, *, others_left: bool) -> tuple[Verdict, str] | None:
@@ -160,7 +171,7 @@ def judge_limits(baseline: Row, candidate: Row, *, others_left: bool) -> tuple[V
         if others_left:
             return "inconclusive", f"the best candidate exceeds {broken}, and there was no time to try the next one"
         if kept_by_baseline == "yes":
-            return "default_is_best", f"the best candidate exceeds {broken}"
+            return "default_is_best", f"{BEST_OF_THEM} exceeds {broken}"
         if kept_by_baseline == "no":
             return "infeasible", f"the best candidate exceeds {broken}, and the baseline {broken_by_baseline}"
     if kept_by_candidate == "yes" and kept_by_baseline == "no":
@@ -173,7 +184,9 @@ def judge_interval(speedup: Speedup) -> tuple[Verdict, str]:
     if speedup.low > 1:
         return "faster", "the whole confidence interval lies above 1"
     if speedup.high < 1 + NEGLIGIBLE_GAIN:
-        return "default_is_best", f"the best candidate gains less than {NEGLIGIBLE_GAIN:.0%}, if anything"
+        if speedup.high <= 1:
+            return "default_is_best", f"{BEST_OF_THEM} is not better than the baseline"
+        return "default_is_best", f"{BEST_OF_THEM} gains at most {speedup.high - 1:.1%}, if anything"
     return (
         "inconclusive",
         "the confidence interval includes both no gain and a relevant gain: use a larger budget or a quieter host",

@@ -18,6 +18,7 @@ from ortune.knobs.config import DEFAULT, Config
 from ortune.knobs.providers import find_provider
 from ortune.knobs.titles import describe
 from ortune.model import ModelInfo
+from ortune.steps import enter_step
 from ortune.worker import protocol
 from ortune.worker.failure import Failure
 from ortune.worker.group import WorkerGroup, name_group
@@ -27,8 +28,8 @@ from ortune.worker.owned_folder import OwnedFolder, remove_abandoned_folders
 from ortune.worker.process import WorkerProcess
 from ortune.worker.session_info import Runtime
 from ortune.worker.watchdog import Watchdog
+from ortune.worker.working_inputs import explain_failed_run
 from ortune.workload import Feed, Tolerance
-from ortune.workload.inputs import explain_failure
 
 WORKER_COMMAND = (sys.executable, "-P", "-m", "ortune.worker.main")
 
@@ -227,6 +228,8 @@ class ProcessExecutor:
                         ends_s.pop(other, None)
                         other.close()
                 elif not worker.is_loaded:
+                    if not self._has_reference:
+                        enter_step("first run")
                     ends_s[worker] = time.monotonic() + deadline_s
         return failures
 
@@ -411,7 +414,7 @@ def launch_reference(
             else "Change {fix}, {provider} or the first number of {batch}.",
         )
     if first.stage == "check" and first.kind == "exception":
-        raise explain_failure(model, feed, first.message)
+        raise explain_failed_run(model, feed, first.message)
     raise ModelError(
         f"ONNX Runtime cannot {'run' if first.stage == 'check' else 'load'} {model.path} ({kind}): {first.message}",
         "Check whether ONNX Runtime loads it without ortune: "

@@ -9,10 +9,10 @@ import msgspec
 
 from ortune.errors import InputsError, UsageError
 from ortune.model import Dim, ModelInfo
+from ortune.workload.dimensions import BATCH_NAME, CHANNEL_NAME, HEIGHT_NAME, PLACEHOLDERS, SEQUENCE_NAME
 from ortune.workload.feed import Feed, InputOptions
 from ortune.workload.goal import Goal, check_batches
 from ortune.workload.size import check_size
-from ortune.workload.synthesis import BATCH_NAME, CHANNEL_NAME, HEIGHT_NAME, PLACEHOLDERS, SEQUENCE_NAME
 
 MOST_DIFFERENT_ITEMS = 8
 """Number of different items that are synthesized. With equal ones, a model that mixes items would go unnoticed."""

@@ -62,10 +62,12 @@ class Feed(msgspec.Struct, frozen=True, kw_only=True):
         samples: At least one, each with all inputs.
         cases: The case that each sample belongs to. Percentiles are computed for each case, and all cases have the
             same weight: the median of calls with one and with eight images would describe neither.
+        options: The user's options from which it was made.
     """
 
     samples: tuple[Sample, ...]
     cases: tuple[int, ...] = (0,)
+    options: InputOptions = InputOptions()
 
     @property
     def tensors(self) -> Sample:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,10 +15,17 @@ from ortune.errors import InputsError
 from ortune.model import InputInfo, ModelInfo
 from ortune.workload.batching import check_batch_axis, check_items, count_items, list_first_axes, name_batch_axes
 from ortune.workload.data import fit_array, fits_shape, format_shape, load_data, name_inputs
+from ortune.workload.dimensions import choose_sizes, require_sizes
 from ortune.workload.feed import Feed, InputOptions, Sample, Tensor
 from ortune.workload.npz import MOST_AXES
 from ortune.workload.size import check_size, format_bytes
-from ortune.workload.synthesis import ITEM_BYTES, PLACEHOLDERS, count_item_bytes, resolve_shape, synthesize
+from ortune.workload.synthesis import ITEM_BYTES, SynthesisFacts, check_type, count_item_bytes, synthesize
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.generic]
 
 MOST_CASES = 1000
 """Largest number of combinations of sizes. Each is measured in turn."""
@@ -77,45 +85,68 @@ def _make_samples(model: ModelInfo, options: InputOptions, n_items: int = 1) -> 
         replaced = [msgspec.structs.replace(options, shapes=shapes) for shapes in options.cases]
         _check_sizes(model, [({}, own) for own in replaced], n_items)
         for item, own in itertools.product(range(n_items), replaced):
-            samples.append({info.name: synthesize(info, {}, own, item) for info in model.inputs})
-        return Feed(samples=tuple(samples), cases=tuple(range(len(replaced))) * n_items)
-    missing = msgspec.structs.replace(
-        model, inputs=tuple(info for info in model.inputs if any(info.name not in arrays for arrays in given))
-    )
-    _check_sizes(missing, [(case, options) for case in cases], len(given))
+            samples.append(_make_sample(model, {}, own, {}, item))
+        return Feed(samples=tuple(samples), cases=tuple(range(len(replaced))) * n_items, options=options)
+    _check_sizes(model, [(case, options) for case in cases], len(given), given[0])
     # All cases in turn, because each block must contain all of them.
     for item, arrays in enumerate(given):
         for case in cases:
-            sample = {}
-            for info in model.inputs:
-                if info.name in arrays:
-                    array = fit_array(info, arrays[info.name])
-                    sample[info.name] = Tensor(array=array, origin=f"from {Path(options.data or '').name}")
-                else:
-                    sample[info.name] = synthesize(info, case, options, 0 if options.data else item)
-            samples.append(sample)
-    return Feed(samples=tuple(samples), cases=tuple(range(len(cases))) * len(given))
+            samples.append(_make_sample(model, case, options, arrays, 0 if options.data else item))
+    return Feed(samples=tuple(samples), cases=tuple(range(len(cases))) * len(given), options=options)
 
 
-def _check_sizes(model: ModelInfo, cases: Sequence[tuple[Mapping[str, int], InputOptions]], n_samples: int = 1) -> None:
+def _make_sample(
+    model: ModelInfo, dims: Mapping[str, int], options: InputOptions, given: Mapping[str, Array], item: int
+) -> Sample:
+    """Return the input of one call: the arrays that the user gave, and synthesized ones.
+
+    Args:
+        model: The model.
+        dims: Sizes by symbolic dimension.
+        options: The user's options for inputs.
+        given: Arrays by input name.
+        item: Number of the sample.
+    """
+    arrays = {info.name: fit_array(info, given[info.name]) for info in model.inputs if info.name in given}
+    shapes = {**options.shapes, **{name: array.shape for name, array in arrays.items()}}
+    sizes, symbols = choose_sizes(model, dims, shapes)
+    facts = SynthesisFacts.of(model, symbols)
+    sample = {}
+    for info in model.inputs:
+        if info.name in arrays:
+            sample[info.name] = Tensor(array=arrays[info.name], origin=f"from {Path(options.data or '').name}")
+        else:
+            check_type(info)
+            sample[info.name] = synthesize(info, require_sizes(info, sizes), facts, options.seed, item)
+    return sample
+
+
+def _check_sizes(
+    model: ModelInfo,
+    cases: Sequence[tuple[Mapping[str, int], InputOptions]],
+    n_samples: int = 1,
+    given: Mapping[str, Array] = MappingProxyType({}),
+) -> None:
     """Check that the synthesized data will fit into memory.
 
     Args:
-        model: The model, with the inputs that are synthesized.
+        model: The model.
         cases: For each case, sizes by symbolic dimension, and options.
         n_samples: Number of samples in each case.
+        given: Arrays that are not synthesized, by input name.
 
     Raises:
         InputsError: It will not.
     """
     total_bytes, largest, what = 0, -1, ""
     for dims, options in cases:
+        sizes, _ = choose_sizes(model, dims, {**options.shapes, **{name: each.shape for name, each in given.items()}})
         for info in model.inputs:
-            if info.dtype not in ITEM_BYTES or (info.shape is None and info.name not in options.shapes):
-                continue  # an error, which `synthesize` explains
-            shape, _ = resolve_shape(info, dims, options.shapes)
-            n_bytes = math.prod(shape) * count_item_bytes(info)
+            if info.name in given or info.dtype not in ITEM_BYTES or info.name not in sizes:
+                continue  # the last ones are errors, which `_make_sample` explains
+            shape = sizes[info.name].shape
             _check_axes(info, shape)
+            n_bytes = math.prod(shape) * count_item_bytes(info)
             total_bytes += n_bytes * n_samples
             if n_bytes > largest:
                 largest, what = n_bytes, f"{info.name}: {info.dtype}[{format_shape(shape)}]"
@@ -161,28 +192,10 @@ def _check_options(by_name: Mapping[str, InputInfo], options: InputOptions) -> N
             )
 
 
-def explain_failure(model: ModelInfo, feed: Feed, message: str) -> InputsError:
-    """Return an error for a failed first run that names the options to pass."""
-    details = []
+def describe_feed(feed: Feed) -> list[str]:
+    """Return a line for each input: its sizes, where its values come from, and what was guessed."""
+    lines = []
     for name, tensor in feed.tensors.items():
         guessed = f"; guessed: {', '.join(tensor.guessed)}" if tensor.guessed else ""
-        details.append(f"{name}: {feed.describe_input(name)}, {tensor.origin}{guessed}")
-    by_name = {info.name: info for info in model.inputs}
-    options = []
-    for name, tensor in feed.tensors.items():
-        for dim in by_name[name].shape or ():
-            if isinstance(dim, str) and dim not in PLACEHOLDERS and tensor.guessed:
-                options.append(f"{{dim={dim}=N}}")
-        if tensor.guessed:
-            options.append(f"{{shape={name}={format_shape(tensor.array.shape)}}} with other sizes")
-    hints = list(dict.fromkeys(options))[:4]
-    if re.search(r"indices element out of data bounds|out of (data )?bounds|inclusive range", message):
-        hints.insert(0, "{inputs=data.npz} with integers in the range that the message names")
-    elif re.search(r"[Pp]ad", message) or "reflect" in message:
-        hints.insert(0, "a longer axis: the model pads its input by reflection, which needs a minimum length")
-    elif re.search(r"non concat axis|must match|broadcast|Incompatible", message, re.IGNORECASE):
-        hints.insert(0, "sides that are multiples of 32, or sizes that are equal between inputs")
-    hints.append("{inputs=data.npz} (or a test_data_set folder) with real data")
-    return InputsError(
-        f"The model does not run on these inputs: {message}", "Try " + "; or ".join(hints) + ".", details=details
-    )
+        lines.append(f"{name}: {feed.describe_input(name)}, {tensor.origin}{guessed}")
+    return lines

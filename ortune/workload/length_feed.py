@@ -8,19 +8,21 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 
 from ortune.errors import UsageError
-from ortune.model import InputInfo, ModelInfo
+from ortune.model import ModelInfo
 from ortune.workload.batching import check_batch_axis, name_batch_axes
-from ortune.workload.feed import Feed, InputOptions
-from ortune.workload.size import check_size
-from ortune.workload.synthesis import (
+from ortune.workload.dimensions import (
     BATCH_NAME,
     PLACEHOLDERS,
     SEQUENCE,
-    count_item_bytes,
-    find_guessed_axes,
-    resolve_shape,
-    synthesize,
+    Sizes,
+    choose_sizes,
+    guess_size,
+    is_name,
+    require_sizes,
 )
+from ortune.workload.feed import Feed, InputOptions
+from ortune.workload.size import check_size
+from ortune.workload.synthesis import SynthesisFacts, count_item_bytes, synthesize
 
 COPIES = 4
 """Arrays of all items, padded to the longest one, that a worker has in memory at most, about."""
@@ -42,8 +44,12 @@ def find_length_axes(model: ModelInfo, options: InputOptions) -> Axes:
             continue
         axes = tuple(
             axis
-            for axis, size in find_guessed_axes(info, options.dims).items()
-            if axis > 0 and size == SEQUENCE and not BATCH_NAME.fullmatch(str(info.shape[axis] or ""))
+            for axis, dim in enumerate(info.shape)
+            if axis > 0
+            and not isinstance(dim, int)
+            and (dim is None or dim not in options.dims)
+            and guess_size(info, axis) == SEQUENCE
+            and not BATCH_NAME.fullmatch(dim or "")
         )
         if axes:
             found[info.name] = axes
@@ -85,43 +91,45 @@ def make_length_feed(
             "Leave {inputs} out.",
             option="lengths",
         )
-    for name, sizes in options.dims.items():
-        if len(sizes) > 1:
+    for name, values in options.dims.items():
+        if len(values) > 1:
             raise UsageError(
-                f"{name}={','.join(map(str, sizes))}: several sizes cannot be combined with {{lengths}}.",
+                f"{name}={','.join(map(str, values))}: several sizes cannot be combined with {{lengths}}.",
                 "Give one size.",
                 option="dim",
             )
     check_batch_axis(model, name_batch_axes(model, options), option="lengths")
-    dims = {name: sizes[0] for name, sizes in options.dims.items()}
+    sizes, symbols = choose_sizes(model, {name: values[0] for name, values in options.dims.items()}, options.shapes)
     padded_bytes = sum(
-        math.prod(shape_of(info, options, dims, axes, max(lengths))) * count_item_bytes(info)
+        math.prod(pad(require_sizes(info, sizes), axes.get(info.name, ()), max(lengths)).shape) * count_item_bytes(info)
         for info in model.inputs
         if info.dtype and info.shape is not None
     )
     check_size(
         COPIES * len(lengths) * padded_bytes, f"{len(lengths)} items padded to {max(lengths)} take", option="lengths"
     )
+    names = {dim for info in model.inputs for axis in axes.get(info.name, ()) if is_name(dim := info.shape[axis])}
     samples = []
     for number, length in enumerate(lengths):
-        sample = {}
-        for info in model.inputs:
-            own = options
-            if info.name in axes:
-                shape = shape_of(info, options, dims, axes, length)
-                own = msgspec.structs.replace(options, shapes={**options.shapes, info.name: shape})
-            sample[info.name] = synthesize(info, dims, own, number)
-        samples.append(sample)
+        facts = SynthesisFacts.of(model, {**symbols, **dict.fromkeys(names, length)})
+        samples.append(
+            {
+                info.name: synthesize(
+                    info, pad(require_sizes(info, sizes), axes.get(info.name, ()), length), facts, options.seed, number
+                )
+                for info in model.inputs
+            }
+        )
     return Feed(samples=tuple(samples), cases=(0,) * len(samples))
 
 
-def shape_of(
-    info: InputInfo,
-    options: InputOptions,
-    dims: Mapping[str, int],
-    axes: Mapping[str, Collection[int]],
-    length: int,
-) -> tuple[int, ...]:
-    """Return the shape of an input for one item of a length."""
-    shape, _ = resolve_shape(info, dims, options.shapes)
-    return tuple(length if axis in axes.get(info.name, ()) else size for axis, size in enumerate(shape))
+def pad(sizes: Sizes, axes: Collection[int], length: int) -> Sizes:
+    """Return the sizes of an input for one item of a length.
+
+    Args:
+        sizes: Its sizes.
+        axes: The axes that have the length of the item.
+        length: Length of the item.
+    """
+    shape = tuple(length if axis in axes else size for axis, size in enumerate(sizes.shape))
+    return msgspec.structs.replace(sizes, shape=shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 
-from ortune.doctor.checks.text import format_bytes, list_ops, plural, tool_command
+from ortune.doctor.checks.text import format_bytes, format_ns, list_ops, plural, tool_command
 from ortune.doctor.facts import ModelFacts
 from ortune.doctor.findings import DoctorFinding, advise, ok, warn
 from ortune.doctor.optimized_graph import DEFAULT_LEVEL, EXTENDED_LEVEL
@@ -168,7 +168,7 @@ def check_shapes(facts: ModelFacts) -> DoctorFinding:
         f"{len(computed)} of {plural(len(graph.nodes), 'node')} compute shapes; dynamic dimensions: {listed}",
         "With fixed sizes these nodes are folded away. Memory is planned again for each set of sizes, and CUDA graphs "
         "need sizes that never change",
-        "If your program always uses the same sizes, fix them, one input at a time",
+        "If your program always uses the same sizes, fix them, one input at a time. Write yours for N",
         tool_command(
             facts, "tools.make_dynamic_shape_fixed", "fixed", _shape_options(dynamic_inputs[0], facts), named=False
         ),
@@ -184,8 +184,9 @@ def _is_dynamic(info: GraphInput) -> bool:
 
 
 def _shape_options(info: GraphInput, facts: ModelFacts) -> str:
-    """Return the options that fix an input's shape to that of the run; N stands for sizes that are not known."""
-    shape = facts.input_shapes.get(info.name) or [dim if _is_size(dim) else "N" for dim in info.shape or ()]
+    """Return the options that fix an input's shape to that of the run; N stands for sizes that nobody gave."""
+    given = facts.input_shapes.get(info.name) if info.name not in facts.guessed else None
+    shape = given or [dim if _is_size(dim) else "N" for dim in info.shape or ()]
     return f"--input_name {shlex.quote(info.name)} --input_shape {','.join(map(str, shape))}"
 
 
@@ -233,7 +234,8 @@ def check_overhead(facts: ModelFacts) -> DoctorFinding:
     n_nodes = len(facts.optimized.nodes)
     run_ns = facts.run_ns[DEFAULT_LEVEL]
     each_ns = run_ns / max(n_nodes, 1)
-    what = f"{run_ns / 1e6:.3g} ms per run, {each_ns / 1e3:.3g} µs for each of {plural(n_nodes, 'node')}"
+    sizes = " with guessed sizes" if facts.guessed else ""
+    what = f"{format_ns(run_ns)} per run{sizes}, {format_ns(each_ns)} for each of {plural(n_nodes, 'node')}"
     if each_ns >= TINY_NODE_NS or n_nodes < MANY_NODES or facts.optimized.select(*CONTROL_FLOW):
         return ok(what)
     return advise(

@@ -31,6 +31,15 @@ def format_bytes(n_bytes: int) -> str:
     return f"{n_bytes / 1e6:.0f} MB" if n_bytes >= 1e7 else f"{n_bytes / 1e6:.1f} MB"
 
 
+def format_ns(ns: float) -> str:
+    """Return a duration with three digits and a suitable unit."""
+    for unit, factor in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if ns >= factor:
+            value = ns / factor
+            return f"{value:.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
+    return f"{ns:.0f} ns"
+
+
 def shorten(message: str, most: int = 400) -> str:
     """Return ONNX Runtime's message without its error code and source locations."""
     message = re.sub(r"/\S+\.(cc|h):\d+ .*?\) (const )?", "", message)

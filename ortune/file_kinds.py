@@ -1,0 +1,72 @@
+"""Recognizes files that were passed in the place of others: a record as a model, a model as a record, a script."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+
+from ortune.limited import TooLargeError, read_limited
+
+MOST_BYTES = 4 << 20
+"""Largest JSON file that is recognized."""
+
+SUFFIXES = {
+    ".onnx": "an ONNX model",
+    ".ort": "a model in ORT format",
+    ".py": "a Python script",
+    ".pt": "a PyTorch model",
+    ".pth": "a PyTorch model",
+    ".safetensors": "a file of weights",
+    ".tflite": "a TensorFlow Lite model",
+    ".pb": "a TensorFlow model",
+    ".engine": "a TensorRT engine",
+    ".npz": "a file of arrays",
+    ".toml": "a file of settings",
+    ".json": "a JSON file",
+}
+
+PROGRAMS = re.compile(
+    r"(python|pypy)[\d.]*w?(\.exe)?|uvicorn|gunicorn|hypercorn|granian|torchrun|uv|poetry|bash|sh|env"
+)
+"""Programs that run other programs."""
+
+MOST_NAMES = 1000
+"""Files of a folder among which a similar name is looked for."""
+
+
+def name_kind(path: Path) -> str:
+    """Return what a file is, such as "a record"; empty if it is not recognized."""
+    try:
+        with path.open("rb") as file:
+            begin = file.read(64).lstrip()
+        if begin[:1] == b"{" and b'"schema"' in read_limited(path, MOST_BYTES, only_regular=True)[:MOST_BYTES]:
+            return "a record"
+    except (OSError, TooLargeError):
+        return ""
+    if begin.startswith((b"\x7fELF", b"MZ", b"#!", b"\xcf\xfa\xed\xfe")) or PROGRAMS.fullmatch(path.name):
+        return "a program"
+    return SUFFIXES.get(path.suffix.lower(), "")
+
+
+def advise_for(kind: str, path: str) -> str:
+    """Return what can be done with a file that is no model; empty if nothing is known."""
+    return {
+        "a record": f"Pass the model that it is for, and use it with: ortune apply {path}",
+        "a Python script": f"Find the models that it loads: ortune inspect -- python {path}",
+        "a program": f"Find the models that it loads: ortune inspect -- {path}",
+        "a PyTorch model": "Export it with torch.onnx.export, and pass the .onnx file.",
+        "a TensorFlow Lite model": "Convert it with tf2onnx, and pass the .onnx file.",
+        "a TensorFlow model": "Convert it with tf2onnx, and pass the .onnx file.",
+        "a file of arrays": f"Pass the model, and this file with --inputs {path}",
+    }.get(kind, "")
+
+
+def find_similar(path: Path) -> str:
+    """Return the path of a file with a similar name in the same folder; empty if there is none."""
+    try:
+        names = [each.name for each, _ in zip(sorted(path.parent.iterdir()), range(MOST_NAMES), strict=False)]
+    except OSError:
+        return ""
+    near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.7)
+    return str(path.parent / near[0]) if near else ""

@@ -1,0 +1,38 @@
+"""The steps of a command before it measures, such as reading the model. The command line shows them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+ObserveStep = Callable[[str, bool], None]
+"""Called when a step begins, with its name and whether it is measured. The name is empty when the last one ends."""
+
+_observers: list[ObserveStep] = []
+
+
+def enter_step(name: str, *, is_measured: bool = False) -> None:
+    """Let the observer know that a step begins.
+
+    Args:
+        name: What is done, such as "reading model.onnx".
+        is_measured: Whether it is measured: nothing else may use the CPU then.
+    """
+    for observe in _observers[-1:]:
+        observe(name, is_measured)
+
+
+def end_steps() -> None:
+    """Let the observer know that the last step has ended."""
+    enter_step("")
+
+
+@contextlib.contextmanager
+def observe_steps(observe: ObserveStep) -> Iterator[None]:
+    """Call an observer at each step in this block."""
+    _observers.append(observe)
+    try:
+        yield
+    finally:
+        end_steps()
+        _observers.remove(observe)
