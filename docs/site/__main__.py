@@ -20,7 +20,7 @@ def main() -> int:
     build(output)
     faults = check(output)
     for fault in faults:
-        print(fault, file=sys.stderr)
+        sys.stderr.write(f"{fault}\n")
     return 1 if faults else 0
 
 
