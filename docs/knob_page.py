@@ -11,8 +11,9 @@ from ortune.knobs.knob import PLACES, Knob
 
 HEAD = """# All knobs
 
-Generated from `ortune/knobs/data/` by `python -m docs.generate`. `ortune knobs NAME` shows the same, with an example for each
-knob. [Knobs](knobs.md) explains which of them a search tries, and what the documentation of ONNX Runtime does not say.
+Generated from `ortune/knobs/data/` by `python -m docs.generate`. `ortune knobs NAME` shows the same, with an example
+for each knob. [Knobs](knobs.md) explains which of them a search tries, and what the documentation of ONNX Runtime does
+not say.
 
 - **Values** in bold are the default.
 - **Tried** says when a search tries the knob by default. Others are tried with `--tune`.

@@ -22,8 +22,8 @@ EXIT_CODES = {
 }
 
 ENVIRONMENT = {
-    "ORTUNE_CONFIG": "Records that apply to every Python program of an environment in which python -m ortune.enable was run. "
-    "Several paths are separated as in PATH.",
+    "ORTUNE_CONFIG": "Records that apply to every Python program of an environment in which python -m ortune.enable "
+    "was run. Several paths are separated as in PATH.",
     "ORTUNE_HISTORY": "File with what earlier searches found on this host; off for none.",
     "NO_COLOR": "If it is set, output has no colors.",
 }

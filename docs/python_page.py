@@ -11,12 +11,12 @@ import ortune
 
 HEAD = """# Python
 
-Generated from the docstrings by `python -m docs.generate`. All names are in the module `ortune`. `import ortune` takes a few
-milliseconds: a name is imported on first use. Functions that measure take the options of the command of the same name;
-[Options](options.md) lists the spelling of each on the command line and in `ortune.toml`.
+Generated from the docstrings by `python -m docs.generate`. All names are in the module `ortune`. `import ortune` takes
+a few milliseconds: a name is imported on first use. Functions that measure take the options of the command of the same
+name; [Options](options.md) lists the spelling of each on the command line and in `ortune.toml`.
 
-Errors that ortune does not cause itself are subclasses of `OrtuneError`. Their message says what failed, with which value,
-and what to do.
+Errors that ortune does not cause itself are subclasses of `OrtuneError`. Their message says what failed, with which
+value, and what to do.
 """
 
 GROUPS = {
@@ -51,12 +51,12 @@ def is_error(name: str) -> bool:
 
 def describe(name: str) -> str:
     """Return the section of a public name."""
-    value = getattr(ortune, name)
+    value: Any = getattr(ortune, name)
     if not (inspect.isfunction(value) or isinstance(value, type)):
         return f"\n### {name}\n\n{describe_alias(value)}\n"
     text = inspect.getdoc(value) or ""
     signature = f"\n```python\n{write_signature(name, value)}\n```\n" if inspect.isfunction(value) else ""
-    base = f"\nA subclass of `{value.__bases__[0].__name__}`.\n" if is_error(name) and name != "OrtuneError" else ""
+    base = f"\nA subclass of `{value.__base__.__name__}`.\n" if is_error(name) and name != "OrtuneError" else ""
     return f"\n### {name}\n{signature}{base}\n{convert(text)}\n"
 
 

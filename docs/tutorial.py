@@ -1,7 +1,7 @@
-"""Follow the tutorial word for word: `python -m docs.tutorial` writes its output into the page.
+"""Follow the tutorial word for word: `python -m docs.tutorial`.
 
-All commands of docs/tutorial.md run in one shell, in a copy of the repository without models and environments. With
-`--check`, the page stays as it is. The exit code is 1 if a command fails. Refresh the page on an idle host.
+All commands of docs/tutorial.md run in one shell, in a copy of the repository without models and environments. The exit
+code is 1 if a command fails. With `--write`, their output replaces that on the page: do this on an idle host.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Step(NamedTuple):
 def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="only run the commands, and leave the page as it is")
+    parser.add_argument("--write", action="store_true", help="write the output of the commands into the page")
     arguments = parser.parse_args()
     page = PAGE.read_text()
     steps = []
@@ -64,7 +64,7 @@ def main() -> int:
                 sys.stderr.write(f"This command ended with {step.code}.\n")
                 return 1
             steps.append(step)
-    if not arguments.check:
+    if arguments.write:
         PAGE.write_text(replace_output(page, steps))
     return 0
 
@@ -77,9 +77,10 @@ def find_commands(page: str) -> list[str]:
 def follow(commands: list[str], folder: Path) -> Iterator[Step]:
     """Run commands in one shell, and yield each when it has ended."""
     environment = {name: value for name, value in os.environ.items() if name not in {"VIRTUAL_ENV", "PYTHONPATH"}}
-    environment |= {"COLUMNS": str(COLUMNS), "NO_COLOR": "1", "ORTUNE_HISTORY": "off"}
+    # Warnings of pip are about the indexes of this host.
+    environment |= {"COLUMNS": str(COLUMNS), "NO_COLOR": "1", "ORTUNE_HISTORY": "off", "PIP_QUIET": "1"}
     with subprocess.Popen(
-        ["bash"],
+        [shutil.which("bash") or "/bin/bash"],
         cwd=folder,
         env=environment,
         stdin=subprocess.PIPE,
@@ -90,9 +91,9 @@ def follow(commands: list[str], folder: Path) -> Iterator[Step]:
         assert shell.stdin and shell.stdout
         for command in commands:
             # The commands do not read the stdin of the shell, which holds the next ones.
-            shell.stdin.write(f"{{ {command}\n}} </dev/null\necho \"{DONE} $?\"\n")
+            shell.stdin.write(f'{{ {command}\n}} </dev/null\necho "{DONE} $?"\n')
             shell.stdin.flush()
-            lines = []
+            lines: list[str] = []
             for line in shell.stdout:
                 if line.startswith(DONE):
                     yield Step(command, "".join(lines), int(line.split()[1]))

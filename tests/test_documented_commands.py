@@ -47,8 +47,9 @@ MEASURING = ("search", "bench", "gate", "plan", "apply")
 """Commands that run on a simulated host, unless they run a program."""
 
 RECORDS = (
-    "tuned old new laptop server server-8-clients container bundle python.ortune run model.ortune tiny_cnn.ortune"
-).split()
+    *("tuned", "old", "new", "laptop", "server", "server-8-clients", "container", "bundle"),
+    *("python.ortune", "run", "model.ortune", "tiny_cnn.ortune"),
+)
 """Records that commands read. Some commands write one of them."""
 
 GAIN = Speedup(estimate=1.9, low=1.8, high=2.0, confidence=0.95, n_pairs=64, n_launches=8)
@@ -105,7 +106,9 @@ def run(command: Command, folder: Path) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     if words[0] == "ortune":
         simulate = words[1] in MEASURING and "--" not in words
-        return run_ortune(*words[1:], *FASTER.get(words[1], ()), cwd=folder, simulate=simulate, environment={"PATH": path})
+        return run_ortune(
+            *words[1:], *FASTER.get(words[1], ()), cwd=folder, simulate=simulate, environment={"PATH": path}
+        )
     return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
 
 
@@ -124,7 +127,7 @@ def test_commands_are_legal(page: str, folder: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     "text",
     [
-        "ortune serach model.onnx",
+        "ortune find model.onnx",
         "ortune search model.onnx --client 4",
         "docker run image ortune search model.onnx --budget soon",
         "ortune search --url http://127.0.0.1/ --rates 5/s -- python app.py",

@@ -50,11 +50,13 @@ def build(output: Path) -> None:
 def copy_pages(folder: Path) -> None:
     """Write the configuration, the pages, and the files that they link to."""
     shutil.copy(HERE / "zensical.toml", folder)
+    (folder / "pages").mkdir()
+    shutil.copy(HERE / "extra.css", folder / "pages")
     for source, target in find_pages().items():
         place = folder / "pages" / target
         place.parent.mkdir(parents=True, exist_ok=True)
         text, files = rewrite_links((ROOT / source).read_text(), source)
-        place.write_text(indent_lists(draw_tables(text)))
+        place.write_text(indent_lists(unescape_pipes(draw_tables(text))))
         for file in files:
             copy_file(file, folder / "pages" / "files" / file)
 
@@ -126,6 +128,15 @@ def make_table(diagram: str) -> str:
         arrows.setdefault(start, []).append(f"`{end}`" + (f" by `{label}`" if label else ""))
     rows = [f"| `{start}` | {', '.join(ends)} |" for start, ends in arrows.items()]
     return "\n".join(["| from | arrows to |", "|---|---|", *rows, ""])
+
+
+def unescape_pipes(text: str) -> str:
+    """Return a page without backslashes before pipes in code in tables: Python-Markdown would show them."""
+    lines = text.split("\n")
+    for number, line in enumerate(lines):
+        if line.lstrip().startswith("| "):
+            lines[number] = re.sub(r"`[^`]*`", lambda code: code[0].replace("\\|", "|"), line)
+    return "\n".join(lines)
 
 
 def indent_lists(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Checks a built site: links and anchors, what is loaded from other hosts, the navigation, and how Markdown was read."""
+"""Checks a built site: links, anchors, what is loaded from other hosts, navigation, and how Markdown was read."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ def check(site: Path) -> list[str]:
     """Return all faults of a site."""
     site = site.resolve()
     documents = {path: Document(path.read_text(), within="article") for path in sorted(site.rglob("*.html"))}
-    return [
-        *(fault for path in documents for fault in check_links(path, documents, site)),
-        *check_navigation(),
-        *(fault for source, target in find_pages().items() for fault in check_reading(source, site / target, documents)),
-    ]
+    faults = [fault for path in documents for fault in check_links(path, documents, site)]
+    faults += check_navigation()
+    for source, target in find_pages().items():
+        faults += check_reading(source, site / target, documents)
+    return faults
 
 
 def check_links(path: Path, documents: dict[Path, Document], site: Path) -> Iterator[str]:
