@@ -54,12 +54,20 @@ def test_every_example_is_listed() -> None:
         "serve_model.py",
         "tune_model.py",
         "two_clients.py",
+        "two_processes.py",
     }
 
 
 @pytest.mark.slow
 def test_two_clients(folder: Path) -> None:
     done = run("two_clients.py", "model.onnx", "--clients", "3", "--calls", "5", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("calls per second\n")
+
+
+@pytest.mark.slow
+def test_two_processes(folder: Path) -> None:
+    done = run("two_processes.py", "model.onnx", "--seconds", "0.1", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("calls per second\n")
 
