@@ -52,11 +52,12 @@ def is_error(name: str) -> bool:
 def describe(name: str) -> str:
     """Return the section of a public name."""
     value: Any = getattr(ortune, name)
-    if not (inspect.isfunction(value) or isinstance(value, type)):
+    is_alias = not (inspect.isfunction(value) or isinstance(value, type))
+    if is_alias:
         return f"\n### {name}\n\n{describe_alias(value)}\n"
     text = inspect.getdoc(value) or ""
-    signature = f"\n```python\n{write_signature(name, value)}\n```\n" if inspect.isfunction(value) else ""
-    base = f"\nA subclass of `{value.__base__.__name__}`.\n" if is_error(name) and name != "OrtuneError" else ""
+    signature = "" if isinstance(value, type) else f"\n```python\n{write_signature(name, value)}\n```\n"
+    base = f"\nA subclass of `{value.__mro__[1].__name__}`.\n" if is_error(name) and name != "OrtuneError" else ""
     return f"\n### {name}\n{signature}{base}\n{convert(text)}\n"
 
 
