@@ -322,14 +322,16 @@ def test_the_job_for_gitlab(tmp_path: Path) -> None:
     assert (builds / "gate.md").is_file()
 
 
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the commands of pipx and uv."""
+    environment = Environment(tmp_path_factory.mktemp("tools") / "venv")
+    environment.pip("install", "pipx", "uv")
+    return environment.folder / "bin"
+
+
 class TestTools:
     """The commands of docs/install.md for tools that install into environments of their own."""
-
-    @pytest.fixture(scope="class")
-    def tools(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        environment = Environment(tmp_path_factory.mktemp("tools") / "venv")
-        environment.pip("install", "pipx", "uv")
-        return environment.folder / "bin"
 
     def test_pipx(self, tools: Path, tmp_path: Path) -> None:
         names = {"PIPX_HOME": "home", "PIPX_BIN_DIR": "bin", "PIPX_MAN_DIR": "man"}
