@@ -145,6 +145,19 @@ def schema(session: nox.Session) -> None:
 
 
 @nox.session
+def docs(session: nox.Session) -> None:
+    """Build the documentation site in build/site. Warnings, broken links and unlisted pages are errors."""
+    session.install("-e", ".[docs]")
+    session.run("python", "-m", "docs.site", *session.posargs)
+
+
+@nox.session
+def tutorial(session: nox.Session) -> None:
+    """Follow the tutorial in a new environment. With `-- --write` on an idle host, replace the output on its page."""
+    session.run("python", "-m", "docs.tutorial", *session.posargs)
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Run all benchmarks. This takes seven hours on an idle host."""
     session.install("-e", ".[cpu]")

@@ -3,6 +3,10 @@
 docs/record.schema.json  the JSON Schema of a record
 docs/record.md           its example and its tables of fields
 docs/options.md          all options of all commands
+docs/knob-reference.md   all knobs of the catalog
+docs/python.md           the public Python names
+docs/man/ortune.1        the man page
+docs/when.md, docs/comparison.md   their tables of measured gains
 ortune/__init__.pyi      the signatures of the public Python functions
 ortune/knobs/data/legal.json   the legal settings of configs
 """
@@ -13,7 +17,8 @@ import inspect
 import json
 from pathlib import Path
 
-from docs.record_page import render
+from docs import gains, knob_page, man_page, python_page
+from docs.record_page import render, replace_part
 from ortune import api
 from ortune.errors import spell_as_flag, spell_options
 from ortune.knobs import legal
@@ -26,6 +31,12 @@ IN_PYTHON = {"search", "search --", "bench", "plan", "plan MODEL=RATE", "gate", 
 """Commands that are functions in Python, too."""
 
 ROOT = Path(__file__).parent.parent
+
+TABLES = (
+    ("docs/when.md", "loads", gains.make_load_table),
+    ("docs/comparison.md", "olive", gains.make_olive_table),
+)
+"""Tables of results: the page, the name of the part, and the function that returns it."""
 
 OPTIONS_HEAD = """# Options
 
@@ -48,6 +59,12 @@ def main() -> None:
     page = ROOT / "docs/record.md"
     page.write_text(render(page.read_text()))
     (ROOT / "docs/options.md").write_text(describe_options())
+    (ROOT / "docs/knob-reference.md").write_text(knob_page.render())
+    (ROOT / "docs/python.md").write_text(python_page.render())
+    (ROOT / "docs/man/ortune.1").write_text(man_page.render())
+    for name, part, table in TABLES:
+        page = ROOT / name
+        page.write_text(replace_part(page.read_text(), part, table()))
     (ROOT / "ortune/__init__.pyi").write_text(describe_interface())
     legal.FILE.write_bytes(legal.encode_legal(KNOBS))
 

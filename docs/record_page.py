@@ -19,8 +19,8 @@ EXAMPLE = Path(__file__).parent / "transcript" / "tuned.json"
 
 def render(page: str) -> str:
     """Return a page with its generated parts."""
-    page = _replace(page, "example", make_example())
-    return _replace(page, "fields", f"\n{make_tables()}")
+    page = replace_part(page, "example", make_example())
+    return replace_part(page, "fields", f"\n{make_tables()}")
 
 
 def make_example() -> str:
@@ -30,7 +30,7 @@ def make_example() -> str:
     return f"\n{size}\n\n```json\n{text}```\n\n"
 
 
-def _replace(page: str, name: str, text: str) -> str:
+def replace_part(page: str, name: str, text: str) -> str:
     """Return a page with another text between the lines `<!-- name -->` and `<!-- end of name -->`."""
     start, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
     before, rest = page.split(start)

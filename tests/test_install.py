@@ -320,3 +320,40 @@ def test_the_job_for_gitlab(tmp_path: Path) -> None:
     assert result["decision"] in {"pass", "inconclusive"}
     assert (builds / "gate.xml").is_file()
     assert (builds / "gate.md").is_file()
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the commands of pipx and uv."""
+    environment = Environment(tmp_path_factory.mktemp("tools") / "venv")
+    environment.pip("install", "pipx", "uv")
+    return environment.folder / "bin"
+
+
+class TestTools:
+    """The commands of docs/install.md for tools that install into environments of their own."""
+
+    def test_pipx(self, tools: Path, tmp_path: Path) -> None:
+        names = {"PIPX_HOME": "home", "PIPX_BIN_DIR": "bin", "PIPX_MAN_DIR": "man"}
+        variables = {name: str(tmp_path / folder) for name, folder in names.items()}
+        run([str(tools / "pipx"), "install", f"{ROOT}[cpu]"], env=variables, cwd=tmp_path)
+        assert run([str(tmp_path / "bin" / "ortune"), "host"]).stdout
+        assert (tmp_path / "man" / "man1" / "ortune.1").read_text() == (ROOT / "docs/man/ortune.1").read_text()
+
+    def test_uv_tool(self, tools: Path, tmp_path: Path) -> None:
+        names = {"UV_TOOL_DIR": "tools", "UV_TOOL_BIN_DIR": "bin"}
+        variables = {name: str(tmp_path / folder) for name, folder in names.items()}
+        run([str(tools / "uv"), "tool", "install", f"{ROOT}[cpu]"], env=variables, cwd=tmp_path)
+        assert run([str(tmp_path / "bin" / "ortune"), "host"]).stdout
+        done = run([str(tools / "uvx"), "--from", f"{ROOT}[cpu]", "ortune", "--version"], env=variables, cwd=tmp_path)
+        assert done.stdout.startswith("ortune ")
+
+    def test_uv_project(self, tools: Path, tmp_path: Path) -> None:
+        uv = str(tools / "uv")
+        run([uv, "init", "--bare", "--python", sys.executable, "program"], cwd=tmp_path)
+        folder = tmp_path / "program"
+        shutil.copy(TINY_CNN, folder / "model.onnx")
+        run([uv, "add", "onnxruntime"], cwd=folder)
+        run([uv, "add", "--dev", str(ROOT)], cwd=folder)
+        done = run([uv, "run", "ortune", "bench", "model.onnx", "--budget", "6s"], cwd=folder, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,103 @@
+"""The tables of measured gains: in when.md by load, in comparison.md for searches with Olive and ortune."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
+
+FIGURES = {"throughput": "throughput", "cpu": "CPU time per call", "p99": "p99", "mean": "mean latency"}
+"""Names of objectives."""
+
+
+def make_load_table() -> str:
+    """Return the host, and a row for each model and load."""
+    results = json.loads((RESULTS / "loads.json").read_text())
+    groups: dict[tuple[str, float, str], list[dict[str, Any]]] = {}
+    for row in results["searches"]:
+        groups.setdefault(identify(row), []).append(row)
+    lines = [
+        f"\n{results['host']} ([all searches](../benchmarks/results/loads.txt)):\n",
+        "| load | model | figure | gain, median (range) | verdict |",
+        "|---|---|---|---|---|",
+        *map(describe, groups.values()),
+    ]
+    return "\n".join(lines) + "\n\n"
+
+
+def identify(row: dict[str, Any]) -> tuple[str, float, str]:
+    """Return what the searches of a row of the table have in common."""
+    return row["arguments"].partition(" --budget")[0], row["quota"] or 0, row["model"]
+
+
+def describe(searches: Sequence[dict[str, Any]]) -> str:
+    """Return the row of several searches."""
+    first, gains = searches[0], sorted(each["estimate"] for each in searches)
+    verdicts = sorted({each["verdict"] for each in searches})
+    gain = f"{statistics.median(gains):.3g}x ({gains[0]:.3g} to {gains[-1]:.3g}, {len(gains)} searches)"
+    cells = (
+        describe_load(first),
+        first["model"],
+        describe_figure(first),
+        gain,
+        ", ".join(f"`{each}`" for each in verdicts),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def describe_load(row: dict[str, Any]) -> str:
+    """Return a load in words."""
+    words = row["arguments"].split()
+    if row["quota"]:
+        return f"one client, a quota of {row['quota']:g} CPU"
+    if "--clients" in words:
+        return f"{words[words.index('--clients') + 1]} clients"
+    if "--rate" in words:
+        return f"{words[words.index('--rate') + 1].removesuffix('/s')} requests per second"
+    return "one client, beside a program that keeps one core busy"
+
+
+def describe_figure(row: dict[str, Any]) -> str:
+    """Return the objective of a search, and its limit."""
+    words = row["arguments"].split()
+    name = words[words.index("--objective") + 1] if "--objective" in words else "throughput"
+    limit = f", `{words[words.index('--limit') + 1]}`" if "--limit" in words else ""
+    return FIGURES[name] + limit
+
+
+def make_olive_table() -> str:
+    """Return the host, and a row for each model that was searched with Olive and with ortune."""
+    results = json.loads((RESULTS / "versus_olive.json").read_text())
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in results["runs"]:
+        groups.setdefault(row["model"], []).append(row)
+    lines = [
+        f"\n{results['host']} ([all runs](../benchmarks/results/versus_olive.txt)):\n",
+        "| model | runs | Olive's time | ortune's time | ortune's config / Olive's | Olive's config / the default |",
+        "|---|---|---|---|---|---|",
+    ]
+    for model, rows in groups.items():
+        against_olive, against_default = (
+            format_ratios([each[pair]["estimate"] for row in rows for each in row["runs"]])
+            for pair in ("ortune_over_olive", "olive_over_default")
+        )
+        times = (format_seconds([row[tool] for row in rows]) for tool in ("olive_s", "ortune_s"))
+        lines.append(f"| {' | '.join((model, str(len(rows)), *times, against_olive, against_default))} |")
+    return (
+        "\n".join(lines)
+        + "\n\nA ratio above 1 means that the first is faster. The ranges are over all comparisons.\n\n"
+    )
+
+
+def format_ratios(ratios: Sequence[float]) -> str:
+    """Return the smallest and the largest of some ratios."""
+    return f"{min(ratios):.3f} to {max(ratios):.3f}"
+
+
+def format_seconds(seconds: Sequence[float]) -> str:
+    """Return the smallest and the largest of some times."""
+    return f"{min(seconds):.0f} to {max(seconds):.0f} s"

@@ -1,0 +1,1 @@
+"""The documentation site: its configuration and its build."""

@@ -1,0 +1,149 @@
+"""Every command in the documentation runs, or is listed in docs/commands.toml with the reason why tests do not run it.
+
+Commands that measure a model do so on a simulated host. The others run as they are, with an example model and program.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from docs.commands import Command, check_call, find_calls, find_commands, find_pages, read_rules
+from ortune.compare.comparison import Speedup
+from ortune.errors import UsageError
+from tests.conftest import ROOT, TINY_CNN, run_ortune
+from tests.records import ONE_THREAD, make_local_record, write
+
+RULES = read_rules()
+COMMANDS = {page.relative_to(ROOT).as_posix(): [*find_commands(page, RULES)] for page in find_pages()}
+
+
+def choose_commands() -> dict[str, list[Command]]:
+    """Return the commands to run, by page: each only for the first page that shows it."""
+    chosen: dict[str, list[Command]] = {}
+    seen: set[str] = set()
+    for page, commands in COMMANDS.items():
+        for command in commands:
+            if command.rule is None and command.text not in seen:
+                seen.add(command.text)
+                chosen.setdefault(page, []).append(command)
+    return chosen
+
+
+RUN = choose_commands()
+
+FASTER = {"profile": ("--runs", "20")}
+"""Options that tests add to commands."""
+
+MEASURING = ("search", "bench", "gate", "plan", "apply")
+"""Commands that run on a simulated host, unless they run a program."""
+
+RECORDS = (
+    *("tuned", "old", "new", "laptop", "server", "server-8-clients", "container", "bundle"),
+    *("python.ortune", "run", "model.ortune", "tiny_cnn.ortune"),
+)
+"""Records that commands read. Some commands write one of them."""
+
+GAIN = Speedup(estimate=1.9, low=1.8, high=2.0, confidence=0.95, n_pairs=64, n_launches=8)
+
+GATES = """
+[gate]
+budget = "20s"
+[gate.detector]
+base = "main/model.onnx"
+head = "model.onnx"
+"""
+
+PROGRAM = """
+import numpy, onnxruntime
+session = onnxruntime.InferenceSession("model.onnx")
+for _ in range(3):
+    session.run(None, {"image": numpy.ones((1, 3, 32, 32), numpy.float32)})
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the files that the commands of the documentation name."""
+    for name in ("model.onnx", "main/model.onnx", "models/tiny_cnn.onnx", "squeezenet.onnx"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(TINY_CNN, tmp_path / name)
+    record = make_local_record(tmp_path / "model.onnx", ONE_THREAD)
+    # The gain of one thread on the simulated host is 2.
+    evidence = msgspec.structs.replace(record.evidence, speedup=GAIN)
+    for name in RECORDS:
+        write(msgspec.structs.replace(record, evidence=evidence), tmp_path / f"{name}.json")
+    for name in ("app.py", "server.py"):
+        (tmp_path / name).write_text(PROGRAM)
+    (tmp_path / "ortune.toml").write_text(GATES)
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    (tmp_path / "new" / "bin").mkdir(parents=True)
+    python = tmp_path / "new" / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", RUN)
+def test_commands_run(page: str, folder: Path) -> None:
+    """In the order of the page: a command may need the files of an earlier one."""
+    for command in RUN[page]:
+        done = run(command, folder)
+        assert done.returncode == 0, f"{page}: {command.text}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+
+
+def run(command: Command, folder: Path) -> subprocess.CompletedProcess[str]:
+    words = shlex.split(command.text)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    if words[0] == "ortune":
+        simulate = words[1] in MEASURING and "--" not in words
+        return run_ortune(
+            *words[1:], *FASTER.get(words[1], ()), cwd=folder, simulate=simulate, environment={"PATH": path}
+        )
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.parametrize("page", COMMANDS)
+def test_commands_are_legal(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that are not run."""
+    monkeypatch.chdir(folder)
+    for command in COMMANDS[page]:
+        for call in find_calls(command.text):
+            try:
+                check_call(call)
+            except UsageError as error:
+                pytest.fail(f"{page}, line {command.line}: {command.text}\n{error}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ortune find model.onnx",
+        "ortune search model.onnx --client 4",
+        "docker run image ortune search model.onnx --budget soon",
+        "ortune search --url http://127.0.0.1/ --rates 5/s -- python app.py",
+        "ortune apply tuned.json --explains -- python app.py",
+        "ortune-apply tuned.json --verify-all -- python app.py",
+        "ortune gate --all --only",
+    ],
+)
+def test_what_is_not_legal_is_noticed(text: str) -> None:
+    (call,) = find_calls(text)
+    with pytest.raises(UsageError):
+        check_call(call)
+
+
+def test_every_rule_is_needed() -> None:
+    used = {command.rule for commands in COMMANDS.values() for command in commands}
+    assert [rule.start for rule in RULES["not_run"] if rule not in used] == []
+    pages = "\n".join(page.read_text() for page in find_pages())
+    assert [rule.start for rule in RULES["output"] if not re.search(rf"^ *{rule.start}", pages, re.MULTILINE)] == []

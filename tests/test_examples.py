@@ -1,0 +1,124 @@
+"""The scripts in examples/ run. Those that measure do so on a simulated host."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import urllib3
+
+from ortune.gates.file import read_gates
+from ortune.record.files import read_record
+from tests.conftest import ROOT, TINY_CNN
+
+EXAMPLES = ROOT / "examples"
+
+SIMULATED = f"""
+import runpy, sys
+sys.path.append({str(ROOT)!r})
+from ortune.compare import open as opening
+from tests.simulation import SimulatedProcesses
+opening.ProcessExecutor = SimulatedProcesses
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""Runs a script on a simulated host."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    shutil.copy(TINY_CNN, tmp_path / "model.onnx")
+    return tmp_path
+
+
+def run(name: str, *arguments: str, cwd: Path, simulate: bool = False) -> subprocess.CompletedProcess[str]:
+    start = ["-c", SIMULATED] if simulate else []
+    command = [sys.executable, *start, str(EXAMPLES / name), *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_every_example_is_listed() -> None:
+    page = (EXAMPLES / "README.md").read_text()
+    for path in EXAMPLES.iterdir():
+        assert path.name == "README.md" or not path.is_file() or f"[{path.name}]({path.name})" in page
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {
+        "compare_models.py",
+        "serve_model.py",
+        "tune_model.py",
+        "two_clients.py",
+        "two_processes.py",
+    }
+
+
+@pytest.mark.slow
+def test_two_clients(folder: Path) -> None:
+    done = run("two_clients.py", "model.onnx", "--clients", "3", "--calls", "5", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("calls per second\n")
+
+
+@pytest.mark.slow
+def test_two_processes(folder: Path) -> None:
+    done = run("two_processes.py", "model.onnx", "--seconds", "0.1", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("calls per second\n")
+
+
+@pytest.mark.slow
+def test_tune_model(folder: Path) -> None:
+    done = run("tune_model.py", "model.onnx", cwd=folder, simulate=True)
+    assert done.returncode == 0, done.stderr
+    assert "faster: " in done.stdout
+    assert "inputs: ['image']" in done.stdout
+    assert read_record(folder / "tuned.json").workload.load.clients == 2
+
+
+@pytest.mark.slow
+def test_compare_models(folder: Path) -> None:
+    done = run("compare_models.py", "model.onnx", "model.onnx", cwd=folder, simulate=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("pass: ")
+
+
+def test_gates() -> None:
+    assert [gate.name for gate in read_gates(str(EXAMPLES / "ortune.toml"))] == ["detector", "tuned"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
+def test_serve_model(folder: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, str(EXAMPLES / "serve_model.py"), "model.onnx", "--port", str(port), "--workers", "2"]
+    with subprocess.Popen(command, cwd=folder) as server:
+        try:
+            wait_until(lambda: is_open(port))
+            answers = {urllib3.request("GET", f"http://127.0.0.1:{port}/").data for _ in range(5)}
+            assert [json.loads(each) for each in answers] == [[[1, 10]]]
+        finally:
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(30) == 0
+    wait_until(lambda: not is_open(port))
+
+
+def is_open(port: int) -> bool:
+    """Return whether a process accepts connections."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def wait_until(is_met: Callable[[], bool]) -> None:
+    for _ in range(600):
+        if is_met():
+            return
+        time.sleep(0.1)
+    pytest.fail("nothing happened for a minute")
