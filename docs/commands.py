@@ -20,6 +20,7 @@ from typer.main import get_command
 from ortune.apply.command import parse as parse_apply
 from ortune.cli import app
 from ortune.cli.after_dashes import SEPARATOR, route
+from ortune.cli.plan_several import route_several
 from ortune.errors import UsageError
 from ortune.options import make_request, options_of
 from ortune.requests import COMMANDS
@@ -130,7 +131,7 @@ def parse_call(words: Sequence[str]) -> None:
     """Parse a command as ortune does, up to the values of its options."""
     if words[0] == "ortune-apply":
         words = ["ortune", "apply", *words[1:]]
-    arguments = route(words)
+    arguments = route_several(route(words))
     if arguments[1:2] == ["apply"] and SEPARATOR in arguments:
         parse_apply(list(arguments[2 : arguments.index(SEPARATOR)]))
         return

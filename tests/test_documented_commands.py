@@ -19,7 +19,9 @@ import pytest
 from docs.commands import Command, check_call, find_calls, find_commands, find_pages, read_rules
 from ortune.compare.comparison import Speedup
 from ortune.errors import UsageError
+from ortune.planning.files import write_plan
 from tests.conftest import ROOT, TINY_CNN, run_ortune
+from tests.plans import DEPLOYMENTS, make_plan
 from tests.records import ONE_THREAD, make_local_record, write
 
 RULES = read_rules()
@@ -45,6 +47,16 @@ FASTER = {"profile": ("--runs", "20")}
 
 MEASURING = ("search", "bench", "gate", "plan", "apply")
 """Commands that run on a simulated host, unless they run a program."""
+
+MODELS = (
+    "model.onnx",
+    "main/model.onnx",
+    "models/tiny_cnn.onnx",
+    "squeezenet.onnx",
+    "a.onnx",
+    "b.onnx",
+    "encoder.onnx",
+)
 
 RECORDS = (
     *("tuned", "old", "new", "laptop", "server", "server-8-clients", "container", "bundle"),
@@ -73,7 +85,7 @@ for _ in range(3):
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with the files that the commands of the documentation name."""
-    for name in ("model.onnx", "main/model.onnx", "models/tiny_cnn.onnx", "squeezenet.onnx"):
+    for name in MODELS:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(TINY_CNN, tmp_path / name)
     record = make_local_record(tmp_path / "model.onnx", ONE_THREAD)
@@ -83,6 +95,9 @@ def folder(tmp_path: Path) -> Path:
         write(msgspec.structs.replace(record, evidence=evidence), tmp_path / f"{name}.json")
     for name in ("app.py", "server.py"):
         (tmp_path / name).write_text(PROGRAM)
+    plan = make_plan(DEPLOYMENTS["processes"], tmp_path / "model.onnx")
+    write_plan(plan, tmp_path / "plan.json")
+    (tmp_path / "lengths.txt").write_text("8\n29\n256\n")
     (tmp_path / "ortune.toml").write_text(GATES)
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     (tmp_path / "new" / "bin").mkdir(parents=True)

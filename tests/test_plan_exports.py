@@ -24,8 +24,8 @@ from hypothesis import HealthCheck, given, settings
 import ortune
 from ortune.apply.plan import describe_measured
 from ortune.errors import RecordError, UsageError
-from ortune.export import TARGETS, gunicorn, render, serving
-from ortune.host import HostClass, read_host
+from ortune.export import TARGETS, gunicorn, render
+from ortune.host import HostClass, place_processes, read_host
 from ortune.knobs import Config
 from ortune.planning.deployment import Deployment
 from ortune.planning.files import decode_plan, encode_plan, write_plan
@@ -52,7 +52,7 @@ HOST = make_host(4)
 @pytest.fixture
 def measured_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """Exports run on the host that was measured, which has four cores."""
-    monkeypatch.setattr(serving, "read_host", lambda memory: HOST)
+    monkeypatch.setattr("ortune.export.target.read_host", lambda memory: HOST)
 
 
 def pick_on(host: HostClass, deployment: Deployment, **changes: Any) -> PickedDeployment:
@@ -60,6 +60,12 @@ def pick_on(host: HostClass, deployment: Deployment, **changes: Any) -> PickedDe
     plan = make_plan(deployment, here=False, host=host, **changes)
     plan = msgspec.structs.replace(plan, model=msgspec.structs.replace(plan.model, path="models/tiny_cnn.onnx"))
     return pick_deployment(plan)
+
+
+def place_here(deployment: Deployment) -> Deployment:
+    """Return a deployment with the CPUs of its processes on the host with four cores, if they are pinned."""
+    placement = place_processes(HOST, deployment.processes) if deployment.pinned else None
+    return msgspec.structs.replace(deployment, placement=placement)
 
 
 def write_export(target: str, picked: PickedDeployment, source: str = "plan.json") -> ortune.Export:
@@ -75,7 +81,7 @@ def unsupported(done: ortune.Export) -> set[str]:
 @pytest.mark.parametrize("target", SERVERS)
 def test_output(target: str, case: str, request: pytest.FixtureRequest) -> None:
     """After a change, write the files with `pytest tests/test_plan_exports.py --golden`, and read the difference."""
-    done = write_export(target, pick_on(HostClass.of(HOST), DEPLOYMENTS[case]))
+    done = write_export(target, pick_on(HostClass.of(HOST), place_here(DEPLOYMENTS[case])))
     path = GOLDEN / f"{case}.{target}.txt"
     if request.config.getoption("--golden"):
         path.parent.mkdir(exist_ok=True)
@@ -121,7 +127,7 @@ class TestWhatIsReported:
 class TestGunicorn:
     def load(self, case: str) -> dict[str, Any]:
         names: dict[str, Any] = {}
-        text = write_export("gunicorn", pick_on(HostClass.of(HOST), DEPLOYMENTS[case])).text
+        text = write_export("gunicorn", pick_on(HostClass.of(HOST), place_here(DEPLOYMENTS[case]))).text
         exec(compile(text, "gunicorn.conf.py", "exec"), names)  # the code of the export is under test
         return names
 
@@ -431,6 +437,8 @@ def test_parts_of_this_host() -> None:
     """Without a simulated host: the parts are those that planning pins processes to."""
     picked = pick(DEPLOYMENTS["pinned"])
     text = write_export("gunicorn", picked).text
+    placement = place_processes(read_host(memory=False), 2)
+    assert placement
     names: dict[str, Any] = {}
     exec(compile(text, "gunicorn.conf.py", "exec"), names)  # the code of the export is under test
-    assert names["PARTS"] == [list(cpus) for cpus in read_host(memory=False).divide_cores(2)]
+    assert names["PARTS"] == [list(cpus) for cpus in placement.cpus]

@@ -10,7 +10,6 @@ from ortune.export.literals import YAML
 from ortune.export.serving import (
     CONFIG_IN_CONTAINER,
     PORT,
-    Cpus,
     count_memory_mib,
     describe_memory,
     make_apply_command,
@@ -22,6 +21,7 @@ from ortune.export.serving import (
     report_replicas,
 )
 from ortune.export.target import Job, Target
+from ortune.host import Cpus
 
 
 def write(job: Job) -> str:

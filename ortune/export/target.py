@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,7 +82,9 @@ class Job:
             return ()
         host = read_host(memory=False)
         usable = {cpu for core in host.usable_cores for cpu in core}
-        if HostClass.of(host).id != self.record.host.id or not usable.issuperset(*self.deployment.cpus):
+        if HostClass.of(host).id != self.record.host.id or not usable.issuperset(
+            itertools.chain(*self.deployment.cpus)
+        ):
             return ()
         return self.deployment.cpus
 

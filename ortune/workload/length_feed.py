@@ -108,7 +108,12 @@ def make_length_feed(
     check_size(
         COPIES * len(lengths) * padded_bytes, f"{len(lengths)} items padded to {max(lengths)} take", option="lengths"
     )
-    names = {dim for info in model.inputs for axis in axes.get(info.name, ()) if is_name(dim := info.shape[axis])}
+    names = {
+        dim
+        for info in model.inputs
+        for axis, dim in enumerate(info.shape or ())
+        if axis in axes.get(info.name, ()) and is_name(dim)
+    }
     samples = []
     for number, length in enumerate(lengths):
         facts = SynthesisFacts.of(model, {**symbols, **dict.fromkeys(names, length)})

@@ -5,6 +5,7 @@ The servers are started with the commands of the exports; only the names of prog
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 import shutil
@@ -40,7 +41,7 @@ CASES = ["processes", "callers", "default", "pinned"]
 def write_here(target: str, case: str, folder: Path, name: str = "") -> Export:
     """Write an export of a plan for this host, and the plan, into a folder."""
     usable = {cpu for core in read_host(memory=False).usable_cores for cpu in core}
-    if not usable.issuperset(*DEPLOYMENTS[case].cpus):
+    if not usable.issuperset(itertools.chain(*DEPLOYMENTS[case].cpus)):
         pytest.skip("this process may not use these CPUs")
     plan = make_plan(DEPLOYMENTS[case], replicas=1)
     write_plan(plan, folder / "plan.json")
