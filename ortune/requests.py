@@ -358,7 +358,7 @@ ObjectiveName = Annotated[
     "Objective | None",
     Option(
         help="What to optimize: p50, p90, p95, p99, mean, throughput, cpu, memory or load-time.",
-        metavar="NAME",
+        metavar="FIGURE",
         parse=parse_objective_name,
         accepts="Objective | None",
         default="p50; throughput with several clients or batches; p99 with a rate",
@@ -414,7 +414,7 @@ Provider = Annotated[
     Option(
         help="Execution providers to choose from: cpu, cuda, tensorrt, openvino, others. auto takes those that work "
         "here.",
-        metavar="NAME,...",
+        metavar="PROVIDER,...",
         parse=parse_providers,
         accepts="str | Sequence[str] | None",
         default="auto",
@@ -484,7 +484,7 @@ Also = Annotated[
     tuple[Objective, ...],
     Option(
         help="Further objectives to gate, such as memory,load-time.",
-        metavar="NAME,...",
+        metavar="FIGURE,...",
         parse=parse_objectives,
         accepts="str | Sequence[str]",
         repeatable=True,
@@ -529,6 +529,15 @@ Open = Annotated[
     bool,
     Option(
         help="Open the report in the browser. Needs the extra ortune[report].",
+        accepts="bool",
+        interfaces=CLI_ONLY,
+        panel=WRITING,
+    ),
+]
+Explain = Annotated[
+    bool,
+    Option(
+        help="Explain the statistics behind the result.",
         accepts="bool",
         interfaces=CLI_ONLY,
         panel=WRITING,
@@ -700,7 +709,13 @@ class ConsoleOptions(Request):
     quiet: Quiet = False
 
 
-class SearchOutputOptions(ConsoleOptions):
+class ExplainOptions(ConsoleOptions):
+    """What a command prints whose result can be explained."""
+
+    explain: Explain = False
+
+
+class SearchOutputOptions(ExplainOptions):
     """What a search prints and shows."""
 
     open: Open = False
@@ -785,7 +800,7 @@ class SearchRequest(WorkloadOptions, KnobOptions, InputsOptions, ToleranceOption
         tuple[Objective, ...],
         Option(
             help="Find the Pareto front of two or three objectives, such as p99,cpu, instead of one winner.",
-            metavar="NAME,...",
+            metavar="FIGURE,...",
             parse=parse_objectives,
             accepts="str | Sequence[str]",
             panel=OBJECTIVE,
@@ -810,7 +825,7 @@ class SearchRequest(WorkloadOptions, KnobOptions, InputsOptions, ToleranceOption
         StrategyName,
         Option(
             help="Order in which candidates are screened: adaptive, tpe, random or exhaustive.",
-            metavar="NAME",
+            metavar="adaptive|tpe|random|exhaustive",
             parse=parse_choice(*get_args(StrategyName)),
             accepts='Literal["adaptive", "tpe", "random", "exhaustive"]',
             default="adaptive",
@@ -1405,7 +1420,7 @@ class GateFileOptions(Request):
         tuple[str, ...],
         Option(
             help="Run this gate of the file.",
-            metavar="NAME",
+            metavar="GATE",
             parse=parse_texts,
             repeatable=True,
             interfaces=CLI_ONLY,
@@ -1425,7 +1440,7 @@ class GateFileOptions(Request):
     ] = None
 
 
-class GateReportOptions(ConsoleOptions):
+class GateReportOptions(ExplainOptions):
     """What `ortune gate` writes."""
 
     inconclusive: Annotated[
@@ -1637,7 +1652,7 @@ class ReportRequest(QuietOptions):
         tuple[str, ...],
         Option(
             help="Show this gate of a history only.",
-            metavar="NAME",
+            metavar="GATE",
             parse=parse_texts,
             repeatable=True,
             interfaces=CLI_ONLY,
@@ -1653,7 +1668,7 @@ class DoctorRequest(InputsOptions):
         tuple[str, ...],
         Option(
             help="Execution providers that the model is meant for, such as cuda.",
-            metavar="NAME,...",
+            metavar="PROVIDER,...",
             parse=parse_names,
             accepts="str | Sequence[str]",
             default="those that work here",
@@ -1714,7 +1729,7 @@ class KnobsRequest(Request):
         tuple[str, ...],
         Option(
             help="A knob, or words to search for.",
-            metavar="NAME",
+            metavar="KNOB",
             positional=True,
             repeatable=True,
             parse=parse_texts,
@@ -1733,7 +1748,7 @@ COMMANDS: Mapping[str, tuple[type[Request], ...]] = {
     "gate": (GateRequest, GateFileOptions, GateReportOptions),
     "gate --": (ProgramGateRequest, GateReportOptions),
     "report": (ReportRequest,),
-    "bench": (BenchRequest, ConsoleOptions),
+    "bench": (BenchRequest, ExplainOptions),
     "plan": (PlanRequest, ConsoleOptions),
     "plan MODEL=RATE": (HostPlanRequest, ConsoleOptions),
     "suggest": (SuggestRequest, JsonOptions),

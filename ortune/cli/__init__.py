@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import traceback
@@ -15,6 +16,7 @@ from ortune import __version__
 from ortune.cli.after_dashes import NAMES, SEPARATOR, route
 from ortune.cli.apply import apply
 from ortune.cli.bench import bench
+from ortune.cli.completion import prepare_completion
 from ortune.cli.doctor import doctor
 from ortune.cli.explain_model import check_arguments
 from ortune.cli.gate import gate
@@ -43,24 +45,37 @@ from ortune.sanitize import printable_lines
 class Command(typer.core.TyperCommand):
     """A command whose help shows no type for its flags."""
 
-    def get_help_option(self, ctx: Any) -> Any:
-        """Return the option --help."""
-        return _without_type(super().get_help_option(ctx))
+    def get_params(self, ctx: Any) -> Any:
+        """Return all options and arguments."""
+        return _without_types(super().get_params(ctx))
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Return what a shell offers, also of the forms of the command with a program or with several models."""
+        found = super().shell_complete(ctx, incomplete)
+        words = {each.value for each in found}
+        for name in FORMS.get(self.name or "", ()):
+            form = ctx.parent.command.get_command(ctx.parent, name)
+            found += [each for each in super(Command, form).shell_complete(ctx, incomplete) if each.value not in words]
+        return found
 
 
 class CommandGroup(typer.core.TyperGroup):
     """All commands. Its help shows no type for its flags."""
 
-    def get_help_option(self, ctx: Any) -> Any:
-        """Return the option --help."""
-        return _without_type(super().get_help_option(ctx))
+    def get_params(self, ctx: Any) -> Any:
+        """Return all options and arguments."""
+        return _without_types(super().get_params(ctx))
 
 
-def _without_type(option: Any) -> Any:
-    if option is not None:
-        option.metavar = ""
-    return option
+def _without_types(options: Any) -> Any:
+    for each in options:
+        if getattr(each, "is_flag", False):
+            each.metavar = ""
+    return options
 
+
+FORMS = {**{name: (form,) for name, form in NAMES.items()}, "plan": (PLAN_SEVERAL,)}
+"""Names in Typer of further forms of a command, which `main` finds by the arguments."""
 
 app = typer.Typer(
     name="ortune",
@@ -68,7 +83,6 @@ app = typer.Typer(
     help="Find the ONNX Runtime settings that make a model fastest on this host, with evidence.",
     epilog="Exit codes: 0 done, 1 check failed, 2 usage or operational error, 3 inconclusive, 130 interrupted.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -118,10 +132,11 @@ def main() -> None:
     sys.stdout = cast("TextIO", safe_stdout)
     try:
         try:
+            os.environ.update(prepare_completion(os.environ))
             check_words(sys.argv)
             check_arguments(sys.argv)
             sys.argv = route_several(route(sys.argv))
-            app()
+            app(prog_name="ortune")
         except SystemExit:
             if fault := safe_stdout.find_fault():
                 raise UsageError(f"Cannot write to stdout: {fault}.") from None

@@ -8,15 +8,16 @@ from ortune.cli.command import Values, command
 from ortune.cli.output import print_json
 from ortune.errors import ExitCode
 from ortune.options import make_request
-from ortune.requests import BenchRequest, ConsoleOptions
+from ortune.requests import BenchRequest, ExplainOptions
 
 
-@command(BenchRequest, ConsoleOptions, has_steps=True)
-def bench(values: Values, console_options: ConsoleOptions) -> None:
+@command(BenchRequest, ExplainOptions, has_steps=True)
+def bench(values: Values, console_options: ExplainOptions) -> None:
     """Compare ONNX Runtime's default with records and settings in interleaved measurements, under any load."""
     from ortune.apply.bench import prepare_bench
     from ortune.compare.bench import bench as run
     from ortune.console.bench import show_bench, show_comparison
+    from ortune.console.explain import explain_bench, show_explanations
     from ortune.console.progress import ComparisonProgress
     from ortune.console.widgets import make_console
 
@@ -31,5 +32,7 @@ def bench(values: Values, console_options: ConsoleOptions) -> None:
         print_json(comparison)
     if not console_options.quiet:
         show_comparison(console, comparison)
+        if console_options.explain:
+            show_explanations(console, explain_bench(comparison))
     if any(row.failure for row in comparison.rows):
         raise typer.Exit(ExitCode.FAILED)

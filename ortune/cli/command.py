@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ortune.cli.completion import make_completer
 from ortune.console.spinner import show_steps
 from ortune.errors import OrtuneError, spell_as_flag, spell_options
 from ortune.options import DeclaredOption, Request, make_request, options_of, sort_options
@@ -72,8 +73,11 @@ def make_parameter(declared: DeclaredOption, *, required: bool) -> inspect.Param
     text = spell_options(option.help, spell_as_flag)
     text += " Can be repeated." if option.repeatable and not option.positional else ""
     text += f" [default: {option.default}]" if option.default else ""
+    offer: Any = make_completer(option.metavar)
     if option.positional:
-        info = typer.Argument(metavar=escape(option.metavar), help=escape(text), show_default=False)
+        info = typer.Argument(
+            metavar=escape(option.metavar), help=escape(text), show_default=False, autocompletion=offer
+        )
     else:
         info = typer.Option(
             *option.flags,
@@ -82,6 +86,7 @@ def make_parameter(declared: DeclaredOption, *, required: bool) -> inspect.Param
             help=escape(text),
             show_default=False,
             rich_help_panel=option.panel,
+            autocompletion=offer,
         )
     return inspect.Parameter(
         declared.name,

@@ -13,7 +13,7 @@ from ortune.cli.after_dashes import names_program
 from ortune.errors import ModelError, UsageError
 from ortune.file_kinds import PROGRAMS
 from ortune.options import DeclaredOption, options_of
-from ortune.requests import ConsoleOptions, ProgramSearchRequest, SearchRequest
+from ortune.requests import ProgramSearchRequest, SearchOutputOptions, SearchRequest
 
 SEPARATOR = "--"
 
@@ -90,7 +90,7 @@ def find_program_options() -> dict[str, DeclaredOption]:
 def read_line(words: Sequence[str]) -> Line:
     """Return the parts of a command line. Options are those of searches of models and of programs."""
     takes_value: dict[str, bool] = {}
-    for request in (SearchRequest, ProgramSearchRequest, ConsoleOptions):
+    for request in (SearchRequest, ProgramSearchRequest, SearchOutputOptions):
         for each in options_of(request).values():
             if not each.option.positional:
                 takes_value |= dict.fromkeys((each.flag, *each.option.flags), not each.option.is_switch)

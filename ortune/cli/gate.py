@@ -112,7 +112,7 @@ def run(
     from ortune.gates.prepare import make_gate, prepare_gate
     from ortune.gates.run import run_gate, run_gates
 
-    display = GateDisplay(make_console(stderr=reports.take_stdout), quiet=reports.quiet)
+    display = GateDisplay(make_console(stderr=reports.take_stdout), quiet=reports.quiet, explain=reports.explain)
     if len(requests) == 1:
         gate = make_gate(requests[0])
         setup = prepare_gate(gate)

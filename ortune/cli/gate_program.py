@@ -40,7 +40,7 @@ def run(request: ProgramGateRequest, reports: GateReportOptions) -> tuple[GateRe
     from ortune.gates.programs import prepare_program_gate
     from ortune.gates.run import run_gate
 
-    display = GateDisplay(make_console(stderr=reports.take_stdout), quiet=reports.quiet)
+    display = GateDisplay(make_console(stderr=reports.take_stdout), quiet=reports.quiet, explain=reports.explain)
     gate, tuned = prepare_program_gate(request)
     with display.watch(gate, tuned) as observe:
         result = run_gate(gate, observe, setup=tuned)

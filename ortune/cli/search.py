@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 @command(SearchRequest, SearchOutputOptions, has_steps=True)
 def search(values: Values, console_options: SearchOutputOptions) -> None:
     """Find the best settings for MODEL, its load and this host, confirm the gain, and write them to a record."""
+    from ortune.console.explain import explain_search, show_explanations
     from ortune.console.progress import SearchProgress
     from ortune.console.search import show_resume, show_search
     from ortune.console.verdict import show_verdict
@@ -60,6 +61,8 @@ def search(values: Values, console_options: SearchOutputOptions) -> None:
         written = None if to_stdout or result.fault else path
         session_warnings = warn_sessions(result.warnings, result.n_sessions)
         show_verdict(console, result.record, written, result.kept, session_warnings)
+        if console_options.explain:
+            show_explanations(console, explain_search(result.record))
         if result.unfinished:
             show_resume(console, make_resume_command(sys.argv))
     if console_options.json and not to_stdout:

@@ -18,6 +18,7 @@ def search_program(values: Values, console_options: SearchOutputOptions) -> None
 
     The program stays unmodified. By default, complete runs are measured.
     """
+    from ortune.console.explain import explain_search, show_explanations
     from ortune.console.program import show_program, show_program_verdict
     from ortune.console.progress import SearchProgress
     from ortune.console.search import show_resume
@@ -49,6 +50,8 @@ def search_program(values: Values, console_options: SearchOutputOptions) -> None
         result = run(prepared, progress)
     if not console_options.quiet:
         show_program_verdict(console, result, None if to_stdout or result.fault else path, request.command)
+        if console_options.explain:
+            show_explanations(console, explain_search(result.records[0]))
         if result.unfinished:
             show_resume(console, make_resume_command(sys.argv))
     if console_options.json and not to_stdout:

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ortune.compare.interval import Interval
+from ortune.console.explain import explain_gates, show_explanations
 from ortune.console.header import add_inputs, add_load, show_guesses
 from ortune.console.tuned import add_program, show_tuned_warnings
 from ortune.console.warnings import warn_one_at_a_time
@@ -62,11 +63,13 @@ class GateDisplay:
     Args:
         console: Where to print.
         quiet: Whether to print nothing.
+        explain: Whether to print what the decisions rest on.
     """
 
-    def __init__(self, console: Console, *, quiet: bool = False) -> None:
+    def __init__(self, console: Console, *, quiet: bool = False, explain: bool = False) -> None:
         self._console = console
         self._quiet = quiet
+        self._explain = explain
         self._live: Live | None = None
         if console.is_terminal and not quiet:
             self._live = Live(console=console, auto_refresh=False, transient=True)
@@ -152,6 +155,8 @@ class GateDisplay:
             show_warning(self._console, warn_one_at_a_time())
         decision = (result.decision, f"bold {STYLES[result.decision]}")
         self._console.print(Text.assemble(decision, f"  {result.reason}"))
+        if self._explain:
+            show_explanations(self._console, explain_gates((result,)))
 
     def show_all(self, results: Sequence[GateResult | GateError]) -> None:
         """Show how many of several gates passed, failed, and so on."""
@@ -161,6 +166,8 @@ class GateDisplay:
         parts = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
         correction = f"; Holm's correction for {len(results)} gates" if len(results) > 1 else ""
         self._console.print(Text(f"{format_count(len(results), 'gate')}: {parts}{correction}"))
+        if self._explain:
+            show_explanations(self._console, explain_gates(results))
 
     def _draw(self, name: str, interim: InterimResult) -> Group:
         return draw_interim(name, interim, drawn=self._console.width >= WIDE)

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ortune.console.header import add_host
+from ortune.console.sentence import summarize
 from ortune.console.verdict import (
     find_warnings,
     format_evidence,
@@ -121,7 +122,9 @@ def show_program_verdict(console: Console, result: ProgramResult, output: Path |
         show_warning(console, warning)
     if warnings:
         console.print()
+    console.print(Text(summarize(record), "italic"))
     if output is not None:
+        console.print()
         grid = make_grid()
         grid.add_row("written", str(output))
         if result.kept is not None:

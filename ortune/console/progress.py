@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
@@ -33,6 +34,13 @@ WIDE = 60
 """Minimum number of columns to show a bar and the remaining time."""
 
 STAGE_WIDTH = len("confirmation")
+
+STAGES: Mapping[Stage, str] = {
+    "screening": "many candidates, each measured briefly beside the default",
+    "racing": "the best ones again, in new processes, until one leads",
+    "confirmation": "the leader against the default, in new processes; only this counts as proof",
+}
+"""What each stage of a search does."""
 
 WIDE_STAGES = 80
 """Minimum number of columns to show a stage of a search in one line. Below that, its speedup has its own."""
@@ -125,6 +133,8 @@ class SearchProgress:
             return
         self._last_s = now_s
         if not self.is_live:
+            if before is None:
+                self._console.print(Text(f"{report.stage}: {STAGES[report.stage]}"), soft_wrap=True)
             self._console.print(Text(format_report(report)), soft_wrap=True)
         elif self._live.is_started:
             self._live.refresh()
@@ -132,13 +142,15 @@ class SearchProgress:
             self._live.start(refresh=True)
 
     def render(self) -> RenderableType:
-        """Return all stages so far, and below them the settings of the best candidate."""
+        """Return all stages so far, and below them the best candidate and what the current stage does."""
         reports = [*self._reports.values()]
         current = None if self._is_done or not reports else reports[-1]
         stages = [draw_stage(each, self._console.width, is_current=each is current) for each in reports]
+        indent = STAGE_WIDTH + 2 if self._console.width >= WIDE_STAGES else NARROW_INDENT
         if current and current.best and current.speedup:
-            indent = STAGE_WIDTH + 2 if self._console.width >= WIDE_STAGES else NARROW_INDENT
             stages.append(Padding(Text(current.best.label, "dim"), (0, 0, 0, indent)))
+        if current:
+            stages.append(Padding(Text(STAGES[current.stage], "dim italic"), (0, 0, 0, indent)))
         return Group(*stages)
 
 

@@ -13,6 +13,7 @@ from rich.text import Text
 from ortune.compare.comparison import LimitCheck, Speedup, Summary
 from ortune.compare.limits import is_overloaded
 from ortune.console.front import show_front
+from ortune.console.sentence import summarize
 from ortune.console.warnings import (
     NOTABLE_DRIFT,
     NOTABLE_SHARE,
@@ -101,7 +102,9 @@ def show_verdict(
         show_warning(console, warning)
     if warnings:
         console.print()
+    console.print(Text(summarize(record), "italic"))
     if output is not None:
+        console.print()
         show_output(console, record, output, kept)
 
 

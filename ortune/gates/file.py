@@ -84,6 +84,12 @@ def read_gates(
     return gates
 
 
+def list_names(path: str | None = None) -> list[str]:
+    """Return the names of the gates of a file; see `read_gates`."""
+    _, _, tables = _find(path)
+    return [key for key, value in tables.items() if isinstance(value, dict)][:MOST_GATES]
+
+
 def _reject_programs(values: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     """Reject the values of a file that name a program to run, unless the command line replaces them.
 

@@ -1,0 +1,207 @@
+"""What `--explain` prints: the statistics behind a result, in words and with its own figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from ortune.compare.bench import BenchResult
+from ortune.compare.comparison import Noise, Speedup
+from ortune.compare.interval import Interval
+from ortune.console.widgets import (
+    format_count,
+    format_duration,
+    format_interval,
+    format_pairs,
+    format_ratio,
+    make_grid,
+)
+from ortune.gates.results import GateError, GateResult
+from ortune.record.schema import Record
+from ortune.workload import FIGURES
+
+Explanation = tuple[str, str]
+"""What is explained, in one or two words, and the explanation."""
+
+
+def show_explanations(console: Console, explanations: Sequence[Explanation]) -> None:
+    """Print explanations."""
+    grid = make_grid()
+    for name, text in explanations:
+        grid.add_row(name, Text(text))
+    console.print()
+    console.print(grid)
+
+
+def explain_search(record: Record) -> list[Explanation]:
+    """Return what the result of a search rests on."""
+    evidence = record.evidence
+    found = explain_speedup(evidence.speedup, evidence.objective) if evidence.speedup else []
+    found.append(("choice", explain_choice(record)))
+    if evidence.limits:
+        text = "A limit counts as met or violated only if the whole interval of the figure is on one side of it."
+        found.append(("limits", text))
+    found.append(("other load", explain_noise(evidence.noise)))
+    error = evidence.output_check.max_error
+    if error is not None:
+        same = (
+            f"differ from the default's by at most {error:.2g} of the largest value" if error else "are the default's"
+        )
+        found.append(("outputs", f"The winner's outputs {same}."))
+    if evidence.speedup or evidence.front:
+        text = (
+            "The interval holds for this host, this load and these inputs, within hours. Other days may differ: "
+            "ortune apply --verify --update measures again, and adds the result to the record."
+        )
+        found.append(("validity", text))
+    return found
+
+
+def explain_choice(record: Record) -> str:
+    """Return why the figures that chose the winner are no evidence."""
+    evidence, search = record.evidence, record.search
+    n_all = max(search.n_candidates - 1, search.n_tried)
+    tried = f"{search.n_tried} of {format_count(n_all, 'candidate')} {'was' if search.n_tried == 1 else 'were'} tried."
+    if evidence.speedup:
+        return (
+            f"{tried} The best of many noisy figures looks better than it is. What chose the winner does therefore not "
+            "count: the interval is from the confirmation, which measured winner and default again, in new processes."
+        )
+    if evidence.front:
+        return (
+            f"{tried} No config of the front is better than another one in all objectives. The intervals of all "
+            "configs and objectives hold together. They are from the confirmation, in new processes."
+        )
+    return f"{tried} None was confirmed against the default, so that there is no interval."
+
+
+def explain_bench(comparison: BenchResult) -> list[Explanation]:
+    """Return what the ratios of a comparison rest on."""
+    speedups = [row.speedup for row in comparison.rows if row.speedup]
+    found = explain_speedup(speedups[0], comparison.objective) if len(speedups) == 1 else []
+    if len(speedups) > 1:
+        found = [
+            (
+                "intervals",
+                f"All {len(speedups)} intervals contain the true ratio at the same time with "
+                f"{speedups[0].confidence:.0%} confidence. They are therefore wider than that of a single config.",
+            ),
+            explain_data(speedups[0]),
+        ]
+    return [*found, ("other load", explain_noise(comparison.noise))]
+
+
+def explain_gates(results: Sequence[GateResult | GateError]) -> list[Explanation]:
+    """Return what the decisions of gates rest on; with figures if there is only one."""
+    found: list[Explanation] = [
+        (
+            "decision",
+            "A gate fails if the whole interval of a slowdown is above what is allowed, and passes if it is below. "
+            "Else it goes on until its budget is spent, and is then inconclusive.",
+        )
+    ]
+    measured = [each for each in results if isinstance(each, GateResult)]
+    confidences = [finding.slowdown.confidence for each in measured for finding in each.findings]
+    if confidences:
+        found.append(
+            (
+                "interval",
+                "A gate looks at its figures several times, and may end each time. Its intervals hold at all of these "
+                f"times together, with {confidences[0]:.0%} confidence. Looking early does therefore not cause more "
+                "false alarms.",
+            )
+        )
+    if len(results) > 1:
+        found.append(
+            (
+                "gates",
+                f"With {len(results)} gates, one of them needs more confidence to fail, by Holm's correction. All of "
+                "them together cause as few false alarms as a single one.",
+            )
+        )
+        return found
+    return [*found, *(part for each in measured for part in _explain_figures(each))]
+
+
+def _explain_figures(result: GateResult) -> list[Explanation]:
+    found: list[Explanation] = []
+    if result.findings:
+        found.append(
+            (
+                "data",
+                f"{format_pairs(result.pairs, result.launches)} of each side. A launch is a new process. Processes of "
+                "the same side differ, and the interval is computed from the launches.",
+            )
+        )
+    if result.self_check:
+        found.append(
+            (
+                "self-check",
+                "A second copy of base was measured, too. It differs from base by "
+                f"{_as_slowdown(result.self_check)}, by the noise of this host alone. If that were a proven "
+                "difference, the gate would not decide.",
+            )
+        )
+    return [*found, ("other load", explain_noise(result.noise))]
+
+
+def explain_speedup(speedup: Speedup, objective: str) -> list[Explanation]:
+    """Return what a ratio and its interval mean."""
+    name = objective.partition(",")[0]
+    title = FIGURES[name].title if name in FIGURES else name
+    ratio = format_ratio(speedup.estimate)
+    saved = 100 * (1 - 1 / speedup.estimate)
+    share = f"{abs(saved):.3g} % {'less' if saved >= 0 else 'more'}"
+    meaning = (
+        f"{ratio} as much as the default, in {title}. Above 1 is better."
+        if name in FIGURES and FIGURES[name].unit == "per_s"
+        else f"The default's {title} is {ratio} the other one's, which is {share}. Above 1 is better."
+    )
+    if speedup.low > 1:
+        proven = "All of it is above 1: the gain is proven."
+    elif speedup.high < 1:
+        proven = "All of it is below 1: the default is better."
+    else:
+        proven = "It contains 1: neither a gain nor a loss is proven."
+    often = round(100 * speedup.confidence)
+    return [
+        ("ratio", meaning),
+        (
+            "interval",
+            f"The true ratio is in {format_interval(speedup.low, speedup.high)} with {speedup.confidence:.0%} "
+            f"confidence: of 100 such intervals, about {often} contain it. {proven}",
+        ),
+        explain_data(speedup),
+    ]
+
+
+def explain_data(speedup: Speedup) -> Explanation:
+    """Return what an interval was computed from."""
+    span = "" if speedup.span_s is None else f" within {format_duration(1e9 * speedup.span_s)}"
+    return (
+        "data",
+        f"{format_pairs(speedup.n_pairs, speedup.n_launches)} of each config{span}. A pair measures both configs one "
+        "right after the other, so that changes of the host affect both. A launch is a new process. Processes with the "
+        "same settings differ, and the interval covers that: it is bootstrapped over the launches.",
+    )
+
+
+def explain_noise(noise: Noise) -> str:
+    """Return how quiet the host was, and what that means for the result."""
+    if noise.regime == "unknown":
+        return "This system does not report CPU use, so that it is not known whether other processes disturbed."
+    share = "" if noise.foreign_share_mean is None else f", {noise.foreign_share_mean:.1%} of the CPUs on average"
+    text = (
+        f"Other processes used the CPUs during {noise.n_contended} of {format_count(noise.n_blocks, 'block')}{share}."
+    )
+    if noise.regime == "contended":
+        return f"{text} The result rests on such blocks, and holds for a busy host."
+    repeated = f" {noise.n_repeated} were repeated." if noise.n_repeated else ""
+    return f"{text}{repeated} The result rests on the quiet blocks only."
+
+
+def _as_slowdown(interval: Interval) -> str:
+    estimate, low, high = (100 * (ratio - 1) for ratio in (interval.estimate, interval.low, interval.high))
+    return f"{estimate:+.2g} % [{low:+.2g} %, {high:+.2g} %]"

@@ -1,0 +1,71 @@
+"""The result of a search in one sentence, for readers who do not know its terms."""
+
+from __future__ import annotations
+
+import math
+
+from ortune.console.widgets import format_ratio
+from ortune.record.schema import Record
+
+LESS = {
+    "cpu": "Each call uses {share} % less CPU time",
+    "memory": "The model needs {share} % less memory",
+    "load-time": "The model loads in {share} % less time",
+    "p90": "The slowest tenth of the calls takes {share} % less time",
+    "p95": "The slowest twentieth of the calls takes {share} % less time",
+    "p99": "The slowest hundredth of the calls takes {share} % less time",
+}
+"""What a gain means, by objective; for others, calls take less time."""
+
+
+def summarize(record: Record) -> str:
+    """Return the result of a search in a sentence or two."""
+    evidence = record.evidence
+    match evidence.verdict:
+        case "faster":
+            return _describe_gain(record)
+        case "default_is_best":
+            return "Keep the default settings: on this host, no others are faster by a relevant amount."
+        case "nothing_found":
+            return "Keep the default settings: none of those that were tried is faster by a relevant amount."
+        case "within_limits":
+            return "These settings keep the limits, which the default settings do not."
+        case "infeasible":
+            return "No settings that were tried keep the limits on this host: allow more, or use a faster host."
+        case "overload":
+            return "This host is too slow for the requests: with all settings that were tried, they pile up."
+        case "trade_off":
+            return "No settings are best in everything: choose a point of the front by what matters most."
+        case "inconclusive":
+            if record.search.interrupted:
+                return "Keep the default settings: the search was stopped before it could prove anything."
+            return "Keep the default settings for now: there may be a gain, but it is not proven."
+
+
+def _describe_gain(record: Record) -> str:
+    speedup, program = record.evidence.speedup, record.workload.program
+    if speedup is None:
+        return "These settings are proven to be better."
+    objective = record.evidence.objective
+    certain = f"with {speedup.confidence:.0%} confidence"
+    if objective == "throughput":
+        more, least = 100 * (speedup.estimate - 1), _round_down(100 * (speedup.low - 1))
+        return f"This host handles {more:.2g} % more {_unit(record)}s than before, and at least {least} % {certain}."
+    if objective in {"metric", "score"}:
+        return f"What the program prints is {format_ratio(speedup.estimate)} better than before, {certain}."
+    share, least = 100 * (1 - 1 / speedup.estimate), _round_down(100 * (1 - 1 / speedup.low))
+    subject = "The program takes" if program and program.kind == "run" else f"{_unit(record).capitalize()}s take"
+    text = LESS.get(objective, f"{subject} {{share}} % less time")
+    return f"{text.format(share=f'{share:.2g}')} than before, and at least {least} % {certain}."
+
+
+def _unit(record: Record) -> str:
+    if record.workload.program and record.workload.program.kind == "server":
+        return "request"
+    return "item" if record.workload.batches else "call"
+
+
+def _round_down(percent: float) -> str:
+    """Return a percentage that is not above the given one."""
+    step = 1 if percent >= 10 else 10
+    return f"{math.floor(percent * step) / step:g}"

@@ -1,0 +1,127 @@
+"""The result of a search in a sentence, and the statistics behind a result in words."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from ortune.compare.comparison import Noise, Speedup
+from ortune.console.explain import explain_gates, explain_noise, explain_search, explain_speedup
+from ortune.console.sentence import summarize
+from ortune.record.schema import Record, Verdict
+from tests.conftest import TINY_CNN, run_ortune
+from tests.gate_results import make_result, make_results
+from tests.records import ONE_THREAD, make_local_record
+
+pytestmark = pytest.mark.usefixtures("models_read_here")
+
+
+def make_speedup(low: float, estimate: float, high: float) -> Speedup:
+    return Speedup(low=low, estimate=estimate, high=high, confidence=0.95, n_pairs=31, n_launches=4, span_s=25)
+
+
+def make(verdict: Verdict = "faster", objective: str = "p50", **evidence: Any) -> Record:
+    record = make_local_record(TINY_CNN, ONE_THREAD)
+    values = {"speedup": make_speedup(1.5, 1.6, 1.7), "verdict": verdict, "objective": objective, **evidence}
+    return msgspec.structs.replace(record, evidence=msgspec.structs.replace(record.evidence, **values))
+
+
+class TestSentence:
+    @pytest.mark.parametrize("verdict", get_args(Verdict))
+    def test_no_terms_of_statistics(self, verdict: Verdict) -> None:
+        """But the confidence, which many readers know."""
+        text = summarize(make(verdict))
+        assert text.endswith(".")
+        assert not re.search(r"interval|median|launch|block|baseline|candidate|p50|\dx", text)
+
+    @pytest.mark.parametrize(
+        ("objective", "text"),
+        [
+            ("p50", "Calls take 38 % less time than before, and at least 33 % with 95% confidence."),
+            ("p99", "The slowest hundredth of the calls takes 38 % less time than before"),
+            ("throughput", "This host handles 60 % more calls than before, and at least 50 %"),
+            ("cpu", "Each call uses 38 % less CPU time than before"),
+            ("memory", "The model needs 38 % less memory than before"),
+        ],
+    )
+    def test_gain(self, objective: str, text: str) -> None:
+        assert text in summarize(make(objective=objective))
+
+    def test_the_least_gain_is_rounded_down(self) -> None:
+        """It is a promise."""
+        assert "at least 4.7 %" in summarize(make(speedup=make_speedup(1.05, 1.06, 1.07)))
+        assert "at least 0 %" in summarize(make(speedup=make_speedup(1.0004, 1.06, 1.07)))
+
+    def test_an_interrupted_search(self) -> None:
+        record = make("inconclusive", speedup=None)
+        stopped = msgspec.structs.replace(record, search=msgspec.structs.replace(record.search, interrupted=True))
+        assert "stopped" in summarize(stopped)
+        assert "stopped" not in summarize(record)
+
+
+class TestExplanations:
+    @pytest.mark.parametrize(
+        ("interval", "text"),
+        [
+            ((1.5, 1.6, 1.7), "the gain is proven"),
+            ((0.9, 1.1, 1.3), "neither a gain nor a loss is proven"),
+            ((0.7, 0.8, 0.9), "the default is better"),
+        ],
+    )
+    def test_interval(self, interval: tuple[float, float, float], text: str) -> None:
+        found = dict(explain_speedup(make_speedup(*interval), "p50"))
+        assert text in found["interval"]
+        assert "of 100 such intervals, about 95 contain it" in found["interval"]
+        assert "31 paired blocks in 4 launches of each config within 25.0 s" in found["data"]
+
+    def test_ratio(self) -> None:
+        speedup = make_speedup(1.5, 1.6, 1.7)
+        assert "1.60x the other one's, which is 37.5 % less" in dict(explain_speedup(speedup, "p50"))["ratio"]
+        assert "1.60x as much as the default, in throughput" in dict(explain_speedup(speedup, "throughput"))["ratio"]
+
+    def test_search(self) -> None:
+        record = make()
+        found = dict(explain_search(record))
+        assert f"{record.search.n_tried} of {record.search.n_candidates - 1} candidates" in found["choice"]
+        assert "does therefore not count" in found["choice"]
+        assert "--verify --update" in found["validity"]
+        without = dict(explain_search(make("nothing_found", speedup=None)))
+        assert "there is no interval" in without["choice"]
+        assert "interval" not in without
+
+    @pytest.mark.parametrize(
+        ("regime", "text"),
+        [("quiet", "on the quiet blocks only"), ("contended", "holds for a busy host"), ("unknown", "not known")],
+    )
+    def test_noise(self, regime: Any, text: str) -> None:
+        assert text in explain_noise(Noise(n_blocks=40, n_contended=3, n_repeated=2, regime=regime))
+
+    def test_gates(self) -> None:
+        one, several = dict(explain_gates([make_result()])), dict(explain_gates(make_results()))
+        assert {"decision", "interval", "data", "other load"} <= one.keys()
+        assert "Holm" in several["gates"]
+        assert "data" not in several
+
+
+@pytest.mark.parametrize(
+    ("words", "explained"),
+    [
+        (("search", TINY_CNN, "-o", "tuned.json"), "the interval is from the confirmation"),
+        (("bench", TINY_CNN, "--set", "intra_op_num_threads=1"), "A launch is a new process."),
+        (("gate", TINY_CNN, TINY_CNN), "Looking early does therefore not cause more"),
+    ],
+)
+def test_option(words: tuple[object, ...], explained: str, tmp_path: Path) -> None:
+    done = run_ortune(*words, "--explain", cwd=tmp_path, simulate=True)
+    assert explained in " ".join(done.stdout.split()), done.stdout + done.stderr
+
+
+def test_stages_say_what_they_do(tmp_path: Path) -> None:
+    """Once each, where there is no terminal."""
+    done = run_ortune("search", TINY_CNN, "-o", "tuned.json", cwd=tmp_path, simulate=True)
+    assert done.stdout.count("confirmation: the leader against the default, in new processes") == 1
+    assert done.stdout.count("screening: many candidates") == 1
