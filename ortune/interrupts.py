@@ -7,6 +7,7 @@ import contextlib
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from types import FrameType
 
@@ -42,10 +43,13 @@ def raise_interrupts() -> None:
         if not issubclass(ignored.exc_type, KeyboardInterrupt):
             previous(ignored)
             return
-        # Raised here, it would be ignored, too.
-        timer = threading.Timer(REPEAT_S, _interrupt_main_thread)
-        timer.daemon = True
-        timer.start()
+        # Raised before this function has ended, it would be ignored, too.
+        has_ended = threading.Event()
+        thread = threading.Thread(target=_repeat_interrupt, args=(has_ended,), daemon=True)
+        try:
+            thread.start()
+        finally:
+            has_ended.set()
 
     sys.unraisablehook = repeat_interrupt
 
@@ -54,6 +58,12 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         raise KeyboardInterrupt
     signal.raise_signal(signal.SIGINT)
+
+
+def _repeat_interrupt(may_begin: threading.Event) -> None:
+    may_begin.wait()
+    time.sleep(REPEAT_S)
+    _interrupt_main_thread()
 
 
 def _interrupt_main_thread() -> None:

@@ -17,7 +17,7 @@ from ortune.compare.comparison import Row, Speedup, Stage
 from ortune.compare.interval import Interval
 from ortune.console.apply import show_config
 from ortune.console.bench import show_comparison
-from ortune.console.progress import SearchProgress
+from ortune.console.progress import STAGES, SearchProgress
 from ortune.console.safe_console import SafeConsole
 from ortune.console.spinner import Spinner, show_steps
 from ortune.console.verdict import format_gain, show_verdict
@@ -418,10 +418,13 @@ class TestProgress:
         label = Candidate(config=self.LONG).label
         lines = [line for line in self.show(80, terminal=False).splitlines() if line != "a note"]
         assert lines == [
+            f"screening: {STAGES['screening']}",
             "screening 0 of 340, at most 12 s, best so far: no result yet",
             f"screening 8 of 340, at most 12 s, best so far: 1.10x [1.08, 1.12]  {label}",
+            f"racing: {STAGES['racing']}",
             "racing 0 launches, at most 12 s, best so far: no result yet",
             f"racing 8 launches, at most 12 s, best so far: 1.10x [1.08, 1.12]  {label}",
+            f"confirmation: {STAGES['confirmation']}",
             "confirmation 0 of 16 rounds, 12 s left, no result yet",
             f"confirmation 8 of 16 rounds, 12 s left, 1.10x [1.08, 1.12]  {label}",
             f"confirmation 16 of 16 rounds, 12 s left, 1.10x [1.08, 1.12]  {label}",
@@ -445,12 +448,12 @@ class TestProgress:
         text = "\n".join(lines)
         assert text.count("1.10x [1.08, 1.12]") == 3
         assert "…" not in text
-        settings = " ".join(" ".join(lines[-2 if width < 80 else -1 :]).split())
-        assert settings.endswith(Candidate(config=self.LONG).label)
+        below = " ".join(text.split()).partition("1.10x [1.08, 1.12]")[2]
+        assert below.endswith(f"{Candidate(config=self.LONG).label} {STAGES['confirmation']}")
         assert ("━" in text) == (width >= 80)
 
     def test_the_end_of_a_stage_fills_its_bar(self) -> None:
-        first, second, _ = self.draw(100, self.report("screening", 4), self.report("confirmation", 8))
+        first, second, *_ = self.draw(100, self.report("screening", 4), self.report("confirmation", 8))
         assert first.count("━") > second.count("━")
         assert "left" not in first
 

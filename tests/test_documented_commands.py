@@ -124,7 +124,8 @@ def run(command: Command, folder: Path) -> subprocess.CompletedProcess[str]:
         return run_ortune(
             *words[1:], *FASTER.get(words[1], ()), cwd=folder, simulate=simulate, environment={"PATH": path}
         )
-    return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
+    variables = {**os.environ, "PATH": path}
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False, timeout=60, env=variables)
 
 
 @pytest.mark.parametrize("page", COMMANDS)

@@ -17,8 +17,10 @@ class Closed:
         for _ in range(100):
             pass
 
-signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell may ignore it
+for name in ("SIGINT", "SIGHUP"):  # a shell or nohup may ignore them
+    signal.signal(getattr(signal, name), signal.SIG_DFL)
 raise_interrupts()
+SLOW
 try:
     closed = Closed()
     del closed
@@ -26,6 +28,16 @@ try:
 except KeyboardInterrupt:
     print("interrupted")
 """
+
+SLOW = """
+import threading
+start = threading.Thread.start
+def start_slowly(thread):
+    start(thread)
+    time.sleep(0.05)
+threading.Thread.start = start_slowly
+"""
+"""Makes a race certain: the interrupt is repeated while the first one is still being handled."""
 
 OTHER = """
 from ortune.interrupts import raise_interrupts
@@ -42,8 +54,9 @@ del closed
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP"])
-def test_an_interrupt_in_a_destructor_is_not_lost(number: str) -> None:
-    command = [sys.executable, "-c", IN_DESTRUCTOR, number]
+@pytest.mark.parametrize("slow", ["", SLOW], ids=["", "slow"])
+def test_an_interrupt_in_a_destructor_is_not_lost(number: str, slow: str) -> None:
+    command = [sys.executable, "-c", IN_DESTRUCTOR.replace("SLOW", slow), number]
     done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")
 

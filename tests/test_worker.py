@@ -627,7 +627,7 @@ def test_search_continues_after_failures_to_check_and_measure(tmp_path: Path) ->
 @pytest.mark.slow
 def test_error_describes_inputs_that_do_not_run() -> None:
     model = read_model(TINY_ENCODER)
-    feed = make_feed(model, InputOptions(shapes={"attention_mask": (1, 5)}))
+    feed = make_feed(model, InputOptions(shapes={"attention_mask": (1, 5), "input_ids": (1, 7)}))
     with (
         ProcessExecutor(model, feed, Tolerance(), usable=USABLE) as executor,
         pytest.raises(InputsError, match="does not run on these inputs") as caught,
@@ -635,7 +635,7 @@ def test_error_describes_inputs_that_do_not_run() -> None:
         launch_reference(executor, model, feed)
     message = caught.value.render()[0]
     assert "attention_mask: int64[1,5]" in message
-    assert "{dim=" in caught.value.hint
+    assert "{dim}" in caught.value.hint
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc/stat")

@@ -10,9 +10,12 @@ from typing import Annotated, Any
 import typer
 
 from ortune.cli.completion import make_completer
+from ortune.cli.defaults import TABLES, read_defaults
 from ortune.console.spinner import show_steps
 from ortune.errors import OrtuneError, spell_as_flag, spell_options
 from ortune.options import DeclaredOption, Request, make_request, options_of, sort_options
+from ortune.requests import COMMANDS
+from ortune.toml_file import FILES
 
 Values = dict[str, Any]
 """Unparsed values from the command line by option name, without options that are not set."""
@@ -40,6 +43,7 @@ def command(
     types = (request, *more)
     declared = sort_options({name: each for one in types for name, each in options_of(one).items()})
     arguments = {name: each.flag for name, each in declared.items() if each.option.positional}
+    table = next(name.split()[0] for name, requests in COMMANDS.items() if requests[0] is request)
 
     def decorate(run: Command) -> Command:
         @functools.wraps(run)
@@ -48,6 +52,8 @@ def command(
             try:
                 first, *rest = ({name: given[name] for name in options_of(one) if name in given} for one in types)
                 others = [make_request(one, values, "cli") for one, values in zip(more, rest, strict=True)]
+                if table in TABLES:
+                    first = {**find_defaults(table, request, first, quiet="quiet" in given), **first}
                 with show_steps(quiet=not has_steps or "quiet" in given):
                     run(first, *others)
             except OrtuneError as error:
@@ -64,6 +70,18 @@ def command(
         return wrapper
 
     return decorate
+
+
+def find_defaults(table: str, request: type[Request], given: Values, *, quiet: bool) -> Values:
+    """Return the values of a file for options that are not given, and print which they are."""
+    defaults = {name: value for name, value in read_defaults(table, request).items() if name not in given}
+    if defaults and not quiet:
+        from ortune.console.safe_console import SafeConsole
+
+        flags = ", ".join(options_of(request)[name].flag for name in defaults)
+        text = f"From [{table}] of {' or '.join(FILES)}: {flags}"
+        SafeConsole(stderr=True, soft_wrap=True).print(text, style="dim", markup=False)
+    return defaults
 
 
 def make_parameter(declared: DeclaredOption, *, required: bool) -> inspect.Parameter:
