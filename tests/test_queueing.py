@@ -341,6 +341,44 @@ def test_no_rate_keeps_a_limit_below_the_service_time() -> None:
     assert found.rate_per_s.high == pytest.approx(0.02 * 1000)
 
 
+@pytest.mark.parametrize("error", [0.003, 0.01, 0.02])
+@pytest.mark.parametrize("limit", [2.24, 2.3, 2.36])
+def test_calls_alone_take_a_little_too_long(error: float, limit: float) -> None:
+    """The line through the latencies near the limit reaches it at a rate below the lowest one, or even below 0.
+
+    The latencies are those of a simulated queue with durations that vary as those of a model do.
+    """
+    rates = [8.0, 18.56, 36.33, 74.25, 106.7, 148.5, 176.3, 297.0, 594.0]
+    latencies = [2.40, 2.476, 2.604, 2.869, 3.092, 3.416, 3.653, 4.729, 10.29]
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+
+        def measure(rate_per_s: float, rng: np.random.Generator = rng) -> Interval:
+            log = math.log(np.interp(rate_per_s, rates, latencies)) + 0.3 * error * rng.standard_normal()
+            low, high = (math.exp(log + side * 1.96 * error) for side in (-1, 1))
+            return Interval(estimate=math.exp(log), low=low, high=high, confidence=0.95)
+
+        found = find_capacity(
+            measure,
+            limit,
+            lowest_per_s=17.0,
+            highest_per_s=831.0,
+            start_per_s=594.0,
+            tolerance=0.02,
+            shared_errors=True,
+        )
+        assert found.bound == "lowest rate"
+        assert (found.rate_per_s.estimate, found.rate_per_s.low) == (0, 0)
+
+
+def test_an_interval_contains_its_estimate() -> None:
+    for seed in range(40):
+        limit = 1.01 + 0.02 * seed
+        measure = make_noisy_measure(lambda rate: 1 / (1 - rate / 100), 0.02, seed)
+        rate = find_capacity(measure, limit, lowest_per_s=20.0, highest_per_s=30.0, most_measurements=6).rate_per_s
+        assert 0 <= rate.low <= rate.estimate <= rate.high
+
+
 def test_a_limit_may_be_kept_at_the_highest_rate() -> None:
     """With periodic arrivals and constant service times, no request waits below the rate at which the queue grows."""
     queue = Queue(services=make_services(MS), arrivals="periodic")

@@ -164,18 +164,26 @@ def find_capacity(
             break
         # Measurements of live systems send the rate to workers, which know no numbers of NumPy.
         rate = float(_choose_rate(measurements, limit_ns, root, lowest_per_s, highest_per_s))
+    if root and root.high <= lowest_per_s:
+        return _describe("lowest rate", 0.0, 0.0, lowest_per_s, confidence, measurements)
+    if root and root.low >= highest_per_s:
+        return _describe("highest rate", highest_per_s, highest_per_s, math.inf, confidence, measurements)
     below, above = _bracket(measurements, limit_ns)
     estimate = root.estimate if root else math.sqrt((below or lowest_per_s) * (above or highest_per_s))
     low, high = (root.low, root.high) if root else _decided(measurements, limit_ns)
     estimate = min(max(estimate, low, lowest_per_s), high, highest_per_s)
+    low = 0.0 if low < lowest_per_s else low
+    high = math.inf if high > highest_per_s else high
+    return _describe("latency", estimate, low, high, confidence, measurements)
+
+
+def _describe(
+    bound: Bound, estimate: float, low: float, high: float, confidence: float, measurements: list[Measurement]
+) -> Capacity:
+    # Measurements of live systems send rates to workers, which know no numbers of NumPy.
     return Capacity(
-        rate_per_s=Interval(
-            estimate=float(estimate),
-            low=0.0 if low < lowest_per_s else float(min(low, highest_per_s)),
-            high=math.inf if high > highest_per_s else float(max(high, lowest_per_s)),
-            confidence=confidence,
-        ),
-        bound="latency",
+        rate_per_s=Interval(estimate=float(estimate), low=float(low), high=float(high), confidence=confidence),
+        bound=bound,
         measurements=tuple(measurements),
     )
 
@@ -242,11 +250,7 @@ def _find_bound(
         bound, estimate = ("highest rate", highest_per_s) if is_kept else ("lowest rate", 0.0)
         low, high = _decided(measurements, limit_ns)
         high = math.inf if is_kept else high
-    return Capacity(
-        rate_per_s=Interval(estimate=estimate, low=low, high=high, confidence=confidence),
-        bound=bound,
-        measurements=tuple(measurements),
-    )
+    return _describe(bound, estimate, low, high, confidence, measurements)
 
 
 def _decided(measurements: list[Measurement], limit_ns: float) -> tuple[float, float]:
@@ -411,6 +415,10 @@ def _choose_rate(
         rate = root.estimate + (step if 2 * n_below > len(measurements) else -step)
         return min(max(rate, lowest_per_s), highest_per_s)
     ordered = sorted(measurements, key=lambda each: each.rate_per_s)
+    if root and root.estimate <= lowest_per_s < ordered[0].rate_per_s:
+        return lowest_per_s
+    if root and root.estimate >= highest_per_s > ordered[-1].rate_per_s:
+        return highest_per_s
     fitted = _fit_falling(ordered, limit_ns)
     rates = np.array([each.rate_per_s for each in ordered])
     if np.count_nonzero(np.abs(fitted - 1) <= NEAR) >= FEWEST_MEASUREMENTS:
