@@ -10,7 +10,7 @@ import pytest
 from ortune.cli.defaults import PROGRAMS, TABLES, read_defaults
 from ortune.errors import UsageError
 from ortune.options import options_of
-from ortune.requests import COMMANDS, ProgramSearchRequest, SearchRequest
+from ortune.requests import COMMANDS, HostPlanRequest, PlanRequest, ProgramSearchRequest, SearchRequest
 from tests.conftest import TINY_CNN, run_ortune
 
 
@@ -68,6 +68,11 @@ def test_options_of_another_form_are_left_out() -> None:
         ('[search]\n\nclients = "many"', "ortune.toml, line 3: clients many: is not a whole number."),
         ('[search]\nbudget = "soon"', "ortune.toml, line 2: budget soon: is not a duration."),
         ('[search]\nbeside = "rm -rf /"', "ortune.toml, line 2: beside rm -rf /: this names a program to run."),
+        (
+            '[search]\nfix = ["optimized_model_filepath=/home/u/.bashrc"]',
+            "ortune.toml, line 2: fix optimized_model_filepath",
+        ),
+        ('[search]\ntune = {"tensorrt.trt_engine_decryption_lib_path" = "/tmp/x.so"}', "ortune.toml, line 2: tune"),
         ('[search]\noutput = "x"', "ortune.toml, line 2: output is not an option."),
         ('[search]\nmodel = "x.onnx"', "ortune.toml, line 2: model is not an option."),
         ("search = 3", "ortune.toml, line 1: search is not a table."),
@@ -79,6 +84,14 @@ def test_errors(text: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         read_defaults("search", SearchRequest)
     assert str(caught.value).startswith(message), str(caught.value)
+
+
+def test_the_form_that_runs_decides() -> None:
+    """Targets of several models are no target of one."""
+    write('[plan]\nslo = ["p99<50ms", "b=p99<200ms"]\n')
+    assert read_defaults("plan", HostPlanRequest)["slo"] == ["p99<50ms", "b=p99<200ms"]
+    with pytest.raises(UsageError, match=r"ortune\.toml, line 2: slo"):
+        read_defaults("plan", PlanRequest)
 
 
 def test_an_error_ends_the_command(folder: Path) -> None:

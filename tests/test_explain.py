@@ -83,6 +83,13 @@ class TestExplanations:
         assert "1.60x the other one's, which is 37.5 % less" in dict(explain_speedup(speedup, "p50"))["ratio"]
         assert "1.60x as much as the default, in throughput" in dict(explain_speedup(speedup, "throughput"))["ratio"]
 
+    def test_scores(self) -> None:
+        """Larger is better, as with throughput."""
+        assert (
+            "1.60x as much as the default, in score"
+            in dict(explain_speedup(make_speedup(1.5, 1.6, 1.7), "score"))["ratio"]
+        )
+
     def test_search(self) -> None:
         record = make()
         found = dict(explain_search(record))

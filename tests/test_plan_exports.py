@@ -23,16 +23,20 @@ from hypothesis import HealthCheck, given, settings
 
 import ortune
 from ortune.apply.plan import describe_measured
-from ortune.errors import RecordError, UsageError
+from ortune.errors import RecordError, TrustWarning, UsageError
 from ortune.export import TARGETS, gunicorn, render
+from ortune.export.selection import list_selection
 from ortune.host import HostClass, place_processes, read_host
 from ortune.knobs import Config
 from ortune.planning.deployment import Deployment
 from ortune.planning.files import decode_plan, encode_plan, write_plan
 from ortune.planning.pick import PickedDeployment, pick_deployment
-from ortune.planning.result import Plan
+from ortune.planning.read import SourcedDeployment, read_configs
+from ortune.planning.result import LengthPlan, LengthPolicy, Plan
 from ortune.program_options import PICKS
 from ortune.record.files import is_plan, is_record, read_record
+from ortune.record.schema import FrontPoint
+from ortune.record.select import Wanted
 from tests.conftest import ROOT, TINY_CNN, run_ortune
 from tests.hostile import ALL_TEXTS, CONFIGS, hostile_record
 from tests.plans import DEPLOYMENTS, QUIET, make_estimate, make_plan, make_row, pick
@@ -47,6 +51,27 @@ GOLDEN = ROOT / "tests" / "data" / "plan_exports"
 SERVERS = ("gunicorn", "uvicorn", "ray-serve", "triton", "kubernetes", "compose", "systemd")
 
 HOST = make_host(4)
+
+LENGTHS = LengthPlan(
+    text="uniform:8-64",
+    lengths=(8, 64),
+    maximum=64,
+    place=1,
+    n_points=4,
+    policies=(
+        LengthPolicy(
+            policy="sorted by tokens",
+            parameter=256,
+            items_per_s=make_estimate(300.0),
+            predicted_per_s=310.0,
+            padding=0.1,
+            n_calls=2,
+            longest_call_ns=5e6,
+        ),
+    ),
+    recommended=0,
+    reference=0,
+)
 
 
 @pytest.fixture
@@ -69,7 +94,13 @@ def place_here(deployment: Deployment) -> Deployment:
 
 
 def write_export(target: str, picked: PickedDeployment, source: str = "plan.json") -> ortune.Export:
-    return render(target, picked.record, "models/tiny_cnn.onnx", source, None, picked)
+    found = source_deployment(picked, source)
+    selection = list_selection(found, Wanted(), trust=False)
+    return render(target, picked.record, "models/tiny_cnn.onnx", source, None, picked, selection)
+
+
+def source_deployment(picked: PickedDeployment, source: str) -> SourcedDeployment:
+    return SourcedDeployment(record=picked.record, source=source, path=source, deployment=picked)
 
 
 def unsupported(done: ortune.Export) -> set[str]:
@@ -240,6 +271,43 @@ class TestSources:
         picked = pick_deployment(make_plan(DEPLOYMENTS["processes"], here=False), 1)
         assert "ortune apply plan.json --pick 1 -- gunicorn" in write_export("gunicorn", picked).text
 
+    def test_a_point_of_a_front_is_picked_there_too(self, tmp_path: Path) -> None:
+        """And the load that selected it, and what its file may name."""
+        record = make_record(TINY_CNN, QUIET)
+        summary = record.evidence.winner
+        assert summary
+        points = tuple(
+            FrontPoint(
+                summary=msgspec.structs.replace(summary, config=config), speedups={}, limits=(), recommended=best
+            )
+            for config, best in ((Config(), True), (QUIET, False))
+        )
+        evidence = msgspec.structs.replace(record.evidence, winner=None, front=points)
+        path = tmp_path / "front.json"
+        path.write_bytes(msgspec.json.encode(msgspec.structs.replace(record, evidence=evidence)))
+        done = run_ortune(
+            *("apply", path, TINY_CNN, "--to", "gunicorn", "--pick", "2", "--clients", "3", "--rate", "5/s", "--trust"),
+            cwd=tmp_path,
+        )
+        assert f"ortune apply {path} --pick 2 --clients 3 --rate 5/s --trust -- gunicorn" in done.stdout, done.stderr
+        assert "selection=" not in done.stderr
+        same = ortune.export_config(path, "gunicorn", model=TINY_CNN, pick=2, clients=3, rate=5, trust=True)
+        assert "--pick 2 --clients 3 --rate 5/s --trust -- gunicorn" in same.text
+
+    def test_a_variable_cannot_pick(self) -> None:
+        picked = pick_deployment(make_plan(DEPLOYMENTS["processes"], here=False), 1)
+        assert "selection" in unsupported(write_export("environment", picked))
+
+    @pytest.mark.parametrize("target", SERVERS)
+    def test_groups_of_items(self, target: str) -> None:
+        """The program must do it."""
+        picked = pick_on(ELSEWHERE, DEPLOYMENTS["processes"], lengths=LENGTHS)
+        assert "grouping" in unsupported(write_export(target, picked))
+        other = msgspec.structs.replace(LENGTHS, place=0)
+        assert "grouping" not in unsupported(
+            write_export(target, pick_on(ELSEWHERE, DEPLOYMENTS["processes"], lengths=other))
+        )
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", sorted(set(SERVERS) - {"triton"}))
@@ -279,6 +347,28 @@ class TestRecord:
         assert record.gain
         assert record.gain.estimate == 1.77
         assert record.tried.session_options == ("intra_op_num_threads",)
+
+    def test_a_program_that_puts_requests_together_does_as_planned(self) -> None:
+        plans = {name: make_plan(deployment) for name, deployment in DEPLOYMENTS.items()}
+        found = {name: read_configs([plan])[0] for name, plan in plans.items()}
+        assert [name for name, each in found.items() if each.shapes_vary] == ["batching"]
+        (grouped,) = read_configs([msgspec.structs.replace(plans["processes"], lengths=LENGTHS)])
+        assert grouped.shapes_vary
+        assert describe_measured(grouped.record, shapes_vary=True)["shapes"] == {}
+
+    def test_only_plans_of_one_model_are_used(self) -> None:
+        with pytest.raises(RecordError, match="a plan for one model is needed"):
+            read_configs([object()])  # type: ignore[list-item]
+
+    def test_settings_that_need_trust(self, tmp_path: Path) -> None:
+        """They may be given on the command line, and are then in the plan."""
+        unsafe = Config(session_options={"enable_profiling": True})
+        path = tmp_path / "plan.json"
+        path.write_bytes(encode_plan(make_plan(Deployment(config=unsafe))))
+        with pytest.raises(RecordError, match="must not set"):
+            ortune.read_plan(path)
+        with pytest.warns(TrustWarning):
+            assert ortune.read_plan(path, trust=True).choice.deployment.config == unsafe
 
     def test_settings_that_were_tried_get_their_default(self) -> None:
         """Where the recommended deployment has default settings, those of the others count as tried."""
@@ -399,6 +489,8 @@ class TestCommand:
         done = run_ortune("apply", "plan.json", TINY_CNN, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert "options.intra_op_num_threads = 1" in done.stdout
+        assert "Deployment 2 of the plan, recommended: 2 processes · 3 callers each" in done.stdout
+        assert "when the record was made" not in done.stdout
 
     @pytest.mark.slow
     @pytest.mark.parametrize(("options", "threads"), [([], "1"), (["--pick", "1"], "0")])

@@ -178,6 +178,8 @@ class TestPages:
         page = make_history_page(make_history(), "h.jsonl")
         assert page.verdict == "Failing: encoder" and page.tone == "bad"
         assert [chart.name for chart in page.charts] == ["gate-1-p50"]
+        (table,) = (each for each in blocks_of(page, Table) if "head vs. base" in each.columns)
+        assert table.rows[0][3].text == "p50 +6.0% [-1.0%, +8.0%]"
 
     def test_wide_intervals_do_not_hide_the_rest(self) -> None:
         """An interval of two launches can be astronomically wide."""

@@ -72,7 +72,7 @@ def _rule(choice: Choice) -> dict[str, Any]:
         onnxruntime=record.runtime.onnxruntime,
         reason=choice.reason,
     )
-    return {**rule, "measured": describe_measured(record)}
+    return {**rule, "measured": describe_measured(record, shapes_vary=choice.shapes_vary)}
 
 
 def make_rule(
@@ -111,17 +111,21 @@ def make_rule(
     }
 
 
-def describe_measured(record: Record) -> dict[str, Any]:
+def describe_measured(record: Record, *, shapes_vary: bool = False) -> dict[str, Any]:
     """Return what a record was measured with, as JSON types; see `ortune.apply.inside.fit.FitCheck`.
 
     An input with more shapes than a plan should hold is left out.
+
+    Args:
+        record: The record.
+        shapes_vary: Whether other shapes are as planned.
     """
     load, inputs = record.workload.load, record.workload.inputs
     batch = record.config.batch
     shapes = {
         # With batches, a sample is one item.
         name: sorted({(batch, *shape[1:]) if batch > 1 else shape for shape in data.shapes})
-        for name, data in list(inputs.items())[:MOST_INPUTS]
+        for name, data in list({} if shapes_vary else inputs.items())[:MOST_INPUTS]
     }
     return {
         "shapes": {name: known for name, known in shapes.items() if len(known) <= MOST_SHAPES},

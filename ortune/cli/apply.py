@@ -16,9 +16,11 @@ from ortune.options import make_request
 from ortune.requests import ApplyRequest, VerifyRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ortune.apply.verify import Answer
     from ortune.record.schema import Record
-    from ortune.record.select import Sourced
+    from ortune.record.select import Sourced, Wanted
 
 
 @command(ApplyRequest, has_steps=True)
@@ -37,13 +39,19 @@ def apply(values: Values) -> None:
     check_combination(request)
     if not request.to:
         require_runtime()
-    config = find_config(request, configs, model)
+    from ortune.record.select import Wanted
+
+    wanted = Wanted(load=request.given_load, pick=request.pick, any_host=request.any_host)
+    config = find_config(request, configs, model, wanted)
     if request.to:
-        export(config, model, request.to, None if request.output == "-" else request.output)
+        from ortune.export.selection import list_selection
+
+        selection = list_selection(config, wanted, trust=request.trust)
+        export(config, model, request.to, None if request.output == "-" else request.output, selection)
     elif request.verify:
         verify_here(request, config.record, model, Path(config.path) if request.update else None)
     else:
-        check_here(request, config.record, model)
+        check_here(request, config, model)
 
 
 def check_combination(request: ApplyRequest) -> None:
@@ -106,7 +114,7 @@ def split_files(files: list[str]) -> tuple[list[str], str | None]:
     return files, None
 
 
-def find_config(request: ApplyRequest, configs: list[str], model: str | None) -> Sourced:
+def find_config(request: ApplyRequest, configs: list[str], model: str | None, wanted: Wanted) -> Sourced:
     """Return the record for this model, host and load, or the nearest one: one of a search, or that of a deployment.
 
     Raises:
@@ -116,7 +124,6 @@ def find_config(request: ApplyRequest, configs: list[str], model: str | None) ->
     """
     from ortune.apply.verify import check_alone
     from ortune.planning.read import SourcedDeployment, read_configs, select_config
-    from ortune.record.select import Wanted
 
     records = read_configs(configs, trust=request.trust, pick=request.pick)
     if request.verify:
@@ -130,30 +137,33 @@ def find_config(request: ApplyRequest, configs: list[str], model: str | None) ->
                 )
     # The path may be that on another host, where the exported config will be used.
     present = model if model is not None and Path(model).is_file() else None
-    wanted = Wanted(load=request.given_load, pick=request.pick, any_host=request.any_host)
     return select_config(records, wanted, present)
 
 
-def check_here(request: ApplyRequest, record: Record, model: str | None) -> None:
+def check_here(request: ApplyRequest, config: Sourced, model: str | None) -> None:
     """Create and run the session, and show the effective settings and the code."""
     from ortune.apply.check import run_once
     from ortune.export import render
+    from ortune.planning.read import SourcedDeployment
 
+    record = config.record
+    picked = config.deployment if isinstance(config, SourcedDeployment) else None
     path = model or record.model.path
     run = run_once(record, path, request.inputs)
-    snippet = render("python", record, path).text
+    snippet = render("python", record, path, config.path or "a record", picked=picked).text
     if request.json:
-        print_json({"fits": run.fits, "config": record.config, "run": run, "snippet": snippet})
+        planned = {"deployment": picked.row} if picked else {}
+        print_json({"fits": run.fits, "config": record.config, **planned, "run": run, "snippet": snippet})
     elif not request.quiet:
         from ortune.console.apply import show_apply
         from ortune.console.widgets import make_console
 
-        show_apply(make_console(), record, run, snippet)
+        show_apply(make_console(), record, run, snippet, picked)
     if not (run.works if request.any_host else run.fits):
         raise typer.Exit(ExitCode.FAILED)
 
 
-def export(config: Sourced, model: str | None, target: str, output: str | None) -> None:
+def export(config: Sourced, model: str | None, target: str, output: str | None, selection: Sequence[str] = ()) -> None:
     """Write the config for another system, and report the settings that it cannot express."""
     from ortune.console.apply import show_export
     from ortune.console.widgets import make_console
@@ -167,6 +177,7 @@ def export(config: Sourced, model: str | None, target: str, output: str | None) 
         config.path,
         None if output is None else Path(output),
         config.deployment if isinstance(config, SourcedDeployment) else None,
+        selection,
     )
     if output is None:
         sys.stdout.buffer.write(done.text.encode())  # code is UTF-8, whatever the terminal is

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ortune.errors import OrtuneError, UsageError, spell_in_toml
+from ortune.knobs.catalogue import find_knob
 from ortune.options import Request, make_request, options_of, parse_value
 from ortune.requests import COMMANDS
 from ortune.toml_file import FILES, TomlFile, read_toml
@@ -16,6 +17,10 @@ TABLES = ("search", "bench", "plan", "suggest", "space", "doctor", "profile")
 
 PROGRAMS = ("beside", "command", "check_command")
 """Options whose values are programs to run. They must be on the command line: a folder may be from somebody else."""
+
+
+KNOB_OPTIONS = ("tune", "fix")
+"""Options whose values are settings."""
 
 
 def read_defaults(table: str, request: type[Request]) -> dict[str, Any]:
@@ -35,7 +40,7 @@ def read_defaults(table: str, request: type[Request]) -> dict[str, Any]:
             continue
         file = read_toml(name)
         values = file.find_table(table)
-        check_values(file, table, values, forms)
+        check_values(file, table, values, (*(each for each in forms if each is not request), request))
         known = options_of(request)
         own = {key.replace("-", "_"): value for key, value in values.items()}
         # The first file has precedence.
@@ -49,6 +54,7 @@ def check_values(file: TomlFile, table: str, values: Mapping[str, Any], forms: t
     Raises:
         UsageError: One is unknown, names a program, or has a value that is not valid.
     """
+    # The form that runs is the last one: an option of the same name may have other values in another one.
     declared = {name: each for form in forms for name, each in options_of(form).items()}
     for key, value in values.items():
         name = key.replace("-", "_")
@@ -57,7 +63,21 @@ def check_values(file: TomlFile, table: str, values: Mapping[str, Any], forms: t
                 raise UsageError(f"{value}: this names a program to run.", "Pass it on the command line.", option=name)
             if name not in declared or "toml" not in declared[name].option.interfaces:
                 make_request(forms[0], {name: value}, "toml")
-            parse_value(declared[name], value)
+            check_knobs(name, parse_value(declared[name], value))
         except OrtuneError as error:
             message, hint = error.render(spell_in_toml, f"{file.path}, line {file.find_line(key, table)}")
             raise UsageError(message, hint) from None
+
+
+def check_knobs(name: str, value: Any) -> None:
+    """Check that an option has no setting that a record must not have either, such as one that names a file to write.
+
+    Raises:
+        UsageError: It has one.
+    """
+    if name not in KNOB_OPTIONS:
+        return
+    for text in value:
+        knob = find_knob(text)
+        if knob.unsafe:
+            raise UsageError(f"{text}: {knob.unsafe}.", "Pass it on the command line.", option=name)

@@ -22,10 +22,11 @@ def report(values: Values) -> None:
     from ortune.report.history import choose_entries
     from ortune.report.make import make_page
     from ortune.report.source import History, read_source
-    from ortune.report.write import check_installed, write_charts, write_page
+    from ortune.report.write import check_installed, check_output, write_charts, write_page
 
     request = make_request(ReportRequest, values, "cli")
     path = Path(request.output) if request.output is not None else choose_output(request.file)
+    check_output(path)
     source = read_source(request.file)
     to_stdout = str(path) == STANDARD_STREAM
     console = make_console(stderr=to_stdout)

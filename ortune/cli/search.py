@@ -45,7 +45,7 @@ def search(values: Values, console_options: SearchOutputOptions) -> None:
     request = make_request(SearchRequest, {**values, "output": path}, "cli")
     to_stdout = str(request.output) == STANDARD_STREAM
     if console_options.open:
-        check_can_open(to_stdout=to_stdout)
+        check_can_open(path)
     if "output" not in values:
         check_default_path(path, request.model)
     prepared = prepare(request)
@@ -88,17 +88,23 @@ def exit_for(outcome: Outcome) -> None:
         raise typer.Exit(ExitCode.FAILED)
 
 
-def check_can_open(*, to_stdout: bool) -> None:
-    """Check before a search that its report can be opened after it.
+def check_can_open(record: Path) -> None:
+    """Check before a search that its report can be written and opened after it.
+
+    Args:
+        record: Where the record goes.
 
     Raises:
-        UsageError: The record goes to stdout, or a package that reports need is missing.
+        UsageError: It goes to stdout, a package that reports need is missing, or another file would be replaced.
     """
-    from ortune.report.write import check_installed
+    from ortune.cli.report import choose_output
+    from ortune.limited import STANDARD_STREAM
+    from ortune.report.write import check_installed, check_output
 
-    if to_stdout:
+    if str(record) == STANDARD_STREAM:
         raise UsageError("needs a record in a file.", "Name it with {output=FILE}.", option="open")
     check_installed()
+    check_output(choose_output(str(record)))
 
 
 def open_report(record: Path) -> None:

@@ -33,7 +33,7 @@ def search_program(values: Values, console_options: SearchOutputOptions) -> None
     request = make_request(ProgramSearchRequest, {**values, "output": path}, "cli")
     to_stdout = str(request.output) == STANDARD_STREAM
     if console_options.open:
-        check_can_open(to_stdout=to_stdout)
+        check_can_open(path)
     console = make_console(stderr=console_options.json or to_stdout)
 
     def note(text: str) -> None:

@@ -23,7 +23,8 @@ from ortune.console.widgets import (
     show_note,
 )
 from ortune.errors import spell_as_flag
-from ortune.export.target import Export, Target
+from ortune.export.target import Export, Target, describe_deployment
+from ortune.planning.pick import PickedDeployment
 from ortune.record.schema import Record
 from ortune.worker import Failure, SessionInfo
 
@@ -31,9 +32,22 @@ MAX_THREADS = 8
 """Number of worker threads whose CPUs are listed."""
 
 
-def show_apply(console: Console, record: Record, result: CheckResult, snippet: str) -> None:
-    """Print the settings, what took effect, mismatches, and the code to use."""
-    show_config(console, record)
+def show_apply(
+    console: Console, record: Record, result: CheckResult, snippet: str, picked: PickedDeployment | None = None
+) -> None:
+    """Print the settings, what took effect, mismatches, and the code to use.
+
+    Args:
+        console: Where to print.
+        record: The record.
+        result: What took effect.
+        snippet: The code.
+        picked: The deployment of a plan that the record is of.
+    """
+    if picked:
+        show_deployment(console, picked)
+    else:
+        show_config(console, record)
     console.print()
     if isinstance(result.loaded, Failure):
         failure = f"{result.loaded.title}: {result.loaded.message}"
@@ -47,6 +61,17 @@ def show_apply(console: Console, record: Record, result: CheckResult, snippet: s
     for line in Syntax(snippet, "python", background_color="default").highlight(snippet.rstrip("\n")).split():
         # Not folded, so that it can be copied.
         console.print(line, soft_wrap=True)
+
+
+def show_deployment(console: Console, picked: PickedDeployment) -> None:
+    """Print the deployment of a plan, and its settings."""
+    first, *rest = describe_deployment(picked)
+    console.print(Text(first, "bold"))
+    for line in rest:
+        console.print(Text(line))
+    if not picked.record.config.is_default:
+        console.print()
+        console.print(make_settings_table(picked.record.config, console.width))
 
 
 def show_config(console: Console, record: Record) -> None:

@@ -156,7 +156,7 @@ def explain_speedup(speedup: Speedup, objective: str) -> list[Explanation]:
     share = f"{abs(saved):.3g} % {'less' if saved >= 0 else 'more'}"
     meaning = (
         f"{ratio} as much as the default, in {title}. Above 1 is better."
-        if name in FIGURES and FIGURES[name].unit == "per_s"
+        if name in FIGURES and FIGURES[name].larger_is_better
         else f"The default's {title} is {ratio} the other one's, which is {share}. Above 1 is better."
     )
     if speedup.low > 1:

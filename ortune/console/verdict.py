@@ -195,6 +195,8 @@ def format_gain(objective: str, estimate: float, unit: str = "call") -> str:
         "cpu": f"{format_ratio(estimate)} less CPU time per {unit} than",
         "memory": f"{format_ratio(estimate)} less memory than",
         "load-time": f"{format_ratio(estimate)} faster to create than",
+        "metric": f"{format_ratio(estimate)} lower metric than",
+        "score": f"{format_ratio(estimate)} higher score than",
     }.get(objective, f"{format_ratio(estimate)} faster{'' if objective == 'p50' else f' ({objective})'} than")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -110,6 +111,7 @@ def render(
     source: str = "a record",
     output: Path | None = None,
     picked: PickedDeployment | None = None,
+    selection: Sequence[str] = (),
 ) -> Export:
     """Return the text of a target. It starts with a comment that lists the settings that the target does not support.
 
@@ -120,6 +122,7 @@ def render(
         source: The file that the record was read from.
         output: The file that a binary target writes, or that a merging target reads first.
         picked: The deployment of a plan that the record is of.
+        selection: Options of `ortune apply` with which the record was selected, as words of a command line.
 
     Raises:
         UsageError: There is no such target, or the path of the model is not text.
@@ -129,7 +132,7 @@ def render(
     target = find_target(name)
     if not target.binary:
         check_path(model)
-    job = Job(record, model, source, output, picked)
+    job = Job(record, model, source, output, picked, selection)
     text = target.write(job)
     unsupported = job.pending.remaining
     if target.comment:
@@ -143,7 +146,13 @@ def render(
 
 
 def export(
-    name: str, record: Record, model: str, source: str, output: Path | None, picked: PickedDeployment | None = None
+    name: str,
+    record: Record,
+    model: str,
+    source: str,
+    output: Path | None,
+    picked: PickedDeployment | None = None,
+    selection: Sequence[str] = (),
 ) -> Export:
     """Render a target, and write the output file if one is given.
 
@@ -167,7 +176,7 @@ def export(
             raise UsageError(
                 f"{output}: this file already exists.", "Name another file, or remove it.", option="output"
             )
-    rendered = render(name, record, model, source, output, picked)
+    rendered = render(name, record, model, source, output, picked, selection)
     if output is not None and not target.binary:
         write_atomically(output, rendered.text.encode())
     return rendered

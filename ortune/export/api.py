@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortune.export import Export, export
+from ortune.export.selection import list_selection
 from ortune.options import make_request
 from ortune.planning.read import SourcedDeployment, read_configs, select_config
 from ortune.program_options import LoadOptions
@@ -67,7 +68,8 @@ def export_config(
     load = make_request(LoadOptions, given).given_load
     records = read_configs([config], trust=trust, pick=pick)
     present = model if model is not None and Path(model).is_file() else None
-    found = select_config(records, Wanted(load=load, pick=pick, any_host=any_host), present)
+    wanted = Wanted(load=load, pick=pick, any_host=any_host)
+    found = select_config(records, wanted, present)
     return export(
         to,
         found.record,
@@ -75,4 +77,5 @@ def export_config(
         found.path or "tuned.json",
         None if output is None else Path(output),
         found.deployment if isinstance(found, SourcedDeployment) else None,
+        list_selection(found, wanted, trust=trust),
     )

@@ -47,6 +47,9 @@ def write(job: Job) -> str:
     lines = [*cpu_comments(job), ""]
     if any(name in COUNTS.values() for name in variables):
         lines.append("# ONNX Runtime 1.29 and later read the thread counts, if the program leaves them at 0.")
+    if job.selection:
+        words = " ".join(job.selection)
+        job.pending.report("selection", words, "the variable takes no options: start programs with `ortune apply`")
     lines += [
         *_section("# Shell", [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]),
         *_section("# Docker", _docker_lines(job, variables)),

@@ -107,7 +107,11 @@ class PodShape:
         self.n_pods = self.n_per_host * (picked.row.replicas or 1)
         self.cpus = count_cpus(job)
         if job.is_pinned:
-            self.cpus = max(math.floor(min(self.cpus, job.record.host.n_usable) / deployment.processes), 1)
+            # With the static CPU manager policy, a container gets whole cores: all CPUs of as many as it has threads.
+            host = job.record.host
+            n_of_core = 1 if host.cpu_quota else max(host.n_usable // host.n_usable_cores, 1)
+            most = host.n_usable / deployment.processes
+            self.cpus = max(math.floor(min(n_of_core * self.cpus / deployment.processes, most)), 1)
         self.memory_mib = count_memory_mib(job, self.n_processes)
         used = picked.most_per_s / self.n_per_host * picked.row.cpu_ns_per_call / 1e9
         self.cpu_percent = min(max(round(100 * used / self.cpus), 1), 100)
@@ -204,10 +208,11 @@ def make_autoscaler(job: Job, picked: PickedDeployment, shape: PodShape) -> list
     if picked.most_per_s <= 0:
         job.pending.report("replicas", "unknown", "the deployment does not keep the target at any rate")
         return []
+    unit = "items" if job.record.config.batch > 1 else "requests"
     lines = [
         make_comment(
             "#",
-            f"At {picked.most_per_s / shape.n_per_host:.4g} requests per second, the highest planned rate of a pod, "
+            f"At {picked.most_per_s / shape.n_per_host:.4g} {unit} per second, the highest planned rate of a pod, "
             f"its processes use {shape.cpu_percent} % of the requested CPUs.",
         )
     ]

@@ -9,7 +9,7 @@ import math
 
 from ortune.export.literals import PYTHON
 from ortune.export.python import call, make_options_lines, mapping, providers_argument, session_comments
-from ortune.export.serving import count_cpus, report_pinning
+from ortune.export.serving import count_cpus, report_grouping, report_pinning
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU
 from ortune.worker.session import CUDA_BASED
@@ -47,6 +47,7 @@ REST = """\
 def write(job: Job) -> str:
     """Return the module."""
     pending, deployment = job.pending, job.deployment
+    report_grouping(job)
     report_pinning(job, "Ray does not pin its replicas")
     environment = pending.take_environment()
     create = make_options_lines(job)

@@ -45,9 +45,8 @@ def make_apply_command(
     """
     check_line(job.source)
     words = [program, *(["apply"] if program == "ortune" else []), source or job.source]
-    if job.picked and not job.picked.is_recommended:
-        words += ["--pick", str(job.picked.number)]
-    return [*words, *(["--any-host"] if any_host else []), "--"]
+    more = ["--any-host"] if any_host and "--any-host" not in job.selection else []
+    return [*words, *job.selection, *more, "--"]
 
 
 def make_gunicorn_command(
@@ -124,6 +123,14 @@ def report_calls(job: Job) -> None:
             f"the program must put up to {batching.max_batch} requests into a call, and wait for them for at most "
             f"{batching.max_delay_us / 1000:g} ms",
         )
+    report_grouping(job)
+
+
+def report_grouping(job: Job) -> None:
+    """Note how the program must group items of different lengths, if the deployment does so."""
+    if job.picked and job.picked.lengths:
+        title = job.picked.lengths.choice.title
+        job.pending.report("grouping", title, "the program must group items of different lengths so; see docs/plan.md")
 
 
 def report_gpu(job: Job) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,7 @@ class Job:
         source: The file that the record was read from.
         output: The file to write; None to return the text only.
         picked: The deployment of a plan that the record is of; None for a record of a search.
+        selection: Options of `ortune apply` with which this record was selected, as words of a command line.
         pending: The config's settings that are not written yet.
 
     Raises:
@@ -44,6 +45,7 @@ class Job:
         source: str,
         output: Path | None = None,
         picked: PickedDeployment | None = None,
+        selection: Sequence[str] = (),
     ) -> None:
         check_config(record.config)
         check_host(record.host)
@@ -52,6 +54,7 @@ class Job:
         self.source = source
         self.output = output
         self.picked = picked
+        self.selection = tuple(selection)
         self.pending = PendingSettings(record.config)
 
     @functools.cached_property
@@ -144,6 +147,8 @@ def describe_deployment(picked: PickedDeployment) -> list[str]:
         )
     else:
         lines.append(f"Throughput: {row.throughput.estimate:.4g}/s, measured.")
+    if picked.lengths:
+        lines.append(f"Items of different lengths in a call: {picked.lengths.choice.title}.")
     if picked.rate_per_s:
         n_hosts = (
             "no number of hosts is enough" if row.replicas is None else f"{row.replicas} hosts like the measured one"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ortune.export.comments import make_comment
 from ortune.export.literals import quote_protobuf
-from ortune.export.serving import make_text_of_cpus, report_pinning, report_replicas
+from ortune.export.serving import make_text_of_cpus, report_grouping, report_pinning, report_replicas
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU
 
@@ -71,6 +71,7 @@ def _deployment_lines(job: Job) -> list[str]:
             "each instance makes one call at a time, with a session and threads of its own",
         )
     report_replicas(job)
+    report_grouping(job)
     lines = []
     if parts := job.cpus:
         options = [

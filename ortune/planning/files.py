@@ -8,10 +8,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from ortune.errors import RecordError
-from ortune.knobs.config import Config
-from ortune.knobs.legal import find_faults
 from ortune.planning.result import SCHEMA, Plan
-from ortune.record.check import shorten
+from ortune.record.check import check_configs, shorten
 from ortune.record.files import name_of_input, read_content, write_atomically
 
 MOST_BYTES = 4 << 20
@@ -36,25 +34,23 @@ def write_plan(plan: Plan, path: Path) -> None:
     write_atomically(path, encode_plan(plan))
 
 
-def read_plan(path: str | Path) -> Plan:
+def read_plan(path: str | Path, *, trust: bool = False) -> Plan:
     """Read a plan. Nothing in it is executed, and its settings must be those that ortune knows, with legal values.
 
     Args:
         path: Path of the file; `-` for stdin.
+        trust: Whether the plan may name files, libraries and other environment variables, as for records.
 
     Raises:
         RecordError: There is no such file, or it is not a plan that this version can read.
     """
-    return decode_plan(read_content(path, MOST_BYTES, "a plan", HINT), name_of_input(path))
+    return decode_plan(read_content(path, MOST_BYTES, "a plan", HINT), name_of_input(path), trust=trust)
 
 
-def decode_plan(data: bytes, name: str = "the text") -> Plan:
+def decode_plan(data: bytes, name: str = "the text", *, trust: bool = False) -> Plan:
     """Return the plan that a text holds; see `read_plan`."""
     plan = decode_document(data, name, Plan, SCHEMA, HINT)
-    for number, row in enumerate(plan.rows):
-        check_config(row.deployment.config, name, f"$.rows[{number}].deployment.config")
-    for number, each in enumerate(plan.screened):
-        check_config(each.deployment.config, name, f"$.screened[{number}].deployment.config")
+    check_configs(plan, name, trust=trust)
     return plan
 
 
@@ -89,15 +85,3 @@ def decode_document(data: bytes, name: str, kind: type[Document], schema: int, h
         return msgspec.convert(document, kind)
     except (msgspec.ValidationError, RecursionError) as error:
         raise RecordError(f"{name} is not a plan: {shorten(str(error))}.", hint) from None
-
-
-def check_config(config: Config, name: str, place: str) -> None:
-    """Check that a config has only settings that records may have.
-
-    Raises:
-        RecordError: It has another one.
-    """
-    for fault in find_faults(config):
-        raise RecordError(
-            f"{name} must not set {shorten(fault.setting)}: {fault.why} - at `{place}.{shorten(fault.place)}`.", HINT
-        )

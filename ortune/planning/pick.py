@@ -6,7 +6,7 @@ import msgspec
 
 from ortune.compare.comparison import Speedup
 from ortune.errors import RecordError
-from ortune.planning.result import Estimate, Plan, PlannedDeployment
+from ortune.planning.result import Estimate, LengthPlan, Plan, PlannedDeployment
 from ortune.record.schema import SCHEMA, Evidence, Record, Search, Tried, Verdict
 from ortune.workload import Limit, Load
 from ortune.workload.load import HIGHEST_RATE_PER_S
@@ -23,6 +23,7 @@ class PickedDeployment(msgspec.Struct, frozen=True, kw_only=True):
         slo: The target for the latency, or None.
         rate_per_s: The rate that all replicas serve together, or None.
         headroom: Share of the capacity that is left unused.
+        lengths: How its callers group items of different lengths; None if the plan says nothing about it.
     """
 
     row: PlannedDeployment
@@ -32,6 +33,7 @@ class PickedDeployment(msgspec.Struct, frozen=True, kw_only=True):
     slo: Limit | None = None
     rate_per_s: float | None = None
     headroom: float = 0.0
+    lengths: LengthPlan | None = None
 
     @property
     def most_per_s(self) -> float:
@@ -67,6 +69,7 @@ def pick_deployment(plan: Plan, pick: int | str | None = None) -> PickedDeployme
         slo=plan.slo,
         rate_per_s=plan.rate_per_s,
         headroom=plan.headroom,
+        lengths=plan.lengths if plan.lengths and plan.lengths.place == place else None,
     )
 
 

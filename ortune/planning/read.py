@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ortune.errors import RecordError
 from ortune.record.check import check_files
 from ortune.record.files import is_plan, name_of_input, read_any
 from ortune.record.schema import Record
@@ -48,11 +49,12 @@ def read_configs(
         if isinstance(each, Record):
             found.append(Sourced(record=each, source="the record"))
         elif not isinstance(each, (str, Path)):
-            found.append(source_deployment(each, pick, "plan.json"))
+            found.append(source_deployment(check_plan(each), pick, "plan.json"))
         elif is_plan(data := read_any(each)):
             from ortune.planning.files import decode_plan
 
-            found.append(source_deployment(decode_plan(data, name_of_input(each)), pick, name_of_input(each)))
+            name = name_of_input(each)
+            found.append(source_deployment(decode_plan(data, name, trust=trust), pick, name))
         else:
             found += decode_sourced(data, name_of_input(each), trust=trust)
     return tuple(found)
@@ -69,10 +71,33 @@ def select_config(records: Sequence[Sourced], wanted: Wanted, model: str | Path 
     return next((each for each in records if each.record is choice.record), choice)
 
 
+def check_plan(given: Any) -> Plan:
+    """Return a plan that was given as an object.
+
+    Raises:
+        RecordError: It is something else, such as a plan for several models.
+    """
+    from ortune.planning.result import Plan
+
+    if isinstance(given, Plan):
+        return given
+    raise RecordError(
+        f"A {type(given).__name__} was given, and a record or a plan for one model is needed here.",
+        "To create a plan for one model: ortune.plan(MODEL).",
+    )
+
+
 def source_deployment(plan: Plan, pick: int | str | None, name: str) -> SourcedDeployment:
     """Return a deployment of a plan as a record that was read from a file."""
     from ortune.planning.pick import pick_deployment
 
     picked = pick_deployment(plan, pick)
     check_files(picked.record, name, "$")
-    return SourcedDeployment(record=picked.record, source=name, path=name, is_picked=True, deployment=picked)
+    return SourcedDeployment(
+        record=picked.record,
+        source=name,
+        path=name,
+        is_picked=True,
+        shapes_vary=bool(picked.row.deployment.batching or picked.lengths),
+        deployment=picked,
+    )

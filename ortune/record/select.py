@@ -27,12 +27,15 @@ class Sourced(msgspec.Struct, frozen=True, kw_only=True):
         source: The file, with the record's number if the file is a bundle.
         path: The file.
         is_picked: Whether it is already the one of several in the file that the user wants.
+        shapes_vary: Whether a program that follows a plan makes calls of other shapes than those measured: it puts
+            items together.
     """
 
     record: Record
     source: str
     path: str = ""
     is_picked: bool = False
+    shapes_vary: bool = False
 
 
 class Choice(Sourced, frozen=True, kw_only=True):
@@ -240,6 +243,7 @@ def choose(records: Sequence[Sourced], host: HostClass, load: Load | None, *, an
         source=best.source,
         path=best.path,
         is_picked=best.is_picked,
+        shapes_vary=best.shapes_vary,
         fits=bool(here) or any_host,
         why=_explain(best, left, host, load, is_here=bool(here)),
     )

@@ -131,7 +131,7 @@ def tabulate_entries(entries: Sequence[HistoryEntry]) -> Table:
                 Cell(entry.time[:16].replace("T", " "), key=at_s),
                 Cell(entry.name),
                 Cell(entry.decision, tone=TONES.get(entry.decision, "bad")),
-                Cell("; ".join(figures) or entry.reason),
+                Cell(figures or entry.reason),
                 Cell(entry.head),
                 Cell(entry.onnxruntime),
                 Cell(format_duration(1e9 * entry.wall_s) if entry.wall_s else "", key=entry.wall_s),

@@ -20,7 +20,7 @@ import msgspec
 
 from ortune import __version__
 from ortune.errors import UsageError
-from ortune.record.files import write_atomically
+from ortune.record.files import check_writable, write_atomically
 from ortune.report.blocks import Chart, Page
 from ortune.report.charts.style import PRINT_COLORS
 from ortune.sanitize import printable, printable_lines
@@ -31,6 +31,9 @@ PNG_SCALE = 2.0
 
 MISSING = "Reports need the packages jinja2 and vl-convert-python, which are not installed."
 INSTALL = "Install them with pip install 'ortune[report]'."
+
+MARK = b'<meta name="generator" content="ortune'
+"""What all pages of ortune contain near their beginning."""
 
 FOLDER = resources.files("ortune.report") / "page"
 
@@ -46,6 +49,15 @@ def check_installed() -> None:
         import vl_convert  # noqa: F401
     except ImportError:
         raise UsageError(MISSING, INSTALL) from None
+
+
+def check_output(path: Path) -> None:
+    """Check that a page can be written to a file: only pages of ortune are replaced.
+
+    Raises:
+        UsageError: It cannot.
+    """
+    check_writable(path, "output", lambda content: MARK in content)
 
 
 def render_page(page: Page) -> str:

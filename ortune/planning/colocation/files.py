@@ -7,7 +7,8 @@ from pathlib import Path
 import msgspec
 
 from ortune.planning.colocation.result import SCHEMA, HostPlan
-from ortune.planning.files import MOST_BYTES, check_config, decode_document
+from ortune.planning.files import MOST_BYTES, decode_document
+from ortune.record.check import check_configs
 from ortune.record.files import name_of_input, read_content, write_atomically
 
 HINT = "Create one: ortune plan MODEL=RATE MODEL=RATE -o FILE."
@@ -27,25 +28,21 @@ def write_host_plan(plan: HostPlan, path: Path) -> None:
     write_atomically(path, encode_host_plan(plan))
 
 
-def read_host_plan(path: str | Path) -> HostPlan:
+def read_host_plan(path: str | Path, *, trust: bool = False) -> HostPlan:
     """Read a plan for several models. Nothing in it is executed, and its settings must be those that ortune knows.
 
     Args:
         path: Path of the file; `-` for stdin.
+        trust: Whether the plan may name files, libraries and other environment variables, as for records.
 
     Raises:
         RecordError: There is no such file, or it is not a plan for several models that this version can read.
     """
-    return decode_host_plan(read_content(path, MOST_BYTES, "a plan", HINT), name_of_input(path))
+    return decode_host_plan(read_content(path, MOST_BYTES, "a plan", HINT), name_of_input(path), trust=trust)
 
 
-def decode_host_plan(data: bytes, name: str = "the text") -> HostPlan:
+def decode_host_plan(data: bytes, name: str = "the text", *, trust: bool = False) -> HostPlan:
     """Return the plan that a text holds; see `read_host_plan`."""
     plan = decode_document(data, name, HostPlan, SCHEMA, HINT)
-    for number, row in enumerate(plan.rows):
-        for place, model in enumerate(row.models):
-            check_config(model.deployment.config, name, f"$.rows[{number}].models[{place}].deployment.config")
-    for number, each in enumerate(plan.rejected):
-        for place, deployment in enumerate(each.deployments):
-            check_config(deployment.config, name, f"$.rejected[{number}].deployments[{place}].config")
+    check_configs(plan, name, trust=trust)
     return plan

@@ -1,0 +1,34 @@
+"""The options of `ortune apply` that select what an export writes: the commands in it must select the same."""
+
+from __future__ import annotations
+
+from ortune.planning.read import SourcedDeployment
+from ortune.record.select import Sourced, Wanted
+from ortune.workload import Load
+
+
+def list_selection(found: Sourced, wanted: Wanted, *, trust: bool) -> tuple[str, ...]:
+    """Return options as words of a command line.
+
+    Args:
+        found: What was selected.
+        wanted: What it was selected by.
+        trust: Whether its file is trusted.
+    """
+    words: list[str] = []
+    if isinstance(found, SourcedDeployment):
+        if not found.deployment.is_recommended:
+            words += ["--pick", str(found.deployment.number)]
+    else:
+        words += ["--pick", str(wanted.pick)] if wanted.pick is not None else []
+        words += list_load(wanted.load) if wanted.load else []
+    words += ["--any-host"] if wanted.any_host else []
+    return (*words, *(["--trust"] if trust else []))
+
+
+def list_load(load: Load) -> list[str]:
+    """Return the options that describe a load."""
+    words = ["--clients", str(load.clients)]
+    for flag, number in (("--sessions", load.sessions), ("--processes", load.processes)):
+        words += [flag, str(number)] if number != 1 else []
+    return [*words, *(["--rate", f"{load.rate_per_s:g}/s"] if load.rate_per_s else [])]
