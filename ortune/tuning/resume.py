@@ -326,7 +326,7 @@ class JournaledExecutor:
         try:
             return event.unpack()
         except ValueError as error:
-            raise UsageError(f"{self._journal.path} is damaged: {error}.", "Start anew with {restart}.") from None
+            raise UsageError(f"{self._journal.path} is damaged: {error}.", "Start over with {restart}.") from None
 
     def _launch_again(self, candidate: JournaledCandidate) -> LiveCandidate | Failure:
         """Launch a candidate that was live when the search was interrupted."""
@@ -407,5 +407,5 @@ class JournaledCandidate:
 def _diverged(path: Path) -> MeasureError:
     return MeasureError(
         f"{path}: this search cannot go on, because it decides differently from how it did before.",
-        "Start anew with {restart}.",
+        "Start over with {restart}.",
     )
