@@ -46,7 +46,7 @@ option cannot be given there.
 
 ## Defaults in a file
 
-`ortune.toml` in the working folder, or `[tool.ortune]` in `pyproject.toml`, can hold options that you use always. Each
+`ortune.toml` in the working folder, or `[tool.ortune]` in `pyproject.toml`, can hold options that you always use. Each
 command has a table:
 
 ```toml
@@ -60,7 +60,7 @@ clients = 4
 ```
 
 The command line has precedence. Commands print which options they take from the file. `[search]` also applies to
-searches of programs, as far as they have the option. Programs to run, such as `beside`, must be on the command line.
+searches of programs, for the options that they have. Programs to run, such as `beside`, must be on the command line.
 The tables are `[search]`, `[bench]`, `[plan]`, `[suggest]`, `[space]`, `[doctor]` and `[profile]`. `[gate]` holds
 [gates](gate.md).
 """

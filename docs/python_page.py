@@ -20,9 +20,18 @@ value, and what to do.
 """
 
 GROUPS = {
-    "Functions that measure": ("search", "search_program", "bench", "plan", "verify", "gate", "inspect_program"),
+    "Functions that measure": (
+        "search",
+        "search_program",
+        "bench",
+        "plan",
+        "plan_host",
+        "verify",
+        "gate",
+        "inspect_program",
+    ),
     "Functions that apply records": ("install", "create_session", "session_options", "run_options"),
-    "Functions that read files": ("read_record", "read_plan"),
+    "Functions that read files": ("read_record", "read_plan", "read_host_plan"),
 }
 """Functions, in the order of the page. The types follow."""
 

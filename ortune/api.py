@@ -216,7 +216,7 @@ def plan_host(
     progress: Callable[[str, int, int], None] | None = None,
     **options: Any,
 ) -> HostPlan:
-    """Find how several models share this host, each with the requests that it must serve.
+    """Find how several models should share this host, each with the requests that it must serve.
 
     Args:
 

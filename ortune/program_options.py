@@ -75,8 +75,8 @@ def parse_pick(value: Any) -> int | str:
 Pick = Annotated[
     int | str | None,
     Option(
-        help="Use point N of the record's Pareto front or deployment N of a plan; or of a plan, the best deployment in "
-        "throughput, memory or cpu.",
+        help="Use point N of the record's Pareto front or deployment N of a plan. For a plan, throughput, memory or "
+        "cpu picks the best deployment in that respect.",
         metavar="N",
         parse=parse_pick,
         accepts="int | str | None",
@@ -142,7 +142,7 @@ class LoadOptions(Request):
     rate: Annotated[
         float | None,
         Option(
-            help="Requests that arrive, such as 50/s or 30/min, at all processes together. Latency counts from the "
+            help="Rate of requests, such as 50/s or 30/min, for all processes together. Latency counts from the "
             "arrival.",
             metavar="RATE",
             parse=parse_rate_per_s,

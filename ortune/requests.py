@@ -336,7 +336,7 @@ SearchBudget = Annotated[
 Trials = Annotated[
     int | None,
     Option(
-        help="Number of candidates to screen at most.",
+        help="Maximum number of candidates to screen.",
         metavar="N",
         parse=parse_count(1),
         accepts="int | None",
@@ -368,8 +368,8 @@ ObjectiveName = Annotated[
 Limits = Annotated[
     "tuple[Limit, ...]",
     Option(
-        help="A limit for the result, such as 'p99<20ms', 'memory<500MB', 'throughput>100/s' or "
-        "'p99<1.3x' of the default's.",
+        help="A limit for the result, such as 'p99<20ms', 'memory<500MB' or 'throughput>100/s'. 'p99<1.3x' is relative "
+        "to the default.",
         metavar="FIGURE<BOUND",
         parse=parse_limits,
         accepts="str | Limit | Sequence[str | Limit]",
@@ -380,7 +380,8 @@ Limits = Annotated[
 Batch = Annotated[
     tuple[int, ...],
     Option(
-        help="Numbers of items in a call to choose from, the baseline's first. Throughput and CPU time are per item.",
+        help="Numbers of items per call to choose from. The first is the baseline's. Throughput and CPU time are per "
+        "item.",
         metavar="N,...",
         parse=parse_batches,
         accepts="int | str | Sequence[int]",
@@ -463,8 +464,8 @@ Verify = Annotated[
 Update = Annotated[
     bool,
     Option(
-        help="With --verify: add the result to the record. From three occasions on, the gain is stated with how "
-        "much it differs between them.",
+        help="With --verify: add the result to the record. Once there are three occasions, the gain over all of them "
+        "is stated, with how much it varies.",
         accepts="bool",
         interfaces=CLI_ONLY,
     ),
@@ -509,8 +510,8 @@ Seed = Annotated[
 Resume = Annotated[
     bool,
     Option(
-        help="Go on with the search for the same record that was interrupted or killed. What it measured is not "
-        "measured again. Without one, a new search begins.",
+        help="Resume the interrupted or killed search for the same record. What it measured is not measured again. If "
+        "there is none, a new search starts.",
         accepts="bool",
         interfaces=CLI_AND_PYTHON,
         panel=WRITING,
@@ -519,7 +520,7 @@ Resume = Annotated[
 Restart = Annotated[
     bool,
     Option(
-        help="Start anew, and discard what an interrupted or killed search for the same record measured.",
+        help="Start over, and discard what an interrupted or killed search for the same record measured.",
         accepts="bool",
         interfaces=CLI_AND_PYTHON,
         panel=WRITING,
@@ -561,7 +562,7 @@ class WorkloadOptions(LoadOptions):
     pin_processes: Annotated[
         bool,
         Option(
-            help="Let each of several {processes} run on its own part of the CPUs, with the same number of cores.",
+            help="Run each of several {processes} on its own part of the CPUs, with the same number of cores.",
             accepts="bool",
             panel=LOAD,
         ),
@@ -639,7 +640,7 @@ class KnobOptions(Request):
     tune: Annotated[
         Mapping[str, tuple[Value, ...]],
         Option(
-            help="Values of a knob to try beside its default. `ortune knobs` lists all knobs.",
+            help="Values of a knob to try in addition to its default. `ortune knobs` lists all knobs.",
             metavar="KNOB=V1,V2",
             parse=split_knob_values,
             accepts="Mapping[str, Value | Sequence[Value]] | Sequence[str]",
@@ -650,7 +651,7 @@ class KnobOptions(Request):
     fix: Annotated[
         Mapping[str, Value],
         Option(
-            help="A setting that every candidate has, the default too.",
+            help="A setting of every candidate, including the default.",
             metavar="KNOB=VALUE",
             parse=split_fixed_values,
             accepts="Mapping[str, Value] | Sequence[str]",
@@ -812,8 +813,8 @@ class SearchRequest(WorkloadOptions, KnobOptions, InputsOptions, ToleranceOption
     build_timeout: Annotated[
         float,
         Option(
-            help="Time that an execution provider may take to compile the model, for each candidate; for all of them "
-            "together three times as long.",
+            help="Time that an execution provider may take to compile the model for one candidate. All candidates "
+            "together may take three times as long.",
             metavar="TIME",
             parse=parse_duration_s,
             accepts="str | float",
@@ -937,11 +938,11 @@ class ProgramRunOptions(Request):
     check_command: Annotated[
         str | None,
         Option(
-            help="A command that gets what the program prints on its stdin, and exits with 0 if it is right.",
+            help="A command that gets the output of the program on its stdin, and exits with 0 if the output is right.",
             metavar="COMMAND",
             parse=parse_text,
             accepts="str | None",
-            default="compare with what the program prints as it is",
+            default="compare with the output of the program as it is",
             panel=OUTPUTS,
         ),
     ] = None
@@ -974,7 +975,7 @@ class ProgramOptions(LoadOptions, ProgramRunOptions):
     metric: Annotated[
         str | None,
         Option(
-            help="Optimize a number that the program prints. This regular expression finds it; the last one counts.",
+            help="Optimize a number that the program prints. This regular expression finds it; the last match counts.",
             metavar="REGEX",
             parse=parse_text,
             accepts="str | None",
@@ -1170,7 +1171,7 @@ class PlanRequest(KnobOptions, InputsOptions):
     dynamic_batching: Annotated[
         bool,
         Option(
-            help="Also consider servers that put requests that wait together, as Triton and Ray Serve can.",
+            help="Also consider servers that combine waiting requests into batches, as Triton and Ray Serve can.",
             accepts="bool",
             panel=LOAD,
         ),
@@ -1556,7 +1557,7 @@ class InspectRequest(Request):
     max_samples: Annotated[
         int,
         Option(
-            help="Number of calls of each model whose inputs {save_inputs} keeps at most.",
+            help="Maximum number of calls of each model whose inputs {save_inputs} keeps.",
             metavar="N",
             parse=parse_count(1, 10_000),
             accepts="int",
@@ -1651,7 +1652,7 @@ class ReportRequest(QuietOptions):
     only: Annotated[
         tuple[str, ...],
         Option(
-            help="Show this gate of a history only.",
+            help="Show only this gate of a history.",
             metavar="GATE",
             parse=parse_texts,
             repeatable=True,

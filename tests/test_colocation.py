@@ -365,7 +365,7 @@ class TestStages:
     def test_the_default_is_recommended_if_it_is_enough(self) -> None:
         outcome, _ = plan_simulated([Behavior(call_ms=2), Behavior(call_ms=3)], [(5, "p99<50ms"), (5, "p99<50ms")])
         assert outcome.recommended == 0
-        assert "the default deployment of each model keeps all targets" in outcome.reason
+        assert "the default deployment of each model meets all targets" in outcome.reason
 
     def test_rates_that_need_several_hosts(self) -> None:
         """Two models that need 4 and 4.8 cores at least, on a host with four."""
@@ -378,12 +378,12 @@ class TestStages:
         assert chosen.replicas
         assert chosen.replicas >= 3
         assert chosen.price_per_hour == 0.5 * chosen.replicas
-        assert "of the asked rates" in outcome.reason
+        assert "of the requested rates" in outcome.reason
 
     def test_targets_that_no_sharing_can_keep(self) -> None:
         outcome, _ = plan_simulated([self.FAST, self.SLOW], [(10, "p99<1ms"), (1, "p99<200ms")])
         assert outcome.recommended is None
-        assert "no way to share this host keeps all targets" in outcome.reason
+        assert "no way to share this host meets all targets" in outcome.reason
         assert all(row.replicas is None or row.replicas > 1 for row in outcome.rows)
 
     def test_without_targets_requests_are_served_as_they_arrive(self) -> None:
@@ -501,7 +501,7 @@ def make_example(**fields: Any) -> HostPlan:
             make_row("divided", predicted_scale=make_estimate(1.4, source="predicted"), price_per_hour=0.2),
         ),
         "recommended": 1,
-        "reason": "it keeps all targets",
+        "reason": "it meets all targets",
         "measured_scale": 1.0,
         "rejected": (
             RejectedSharing(kind="unpinned", deployments=(Deployment(processes=9), Deployment()), problem=DOES_NOT_FIT),
@@ -530,19 +530,21 @@ class TestChoice:
         rows[0] = make_row(verdict="broken")
         place, reason = choose_sharing(rows, 0.5)
         assert place == 2
-        assert reason == "it keeps all targets at 0.5 of the asked rates; the default deployment of each model does not"
+        assert reason == (
+            "it meets all targets at 0.5 of the requested rates; the default deployment of each model does not"
+        )
 
     def test_the_least_memory_of_equal_ones(self) -> None:
         rows = [make_row("divided", memory_bytes=300, scale=make_estimate(2.0)), make_row("unpinned", memory_bytes=200)]
         assert choose_sharing(rows, 1.0)[0] == 0
         rows[1] = make_row("unpinned", memory_bytes=200, scale=make_estimate(1.995))
-        assert choose_sharing(rows, 1.0) == (1, "it keeps all targets at the asked rates")
+        assert choose_sharing(rows, 1.0) == (1, "it meets all targets at the requested rates")
 
     def test_what_is_not_proven(self) -> None:
         rows = [make_row(verdict="broken"), make_row("divided", "unclear")]
         place, reason = choose_sharing(rows, 1.0)
         assert place == 1
-        assert "seems to keep" in reason
+        assert "seems to meet" in reason
         above = (make_result(Deployment(), "unclear", is_above_target=True), make_result(Deployment()))
         rows[1] = msgspec.structs.replace(rows[1], models=above)
         assert choose_sharing(rows, 1.0)[0] is None
@@ -623,7 +625,7 @@ def test_the_output_fits(width: int) -> None:
     for plan, words in (
         (make_example(), "recommended: cores divided among the models"),
         (make_example(recommended=None, measured_scale=0.5), "recommended: none"),
-        (make_example(interrupted=True), "was interrupted before it was measured"),
+        (make_example(interrupted=True), "was interrupted before the factor"),
     ):
         console = Console(width=width, record=True, file=io.StringIO())
         show_host_plan(console, plan, Path("plan.json"))

@@ -342,7 +342,7 @@ class TestWarnings:
         ("noise", "text"),
         [
             ({"regime": "contended"}, "Other processes used the CPUs during most of confirmation"),
-            ({"n_contended": 30, "n_blocks": 71}, "during 30 of 71 blocks. They do not count towards the result."),
+            ({"n_contended": 30, "n_blocks": 71}, "during 30 of 71 blocks. They do not count toward the result."),
             ({"drift": 1.4}, "in racing was 1.4 times the speedup measured in confirmation"),
             ({"one_at_a_time": True}, "Configs were therefore launched and measured one at a time"),
             ({"n_throttled": 71}, "due to heat or power, in 71 of 71 blocks"),

@@ -288,7 +288,7 @@ class TestStages:
         executor = SimulatedExecutor(lambda config: 1, latency_under=scale_badly(2))
         outcome = plan_simulated(executor, slo=parse_limit("p99<1ms"), rate_per_s=10.0, budget_s=60.0)
         assert outcome.recommended == 0
-        assert outcome.reason == "no deployment that was measured keeps the target"
+        assert outcome.reason == "no deployment that was measured meets the target"
         assert outcome.rows[0].replicas is None
 
     def test_a_budget_that_is_too_small(self) -> None:

@@ -50,9 +50,9 @@ def find_models(words: Sequence[str]) -> list[str]:
 
 @command(HostPlanRequest, ConsoleOptions, has_steps=True)
 def plan_several(values: Values, console_options: ConsoleOptions) -> None:
-    """Find how several models share this host, each with the requests that it must serve.
+    """Find how several models should share this host, each with the requests that it must serve.
 
-    The plan says which way to share the cores keeps all targets, measured with all models under load at the same time.
+    The plan says which way to share the cores meets all targets, measured with all models under load at the same time.
     """
     from ortune.console.host_plan import show_host_plan, show_host_plan_header
     from ortune.console.plan import PlanProgress

@@ -75,7 +75,7 @@ def show_comparison(console: Console, comparison: BenchResult) -> None:
     speedups = [row.speedup for row in comparison.rows if row.speedup]
     if speedups:
         first = speedups[0]
-        together = " that hold together" if len(speedups) > 1 else ""
+        together = " that hold simultaneously" if len(speedups) > 1 else ""
         console.print(
             Text(
                 f"Ratios of {FIGURES[objective].title}: above 1 is better than the {comparison.rows[0].name}. "

@@ -47,7 +47,7 @@ def explain_search(record: Record) -> list[Explanation]:
     error = evidence.output_check.max_error
     if error is not None:
         same = (
-            f"differ from the default's by at most {error:.2g} of the largest value" if error else "are the default's"
+            f"differ from the default's by at most {error:.2g} of the largest value" if error else "equal the default's"
         )
         found.append(("outputs", f"The winner's outputs {same}."))
     if evidence.speedup or evidence.front:
@@ -66,15 +66,16 @@ def explain_choice(record: Record) -> str:
     tried = f"{search.n_tried} of {format_count(n_all, 'candidate')} {'was' if search.n_tried == 1 else 'were'} tried."
     if evidence.speedup:
         return (
-            f"{tried} The best of many noisy figures looks better than it is. What chose the winner does therefore not "
-            "count: the interval is from the confirmation, which measured winner and default again, in new processes."
+            f"{tried} The best of many noisy figures looks better than it is. The figures that chose the winner "
+            "therefore do not count: the interval is from the confirmation, which measured the winner and the default "
+            "again, in new processes."
         )
     if evidence.front:
         return (
             f"{tried} No config of the front is better than another one in all objectives. The intervals of all "
-            "configs and objectives hold together. They are from the confirmation, in new processes."
+            "configs and objectives hold simultaneously. They are from the confirmation, in new processes."
         )
-    return f"{tried} None was confirmed against the default, so that there is no interval."
+    return f"{tried} None was confirmed against the default, so there is no interval."
 
 
 def explain_bench(comparison: BenchResult) -> list[Explanation]:
@@ -85,8 +86,8 @@ def explain_bench(comparison: BenchResult) -> list[Explanation]:
         found = [
             (
                 "intervals",
-                f"All {len(speedups)} intervals contain the true ratio at the same time with "
-                f"{speedups[0].confidence:.0%} confidence. They are therefore wider than that of a single config.",
+                f"With {speedups[0].confidence:.0%} confidence, all {len(speedups)} intervals contain their true "
+                "ratios at the same time. They are therefore wider than the interval of a single config would be.",
             ),
             explain_data(speedups[0]),
         ]
@@ -99,7 +100,7 @@ def explain_gates(results: Sequence[GateResult | GateError]) -> list[Explanation
         (
             "decision",
             "A gate fails if the whole interval of a slowdown is above what is allowed, and passes if it is below. "
-            "Else it goes on until its budget is spent, and is then inconclusive.",
+            "Otherwise it continues until its budget is spent, and is then inconclusive.",
         )
     ]
     measured = [each for each in results if isinstance(each, GateResult)]
@@ -108,8 +109,8 @@ def explain_gates(results: Sequence[GateResult | GateError]) -> list[Explanation
         found.append(
             (
                 "interval",
-                "A gate looks at its figures several times, and may end each time. Its intervals hold at all of these "
-                f"times together, with {confidences[0]:.0%} confidence. Looking early does therefore not cause more "
+                "A gate checks its figures several times, and may end at each check. Its intervals hold at all checks "
+                f"simultaneously, with {confidences[0]:.0%} confidence. Checking early therefore does not cause more "
                 "false alarms.",
             )
         )
@@ -117,8 +118,8 @@ def explain_gates(results: Sequence[GateResult | GateError]) -> list[Explanation
         found.append(
             (
                 "gates",
-                f"With {len(results)} gates, one of them needs more confidence to fail, by Holm's correction. All of "
-                "them together cause as few false alarms as a single one.",
+                f"With {len(results)} gates, a single one needs more confidence to fail (Holm's correction). All gates "
+                "together then cause no more false alarms than a gate that runs alone.",
             )
         )
         return found
@@ -132,7 +133,7 @@ def _explain_figures(result: GateResult) -> list[Explanation]:
             (
                 "data",
                 f"{format_pairs(result.pairs, result.launches)} of each side. A launch is a new process. Processes of "
-                "the same side differ, and the interval is computed from the launches.",
+                "the same side differ, so the interval is computed over the launches.",
             )
         )
     if result.self_check:
@@ -140,8 +141,8 @@ def _explain_figures(result: GateResult) -> list[Explanation]:
             (
                 "self-check",
                 "A second copy of base was measured, too. It differs from base by "
-                f"{_as_slowdown(result.self_check)}, by the noise of this host alone. If that were a proven "
-                "difference, the gate would not decide.",
+                f"{_as_slowdown(result.self_check)}, due to the noise of this host alone. If this difference were "
+                "proven, the gate would not decide.",
             )
         )
     return [*found, ("other load", explain_noise(result.noise))]
@@ -153,16 +154,16 @@ def explain_speedup(speedup: Speedup, objective: str) -> list[Explanation]:
     title = FIGURES[name].title if name in FIGURES else name
     ratio = format_ratio(speedup.estimate)
     saved = 100 * (1 - 1 / speedup.estimate)
-    share = f"{abs(saved):.3g} % {'less' if saved >= 0 else 'more'}"
+    share = f"{abs(saved):.3g}% {'lower' if saved >= 0 else 'higher'}"
     meaning = (
         f"{ratio} as much as the default, in {title}. Above 1 is better."
         if name in FIGURES and FIGURES[name].larger_is_better
-        else f"The default's {title} is {ratio} the other one's, which is {share}. Above 1 is better."
+        else f"The default's {title} is {ratio} the other config's, which is {share}. Above 1 is better."
     )
     if speedup.low > 1:
-        proven = "All of it is above 1: the gain is proven."
+        proven = "The whole interval is above 1: the gain is proven."
     elif speedup.high < 1:
-        proven = "All of it is below 1: the default is better."
+        proven = "The whole interval is below 1: the default is better."
     else:
         proven = "It contains 1: neither a gain nor a loss is proven."
     often = round(100 * speedup.confidence)
@@ -183,25 +184,25 @@ def explain_data(speedup: Speedup) -> Explanation:
     return (
         "data",
         f"{format_pairs(speedup.n_pairs, speedup.n_launches)} of each config{span}. A pair measures both configs one "
-        "right after the other, so that changes of the host affect both. A launch is a new process. Processes with the "
-        "same settings differ, and the interval covers that: it is bootstrapped over the launches.",
+        "right after the other, so changes of the host affect both. A launch is a new process. Processes with the same "
+        "settings differ. The interval covers these differences: it is bootstrapped over the launches.",
     )
 
 
 def explain_noise(noise: Noise) -> str:
     """Return how quiet the host was, and what that means for the result."""
     if noise.regime == "unknown":
-        return "This system does not report CPU use, so that it is not known whether other processes disturbed."
+        return "This system does not report CPU use, so it is not known whether other processes disturbed the blocks."
     share = "" if noise.foreign_share_mean is None else f", {noise.foreign_share_mean:.1%} of the CPUs on average"
     text = (
         f"Other processes used the CPUs during {noise.n_contended} of {format_count(noise.n_blocks, 'block')}{share}."
     )
     if noise.regime == "contended":
-        return f"{text} The result rests on such blocks, and holds for a busy host."
+        return f"{text} The result includes such blocks, and holds for a busy host."
     repeated = f" {noise.n_repeated} were repeated." if noise.n_repeated else ""
-    return f"{text}{repeated} The result rests on the quiet blocks only."
+    return f"{text}{repeated} The result is based on the quiet blocks only."
 
 
 def _as_slowdown(interval: Interval) -> str:
     estimate, low, high = (100 * (ratio - 1) for ratio in (interval.estimate, interval.low, interval.high))
-    return f"{estimate:+.2g} % [{low:+.2g} %, {high:+.2g} %]"
+    return f"{estimate:+.2g}% [{low:+.2g}%, {high:+.2g}%]"

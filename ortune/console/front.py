@@ -34,7 +34,7 @@ def show_front(console: Console, record: Record) -> None:
         for line in lines:
             console.print(Text(line, "cyan"))
         console.print()
-    text = "Ratios above 1 are better than the default. All intervals hold together with 95% confidence."
+    text = "Ratios above 1 are better than the default. All intervals hold simultaneously with 95% confidence."
     if len(front) > 1 and any(point.recommended for point in front):
         text += (
             " → marks the knee of the front: beyond it, improving one objective by 1% costs more than 1% of another. "

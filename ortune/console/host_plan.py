@@ -30,7 +30,7 @@ from ortune.planning.colocation.result import HostPlan, ModelResult, PlannedShar
 from ortune.planning.colocation.sharing import Demand
 from ortune.planning.result import Estimate
 
-VERDICTS = {"kept": ("kept", "green"), "unclear": ("not proven", "yellow"), "broken": ("broken", "bold red")}
+VERDICTS = {"kept": ("met", "green"), "unclear": ("not proven", "yellow"), "broken": ("missed", "bold red")}
 
 
 def show_host_plan_header(console: Console, prepared: PreparedHostPlan) -> None:
@@ -62,9 +62,8 @@ def show_host_plan(console: Console, plan: HostPlan, path: Path | None) -> None:
     """
     console.print()
     if plan.measured_scale != 1:
-        show_note(
-            console, "measured", f"at {plan.measured_scale:.3g} of the asked rates, the part of one of several hosts"
-        )
+        part = f"at {plan.measured_scale:.3g} of the requested rates, the part of one of several hosts"
+        show_note(console, "measured", part)
     for number, row in enumerate(plan.rows, 1):
         console.print(Text(f"{number}  {row.title}", "bold" if number - 1 == plan.recommended else ""))
         console.print(make_models_table(plan, row))
@@ -160,22 +159,22 @@ def show_host_choice(console: Console, plan: HostPlan) -> None:
         if needed:
             hosts = format_count(min(needed), "host")
             headroom = f"{plan.headroom:.0%} headroom"
-            console.print(Text(f"Predicted for the asked rates with {headroom}: {hosts} like this one."))
+            console.print(Text(f"Predicted for the requested rates with {headroom}: {hosts} like this one."))
         return
     show_note(console, "recommended", plan.choice.title, "bold green")
     console.print(Text(format_reason(plan.reason)))
     if plan.choice.replicas:
         hosts = format_count(plan.choice.replicas, "host")
-        console.print(Text(f"The asked rates with {plan.headroom:.0%} headroom need {hosts} like this one."))
+        console.print(Text(f"The requested rates with {plan.headroom:.0%} headroom need {hosts} like this one."))
 
 
 def describe_sources(plan: HostPlan) -> list[str]:
     """Return what the figures mean, and which of them are measured."""
     return [
         "Latencies, CPUs and memory: measured with all models under load at the same time, in blocks that are "
-        "interleaved with those of the other rows. Intervals of one row hold together.",
-        "all rates x: by how much all asked rates can be multiplied together before a target breaks; ~ is predicted "
-        "from durations of calls of each model alone.",
+        "interleaved with those of the other rows. Intervals of one row hold simultaneously.",
+        "all rates x: the factor by which all requested rates can be multiplied together before a target is missed; "
+        "~ marks predictions from the durations of calls of each model alone.",
     ]
 
 
@@ -183,10 +182,10 @@ def find_warnings(plan: HostPlan) -> list[str]:
     """Return what to know about the figures."""
     warnings = [warn_busy_host()] if plan.noise.regime == "contended" else []
     if plan.interrupted:
-        warnings.append("The plan was interrupted before it was measured by how much the rates can be multiplied.")
+        warnings.append("The plan was interrupted before the factor by which the rates can be multiplied was measured.")
     elif plan.choice and plan.choice.scale and plan.choice.scale.source == "predicted":
         warnings.append(
-            "The budget was too small to measure by how much the rates can be multiplied: it is predicted. "
+            "The budget was too small to measure the factor by which the rates can be multiplied: it is predicted. "
             "Use a larger --budget."
         )
     return warnings

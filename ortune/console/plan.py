@@ -46,8 +46,8 @@ UNLIMITED = 10_000
 TITLES = {"throughput": "most throughput", "memory": "least memory", "cpu": "least CPU time"}
 
 DISPATCHES = {
-    "random": "one queue for each process, and requests come to each with the same probability",
-    "round-robin": "one queue for each process, and requests come to each in turn",
+    "random": "one queue for each process, and requests go to each with the same probability",
+    "round-robin": "one queue for each process, and requests go to each in turn",
     "common": "one queue for all processes",
 }
 
@@ -237,15 +237,15 @@ def show_sources(console: Console, plan: Plan) -> None:
     ]
     if plan.slo:
         lines.append(
-            f"within {plan.slo.text}: the highest rate of requests at random that keeps the target; ~ is predicted "
-            f"from the durations of calls, the others are measured ({DISPATCHES[plan.dispatch]})."
+            f"within {plan.slo.text}: the highest rate at which requests that arrive at random meet the target; ~ "
+            f"marks predictions from the durations of calls, the others are measured ({DISPATCHES[plan.dispatch]})."
         )
     if plan.workload.batches:
-        lines.append("p50, p99 and the target: of calls. Rates, capacities and prices: of items.")
+        lines.append("p50, p99 and the target refer to calls. Rates, capacities and prices refer to items.")
     if any(row.deployment.batching for row in plan.rows):
         lines.append(
-            "With batches of requests, the figures back to back are those of full batches. Their latency at a rate "
-            "is that of single requests, which wait for others."
+            "With batches of requests, the figures for calls back to back are those of full batches. The latency at a "
+            "rate is that of single requests, which wait for others."
         )
     if plan.rate_per_s:
         lines.append(f"p99 at rate: predicted from the durations of calls ({DISPATCHES[plan.dispatch]}).")

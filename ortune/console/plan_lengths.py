@@ -37,11 +37,12 @@ def show_lengths(console: Console, lengths: LengthPlan) -> None:
     wrong = [each for each in lengths.policies if each.problem]
     if wrong:
         names = ", ".join(each.title for each in wrong[:3]) + (" and others" if len(wrong) > 3 else "")
-        show_note(console, "not used", f"{names}: outputs are not those of items alone: {wrong[0].problem}", "bold red")
+        text = f"{names}: outputs differ from those of the items alone: {wrong[0].problem}"
+        show_note(console, "not used", text, "bold red")
     lines = (
-        f"items/s: measured in interleaved rounds, with all calls that the sample needs; ~ is predicted from calls of "
-        f"{lengths.n_points} sizes and lengths. Ratios: to {reference.title}. Outputs of each item were compared "
-        "with those of the item alone.",
+        "items/s: measured in interleaved rounds, with all calls that the sample needs; ~ marks predictions from "
+        f"calls of {lengths.n_points} sizes and lengths. Ratios are relative to {reference.title}. Outputs of each "
+        "item were compared with those of the item alone.",
     )
     for line in lines:
         console.print(Text(line, "dim"))
@@ -99,5 +100,5 @@ def explain_grouping(lengths: LengthPlan) -> str:
     choice, reference = lengths.choice, lengths.policies[lengths.reference]
     if choice.to_reference is None:
         return "No other way to group these items is faster."
-    per_s = f"It is the fastest one with the right outputs: {format_number(choice.items_per_s.estimate)} items/s"
-    return f"{per_s}, {format_ratio(choice.to_reference.estimate)} those of {reference.title}."
+    per_s = f"It is the fastest policy with correct outputs: {format_number(choice.items_per_s.estimate)} items/s"
+    return f"{per_s}, {format_ratio(choice.to_reference.estimate)} that of {reference.title}."

@@ -36,7 +36,7 @@ WIDE = 60
 STAGE_WIDTH = len("confirmation")
 
 STAGES: Mapping[Stage, str] = {
-    "screening": "many candidates, each measured briefly beside the default",
+    "screening": "many candidates, each measured briefly alongside the default",
     "racing": "the best ones again, in new processes, until one leads",
     "confirmation": "the leader against the default, in new processes; only this counts as proof",
 }

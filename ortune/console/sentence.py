@@ -8,12 +8,12 @@ from ortune.console.widgets import format_ratio
 from ortune.record.schema import Record
 
 LESS = {
-    "cpu": "Each call uses {share} % less CPU time",
-    "memory": "The model needs {share} % less memory",
-    "load-time": "The model loads in {share} % less time",
-    "p90": "The slowest tenth of the calls takes {share} % less time",
-    "p95": "The slowest twentieth of the calls takes {share} % less time",
-    "p99": "The slowest hundredth of the calls takes {share} % less time",
+    "cpu": "Each call uses {share}% less CPU time",
+    "memory": "The model needs {share}% less memory",
+    "load-time": "The model loads in {share}% less time",
+    "p90": "The time that 90% of the calls do not exceed is {share}% less",
+    "p95": "The time that 95% of the calls do not exceed is {share}% less",
+    "p99": "The time that 99% of the calls do not exceed is {share}% less",
 }
 """What a gain means, by objective; for others, calls take less time."""
 
@@ -29,13 +29,13 @@ def summarize(record: Record) -> str:
         case "nothing_found":
             return "Keep the default settings: none of those that were tried is faster by a relevant amount."
         case "within_limits":
-            return "These settings keep the limits, which the default settings do not."
+            return "These settings satisfy the limits. The default settings do not."
         case "infeasible":
-            return "No settings that were tried keep the limits on this host: allow more, or use a faster host."
+            return "No settings that were tried satisfy the limits on this host: relax them, or use a faster host."
         case "overload":
-            return "This host is too slow for the requests: with all settings that were tried, they pile up."
+            return "This host is too slow for this rate: with all settings that were tried, requests pile up."
         case "trade_off":
-            return "No settings are best in everything: choose a point of the front by what matters most."
+            return "No settings are best in every respect: choose the point of the front that suits you best."
         case "inconclusive":
             if record.search.interrupted:
                 return "Keep the default settings: the search was stopped before it could prove anything."
@@ -50,13 +50,14 @@ def _describe_gain(record: Record) -> str:
     certain = f"with {speedup.confidence:.0%} confidence"
     if objective == "throughput":
         more, least = 100 * (speedup.estimate - 1), _round_down(100 * (speedup.low - 1))
-        return f"This host handles {more:.2g} % more {_unit(record)}s than before, and at least {least} % {certain}."
+        return f"This host handles {more:.2g}% more {_unit(record)}s than before: at least {least}% more, {certain}."
     if objective in {"metric", "score"}:
-        return f"What the program prints is {format_ratio(speedup.estimate)} better than before, {certain}."
+        better, least = format_ratio(speedup.estimate), format_ratio(math.floor(1000 * speedup.low) / 1000)
+        return f"The number that the program prints is {better} better than before: at least {least}, {certain}."
     share, least = 100 * (1 - 1 / speedup.estimate), _round_down(100 * (1 - 1 / speedup.low))
     subject = "The program takes" if program and program.kind == "run" else f"{_unit(record).capitalize()}s take"
-    text = LESS.get(objective, f"{subject} {{share}} % less time")
-    return f"{text.format(share=f'{share:.2g}')} than before, and at least {least} % {certain}."
+    text = LESS.get(objective, f"{subject} {{share}}% less time")
+    return f"{text.format(share=f'{share:.2g}')} than before: at least {least}% less, {certain}."
 
 
 def _unit(record: Record) -> str:

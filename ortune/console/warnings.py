@@ -112,7 +112,7 @@ def warn_contended_blocks(n_contended: int, n_blocks: int, *, excluded: bool) ->
         n_blocks: Number of all blocks.
         excluded: Whether the result leaves them out.
     """
-    effect = " They do not count towards the result." if excluded else ""
+    effect = " They do not count toward the result." if excluded else ""
     return f"Other processes used the CPUs during {n_contended} of {n_blocks} blocks.{effect}"
 
 

@@ -213,7 +213,7 @@ def make_autoscaler(job: Job, picked: PickedDeployment, shape: PodShape) -> list
         make_comment(
             "#",
             f"At {picked.most_per_s / shape.n_per_host:.4g} {unit} per second, the highest planned rate of a pod, "
-            f"its processes use {shape.cpu_percent} % of the requested CPUs.",
+            f"its processes use {shape.cpu_percent}% of the requested CPUs.",
         )
     ]
     if job.record.config.session_config.get(INTRA_OP_ALLOW_SPINNING) != "0" and job.deployment.n_threads != 1:

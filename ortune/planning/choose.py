@@ -81,7 +81,7 @@ def explain_choice(rows: Sequence[PlannedDeployment], place: int, *, has_target:
     if place == DEFAULT_POSITION:
         others = [row for row in rows[1:] if row.is_proven]
         if rows[DEFAULT_POSITION].sustained_per_s <= 0 and not others:
-            return "no deployment that was measured keeps the target"
+            return "no deployment that was measured meets the target"
         if others:
             return "the default deployment needs no more replicas than the others"
         return f"no deployment is proven to increase {what} of the default deployment"
@@ -89,6 +89,6 @@ def explain_choice(rows: Sequence[PlannedDeployment], place: int, *, has_target:
     sources = {row.capacity.source for row in (default, chosen) if row.capacity}
     how = ", as predicted from the durations of calls" if "predicted" in sources else ""
     if default.sustained_per_s <= 0:
-        return f"the default deployment does not keep the target, and this one does{how}"
+        return f"the default deployment does not meet the target, and this one does{how}"
     times = chosen.sustained_per_s / default.sustained_per_s
     return f"it increases {what} to {times:.2f} times that of the default deployment{how}"

@@ -324,7 +324,7 @@ def _read(path: Path, descriptor: int, *, is_locked: bool) -> Content:
     if content.begin and content.begin.format != FORMAT:
         raise UsageError(
             f"{path}: this is the journal of a search by another version of ortune (format {content.begin.format}).",
-            "Use that version, or start anew with {restart}.",
+            "Use that version, or start over with {restart}.",
         )
     return content
 

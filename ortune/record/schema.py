@@ -63,7 +63,7 @@ class FrontPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         summary: Its settings and figures.
         speedups: By objective: how many times better than the baseline; empty for the baseline itself.
         limits: Whether it stays within each limit.
-        recommended: Whether it is the knee of the front: beyond it, 1 % more of one objective costs more than 1 % of
+        recommended: Whether it is the knee of the front: beyond it, 1% more of one objective costs more than 1% of
             another.
     """
 

@@ -71,9 +71,9 @@ def list_lead(result: BenchResult) -> tuple[str, ...]:
     speedup = next((row.speedup for row in result.rows if row.speedup), None)
     if speedup is None:
         return ()
-    together = " The intervals hold together." if sum(1 for row in result.rows if row.speedup) > 1 else ""
+    together = " The intervals hold simultaneously." if sum(1 for row in result.rows if row.speedup) > 1 else ""
     pairs = format_pairs(speedup.n_pairs, speedup.n_launches)
-    return (f"95 % confidence intervals from {pairs} of each config.{together}",)
+    return (f"95% confidence intervals from {pairs} of each config.{together}",)
 
 
 def show_result(result: BenchResult) -> tuple[Block, ...]:

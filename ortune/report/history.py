@@ -97,7 +97,7 @@ def describe_change(change: Change, entries: Sequence[HistoryEntry]) -> Text:
     times = [each.time[:16].replace("T", " ") for each in (first, found)]
     head = f" ({first.head})" if first.head else ""
     return Text(
-        text=f"The level changed by {100 * (change.ratio - 1):+.1f} % with the run of {times[0]}{head}. "
+        text=f"The level changed by {100 * (change.ratio - 1):+.1f}% with the run of {times[0]}{head}. "
         f"It was found with the run of {times[1]}.",
         tone="bad" if change.ratio > 1 else "good",
     )

@@ -206,8 +206,8 @@ def show_front(record: Record, prefix: str) -> tuple[Block, ...]:
             columns=tuple(columns),
             rows=tuple(rows),
             numeric=tuple(range(1, 1 + 2 * len(names))),
-            note="Ratios above 1 are better than the default. All intervals hold together with 95 % confidence. "
-            "To choose a point: ortune apply FILE --pick N.",
+            note="Ratios above 1 are better than the default. All intervals hold simultaneously with 95% "
+            "confidence. To choose a point: ortune apply FILE --pick N.",
         )
     )
     return tuple(blocks)

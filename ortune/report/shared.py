@@ -71,7 +71,7 @@ def show_distributions(sides: Mapping[str, Latencies], prefix: str = "") -> tupl
         f"{name}: {format_count(each.n_calls, 'call')}, the slowest {format_duration(each.ns[-1] if each.ns else 0)}"
         for name, each in sides.items()
     )
-    title = "Latency of 99 % of the calls"
+    title = "Latency of 99% of the calls"
     charts = [Chart(name=f"{prefix}latencies", title=title, spec=draw_latencies(points), note=slowest)]
     if tails := draw_tails(points):
         charts.append(Chart(name=f"{prefix}tails", title="Latency of the slowest calls", spec=tails))

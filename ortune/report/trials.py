@@ -50,7 +50,7 @@ def show_confirmation(record: Record, trials: Trials | None, prefix: str) -> tup
                 title=f"Pairs of blocks: {title}",
                 spec=draw_pairs(rows, RATIO),
                 note="Each tick is a pair of blocks of both sides, measured right after each other. The point and the "
-                "line are the estimate and its 95 % interval over all launches.",
+                "line are the estimate and its 95% interval over all launches.",
             )
         )
     blocks += show_distributions(dict(select_latencies(record, trials)), prefix)
@@ -210,7 +210,7 @@ def show_effects(record: Record, trials: Trials | None, prefix: str) -> tuple[Bl
     name = FIGURES[record.workload.objectives[0]].title
     note = (
         f"By which factor a setting changes the ratio in {name}, on average over the candidates that were tried, with "
-        f"95 % intervals. Estimated from {format_count(len(measured), 'config')}."
+        f"95% intervals. Estimated from {format_count(len(measured), 'config')}."
     )
     shown = effects.settings[:MOST_EFFECTS]
     if left := len(effects.settings) - len(shown):

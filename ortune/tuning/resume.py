@@ -86,7 +86,7 @@ def find_unfinished(request: Resumable) -> Unfinished | None:
         blocks = "1 block" if found.n_blocks == 1 else f"{found.n_blocks} blocks"
         raise UsageError(
             f"{path}: the search that began at {found.begin.started} did not finish. {blocks} of it are kept.",
-            "Go on with {resume}, or start anew with {restart}.",
+            "Continue it with {resume}, or start over with {restart}.",
         )
     return Unfinished(id=found.begin.id, n_blocks=found.n_blocks, shares=found.begin.shares)
 
@@ -217,7 +217,7 @@ def check_identity(path: Path, then: Mapping[str, str], now: Mapping[str, str]) 
     if names:
         raise UsageError(
             f"{path}: this search cannot go on, because something changed since it began:",
-            "Restore that, or start anew with {restart}.",
+            "Restore that, or start over with {restart}.",
             details=[f"{name}: {then.get(name, 'unknown')} then, {now.get(name, 'unknown')} now" for name in names],
         )
 
@@ -326,7 +326,7 @@ class JournaledExecutor:
         try:
             return event.unpack()
         except ValueError as error:
-            raise UsageError(f"{self._journal.path} is damaged: {error}.", "Start anew with {restart}.") from None
+            raise UsageError(f"{self._journal.path} is damaged: {error}.", "Start over with {restart}.") from None
 
     def _launch_again(self, candidate: JournaledCandidate) -> LiveCandidate | Failure:
         """Launch a candidate that was live when the search was interrupted."""
@@ -407,5 +407,5 @@ class JournaledCandidate:
 def _diverged(path: Path) -> MeasureError:
     return MeasureError(
         f"{path}: this search cannot go on, because it decides differently from how it did before.",
-        "Start anew with {restart}.",
+        "Start over with {restart}.",
     )

@@ -39,7 +39,7 @@ def _percentile(point: int) -> Figure:
         name=f"p{point}",  # type: ignore[arg-type]
         title=f"p{point} latency",
         percentile=point,
-        meaning=f"latency that {point} % of the calls do not exceed",
+        meaning=f"latency that {point}% of the calls do not exceed",
     )
 
 

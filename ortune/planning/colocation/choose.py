@@ -19,28 +19,28 @@ def choose_sharing(rows: Sequence[PlannedSharing], scale: float) -> tuple[int | 
         rows: What was measured.
         scale: By what the asked rates were multiplied.
     """
-    at = "at the asked rates" if scale == 1 else f"at {scale:.3g} of the asked rates"
+    at = "at the requested rates" if scale == 1 else f"at {scale:.3g} of the requested rates"
     candidates = [place for place, row in enumerate(rows) if row.is_estimated_to_keep]
     proven = [place for place in candidates if rows[place].verdict == "kept"]
     if not candidates:
-        return None, f"no way to share this host keeps all targets {at}"
-    keeps = f"keeps all targets {at}" if proven else f"seems to keep all targets {at}, which its intervals do not prove"
+        return None, f"no way to share this host meets all targets {at}"
+    meets = f"meets all targets {at}" if proven else f"seems to meet all targets {at}, which its intervals do not prove"
     group = proven or candidates
     fewest = min(count_hosts(rows[place]) for place in group)
     group = [place for place in group if count_hosts(rows[place]) == fewest]
     for place in group:
         if rows[place].kind == "default":
-            return place, f"the default deployment of each model {keeps}"
+            return place, f"the default deployment of each model {meets}"
     largest = max(find_scale(rows[place]) for place in group)
     equal = [place for place in group if find_scale(rows[place]) >= (1 - TIE) * largest]
     chosen = min(equal, key=lambda place: rows[place].memory_bytes)
     default = next((row for row in rows if row.kind == "default"), None)
     if default is None:
-        return chosen, f"it {keeps}"
+        return chosen, f"it {meets}"
     if default.verdict == rows[chosen].verdict and default.is_estimated_to_keep:
-        return chosen, f"it {keeps}, with fewer hosts than the default deployment of each model"
+        return chosen, f"it {meets}, with fewer hosts than the default deployment of each model"
     lacks = "is not proven to" if default.is_estimated_to_keep else "does not"
-    return chosen, f"it {keeps}; the default deployment of each model {lacks}"
+    return chosen, f"it {meets}; the default deployment of each model {lacks}"
 
 
 def count_hosts(row: PlannedSharing) -> float:

@@ -74,9 +74,9 @@ class PlannedSharing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         models: What was found of each model.
         cpu_cores: CPU cores that all processes used.
         memory_bytes: Largest resident memory of all processes. Pages that they share count in each.
-        scale: By how much all asked rates can be multiplied before a target breaks; None if it is not known.
+        scale: By how much all requested rates can be multiplied before a target is missed; None if it is not known.
         predicted_scale: Where the scale was measured: what had been predicted.
-        replicas: Hosts like this one that the asked rates need, with the headroom; None if no number is enough.
+        replicas: Hosts like this one that the requested rates need, with the headroom; None if no number is enough.
         price_per_hour: Price of all of them.
     """
 
@@ -132,9 +132,10 @@ class HostPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         schema: Version of the document.
         models: The models, and what each must serve.
         rows: The ways to share the host that were measured, the default deployment of each model first.
-        recommended: Place of the recommended one; None if none keeps all targets.
+        recommended: Place of the recommended one; None if none meets all targets.
         reason: Why.
-        measured_scale: By what the asked rates were multiplied in measurements: 1, or less where one host is too small.
+        measured_scale: By what the requested rates were multiplied in measurements: 1, or less where one host is too
+            small.
         rejected: Ways to share the host that were not measured, or that failed.
         headroom: Share of the capacity that is left unused.
         price_per_hour: Price of a host per hour, or None.
