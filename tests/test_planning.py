@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from rich.console import Console
 
 import ortune
@@ -26,7 +27,7 @@ from ortune.host.topology import Quota
 from ortune.knobs import DEFAULT, Config
 from ortune.model.identity import ModelIdentity
 from ortune.options import make_request
-from ortune.planning.capacity import estimate_utilization, predict_capacity
+from ortune.planning.capacity import estimate_utilization, find_launch_error, predict_capacity
 from ortune.planning.choose import explain_choice, find_best, rank_rows
 from ortune.planning.deployment import Batching, Deployment
 from ortune.planning.files import decode_plan, encode_plan, read_plan
@@ -349,6 +350,25 @@ class TestPredictions:
         one = predict_capacity(Deployment(), samples, slo, seed=0).estimate
         two = predict_capacity(Deployment(processes=2), samples, slo, seed=0).estimate
         assert two == pytest.approx(2 * one, rel=0.03)
+
+    def test_the_interval_covers_how_launches_differ(self) -> None:
+        """The few long calls decide on p99, and some launches have more of them."""
+        slo, rng = parse_limit("p99<50ms"), np.random.default_rng(0)
+        deployment = Deployment()
+
+        def make_launches(shares: Sequence[float]) -> list[NDArray[np.int64]]:
+            return [np.where(rng.random(2000) < share, 40 * MS, 10 * MS) for share in shares]
+
+        alike = find_launch_error(deployment, make_launches([0.01] * 6), slo)
+        different = find_launch_error(deployment, make_launches([0.0, 0.0, 0.04, 0.0, 0.03, 0.0]), slo)
+        assert alike < 0.15 < 0.3 < different
+        assert find_launch_error(deployment, make_launches([0.01]), slo) == math.inf
+        assert find_launch_error(deployment, [np.full(100, 10 * MS)] * 3, slo) == pytest.approx(0)
+        # Whether the target can be kept at all depends on the launch.
+        some = [np.full(100, 10 * MS), np.full(100, 10 * MS), np.full(100, 60 * MS)]
+        assert find_launch_error(deployment, some, parse_limit("p50<12ms")) == math.inf
+        estimate = predict_capacity(deployment, np.concatenate(some), parse_limit("p99<90ms"), seed=0, error=math.inf)
+        assert (estimate.low, estimate.high) == (0, None)
 
     def test_calls_that_take_too_long(self) -> None:
         samples = np.full(100, 60 * MS)

@@ -8,13 +8,13 @@ common queue would have a somewhat higher capacity.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.compare.interval import Interval
+from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval
 from ortune.planning.deployment import Deployment
 from ortune.planning.result import AtRate, Estimate
 from ortune.queueing.capacity import Capacity, find_capacity, simulate_capacity
@@ -88,6 +88,44 @@ def estimate_utilization(deployment: Deployment, samples_ns: NDArray[np.int64], 
     return low
 
 
+def find_launch_error(
+    deployment: Deployment,
+    launches: Sequence[NDArray[np.int64]],
+    limit: Limit,
+    confidence: float = DEFAULT_CONFIDENCE,
+) -> float:
+    """Return by how much a predicted capacity depends on the launches whose calls it is predicted from.
+
+    Durations of most calls are alike in all launches, but the few long ones, which decide on high percentiles, are not.
+
+    Source: the jackknife, B. Efron and C. Stein, "The jackknife estimate of variance", The Annals of Statistics 9
+    (1981).
+
+    Args:
+        deployment: The deployment.
+        launches: Durations of the calls of each launch while all callers are busy.
+        limit: The limit.
+        confidence: Coverage of the interval.
+
+    Returns:
+        Half the width of the interval of the capacity, as a logarithm; infinite if the limit is kept only with some of
+        the launches, or if there is only one.
+    """
+    from scipy.special import stdtrit
+
+    n = len(launches)
+    if n < 2:
+        return math.inf
+    rates = []
+    for left_out in range(n):
+        samples_ns = np.concatenate([each for place, each in enumerate(launches) if place != left_out])
+        rates.append(estimate_utilization(deployment, samples_ns, limit) / float(samples_ns.mean()))
+    if min(rates) <= 0:
+        return math.inf if max(rates) > 0 else 0.0
+    error = float(np.std(np.log(rates))) * math.sqrt(n - 1)
+    return float(stdtrit(n - 1, (1 + confidence) / 2)) * error
+
+
 def predict_capacity(
     deployment: Deployment, samples_ns: NDArray[np.int64], limit: Limit, *, seed: int, error: float = 0.0
 ) -> Estimate:
@@ -98,7 +136,7 @@ def predict_capacity(
         samples_ns: Durations of calls while all callers are busy.
         limit: The limit.
         seed: Random seed.
-        error: Half the width of the interval of the throughput that the durations belong to, as a logarithm.
+        error: Half the width of the interval of what the durations belong to, as a logarithm; see `find_launch_error`.
     """
     found = simulate_capacity(
         make_queue(deployment, samples_ns),

@@ -22,7 +22,9 @@ from ortune.errors import MeasureError, UsageError
 from ortune.host import HostClass
 from ortune.planning.capacity import (
     FEWEST_MEASUREMENTS,
+    RELATIVE_ERROR,
     estimate_utilization,
+    find_launch_error,
     measure_capacity,
     predict_capacity,
     predict_latency,
@@ -305,6 +307,11 @@ class _Planning:
         capacity = None
         error = half_width(speedup) if speedup else half_width(throughput)
         if self.options.slo:
+            durations = [
+                thin(np.concatenate([each.blocks[position].samples_ns for each in rounds]))
+                for rounds in run.rounds_of(position)
+            ]
+            error = math.hypot(error, find_launch_error(deployment, durations, self.options.slo))
             capacity = predict_capacity(
                 deployment, self.samples_of(run, position), self.options.slo, seed=self.opened.seed, error=error
             )
@@ -453,19 +460,32 @@ def mark(row: PlannedDeployment, is_proven: bool) -> PlannedDeployment:
 
 
 def is_above(row: PlannedDeployment, default: PlannedDeployment) -> bool:
-    """Return whether a deployment has a larger capacity than the default, by more than the errors of both together."""
+    """Return whether a deployment has a larger capacity than the default, by more than the errors of both together.
+
+    Of a prediction, only the error of the throughput counts here. It decides where to measure, and otherwise only
+    together with a throughput that is proven to be higher.
+    """
     one, other = row.capacity, default.capacity
     assert one
     assert other
-    if one.estimate <= 0 or one.low <= 0:
+    if one.estimate <= 0 or (one.source == "measured" and one.low <= 0):
         return False
     if other.estimate <= 0:
-        return one.low > (other.high or 0.0)
-    # Where the target is kept at the highest rate that was considered, the throughput bounds the capacity.
-    high = other.high or default.throughput.high or math.inf
-    below = math.log(one.estimate / one.low)
-    above = max(math.log(high / other.estimate), 0.0)
+        return one.source == "predicted" or one.low > (other.high or 0.0)
+    below = math.log(one.estimate / one.low) if one.source == "measured" else find_throughput_error(row)
+    above = find_throughput_error(default)
+    if other.source == "measured":
+        # Where the target is kept at the highest rate that was considered, the throughput bounds the capacity.
+        high = other.high or default.throughput.high or math.inf
+        above = max(math.log(high / other.estimate), 0.0)
     return math.log(one.estimate / other.estimate) > math.hypot(below, above)
+
+
+def find_throughput_error(row: PlannedDeployment) -> float:
+    """Return the error of a throughput and of a simulation with its durations, as a logarithm."""
+    found = row.ratio or row.throughput
+    width = math.log(found.high / found.low) / 2 if found.low > 0 and found.high else 0.0
+    return math.hypot(width, RELATIVE_ERROR)
 
 
 def half_width(interval: Interval) -> float:
