@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +104,8 @@ class SimulatedHost:
         self.ends_once = ends_once
         self.launched: list[Sharing] = []
         self.alone: list[tuple[int, Deployment]] = []
-        self.n_live = self.most_live = 0
+        self.live: set[int] = set()
+        self.most_live = 0
 
     def measure_alone(self, number: int, deployments: Sequence[Deployment]) -> list[Timing | None]:
         self.executor.time_s += 0.5 * len(deployments)
@@ -127,30 +128,32 @@ class SimulatedHost:
         self.launched.append(sharing)
         if sharing.kind in self.fails:
             return Failure(kind="exception", stage="load", message="broken")
-        self.n_live += 1
-        self.most_live = max(self.most_live, self.n_live)
-        return SimulatedSharing(self, sharing, loads)
+        number = len(self.launched)
+        self.live.add(number)
+        self.most_live = max(self.most_live, len(self.live))
+        return SimulatedSharing(self, sharing, loads, number)
 
 
 class SimulatedSharing:
-    """A sharing on a simulated host."""
+    """A sharing on a simulated host, the number of whose launch stands for its processes."""
 
-    def __init__(self, host: SimulatedHost, sharing: Sharing, loads: Sequence[Load]) -> None:
+    def __init__(self, host: SimulatedHost, sharing: Sharing, loads: Sequence[Load], number: int) -> None:
         self.host = host
+        self.number = number
         self.sharing = sharing
         self.loads = tuple(loads)
         self.config = sharing.deployments[0].config
         self.session_info = SessionInfo(load_ns=1, providers=("CPUExecutionProvider",))
 
     def under(self, loads: Sequence[Load]) -> SimulatedSharing:
-        return SimulatedSharing(self.host, self.sharing, loads)
+        return SimulatedSharing(self.host, self.sharing, loads, self.number)
 
     def close(self) -> None:
-        self.host.n_live -= 1
+        self.host.live.discard(self.number)
 
     def measure(self, plan: BlockPlan) -> ColocatedBlock | Failure:
         host = self.host
-        if host.ends_once:
+        if host.ends_once or self.number not in host.live:
             host.ends_once = False
             return Failure(kind="exit", stage="measure", message="killed")
         host.executor.time_s += plan.duration_ns / 1e9
@@ -211,6 +214,7 @@ def plan_simulated(
     fails: Sequence[Kind] = (),
     ends_once: bool = False,
     n_nodes: int = 1,
+    observe: Callable[[SimulatedHost, str, int], None] = lambda host, stage, done: None,
     **options: Any,
 ) -> tuple[Outcome, SimulatedHost]:
     host = make_host(n_cores, n_nodes=n_nodes)
@@ -224,8 +228,14 @@ def plan_simulated(
         ),
         options=HostPlanOptions(**options),
     )
-    outcome = run_stages(prepared, shared, free_bytes, shared.runner.now_s())
-    assert shared.n_live == 0
+    outcome = run_stages(
+        prepared,
+        shared,
+        free_bytes,
+        shared.runner.now_s(),
+        lambda stage, done, total: observe(shared, stage, done),
+    )
+    assert not shared.live
     return outcome, shared
 
 
@@ -430,6 +440,22 @@ class TestStages:
         outcome, _ = plan_simulated([self.FAST, self.SLOW], [(100, "p99<25ms"), (20, "p99<200ms")], ends_once=True)
         assert not outcome.rejected
         assert outcome.recommended
+
+    def test_a_process_that_ends_while_the_scale_is_measured(self) -> None:
+        """It is launched again once, for this rate and all others."""
+
+        def end_one(host: SimulatedHost, stage: str, done: int) -> None:
+            host.ends_once = host.ends_once or (stage == "scale" and done == 1)
+
+        demands = [(100, "p99<25ms"), (20, "p99<200ms")]
+        expected, undisturbed = plan_simulated([self.FAST, self.SLOW], demands)
+        outcome, host = plan_simulated([self.FAST, self.SLOW], demands, observe=end_one)
+        assert len(host.launched) == len(undisturbed.launched) + 1
+        assert outcome.recommended
+        assert outcome.recommended == expected.recommended
+        scale = outcome.rows[outcome.recommended].scale
+        assert scale
+        assert scale.source == "measured"
 
     def test_a_budget_that_is_too_small(self) -> None:
         with pytest.raises(UsageError, match="too short to measure all models together") as caught:
@@ -710,6 +736,9 @@ class TestOptions:
         assert name_models(["x/model.onnx", "y/model.onnx"]) == ["x", "y"]
         assert name_models(["model.onnx", "y/model.onnx"]) == ["model", "y/model"]
         assert name_models(["a.onnx", "a.ort"]) == ["a.onnx", "a.ort"]
+        for path in (".", "/", "./", ""):
+            with pytest.raises(UsageError, match="is a folder" if path else "is empty"):
+                name_models([path, "a.onnx"])
         assert assign_targets([("", common), ("x/a", own)], paths, names) == [own, common, common]
         assert assign_targets([("b.onnx", own)], paths, names) == [None, None, own]
         for given, message in (
@@ -757,6 +786,7 @@ class TestOptions:
             ((f"{TINY_CNN}=5/s",), "is a single model"),
             ((f"{TINY_CNN}=5/s", TINY_ENCODER), "has no rate"),
             ((f"{TINY_CNN}=5/s", "none.onnx=5/s"), "none.onnx"),
+            ((".=5/s", f"{TINY_CNN}=3/s"), ".: is a folder, and not a model"),
             ((f"{TINY_CNN}=5/s", f"{TINY_ENCODER}=5/s", "--slo", "c=p99<5ms"), "c names none of the models"),
             ((f"{TINY_CNN}=5/s", f"{TINY_ENCODER}=5/s", "--inputs", "x.npz"), "No such option"),
             ((f"{TINY_CNN}=5/s", f"{TINY_ENCODER}=5/s", "--dim", "nothing=5"), "no model has a dimension"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ortune.compare.open import find_cpus
 from ortune.host import Core, Host, NumaNode, ProcessPlacement, place_processes
-from ortune.host.placement import list_cores, list_nodes, list_units
+from ortune.host.placement import list_nodes, list_units
 from ortune.knobs import DEFAULT, Config
 from ortune.planning.deployment import Deployment
 from ortune.planning.space import make_deployment_space
@@ -101,7 +101,7 @@ def test_processes_that_share_nodes_and_domains() -> None:
 
 def test_cpus_that_are_numbered_across_nodes() -> None:
     host = interleave(8, 2)
-    assert list_cores(host) == ((0,), (2,), (4,), (6,), (1,), (3,), (5,), (7,))
+    assert list_nodes(host) == ((((0,), (2,), (4,), (6,)),), (((1,), (3,), (5,), (7,)),))
     assert place(host, 2).cpus == ((0, 2, 4, 6), (1, 3, 5, 7))
     assert place(host, 4).cpus == ((0, 2), (4, 6), (1, 3), (5, 7))
 
@@ -188,6 +188,6 @@ def test_cores_without_a_node() -> None:
     topology = msgspec.structs.replace(host.topology, cores=cores)
     limits = msgspec.structs.replace(host.limits, usable=(0, 1, 2, 9))
     host = msgspec.structs.replace(host, topology=topology, limits=limits)
-    assert list_cores(host) == ((0,), (1,), (2,), (9,))
+    assert [cpus for node in list_nodes(host) for domain in node for cpus in domain] == [(0,), (1,), (2,), (9,)]
     config = Config(session_options={"intra_op_num_threads": 1})
     assert Deployment(processes=4, config=config, placement=place(host, 4, 1)).cpus == ((0,), (1,), (2,), (9,))

@@ -17,9 +17,13 @@ from onnx import TensorProto, helper
 import ortune
 from ortune.compare.open import open_comparison
 from ortune.errors import UsageError
+from ortune.host import place_processes
+from ortune.host.placement import Unit
+from ortune.host.topology import Cpus
 from ortune.knobs import DEFAULT, Config
 from ortune.model import InputInfo, ModelInfo, OutputInfo, read_model
 from ortune.options import make_request
+from ortune.planning import dynamic_batching
 from ortune.planning.call_times import list_points, measure_call_times
 from ortune.planning.choose import rank_rows
 from ortune.planning.deployment import Batching, Deployment
@@ -29,6 +33,7 @@ from ortune.planning.dynamic_batching import (
     predict_batched_capacity,
     predict_batched_latency,
     round_delay,
+    with_batch,
 )
 from ortune.planning.files import decode_plan, encode_plan
 from ortune.planning.length_policies import (
@@ -48,12 +53,12 @@ from ortune.queueing.batching import make_batch_times
 from ortune.queueing.interpolation import make_call_times
 from ortune.queueing.length_batches import evaluate_policies
 from ortune.requests import PlanRequest
-from ortune.worker import BlockPlan
+from ortune.worker import BlockPlan, Failure
 from ortune.worker.block import ItemGroup, Job
 from ortune.worker.executor import ProcessExecutor, launch_reference
 from ortune.worker.jobs import JobPreparation, cut_padding, pad_item
 from ortune.worker.outputs import Difference
-from ortune.workload import InputOptions, Load, Tolerance, parse_limit
+from ortune.workload import InputOptions, Limit, Load, Tolerance, parse_limit
 from ortune.workload.length_feed import find_length_axes, make_length_feed
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.simulation import SimulatedExecutor, make_host, make_model
@@ -261,23 +266,35 @@ def find_job_ns(job: Job) -> float:
     return sum(token_ns(len(group.items), group.length) for group in job.groups)
 
 
+ON_ALL_CPUS = Deployment()
+
+
 def plan_simulated_lengths(
-    find_fault: Callable[[Job], str] = lambda job: "", **options: Any
+    find_fault: Callable[[Job], str] = lambda job: "", deployment: Deployment = ON_ALL_CPUS, **options: Any
 ) -> tuple[LengthPlan, list[str]]:
     executor = SimulatedExecutor(lambda config: 5e6, find_job_ns=find_job_ns, find_fault=find_fault)
-    runner = DeploymentRunner(open_simulated(executor), Deployment())
+    opened = open_simulated(executor)
+    used_cpus: set[tuple[Cpus, ...]] = set()
+
+    def open_executor(load: Load, cpus: tuple[Cpus, ...] = ()) -> SimulatedExecutor:
+        used_cpus.add(cpus)
+        return executor
+
+    opened = msgspec.structs.replace(opened, open_executor=open_executor)
+    runner = DeploymentRunner(opened, Deployment())
     stages: list[str] = []
     sample = LengthSample(text="lengths.txt", lengths=LENGTHS, maximum=256, axes={"x": (1,)})
     found = plan_lengths(
         runner,
         sample,
-        Deployment(),
+        deployment,
         place=0,
         end_s=runner.now_s() + 60,
         observe=lambda stage, done, total: stages.append(stage),
         **options,
     )
     assert not executor.live
+    assert used_cpus == {deployment.cpus}
     return found, stages
 
 
@@ -382,6 +399,14 @@ class TestDocument:
         document["lengths"][field] = value
         with pytest.raises(ortune.OrtuneError, match=message):
             decode_plan(json.dumps(document).encode())
+
+
+@pytest.mark.parametrize("unit", ["cores", "nodes"])
+def test_lengths_are_measured_on_the_cpus_of_the_deployment(unit: Unit) -> None:
+    placement = place_processes(make_host(8, n_nodes=2), 2, unit=unit)
+    assert placement
+    found, _ = plan_simulated_lengths(deployment=Deployment(processes=2, placement=placement))
+    assert found.choice.items_per_s.source == "measured"
 
 
 TIMES = make_batch_times({1: 10e6, 2: 11e6, 4: 13e6, 8: 17e6})
@@ -492,6 +517,26 @@ class TestDynamicBatching:
         assert row.capacity.estimate == pytest.approx(row.predicted_capacity.estimate, rel=0.25)
         assert row.at_rate.p99_ns < 60e6
         assert row.replicas == math.ceil(900 / (0.8 * row.capacity.estimate))
+
+    @pytest.mark.parametrize("failing", [(1, 2, 4), (1,)])
+    def test_sizes_that_fail_after_the_confirmation(
+        self, failing: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The deployments that were confirmed are in the plan."""
+
+        def measure_sizes(runner: DeploymentRunner, deployment: Deployment, slo: Limit) -> list[Screened]:
+            failure = Failure(kind="out_of_memory", stage="load", message="bad_alloc")
+            return [
+                Screened(deployment=with_batch(deployment, size), failure=failure)
+                if size in failing
+                else Screened(deployment=with_batch(deployment, size), samples_ns=np.full(9, (9 + size) * MS))
+                for size in (1, 2, 4)
+            ]
+
+        monkeypatch.setattr(dynamic_batching, "measure_sizes", measure_sizes)
+        found = plan_simulated(slo=parse_limit("p99<60ms"), dynamic_batching=True, budget_s=120.0)
+        assert len(found.rows) > 1
+        assert not any(row.deployment.batching for row in found.rows)
 
     def test_a_prediction_alone_does_not_recommend_it(self, outcome: Outcome) -> None:
         rows = [msgspec.structs.replace(row, capacity=row.predicted_capacity or row.capacity) for row in outcome.rows]

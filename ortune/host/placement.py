@@ -64,11 +64,6 @@ def list_nodes(host: Host) -> tuple[tuple[Region, ...], ...]:
     return tuple(tuple(map(tuple, domains.values())) for domains in nodes.values())
 
 
-def list_cores(host: Host) -> Region:
-    """Return the usable cores, those of one L3 domain side by side, and those of one node."""
-    return tuple(core for node in list_nodes(host) for domain in node for core in domain)
-
-
 def list_units(host: Host) -> tuple[Unit, ...]:
     """Return what processes can be pinned to on a host with these parts."""
     nodes = list_nodes(host)

@@ -86,8 +86,9 @@ def find_batched(
     for row in ranked[:N_BASES]:
         screened = measure_sizes(runner, row.deployment, slo)
         measured += screened
-        times = make_times([each for each in screened if not each.failure])
-        if len(times.sizes) > 1:
+        working = [each for each in screened if not each.failure]
+        if len(working) > 1 and working[0].deployment.config.batch == 1:
+            times = make_times(working)
             batching, capacity = choose_batching(row.deployment, times, slo, seed=seed)
             if batching:
                 found.append(

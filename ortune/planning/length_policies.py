@@ -143,7 +143,7 @@ class _LengthPlanning:
         Raises:
             MeasureError: They fail.
         """
-        executor = self.runner.opened.open_executor(self.deployment.load)
+        executor = self.runner.opened.open_executor(self.deployment.load, self.deployment.cpus)
         (live,) = self.blocks.launch([self.deployment.config], executor)
         if isinstance(live, Failure):
             raise MeasureError(f"{self.deployment.title} fails ({live.title}): {live.message}")

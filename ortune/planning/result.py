@@ -74,10 +74,10 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def describe_interval(interval: Interval) -> Estimate:
-    """Return a measured figure as it is recorded."""
+    """Return a measured figure, which cannot be negative, as it is recorded."""
     return Estimate(
         estimate=interval.estimate,
-        low=interval.low if math.isfinite(interval.low) else 0.0,
+        low=max(interval.low, 0.0) if math.isfinite(interval.low) else 0.0,
         high=interval.high if math.isfinite(interval.high) else None,
         confidence=interval.confidence,
         source="measured",

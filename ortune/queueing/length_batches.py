@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from ortune.queueing.interpolation import CallTimes
 from ortune.queueing.policies import Policy, name_policy
@@ -58,19 +57,6 @@ class Grouping(msgspec.Struct, frozen=True, kw_only=True):
     def items_per_s(self) -> float:
         """Items per second."""
         return 1e9 * self.n_items / self.ends_ns[-1]
-
-    @property
-    def mean_completion_ns(self) -> float:
-        """Mean time until an item is done."""
-        return float(self._completions_ns().mean())
-
-    def percentile_ns(self, point: float) -> float:
-        """Return a percentile of the time until an item is done."""
-        return float(np.quantile(self._completions_ns(), point / 100, method="inverted_cdf"))
-
-    def _completions_ns(self) -> NDArray[np.float64]:
-        """Return when each item is done, in the order of the groups."""
-        return np.repeat(self.ends_ns, [len(group.items) for group in self.groups])
 
     def padding(self, lengths: Sequence[int]) -> float:
         """Return the share of the tokens that are padding."""

@@ -100,7 +100,17 @@ def name_models(paths: Sequence[str]) -> list[str]:
     """Return a name for each model, which differs from those of the others.
 
     It is that of its file without the ending, that of its folder, or as much of its path as is needed.
+
+    Raises:
+        UsageError: A path is that of no file.
     """
+    for path in paths:
+        if not PurePath(path).name:
+            raise UsageError(
+                f"{path}: is a folder, and not a model." if path else "A path of a model is empty.",
+                "Write a.onnx=50/s b.onnx=10/s.",
+                option="models",
+            )
     folders = [PurePath(path).parent.name for path in paths]
     if len({PurePath(path).name for path in paths}) == 1 and len(set(folders)) == len(paths) and all(folders):
         return folders

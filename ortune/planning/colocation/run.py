@@ -31,7 +31,7 @@ from ortune.planning.colocation.result import (
 from ortune.planning.colocation.search import Proposal, SharingSearch
 from ortune.planning.colocation.sharing import Demand, Sharing
 from ortune.planning.colocation.timings import Size, Timing
-from ortune.planning.result import Estimate
+from ortune.planning.result import Estimate, describe_interval
 from ortune.planning.space import DeploymentSpace
 from ortune.queueing.capacity import find_capacity
 from ortune.queueing.cost import count_replicas
@@ -379,12 +379,13 @@ class _Planning:
         live = self.host.launch(sharing, sharing.loads_at(self.demands, scale))
         if isinstance(live, Failure):
             return row
+        lives = {0: live}
 
         def measure(at: float) -> Interval:
             nonlocal n_done
             loads: Sequence[Load] = sharing.loads_at(self.demands, at)
             together = Together(sharing=sharing)
-            lives = {0: live.under(loads)}
+            lives[0] = lives[0].under(loads)
             plan = measuring.plan_block([sharing], self.demands, at)
             for _ in range(BLOCKS_PER_SCALE):
                 traffic = self.host.runner.draw_traffic(plan)
@@ -408,7 +409,8 @@ class _Planning:
                 measured = describe_capacity(found, "measured")
                 row = msgspec.structs.replace(row, scale=measured, predicted_scale=row.scale)
         finally:
-            live.close()
+            for each in lives.values():
+                each.close()
         return self.add_cost(row)
 
 
@@ -432,14 +434,3 @@ def judge(latency: Interval, demand: Demand) -> Verdict:
     if not demand.slo or latency.high <= demand.slo.bound:
         return "kept"
     return "broken" if latency.low > demand.slo.bound else "unclear"
-
-
-def describe_interval(interval: Interval) -> Estimate:
-    """Return a measured figure as it is recorded."""
-    return Estimate(
-        estimate=interval.estimate,
-        low=max(interval.low, 0.0) if math.isfinite(interval.low) else 0.0,
-        high=interval.high if math.isfinite(interval.high) else None,
-        confidence=interval.confidence,
-        source="measured",
-    )
