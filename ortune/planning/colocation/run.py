@@ -280,7 +280,7 @@ class _Planning:
         )
         rows = []
         for proposal, together in zip(proposals, found, strict=True):
-            if together.failure or len(together.blocks) < 2:
+            if together.failure or together.n_blocks < 2:
                 problem = together.failure or Failure(kind="exit", stage="measure", message="too few blocks")
                 self.reject(proposal, f"{problem.title}: {problem.message}")
                 continue
@@ -316,12 +316,14 @@ class _Planning:
     def describe(self, proposal: Proposal, together: Together, scale: float) -> PlannedSharing:
         """Return the row of a sharing."""
         sharing = together.sharing
-        blocks, contended = measuring.in_one_regime(together.blocks)
+        streams, contended = measuring.in_one_regime(together.streams)
         self.contended = self.contended or contended
+        blocks = [block for stream in streams for block in stream]
+        loads = sharing.loads_at(self.demands, scale)
+        latencies = measuring.find_latencies(streams, sharing, self.demands, scale)
         models = []
-        for number, (load, demand) in enumerate(zip(sharing.loads_at(self.demands, scale), self.demands, strict=True)):
+        for number, (load, demand, latency) in enumerate(zip(loads, self.demands, latencies, strict=True)):
             own = [block.parts[number] for block in blocks]
-            latency = measuring.find_latency(own, load, demand, len(self.demands))
             models.append(
                 ModelResult(
                     deployment=sharing.deployments[number],
@@ -384,7 +386,7 @@ class _Planning:
         def measure(at: float) -> Interval:
             nonlocal n_done
             loads: Sequence[Load] = sharing.loads_at(self.demands, at)
-            together = Together(sharing=sharing)
+            together = Together(sharing=sharing, streams=[[]])
             lives[0] = lives[0].under(loads)
             plan = measuring.plan_block([sharing], self.demands, at)
             for _ in range(BLOCKS_PER_SCALE):
@@ -394,7 +396,7 @@ class _Planning:
                 raise MeasureError(together.failure.message)
             n_done += 1
             self.observe("scale", n_done, n_scales)
-            return measuring.compare_with_targets(together.blocks, sharing, self.demands, at)
+            return measuring.compare_with_targets(together.streams, sharing, self.demands, at)
 
         try:
             with contextlib.suppress(MeasureError):
