@@ -52,9 +52,10 @@ from ortune.export import export
 from ortune.host import read_host
 from ortune.options import make_request
 from ortune.planning.files import read_plan, write_plan
-from ortune.planning.measuring import DeploymentRunner, summarize_rate
+from ortune.planning.measuring import DeploymentRunner
 from ortune.planning.pick import PickedDeployment, pick_deployment
 from ortune.planning.prepare import PreparedPlan, prepare_plan
+from ortune.planning.rate_latency import summarize_rate
 from ortune.planning.result import Plan
 from ortune.planning.run import make_plan
 from ortune.program.http_load import HttpLoad, find_free_port, wait_until_up
@@ -233,7 +234,7 @@ def measure_target(
             blocks = load_server(server, port, folder / "body.npz", rate, seconds, arguments.seed)
             memory = measure_memory(server)
     load = make_load(clients=CONNECTIONS, rate_per_s=rate)
-    found = summarize_rate(blocks, load, plan.slo.figure, DEFAULT_CONFIDENCE)
+    found = summarize_rate([blocks], load, plan.slo.figure, DEFAULT_CONFIDENCE)
     samples = np.concatenate([block.samples_ns for block in blocks])
     return {
         "p50_ns": float(np.median(samples)),

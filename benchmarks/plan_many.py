@@ -85,11 +85,12 @@ def confirm(prepared: PreparedHostPlan, sharings: Sequence[Sharing], scale: floa
     for together in found:
         if together.failure:
             raise MeasureError(f"{together.sharing.title}: {together.failure.message}")
-        blocks, contended = measuring.in_one_regime(together.blocks)
+        streams, contended = measuring.in_one_regime(together.streams)
         models = []
-        for number, (load, demand) in enumerate(zip(together.sharing.loads_at(demands, scale), demands, strict=True)):
+        blocks = [block for stream in streams for block in stream]
+        latencies = measuring.find_latencies(streams, together.sharing, demands, scale)
+        for number, (demand, latency) in enumerate(zip(demands, latencies, strict=True)):
             own = [block.parts[number] for block in blocks]
-            latency = measuring.find_latency(own, load, demand, len(demands))
             models.append(
                 {
                     "model": demand.name,

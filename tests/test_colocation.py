@@ -811,7 +811,13 @@ def test_two_real_models_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     # The budget is never used up, however busy the host is.
     for name, value in {"FEWEST_ROUNDS": 2, "MOST_ROUNDS": 2}.items():
         monkeypatch.setattr(measuring, name, value)
-    for name, value in {"N_FINALISTS": 1, "FEWEST_SCALES": 2, "MOST_SCALES": 2, "BLOCKS_PER_SCALE": 2}.items():
+    for name, value in {
+        "N_FINALISTS": 1,
+        "FEWEST_SCALES": 2,
+        "MOST_SCALES": 2,
+        "BLOCKS_PER_SCALE": 2,
+        "MOST_BLOCKS_PER_SCALE": 2,
+    }.items():
         monkeypatch.setattr(run, name, value)
     stages = []
     plan = ortune.plan_host(

@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from ortune.compare.clumps import Clumps
 from ortune.compare.figures import percentiles, split_cases
 from ortune.compare.interval import DEFAULT_CONFIDENCE, Interval
 from ortune.worker import Block
@@ -21,7 +23,11 @@ MOST_VALUES = 200
 
 
 def percentile_interval(
-    launches: Sequence[Sequence[Block]], point: float, confidence: float = DEFAULT_CONFIDENCE
+    launches: Sequence[Sequence[Block]],
+    point: float,
+    confidence: float = DEFAULT_CONFIDENCE,
+    *,
+    clumps: Clumps | None = None,
 ) -> Interval:
     """Return a percentile of latency over all launches, as a logarithm of ns, and its interval.
 
@@ -32,13 +38,16 @@ def percentile_interval(
         launches: The blocks of each launch.
         point: The percentile, such as 99.
         confidence: Coverage of the interval.
+        clumps: How requests wait together; None for calls that do not wait.
 
     Source: G. Y. Zou and A. Donner, "Construction of confidence limits about effect measures: a general approach",
     Statistics in Medicine 27 (2008), for the interval of a sum.
     """
     cases = list(zip(*(split_cases(blocks) for blocks in launches), strict=True))
-    intervals = [quantile_interval(samples, point / 100, confidence) for samples in cases]
-    n = len(intervals)
+    n = len(cases)
+    if clumps:  # the requests of a clump are of all cases
+        clumps = msgspec.structs.replace(clumps, size=max(clumps.size / n, 1.0))
+    intervals = [quantile_interval(samples, point / 100, confidence, clumps) for samples in cases]
     estimate = sum(each.estimate for each in intervals) / n
     return Interval(
         estimate=estimate,
@@ -48,7 +57,9 @@ def percentile_interval(
     )
 
 
-def quantile_interval(launches: Sequence[NDArray[np.int64]], share: float, confidence: float) -> Interval:
+def quantile_interval(
+    launches: Sequence[NDArray[np.int64]], share: float, confidence: float, clumps: Clumps | None = None
+) -> Interval:
     """Return the logarithm of a quantile, and the interval of values that may be the quantile.
 
     A value may be the quantile if the share of calls above it may be that of the quantile. The interval of this share
@@ -58,6 +69,7 @@ def quantile_interval(launches: Sequence[NDArray[np.int64]], share: float, confi
         launches: Latencies of each launch.
         share: Share of the calls below the quantile.
         confidence: Coverage of the interval.
+        clumps: How requests wait together, which bounds the quantile as well; None for calls that do not wait.
 
     Source: R. S. Woodruff, "Confidence intervals for medians and other position measures", Journal of the American
     Statistical Association 47 (1952), for the inversion.
@@ -75,6 +87,8 @@ def quantile_interval(launches: Sequence[NDArray[np.int64]], share: float, confi
         if bound_share(launches, samples[position] - 1, confidence)[0] > 1 - share:
             low = math.log(max(samples[position], 1))
             break
+    if clumps:
+        high = max(high, math.log(max(clumps.bound_quantile(samples, share, (1 - confidence) / 2), 1)))
     estimate = math.log(max(value, 1))
     return Interval(estimate=estimate, low=min(low, estimate), high=max(high, estimate), confidence=confidence)
 

@@ -18,12 +18,10 @@ from ortune.compare.interval import Interval
 from ortune.compare.memory import count_fitting
 from ortune.compare.open import OpenComparison
 from ortune.compare.paired_run import BASELINE_POSITION, PairedRun, Side
-from ortune.compare.quantiles import percentile_interval
-from ortune.compare.stats import t_interval
 from ortune.planning.deployment import Deployment
-from ortune.worker import Block, Failure
-from ortune.workload import Load, Objective
-from ortune.workload.objectives import FIGURES
+from ortune.planning.rate_latency import summarize_rate
+from ortune.worker import Failure
+from ortune.workload import Objective
 
 DEFAULT_NAME = "the default deployment"
 
@@ -259,7 +257,7 @@ class DeploymentRunner:
             )
         run.measure(self.opened.runner, RunPlan(block=block, launches=1, rounds=BLOCKS_PER_RATE), end_s=math.inf)
         # A server that puts requests together is almost always busy, with batches that are not full.
-        return summarize_rate(run.blocks(0), None if deployment.batching else load, figure, confidence)
+        return summarize_rate([run.blocks(0)], None if deployment.batching else load, figure, confidence)
 
     def _find_call_ns(self, deployment: Deployment) -> float:
         """Return a duration that a call hardly exceeds, where as many are made at a time as the deployment serves."""
@@ -274,27 +272,6 @@ class DeploymentRunner:
         # Several callers share the CPUs, so that calls take longer but follow each other as fast. Large batches make a
         # block as long as their calls (`growth`).
         return msgspec.structs.replace(pace, call_ns=min(call_ns, 8 * pace.call_ns), gap_ns=2 * pace.gap_ns)
-
-
-def summarize_rate(blocks: Sequence[Block], load: Load | None, figure: Objective, confidence: float) -> Interval:
-    """Return a figure of the latency in ns from blocks of one launch, with its interval.
-
-    Blocks follow one another in one stream of requests. They are taken to be independent, as each holds many services.
-
-    Args:
-        blocks: The blocks.
-        load: How requests arrive, to find out whether faster than they are served; None where utilization does not say.
-        figure: The figure.
-        confidence: Coverage of the interval.
-    """
-    service_ns = float(np.mean([block.service_ns for block in blocks]))
-    if load and load.utilization(service_ns) >= 1:
-        return Interval(estimate=math.inf, low=math.inf, high=math.inf, confidence=confidence)
-    point = FIGURES[figure].percentile
-    if point is None:
-        return t_interval([float(block.samples_ns.mean()) for block in blocks], confidence)
-    found = percentile_interval([[block] for block in blocks], point, confidence)
-    return found.exp()
 
 
 def thin(samples_ns: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -388,6 +388,7 @@ class ServerLoad:
             wall_ns=window.wall_ns,
             lead_in_ns=window.lead_in_ns,
             service_ns=max(window.service_ns - float(subtracted.mean()), 1.0),
+            service_sd_ns=window.service_sd_ns,
             cpu_ns=window.cpu_ns,
             cpu_between_ns=window.cpu_between_ns,
             memory=cpu.read_tree_memory(self.request.root),

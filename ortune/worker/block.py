@@ -128,6 +128,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
         lead_in_ns: Duration of the unmeasured calls before it.
         service_ns: Mean duration of a call from its start, without the wait for a free caller. Where requests are put
             together, the part of it for each request.
+        service_sd_ns: Standard deviation of these durations; 0 unless requests arrive at a rate.
         cpu_ns: CPU time of the worker in `wall_ns`, summed over all threads, and over all processes of a group.
         cpu_between_ns: CPU time spent while no call was running, per call; None unless requests arrive at a rate.
         creations_ns: Durations of the session creations after the calls; None if the plan has none.
@@ -152,6 +153,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     wall_ns: int
     lead_in_ns: int = 0
     service_ns: float
+    service_sd_ns: float = 0.0
     cpu_ns: int
     cpu_between_ns: float | None = None
     creations_ns: NDArray[np.int64] | None = None

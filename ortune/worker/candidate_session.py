@@ -272,6 +272,7 @@ class CandidateSession:
             wall_ns=window.wall_ns,
             lead_in_ns=window.lead_in_ns,
             service_ns=window.service_ns,
+            service_sd_ns=window.service_sd_ns,
             cpu_ns=window.cpu_ns,
             cpu_between_ns=window.cpu_between_ns,
             creations=creations,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from multiprocessing.connection import wait
@@ -160,6 +161,7 @@ def merge_blocks(blocks: Sequence[Block]) -> Block:
     n_made = [len(block.samples_ns) for block in blocks]
     between = [block.cpu_between_ns for block in blocks if block.cpu_between_ns is not None]
     cases = [block.cases for block in blocks if block.cases is not None]
+    service_ns, service_sd_ns = merge_services(blocks)
     creations = [block.creations_ns for block in blocks if block.creations_ns is not None]
     return Block(
         samples_ns=np.concatenate([block.samples_ns for block in blocks]),
@@ -169,7 +171,8 @@ def merge_blocks(blocks: Sequence[Block]) -> Block:
         batch=first.batch,
         wall_ns=wall_ns,
         lead_in_ns=max(block.lead_in_ns for block in blocks),
-        service_ns=float(np.average([block.service_ns for block in blocks], weights=n_made)),
+        service_ns=service_ns,
+        service_sd_ns=service_sd_ns,
         cpu_ns=round(sum(block.cpu_ns * scale for block, scale in zip(blocks, scales, strict=True))),
         cpu_between_ns=float(np.average(between, weights=n_made)) if between else None,
         creations_ns=np.concatenate(creations) if creations else None,
@@ -183,6 +186,15 @@ def merge_blocks(blocks: Sequence[Block]) -> Block:
         output_error=max((block.output_error for block in blocks if block.output_error is not None), default=None),
         output_fault=next((block.output_fault for block in blocks if block.output_fault), ""),
     )
+
+
+def merge_services(blocks: Sequence[Block]) -> tuple[float, float]:
+    """Return the mean duration of all calls, and their standard deviation, given those of some blocks."""
+    n_made = [len(block.samples_ns) for block in blocks]
+    means = np.array([block.service_ns for block in blocks])
+    mean = float(np.average(means, weights=n_made))
+    squares = [block.service_sd_ns**2 for block in blocks] + (means - mean) ** 2
+    return mean, math.sqrt(float(np.average(squares, weights=n_made)))
 
 
 def merge_gpu_states(states: Sequence[GpuState]) -> GpuState | None:

@@ -151,10 +151,12 @@ class RequestStream:
         starts = np.array([mark.start for mark in marks], dtype=np.int64)
         ends = np.array([mark.end for mark in marks], dtype=np.int64)
         sizes = np.array([mark.size for mark in marks], dtype=np.int64)
+        services_ns = (ends - starts) / sizes
         return Window(
             latencies_ns=np.array([mark.end - segment.arrivals[mark.number] for mark in inside], dtype=np.int64),
             positions=np.array([(plan.seed + mark.number) % len(samples) for mark in inside], dtype=np.int64),
-            service_ns=float(((ends - starts) / sizes).mean()),
+            service_ns=float(services_ns.mean()),
+            service_sd_ns=float(services_ns.std()),
             # Avoids a division by zero if the only request is served at the very end of the window.
             n_calls=max(work_within(starts, ends, segment.start, segment.end), 0.5),
             wall_ns=segment.end - segment.start,

@@ -111,6 +111,7 @@ class BlockReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     wall_ns: int
     lead_in_ns: int
     service_ns: float
+    service_sd_ns: float = 0.0
     cpu_ns: int
     cpu_between_ns: float | None
     creations: bytes | None
@@ -135,6 +136,7 @@ class BlockReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
             wall_ns=block.wall_ns,
             lead_in_ns=block.lead_in_ns,
             service_ns=block.service_ns,
+            service_sd_ns=block.service_sd_ns,
             cpu_ns=block.cpu_ns,
             cpu_between_ns=block.cpu_between_ns,
             creations=None if block.creations_ns is None else _bytes(block.creations_ns),
@@ -163,6 +165,7 @@ class BlockReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
             wall_ns=self.wall_ns,
             lead_in_ns=self.lead_in_ns,
             service_ns=self.service_ns,
+            service_sd_ns=self.service_sd_ns,
             cpu_ns=self.cpu_ns,
             cpu_between_ns=self.cpu_between_ns,
             creations_ns=None if self.creations is None else _integers(self.creations),

@@ -64,6 +64,7 @@ class Window(Generic[R]):
         latencies_ns: Latency of each call, from its start, or from its arrival where requests arrive at a rate.
         positions: Position of the sample of each call.
         service_ns: Mean duration of the calls from start to end.
+        service_sd_ns: Standard deviation of these durations; 0 unless requests arrive at a rate.
         n_calls: Amount of work done in the window, in calls. Calls that overlap its ends count in part.
         wall_ns: Duration of the window.
         lead_in_ns: Duration of the lead-in.
@@ -83,6 +84,7 @@ class Window(Generic[R]):
     before: R
     after: R
     cpu_between_ns: float | None = None
+    service_sd_ns: float = 0.0
 
 
 class Callers:

@@ -17,7 +17,8 @@ from ortune.compare.paired_run import ENOUGH_QUIET
 from ortune.planning.colocation.sharing import Demand, Sharing
 from ortune.planning.colocation.timings import Timing
 from ortune.planning.deployment import Deployment
-from ortune.planning.measuring import DeploymentRunner, summarize_rate
+from ortune.planning.measuring import DeploymentRunner
+from ortune.planning.rate_latency import find_moments, summarize_rate
 from ortune.queueing.simulation import HIGHEST_UTILIZATION
 from ortune.worker import Block, BlockPlan, Failure, LiveCandidate
 from ortune.worker.colocated import ColocatedBlock, ColocatedCandidates
@@ -31,7 +32,7 @@ duration. All models are measured over the same window, so the one with the lowe
 
 LONGEST_WARM_UP_NS = 3_000_000_000
 
-FEWEST_ROUNDS, MOST_ROUNDS = 4, 40
+FEWEST_ROUNDS, MOST_ROUNDS = 4, 100
 LAUNCHES = 2
 """Rounds of each launch, and launches of each sharing."""
 
@@ -107,15 +108,20 @@ class Together(msgspec.Struct, kw_only=True):
 
     Attributes:
         sharing: The sharing.
-        blocks: What was measured.
+        streams: The blocks of each launch.
         failure: Why it failed, or None.
         n_attempts: How often it was launched without a block in between.
     """
 
     sharing: Sharing
-    blocks: list[ColocatedBlock] = []
+    streams: list[list[ColocatedBlock]] = []
     failure: Failure | None = None
     n_attempts: int = 0
+
+    @property
+    def n_blocks(self) -> int:
+        """Number of blocks."""
+        return sum(map(len, self.streams))
 
 
 def plan_block(sharings: Sequence[Sharing], demands: Sequence[Demand], scale: float) -> BlockPlan:
@@ -232,6 +238,7 @@ def measure_one(
                 target.failure = keep_trying(live, target.n_attempts)
                 continue
             lives[place] = live
+            target.streams.append([])
         block = host.runner.measure_block(lives[place], plan)
         if isinstance(block, Failure):
             lives.pop(place).close()
@@ -239,7 +246,7 @@ def measure_one(
             continue
         assert isinstance(block, ColocatedBlock)
         target.n_attempts = 0
-        target.blocks.append(block)
+        target.streams[-1].append(block)
         return
 
 
@@ -248,15 +255,35 @@ def keep_trying(failure: Failure, n_attempts: int) -> Failure | None:
     return None if failure.is_sudden and n_attempts < MOST_ATTEMPTS else failure
 
 
-def in_one_regime(blocks: Sequence[ColocatedBlock]) -> tuple[list[ColocatedBlock], bool]:
+def in_one_regime(streams: Sequence[Sequence[ColocatedBlock]]) -> tuple[list[list[ColocatedBlock]], bool]:
     """Return the blocks of a quiet host if there are enough of them, and whether they are those of a busy one."""
-    n_quiet = math.ceil(ENOUGH_QUIET * len(blocks))
-    return select_regime([(block, block.contended) for block in blocks], n_quiet=n_quiet)
+    marked = [((place, block), block.contended) for place, stream in enumerate(streams) for block in stream]
+    kept, contended = select_regime(marked, n_quiet=math.ceil(ENOUGH_QUIET * len(marked)))
+    found = [[block for own, block in kept if own == place] for place in range(len(streams))]
+    return [stream for stream in found if stream], contended
 
 
-def find_latency(blocks: Sequence[Block], load: Load, demand: Demand, n_models: int) -> Interval:
-    """Return the figure of the latency of one model in ns. Its interval holds together with those of the others."""
-    return summarize_rate(blocks, load, demand.figure, share_error(n_models))
+def find_latencies(
+    streams: Sequence[Sequence[ColocatedBlock]], sharing: Sharing, demands: Sequence[Demand], scale: float
+) -> list[Interval]:
+    """Return the figure of the latency of each model in ns. All intervals hold together.
+
+    Models that share cores are slow while others have long queues, so that their blocks are joined as those of others.
+    """
+    loads = sharing.loads_at(demands, scale)
+    parts = [[[block.parts[number] for block in stream] for stream in streams] for number in range(len(demands))]
+    moments = [find_moments(own, load) for own, load in zip(parts, loads, strict=True)]
+    longest_ns = max((each.relaxation_ns for each in moments if each), default=0.0)
+    return [
+        summarize_rate(
+            own,
+            load,
+            demand.figure,
+            share_error(len(demands)),
+            relaxation_ns=0.0 if sharing.kind == "divided" else longest_ns,
+        )
+        for own, load, demand in zip(parts, loads, demands, strict=True)
+    ]
 
 
 def find_utilization(blocks: Sequence[Block], load: Load) -> float:
@@ -265,7 +292,7 @@ def find_utilization(blocks: Sequence[Block], load: Load) -> float:
 
 
 def compare_with_targets(
-    blocks: Sequence[ColocatedBlock], sharing: Sharing, demands: Sequence[Demand], scale: float
+    streams: Sequence[Sequence[ColocatedBlock]], sharing: Sharing, demands: Sequence[Demand], scale: float
 ) -> Interval:
     """Return the latency divided by its target, of the model for which this is largest.
 
@@ -273,13 +300,13 @@ def compare_with_targets(
     """
     found = []
     loads = sharing.loads_at(demands, scale)
-    for number, (load, demand) in enumerate(zip(loads, demands, strict=True)):
-        own = [block.parts[number] for block in blocks]
+    latencies = find_latencies(streams, sharing, demands, scale)
+    for number, (load, demand, latency) in enumerate(zip(loads, demands, latencies, strict=True)):
         if demand.slo:
-            latency = find_latency(own, load, demand, len(demands))
             bound = demand.slo.bound
             found.append((latency.estimate / bound, latency.low / bound, latency.high / bound))
             continue
+        own = [block.parts[number] for stream in streams for block in stream]
         busy = [find_utilization([block], load) / HIGHEST_UTILIZATION for block in own]
         mean, error = float(np.mean(busy)), 2 * float(np.std(busy, ddof=1)) / math.sqrt(len(busy))
         found.append((math.inf,) * 3 if mean > 1 else (mean, max(mean - error, 1e-9), mean + error))

@@ -51,7 +51,10 @@ WORTH_TRYING = 0.75
 FEWEST_SCALES, MOST_SCALES = 5, 16
 """Measurements at one scale each, for a measured scale."""
 
-BLOCKS_PER_SCALE = 8
+USUAL_SCALES = 8
+BLOCKS_PER_SCALE, MOST_BLOCKS_PER_SCALE = 8, 40
+"""Measurements that time is planned for, and blocks of each, at least and at most: long ones before many, because a
+percentile of few requests is too low."""
 
 LOWEST_SHARE, HIGHEST_SHARE = 0.25, 1.1
 """Where a measured scale is searched: from this part of the predicted one to this part of that at which a model would
@@ -280,7 +283,7 @@ class _Planning:
         )
         rows = []
         for proposal, together in zip(proposals, found, strict=True):
-            if together.failure or len(together.blocks) < 2:
+            if together.failure or together.n_blocks < 2:
                 problem = together.failure or Failure(kind="exit", stage="measure", message="too few blocks")
                 self.reject(proposal, f"{problem.title}: {problem.message}")
                 continue
@@ -316,12 +319,14 @@ class _Planning:
     def describe(self, proposal: Proposal, together: Together, scale: float) -> PlannedSharing:
         """Return the row of a sharing."""
         sharing = together.sharing
-        blocks, contended = measuring.in_one_regime(together.blocks)
+        streams, contended = measuring.in_one_regime(together.streams)
         self.contended = self.contended or contended
+        blocks = [block for stream in streams for block in stream]
+        loads = sharing.loads_at(self.demands, scale)
+        latencies = measuring.find_latencies(streams, sharing, self.demands, scale)
         models = []
-        for number, (load, demand) in enumerate(zip(sharing.loads_at(self.demands, scale), self.demands, strict=True)):
+        for number, (load, demand, latency) in enumerate(zip(loads, self.demands, latencies, strict=True)):
             own = [block.parts[number] for block in blocks]
-            latency = measuring.find_latency(own, load, demand, len(self.demands))
             models.append(
                 ModelResult(
                     deployment=sharing.deployments[number],
@@ -365,9 +370,11 @@ class _Planning:
         """Return a row with the measured scale, if there is time to measure it."""
         sharing = Sharing(kind=row.kind, deployments=tuple(each.deployment for each in row.models))
         plan = measuring.plan_block([sharing], self.demands, scale)
-        each_s = BLOCKS_PER_SCALE * measuring.find_block_s(plan) + 1
+        block_s = measuring.find_block_s(plan)
         left_s = self.end_of(1.0) - self.host.runner.now_s() - measuring.find_launch_s(self.host, sharing)
-        n_scales = min(int(left_s / each_s), MOST_SCALES)
+        fitting = int((left_s / USUAL_SCALES - 1) / block_s)
+        n_blocks = min(max(fitting, BLOCKS_PER_SCALE), MOST_BLOCKS_PER_SCALE)
+        n_scales = min(int(left_s / (n_blocks * block_s + 1)), MOST_SCALES)
         busiest = max(each.utilization for each in row.models)
         if n_scales < FEWEST_SCALES or not busiest > 0:
             return row
@@ -384,17 +391,17 @@ class _Planning:
         def measure(at: float) -> Interval:
             nonlocal n_done
             loads: Sequence[Load] = sharing.loads_at(self.demands, at)
-            together = Together(sharing=sharing)
+            together = Together(sharing=sharing, streams=[[]])
             lives[0] = lives[0].under(loads)
             plan = measuring.plan_block([sharing], self.demands, at)
-            for _ in range(BLOCKS_PER_SCALE):
+            for _ in range(n_blocks):
                 traffic = self.host.runner.draw_traffic(plan)
                 measuring.measure_one(self.host, together, lives, 0, self.demands, at, traffic)
             if together.failure:
                 raise MeasureError(together.failure.message)
             n_done += 1
             self.observe("scale", n_done, n_scales)
-            return measuring.compare_with_targets(together.blocks, sharing, self.demands, at)
+            return measuring.compare_with_targets(together.streams, sharing, self.demands, at)
 
         try:
             with contextlib.suppress(MeasureError):

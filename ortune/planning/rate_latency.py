@@ -1,0 +1,154 @@
+"""The latency of requests that arrive at a rate, from blocks of streams that go on from block to block.
+
+A long queue lasts over many blocks, which are therefore not independent. Blocks are joined until they last as long as
+the queue takes to forget its state, and an upper end is never below what the size of long queues allows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from ortune.compare.clumps import Clumps
+from ortune.compare.interval import Interval
+from ortune.compare.quantiles import percentile_interval
+from ortune.compare.stats import t_interval
+from ortune.queueing.replications import quantile_of_normal
+from ortune.queueing.theory import erlang_c
+from ortune.worker import Block
+from ortune.worker.group import merge_services
+from ortune.workload import Load, Objective
+from ortune.workload.load import relaxation_services
+from ortune.workload.objectives import FIGURES
+
+RELAXATIONS = 2.0
+"""Duration of a batch of blocks as a multiple of the relaxation time. Batches are then nearly independent."""
+
+
+class QueueMoments(msgspec.Struct, frozen=True, kw_only=True):
+    """What follows from the mean duration of calls and of waits about the queue of each process.
+
+    Attributes:
+        utilization: Share of the callers' time that calls take, below 1.
+        service_ns: Mean duration of a call, divided by the callers.
+        variation: Sum of the squared coefficients of variation of the times between arrivals and of the calls.
+        n_callers: Callers of each process.
+    """
+
+    utilization: float
+    service_ns: float
+    variation: float
+    n_callers: int = 1
+
+    @property
+    def relaxation_ns(self) -> float:
+        """Time after which the queue has forgotten its state, about."""
+        return self.service_ns * relaxation_services(self.utilization, self.variation)
+
+    def find_error(self, duration_ns: float) -> float:
+        """Return the standard error of the mean wait over some time, in ns.
+
+        Source: W. Whitt, "Planning queueing simulations", Management Science 35 (1989).
+        """
+        mean_ns = find_mean_wait(self.utilization, self.service_ns, self.variation, self.n_callers)
+        return mean_ns * math.sqrt(self.relaxation_ns / duration_ns)
+
+    @property
+    def clumps(self) -> Clumps:
+        """How requests wait for a long time together.
+
+        One that waits long is followed by those of a busy period, which has 1 / (1 - u) requests. A queue that was long
+        then returns to this length as often as a Brownian motion with its drift and variance does.
+
+        Source: D. Aldous, "Probability Approximations via the Poisson Clumping Heuristic" (1989), chapter D, for the
+        motion. J. F. C. Kingman, "Inequalities in the theory of queues", Journal of the Royal Statistical Society B 32
+        (1970), for the decay.
+        """
+        spare = 1 - self.utilization
+        return Clumps(
+            size=1 / spare + self.utilization**2 * self.variation / 2 / spare**2,
+            decay_ns=self.service_ns * self.variation / 2 / spare,
+        )
+
+
+def find_mean_wait(utilization: float, service_ns: float, variation: float, n_callers: int) -> float:
+    """Return the mean wait in an M/G/c queue in ns, about, given the duration of a call divided by the callers."""
+    return erlang_c(utilization, n_callers) * service_ns * variation / 2 / (1 - utilization)
+
+
+def find_moments(streams: Sequence[Sequence[Block]], load: Load) -> QueueMoments | None:
+    """Return what the blocks say about the queues; None if requests arrive faster than they are served.
+
+    The variation is that of the calls, or a larger one at which an M/G/c queue has these waits: calls that are slow one
+    after another, because of others on the host, make queues longer.
+    """
+    blocks = [block for stream in streams for block in stream]
+    mean_ns, deviation_ns = merge_services(blocks)
+    utilization = load.utilization(mean_ns)
+    if utilization >= 1:
+        return None
+    service_ns = mean_ns / load.clients
+    samples_ns = np.concatenate([block.samples_ns for block in blocks])
+    wait_ns = float(samples_ns.mean()) - mean_ns
+    constant_ns = find_mean_wait(utilization, service_ns, 1.0, load.clients)
+    # Waits of other causes, such as a caller that wakes up late, do not make latencies vary.
+    most = 1 + float(samples_ns.var()) / mean_ns**2
+    return QueueMoments(
+        utilization=utilization,
+        service_ns=service_ns,
+        variation=max(min(wait_ns / constant_ns, most), 1 + (deviation_ns / mean_ns) ** 2),
+        n_callers=load.clients,
+    )
+
+
+def join_into_batches(stream: Sequence[Block], duration_ns: float) -> list[list[Block]]:
+    """Return the blocks of a stream in batches that last at least so long; all in one if they do not."""
+    batches: list[list[Block]] = [[]]
+    for block in stream:
+        if sum(each.wall_ns for each in batches[-1]) >= duration_ns and batches[-1]:
+            batches.append([])
+        batches[-1].append(block)
+    if len(batches) > 1 and sum(each.wall_ns for each in batches[-1]) < duration_ns:
+        rest = batches.pop()
+        batches[-1] += rest
+    return [batch for batch in batches if batch]
+
+
+def summarize_rate(
+    streams: Sequence[Sequence[Block]],
+    load: Load | None,
+    figure: Objective,
+    confidence: float,
+    *,
+    relaxation_ns: float = 0.0,
+) -> Interval:
+    """Return a figure of the latency in ns, with its interval.
+
+    Args:
+        streams: The blocks of each launch.
+        load: How requests arrive; None where the utilization does not say how long queues are, as with servers that put
+            requests together. Blocks are then taken to be independent.
+        figure: The figure.
+        confidence: Coverage of the interval.
+        relaxation_ns: Relaxation time of other queues that these requests compete with; 0 for none.
+    """
+    moments = find_moments(streams, load) if load else None
+    if load and not moments:
+        return Interval(estimate=math.inf, low=math.inf, high=math.inf, confidence=confidence)
+    if moments:
+        relaxation_ns = max(relaxation_ns, moments.relaxation_ns)
+    batches = [batch for stream in streams for batch in join_into_batches(stream, RELAXATIONS * relaxation_ns)]
+    point = FIGURES[figure].percentile
+    if point is None:
+        means = [float(np.concatenate([block.samples_ns for block in batch]).mean()) for batch in batches]
+        found = t_interval(means, confidence)
+        if not moments or not load:
+            return found
+        # Without long queues, batches differ less than the mean may be wrong.
+        duration_ns = load.processes * sum(block.wall_ns for stream in streams for block in stream)
+        least_ns = quantile_of_normal(confidence) * moments.find_error(duration_ns)
+        return msgspec.structs.replace(found, high=max(found.high, found.estimate + least_ns))
+    return percentile_interval(batches, point, confidence, clumps=moments.clumps if moments else None).exp()
