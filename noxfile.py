@@ -159,7 +159,7 @@ def tutorial(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Run all benchmarks. This takes seven hours on an idle host."""
+    """Run all benchmarks. This takes ten hours on an idle host."""
     session.install("-e", ".[cpu]")
     session.run("python", "-m", "models.build", "squeezenet", "ppocrv2_cls", "tiny_regressor", "logreg_iris")
     session.run("python", "-m", "benchmarks.overhead")
@@ -171,6 +171,8 @@ def bench(session: nox.Session) -> None:
     session.run("python", "-m", "benchmarks.queueing")
     session.run("python", "-m", "benchmarks.plan_replay")
     session.run("python", "-m", "benchmarks.plan")
+    session.run("python", "-m", "benchmarks.capacity")
+    session.run("python", "-m", "benchmarks.lengths")
     session.install("gunicorn", "uvicorn", "ray[serve]")
     session.run("python", "-m", "benchmarks.plan_exports")
     session.run("python", "-m", "models.build", "shufflenet", "squeezenet_qdq", "minilm_l6_int8")
