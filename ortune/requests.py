@@ -311,27 +311,32 @@ Config = Annotated[
         interfaces=CLI_AND_PYTHON,
     ),
 ]
-Budget = Annotated[
-    float | None,
-    Option(
-        help="Time to spend, such as 60s or 5m.",
+
+
+def make_budget_option(examples: str, default: str) -> Option:
+    """Return the option for the time that a command may spend.
+
+    Args:
+        examples: Values for the help.
+        default: How long it is without the option.
+    """
+    return Option(
+        help=f"Time to spend, such as {examples}.",
         metavar="TIME",
         parse=parse_duration_s,
         accepts="str | float | None",
-        default="what the model and the load need",
+        default=default,
         panel=MEASURING,
-    ),
+    )
+
+
+Budget = Annotated[
+    float | None,
+    make_budget_option("60s or 5m", "what the model and the load need"),
 ]
 SearchBudget = Annotated[
     float | None,
-    Option(
-        help="Time to spend, such as 60s or 5m.",
-        metavar="TIME",
-        parse=parse_duration_s,
-        accepts="str | float | None",
-        default="a minute; more for slow models, slow programs and high percentiles",
-        panel=MEASURING,
-    ),
+    make_budget_option("60s or 5m", "a minute; more for slow models, slow programs and high percentiles"),
 ]
 Trials = Annotated[
     int | None,
@@ -1087,14 +1092,7 @@ class BenchRequest(WorkloadOptions, InputsOptions):
     trust: Trust = False
     budget: Annotated[
         float | None,
-        Option(
-            help="Time to spend, such as 60s.",
-            metavar="TIME",
-            parse=parse_duration_s,
-            accepts="str | float | None",
-            default="20 s; more for many configs, slow models and high percentiles",
-            panel=MEASURING,
-        ),
+        make_budget_option("60s", "20 s; more for many configs, slow models and high percentiles"),
     ] = None
     seed: Seed = 0
 
@@ -1201,14 +1199,7 @@ class PlanRequest(KnobOptions, InputsOptions):
     ] = ()
     budget: Annotated[
         float | None,
-        Option(
-            help="Time to spend, such as 90s or 5m.",
-            metavar="TIME",
-            parse=parse_duration_s,
-            accepts="str | float | None",
-            default="2m; 4m with a target",
-            panel=MEASURING,
-        ),
+        make_budget_option("90s or 5m", "2m; 4m with a target"),
     ] = None
     output: PlanOutput = None
     seed: Seed = 0
@@ -1271,14 +1262,7 @@ class HostPlanRequest(SizesOptions):
     price: Price = None
     budget: Annotated[
         float | None,
-        Option(
-            help="Time to spend, such as 90s or 5m.",
-            metavar="TIME",
-            parse=parse_duration_s,
-            accepts="str | float | None",
-            default="5m",
-            panel=MEASURING,
-        ),
+        make_budget_option("90s or 5m", "5m"),
     ] = None
     output: PlanOutput = None
     seed: Seed = 0
