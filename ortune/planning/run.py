@@ -483,13 +483,11 @@ def is_above(row: PlannedDeployment, default: PlannedDeployment) -> bool:
 
 def find_throughput_error(row: PlannedDeployment) -> float:
     """Return the error of a throughput and of a simulation with its durations, as a logarithm."""
-    found = row.ratio or row.throughput
-    width = math.log(found.high / found.low) / 2 if found.low > 0 and found.high else 0.0
-    return math.hypot(width, RELATIVE_ERROR)
+    return math.hypot(half_width(row.ratio or row.throughput), RELATIVE_ERROR)
 
 
-def half_width(interval: Interval) -> float:
+def half_width(found: Interval | Estimate) -> float:
     """Return half the width of an interval of a positive figure, as a logarithm; 0 if it is not finite."""
-    if not (interval.low > 0 and math.isfinite(interval.high)):
+    if found.high is None or not (found.low > 0 and math.isfinite(found.high)):
         return 0.0
-    return math.log(interval.high / interval.low) / 2
+    return math.log(found.high / found.low) / 2
