@@ -123,13 +123,13 @@ def find_config(request: ApplyRequest, configs: list[str], model: str | None, wa
         UsageError: A plan is to be verified.
     """
     from ortune.apply.verify import check_alone
-    from ortune.planning.read import SourcedDeployment, read_configs, select_config
+    from ortune.planning.read import find_deployment, read_configs, select_config
 
     records = read_configs(configs, trust=request.trust, pick=request.pick)
     if request.verify:
         for each in records:
             check_alone(each.record)
-            if isinstance(each, SourcedDeployment):
+            if find_deployment(each):
                 raise UsageError(
                     f"{each.source} is a plan, and only records can be verified.",
                     f"Plan again: ortune plan {each.record.model.path}.",
@@ -144,10 +144,10 @@ def check_here(request: ApplyRequest, config: Sourced, model: str | None) -> Non
     """Create and run the session, and show the effective settings and the code."""
     from ortune.apply.check import run_once
     from ortune.export import render
-    from ortune.planning.read import SourcedDeployment
+    from ortune.planning.read import find_deployment
 
     record = config.record
-    picked = config.deployment if isinstance(config, SourcedDeployment) else None
+    picked = find_deployment(config)
     path = model or record.model.path
     run = run_once(record, path, request.inputs)
     snippet = render("python", record, path, config.path or "a record", picked=picked).text
@@ -168,7 +168,7 @@ def export(config: Sourced, model: str | None, target: str, output: str | None, 
     from ortune.console.apply import show_export
     from ortune.console.widgets import make_console
     from ortune.export import export as write
-    from ortune.planning.read import SourcedDeployment
+    from ortune.planning.read import find_deployment
 
     done = write(
         target,
@@ -176,7 +176,7 @@ def export(config: Sourced, model: str | None, target: str, output: str | None, 
         model or config.record.model.path,
         config.path,
         None if output is None else Path(output),
-        config.deployment if isinstance(config, SourcedDeployment) else None,
+        find_deployment(config),
         selection,
     )
     if output is None:

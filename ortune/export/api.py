@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ortune.export import Export, export
 from ortune.export.selection import list_selection
 from ortune.options import make_request
-from ortune.planning.read import SourcedDeployment, read_configs, select_config
+from ortune.planning.read import find_deployment, read_configs, select_config
 from ortune.program_options import LoadOptions
 from ortune.record.select import Wanted
 
@@ -76,6 +76,6 @@ def export_config(
         str(model or found.record.model.path),
         found.path or "tuned.json",
         None if output is None else Path(output),
-        found.deployment if isinstance(found, SourcedDeployment) else None,
+        find_deployment(found),
         list_selection(found, wanted, trust=trust),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ortune.planning.read import SourcedDeployment
+from ortune.planning.read import find_deployment
 from ortune.record.select import Sourced, Wanted
 from ortune.workload import Load
 
@@ -16,9 +16,8 @@ def list_selection(found: Sourced, wanted: Wanted, *, trust: bool) -> tuple[str,
         trust: Whether its file is trusted.
     """
     words: list[str] = []
-    if isinstance(found, SourcedDeployment):
-        if not found.deployment.is_recommended:
-            words += ["--pick", str(found.deployment.number)]
+    if picked := find_deployment(found):
+        words += [] if picked.is_recommended else ["--pick", str(picked.number)]
     else:
         words += ["--pick", str(wanted.pick)] if wanted.pick is not None else []
         words += list_load(wanted.load) if wanted.load else []

@@ -1,4 +1,4 @@
-"""Reads what `ortune apply` uses: records and plans, which are told apart by their content.
+"""Reads what `ortune apply` uses: records and plans, which are recognized by their content.
 
 Every program that `ortune apply` starts loads this module. Modules that only plans need are therefore imported on use.
 """
@@ -69,6 +69,11 @@ def select_config(records: Sequence[Sourced], wanted: Wanted, model: str | Path 
     """
     choice = select_record(records, wanted, model)
     return next((each for each in records if each.record is choice.record), choice)
+
+
+def find_deployment(found: Sourced) -> PickedDeployment | None:
+    """Return the deployment that a record is of; None for a record of a search."""
+    return found.deployment if isinstance(found, SourcedDeployment) else None
 
 
 def check_plan(given: Any) -> Plan:
