@@ -226,14 +226,14 @@ def plan_host(
     Raises:
         OrtuneError: An option is not valid, a model does not run, or the plan cannot be written to its file.
     """
-    from ortune.planning.colocation.files import write_host_plan
     from ortune.planning.colocation.prepare import prepare_host_plan
     from ortune.planning.colocation.run import make_host_plan
+    from ortune.planning.files import write_plan
 
     request = make_request(HostPlanRequest, {"models": models, **options})
     found = make_host_plan(prepare_host_plan(request), progress or ignore)
     if request.output is not None:
-        write_host_plan(found, request.output)
+        write_plan(found, request.output)
     return found
 
 

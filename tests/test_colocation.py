@@ -29,7 +29,7 @@ from ortune.model.identity import ModelIdentity
 from ortune.options import make_request
 from ortune.planning.colocation import measuring, run
 from ortune.planning.colocation.choose import choose_sharing
-from ortune.planning.colocation.files import decode_host_plan, encode_host_plan, read_host_plan
+from ortune.planning.colocation.files import decode_host_plan, read_host_plan
 from ortune.planning.colocation.prepare import (
     HostPlanOptions,
     PreparedHostPlan,
@@ -49,7 +49,7 @@ from ortune.planning.colocation.run import DOES_NOT_FIT, Outcome, judge, run_sta
 from ortune.planning.colocation.sharing import Demand, Kind, Sharing
 from ortune.planning.colocation.timings import ModelTimings, Size, Timing, divide_cores, list_first_sizes
 from ortune.planning.deployment import Deployment
-from ortune.planning.files import read_plan
+from ortune.planning.files import encode_plan, read_plan
 from ortune.planning.result import Estimate
 from ortune.planning.space import make_deployment_space
 from ortune.queueing.queue_model import Queue
@@ -598,7 +598,7 @@ class TestDocument:
     def test_round_trip(self, tmp_path: Path) -> None:
         plan = make_example()
         path = tmp_path / "plan.json"
-        path.write_bytes(encode_host_plan(plan))
+        path.write_bytes(encode_plan(plan))
         assert ortune.read_host_plan(path) == plan
         assert json.loads(path.read_text())["schema"] == 1
         assert plan.choice
@@ -629,7 +629,7 @@ class TestDocument:
         ],
     )
     def test_hostile_documents(self, place: tuple[Any, ...], value: Any, message: str) -> None:
-        document = json.loads(encode_host_plan(make_example()))
+        document = json.loads(encode_plan(make_example()))
         inner = document
         for each in place[:-1]:
             inner = inner[each]

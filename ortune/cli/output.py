@@ -1,12 +1,17 @@
-"""Machine-readable output on stdout."""
+"""Machine-readable output on stdout and in files."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from ortune.limited import STANDARD_STREAM
 from ortune.sanitize import escape_json
+
+if TYPE_CHECKING:
+    import msgspec
 
 
 def encode_json(value: object, enc_hook: Callable[[Any], Any] | None = None) -> bytes:
@@ -20,3 +25,22 @@ def encode_json(value: object, enc_hook: Callable[[Any], Any] | None = None) -> 
 def print_json(value: object, enc_hook: Callable[[Any], Any] | None = None) -> None:
     """Print a value as indented JSON to stdout."""
     sys.stdout.buffer.write(encode_json(value, enc_hook))
+
+
+def write_found(plan: msgspec.Struct, output: Path | None, *, to_stdout: bool) -> None:
+    """Write a plan to a file, to stdout, or to both.
+
+    Args:
+        plan: A plan of any kind.
+        output: The file; None or `-` for none.
+        to_stdout: Whether to write it to stdout.
+
+    Raises:
+        UsageError: The file cannot be written.
+    """
+    from ortune.planning.files import write_plan
+
+    if output is not None and str(output) != STANDARD_STREAM:
+        write_plan(plan, output)
+    if to_stdout:
+        write_plan(plan, Path(STANDARD_STREAM))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from ortune.cli.command import Values, command
+from ortune.cli.output import write_found
 from ortune.errors import ExitCode
 from ortune.options import make_request
 from ortune.requests import ConsoleOptions, PlanRequest
@@ -18,12 +19,9 @@ def plan(values: Values, console_options: ConsoleOptions) -> None:
 
     For several models on one host, give the rate of each: ortune plan a.onnx=50/s b.onnx=10/s.
     """
-    from pathlib import Path
-
     from ortune.console.plan import PlanProgress, show_plan, show_plan_header
     from ortune.console.widgets import make_console
     from ortune.limited import STANDARD_STREAM
-    from ortune.planning.files import write_plan
     from ortune.planning.prepare import prepare_plan
     from ortune.planning.run import make_plan
 
@@ -35,10 +33,7 @@ def plan(values: Values, console_options: ConsoleOptions) -> None:
         show_plan_header(console, prepared)
     with PlanProgress(console, quiet=console_options.quiet) as progress:
         found = make_plan(prepared, progress)
-    if request.output is not None and str(request.output) != STANDARD_STREAM:
-        write_plan(found, request.output)
-    if to_stdout:
-        write_plan(found, Path(STANDARD_STREAM))
+    write_found(found, request.output, to_stdout=to_stdout)
     if not console_options.quiet:
         show_plan(console, found, request.output)
     if found.interrupted:

@@ -9,6 +9,7 @@ from pathlib import Path
 import typer
 
 from ortune.cli.command import Values, command
+from ortune.cli.output import write_found
 from ortune.errors import ExitCode
 from ortune.options import make_request, options_of
 from ortune.requests import ConsoleOptions, HostPlanRequest, PlanRequest
@@ -58,7 +59,6 @@ def plan_several(values: Values, console_options: ConsoleOptions) -> None:
     from ortune.console.plan import PlanProgress
     from ortune.console.widgets import make_console
     from ortune.limited import STANDARD_STREAM
-    from ortune.planning.colocation.files import write_host_plan
     from ortune.planning.colocation.prepare import prepare_host_plan
     from ortune.planning.colocation.run import make_host_plan
 
@@ -70,10 +70,7 @@ def plan_several(values: Values, console_options: ConsoleOptions) -> None:
         show_host_plan_header(console, prepared)
     with PlanProgress(console, quiet=console_options.quiet) as progress:
         found = make_host_plan(prepared, progress)
-    if request.output is not None and str(request.output) != STANDARD_STREAM:
-        write_host_plan(found, request.output)
-    if to_stdout:
-        write_host_plan(found, Path(STANDARD_STREAM))
+    write_found(found, request.output, to_stdout=to_stdout)
     if not console_options.quiet:
         show_host_plan(console, found, request.output)
     if found.interrupted:

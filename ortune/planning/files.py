@@ -20,13 +20,13 @@ Document = TypeVar("Document")
 HINT = "Create one: ortune plan MODEL -o FILE."
 
 
-def encode_plan(plan: Plan) -> bytes:
-    """Return a plan as indented JSON."""
+def encode_plan(plan: msgspec.Struct) -> bytes:
+    """Return a plan of any kind as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(plan), indent=2) + b"\n"
 
 
-def write_plan(plan: Plan, path: Path) -> None:
-    """Write a plan to a file; `-` for stdout.
+def write_plan(plan: msgspec.Struct, path: Path) -> None:
+    """Write a plan of any kind to a file; `-` for stdout.
 
     Raises:
         UsageError: It cannot be written.

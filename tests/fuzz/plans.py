@@ -14,11 +14,10 @@ WORDS = (b'"cpus":[[0]]', b'"cpus":[[]]', b"99999999999999999999", b"-1", b"null
 
 @functools.cache
 def plan_seeds() -> tuple[bytes, ...]:
-    from ortune.planning.colocation.files import encode_host_plan
     from ortune.planning.files import encode_plan
     from tests import test_colocation, test_planning
 
-    return (encode_plan(test_planning.make_example()), encode_host_plan(test_colocation.make_example()))
+    return (encode_plan(test_planning.make_example()), encode_plan(test_colocation.make_example()))
 
 
 def run_plan(data: bytes) -> None:

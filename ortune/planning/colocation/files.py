@@ -1,31 +1,15 @@
-"""Reads and writes plans for several models on one host."""
+"""Reads plans for several models on one host. `ortune.planning.files` writes them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
-
 from ortune.planning.colocation.result import SCHEMA, HostPlan
 from ortune.planning.files import MOST_BYTES, decode_document
 from ortune.record.check import check_configs
-from ortune.record.files import name_of_input, read_content, write_atomically
+from ortune.record.files import name_of_input, read_content
 
 HINT = "Create one: ortune plan MODEL=RATE MODEL=RATE -o FILE."
-
-
-def encode_host_plan(plan: HostPlan) -> bytes:
-    """Return a plan as indented JSON."""
-    return msgspec.json.format(msgspec.json.encode(plan), indent=2) + b"\n"
-
-
-def write_host_plan(plan: HostPlan, path: Path) -> None:
-    """Write a plan to a file; `-` for stdout.
-
-    Raises:
-        UsageError: It cannot be written.
-    """
-    write_atomically(path, encode_host_plan(plan))
 
 
 def read_host_plan(path: str | Path, *, trust: bool = False) -> HostPlan:
