@@ -32,7 +32,7 @@ from ortune.planning.choose import explain_choice, find_best, rank_rows
 from ortune.planning.deployment import Batching, Deployment
 from ortune.planning.files import decode_plan, encode_plan, read_plan
 from ortune.planning.options import PlanOptions
-from ortune.planning.result import SCHEMA, Estimate, Plan, PlannedDeployment
+from ortune.planning.result import SCHEMA, Estimate, Plan
 from ortune.planning.run import Outcome, mark_proven, run_stages
 from ortune.planning.screening import screen_deployments
 from ortune.planning.space import make_deployment_space
@@ -42,6 +42,7 @@ from ortune.worker import BlockPlan, Failure
 from ortune.workload import Goal, Load, Workload, parse_limit
 from ortune.workload.workload import Tolerance
 from tests.conftest import TINY_CNN, run_ortune
+from tests.plans import make_estimate, make_row
 from tests.simulation import RUNTIME, SimulatedExecutor, make_host
 
 MS = 1_000_000
@@ -374,23 +375,6 @@ class TestPredictions:
         samples = np.full(100, 60 * MS)
         assert estimate_utilization(Deployment(), samples, parse_limit("p99<50ms")) == 0
         assert predict_capacity(Deployment(), samples, parse_limit("p99<50ms"), seed=0).estimate == 0
-
-
-def make_estimate(value: float, spread: float = 0.05, **fields: Any) -> Estimate:
-    values = {"estimate": value, "low": value * (1 - spread), "high": value * (1 + spread), "confidence": 0.95}
-    return Estimate(**{**values, "source": "measured", **fields})
-
-
-def make_row(deployment: Deployment, per_s: float, **fields: Any) -> PlannedDeployment:
-    values: dict[str, Any] = {
-        "throughput": make_estimate(per_s),
-        "p50_ns": 5e6,
-        "p99_ns": 8e6,
-        "cpu_cores": 1.9,
-        "cpu_ns_per_call": 7e6,
-        "memory_bytes": 60_000_000 * deployment.processes,
-    }
-    return PlannedDeployment(deployment=deployment, **{**values, **fields})
 
 
 def make_example() -> Plan:
