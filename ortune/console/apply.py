@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from rich.console import Console
 from rich.syntax import Syntax
@@ -10,10 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from ortune.apply.check import CheckResult
+from ortune.apply.warm import WarmResult
 from ortune.console.warnings import warn_mismatch
 from ortune.console.widgets import (
     add_note,
     format_baseline,
+    format_bytes,
     format_count,
     format_duration,
     format_reason,
@@ -113,6 +116,31 @@ def make_session_grid(session: SessionInfo) -> Table:
     difference = "" if error is None else f"; the largest difference is {error:.2g} of the largest value"
     grid.add_row("outputs", "identical to the default's" if error == 0 else f"match the default's{difference}")
     return grid
+
+
+def show_warm(console: Console, result: WarmResult, folder: Path) -> None:
+    """Print what became of a cache of compiled models."""
+    if not result.options:
+        console.print("No execution provider of this config keeps compiled models: there is nothing to fill.")
+        return
+    if result.check and isinstance(result.check.loaded, Failure):
+        failure = f"{result.check.loaded.title}: {result.check.loaded.message}"
+        show_note(console, "failed", f"the config does not work on this host: {failure}", "bold red")
+        return
+    session = result.session
+    assert session
+    size = f"{format_count(result.n_files, 'file')}, {format_bytes(result.size_bytes)}"
+    grid = make_grid()
+    grid.add_row("cache", add_note(str(folder), size))
+    grid.add_row("options", ", ".join(result.options))
+    grid.add_row("session", f"created in {format_duration(session.load_ns)}")
+    if session.build_s is not None:
+        what = "compiled and run" if result.n_written else "run; the folder was filled before"
+        grid.add_row("first one", f"{what} in {session.build_s:.1f} s")
+    console.print(grid)
+    if session.build_s is None:
+        wrote = "wrote to the folder, and compiled the model again all the same" if result.n_files else "wrote nothing"
+        show_note(console, "no use", f"the execution provider {wrote}: leave {spell_as_flag('cache_dir')} out.", "red")
 
 
 def show_export(console: Console, export: Export, output: str | None) -> None:

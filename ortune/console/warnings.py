@@ -243,6 +243,18 @@ def warn_requirements(config: Config) -> tuple[str, ...]:
     return tuple(texts)
 
 
+def warn_compilation(options: Sequence[str]) -> str:
+    """Warn that sessions compile the model.
+
+    Args:
+        options: The options that can name a folder for what was compiled.
+    """
+    return (
+        f"Each new session compiles the model, unless {' and '.join(options)} names a folder: "
+        f"ortune apply {spell_as_flag('cache_dir', 'FOLDER')} sets it."
+    )
+
+
 def warn_pinned(n_processes: int) -> str:
     """Warn that processes must be started on CPUs of their own, which no option of a session does."""
     return (
