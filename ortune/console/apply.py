@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ortune.apply.check import CheckResult
-from ortune.console.warnings import warn_mismatch
+from ortune.console.warnings import warn_coarse_class, warn_mismatch
 from ortune.console.widgets import (
     add_note,
     format_baseline,
@@ -54,6 +54,8 @@ def show_apply(
         show_note(console, "failed", f"the config does not work on this host: {failure}", "bold red")
     else:
         console.print(make_session_grid(result.loaded))
+    if record.host.is_coarse:
+        show_note(console, "host class", warn_coarse_class())
     for mismatch in result.mismatches:
         text = warn_mismatch(mismatch.what, mismatch.recorded, mismatch.here)
         show_note(console, "mismatch", f"{text} {mismatch.hint}")
