@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import platform
+import re
 import sys
 from pathlib import Path
 
@@ -19,9 +20,15 @@ from ortune.host.macos import build_processor, parse_sysctl
 from ortune.host.microarchitectures import name_generation
 from ortune.host.processor import INSTRUCTIONS, MOST_CHARACTERS, Caches, CpuType, Processor
 from ortune.host.windows import parse_identifier
+from ortune.record.files import read_record
 from ortune.record.layout import encode, to_plain
+from ortune.report.host_map import describe_host
+from ortune.tuning.hints import describe_search, find_similar_searches, remember
+from ortune.workload import Goal
+from tests.conftest import ROOT, TINY_CNN, run_ortune
 from tests.hosts import HOSTS, list_files, read_files, write_files
-from tests.simulation import make_host
+from tests.records import EXAMPLE, ONE_THREAD, make_local_record, write
+from tests.simulation import make_host, make_model
 
 CPU_FIELDS = ("cpu_model", "platform", "cpu", "instructions", "caches")
 
@@ -186,6 +193,62 @@ class TestCoarse:
         assert found.is_coarse
         assert found.includes(HostClass.of(make_host(4)))
         assert set(found.differences(HostClass.of(make_host(2, smt=2)))) == {"n_cores", "n_usable_cores"}
+
+
+class TestWhereItIsShown:
+    """Commands that use a record of an older version say that its class is coarse."""
+
+    @pytest.fixture
+    def config(self, tmp_path: Path) -> Path:
+        record = make_local_record(TINY_CNN, ONE_THREAD)
+        if record.host.is_coarse:
+            pytest.skip("this system does not tell what its CPUs are")
+        return write(msgspec.structs.replace(record, host=make_coarse(record.host)), tmp_path / "old.json")
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ("apply", "old.json", TINY_CNN),
+            ("apply", "old.json", TINY_CNN, "--verify", "--budget", "6s"),
+            ("apply", "old.json", "--", sys.executable, "-c", "pass"),
+            ("gate", "old.json", "--budget", "6s"),
+        ],
+        ids=("apply", "verify", "program", "gate"),
+    )
+    def test_commands(self, tmp_path: Path, config: Path, arguments: tuple[object, ...]) -> None:
+        for is_coarse in (True, False):
+            done = run_ortune(*arguments, cwd=tmp_path, simulate=True)
+            assert done.returncode in {0, 1, 3}, done.stderr
+            text = " ".join(f"{done.stdout} {done.stderr}".split())
+            assert ("host class is coarse" in text) == is_coarse
+            write(make_local_record(TINY_CNN, ONE_THREAD), config)
+
+    def test_host(self, tmp_path: Path) -> None:
+        here = HostClass.of(read_host())
+        done = run_ortune("host", cwd=tmp_path, columns=200)
+        assert f"class  {here.name}  {here.id}" in done.stdout
+
+    def test_report(self, classes: dict[str, HostClass]) -> None:
+        runtime = read_record(EXAMPLE).runtime
+        facts = dict(describe_host(classes["zen4-guest"], runtime).facts)
+        assert facts["CPU type"] == "Zen 4 (AuthenticAMD family 25 model 17 stepping 1)"
+        assert facts["host class"] == classes["zen4-guest"].id
+        assert "coarse" in dict(describe_host(make_coarse(classes["zen4-guest"]), runtime).facts)["host class"]
+
+    def test_the_history_of_searches(self, tmp_path: Path, classes: dict[str, HostClass]) -> None:
+        """Searches of an older version give hints, unless their class is another one."""
+        path, traits = tmp_path / "history.jsonl", make_model().traits
+        for name in ("zen3-guest", "zen4-guest"):
+            remember(path, describe_search(make_coarse(classes[name]), traits, Goal(), [ONE_THREAD]))
+        remember(path, describe_search(classes["zen3-guest"], traits, Goal(), [ONE_THREAD]))
+        remember(path, describe_search(make_coarse(classes["icelake"]), traits, Goal(), [ONE_THREAD]))
+        found = find_similar_searches(path, classes["zen4-guest"], traits, Goal())
+        assert [each.host.is_coarse for each in found] == [True, True]
+
+    def test_the_documented_class(self) -> None:
+        found = re.search(r'```json\n"host": (\{.*?\n\})\n```', (ROOT / "docs" / "record.md").read_text(), re.DOTALL)
+        assert found
+        assert msgspec.json.decode(found[1], type=HostClass) == read_record(ROOT / "tests/data/server.ortune.json").host
 
 
 class TestText:
