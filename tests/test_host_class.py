@@ -202,7 +202,7 @@ class TestWhereItIsShown:
     def config(self, tmp_path: Path) -> Path:
         record = make_local_record(TINY_CNN, ONE_THREAD)
         if record.host.is_coarse:
-            pytest.skip("this system does not tell what its CPUs are")
+            pytest.skip("what the CPUs are is unknown on this system")
         return write(msgspec.structs.replace(record, host=make_coarse(record.host)), tmp_path / "old.json")
 
     @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ class TestText:
             "CPU AMD EPYC in the record, Intel(R) Xeon(R) CPU @ 2.80GHz here",
             "CPU type Zen 5 (AuthenticAMD family 26 model 2 stepping 1) in the record, "
             "Cascade Lake (GenuineIntel family 6 model 85 stepping 7) here",
-            "instruction sets avx_vnni, avx512_bf16 in the record, no more than there here",
+            "instruction sets avx_vnni, avx512_bf16 in the record, fewer here",
             "caches L1d 48K, L2 1M, L3 32M in the record, L1d 32K, L2 1M, L3 33M here",
         ]
         assert describe_difference("cpu_quota", None, 1.5) == "CPU quota none in the record, 1.5 here"
@@ -306,7 +306,7 @@ class TestOtherSystems:
         assert found.instructions == "avx avx2"
         assert found.caches == Caches(l1d_bytes=32768, l2_bytes=262144, l3_bytes=6291456)
 
-    def test_a_mac_that_tells_nothing(self) -> None:
+    def test_a_mac_without_any_values(self) -> None:
         assert build_processor({}) == Processor()
         assert build_processor({"hw.l2cachesize": "9" * 99, "hw.cpufamily": "\x1b[31m"}) == Processor()
 

@@ -21,6 +21,7 @@ from ortune.console.widgets import (
     make_grid,
     make_settings_table,
     show_note,
+    show_warning,
 )
 from ortune.errors import spell_as_flag
 from ortune.export.target import Export, Target, describe_deployment
@@ -55,7 +56,7 @@ def show_apply(
     else:
         console.print(make_session_grid(result.loaded))
     if record.host.is_coarse:
-        show_note(console, "host class", warn_coarse_class())
+        show_warning(console, warn_coarse_class())
     for mismatch in result.mismatches:
         text = warn_mismatch(mismatch.what, mismatch.recorded, mismatch.here)
         show_note(console, "mismatch", f"{text} {mismatch.hint}")

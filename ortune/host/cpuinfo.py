@@ -24,7 +24,7 @@ from ortune.host.processor import (
 from ortune.host.topology import Topology
 
 MOST_TYPES = 8
-"""Types of cores of one host that are told apart."""
+"""Types of cores of one host that are distinguished."""
 
 VIRTUAL_MACHINES = re.compile(
     r"KVM|QEMU|Google Compute Engine|Virtual Machine|VMware|VirtualBox|innotek|Xen|Parallels|BHYVE|OpenStack|"
@@ -65,7 +65,7 @@ def find_model_name(cpuinfo: str) -> str:
 
 
 def read_virtual(root: Path, cpuinfo: str) -> bool | None:
-    """Return whether the host is a virtual machine, or None if unknown. ARM CPUs have no flag that tells."""
+    """Return whether the host is a virtual machine, or None if unknown. ARM CPUs have no flag for it."""
     flags = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
     if flags:
         return "hypervisor" in flags[1].split()

@@ -12,7 +12,7 @@ from ortune.host.processor import MOST_CHARACTERS, Caches, CpuType
 from ortune.host.topology import Host
 
 COARSE_NOTE = "the host class is coarse: only the name of the CPU was recorded, which several generations may share"
-"""What a user is told about a coarse class, as part of a sentence."""
+"""What messages say about a coarse class, as part of a sentence."""
 
 
 class HostClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -116,7 +116,7 @@ class HostClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return self.cpu is None
 
     def includes(self, host: HostClass) -> bool:
-        """Return whether the hosts of another class belong to this one, as far as it tells."""
+        """Return whether the hosts of another class belong to this one, as far as it is known."""
         return not self.differences(host)
 
     def differences(self, host: HostClass) -> dict[str, tuple[object, object]]:
@@ -232,7 +232,7 @@ def format_difference(name: str, recorded: object, here: object) -> tuple[str, s
         return format_property(name, recorded), format_property(name, here)
     sets = [str(each).split() for each in (recorded, here)]
     more, others = ([each for each in own if each not in other] for own, other in (sets, sets[::-1]))
-    return ", ".join(more) or "no more than here", ", ".join(others) or "no more than there"
+    return ", ".join(more) or "fewer", ", ".join(others) or "fewer"
 
 
 def describe_difference(name: str, recorded: object, here: object) -> str:

@@ -17,8 +17,8 @@ INSTRUCTIONS = (
 )
 """Instruction sets that ONNX Runtime checks for when it chooses kernels, by their names in /proc/cpuinfo.
 
-`waitpkg` decides how its threads spin. It also checks for AVX-VNNI-INT8 and AVX-NE-CONVERT, which Linux does not list:
-family and model of the CPU tell.
+`waitpkg` decides how its threads spin. It also checks for AVX-VNNI-INT8 and AVX-NE-CONVERT, which Linux does not list,
+but which family and model of the CPU imply. A new entry changes the classes of the hosts that have it.
 
 Source: `onnxruntime/core/mlas/lib/platform.cpp` and `onnxruntime/core/common/cpuid_info.cc` of onnxruntime 1.32.
 """
