@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ortune.apply.check import CheckResult
 from ortune.apply.warm import WarmResult
-from ortune.console.warnings import warn_mismatch
+from ortune.console.warnings import warn_coarse_class, warn_mismatch
 from ortune.console.widgets import (
     add_note,
     format_baseline,
@@ -24,6 +24,7 @@ from ortune.console.widgets import (
     make_grid,
     make_settings_table,
     show_note,
+    show_warning,
 )
 from ortune.errors import spell_as_flag
 from ortune.export.target import Export, Target, describe_deployment
@@ -57,6 +58,8 @@ def show_apply(
         show_note(console, "failed", f"the config does not work on this host: {failure}", "bold red")
     else:
         console.print(make_session_grid(result.loaded))
+    if record.host.is_coarse:
+        show_warning(console, warn_coarse_class())
     for mismatch in result.mismatches:
         text = warn_mismatch(mismatch.what, mismatch.recorded, mismatch.here)
         show_note(console, "mismatch", f"{text} {mismatch.hint}")

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ortune.compare.comparison import TwoSpeeds
 from ortune.console.widgets import format_count, format_number
 from ortune.errors import spell_as_flag
+from ortune.host.host_class import COARSE_NOTE
 from ortune.knobs import Config
 from ortune.knobs.environment import variables_of
 from ortune.worker import Failure
@@ -197,6 +198,11 @@ def warn_no_background_load(program: str) -> str:
 def warn_other_background_load(program: str) -> str:
     """Warn that the background load is not the command that a record was made with."""
     return f"The record was made with another background load: another command, which ran `{program}`."
+
+
+def warn_coarse_class() -> str:
+    """Warn that a record may be of another generation of CPU than this host has."""
+    return f"{COARSE_NOTE[0].upper()}{COARSE_NOTE[1:]}. A new search records the CPU itself."
 
 
 def warn_mismatch(what: str, recorded: str, here: str) -> str:

@@ -24,11 +24,11 @@ from ortune.model.identity import ModelIdentity
 from ortune.worker import FailureKind, Runtime
 from ortune.workload import Objective, Workload
 
-SCHEMA = 4
+SCHEMA = 5
 """Version of the format.
 
 2 added loads. 3 added provider options, IO binding, thread pools and run options. 4 leaves defaults out, moves trials
-to a file of their own, and states what the config was compared with.
+to a file of their own, and states what the config was compared with. 5 added what the CPUs are to the host class.
 """
 
 Verdict = Literal[
@@ -368,7 +368,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             f"{gain.estimate:.3g}x [{gain.low:.3g}, {gain.high:.3g}] in {self.objectives[0]}" if gain else "",
             evidence.reason,
             f"{self.model.path}: {self.workload.load}",
-            f"{self.host.cpu_model}, {self.host.n_usable} CPUs, onnxruntime {self.runtime.onnxruntime}",
+            f"{self.host.cpu_name}, {self.host.n_usable} CPUs, onnxruntime {self.runtime.onnxruntime}",
         ]
         settings = [(name, str(value)) for name, value in self.config.settings.items()]
         objectives = self.workload.objectives
