@@ -25,6 +25,7 @@ from tests.consumers.running import consumers, draw_text, need, run, run_python
 from tests.consumers.trace import read_sessions
 from tests.records import make_record
 from tests.test_export import CONFIGS
+from tests.test_export_providers import NAMES, PLUGIN
 
 pytestmark = pytest.mark.consumers
 
@@ -441,22 +442,54 @@ class TestCpp:
         done = run(["g++", "-std=c++17", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", f"-I{headers}", source])
         assert done.returncode == 0, done.stderr
 
-    @pytest.mark.skipif(sys.platform != "linux", reason="the library has its name on Linux")
-    def test_the_live_session_has_it(self, tmp_path: Path) -> None:
-        headers = self.headers()
+    def compile(self, source: Path, folder: Path) -> Path:
+        """Compile and link with the library of the Python package."""
+        if sys.platform != "linux":
+            pytest.skip("the library has its name on Linux")
         libraries = sorted((need("onnxruntime") / "capi").glob("libonnxruntime.so.*"))
         if not libraries:
             pytest.skip("this onnxruntime has no shared library")
-        library = tmp_path / "libonnxruntime.so.1"
+        library = folder / "libonnxruntime.so.1"
         library.symlink_to(libraries[0])
-        source = self.source({"tuned": TUNED}, tmp_path / "tuned.cpp")
-        program = tmp_path / "tuned"
-        flags = ["-std=c++17", f"-I{headers}", f"-Wl,-rpath,{tmp_path}"]
-        done = run(["g++", source, library, *flags, "-o", program])
+        flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", f"-I{self.headers()}", f"-Wl,-rpath,{folder}"]
+        done = run(["g++", source, library, *flags, "-o", folder / "program"])
         assert done.returncode == 0, done.stderr
+        return folder / "program"
+
+    def test_the_live_session_has_it(self, tmp_path: Path) -> None:
+        self.headers()
+        program = self.compile(self.source({"tuned": TUNED}, tmp_path / "tuned.cpp"), tmp_path)
         written = of("cpp", TUNED)
         assert not written.unsupported
         check_log(run([program]), wanted(TUNED, written))
+
+    @pytest.mark.parametrize("options", [{}, {"device_id": "0"}], ids=["without_options", "with_options"])
+    def test_the_library_knows_each_provider(self, options: dict[str, str], tmp_path: Path) -> None:
+        """Its error for a provider that is not in the build differs from that for a name that it does not know."""
+        self.headers()
+        functions, calls = "", ""
+        for number, name in enumerate(NAMES):
+            config = Config(providers=((name, options), ("CPUExecutionProvider", {})))
+            functions += f"void make_{number}() {{\n{of('cpp', config).text}}}\n"
+            calls += f"    run({number}, make_{number});\n"
+        source = tmp_path / "providers.cpp"
+        source.write_text(
+            "#include <onnxruntime_cxx_api.h>\n#include <iostream>\n"
+            f"{functions}void run(int number, void (*make)()) {{\n"
+            '    std::cout << number << " ";\n'
+            '    try { make(); std::cout << "created\\n"; }\n'
+            '    catch (const Ort::Exception& error) { std::cout << error.what() << "\\n"; }\n'
+            f"}}\nint main() {{\n{calls}}}\n"
+        )
+        done = run([self.compile(source, tmp_path)])
+        assert done.returncode == 0, done.stderr
+        answers = dict(line.split(" ", 1) for line in done.stdout.splitlines() if re.match(r"\d+ ", line))
+        assert len(answers) == len(NAMES)
+        absent = re.compile(r"not (supported|enabled) in this build|Failed to load (shared )?library")
+        for number, name in enumerate(NAMES):
+            answer = answers[str(number)]
+            assert answer == "created" or absent.search(answer), (name, answer)
+        assert "Failed to load library" in answers[str(NAMES.index(PLUGIN))]
 
 
 class TestJava:
@@ -486,6 +519,7 @@ class TestCSharp:
         "session": "InferenceSession",
         "cuda": "OrtCUDAProviderOptions",
         "tensorrt": "OrtTensorRTProviderOptions",
+        "rocm": "OrtROCMProviderOptions",
     }
 
     def types(self) -> dict[str, str]:
@@ -500,10 +534,11 @@ class TestCSharp:
                 found[name] = found.get(name, "") + body
         return found
 
-    @pytest.mark.parametrize("case", CODE)
+    @pytest.mark.parametrize("case", [*CODE, *NAMES])
     def test_its_names_are_those_of_the_sources(self, case: str) -> None:
         types = self.types()
-        text = of("csharp", CODE[case]).text
+        provider = Config(providers=((case, {"device_id": "0"}), ("CPUExecutionProvider", {})))
+        text = of("csharp", CODE.get(case, provider)).text
         code = "\n".join(line.split("  // ")[0] for line in text.splitlines() if not line.startswith("//"))
         code = re.sub(r'"[^"]*"', '""', code)
         used = re.findall(r"^(?:var \w+ = )?(\w+)\.(\w+)", code, re.MULTILINE)
@@ -517,6 +552,18 @@ class TestCSharp:
         made = set(re.findall(r"\bnew (\w+)", code)) | set(re.findall(r"\((\w+)\)\d", code))
         assert made >= {"SessionOptions", "InferenceSession"}
         assert made - {"Dictionary"} <= set(types)
+
+    def test_plugins_are_added_by_their_devices(self) -> None:
+        types = self.types()
+        text = of("csharp", Config(providers=((PLUGIN, {}), ("CPUExecutionProvider", {})))).text
+        assert "device.EpName == " in text and re.search(r"public string EpName\b", types["OrtEpDevice"])
+        assert "GetEpDevices()" in text and re.search(
+            r"public IReadOnlyList<OrtEpDevice> GetEpDevices\(", types["OrtEnv"]
+        )
+        overload = (
+            r"AppendExecutionProvider\(OrtEnv env, IReadOnlyList<OrtEpDevice> epDevices,\s+IReadOnlyDictionary<string"
+        )
+        assert re.search(overload, types["SessionOptions"])
 
 
 def test_the_folder_has_the_packages() -> None:
