@@ -6,6 +6,7 @@ In `tests/consumers/`, the C++ code of each provider is compiled and run.
 from __future__ import annotations
 
 import ctypes
+import json
 import re
 import shutil
 import subprocess
@@ -16,16 +17,18 @@ from typing import Any
 import msgspec
 import onnxruntime
 import pytest
+import yaml
 from packaging.version import Version
 
-from ortune.export import Export, render
+from ortune.export import Export, export, render
 from ortune.export.provider_names import BY_NAME, STRUCTURES, WITHOUT_OPTIONS, is_plugin
 from ortune.knobs import Config
-from ortune.knobs.config import CPU
+from ortune.knobs.config import CPU, Provider
 from ortune.knobs.providers import PROVIDERS
-from ortune.record.schema import Record
+from ortune.record.schema import Record, Tried
 from tests.conftest import ROOT, TINY_CNN
 from tests.records import make_record
+from tests.test_export import settable
 
 pytestmark = pytest.mark.usefixtures("models_read_here")
 
@@ -36,7 +39,7 @@ NAMES = sorted({*PROVIDERS, *onnxruntime.get_all_providers(), *BY_NAME, *STRUCTU
 """All providers that ortune or ONNX Runtime knows, and one that only a plugin can have."""
 
 
-def record_for(*providers: tuple[str, dict[str, str]], **settings: Any) -> Record:
+def record_for(*providers: Provider, **settings: Any) -> Record:
     """Return a record that does not depend on the host."""
     config = Config(providers=(*providers, (CPU, {})), **settings)
     record = make_record(TINY_CNN, config, here=False)
@@ -193,3 +196,237 @@ class TestCSharp:
     def test_all_options_of_openvino_are_written(self) -> None:
         done = export_for("csharp", "OpenVINOExecutionProvider", {"device_type": "CPU", "num_streams": "2"})
         assert not done.unsupported and '["num_streams"] = "2"' in done.text
+
+
+TRITON_TENSORRT = {
+    *("precision_mode", "max_workspace_size_bytes", "int8_calibration_table_name", "int8_use_native_calibration_table"),
+    *("trt_auxiliary_streams", "trt_build_heuristics_enable", "trt_builder_optimization_level"),
+    *("trt_context_memory_sharing_enable", "trt_cuda_graph_enable", "trt_detailed_build_log", "trt_dla_core"),
+    *("trt_dla_enable", "trt_dump_ep_context_model", "trt_dump_subgraphs", "trt_engine_cache_enable"),
+    *("trt_engine_cache_path", "trt_engine_cache_prefix", "trt_ep_context_embed_mode", "trt_ep_context_file_path"),
+    *("trt_extra_plugin_lib_paths", "trt_force_sequential_engine_build", "trt_force_timing_cache"),
+    *("trt_layer_norm_fp32_fallback", "trt_max_partition_iterations", "trt_min_subgraph_size"),
+    *("trt_profile_max_shapes", "trt_profile_min_shapes", "trt_profile_opt_shapes", "trt_sparsity_enable"),
+    *("trt_tactic_sources", "trt_timing_cache_enable", "trt_timing_cache_path"),
+}
+"""Parameters of the accelerator `tensorrt`. Any other is an error.
+
+Source: src/onnxruntime.cc of https://github.com/triton-inference-server/onnxruntime_backend, commit 00fd3e8.
+"""
+
+
+def read_triton(text: str) -> tuple[dict[str, dict[str, str]], dict[str, str], str]:
+    """Return the parameters of each accelerator, those of the model, and the instance group."""
+    accelerators: dict[str, dict[str, str]] = {}
+    kind = ""
+    for line in text.splitlines():
+        if found := re.match(r" +(\w+)_execution_accelerator: \[", line):
+            kind = found[1]
+        elif found := re.match(r' +name: "(\w+)"', line):
+            own = accelerators.setdefault(f"{kind} {found[1]}", {})
+        elif found := re.match(r' +parameters { key: "(\w+)" value: "(.*)" }', line):
+            own[found[1]] = found[2]
+    parameters = dict(re.findall(r'^parameters { key: "(.+?)" value: { string_value: "(.*)" } }', text, re.MULTILINE))
+    (group,) = re.findall(r"^instance_group { (.*) }", text, re.MULTILINE)
+    return accelerators, parameters, group
+
+
+class TestTriton:
+    def test_every_option_of_tensorrt_is_accepted_or_reported(self) -> None:
+        """The model of a config with another parameter does not load."""
+        name, written = "TensorrtExecutionProvider", set()
+        for options in (dict(each.providers)[name] for each in settable() if name in dict(each.providers)):
+            done = export_for("triton", name, options)
+            parameters = read_triton(done.text)[0]["gpu tensorrt"]
+            assert set(parameters) <= TRITON_TENSORRT, options
+            assert done.unsupported or parameters != {"precision_mode": "FP32"} or "device_id" in options, options
+            written |= set(parameters)
+        assert written == TRITON_TENSORRT
+
+    @pytest.mark.parametrize(
+        ("options", "mode", "reported"),
+        [
+            ({}, "FP32", set()),
+            ({"trt_fp16_enable": "True"}, "FP16", set()),
+            ({"trt_fp16_enable": "False"}, "FP32", set()),
+            ({"trt_bf16_enable": "true"}, "BF16", set()),
+            ({"trt_int8_enable": "1", "trt_fp16_enable": "1"}, "INT8", {"tensorrt.trt_fp16_enable=1"}),
+            ({"trt_fp16_enable": "maybe"}, "FP32", {"tensorrt.trt_fp16_enable=maybe"}),
+        ],
+    )
+    def test_precision(self, options: dict[str, str], mode: str, reported: set[str]) -> None:
+        done = export_for("triton", "TensorrtExecutionProvider", options)
+        assert read_triton(done.text)[0] == {"gpu tensorrt": {"precision_mode": mode}}
+        assert {line.split(" (")[0] for line in done.unsupported} == reported
+
+    def test_values_that_do_not_parse_are_reported(self) -> None:
+        bad = {"trt_max_workspace_size": "1GB", "trt_engine_cache_enable": "yes", "trt_min_subgraph_size": "few"}
+        done = export_for("triton", "TensorrtExecutionProvider", bad)
+        assert read_triton(done.text)[0] == {"gpu tensorrt": {"precision_mode": "FP32"}}
+        assert len(done.unsupported) == 3
+
+    def test_the_device_is_that_of_the_instances(self) -> None:
+        """`device_id` is no parameter of an accelerator."""
+        trt = ("TensorrtExecutionProvider", {"device_id": "2", "trt_fp16_enable": "True"})
+        cuda = ("CUDAExecutionProvider", {"device_id": "2", "use_tf32": "0"})
+        done = render("triton", record_for(trt, cuda), "m.onnx")
+        accelerators, _, group = read_triton(done.text)
+        assert accelerators == {"gpu tensorrt": {"precision_mode": "FP16"}, "gpu cuda": {"use_tf32": "0"}}
+        assert group == "kind: KIND_GPU gpus: [2]"
+        assert not done.unsupported
+        cuda[1]["device_id"] = "3"
+        done = render("triton", record_for(trt, cuda), "m.onnx")
+        assert [line.split(" (")[0] for line in done.unsupported] == ["cuda.device_id=3"]
+
+    def test_a_config_for_the_cpu_does_not_run_on_a_gpu(self) -> None:
+        assert read_triton(render("triton", record_for(), "m.onnx").text)[2] == "kind: KIND_CPU"
+
+    def test_options_of_cuda_that_the_accelerator_does_not_keep(self) -> None:
+        """Triton replaces four options of the accelerator, unless they are parameters of the model, two as numbers."""
+        options = {
+            "cudnn_conv_algo_search": "HEURISTIC",
+            "arena_extend_strategy": "kSameAsRequested",
+            "gpu_mem_limit": "1000000000",
+            "do_copy_in_default_stream": "1",
+        }
+        accelerators, parameters, _ = read_triton(export_for("triton", "CUDAExecutionProvider", options).text)
+        assert not accelerators
+        assert parameters == {**options, "cudnn_conv_algo_search": "1", "arena_extend_strategy": "1"}
+        done = export_for("triton", "CUDAExecutionProvider", {"cudnn_conv_algo_search": "FAST"})
+        assert "FAST" in done.unsupported[0] and not read_triton(done.text)[1]
+
+    def test_openvino(self) -> None:
+        """It is an accelerator for the CPU, without parameters."""
+        done = export_for("triton", "OpenVINOExecutionProvider", {"device_type": "CPU", "num_streams": "2"})
+        accelerators, _, group = read_triton(done.text)
+        assert (accelerators, group) == ({"cpu openvino": {}}, "kind: KIND_CPU")
+        assert [line.split(" (")[0] for line in done.unsupported] == ["openvino.num_streams=2"]
+        done = export_for("triton", "OpenVINOExecutionProvider", {"device_type": "GPU"})
+        assert not read_triton(done.text)[0]
+        assert any(line.startswith("providers=openvino") for line in done.unsupported)
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_other_providers_are_reported(self, name: str) -> None:
+        done = export_for("triton", name)
+        assert set(read_triton(done.text)[0]) <= {"gpu tensorrt", "cpu openvino"}
+        supported = name in {"TensorrtExecutionProvider", "CUDAExecutionProvider", "OpenVINOExecutionProvider"}
+        assert bool(done.unsupported) != supported
+
+
+RAPIDOCR = {
+    "CUDAExecutionProvider": "cuda",
+    "DmlExecutionProvider": "dml",
+    "CANNExecutionProvider": "cann",
+    "CoreMLExecutionProvider": "coreml",
+}
+"""Providers, with the word for them in `use_...` and `..._ep_cfg`.
+
+Source: rapidocr/inference_engine/onnxruntime/provider_config.py of the package rapidocr 3.10.
+"""
+
+
+class TestRapidOCR:
+    @pytest.mark.parametrize("name", NAMES)
+    def test_each_provider_has_its_keys(self, name: str) -> None:
+        done = export_for("rapidocr", name, {"device_id": "1", "mode": "fast"})
+        part = yaml.safe_load(done.text)["EngineConfig"]["onnxruntime"]
+        used = {key for key, value in part.items() if key.startswith("use_") and value}
+        if name in RAPIDOCR:
+            assert used == {f"use_{RAPIDOCR[name]}"}
+            assert part[f"{RAPIDOCR[name]}_ep_cfg"] == {"device_id": 1, "mode": "fast"}
+            assert not done.unsupported
+        else:
+            assert not used
+            assert done.unsupported
+
+    def test_variables_are_not_written(self) -> None:
+        """RapidOCR replaces them when it reads the file."""
+        done = export_for("rapidocr", "CUDAExecutionProvider", {"gpu_mem_limit": "${oc.env:HOME}", "device_id": "0"})
+        assert yaml.safe_load(done.text)["EngineConfig"]["onnxruntime"]["cuda_ep_cfg"] == {"device_id": 0}
+        assert "gpu_mem_limit" in done.unsupported[0]
+
+
+class TestOptimum:
+    """In `tests/consumers/`, the arguments are compared with the source of Optimum."""
+
+    @pytest.mark.parametrize(
+        ("name", "io_binding", "expected"),
+        [
+            (CPU, False, None),
+            (CPU, True, True),
+            # Optimum uses IO binding with CUDA unless it is turned off.
+            ("CUDAExecutionProvider", False, False),
+            ("CUDAExecutionProvider", True, True),
+            ("OpenVINOExecutionProvider", False, None),
+        ],
+    )
+    def test_io_binding(self, name: str, io_binding: bool, expected: bool | None) -> None:
+        providers: tuple[Provider, ...] = () if name == CPU else ((name, {}),)
+        done = render("optimum", record_for(*providers, io_binding=io_binding), "m.onnx")
+        found = re.search(r"use_io_binding=(\w+)", done.text)
+        assert (found and found[1]) == (None if expected is None else str(expected))
+        assert not done.unsupported
+
+    def test_several_providers_keep_their_options(self) -> None:
+        record = record_for(
+            ("TensorrtExecutionProvider", {"device_id": "1"}), ("CUDAExecutionProvider", {"device_id": "1"})
+        )
+        done = render("optimum", record, "m.onnx")
+        assert not done.unsupported
+        assert 'provider_options=[{"device_id": "1"}, {"device_id": "1"}, {}]' in done.text
+
+
+GENAI = {
+    **BY_NAME,
+    "AMDGPUExecutionProvider": "AMDGPU",
+    "CUDAExecutionProvider": "cuda",
+    "NvTensorRTRTXExecutionProvider": "NvTensorRtRtx",
+}
+"""Names in `provider_options`: those of its own table, and those that it passes on to ONNX Runtime.
+
+Source: src/models/session_options.cpp of https://github.com/microsoft/onnxruntime-genai, commit a0c04eb.
+"""
+
+
+class TestGenai:
+    @pytest.mark.parametrize("name", NAMES)
+    def test_each_provider_has_its_name(self, name: str) -> None:
+        done = export_for("genai", name, {"device_id": "1"})
+        written = json.loads(done.text)["model"]["decoder"]["session_options"]["provider_options"]
+        assert written == ([{GENAI[name]: {"device_id": "1"}}] if name in GENAI else [])
+        assert bool(done.unsupported) == (name not in GENAI)
+
+    @pytest.mark.parametrize(
+        ("before", "providers", "tried", "after"),
+        [
+            # The option that the config does not set keeps its value, and so does an object that is no option.
+            (
+                [{"cuda": {"enable_cuda_graph": "0", "device_id": "1", "device_filtering_options": {"x": 1}}}],
+                [("CUDAExecutionProvider", {"device_id": "0"})],
+                (),
+                [{"cuda": {"enable_cuda_graph": "0", "device_id": "0", "device_filtering_options": {"x": 1}}}],
+            ),
+            # Names are compared as onnxruntime-genai does, and stay as they are.
+            (
+                [{"qnn": {"backend_type": "htp"}, "WebGPU": {"a": "b"}}],
+                [("QNNExecutionProvider", {"vtcm_mb": "8"})],
+                (),
+                [{"qnn": {"backend_type": "htp", "vtcm_mb": "8"}}, {"WebGPU": {"a": "b"}}],
+            ),
+            # A provider that lost in the search is removed.
+            ([{"OpenVINO": {}}, {"DML": {}}], [], ("OpenVINOExecutionProvider",), [{"DML": {}}]),
+            ([{"cuda": {"a": "b"}}], [], (), [{"cuda": {"a": "b"}}]),
+            (None, [("DmlExecutionProvider", {})], (), [{"DML": {}}]),
+        ],
+    )
+    def test_provider_options_are_merged(
+        self, before: Any, providers: Any, tried: tuple[str, ...], after: Any, tmp_path: Path
+    ) -> None:
+        record = record_for(*providers)
+        search = msgspec.structs.replace(record.search, tried=Tried(providers=tried))
+        path = tmp_path / "genai_config.json"
+        path.write_text(json.dumps({"model": {"decoder": {"session_options": {"provider_options": before}}}}))
+        done = export("genai", msgspec.structs.replace(record, search=search), "m.onnx", "r.json", path)
+        assert json.loads(path.read_text())["model"]["decoder"]["session_options"]["provider_options"] == after
+        # A provider that stays keeps a config for the CPU from running there.
+        assert bool(done.unsupported) == (not providers and bool(after))

@@ -24,7 +24,16 @@ BY_NAME: Mapping[str, str] = {
 }
 """Names for AppendExecutionProvider. All others are errors, even if they differ only in case."""
 
-WITHOUT_OPTIONS = frozenset({"NnapiExecutionProvider", "RknpuExecutionProvider", "VSINPUExecutionProvider"})
+WITHOUT_OPTIONS = frozenset(
+    {
+        "ACLExecutionProvider",
+        "ArmNNExecutionProvider",
+        "NnapiExecutionProvider",
+        "RknpuExecutionProvider",
+        "TvmExecutionProvider",
+        "VSINPUExecutionProvider",
+    }
+)
 """Providers that have neither a name nor a class of options: only functions of their own in their builds."""
 
 STRUCTURES = frozenset(
