@@ -22,6 +22,7 @@ from packaging.version import Version
 
 from ortune.export import Export, export, render
 from ortune.export.provider_names import BY_NAME, STRUCTURES, WITHOUT_OPTIONS, is_plugin
+from ortune.export.rust import STRUCTURES as STRUCTURES_IN_RUST
 from ortune.knobs import Config
 from ortune.knobs.config import CPU, Provider
 from ortune.knobs.providers import PROVIDERS
@@ -430,3 +431,26 @@ class TestGenai:
         assert json.loads(path.read_text())["model"]["decoder"]["session_options"]["provider_options"] == after
         # A provider that stays keeps a config for the CPU from running there.
         assert bool(done.unsupported) == (not providers and bool(after))
+
+
+RUST = {
+    *("Azure", "CANN", "CUDA", "CoreML", "NVRTX", "OneDNN", "OpenVINO", "QNN", "ROCm", "TensorRT", "Vitis", "WASM"),
+    *("WebGPU", "WebNN", "XNNPACK"),
+}
+"""Types of `ort::ep` that implement ArbitrarilyConfigurableExecutionProvider, which has `with_arbitrary_config`.
+
+Source: `impl_ep!(arbitrary; ...)` in src/ep of https://github.com/pykeio/ort, 2.0.0-rc.13 (commit 78de6d9).
+"""
+
+
+class TestRust:
+    @pytest.mark.parametrize("name", NAMES)
+    def test_each_provider_has_its_type(self, name: str) -> None:
+        done = export_for("rust", name, {"device_id": "1"})
+        types = re.findall(r"ep::(\w+)::default", done.text)
+        assert bool(types) != bool(done.unsupported)
+        assert set(types) <= RUST
+        assert types == [] or '.with_arbitrary_config("device_id", "1")' in done.text
+
+    def test_each_type_is_used_once(self) -> None:
+        assert sorted(STRUCTURES_IN_RUST.values()) == sorted(RUST - {"WASM"})

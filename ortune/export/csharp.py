@@ -1,4 +1,7 @@
-"""C# code for Microsoft.ML.OnnxRuntime."""
+"""C# code for Microsoft.ML.OnnxRuntime.
+
+Source: csharp/src/Microsoft.ML.OnnxRuntime of onnxruntime 1.29.
+"""
 
 from __future__ import annotations
 

@@ -73,7 +73,8 @@ def load_installed(entries: tuple[EntryPoint, ...]) -> Target:
         raise _make_error(entry.name, fault) from error
     if fault := _find_fault_of_target(target, entry.name):
         raise _make_error(entry.name, f"{describe_package(entry)} has it, and {entry.value} {fault}")
-    return msgspec.structs.replace(target, write=_guard(target, describe_package(entry)))
+    checked: Target = msgspec.structs.replace(target, write=_guard(target, describe_package(entry)))
+    return checked
 
 
 def list_installed(own: Collection[str]) -> list[ListedTarget]:
