@@ -129,7 +129,7 @@ def test_consumers_are_installed_by_the_session() -> None:
     }
     files = Path(ROOT / "tests" / "consumers").glob("requirements*.txt")
     listed = {
-        re.split(r"[\[=]", line)[0].replace("-", "_")
+        re.split(r"[\[=;]", line)[0].replace("-", "_")
         for path in files
         for line in path.read_text().splitlines()
         if line and not line.startswith("#")

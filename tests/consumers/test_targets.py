@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import pytest
 
 from ortune.export import Export, export, render
+from ortune.export.provider_names import PLUGIN_LIBRARY
 from ortune.knobs import DEFAULT, Config
 from ortune.knobs.config import alias_of
 from ortune.knobs.providers import chain_of
@@ -559,6 +560,28 @@ class TestCpp:
             answer = answers[str(number)]
             assert answer == "created" or absent.search(answer), (name, answer)
         assert "Failed to load library" in answers[str(NAMES.index(PLUGIN))]
+
+    def test_the_code_for_plugins_adds_a_plugin(self, tmp_path: Path) -> None:
+        """QNN has a backend for the CPU. Without the option, it does not find one, which shows that options arrive."""
+        library = next(need("onnxruntime_qnn").glob("libonnxruntime_providers_qnn.so"), None)
+        if library is None:
+            pytest.skip("this onnxruntime_qnn has no library for Linux")
+        functions = ""
+        for number, options in enumerate(({"backend_type": "htp"}, {})):
+            text = of("cpp", Config(providers=((PLUGIN, options), ("CPUExecutionProvider", {})))).text
+            text = text.replace(PLUGIN, "QNNExecutionProvider").replace(PLUGIN_LIBRARY, str(library))
+            functions += f"void make_{number}() {{\n{text}}}\n"
+        source = tmp_path / "plugin.cpp"
+        source.write_text(
+            f"#include <onnxruntime_cxx_api.h>\n#include <iostream>\n{functions}"
+            "int main(int n, char**) {\n"
+            '    try { n > 1 ? make_1() : make_0(); std::cout << "created\\n"; }\n'
+            '    catch (const Ort::Exception& error) { std::cout << error.what() << "\\n"; }\n'
+            "}\n"
+        )
+        program = self.compile(source, tmp_path)
+        assert run([program]).stdout.endswith("created\n")
+        assert "backend path" in run([program, "without"]).stdout
 
 
 class TestJava:
