@@ -199,6 +199,38 @@ class TestCSharp:
         assert not done.unsupported and '["num_streams"] = "2"' in done.text
 
 
+JAVA = {
+    "CUDAExecutionProvider": "addCUDA",
+    "CoreMLExecutionProvider": "addCoreML",
+    "DmlExecutionProvider": "addDirectML",
+    "OpenVINOExecutionProvider": "addOpenVINO",
+    "QNNExecutionProvider": "addQnn",
+    "ROCMExecutionProvider": "addROCM",
+    "TensorrtExecutionProvider": "addTensorrt",
+    "WebGpuExecutionProvider": "addWebGPU",
+    "XnnpackExecutionProvider": "addXnnpack",
+}
+"""Methods of SessionOptions that add a provider.
+
+Source: java/src/main/java/ai/onnxruntime/OrtSession.java of onnxruntime 1.29.
+"""
+
+
+class TestJava:
+    @pytest.mark.parametrize("name", NAMES)
+    def test_each_provider_has_its_method(self, name: str) -> None:
+        done = export_for("java", name)
+        used = set(re.findall(r"options\.(add\w+)\(", done.text))
+        assert used == ({JAVA[name]} if name in JAVA else {"addExecutionProvider"} if is_plugin(name) else set())
+        assert bool(done.unsupported) == (not used)
+
+    def test_only_the_device_of_directml_is_written(self) -> None:
+        options = {"device_id": "2", "performance_preference": "minimum_power"}
+        done = export_for("java", "DmlExecutionProvider", options)
+        assert "options.addDirectML(2);" in done.text
+        assert [line.split("=")[0] for line in done.unsupported] == ["dml.performance_preference"]
+
+
 TRITON_TENSORRT = {
     *("precision_mode", "max_workspace_size_bytes", "int8_calibration_table_name", "int8_use_native_calibration_table"),
     *("trt_auxiliary_streams", "trt_build_heuristics_enable", "trt_builder_optimization_level"),

@@ -513,7 +513,7 @@ def test_an_error_names_the_setting_and_the_value() -> None:
 @pytest.mark.parametrize("device", ["0); System.exit(1", "¹", "٣", "-1", "01", "", "9999999999"])
 def test_device_ids_are_numbers(device: str) -> None:
     config = Config(providers=(("CUDAExecutionProvider", {"device_id": device}),))
-    for target in ("java", "javascript"):
+    for target in ("java", "javascript", "triton"):
         with pytest.raises(RecordError, match="device_id"):
             render(target, make_record(TINY_CNN, config), MODEL)
     part = yaml.safe_load(render("rapidocr", make_record(TINY_CNN, config), MODEL).text)

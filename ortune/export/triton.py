@@ -40,7 +40,7 @@ quantized operators need INT8."""
 BOOLEAN = re.compile("True|true|False|false|0|1")
 INTEGER = re.compile(r"-?[0-9]{1,9}")
 SIZE = re.compile(r"[0-9]{1,19}")
-TEXT = re.compile(r"(?s:.+)")
+TEXT = re.compile(r"(?s:.*)")
 
 TENSORRT_PARAMETERS: Mapping[str, tuple[str, re.Pattern[str]]] = {
     "trt_max_workspace_size": ("max_workspace_size_bytes", SIZE),

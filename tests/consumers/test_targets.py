@@ -593,7 +593,13 @@ class TestJava:
             pytest.skip("javac is not installed")
         imports: set[str] = set()
         methods = []
-        for case, config in CODE.items():
+        providers = {
+            f"provider_{number}": Config(providers=((name, {"device_id": "1"}), ("CPUExecutionProvider", {})))
+            for number, name in enumerate(NAMES)
+        }
+        many = {f"option_{number}": "1" for number in range(11)}
+        providers["many"] = Config(providers=(("QNNExecutionProvider", many), ("CPUExecutionProvider", {})))
+        for case, config in {**CODE, **providers}.items():
             lines = of("java", config).text.splitlines()
             imports |= {line for line in lines if line.startswith("import ")}
             body = "\n".join(line for line in lines if not line.startswith("import "))
