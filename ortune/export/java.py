@@ -1,10 +1,16 @@
-"""Java code for ai.onnxruntime."""
+"""Java code for ai.onnxruntime.
+
+Source: java/src/main/java/ai/onnxruntime of onnxruntime 1.29.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from ortune.export.checks import read_number
 from ortune.export.literals import JAVA, LOGGING_LEVELS
 from ortune.export.pending_settings import Value
+from ortune.export.provider_names import PLUGIN_LIBRARY, is_plugin
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU, Provider
 
@@ -38,6 +44,9 @@ WITH_MAP = {
     "WebGpuExecutionProvider": "addWebGPU",
 }
 """Methods that add a provider with its options as a map."""
+
+WITH_DEVICE = {"DmlExecutionProvider": "addDirectML", "ROCMExecutionProvider": "addROCM"}
+"""Methods that add a provider with the number of its device only."""
 
 STRUCTURES = {
     "CUDAExecutionProvider": ("OrtCUDAProviderOptions", "addCUDA"),
@@ -96,6 +105,13 @@ def _argument(name: str, value: Value) -> str:
     return JAVA.literal(value)
 
 
+def _make_map(options: Mapping[str, str]) -> str:
+    """Return an expression. Map.of takes at most ten pairs."""
+    if len(options) <= 10:
+        return f"java.util.Map.of({JAVA.join_pairs(options, '{name}, {value}')})"
+    return f"java.util.Map.ofEntries({JAVA.join_pairs(options, 'java.util.Map.entry({name}, {value})')})"
+
+
 def _provider_lines(job: Job, provider: Provider) -> list[str]:
     name, options = provider
     short = name.removesuffix("ExecutionProvider")
@@ -112,7 +128,22 @@ def _provider_lines(job: Job, provider: Provider) -> list[str]:
             f"options.{add}({variable});",
         ]
     if name in WITH_MAP:
-        return [f"options.{WITH_MAP[name]}(java.util.Map.of({JAVA.join_pairs(options, '{name}, {value}')}));"]
+        return [f"options.{WITH_MAP[name]}({_make_map(options)});"]
+    if name in WITH_DEVICE:
+        reason = "the Java API takes only the device of this provider"
+        job.pending.put_back_provider_options(name, reason, supported={"device_id"})
+        device = read_number(f"{short.lower()}.device_id", options.get("device_id", "0"))
+        return [f"options.{WITH_DEVICE[name]}({device});"]
+    if is_plugin(name):
+        quoted = JAVA.quote(name)
+        return [
+            "// Change the path.",
+            f"environment.registerExecutionProviderLibrary({quoted}, {JAVA.quote(PLUGIN_LIBRARY)});",
+            "options.addExecutionProvider(",
+            f"    environment.getEpDevices().stream().filter(device -> device.getEpName().equals({quoted}))",
+            "        .collect(java.util.stream.Collectors.toList()),",
+            f"    {_make_map(options)});",
+        ]
     if short == "OpenVINO":
         reason = "the Java API takes only the device type of this provider"
         job.pending.put_back_provider_options(name, reason, supported={"device_type"})
