@@ -90,7 +90,7 @@ def zoo(session: nox.Session) -> None:
 def openvino(session: nox.Session) -> None:
     """Search across the CPU and OpenVINO, which runs on CPUs too."""
     session.install("-e", ".[openvino,test]")
-    session.run("python", "-m", "pytest", "tests/test_providers.py", *session.posargs)
+    session.run("python", "-m", "pytest", "tests/test_providers.py", "tests/test_caches.py", *session.posargs)
 
 
 @nox.session
