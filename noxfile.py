@@ -118,6 +118,14 @@ def consumers(session: nox.Session) -> None:
 
 
 @nox.session
+def torch(session: nox.Session) -> None:
+    """Run the exports for Optimum and Sentence Transformers. Downloads 300 MB."""
+    session.install("-e", ".[cpu,test]", "-r", "tests/consumers/requirements-torch.txt")
+    tests = ("tests/consumers/test_targets.py", "-k", "TestOptimum or TestSentenceTransformers")
+    session.run("python", "-m", "pytest", "-m", "consumers", *(session.posargs or tests))
+
+
+@nox.session
 def ray(session: nox.Session) -> None:
     """Run exports of plans in Ray Serve. Downloads 150 MB from PyPI."""
     session.install("-e", ".[cpu,test]", "-r", "tests/consumers/requirements-ray.txt")

@@ -193,7 +193,7 @@ def read_python(text: str) -> dict[str, Any]:
 
 
 def read_javascript(text: str) -> dict[str, Any]:
-    options = json.loads(text.split("const options = ")[1].split(";\n")[0])
+    options = json.loads(re.split(r"const (?:session_)?options = ", text)[1].split(";\n")[0])
     found = {
         "intra_op_num_threads": options["intraOpNumThreads"],
         "inter_op_num_threads": options["interOpNumThreads"],
@@ -212,6 +212,22 @@ def read_javascript(text: str) -> dict[str, Any]:
 
     flatten(options["extra"], "")
     return found
+
+
+def read_onnxruntime_web(text: str) -> dict[str, Any]:
+    options = json.loads(text.split("const options = ")[1].split(";\n")[0])
+    threads = re.search(r"ort\.env\.wasm\.numThreads = (\d+);", text)
+    assert threads
+    assert options["executionProviders"] == ["wasm"]
+    return {
+        "intra_op_num_threads": int(threads[1]),
+        "graph_optimization_level": {"extended": "ORT_ENABLE_EXTENDED"}[options["graphOptimizationLevel"]],
+        "enable_cpu_mem_arena": options["enableCpuMemArena"],
+        "enable_mem_pattern": options["enableMemPattern"],
+        "session.use_device_allocator_for_initializers": options["extra"]["session"][
+            "use_device_allocator_for_initializers"
+        ],
+    }
 
 
 def read_triton(text: str) -> dict[str, Any]:
@@ -298,6 +314,8 @@ def read_variables(variables: dict[str, str]) -> dict[str, Any]:
 READERS: dict[str, Callable[[str], dict[str, Any]]] = {
     "python": read_python,
     "javascript": read_javascript,
+    "onnxruntime-web": read_onnxruntime_web,
+    "transformers-js": read_javascript,
     "triton": read_triton,
     "genai": read_genai,
     "sherpa-onnx": read_sherpa_onnx,
@@ -318,8 +336,8 @@ def test_read_back(name: str) -> None:
         assert value == FULL.settings[setting], setting
     unsupported = {line.split("=")[0] for line in done.unsupported}
     comments = {"OMP_NUM_THREADS", "allocator"}
-    elsewhere = {"python": {*comments, "io_binding"}, "javascript": comments}.get(name, set())
-    assert set(found) | unsupported | elsewhere == set(FULL.settings)
+    elsewhere = {"python": {*comments, "io_binding"}, "javascript": comments, "transformers-js": comments}
+    assert set(found) | unsupported | elsewhere.get(name, set()) == set(FULL.settings)
     assert not set(found) & unsupported
 
 
@@ -380,7 +398,7 @@ class TestCode:
 
     @pytest.mark.parametrize("case", CONFIGS)
     def test_brackets_are_balanced(self, case: str) -> None:
-        for name in ("cpp", "csharp", "java", "rust", "javascript"):
+        for name in ("cpp", "csharp", "java", "rust", "javascript", "onnxruntime-web", "transformers-js"):
             text = re.sub(r'"[^"]*"', '""', text_of(name, CONFIGS[case]))
             for opening, closing in ("()", "{}", "[]"):
                 assert text.count(opening) == text.count(closing), (name, opening)
@@ -411,7 +429,7 @@ class TestUnusualTexts:
         record = record_of(FULL)
         for path in ('q"t.onnx', "m\\n.onnx", "m.onnx\nimport os; os.abort()\n#", "modèle 😀.onnx"):
             odd = msgspec.structs.replace(record, model=msgspec.structs.replace(record.model, path=path))
-            for target in ("python", "yobx", "optimum"):
+            for target in ("python", "yobx", "optimum", "sentence-transformers"):
                 text = render(target, odd, path).text
                 compile(text, target, "exec")
                 assert "\nimport os" not in text

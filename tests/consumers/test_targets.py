@@ -16,11 +16,12 @@ from typing import Any, ClassVar
 import pytest
 
 from ortune.export import Export, export, render
+from ortune.export.transformers_js import DTYPES
 from ortune.knobs import DEFAULT, Config
 from ortune.knobs.providers import chain_of
 from tests.conftest import TINY_CNN
 from tests.consumers import tiny
-from tests.consumers.fetch import UNITY, find_node
+from tests.consumers.fetch import TRANSFORMERS_JS, UNITY, find_node
 from tests.consumers.running import consumers, draw_text, need, run, run_python
 from tests.consumers.trace import read_sessions
 from tests.records import make_record
@@ -383,6 +384,32 @@ assert model(input_ids=ids, attention_mask=ids, token_type_ids=ids).last_hidden_
         check_log(run([sys.executable, "-P", "-c", written.text + after]), wanted(TUNED, written))
 
 
+class TestSentenceTransformers:
+    @pytest.mark.parametrize("name", ["model.onnx", "other.onnx"])
+    def test_the_code_runs(self, name: str, tmp_path: Path) -> None:
+        """The file may be in the folder of the configuration, or in its folder `onnx`."""
+        need("sentence_transformers")
+        need("optimum.onnxruntime")
+        model = tiny.make_text_model(tmp_path)
+        if name != model.name:
+            model = model.rename(tmp_path / name)
+        written = of("sentence-transformers", TUNED, model)
+        assert not written.unsupported
+        after = """
+assert model.encode(["hello world", "hello"]).shape == (2, 8)
+"""
+        check_log(run([sys.executable, "-P", "-c", written.text + after]), wanted(TUNED, written))
+
+    def test_another_file_is_not_made(self, tmp_path: Path) -> None:
+        need("sentence_transformers")
+        need("optimum.onnxruntime")
+        model = tiny.make_text_model(tmp_path)
+        written = of("sentence-transformers", DEFAULT, model)
+        done = run([sys.executable, "-P", "-c", written.text.replace("model.onnx", "gone.onnx")])
+        assert done.returncode != 0
+        assert "gone.onnx" in done.stderr
+
+
 class TestJavaScript:
     def run(self, config: Config, folder: Path) -> tuple[subprocess.CompletedProcess[str], Export]:
         """Run the file with an additional line that calls its function."""
@@ -457,6 +484,58 @@ class TestCpp:
         written = of("cpp", TUNED)
         assert not written.unsupported
         check_log(run([program]), wanted(TUNED, written))
+
+
+class TestTransformersJs:
+    """In Node.js. `test_browser_targets.py` runs it in a browser."""
+
+    def run(self, config: Config, folder: Path) -> tuple[subprocess.CompletedProcess[str], Export]:
+        """Run the module with additional lines that create the pipeline and use it."""
+        modules, node = consumers() / "node_modules", find_node()
+        if not (modules / TRANSFORMERS_JS).is_dir():
+            pytest.skip(f"{TRANSFORMERS_JS} is not in {modules}")
+        if node is None:
+            pytest.skip("node is not installed")
+        (folder / "tiny").mkdir()
+        model = tiny.make_text_model(folder / "tiny")
+        for path in modules.iterdir():
+            (folder / "node_modules").mkdir(exist_ok=True)
+            (folder / "node_modules" / path.name).symlink_to(path)
+        # A package for images, with native code.
+        (folder / "node_modules" / "sharp").mkdir()
+        (folder / "node_modules" / "sharp" / "index.mjs").write_text("export default () => null;")
+        (folder / "node_modules" / "sharp" / "package.json").write_text('{"exports": "./index.mjs"}')
+        written = of("transformers-js", config, model)
+        code = written.text.replace('"MODEL"', '"tiny"') + (
+            "env.allowRemoteModels = false;\n"
+            f"env.localModelPath = {json.dumps(str(folder) + '/')};\n"
+            "const extract = await createPipeline();\n"
+            'console.log(JSON.stringify((await extract("hello world")).dims));\n'
+        )
+        path = folder / "pipeline.mjs"
+        path.write_text(code if "env, pipeline" in code else code.replace("{ pipeline }", "{ env, pipeline }"))
+        return run([*node, "--preserve-symlinks", "--preserve-symlinks-main", path]), written
+
+    def test_the_live_session_has_it(self, tmp_path: Path) -> None:
+        done, written = self.run(TUNED, tmp_path)
+        assert unsupported(written) == {"use_deterministic_compute"}
+        check_log(done, wanted(TUNED, written))
+        assert "[1,4,8]" in done.stdout
+
+    @pytest.mark.parametrize("level", LEVELS)
+    def test_every_level(self, level: str, tmp_path: Path) -> None:
+        config = Config(session_options={"graph_optimization_level": level, "log_severity_level": 0})
+        check_log(self.run(config, tmp_path)[0], config.session_options)
+
+    @pytest.mark.parametrize(("name", "dtype"), [("model_quantized", "q8"), ("model_q4f16", "q4f16"), ("m", "fp32")])
+    def test_the_dtype_is_that_of_the_file(self, name: str, dtype: str) -> None:
+        """Without one, browsers would load the file with 8-bit weights, and Node.js that with 32 bits."""
+        text = render("transformers-js", make_record(TINY_CNN, DEFAULT), f"onnx/{name}.onnx").text
+        assert f'dtype: "{dtype}"' in text
+        sources = consumers() / "node_modules" / TRANSFORMERS_JS / "dist"
+        ends = re.findall(r"\[DATA_TYPES\.(\w+)\]: \"(\w*)\"", (sources / "transformers.node.mjs").read_text())
+        assert dict(ends).items() >= {dtype: end for end, dtype in DTYPES.items()}.items()
+        assert dict(ends)["fp32"] == ""
 
 
 class TestJava:
