@@ -9,7 +9,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -104,8 +104,6 @@ TRANSFORMERS = """\
 
 class Pages(http.server.SimpleHTTPRequestHandler):
     """Serves a folder. Its pages are isolated from other origins unless their path contains `shared`."""
-
-    extensions_map: ClassVar = {**http.server.SimpleHTTPRequestHandler.extensions_map, ".mjs": "text/javascript"}
 
     def end_headers(self) -> None:
         self.send_header("Cache-Control", "no-store")
