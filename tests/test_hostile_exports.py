@@ -115,6 +115,10 @@ def parse_rust(text: str) -> Tree:
     return _parse_code("rust", text)
 
 
+def parse_go(text: str) -> Tree:
+    return _parse_code("go", text)
+
+
 def parse_csharp(text: str) -> Tree:
     return _parse_code("c_sharp", text)
 
@@ -139,7 +143,7 @@ def parse_java(text: str) -> Tree:
     return [imports, _parse_code("java", f"class A {{ void f() {{\n{body}\n}} }}")]
 
 
-STRINGS = {"string_literal", "string"}
+STRINGS = {"string_literal", "string", "interpreted_string_literal"}
 
 
 @functools.cache
@@ -360,6 +364,7 @@ PARSERS: dict[str, Callable[[str], Tree]] = {
     "onnxruntime-web": parse_javascript,
     "transformers-js": parse_javascript,
     "rust": parse_rust,
+    "go": parse_go,
     "triton": parse_triton,
     "genai": parse_json,
     "sherpa-onnx": parse_sherpa_onnx,
@@ -419,7 +424,8 @@ def test_values_stay_values(target: str, config: Config, name: str, model: str) 
 def check_characters(text: str) -> None:
     """Check that nothing in a text is more than a printable character of its line."""
     assert text.encode()
-    assert all(each == "\n" or each.isprintable() for each in text)
+    # Code in Go is indented by tabs.
+    assert all(line.lstrip("\t").isprintable() for line in text.split("\n"))
 
 
 # Names and enum members: an illegal one is never written.

@@ -113,6 +113,7 @@ def _escape_with_8_digits(character: str) -> str:
 PYTHON = Language(_escape_with_8_digits, "True", "False")
 CPP = _Cpp(_escape_with_8_digits)
 CSHARP = Language(_escape_with_8_digits)
+GO = Language(_escape_with_8_digits)
 # Java replaces \\u000a before it looks for the end of a string. Line breaks have simple escape sequences.
 JAVA = Language(escape_utf16)
 JAVASCRIPT = Language(escape_utf16)
