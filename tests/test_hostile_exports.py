@@ -374,6 +374,7 @@ PARSERS: dict[str, Callable[[str], Tree]] = {
     "gunicorn": parse_python,
     "uvicorn": parse_shell,
     "ray-serve": parse_python,
+    "bentoml": parse_python,
     "compose": parse_compose,
     "systemd": parse_systemd,
 }

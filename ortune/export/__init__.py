@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ortune.errors import ModelError, UsageError
 from ortune.export import (
     aspose,
+    bentoml,
     compose,
     cpp,
     csharp,
@@ -72,6 +73,7 @@ TARGETS: dict[str, Target] = {
         gunicorn,
         uvicorn,
         ray_serve,
+        bentoml,
         kubernetes,
         compose,
         systemd,
