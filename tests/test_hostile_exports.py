@@ -119,6 +119,12 @@ def parse_go(text: str) -> Tree:
     return _parse_code("go", text)
 
 
+def parse_kotlin(text: str) -> Tree:
+    imports = [line for line in text.split("\n") if line.startswith("import ")]
+    body = "\n".join(line for line in text.split("\n") if not line.startswith("import "))
+    return [imports, _parse_code("kotlin", f"fun f() {{\n{body}\n}}")]
+
+
 def parse_csharp(text: str) -> Tree:
     return _parse_code("c_sharp", text)
 
@@ -179,8 +185,8 @@ def _decode(literal: str) -> str:
         data.extend(units.decode("utf-16-be").encode())
         units.clear()
 
-    simple = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", '"': '"', "\\": "\\", "?": "?"}
-    pattern = r'\\u\{([0-9a-f]+)\}|\\u([0-9a-f]{4})|\\U([0-9a-f]{8})|\\([nrtbf"\\?])|([^"\\])'
+    simple = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", '"': '"', "\\": "\\", "?": "?", "$": "$"}
+    pattern = r'\\u\{([0-9a-f]+)\}|\\u([0-9a-f]{4})|\\U([0-9a-f]{8})|\\([nrtbf"\\?$])|([^"\\])'
     end = 1
     for found in re.finditer(pattern, literal[1:-1], re.DOTALL):
         assert found.start() == end - 1, literal
@@ -360,6 +366,7 @@ PARSERS: dict[str, Callable[[str], Tree]] = {
     "csharp": parse_csharp,
     "aspose": parse_csharp,
     "java": parse_java,
+    "kotlin": parse_kotlin,
     "javascript": parse_javascript,
     "onnxruntime-web": parse_javascript,
     "transformers-js": parse_javascript,
@@ -506,7 +513,7 @@ def test_an_error_names_the_setting_and_the_value() -> None:
 @pytest.mark.parametrize("device", ["0); System.exit(1", "¹", "٣", "-1", "01", "", "9999999999"])
 def test_device_ids_are_numbers(device: str) -> None:
     config = Config(providers=(("CUDAExecutionProvider", {"device_id": device}),))
-    for target in ("java", "javascript"):
+    for target in ("java", "kotlin", "javascript"):
         with pytest.raises(RecordError, match="device_id"):
             render(target, make_record(TINY_CNN, config), MODEL)
     part = yaml.safe_load(render("rapidocr", make_record(TINY_CNN, config), MODEL).text)

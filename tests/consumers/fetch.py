@@ -54,6 +54,11 @@ def _of_transformers(path: str) -> bool:
     return path in {"package.json", "dist/transformers.web.js", "dist/transformers.node.mjs"}
 
 
+def _of_kotlin(path: str) -> bool:
+    names = ("kotlin-compiler", "kotlin-stdlib", "kotlin-reflect", "kotlin-script-runtime", "annotations-13.0")
+    return path in {f"lib/{name}.jar" for name in (*names, "kotlinx-coroutines-core-jvm")}
+
+
 def _of_unity(path: str) -> bool:
     return path == AAR or (path.startswith("Runtime/") and path.endswith(".cs"))
 
@@ -63,6 +68,7 @@ PACKAGES: dict[str, tuple[str, Callable[[str], bool]]] = {
     "node_modules/onnxruntime-common": ("onnxruntime-common@1.30.0", _of_node),
     "node_modules/onnxruntime-web": ("onnxruntime-web@1.30.0", _of_web),
     f"node_modules/{TRANSFORMERS_JS}": (f"{TRANSFORMERS_JS}@4.3.1", _of_transformers),
+    "kotlin-compiler": ("kotlin-compiler@2.4.20", _of_kotlin),
     UNITY: (f"{UNITY}@0.4.9", _of_unity),
 }
 """Packages by folder: the name and version, and a function that selects the files to keep."""

@@ -6,6 +6,7 @@ They are read from ONNX Runtime's own log if possible, so that the tests do not 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -16,18 +17,24 @@ from typing import Any, ClassVar
 import pytest
 
 from ortune.export import Export, export, render
+from ortune.export.comments import make_comment
+from ortune.export.java import WITH_MAP as JAVA_PROVIDERS
+from ortune.export.literals import KOTLIN
 from ortune.export.transformers_js import DTYPES
 from ortune.knobs import DEFAULT, Config
 from ortune.knobs.providers import chain_of
 from tests.conftest import TINY_CNN
 from tests.consumers import tiny
 from tests.consumers.fetch import TRANSFORMERS_JS, UNITY, find_node
-from tests.consumers.running import consumers, draw_text, need, run, run_python
+from tests.consumers.running import TIMEOUT_S, consumers, draw_text, need, run, run_python
 from tests.consumers.trace import read_sessions
 from tests.records import make_record
 from tests.test_export import CONFIGS
+from tests.test_hostile_exports import LITERAL_TEXTS
 
 pytestmark = pytest.mark.consumers
+
+KOTLIN_COMPILER = "org.jetbrains.kotlin.cli.jvm.K2JVMCompiler"
 
 TUNED = Config(
     session_options={
@@ -556,6 +563,52 @@ class TestJava:
         source.write_text("\n".join(sorted(imports)) + "\nclass Sessions {\n" + "".join(methods) + "}\n")
         done = run(["javac", "-Xlint:all", "-Werror", "-cp", classes, "-d", tmp_path, source])
         assert done.returncode == 0, done.stderr
+
+
+class TestKotlin:
+    def compile(self, source: Path) -> subprocess.CompletedProcess[str]:
+        """Compile a file into the folder of it. Warnings are errors."""
+        classes, library = consumers() / UNITY / "classes.jar", consumers() / "kotlin-compiler" / "lib"
+        for path in (classes, library):
+            if not path.exists():
+                pytest.skip(f"there is no {path}")
+        if shutil.which("java") is None:
+            pytest.skip("java is not installed")
+        compiler = ["java", "-cp", os.pathsep.join(map(str, library.iterdir())), KOTLIN_COMPILER]
+        options = ["-no-stdlib", "-no-reflect", "-Werror", "-d", source.parent]
+        return run([*compiler, *options, "-cp", f"{classes}{os.pathsep}{library / 'kotlin-stdlib.jar'}", source])
+
+    def test_it_compiles(self, tmp_path: Path) -> None:
+        imports: set[str] = set()
+        functions = []
+        providers = {
+            name: Config(providers=((name, options), ("CPUExecutionProvider", {})))
+            for name in JAVA_PROVIDERS
+            for options in ({}, {"an_option": "$1"})
+        }
+        for case, config in {**CODE, **providers}.items():
+            lines = of("kotlin", config).text.splitlines()
+            imports |= {line for line in lines if line.startswith("import ")}
+            body = "\n".join(line for line in lines if not line.startswith("import "))
+            # Each new value of the snippet is for the program, and the compiler warns if nothing uses it.
+            names = re.findall(r"^val (\w+) = ", body, re.MULTILINE)
+            functions.append(f"fun _{case}(): List<Any> {{\n{body}\nreturn listOf({', '.join(names)})\n}}\n")
+        source = tmp_path / "Sessions.kt"
+        source.write_text("\n".join(sorted(imports)) + "\n" + "".join(functions))
+        done = self.compile(source)
+        assert done.returncode == 0, done.stderr
+
+    def test_it_reads_literals_and_comments(self, tmp_path: Path) -> None:
+        source = tmp_path / "Texts.kt"
+        lines = [f"put({KOTLIN.quote(text)}) {make_comment('//', text)}\nn++" for text in LITERAL_TEXTS]
+        put = 'fun put(text: String) = System.out.write((text + "\\u0000").toByteArray())\n'
+        source.write_text(f"{put}fun main() {{\nvar n = 0\n" + "\n".join(lines) + "\nput(n.toString())\n}\n")
+        done = self.compile(source)
+        assert done.returncode == 0, done.stderr
+        library = consumers() / "kotlin-compiler" / "lib" / "kotlin-stdlib.jar"
+        command = ["java", "-cp", f"{tmp_path}{os.pathsep}{library}", "TextsKt"]
+        read = subprocess.run(command, capture_output=True, check=True, timeout=TIMEOUT_S).stdout
+        assert read.decode().split("\0")[:-1] == [*LITERAL_TEXTS, str(len(LITERAL_TEXTS))]
 
 
 class TestCSharp:
