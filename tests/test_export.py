@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import msgspec
 import onnx
@@ -162,7 +163,7 @@ def test_every_setting_is_written_or_reported(name: str) -> None:
 
 
 def without_notes(text: str) -> str:
-    return "\n".join(line for line in text.splitlines() if not re.match(r"\s*(#|//) ( |Not supported)", line))
+    return "\n".join(line for line in text.splitlines() if not re.match(r"\s*(#|//|<!--) ( |Not supported)", line))
 
 
 # Read back: the output holds the settings of the config.
@@ -273,6 +274,22 @@ def read_rapidocr(text: str) -> dict[str, Any]:
     return {name: part[name] for name in ("intra_op_num_threads", "inter_op_num_threads", "enable_cpu_mem_arena")}
 
 
+def read_vespa(text: str) -> dict[str, Any]:
+    root = ElementTree.fromstring(text)
+    found = [
+        {
+            "intra_op_num_threads": int(part.findtext(f"{start}intraop-threads", "")),
+            "inter_op_num_threads": int(part.findtext(f"{start}interop-threads", "")),
+            "execution_mode": f"ORT_{part.findtext(f'{start}execution-mode', '').upper()}",
+        }
+        for path, start in (("component", "onnx-"), ("model-evaluation/onnx/models/model", ""))
+        if (part := root.find(path)) is not None
+    ]
+    assert found[0] == found[1]
+    assert root.findtext("component/onnx-gpu-device") == "-1"
+    return found[0]
+
+
 def read_fastembed(text: str) -> dict[str, Any]:
     class TextEmbedding:
         def __init__(self, name: str, **arguments: Any) -> None:
@@ -321,6 +338,7 @@ READERS: dict[str, Callable[[str], dict[str, Any]]] = {
     "sherpa-onnx": read_sherpa_onnx,
     "rapidocr": read_rapidocr,
     "fastembed": read_fastembed,
+    "vespa": read_vespa,
     "environment": read_environment,
     "kubernetes": read_kubernetes,
 }

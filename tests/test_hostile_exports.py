@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import msgspec
 import pytest
@@ -221,6 +222,14 @@ def parse_json(text: str) -> Tree:
     return json.loads(text)
 
 
+def parse_xml(text: str) -> Tree:
+    def plain(element: ElementTree.Element) -> Tree:
+        return [element.tag, element.attrib, (element.text or "").strip(), [plain(child) for child in element]]
+
+    # Comments before the root, too, must be comments.
+    return plain(ElementTree.fromstring(text))
+
+
 def parse_triton(text: str) -> Tree:
     from google.protobuf import json_format, text_format
 
@@ -376,6 +385,7 @@ PARSERS: dict[str, Callable[[str], Tree]] = {
     "genai": parse_json,
     "sherpa-onnx": parse_sherpa_onnx,
     "rapidocr": parse_yaml,
+    "vespa": parse_xml,
     "kubernetes": parse_kubernetes,
     "environment": parse_environment,
     "gunicorn": parse_python,
@@ -688,6 +698,6 @@ def test_python_yaml_and_json_read_literals() -> None:
 
 @given(text=st.text())
 def test_comments_are_one_printable_line(text: str) -> None:
-    for start in ("//", "#"):
+    for start in ("//", "#", "<!--"):
         comment = make_comment(start, text)
         assert comment.isprintable() and comment.startswith(start)

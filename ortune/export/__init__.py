@@ -37,6 +37,7 @@ from ortune.export import (
     transformers_js,
     triton,
     uvicorn,
+    vespa,
     yobx,
 )
 from ortune.export.checks import check_path
@@ -71,6 +72,7 @@ TARGETS: dict[str, Target] = {
         sherpa_onnx,
         rapidocr,
         fastembed,
+        vespa,
         environment,
         gunicorn,
         uvicorn,

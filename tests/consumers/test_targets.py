@@ -13,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any, ClassVar
+from xml.etree import ElementTree
 
 import pytest
 
@@ -372,6 +373,18 @@ class TestGenai:
         assert "Unknown provider name" not in done.stderr
         if provider != "AzureExecutionProvider":  # which is in onnxruntime's CPU package
             assert ("providers" in unsupported(written)) == (done.returncode == 0)
+
+
+class TestVespa:
+    @pytest.mark.parametrize("case", CODE)
+    def test_its_names_are_those_of_pyvespa(self, case: str) -> None:
+        """Only Vespa itself checks a whole file: pyvespa has the names of its elements."""
+        need("vespa")
+        root = ElementTree.fromstring(of("vespa", CODE[case]).text)
+        names = {element.tag for element in root.iter()}
+        code = "import json; from vespa.configuration import services; print(json.dumps(services.services_tags))"
+        known = set(json.loads(run_python(code).stdout))
+        assert names - {"transformer-model", "tokenizer-model"} <= known, names - known
 
 
 class TestOptimum:
