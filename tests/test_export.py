@@ -388,6 +388,10 @@ NAMES = {
         "with_execution_providers with_arena_allocator with_arbitrary_config with_global_thread_pool",
         "commit_from_file commit add_config_entry build error_on_failure",
     },
+    "swift": {
+        "setIntraOpNumThreads setGraphOptimizationLevel setOptimizedModelFilePath setLogID setLogSeverityLevel",
+        "addConfigEntry appendExecutionProvider appendCoreMLExecutionProvider",
+    },
 }
 """Names of the API of each language, from its documentation: the code may call only these."""
 
@@ -416,7 +420,7 @@ class TestCode:
 
     @pytest.mark.parametrize("case", CONFIGS)
     def test_brackets_are_balanced(self, case: str) -> None:
-        for name in ("cpp", "csharp", "java", "rust", "javascript", "onnxruntime-web", "transformers-js"):
+        for name in ("cpp", "csharp", "java", "rust", "swift", "javascript", "onnxruntime-web", "transformers-js"):
             text = re.sub(r'"[^"]*"', '""', text_of(name, CONFIGS[case]))
             for opening, closing in ("()", "{}", "[]"):
                 assert text.count(opening) == text.count(closing), (name, opening)

@@ -126,6 +126,11 @@ def parse_kotlin(text: str) -> Tree:
     return [imports, _parse_code("kotlin", f"fun f() {{\n{body}\n}}")]
 
 
+def parse_swift(text: str) -> Tree:
+    # Line by line, as the code is written: the parser joins strings of several lines where they contain all fragments.
+    return [_parse_code("swift", f"{line}\n") for line in text.split("\n") if line and not line.startswith("//")]
+
+
 def parse_csharp(text: str) -> Tree:
     return _parse_code("c_sharp", text)
 
@@ -150,7 +155,7 @@ def parse_java(text: str) -> Tree:
     return [imports, _parse_code("java", f"class A {{ void f() {{\n{body}\n}} }}")]
 
 
-STRINGS = {"string_literal", "string", "interpreted_string_literal"}
+STRINGS = {"string_literal", "string", "interpreted_string_literal", "line_string_literal"}
 
 
 @functools.cache
@@ -376,6 +381,7 @@ PARSERS: dict[str, Callable[[str], Tree]] = {
     "aspose": parse_csharp,
     "java": parse_java,
     "kotlin": parse_kotlin,
+    "swift": parse_swift,
     "javascript": parse_javascript,
     "onnxruntime-web": parse_javascript,
     "transformers-js": parse_javascript,

@@ -127,6 +127,7 @@ JAVA = Language(escape_utf16)
 JAVASCRIPT = Language(escape_utf16)
 KOTLIN = _Kotlin(escape_utf16)
 RUST = Language(lambda character: f"\\u{{{ord(character):x}}}")
+SWIFT = RUST
 YAML = Language(_escape_with_8_digits)
 SYSTEMD = _Systemd()
 

@@ -420,6 +420,42 @@ assert model.encode(["hello world", "hello"]).shape == (2, 8)
 """
         check_log(run([sys.executable, "-P", "-c", written.text + after]), wanted(TUNED, written))
 
+    def test_io_binding(self, tmp_path: Path) -> None:
+        need("sentence_transformers")
+        need("optimum.onnxruntime")
+        config = Config(session_options={"intra_op_num_threads": 2, "log_severity_level": 0}, io_binding=True)
+        written = of("sentence-transformers", config, tiny.make_text_model(tmp_path))
+        assert not written.unsupported
+        after = """
+assert model.encode(["hello world", "hello"]).shape == (2, 8)
+assert model[0].auto_model.use_io_binding
+"""
+        check_log(run([sys.executable, "-P", "-c", written.text + after]), config.session_options)
+
+    def test_several_providers(self, tmp_path: Path) -> None:
+        """Optimum gets all of them with their options. None is in ONNX Runtime's package for CPUs."""
+        need("sentence_transformers")
+        need("optimum.onnxruntime")
+        written = of("sentence-transformers", CONFIGS["cuda"], tiny.make_text_model(tmp_path))
+        assert not written.unsupported
+        before = """
+from unittest import mock
+from optimum.onnxruntime import ORTModelForFeatureExtraction
+function = mock.patch.object(ORTModelForFeatureExtraction, "from_pretrained", side_effect=KeyboardInterrupt)
+called = function.start()
+"""
+        after = """
+except KeyboardInterrupt:
+    import json
+    given = called.call_args.kwargs
+    print(json.dumps([*zip(given["providers"], given["provider_options"])]))
+"""
+        code = written.text.replace("ort.preload_dlls()", "pass").replace("\nmodel = ", "\ntry:\n  model = ")
+        done = run([sys.executable, "-P", "-c", before + code + after])
+        assert done.returncode == 0, done.stderr
+        providers = json.loads(done.stdout.splitlines()[-1])
+        assert [(name, own) for name, own in providers] == list(CONFIGS["cuda"].providers)
+
     def test_another_file_is_not_made(self, tmp_path: Path) -> None:
         need("sentence_transformers")
         need("optimum.onnxruntime")
