@@ -446,6 +446,48 @@ class TestCode:
             subprocess.run(["g++", "-std=c++17", "-fsyntax-only", "-Wall", str(source)], check=True, timeout=120)
 
 
+class TestBrowsers:
+    def test_options_of_webgpu(self) -> None:
+        own = {"preferredLayout": "NHWC", "storageBufferCacheMode": "simple", "dawnProcTable": "1"}
+        done = render("onnxruntime-web", record_of(Config(providers=(("WebGpuExecutionProvider", own),))), "m.onnx")
+        options = json.loads(done.text.split("const options = ")[1].split(";\n")[0])
+        del own["dawnProcTable"]
+        assert options["executionProviders"] == [{"name": "webgpu", **own}]
+        assert [line.split("=")[0] for line in done.unsupported] == ["webgpu.dawnProcTable"]
+
+    @pytest.mark.parametrize(("threads", "isolated"), [(None, True), (1, False), (2, True)])
+    def test_one_thread_needs_no_isolation(self, threads: int | None, isolated: bool) -> None:
+        config = Config(session_options={"intra_op_num_threads": threads} if threads else {})
+        text = text_of("onnxruntime-web", config)
+        assert ("Cross-Origin-Embedder-Policy: require-corp" in text) == isolated
+        assert ("numThreads" in text) == (threads is not None)
+
+    def test_the_device_of_a_pipeline(self) -> None:
+        text = text_of("transformers-js", Config(providers=chain_of("WebGpuExecutionProvider")))
+        assert 'device: "webgpu"' in text
+        assert "device:" not in text_of("transformers-js", DEFAULT)
+
+
+class TestVespa:
+    def test_counts_that_were_not_tuned(self) -> None:
+        """Vespa's default is not that of ONNX Runtime."""
+        record = record_of(Config(session_options={"execution_mode": "ORT_PARALLEL"}))
+        found = read_vespa(render("vespa", record, "m.onnx").text)
+        n_cores = record.host.n_usable_cores
+        assert found == {
+            "execution_mode": "ORT_PARALLEL",
+            "intra_op_num_threads": n_cores,
+            "inter_op_num_threads": n_cores,
+        }
+
+    @pytest.mark.parametrize(("device", "found"), [("1", "1"), ("0", "0"), ("<x/>", "0")])
+    def test_the_gpu(self, device: str, found: str) -> None:
+        config = Config(providers=(("CUDAExecutionProvider", {"device_id": device}),))
+        done = render("vespa", record_of(config), "m.onnx")
+        assert ElementTree.fromstring(done.text).findtext("component/onnx-gpu-device") == found
+        assert bool(done.unsupported) == (device != found)
+
+
 class TestUnusualTexts:
     def test_python_is_valid_for_any_model_path(self) -> None:
         record = record_of(FULL)

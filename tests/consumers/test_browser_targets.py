@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import http.server
 import json
+import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -66,7 +67,7 @@ document.documentElement.dataset.ready = "1";
 WEB = """\
   const tuned = await import("./session.mjs");
   const session = await tuned.createSession();
-  const ort = await import("onnxruntime-web/wasm");
+  const ort = await import(tuned.build);
   const image = new ort.Tensor("float32", new Float32Array(3 * 32 * 32).fill(0.5), [1, 3, 32, 32]);
   const outputs = await session.run({image}, ...(tuned.runOptions ? [tuned.runOptions] : []));
   answer.threads = ort.env.wasm.numThreads;
@@ -162,7 +163,8 @@ class TestOnnxruntimeWeb:
             config: Config, page: str = "page.html", change: Callable[[str], str] = str
         ) -> tuple[dict[str, Any], Export]:
             written = render("onnxruntime-web", make_record(TINY_CNN, config), "model.onnx")
-            (folder / "session.mjs").write_text(change(written.text))
+            build = re.findall(r'"(onnxruntime-web/\w+)";', written.text)[0]
+            (folder / "session.mjs").write_text(f'{change(written.text)}export const build = "{build}";\n')
             return open_page(browser, url, folder / page, WEB), written
 
         return run
@@ -190,6 +192,18 @@ class TestOnnxruntimeWeb:
         answer, written = run(config)
         assert not written.unsupported
         check(answer, config.session_options)
+
+    def test_webgpu(self, run: Run) -> None:
+        """Without a GPU, onnxruntime-web runs the model on the CPU."""
+        options = {"preferredLayout": "NHWC", "validationMode": "disabled"}
+        config = Config(
+            session_options={"log_severity_level": 0},
+            providers=(("WebGpuExecutionProvider", options), ("CPUExecutionProvider", {})),
+        )
+        answer, written = run(config)
+        assert not written.unsupported
+        assert 'from "onnxruntime-web/webgpu"' in written.text
+        check(answer, {})
 
     def test_a_global_pool(self, run: Run) -> None:
         config = Config(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ortune.export.go import WITH_MAP
 from ortune.knobs import Config
 from tests.consumers.running import need, program, run
 from tests.consumers.test_targets import CODE, LEVELS, TUNED, check_log, of, unsupported, wanted
@@ -20,8 +21,18 @@ pytestmark = pytest.mark.consumers
 MODULE = "github.com/yalue/onnxruntime_go"
 VERSION = "v1.35.0"
 
+PROVIDERS = Config(
+    providers=(
+        *((name, {"an_option": "1"} if number % 2 else {}) for number, name in enumerate(WITH_MAP)),
+        ("DmlExecutionProvider", {"device_id": "1"}),
+        ("CPUExecutionProvider", {}),
+    )
+)
+"""All providers that have a method. They are compiled only."""
+
 CONFIGS = {
     **CODE,
+    "providers": PROVIDERS,
     "tuned": TUNED,
     **{each: Config(session_options={"graph_optimization_level": each, "log_severity_level": 0}) for each in LEVELS},
 }

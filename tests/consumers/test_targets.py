@@ -703,5 +703,8 @@ class TestCSharp:
 def test_the_folder_has_the_packages() -> None:
     """Without the packages, most of these tests would be skipped silently."""
     folder = consumers()
-    assert {path.name for path in folder.iterdir()} >= {"node_modules", UNITY}
+    assert {path.name for path in folder.iterdir()} >= {"kotlin-compiler", "node_modules", UNITY}
+    modules = folder / "node_modules"
+    for name in ("onnxruntime-node", "onnxruntime-web", TRANSFORMERS_JS):
+        assert any((modules / name / "dist").iterdir())
     assert any((folder / UNITY / "headers").iterdir())
