@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -369,7 +370,7 @@ NAMES = {
     "csharp": {
         "IntraOpNumThreads InterOpNumThreads ExecutionMode GraphOptimizationLevel EnableCpuMemArena",
         "EnableMemoryPattern AddSessionConfigEntry AddRunConfigEntry DisablePerSessionThreads UpdateOptions",
-        "AppendExecutionProvider_CUDA AppendExecutionProvider_Tensorrt AppendExecutionProvider_OpenVINO",
+        "AppendExecutionProvider_CUDA AppendExecutionProvider_Tensorrt AppendExecutionProvider",
         "CreateIoBinding CreateInstanceWithOptions",
     },
     "aspose": {
@@ -488,6 +489,53 @@ class TestVespa:
         assert bool(done.unsupported) == (device != found)
 
 
+class Evaluator:
+    """The parameters of OnnxruntimeEvaluator that a target may use, with the session that it creates.
+
+    Source: yobx/reference/onnxruntime_evaluator.py of https://github.com/xadupre/yet-another-onnx-builder.
+    """
+
+    def __init__(
+        self,
+        proto: str,
+        session_options: Any = None,
+        providers: str | list[str] | None = None,
+        nvtx: bool = False,
+        enable_profiling: bool = False,
+        graph_optimization_level: Any = None,
+        log_severity_level: int | None = None,
+        log_verbosity_level: int | None = None,
+        optimized_model_filepath: str | None = None,
+        disable_aot_function_inlining: bool | None = None,
+        use_training_api: bool = False,
+        verbose: int = 0,
+        local_functions: dict[tuple[str, str], Any] | None = None,
+        ir_version: int = 10,
+        opsets: int | dict[str, int] | None = None,
+        whole: bool = False,
+    ) -> None:
+        import onnxruntime
+
+        assert whole
+        self.session = onnxruntime.InferenceSession(proto, session_options, providers=["CPUExecutionProvider"])
+
+
+class TestYobx:
+    def test_the_code_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """yobx is not on PyPI: a class with its parameters takes its place."""
+        for name in ("yobx", "yobx.reference"):
+            monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+        monkeypatch.setattr(sys.modules["yobx.reference"], "OnnxruntimeEvaluator", Evaluator, raising=False)
+        names: dict[str, Any] = {}
+        done = render("yobx", record_of(FULL), str(TINY_CNN))
+        exec(done.text, names)  # the code of the export is under test
+        read = names["evaluator"].session.get_session_options()
+        for name in ("intra_op_num_threads", "enable_mem_pattern", "use_deterministic_compute"):
+            assert getattr(read, name) == FULL.session_options[name]
+        for name, value in FULL.session_config.items():
+            assert read.get_session_config_entry(name) == value
+
+
 class TestUnusualTexts:
     def test_python_is_valid_for_any_model_path(self) -> None:
         record = record_of(FULL)
@@ -506,13 +554,16 @@ class TestUnusualTexts:
             {"model": {"decoder": []}},
             {"model": {"decoder": {"session_options": 3}}},
             {"model": {"decoder": {"run_options": 7}}},
+            {"model": {"decoder": {"session_options": {"provider_options": {"cuda": {}}}}}},
+            {"model": {"decoder": {"session_options": {"provider_options": ["cuda"]}}}},
+            {"model": {"decoder": {"session_options": {"provider_options": [{"cuda": 1}]}}}},
             {"model": 1},
         ],
     )
     def test_an_invalid_genai_config(self, document: Any, tmp_path: Path) -> None:
         path = tmp_path / "genai_config.json"
         path.write_text(json.dumps(document))
-        with pytest.raises(UsageError, match="is not an object"):
+        with pytest.raises(UsageError, match=r"is not an? "):
             export("genai", record_of(FULL), str(TINY_CNN), "r.json", path)
         assert json.loads(path.read_text()) == document
 
@@ -565,11 +616,11 @@ class TestFiles:
         options = after["model"]["vision"]["session_options"]
         assert (options["log_id"], options["intra_op_num_threads"]) == ("y", 2)
         export("genai", record_of(DEFAULT), "other.onnx", "r.json", path)
-        # Options that the search did not try stay. The provider is replaced.
+        # Options that the search did not try stay, and so do providers.
         assert json.loads(path.read_text())["model"]["decoder"]["session_options"] == {
             "log_id": "x",
             "intra_op_num_threads": 9,
-            "provider_options": [],
+            "provider_options": [{"cuda": {}}],
         }
 
     @pytest.mark.parametrize("content", ["{", "[]", '{"model": 3}'])

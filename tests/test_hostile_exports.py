@@ -251,14 +251,22 @@ def _make_triton_class() -> Any:
         "Parameter": [("string_value", "string", False)],
         "Graph": [("level", "int32", False)],
         "Accelerator": [("name", "string", False), ("parameters", "map string", True)],
-        "Accelerators": [("gpu_execution_accelerator", "Accelerator", True)],
+        "Accelerators": [
+            ("gpu_execution_accelerator", "Accelerator", True),
+            ("cpu_execution_accelerator", "Accelerator", True),
+        ],
+        "InstanceGroup": [("kind", "enum Kind", False), ("gpus", "int32", True)],
         "Optimization": [("graph", "Graph", False), ("execution_accelerators", "Accelerators", False)],
         "ModelConfig": [
             ("backend", "string", False),
             ("optimization", "Optimization", False),
             ("parameters", "map Parameter", True),
+            ("instance_group", "InstanceGroup", True),
         ],
     }
+    kinds = file.enum_type.add(name="Kind")
+    for number, name in enumerate(("KIND_AUTO", "KIND_GPU", "KIND_CPU", "KIND_MODEL")):
+        kinds.value.add(name=name, number=number)
     kind = descriptor_pb2.FieldDescriptorProto
     for message_name, members in fields.items():
         message = file.message_type.add(name=message_name)
@@ -282,6 +290,8 @@ def _make_triton_class() -> Any:
 def _set_type(field: Any, name: str) -> None:
     if name in {"string", "int32"}:
         field.type = getattr(field, f"TYPE_{name.upper()}")
+    elif name.startswith("enum "):
+        field.type, field.type_name = field.TYPE_ENUM, f".t.{name.removeprefix('enum ')}"
     else:
         field.type, field.type_name = field.TYPE_MESSAGE, f".t.{name}"
 
@@ -434,6 +444,13 @@ def test_values_stay_values(target: str, config: Config, name: str, model: str) 
             [key, value] for key, value in marks.restore(expected) if value.isprintable() and value.strip() == value
         ]
         assert found == expected
+    elif target == "rapidocr":
+        # RapidOCR would replace variables: options with them are reported as not supported.
+        expected = marks.restore(expected)
+        part = expected["EngineConfig"]["onnxruntime"]
+        for key in [key for key in part if key.endswith("_ep_cfg")]:
+            part[key] = {option: value for option, value in part[key].items() if "${" not in str(value)}
+        assert found == expected
     elif target == "environment":
         variables, docker = found
         assert variables == marks.restore(expected[0])
@@ -529,7 +546,7 @@ def test_an_error_names_the_setting_and_the_value() -> None:
 @pytest.mark.parametrize("device", ["0); System.exit(1", "¹", "٣", "-1", "01", "", "9999999999"])
 def test_device_ids_are_numbers(device: str) -> None:
     config = Config(providers=(("CUDAExecutionProvider", {"device_id": device}),))
-    for target in ("java", "kotlin", "javascript"):
+    for target in ("java", "kotlin", "javascript", "triton"):
         with pytest.raises(RecordError, match="device_id"):
             render(target, make_record(TINY_CNN, config), MODEL)
     part = yaml.safe_load(render("rapidocr", make_record(TINY_CNN, config), MODEL).text)

@@ -255,12 +255,13 @@ def check_single(path: Path, record: Record, *, trust: bool) -> None:
 
 def show_targets(*, json: bool) -> None:
     """Print the targets of --to."""
-    from ortune.export import TARGETS
+    from ortune.export import list_targets
 
+    listed = list_targets()
     if json:
-        print_json([{"name": target.name, "summary": target.summary} for target in TARGETS.values()])
+        print_json(listed)
         return
     from ortune.console.apply import show_target_list
     from ortune.console.widgets import make_console
 
-    show_target_list(make_console(), TARGETS.values())
+    show_target_list(make_console(), listed)

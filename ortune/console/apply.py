@@ -23,9 +23,11 @@ from ortune.console.widgets import (
     show_note,
 )
 from ortune.errors import spell_as_flag
-from ortune.export.target import Export, Target, describe_deployment
+from ortune.export.installed import ListedTarget
+from ortune.export.target import Export, describe_deployment
 from ortune.planning.pick import PickedDeployment
 from ortune.record.schema import Record
+from ortune.sanitize import printable
 from ortune.worker import Failure, SessionInfo
 
 MAX_THREADS = 8
@@ -127,13 +129,18 @@ def show_export(console: Console, export: Export, output: str | None) -> None:
         show_note(console, "not supported", line, fold=False)
 
 
-def show_target_list(console: Console, targets: Iterable[Target]) -> None:
-    """Print the targets of exports, one per line."""
+def show_target_list(console: Console, targets: Iterable[ListedTarget]) -> None:
+    """Print the targets of exports, one per line, with the packages of those that ortune does not contain."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="cyan", no_wrap=True)
     grid.add_column(overflow="fold")
     for target in targets:
-        grid.add_row(target.name, target.summary)
+        what = Text(printable(target.summary))
+        if target.fault:
+            what = Text(printable(f"cannot be used: {target.fault}"), "yellow")
+        if target.package:
+            what.append(printable(f" ({target.package})"), "dim")
+        grid.add_row(printable(target.name), what)
     console.print(grid)
     console.print()
     console.print(Text(f"ortune apply CONFIG MODEL {spell_as_flag('to', 'TARGET')} -o FILE", "dim"))

@@ -1,4 +1,4 @@
-"""Exports configs to other systems: one module for each target."""
+"""Exports configs to other systems: one module for each target. Other packages can add targets."""
 
 from __future__ import annotations
 
@@ -43,13 +43,14 @@ from ortune.export import (
 )
 from ortune.export.checks import check_path
 from ortune.export.comments import make_comment
+from ortune.export.installed import ListedTarget, find_installed, list_installed, load_installed
 from ortune.export.target import Export, Job, Target
 
 if TYPE_CHECKING:
     from ortune.planning.pick import PickedDeployment
     from ortune.record.schema import Record
 
-__all__ = ["TARGETS", "Export", "Target", "export", "find_target", "render"]
+__all__ = ["TARGETS", "Export", "Job", "Target", "export", "find_target", "list_targets", "render"]
 
 TARGETS: dict[str, Target] = {
     module.TARGET.name: module.TARGET
@@ -87,7 +88,7 @@ TARGETS: dict[str, Target] = {
         ort,
     )
 }
-"""All targets by name, in the order in which they are listed."""
+"""ortune's own targets by name, in the order in which they are listed."""
 
 
 OTHER_NAMES = {
@@ -116,16 +117,25 @@ OTHER_NAMES = {
 
 
 def find_target(name: str) -> Target:
-    """Return the target of this name.
+    """Return the target of this name: one of ortune, or one that an installed package adds.
 
     Raises:
-        UsageError: There is no such target.
+        UsageError: There is no such target, or that of a package cannot be imported.
     """
     if name in TARGETS:
         return TARGETS[name]
-    near = OTHER_NAMES.get(name.lower(), ()) or difflib.get_close_matches(name, TARGETS, n=1)
+    installed = find_installed(TARGETS)
+    if name in installed:
+        return load_installed(installed[name])
+    near = OTHER_NAMES.get(name.lower(), ()) or difflib.get_close_matches(name, [*TARGETS, *installed], n=1)
     suggestion = f"Did you mean {near[0]}? " if near else ""
     raise UsageError(f"{name}: there is no such target.", f"{suggestion}{{list}} lists all targets.", option="to")
+
+
+def list_targets() -> list[ListedTarget]:
+    """Return all targets: those of ortune, and those that installed packages add, which are imported."""
+    own = [ListedTarget(name=target.name, summary=target.summary) for target in TARGETS.values()]
+    return [*own, *list_installed(TARGETS)]
 
 
 def render(

@@ -1,14 +1,18 @@
-"""Java code for ai.onnxruntime."""
+"""Java code for ai.onnxruntime.
+
+Source: java/src/main/java/ai/onnxruntime of onnxruntime 1.29.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from ortune.export.checks import read_number
 from ortune.export.literals import JAVA, LOGGING_LEVELS, Language
 from ortune.export.pending_settings import Value
+from ortune.export.provider_names import PLUGIN_LIBRARY, is_plugin
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU, Provider
 
@@ -43,6 +47,9 @@ WITH_MAP = {
 }
 """Methods that add a provider with its options as a map."""
 
+WITH_DEVICE = {"DmlExecutionProvider": "addDirectML", "ROCMExecutionProvider": "addROCM"}
+"""Methods that add a provider with the number of its device only."""
+
 STRUCTURES = {
     "CUDAExecutionProvider": ("OrtCUDAProviderOptions", "addCUDA"),
     "TensorrtExecutionProvider": ("OrtTensorRTProviderOptions", "addTensorrt"),
@@ -58,16 +65,16 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
         variable: The word before the name of a new variable.
         new: What comes before a constructor.
         end: What ends a statement.
-        map: A map of options, with `{pairs}`.
-        pair: One option in it, with `{name}` and `{value}`.
+        make_map: Returns a map of options.
+        devices: Expression of the devices of a plugin, with `{name}`; its lines are indented.
     """
 
     language: Language
     variable: str
     new: str
     end: str
-    map: str
-    pair: str
+    make_map: Callable[[Mapping[str, str]], str]
+    devices: str
 
     def declare(self, name: str, value: str) -> str:
         """Return a statement that creates a variable."""
@@ -86,13 +93,22 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
         return self.language.call_lines(method, entries, self.end)
 
 
+def _make_map(options: Mapping[str, str]) -> str:
+    """Return an expression. Map.of takes at most ten pairs."""
+    if len(options) <= 10:
+        return f"java.util.Map.of({JAVA.join_pairs(options, '{name}, {value}')})"
+    return f"java.util.Map.ofEntries({JAVA.join_pairs(options, 'java.util.Map.entry({name}, {value})')})"
+
+
 SYNTAX = Dialect(
     language=JAVA,
     variable="var",
     new="new ",
     end=";",
-    map="java.util.Map.of({pairs})",
-    pair="{name}, {value}",
+    make_map=_make_map,
+    devices="""\
+    environment.getEpDevices().stream().filter(device -> device.getEpName().equals({name}))
+        .collect(java.util.stream.Collectors.toList())""",
 )
 
 
@@ -170,8 +186,21 @@ def _provider_lines(job: Job, provider: Provider, syntax: Dialect) -> list[str]:
             syntax.call(f"options.{add}", variable),
         ]
     if name in WITH_MAP:
-        pairs = syntax.language.join_pairs(options, syntax.pair)
-        return [syntax.call(f"options.{WITH_MAP[name]}", syntax.map.format(pairs=pairs))]
+        return [syntax.call(f"options.{WITH_MAP[name]}", syntax.make_map(options))]
+    if name in WITH_DEVICE:
+        reason = "the Java API takes only the device of this provider"
+        job.pending.put_back_provider_options(name, reason, supported={"device_id"})
+        device = read_number(f"{short.lower()}.device_id", options.get("device_id", "0"))
+        return [syntax.call(f"options.{WITH_DEVICE[name]}", str(device))]
+    if is_plugin(name):
+        quoted, library = syntax.language.quote(name), syntax.language.quote(PLUGIN_LIBRARY)
+        return [
+            "// Change the path.",
+            syntax.call("environment.registerExecutionProviderLibrary", f"{quoted}, {library}"),
+            "options.addExecutionProvider(",
+            f"{syntax.devices.format(name=quoted)},",
+            f"    {syntax.make_map(options)}){syntax.end}",
+        ]
     if short == "OpenVINO":
         reason = "the Java API takes only the device type of this provider"
         job.pending.put_back_provider_options(name, reason, supported={"device_type"})

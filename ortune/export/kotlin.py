@@ -1,4 +1,7 @@
-"""Kotlin code for ai.onnxruntime, on the Java virtual machine and on Android, with the calls of the Java API."""
+"""Kotlin code for ai.onnxruntime, on the Java virtual machine and on Android, with the calls of the Java API.
+
+Source: java/src/main/java/ai/onnxruntime of onnxruntime 1.29.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ SYNTAX = Dialect(
     variable="val",
     new="",
     end="",
-    map="mapOf<String, String>({pairs})",
-    pair="{name} to {value}",
+    make_map=lambda options: f"mapOf<String, String>({KOTLIN.join_pairs(options, '{name} to {value}')})",
+    devices="    environment.getEpDevices().filter {{ device -> device.getEpName() == {name} }}",
 )
 
 ANDROID = "// On Android, pass the bytes of the model instead of its path: assets.open(NAME).readBytes()"
