@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ortune.export.checks import read_number
 from ortune.export.literals import GO, LEVEL_NUMBERS, LOGGING_LEVELS
 from ortune.export.pending_settings import Value
+from ortune.export.provider_names import BY_NAME
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU, Provider
 
@@ -31,16 +31,6 @@ SETTERS = {
     "optimized_model_filepath": "SetOptimizedModelFilePath",
     "log_severity_level": "SetLogSeverityLevel",
 }
-
-WITH_MAP = {
-    "OpenVINOExecutionProvider": "AppendExecutionProviderOpenVINO(",
-    "CoreMLExecutionProvider": "AppendExecutionProviderCoreMLV2(",
-    "XnnpackExecutionProvider": 'AppendExecutionProvider("XNNPACK", ',
-    "QNNExecutionProvider": 'AppendExecutionProvider("QNN", ',
-    "WebGpuExecutionProvider": 'AppendExecutionProvider("WebGPU", ',
-    "VitisAIExecutionProvider": 'AppendExecutionProvider("VitisAI", ',
-}
-"""Methods that add a provider, up to its options, which are a map."""
 
 STRUCTURES = {
     "CUDAExecutionProvider": ("cuda", "CUDA"),
@@ -149,13 +139,8 @@ def _provider_lines(job: Job, provider: Provider) -> list[str]:
                 ]
             ),
         ]
-    if name in WITH_MAP:
-        return _join_calls([f"options.{WITH_MAP[name]}{_map(options)})"])
-    if name == "DmlExecutionProvider":
-        reason = "onnxruntime_go takes only the device id of this provider"
-        job.pending.put_back_provider_options(name, reason, supported={"device_id"})
-        device = read_number("dml.device_id", options.get("device_id", "0"))
-        return _join_calls([f"options.AppendExecutionProviderDirectML({device})"])
+    if name in BY_NAME:
+        return _join_calls([f"options.AppendExecutionProvider({GO.quote(BY_NAME[name])}, {_map(options)})"])
     job.pending.put_back_provider(name, "onnxruntime_go has no method for this provider")
     return []
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ortune.export.literals import LOGGING_LEVELS, SWIFT
 from ortune.export.pending_settings import Value
+from ortune.export.provider_names import BY_NAME
 from ortune.export.target import Job, Target
 from ortune.knobs import ids
 from ortune.knobs.config import CPU, Provider
@@ -26,8 +27,8 @@ SETTERS = {
     "log_severity_level": "setLogSeverityLevel",
 }
 
-NAMES = {"XnnpackExecutionProvider": "XNNPACK", "WebGpuExecutionProvider": "WebGPU"}
-"""Providers that are added by a name."""
+BY_A_NAME = ("XnnpackExecutionProvider", "WebGpuExecutionProvider")
+"""Providers of builds for these systems that are added by a name."""
 
 
 def write(job: Job) -> str:
@@ -84,8 +85,8 @@ def _provider_lines(job: Job, provider: Provider) -> list[str]:
         return []
     if name == "CoreMLExecutionProvider":
         return [f"try options.appendCoreMLExecutionProvider(withOptionsV2: {values})"]
-    if name in NAMES:
-        return [f"try options.appendExecutionProvider({SWIFT.quote(NAMES[name])}, providerOptions: {values})"]
+    if name in BY_A_NAME:
+        return [f"try options.appendExecutionProvider({SWIFT.quote(BY_NAME[name])}, providerOptions: {values})"]
     job.pending.put_back_provider(name, "this provider is not for iOS and macOS")
     return []
 

@@ -6,12 +6,13 @@ Go downloads the module, or takes it from the folder that the environment variab
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
-from ortune.export.go import WITH_MAP
+from ortune.export.provider_names import BY_NAME
 from ortune.knobs import Config
 from tests.consumers.running import need, program, run
 from tests.consumers.test_targets import CODE, LEVELS, TUNED, check_log, of, unsupported, wanted
@@ -21,18 +22,16 @@ pytestmark = pytest.mark.consumers
 MODULE = "github.com/yalue/onnxruntime_go"
 VERSION = "v1.35.0"
 
-PROVIDERS = Config(
-    providers=(
-        *((name, {"an_option": "1"} if number % 2 else {}) for number, name in enumerate(WITH_MAP)),
-        ("DmlExecutionProvider", {"device_id": "1"}),
-        ("CPUExecutionProvider", {}),
+PROVIDERS = {
+    f"provider_{number}": Config(
+        providers=((name, {"an_option": "1"} if number % 2 else {}), ("CPUExecutionProvider", {}))
     )
-)
-"""All providers that have a method. They are compiled only."""
+    for number, name in enumerate(BY_NAME)
+}
 
 CONFIGS = {
     **CODE,
-    "providers": PROVIDERS,
+    **PROVIDERS,
     "tuned": TUNED,
     **{each: Config(session_options={"graph_optimization_level": each, "log_severity_level": 0}) for each in LEVELS},
 }
@@ -95,3 +94,12 @@ def test_the_live_session_has_it(case: str, folder: Path) -> None:
     done = run([folder / "bin" / case.lower(), library])
     assert "[1 10]" in done.stdout, done.stderr
     check_log(done, wanted(config, written))
+
+
+@pytest.mark.parametrize("case", PROVIDERS)
+def test_the_library_knows_each_provider(case: str, folder: Path) -> None:
+    """Its error for a provider that is not in the build differs from that for a name that it does not know."""
+    (library,) = need("onnxruntime.capi").glob("libonnxruntime.so.*")
+    done = run([folder / "bin" / case, library])
+    assert done.returncode == 0 or re.search(r"not (supported|enabled) in this build|Failed to load", done.stderr)
+    assert "Unknown provider name" not in done.stderr
