@@ -13,7 +13,7 @@ import msgspec
 
 from ortune.knobs import ids
 from ortune.knobs.canonical import canonical, in_order
-from ortune.knobs.config import DEFAULT, Config
+from ortune.knobs.config import DEFAULT, Config, Plugin
 from ortune.knobs.dimension import DEFAULT_LABEL, Choice, Dimension, Rule, Skipped
 from ortune.knobs.titles import describe
 
@@ -65,6 +65,7 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         rules: What is tried first.
         base: What all candidates have in common, and what they are compared with: ONNX Runtime's default, unless the
             user fixes a knob or chooses another provider than the CPU.
+        plugins: Where the libraries of providers come from that onnxruntime does not have itself.
     """
 
     dimensions: tuple[Dimension, ...]
@@ -72,6 +73,7 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     skipped: tuple[Skipped, ...] = ()
     rules: tuple[Rule, ...] = ()
     base: Config = DEFAULT
+    plugins: Mapping[str, Plugin] = {}
 
     @property
     def _fixed_count(self) -> str:
@@ -108,7 +110,7 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def _normalize(self, config: Config) -> Config:
         """Return a config without settings that have no effect."""
-        return canonical(config, self.n_default_threads)
+        return canonical(config, self.n_default_threads).with_plugins(self.plugins)
 
     @functools.cached_property
     def candidates(self) -> tuple[Candidate, ...]:

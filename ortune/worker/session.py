@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortune.errors import UsageError
 from ortune.knobs.config import CPU, Config, ThreadPool
+from ortune.worker.plugins import add_providers, list_built_in
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -58,10 +59,10 @@ def make_session(
     """
     import onnxruntime
 
-    known = onnxruntime.get_available_providers()
+    known = list_built_in()
     for name, _ in config.providers:
         # onnxruntime itself only warns, and creates the session without the provider.
-        if name not in known:
+        if name not in known and name not in config.plugins:
             raise UsageError(
                 f"This onnxruntime ({onnxruntime.__version__}) does not have {name}. It has {', '.join(known)}.",
             )
@@ -70,11 +71,13 @@ def make_session(
     options = make_session_options(config)
     if record_assignment:
         options.add_session_config_entry(ASSIGNMENT_ENTRY, "1")
+    # Providers that are passed here would replace those of the options.
+    has_own = bool(config.plugins)
     return onnxruntime.InferenceSession(
         os.fspath(model_path),
         sess_options=options,
-        providers=[name for name, _ in config.providers],
-        provider_options=[options for _, options in config.providers],
+        providers=None if has_own else [name for name, _ in config.providers],
+        provider_options=None if has_own else [options for _, options in config.providers],
         # With the fallback, onnxruntime replaces a provider that fails by the CPU, which would be another config.
         enable_fallback=0,
     )
@@ -95,7 +98,7 @@ def time_session_creation(
 
 
 def make_session_options(config: Config) -> onnxruntime.SessionOptions:
-    """Return SessionOptions with all settings of a config.
+    """Return SessionOptions with all settings of a config. They have providers only if the config has plugins.
 
     Raises:
         UsageError: This onnxruntime does not have an attribute or an enum member, or does not accept a value.
@@ -107,8 +110,12 @@ def make_session_options(config: Config) -> onnxruntime.SessionOptions:
         _set_attribute(options, "SessionOptions", name, value)
     for name, text in config.session_config.items():
         _add_entry(options.add_session_config_entry, name, text)
+    for name, text in config.provider_entries.items():
+        _add_entry(options.add_session_config_entry, name, text)
     if config.global_thread_pool:
         options.use_per_session_threads = False
+    if config.plugins:
+        add_providers(options, config)
     return options
 
 
