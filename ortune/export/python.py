@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from ortune.export.literals import PYTHON
 from ortune.export.target import Job, Target
-from ortune.knobs.config import CPU, Provider
+from ortune.knobs.config import CPU, Plugin, Provider
+from ortune.knobs.plugins import PLUGIN_MODULES
 from ortune.worker.session import CUDA_BASED, ENUMS
 
 MAX_LINE = 110
@@ -73,12 +74,43 @@ def call(function: str, arguments: Sequence[str]) -> str:
     return "\n".join([f"{function}(", *(f"    {argument}," for argument in arguments), ")"])
 
 
+def _plugin_lines(providers: Sequence[Provider], plugins: Mapping[str, Plugin]) -> list[str]:
+    """Return code that adds providers to `options`, some of which come from plugin packages."""
+    lines = []
+    for name, own in providers:
+        text = PYTHON.quote(name)
+        plugin = plugins.get(name)
+        if plugin:
+            module = PLUGIN_MODULES[plugin.package]
+            conditions = [f"each.ep_name == {text}"]
+            if plugin.device_type:
+                conditions.append(f"each.device.type.name == {PYTHON.quote(plugin.device_type.upper())}")
+            if plugin.vendor:
+                conditions.append(f"each.device.vendor.lower() == {PYTHON.quote(plugin.vendor.lower())}")
+            lines += [
+                "# Once per process.",
+                f"ort.register_execution_provider_library({text}, {module.module}.{module.function}())",
+                f"devices = [each for each in ort.get_ep_devices() if {' and '.join(conditions)}]",
+                f"options.add_provider_for_devices(devices[:1], {mapping(own)})",
+            ]
+        elif name != CPU or own:  # onnxruntime adds the CPU provider itself
+            lines.append(f"options.add_provider({text}, {mapping(own)})")
+    return lines
+
+
 def write(job: Job) -> str:
     """Return the code."""
     pending = job.pending
-    lines = session_options_lines(job, ["import numpy as np"] if pending.config.batch > 1 else [])
-    providers = pending.take_providers()
-    arguments = [PYTHON.quote(job.model), "options", providers_argument(providers)]
+    providers, plugins = pending.take_providers(), pending.take_plugins()
+    imports = ["import numpy as np"] if pending.config.batch > 1 else []
+    imports += [f"import {PLUGIN_MODULES[plugin.package].module}" for plugin in plugins.values()]
+    lines = session_options_lines(job, imports)
+    lines += PYTHON.call_lines("options.add_session_config_entry", pending.config.provider_entries, "")
+    arguments = [PYTHON.quote(job.model), "options"]
+    if plugins:
+        lines += _plugin_lines(providers, plugins)
+    else:
+        arguments.append(providers_argument(providers))
     if providers[0][0] != CPU:
         # With the fallback, the CPU replaces a provider that fails.
         arguments.append("enable_fallback=0")
