@@ -90,6 +90,11 @@ def create_session(
         warnings.warn(f"this config is for calls with {chosen.batch} items each", stacklevel=2)
     if chosen.run_options or chosen.run_config:
         warnings.warn("this config has run options: pass ortune.run_options(config) to run", stacklevel=2)
+    if chosen.without_captures() != chosen:
+        warnings.warn(
+            "this config captures calls: outputs are wrong unless inputs stay in the same buffers on the device",
+            stacklevel=2,
+        )
     set_global_thread_pool(chosen)
     return make_session(os.fspath(model), chosen.of_session(session))
 

@@ -97,14 +97,17 @@ def make_rule(
         onnxruntime: Version of onnxruntime that they were found with.
         reason: Why there is no config.
     """
+    applied = config.without_captures() if config else None
+    left_out = config.settings.keys() - applied.settings.keys() if config and applied else ()
     return {
         "source": source,
         "path": path,
         "files": msgspec.to_builtins(files),
-        "config": msgspec.to_builtins(config),
+        "config": msgspec.to_builtins(applied),
         "reason": reason,
         "plugins": {name: describe_plugin(plugin) for name, plugin in config.plugins.items()} if config else {},
-        "entries": config.provider_entries if config else {},
+        "entries": applied.provider_entries if applied else {},
+        "captures": sorted(left_out),
         "tried": {
             "options": tried.session_options,
             "entries": tried.session_config,

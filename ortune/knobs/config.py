@@ -21,6 +21,7 @@ ALIASES: Mapping[str, str] = {
     "TensorrtExecutionProvider": "tensorrt",
     "NvTensorRTRTXExecutionProvider": "nv_tensorrt_rtx",
     "OpenVINOExecutionProvider": "openvino",
+    "WebGpuExecutionProvider": "webgpu",
 }
 """Short names of execution providers, for the command line and as a prefix of their options."""
 
@@ -32,6 +33,10 @@ def alias_of(provider: str) -> str:
 
 PLUGIN = "plugin"
 """Stands for the plugin of a provider among the settings of a config, after the provider's short name."""
+
+CAPTURES = frozenset({"enable_cuda_graph", "trt_cuda_graph_enable", "enableGraphCapture"})
+"""Options of providers that capture the work of a call and replay it. Inputs and outputs must then stay in their
+buffers on the device: otherwise, a replay may read old inputs."""
 
 ENTRY_PREFIXES: Mapping[str, str] = {"WebGpuExecutionProvider": "ep.webgpuexecutionprovider."}
 """Providers of onnxruntime itself that ignore options which are passed with their name. They read configuration entries
@@ -225,6 +230,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """
         found = {name: known[name] for name, _ in self.providers if name in known and name not in self.plugins}
         return msgspec.structs.replace(self, plugins={**self.plugins, **found}) if found else self
+
+    def without_captures(self) -> Config:
+        """Return the config for callers whose inputs do not stay in the same buffers on the device."""
+        providers = tuple(
+            (name, {option: value for option, value in options.items() if option not in CAPTURES})
+            for name, options in self.providers
+        )
+        return self if providers == self.providers else msgspec.structs.replace(self, providers=providers)
 
     @property
     def provider_entries(self) -> dict[str, str]:

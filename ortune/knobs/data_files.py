@@ -18,7 +18,7 @@ from ortune.knobs.knob import Knob, Where
 FOLDER = Path(__file__).with_name("data")
 
 FILES = ("session_options", "session_config", "run_options", "run_config", "dynamic_options", "environment", "usage")
-PROVIDER_FILES = ("cpu", "cuda", "tensorrt", "nv_tensorrt_rtx", "openvino")
+PROVIDER_FILES = ("cpu", "cuda", "tensorrt", "nv_tensorrt_rtx", "openvino", "webgpu")
 
 
 class CapturedGraph(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

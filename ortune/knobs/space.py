@@ -80,6 +80,12 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """The number of intra-op threads that the user fixed, as a label."""
         return str(self.base.session_options.get(ids.INTRA_OP_NUM_THREADS, ""))
 
+    @property
+    def providers(self) -> tuple[str, ...]:
+        """The execution providers to choose from."""
+        chains = [choice.value for each in self.dimensions if each.name == ids.PROVIDERS for choice in each.choices[1:]]
+        return (self.base.provider, *(chain[0][0] for chain in chains if isinstance(chain, tuple)))
+
     def draw(self, choose: Choose) -> Candidate:
         """Make a candidate by calling `choose` for each dimension that has an effect, in order."""
         labels: dict[str, str] = {}

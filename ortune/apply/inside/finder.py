@@ -33,10 +33,10 @@ PARTS = (
 measured or observed."""
 
 Plan = dict[str, Any]
-"""What to do in a program: {"rules": [{"source", "path", "files", "config", "plugins", "entries", "tried",
+"""What to do in a program: {"rules": [{"source", "path", "files", "config", "plugins", "entries", "captures", "tried",
 "onnxruntime", "reason", "measured"}], "any_model", "keep_explicit", "explain", "explain_json", "quiet", "hint"}. A rule
-whose config is None names a model whose sessions are not changed. The entries are the configuration entries from which
-providers read their options.
+whose config is None names a model whose sessions are not changed. The entries are configuration entries from which
+providers read their options. The captures are settings that programs do not get.
 
 These keys may be missing:
 

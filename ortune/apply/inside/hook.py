@@ -304,6 +304,9 @@ class Hook:
             entries.update(config["per_session"][number % len(config["per_session"])])
         tuned.set_options(arguments["sess_options"], entries, self._session_log, keep=keep)
         tuned.add_providers(self._session_log)
+        for name in rule["captures"]:
+            # A replay reads the buffers of the first call. Programs that do not keep them would get wrong outputs.
+            tuned.not_set.append(f"{name} (the program would have to keep its inputs in buffers on the device)")
         if config["io_binding"]:
             tuned.not_set.append("io_binding (the program would have to call run_with_iobinding)")
         if config["batch"] > 1:
