@@ -101,6 +101,14 @@ def plugins(session: nox.Session) -> None:
 
 
 @nox.session
+def webgpu(session: nox.Session) -> None:
+    """Test WebGPU on a Vulkan driver that computes on the CPU, from Debian's package chromium. Takes two minutes."""
+    session.install("-e", ".[webgpu,test]")
+    command = (".ci/with-swiftshader", "python", "-m", "pytest", "tests/test_webgpu.py", *session.posargs)
+    session.run(*command, external=True)
+
+
+@nox.session
 def gpu(session: nox.Session) -> None:
     """Test GPU providers: on a GPU with --cuda, else that ortune detects that the GPU wheel does not work."""
     session.install("-e", ".[gpu,test]", *(["onnxruntime-gpu[cuda,cudnn]"] if "--cuda" in session.posargs else []))

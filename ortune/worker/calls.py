@@ -100,8 +100,8 @@ class BoundCall:
         self._provider = config.provider
         self._device = DEVICES.get(config.provider, "cpu")
         captured = any(CAPTURES & options.keys() for _, options in config.providers)
-        self._allocates = self._device == "cuda"
-        self._copies = self._allocates or (captured and self._device != "cpu")
+        self._allocates = self._device != "gpu"  # whether onnxruntime can allocate values on the device
+        self._copies = self._device == "cuda" or (captured and self._device != "cpu")
         self._inputs: dict[str, Any] = {}
         self._rebound: list[str] = []
         if captured and self._allocates and reference is not None:
