@@ -118,8 +118,10 @@ def session_options(
     pool yourself, once, before the first session: call `onnxruntime.set_global_thread_pool_sizes` with its two sizes.
     `ortune.create_session` does that for you.
 
-    SessionOptions do not include execution providers, run options, IO binding and environment variables. If the record
-    is for another class of host, the options are ONNX Runtime's defaults, with a warning.
+    SessionOptions do not include execution providers, run options, IO binding and environment variables. If the config
+    has providers from plugin packages, the options include all providers, as ONNX Runtime requires: pass none to
+    InferenceSession. If the record is for another class of host, the options are ONNX Runtime's defaults, with a
+    warning.
 
     Args:
         config: A record or plan, or the path of a record, bundle or plan.

@@ -155,14 +155,12 @@ def make_device_value(array: NDArray[np.generic], provider: str, device: str) ->
 
     It is the output of a graph that copies its input.
     """
-    import onnx
     import onnxruntime
 
-    kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-    ends = [onnx.helper.make_tensor_value_info(name, kind, array.shape) for name in ("x", "y")]
-    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "copy", ends[:1], ends[1:])
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=8)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=[provider], enable_fallback=0)
+    from ortune.model.onnx_file import encode_identity
+
+    model = encode_identity(array.dtype, array.shape)
+    session = onnxruntime.InferenceSession(model, providers=[provider], enable_fallback=0)
     binding = session.io_binding()
     binding.bind_cpu_input("x", array)
     binding.bind_output("y", device)
