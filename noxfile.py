@@ -94,6 +94,21 @@ def openvino(session: nox.Session) -> None:
 
 
 @nox.session
+def plugins(session: nox.Session) -> None:
+    """Test providers of plugin packages beside onnxruntime. QNN's runs on CPUs. Downloads 160 MB from PyPI."""
+    session.install("-e", ".[cpu,test]", "onnxruntime-qnn", "onnxruntime-ep-openvino", "onnxruntime-ep-webgpu")
+    session.run("python", "-m", "pytest", "tests/test_plugins.py", *session.posargs)
+
+
+@nox.session
+def webgpu(session: nox.Session) -> None:
+    """Test WebGPU on a Vulkan driver that computes on the CPU, from Debian's package chromium. Takes two minutes."""
+    session.install("-e", ".[webgpu,test]")
+    command = (".ci/with-swiftshader", "python", "-m", "pytest", "tests/test_webgpu.py", *session.posargs)
+    session.run(*command, external=True)
+
+
+@nox.session
 def gpu(session: nox.Session) -> None:
     """Test GPU providers: on a GPU with --cuda, else that ortune detects that the GPU wheel does not work."""
     session.install("-e", ".[gpu,test]", *(["onnxruntime-gpu[cuda,cudnn]"] if "--cuda" in session.posargs else []))

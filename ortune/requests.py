@@ -419,7 +419,7 @@ Provider = Annotated[
     tuple[str, ...] | None,
     Option(
         help="Execution providers to choose from: cpu, cuda, tensorrt, openvino, others. auto takes those that work "
-        "here.",
+        "here. A device of a plugin follows after a colon: openvino:gpu.",
         metavar="PROVIDER,...",
         parse=parse_providers,
         accepts="str | Sequence[str] | None",

@@ -20,7 +20,7 @@ from ortune.apply.inside.settings import combine
 from ortune.apply.plan import encode_plan, environment_of
 from ortune.errors import RecordError, UsageError
 from ortune.gates.sides import check_python
-from ortune.knobs import Config
+from ortune.knobs import DEFAULT, Config
 from ortune.knobs.config import ALIASES
 from ortune.program_options import LoadOptions
 from ortune.record.files import read_record
@@ -145,7 +145,7 @@ class TestPieces:
         code = f"import onnxruntime; onnxruntime.InferenceSession({str(TINY_CNN)!r})"
         subprocess.run([sys.executable, "-c", code], check=True)
         assert len(log.read_text().splitlines()) == 1
-        assert find_provider_fault("CPUExecutionProvider") == ""
+        assert find_provider_fault(DEFAULT) == ""
         assert len(log.read_text().splitlines()) == 1
 
     @pytest.mark.slow

@@ -224,6 +224,14 @@ class TestArguments:
             assert read_requested(providers, options) == dict(zip(names, theirs, strict=True))
 
 
+PLAIN = f"""
+import json, onnxruntime
+def create(*arguments, **named):
+    session = onnxruntime.InferenceSession({str(TINY_CNN)!r}, *arguments, **named)
+    print(json.dumps([session.get_providers(), session.get_session_options().intra_op_num_threads]))
+"""
+
+
 def with_tried(record: Record, *providers: str) -> Record:
     return msgspec.structs.replace(
         record, search=msgspec.structs.replace(record.search, tried=Tried(providers=providers))
@@ -245,6 +253,8 @@ def note(providers, options, available):
     asked.append(list(zip(*normalize(providers, options, known))))
     return [{CPU!r}], [{{}}]
 collection.check_and_normalize_provider_args = note
+onnxruntime.InferenceSession.get_providers = lambda session: [name for name, _ in asked[-1]]
+onnxruntime.InferenceSession.get_provider_graph_assignment_info = lambda session: []
 def create(*arguments, **named):
     session = onnxruntime.InferenceSession({str(TINY_CNN)!r}, *arguments, **named)
     print(json.dumps([asked.pop(), session.get_session_options().intra_op_num_threads]))
@@ -371,15 +381,35 @@ def create(*arguments, **named):
         assert printed == run_plain("import json" + textwrap.dedent(code))
 
     @pytest.mark.slow
-    def test_devices_are_left_alone(self, tmp_path: Path) -> None:
+    def test_a_selection_by_policy_is_left_alone(self, tmp_path: Path) -> None:
         code = """
         options = onnxruntime.SessionOptions()
         options.set_provider_selection_policy(onnxruntime.OrtExecutionProviderDevicePolicy.PREFER_CPU)
         create(options)
         """
-        printed, (explained,), _ = self.program(code, make_record(TINY_CNN, ONE_THREAD), tmp_path)
+        printed, (explained,), stderr = self.program(code, make_record(TINY_CNN, ONE_THREAD), tmp_path)
         assert printed[0][1] == 0
-        assert explained["reason"] == "the program selects execution providers by device"
+        reason = "the program lets ONNX Runtime select execution providers by a policy"
+        assert explained["reason"] == reason
+        assert f"r.json is not used: {reason}" in stderr
+
+    @pytest.mark.slow
+    def test_devices_that_the_program_selects_are_kept(self, tmp_path: Path) -> None:
+        """Its own provider is the record's: the session gets the session options, and nothing else."""
+        code = """
+        import onnxruntime
+        devices = [each for each in onnxruntime.get_ep_devices() if each.ep_name == "CPUExecutionProvider"]
+        options = onnxruntime.SessionOptions()
+        options.add_provider_for_devices(devices, {"use_arena": "0"})
+        create(options)
+        """
+        printed, (explained,), _ = self.program(code, make_record(TINY_CNN, ONE_THREAD), tmp_path, head=PLAIN)
+        assert printed == [[[CPU], 1]]
+        assert explained["set"] == {"intra_op_num_threads": 1}
+        record = make_record(TINY_CNN, Config(providers=chain_of(CUDA)))
+        printed, (explained,), _ = self.program(code, record, tmp_path, head=PLAIN)
+        assert printed == [[[CPU], 0]]
+        assert not explained["matched"]
 
 
 def run_plain(code: str) -> list[Any]:

@@ -74,7 +74,7 @@ class TestIoBinding:
     def test_captured_graph_has_outputs_at_fixed_addresses(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from ortune.worker import calls
 
-        monkeypatch.setattr(calls, "CUDA_BASED", frozenset())
+        monkeypatch.setattr(calls, "DEVICES", {})
         session = make_session(str(TINY_CNN), DEFAULT)
         given = sample()
         reference = run_directly(given)

@@ -62,7 +62,12 @@ class TestModules:
         # psutil is only used where the system itself does not report the number of cores.
         assert found == {
             "msgspec": found["msgspec"],
-            "onnxruntime": {"ortune.apply.inside.hook", "ortune.apply.inside.settings", "ortune.worker.session"},
+            "onnxruntime": {
+                "ortune.apply.inside.hook",
+                "ortune.apply.inside.settings",
+                "ortune.worker.plugins",
+                "ortune.worker.session",
+            },
             "psutil": {"ortune.host.read"},
         }
         project = tomllib.loads((DISTRIBUTION / "pyproject.toml").read_text())["project"]

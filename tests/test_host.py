@@ -22,6 +22,7 @@ from ortune.host.conditions import read_conditions
 from ortune.host.default_pool import find_default_pool
 from ortune.host.linux import parse_cpu_list, parse_cpu_mask
 from ortune.host.macos import build_topology, parse_sysctl
+from ortune.worker.devices import Devices
 from tests.conftest import ROOT
 from tests.simulation import make_host
 
@@ -170,7 +171,7 @@ def test_host_class_of_a_mac_without_psutil(monkeypatch: pytest.MonkeyPatch) -> 
 def test_each_machine_can_be_drawn(name: str, tmp_path: Path) -> None:
     host = read_host(unpack(QEMU, name, tmp_path))
     console = SafeConsole(width=100, record=True, file=io.StringIO())
-    show_host(console, host, find_default_pool(host), None, (), read_conditions(tmp_path))
+    show_host(console, host, find_default_pool(host), None, (), Devices(), read_conditions(tmp_path))
     text = console.export_text()
     for core in host.topology.cores:
         assert "[" + " ".join(map(str, core.cpus)) + "]" in text

@@ -25,6 +25,7 @@ from ortune.host.default_pool import find_default_pool
 from ortune.knobs import CPU, DEFAULT
 from ortune.model.graph import read_graph
 from ortune.worker import Runtime, installed
+from ortune.worker.devices import Devices
 from ortune.worker.installed import (
     RuntimePackage,
     find_installed_version,
@@ -181,7 +182,7 @@ class TestSeveral:
     def test_the_host_shows_them(self, packages: tuple[RuntimePackage, ...], shown: str, tmp_path: Path) -> None:
         console = Console(width=100, record=True, file=io.StringIO())
         host = read_host()
-        show_host(console, host, find_default_pool(host), None, packages, read_conditions(tmp_path))
+        show_host(console, host, find_default_pool(host), None, packages, Devices(), read_conditions(tmp_path))
         assert shown in " ".join(console.export_text().split())
 
     def test_one_is_uninstalled(self, both: Environment) -> None:

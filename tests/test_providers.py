@@ -48,7 +48,7 @@ OPENVINO = "OpenVINOExecutionProvider"
 
 RUNTIME = read_installed_runtime()
 AVAILABLE = RUNTIME.providers if RUNTIME else ()
-HAS_GPU = CUDA in AVAILABLE and not find_provider_fault(CUDA)
+HAS_GPU = CUDA in AVAILABLE and not find_provider_fault(Config(providers=chain_of(CUDA)))
 needs_gpu = pytest.mark.skipif(not HAS_GPU, reason=f"{CUDA} does not work here")
 needs_gpu_wheel = pytest.mark.skipif(CUDA not in AVAILABLE or HAS_GPU, reason="needs onnxruntime-gpu without a GPU")
 needs_openvino = pytest.mark.skipif(OPENVINO not in AVAILABLE, reason="needs onnxruntime-openvino")
@@ -187,7 +187,7 @@ class TestDetection:
         assert onnx.load_from_string(base64.b64decode(PROBE_MODEL)) == model
 
     def test_the_cpu_works(self) -> None:
-        assert find_provider_fault(CPU) == ""
+        assert find_provider_fault(DEFAULT) == ""
 
     def test_the_version_is_known_without_importing(self) -> None:
         assert RUNTIME and find_installed_version() == RUNTIME.onnxruntime
@@ -211,9 +211,9 @@ class TestDetection:
     @pytest.mark.slow
     def test_the_search_goes_on_with_the_rest(self) -> None:
         missing = next(name for name in (OPENVINO, CUDA) if name not in AVAILABLE)
-        working, faults = choose_providers(["cpu", missing])
-        assert working == (CPU,)
-        assert list(faults) == [missing]
+        choice = choose_providers(["cpu", missing])
+        assert choice.names == (CPU,)
+        assert list(choice.faults) == [missing]
 
     @pytest.mark.parametrize(
         ("log", "why"),
@@ -397,12 +397,12 @@ class TestGpuWheelWithoutGpu:
 
     @pytest.mark.parametrize("name", [CUDA, TENSORRT])
     def test_the_provider_is_found_not_to_work(self, name: str) -> None:
-        assert find_provider_fault(name)
+        assert find_provider_fault(Config(providers=chain_of(name)))
 
     def test_auto_goes_on_with_the_cpu(self) -> None:
-        working, faults = choose_providers(None)
-        assert working == (CPU,)
-        assert {CUDA, TENSORRT} <= set(faults)
+        choice = choose_providers(None)
+        assert choice.names == (CPU,)
+        assert {CUDA, TENSORRT} <= set(choice.faults)
 
     def test_a_candidate_that_falls_back_is_a_failure(self) -> None:
         model = read_model(TINY_CNN)

@@ -93,6 +93,11 @@ def create_session(
         warnings.warn(f"this config is for calls with {chosen.batch} items each", stacklevel=2)
     if chosen.run_options or chosen.run_config:
         warnings.warn("this config has run options: pass ortune.run_options(config) to run", stacklevel=2)
+    if chosen.without_captures() != chosen:
+        warnings.warn(
+            "this config captures calls: outputs are wrong unless inputs stay in the same buffers on the device",
+            stacklevel=2,
+        )
     if cache_dir is not None:
         chosen = with_caches(chosen, cache_dir)
     set_global_thread_pool(chosen)
@@ -118,8 +123,10 @@ def session_options(
     pool yourself, once, before the first session: call `onnxruntime.set_global_thread_pool_sizes` with its two sizes.
     `ortune.create_session` does that for you.
 
-    SessionOptions do not include execution providers, run options, IO binding and environment variables. If the record
-    is for another class of host, the options are ONNX Runtime's defaults, with a warning.
+    SessionOptions do not include execution providers, run options, IO binding and environment variables. If the config
+    has providers from plugin packages, the options include all providers, as ONNX Runtime requires: pass none to
+    InferenceSession. If the record is for another class of host, the options are ONNX Runtime's defaults, with a
+    warning.
 
     Args:
         config: A record or plan, or the path of a record, bundle or plan.

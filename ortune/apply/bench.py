@@ -18,6 +18,7 @@ from ortune.record.schema import Record
 from ortune.record.select import Wanted, read_sourced, select_record
 from ortune.requests import BenchRequest
 from ortune.worker.installed import require_runtime
+from ortune.worker.providers import find_plugins_of
 from ortune.workload import Load, make_goal
 from ortune.workload.batching import list_batches
 
@@ -104,7 +105,7 @@ def read_sides(
         name = (
             ",".join(f"{knob}={value}" for knob, value in pairs.items()) if isinstance(given, Mapping) else str(given)
         )
-        sides.append(Side(name=name, config=make_config(pairs, name)))
+        sides.append(Side(name=name, config=find_plugins_of(make_config(pairs, name))))
     return tuple(sides)
 
 

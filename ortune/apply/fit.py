@@ -45,7 +45,27 @@ def find_mismatches(record: Record, host: Host, runtime: Runtime) -> tuple[Misma
             )
         )
     for name, _ in record.config.providers:
-        if name not in runtime.providers:
+        plugin = record.config.plugins.get(name)
+        if plugin and plugin.package not in runtime.plugins:
+            mismatches.append(
+                Mismatch(
+                    what="execution provider",
+                    recorded=f"{name} of {plugin.package}",
+                    here=", ".join((*runtime.providers, *runtime.plugins)),
+                    hint=f"Install it beside onnxruntime: pip install {plugin.package}.",
+                )
+            )
+        elif plugin and runtime.plugins[plugin.package] != (version := record.runtime.plugins.get(plugin.package, "")):
+            mismatches.append(
+                Mismatch(
+                    what=plugin.package,
+                    recorded=version,
+                    here=runtime.plugins[plugin.package],
+                    hint=f"Install the recorded version: pip install {plugin.package}=={version}; "
+                    "or search again here.",
+                )
+            )
+        if not plugin and name not in runtime.providers:
             mismatches.append(
                 Mismatch(
                     what="execution provider",

@@ -13,8 +13,9 @@ import msgspec
 from ortune.apply.messages import describe_mismatch, describe_missing_allocator, missing_variables
 from ortune.errors import RecordError, UsageError
 from ortune.host.allocators import LD_PRELOAD, preload
-from ortune.knobs.config import Config
+from ortune.knobs.config import Config, Plugin
 from ortune.knobs.ids import ALLOCATOR
+from ortune.knobs.plugins import PLUGIN_MODULES
 from ortune.model.info import ModelFile
 from ortune.naming import PACKAGE
 from ortune.planning.read import read_configs, use_cache_dir
@@ -98,12 +99,17 @@ def make_rule(
         onnxruntime: Version of onnxruntime that they were found with.
         reason: Why there is no config.
     """
+    applied = config.without_captures() if config else None
+    left_out = config.settings.keys() - applied.settings.keys() if config and applied else ()
     return {
         "source": source,
         "path": path,
         "files": msgspec.to_builtins(files),
-        "config": msgspec.to_builtins(config),
+        "config": msgspec.to_builtins(applied),
         "reason": reason,
+        "plugins": {name: describe_plugin(plugin) for name, plugin in config.plugins.items()} if config else {},
+        "entries": applied.provider_entries if applied else {},
+        "captures": sorted(left_out),
         "tried": {
             "options": tried.session_options,
             "entries": tried.session_config,
@@ -111,6 +117,12 @@ def make_rule(
         },
         "onnxruntime": onnxruntime,
     }
+
+
+def describe_plugin(plugin: Plugin) -> dict[str, str]:
+    """Return where the library of an execution provider is found, and for which device, as JSON types."""
+    module = PLUGIN_MODULES[plugin.package]
+    return {"module": module.module, "function": module.function, **msgspec.to_builtins(plugin)}
 
 
 def describe_measured(record: Record, *, shapes_vary: bool = False) -> dict[str, Any]:

@@ -13,12 +13,14 @@ def host(values: Values, output: JsonOptions) -> None:
     from ortune.host import read_host
     from ortune.host.conditions import read_conditions
     from ortune.host.default_pool import find_default_pool
+    from ortune.worker.devices import Devices, read_devices
     from ortune.worker.installed import find_runtime_packages
     from ortune.worker.runtime import read_installed_runtime
 
     found = read_host()
     conditions, pool = read_conditions(), find_default_pool(found)
     runtime, packages = read_installed_runtime(), find_runtime_packages()
+    devices = read_devices() if runtime else Devices()
     if output.json:
         from ortune.host import HostClass
 
@@ -29,6 +31,8 @@ def host(values: Values, output: JsonOptions) -> None:
                 "default": pool,
                 "runtime": runtime,
                 "packages": packages,
+                "devices": devices.devices,
+                "plugins": devices.plugins,
                 "conditions": conditions,
             }
         )
@@ -36,4 +40,4 @@ def host(values: Values, output: JsonOptions) -> None:
     from ortune.console.host import show_host
     from ortune.console.widgets import make_console
 
-    show_host(make_console(), found, pool, runtime, packages, conditions)
+    show_host(make_console(), found, pool, runtime, packages, devices, conditions)

@@ -16,6 +16,7 @@ def space(values: Values, output: JsonOptions) -> None:
     from ortune.console.widgets import make_console, show_warning
     from ortune.host import read_host
     from ortune.knobs import build_space
+    from ortune.knobs.build import fixed_options
     from ortune.model import read_model
     from ortune.tuning.prepare import make_space_options
     from ortune.worker.installed import is_installed
@@ -25,7 +26,7 @@ def space(values: Values, output: JsonOptions) -> None:
 
     request = make_request(SpaceRequest, values, "cli")
     info = read_model(request.model)
-    providers, faults = choose_providers(request.provider)
+    choice = choose_providers(request.provider, fixed_options(request.fix))
     feed = make_feed(info, request.input_options)
     failure, fault = None, None
     if is_installed():
@@ -35,20 +36,20 @@ def space(values: Values, output: JsonOptions) -> None:
             fault = error
     else:
         show_warning(make_console(stderr=True), warn_missing_runtime())
-    found = build_space(read_host(), info, make_space_options(request, providers))
+    found = build_space(read_host(), info, make_space_options(request, choice))
     if output.json:
         data = {
             "dimensions": found.dimensions,
             "rules": found.rules,
             "skipped": found.skipped,
-            "faults": faults,
+            "faults": choice.faults,
             "candidates": found.candidates,
         }
         print_json(data, enc_hook=sorted)
     else:
         from ortune.console.space import show_space
 
-        show_space(make_console(), found, faults, feed)
+        show_space(make_console(), found, choice.faults, feed)
     if failure:
         show_warning(make_console(stderr=True), warn_unchecked_inputs(failure))
     if fault:

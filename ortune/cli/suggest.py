@@ -25,6 +25,7 @@ def suggest(values: Values, output: JsonOptions) -> None:
     from ortune.console.widgets import make_console, show_warning
     from ortune.host import HostClass, read_host
     from ortune.knobs import build_space
+    from ortune.knobs.build import fixed_options
     from ortune.limited import STANDARD_STREAM
     from ortune.model import read_model
     from ortune.record.files import check_writable, write_atomically
@@ -41,13 +42,13 @@ def suggest(values: Values, output: JsonOptions) -> None:
     goal, path = request.goal, request.output or Path(STANDARD_STREAM)
     check_writable(path, may_replace=is_suggestion)
     info, host = read_model(request.model), read_host()
-    providers, faults = choose_providers(request.provider)
+    choice = choose_providers(request.provider, fixed_options(request.fix))
     if not is_installed():
         show_warning(make_console(stderr=True), warn_missing_runtime())
     host_class = HostClass.of(host)
     history = find_history(request)
     answer = find(
-        build_space(host, info, make_space_options(request, providers)),
+        build_space(host, info, make_space_options(request, choice)),
         Situation.of(host_class, goal, has_background_load=request.beside is not None),
         read_effects(),
         traits=info.traits,
@@ -64,7 +65,7 @@ def suggest(values: Values, output: JsonOptions) -> None:
     if to_stdout:
         print_json(document)
         return
-    show_answer(make_console(), info, host_class, request, answer, commands, faults)
+    show_answer(make_console(), info, host_class, request, answer, commands, choice.faults)
 
 
 def describe_answer(answer: Any) -> dict[str, Any]:

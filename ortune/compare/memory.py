@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ortune.compare.calibrate import Calibration
+from ortune.knobs.config import Config
+from ortune.knobs.providers import find_provider
 from ortune.worker.block import GpuState
 
 MEMORY_SHARE = 0.8
 """Share of the free memory that all live workers together may take."""
+
+
+def is_memory_unknown(config: Config) -> bool:
+    """Return whether a config's provider has memory of its own that cannot be read: one session is live at a time."""
+    return find_provider(config.provider).memory_unknown
 
 
 def count_fitting(calibration: Calibration, free_bytes: int | None, share: float = MEMORY_SHARE) -> int | None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ortune.compare.block_runner import BlockRunner
 from ortune.compare.calibrate import Calibration, calibrate
-from ortune.compare.memory import MEMORY_SHARE, count_fitting
+from ortune.compare.memory import MEMORY_SHARE, count_fitting, is_memory_unknown
 from ortune.errors import UsageError
 from ortune.host import Cpus, Host, place_processes, read_host
 from ortune.knobs import DEFAULT, Config
@@ -379,7 +379,7 @@ def start_comparison(
     enter_step("calibrating: measuring the default", is_measured=True)
     calibration = calibrate(runner, first, goal, first_launch_s=first_launch_s, n_cases=n_cases, quota=quota)
     n_fitting = count_fitting(calibration, free_bytes)
-    runner.one_at_a_time = n_fitting is not None and n_sides > n_fitting
+    runner.one_at_a_time = is_memory_unknown(first.config) or (n_fitting is not None and n_sides > n_fitting)
     return OpenComparison(
         runner=runner,
         calibration=calibration,

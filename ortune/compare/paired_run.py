@@ -14,6 +14,7 @@ import numpy as np
 
 from ortune.compare.block_plan import RunPlan
 from ortune.compare.block_runner import BlockRunner, Round, make_round, raise_failure, select_regime
+from ortune.compare.memory import is_memory_unknown
 from ortune.knobs import Config
 from ortune.worker import Block, Executor, Failure, LiveCandidate, SessionInfo
 from ortune.worker.cpu import QUIET_SHARE
@@ -128,7 +129,7 @@ class PairedRun:
         first = number = len(self.launches)
         while plan.launches is None or number < first + plan.launches:
             start_s, last_start_s = runner.now_s(), end_s
-            if runner.one_at_a_time:
+            if runner.one_at_a_time or sum(is_memory_unknown(side.config) for side in self.sides) > 1:
                 self._measure_in_turn(runner, plan, number, order=order)
                 if stop_within_launch:
                     last_start_s -= runner.now_s() - start_s

@@ -14,7 +14,9 @@ from ortune.host import Core, Cpus, Host, HostClass
 from ortune.host.conditions import Conditions
 from ortune.host.default_pool import DefaultPool
 from ortune.worker import Runtime
+from ortune.worker.devices import Devices
 from ortune.worker.installed import INSTALL_HINT, RuntimePackage
+from ortune.worker.plugins import Device
 
 Row = tuple[str, str | Text]
 """A name and what is shown for it."""
@@ -40,13 +42,18 @@ def show_host(
     pool: DefaultPool,
     runtime: Runtime | None,
     packages: tuple[RuntimePackage, ...],
+    devices: Devices,
     conditions: Conditions,
 ) -> None:
-    """Print the host, its limits, its default thread pool, the installed onnxruntime and the conditions."""
+    """Print the host, its limits, its default thread pool, the installed onnxruntime, devices and the conditions."""
     console.print(draw_machine(host))
     console.print()
     grid = make_grid()
-    for name, text in (*_make_limit_rows(host), *_make_runtime_rows(pool, runtime, packages)):
+    for name, text in (
+        *_make_limit_rows(host),
+        *_make_runtime_rows(pool, runtime, packages),
+        *_make_device_rows(devices),
+    ):
         grid.add_row(name, text)
     console.print(grid)
     console.print()
@@ -163,6 +170,23 @@ def _make_runtime_rows(pool: DefaultPool, runtime: Runtime | None, packages: tup
     if len(packages) > 1:
         rows.append(("", Text(warn_packages(packages), "yellow")))
     return rows
+
+
+def _make_device_rows(devices: Devices) -> list[Row]:
+    """Return the devices of execution providers, and the plugin packages that have none."""
+    rows: list[Row] = []
+    for device in devices.devices:
+        where = add_note(f"{device.device_type} {device.vendor}".strip(), f"{device.provider}{_name_package(device)}")
+        rows.append(("" if rows else "devices", where))
+    for plugin in devices.plugins:
+        if plugin.fault:
+            name = f"{plugin.package} {plugin.version}".strip()
+            rows.append(("" if rows else "devices", Text(f"{name} is of no use here: {plugin.fault}", "yellow")))
+    return rows
+
+
+def _name_package(device: Device) -> str:
+    return f" of {device.package}" if device.package else ""
 
 
 def _make_condition_rows(conditions: Conditions, n_usable: int) -> list[Row]:

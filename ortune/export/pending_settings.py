@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from ortune.host.allocators import LD_PRELOAD, SONAMES
-from ortune.knobs.config import CPU, OF_BOTH, Config, ThreadPool, alias_of
+from ortune.knobs.config import CPU, OF_BOTH, PLUGIN, Config, Plugin, ThreadPool, alias_of
 from ortune.knobs.ids import ALLOCATOR, BATCH
 
 Value = int | bool | str
@@ -31,6 +31,9 @@ class PendingSettings:
         self._reasons: dict[str, str] = {}
         self._reports: list[str] = []
         self.explain(BATCH, "the caller must put so many items into each call")
+        for name in config.plugins:
+            reason = f"the program must register the library of this package, and select the device of {name}"
+            self.explain(f"{alias_of(name)}.{PLUGIN}", reason)
 
     def take_option(self, name: str) -> Value | None:
         """Take an attribute of SessionOptions; None if it has ONNX Runtime's default."""
@@ -94,6 +97,11 @@ class PendingSettings:
         for name, options in self.config.providers:
             self._remove(f"{alias_of(name)}.{option}" for option in options)
         return self.config.providers
+
+    def take_plugins(self) -> dict[str, Plugin]:
+        """Take where the libraries of execution providers come from, by the provider's name."""
+        self._remove(f"{alias_of(name)}.{PLUGIN}" for name in self.config.plugins)
+        return self.config.plugins
 
     def take_environment(self) -> dict[str, str]:
         """Take all environment variables."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from ortune.export.literals import PYTHON
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU, Provider
+from ortune.knobs.plugins import PLUGIN_MODULES
 from ortune.worker.session import CUDA_BASED, ENUMS
 
 MAX_LINE = 110
@@ -75,16 +76,51 @@ def call(function: str, arguments: Sequence[str]) -> str:
 
 def create_session_lines(job: Job) -> list[str]:
     """Return code of a function `create_session`, where `ort` is onnxruntime."""
-    lines = make_options_lines(job)
+    lines = [*make_plugin_imports(job), *make_options_lines(job), *make_provider_lines(job)]
     lines += [*session_comments(job), call("return ort.InferenceSession", session_arguments(job))]
     return ["def create_session():", *indent(lines)]
 
 
+def make_plugin_imports(job: Job) -> list[str]:
+    """Return import statements for the plugin packages of a config."""
+    return [f"import {PLUGIN_MODULES[plugin.package].module}" for plugin in job.pending.config.plugins.values()]
+
+
+def make_provider_lines(job: Job) -> list[str]:
+    """Return code that adds to `options` what `session_arguments` cannot say about the execution providers."""
+    config = job.pending.config
+    lines = PYTHON.call_lines("options.add_session_config_entry", config.provider_entries, "")
+    plugins = job.pending.take_plugins()
+    if not plugins:
+        return lines
+    for name, own in job.pending.take_providers():
+        text = PYTHON.quote(name)
+        plugin = plugins.get(name)
+        if plugin:
+            module = PLUGIN_MODULES[plugin.package]
+            conditions = [f"each.ep_name == {text}"]
+            if plugin.device_type:
+                conditions.append(f"each.device.type.name == {PYTHON.quote(plugin.device_type.upper())}")
+            if plugin.vendor:
+                conditions.append(f"each.device.vendor.lower() == {PYTHON.quote(plugin.vendor.lower())}")
+            lines += [
+                "# Once per process.",
+                f"ort.register_execution_provider_library({text}, {module.module}.{module.function}())",
+                f"devices = [each for each in ort.get_ep_devices() if {' and '.join(conditions)}]",
+                f"options.add_provider_for_devices(devices[:1], {mapping(own)})",
+            ]
+        elif name != CPU or own:  # onnxruntime adds the CPU provider itself
+            lines.append(f"options.add_provider({text}, {mapping(own)})")
+    return lines
+
+
 def session_arguments(job: Job) -> list[str]:
-    """Return the arguments of InferenceSession."""
-    providers = job.pending.take_providers()
-    arguments = [PYTHON.quote(job.model), "options", providers_argument(providers)]
-    if providers[0][0] != CPU:
+    """Return the arguments of InferenceSession. ONNX Runtime takes no providers here if `options` has some."""
+    config = job.pending.config
+    arguments = [PYTHON.quote(job.model), "options"]
+    if not config.plugins:
+        arguments.append(providers_argument(job.pending.take_providers()))
+    if config.provider != CPU:
         # With the fallback, the CPU replaces a provider that fails.
         arguments.append("enable_fallback=0")
     return arguments
@@ -111,7 +147,8 @@ def indent(lines: list[str], depth: int = 1) -> list[str]:
 def write(job: Job) -> str:
     """Return the code."""
     pending = job.pending
-    lines = session_options_lines(job, ["import numpy as np"] if pending.config.batch > 1 else [])
+    imports = ["import numpy as np"] if pending.config.batch > 1 else []
+    lines = [*session_options_lines(job, [*imports, *make_plugin_imports(job)]), *make_provider_lines(job)]
     lines.append(call("session = ort.InferenceSession", session_arguments(job)))
     lines += session_comments(job)
     run_options, run_entries = pending.take_run_options(), pending.take_run_entries()

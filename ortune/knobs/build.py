@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -12,6 +12,7 @@ from ortune.knobs.catalogue import KNOBS
 from ortune.knobs.config import CPU, DEFAULT, Config, Provider
 from ortune.knobs.default_dimensions import batch_dimension, level_dimension, minor_dimensions, provider_dimensions
 from ortune.knobs.dimension import DEFAULT_CHOICE, Choice, Dimension, Skipped
+from ortune.knobs.knob import Value
 from ortune.knobs.providers import chain_of, find_provider
 from ortune.knobs.requested import apply_request, only_under
 from ortune.knobs.rules import make_rules
@@ -57,6 +58,7 @@ def build_space(host: Host, model: ModelInfo, options: SpaceOptions = SpaceOptio
         skipped=tuple(each for each in found if isinstance(each, Skipped)),
         rules=tuple(make_rules(host, model, dimensions, options.processes)) if on_cpu else (),
         base=_base(options),
+        plugins=options.plugins,
     )
 
 
@@ -77,6 +79,7 @@ def _cpu_dimensions(host: Host, model: ModelInfo, options: SpaceOptions) -> list
 def _base(options: SpaceOptions) -> Config:
     """Return what all candidates have in common."""
     config = msgspec.structs.replace(DEFAULT, providers=_chain(options.providers[0], options))
+    config = config.with_plugins(options.plugins)
     for name, value in options.fix.items():
         knob = KNOBS[name]
         if not knob.provider:
@@ -84,13 +87,19 @@ def _base(options: SpaceOptions) -> Config:
     return msgspec.structs.replace(config, batch=options.batches[0]) if options.batches else config
 
 
+def fixed_options(fix: Mapping[str, Value]) -> dict[str, dict[str, str]]:
+    """Return the options of providers that the user fixed, by the provider's name."""
+    found: dict[str, dict[str, str]] = {}
+    for name, value in fix.items():
+        if provider := KNOBS[name].provider:
+            found.setdefault(provider, {})[KNOBS[name].name] = str(value)
+    return found
+
+
 def _chain(provider: str, options: SpaceOptions) -> tuple[Provider, ...]:
     """Return a provider and its fallbacks, each with the options that the user fixed."""
-    fixed = {KNOBS[name]: str(value) for name, value in options.fix.items()}
-    return tuple(
-        (name, {**defaults, **{knob.name: value for knob, value in fixed.items() if knob.provider == name}})
-        for name, defaults in chain_of(provider)
-    )
+    fixed = fixed_options(options.fix)
+    return tuple((name, {**defaults, **fixed.get(name, {})}) for name, defaults in chain_of(provider))
 
 
 def _provider_dimension(options: SpaceOptions) -> Dimension:

@@ -21,6 +21,7 @@ ALIASES: Mapping[str, str] = {
     "TensorrtExecutionProvider": "tensorrt",
     "NvTensorRTRTXExecutionProvider": "nv_tensorrt_rtx",
     "OpenVINOExecutionProvider": "openvino",
+    "WebGpuExecutionProvider": "webgpu",
 }
 """Short names of execution providers, for the command line and as a prefix of their options."""
 
@@ -29,6 +30,17 @@ def alias_of(provider: str) -> str:
     """Return the short name of an execution provider, derived from its name if ortune does not know it."""
     return ALIASES.get(provider, provider.removesuffix("ExecutionProvider").lower())
 
+
+PLUGIN = "plugin"
+"""Stands for the plugin of a provider among the settings of a config, after the provider's short name."""
+
+CAPTURES = frozenset({"enable_cuda_graph", "trt_cuda_graph_enable", "enableGraphCapture"})
+"""Options of providers that capture the work of a call and replay it. Inputs and outputs must then stay in their
+buffers on the device: otherwise, a replay may read old inputs."""
+
+ENTRY_PREFIXES: Mapping[str, str] = {"WebGpuExecutionProvider": "ep.webgpuexecutionprovider."}
+"""Providers of onnxruntime itself that ignore options which are passed with their name. They read configuration entries
+of the session with this prefix. Plugins get their options either way."""
 
 OF_BOTH = frozenset({"logid", "log_severity_level", "log_verbosity_level"})
 """Attributes of both SessionOptions and RunOptions. The ids of those of RunOptions have the prefix "run."."""
@@ -40,6 +52,43 @@ BETWEEN_SESSIONS = " | "
 MOST_WORKERS = 1024
 MOST_ITEMS = 65_536
 """Largest number of worker processes, and of items in a call."""
+
+
+PluginPackage = Literal[
+    "onnxruntime-ep-mlx",
+    "onnxruntime-ep-nv-tensorrt-rtx",
+    "onnxruntime-ep-openvino",
+    "onnxruntime-ep-webgpu",
+    "onnxruntime-qnn",
+]
+"""Python packages with the library of an execution provider. A record can name no other package, and no library."""
+
+DeviceType = Literal["", "cpu", "gpu", "npu"]
+
+MOST_VENDOR = 64
+"""Length of the name of a vendor."""
+
+
+class Plugin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where the library of an execution provider comes from, and which device it uses.
+
+    Attributes:
+        package: The package. Its library is looked up where the config is applied.
+        device_type: Kind of the device; empty for any.
+        vendor: Vendor of the device, as ONNX Runtime names it; empty for any.
+    """
+
+    package: PluginPackage
+    device_type: DeviceType = ""
+    vendor: str = ""
+
+    def __post_init__(self) -> None:
+        """Reject a vendor that is not a plain name."""
+        if len(self.vendor) > MOST_VENDOR or not self.vendor.isprintable():
+            raise ValueError(f"{self.vendor[:MOST_VENDOR]!r} is not the name of a vendor")
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (self.package, self.device_type, self.vendor)))
 
 
 class ThreadPool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,6 +126,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         run_options: Attributes of RunOptions.
         run_config: Entries for `RunOptions.add_run_config_entry`.
         providers: Execution providers in order of priority, each with its options.
+        plugins: Where the libraries of these providers come from, by the provider's name. ONNX Runtime itself has those
+            that are not named.
         environment: Environment variables to set before the process starts.
         allocator: Library that replaces malloc; empty for none. Its path is looked up where the config is applied.
         io_binding: Whether calls use `run_with_iobinding`, with inputs and outputs that stay on their device.
@@ -92,6 +143,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     run_options: dict[str, int | bool | str] = {}
     run_config: dict[str, str] = {}
     providers: tuple[Provider, ...] = (CPU_PROVIDER,)
+    plugins: dict[str, Plugin] = {}
     environment: dict[str, str] = {}
     allocator: Allocator = ""
     io_binding: bool = False
@@ -102,9 +154,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     batch: int = 1
 
     def __post_init__(self) -> None:
-        """Reject an empty chain of providers, illegal environment variables, and illegal numbers."""
+        """Reject an empty chain of providers, plugins of others, illegal environment variables, and illegal numbers."""
         if not self.providers:
             raise ValueError("there are no providers")
+        if stray := set(self.plugins) - {name for name, _ in self.providers if name != CPU}:
+            raise ValueError(f"there is a plugin for {min(stray)[:MOST_VENDOR]!r}, which is not among the providers")
         if not 0 <= self.workers <= MOST_WORKERS:
             raise ValueError(f"{self.workers} workers: there must be 0 to {MOST_WORKERS}")
         if not 1 <= self.batch <= MOST_ITEMS:
@@ -129,6 +183,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         own |= self.run_config
         for name, options in self.providers:
             own |= {f"{alias_of(name)}.{option}": value for option, value in options.items()}
+        own |= {f"{alias_of(name)}.{PLUGIN}": str(plugin) for name, plugin in self.plugins.items()}
         own |= self.environment
         if self.allocator:
             own["allocator"] = self.allocator
@@ -167,6 +222,33 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         entries = {**self.session_config, **self.per_session[number % len(self.per_session)]}
         return msgspec.structs.replace(self, session_config=entries, per_session=())
 
+    def with_plugins(self, known: Mapping[str, Plugin]) -> Config:
+        """Return the config with the plugins of its providers.
+
+        Args:
+            known: Plugins by the provider's name. Those of other providers are ignored.
+        """
+        found = {name: known[name] for name, _ in self.providers if name in known and name not in self.plugins}
+        return msgspec.structs.replace(self, plugins={**self.plugins, **found}) if found else self
+
+    def without_captures(self) -> Config:
+        """Return the config for callers whose inputs do not stay in the same buffers on the device."""
+        providers = tuple(
+            (name, {option: value for option, value in options.items() if option not in CAPTURES})
+            for name, options in self.providers
+        )
+        return self if providers == self.providers else msgspec.structs.replace(self, providers=providers)
+
+    @property
+    def provider_entries(self) -> dict[str, str]:
+        """The configuration entries of the session from which providers read their options."""
+        return {
+            f"{ENTRY_PREFIXES[name]}{option}": value
+            for name, options in self.providers
+            if name in ENTRY_PREFIXES and name not in self.plugins
+            for option, value in options.items()
+        }
+
     @property
     def provider(self) -> str:
         """The first execution provider: the one that is meant to run the model."""
@@ -193,6 +275,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             field = "session_config" if isinstance(value, str) and name.startswith("session.") else "session_options"
             changed = msgspec.structs.replace(own, **{field: {**getattr(own, field), name: value}})
             return msgspec.structs.replace(self, models={**self.models, provider: changed})
+        if where == "config" and name == "providers":
+            kept = {each: plugin for each, plugin in self.plugins.items() if each in dict(value)}
+            return msgspec.structs.replace(self, providers=value, plugins=kept)
         if where == "config":
             return msgspec.structs.replace(self, **{name: value})
         if where == "provider_options":

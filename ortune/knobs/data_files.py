@@ -18,7 +18,7 @@ from ortune.knobs.knob import Knob, Where
 FOLDER = Path(__file__).with_name("data")
 
 FILES = ("session_options", "session_config", "run_options", "run_config", "dynamic_options", "environment", "usage")
-PROVIDER_FILES = ("cpu", "cuda", "tensorrt", "nv_tensorrt_rtx", "openvino")
+PROVIDER_FILES = ("cpu", "cuda", "tensorrt", "nv_tensorrt_rtx", "openvino", "webgpu")
 
 
 class CapturedGraph(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -63,6 +63,8 @@ class ExecutionProvider(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         threads: Name of the option for the size of the provider's thread pool, or empty.
         streams: Name of the option for the number of parallel calls, or empty.
         cache: Options that keep the compiled model, by name; `{folder}` in a value stands for the folder.
+        memory_unknown: Whether it has memory of its own that ortune cannot read. Then, only one of its sessions is live
+            at a time.
         suggestions: What a search tries, in this order.
     """
 
@@ -77,6 +79,7 @@ class ExecutionProvider(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     threads: str = ""
     streams: str = ""
     cache: Mapping[str, str] = {}
+    memory_unknown: bool = False
     suggestions: tuple[Suggestion, ...] = ()
 
     def cache_options(self, folder: str) -> dict[str, str]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from ortune.errors import UsageError
 from ortune.knobs.config import CPU, CPU_PROVIDER, Provider, alias_of
 from ortune.knobs.data_files import PROVIDER_FILES, ExecutionProvider, read_file
+from ortune.knobs.plugins import PLUGIN_OF
 
 PROVIDERS: Mapping[str, ExecutionProvider] = {
     provider.name: provider for name in PROVIDER_FILES if (provider := read_file(f"providers/{name}").provider)
@@ -41,9 +42,13 @@ def find_provider(text: str) -> ExecutionProvider:
     for each in PROVIDERS.values():
         if text.lower() in {each.name.lower(), each.alias}:
             return each
+    for name, package in PLUGIN_OF.items():
+        if text.lower() in {name.lower(), alias_of(name)}:
+            return ExecutionProvider(name=name, alias=alias_of(name), package=package)
     if text.endswith(SUFFIX) and text != SUFFIX:
         return ExecutionProvider(name=text, alias=alias_of(text), package="an onnxruntime build that contains it")
-    names = [each.alias for each in PROVIDERS.values()]
+    names = [*(each.alias for each in PROVIDERS.values()), *(alias_of(name) for name in PLUGIN_OF)]
+    names = list(dict.fromkeys(names))
     near = OTHER_NAMES.get(text.lower(), ()) or difflib.get_close_matches(text.lower(), names, n=1)
     raise UsageError(
         f"{text}: there is no such execution provider.",

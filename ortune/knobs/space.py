@@ -13,7 +13,7 @@ import msgspec
 
 from ortune.knobs import ids
 from ortune.knobs.canonical import canonical, in_order
-from ortune.knobs.config import DEFAULT, Config
+from ortune.knobs.config import DEFAULT, Config, Plugin
 from ortune.knobs.dimension import DEFAULT_LABEL, Choice, Dimension, Rule, Skipped
 from ortune.knobs.titles import describe
 
@@ -65,6 +65,7 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         rules: What is tried first.
         base: What all candidates have in common, and what they are compared with: ONNX Runtime's default, unless the
             user fixes a knob or chooses another provider than the CPU.
+        plugins: Where the libraries of providers come from that onnxruntime does not have itself.
     """
 
     dimensions: tuple[Dimension, ...]
@@ -72,11 +73,18 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     skipped: tuple[Skipped, ...] = ()
     rules: tuple[Rule, ...] = ()
     base: Config = DEFAULT
+    plugins: Mapping[str, Plugin] = {}
 
     @property
     def _fixed_count(self) -> str:
         """The number of intra-op threads that the user fixed, as a label."""
         return str(self.base.session_options.get(ids.INTRA_OP_NUM_THREADS, ""))
+
+    @property
+    def providers(self) -> tuple[str, ...]:
+        """The execution providers to choose from."""
+        chains = [choice.value for each in self.dimensions if each.name == ids.PROVIDERS for choice in each.choices[1:]]
+        return (self.base.provider, *(chain[0][0] for chain in chains if isinstance(chain, tuple)))
 
     def draw(self, choose: Choose) -> Candidate:
         """Make a candidate by calling `choose` for each dimension that has an effect, in order."""
@@ -108,7 +116,7 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def _normalize(self, config: Config) -> Config:
         """Return a config without settings that have no effect."""
-        return canonical(config, self.n_default_threads)
+        return canonical(config, self.n_default_threads).with_plugins(self.plugins)
 
     @functools.cached_property
     def candidates(self) -> tuple[Candidate, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from ortune.knobs.config import CPU
+from ortune.knobs.config import CPU, Plugin
 from ortune.knobs.knob import Value
 
 
@@ -24,6 +24,7 @@ class SpaceOptions(msgspec.Struct, frozen=True, kw_only=True):
         has_rate: Whether calls arrive at a rate.
         has_background_load: Whether a background load runs during measurements.
         providers: Execution providers to choose from. The baseline uses the first.
+        plugins: Where the libraries of these providers come from, for those that onnxruntime does not have itself.
         tune: Values to try, by the id of a knob.
         fix: Values that all candidates have, including the baseline, by the id of a knob.
         only: Ids of the knobs to try; empty for all.
@@ -42,6 +43,7 @@ class SpaceOptions(msgspec.Struct, frozen=True, kw_only=True):
     has_rate: bool = False
     has_background_load: bool = False
     providers: tuple[str, ...] = (CPU,)
+    plugins: Mapping[str, Plugin] = {}
     tune: Mapping[str, tuple[Value, ...]] = {}
     fix: Mapping[str, Value] = {}
     only: tuple[str, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ortune.knobs import ids
 from ortune.knobs.catalogue import KNOBS
-from ortune.knobs.config import Config
+from ortune.knobs.config import PLUGIN, Config
 
 
 def describe(config: Config) -> str:
@@ -19,6 +19,9 @@ def describe(config: Config) -> str:
             parts.append(text)
         elif name == ids.PROVIDERS:
             parts.append(text.partition(",")[0])
+        elif name.endswith(f".{PLUGIN}"):
+            # The package follows from the provider. The device may not.
+            parts += text.split(" ", 1)[1:]
         else:
             parts.append(f"{knob.title if knob else name}={_elide(text)}")
     return " · ".join(parts)

@@ -1,16 +1,19 @@
-"""Parses ONNX files. It imports the onnx package, so that only child processes use it; see `ortune.model.child`."""
+"""Parses ONNX files, and makes one. It imports onnx, so that only child processes use it; see `ortune.model.child`."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ortune.errors import ModelError
 from ortune.model.child import HINT
 from ortune.model.info import Dim
+
+if TYPE_CHECKING:
+    import numpy as np
 
 MOST_ITEMS = 1 << 56
 """Number of values that no tensor has."""
@@ -165,3 +168,14 @@ def name_dtype(elem_type: int) -> str:
     except ValueError:
         return f"unknown_{elem_type}"
     return NUMPY_NAMES.get(name, name.lower())
+
+
+def encode_identity(dtype: np.dtype[Any], shape: Sequence[int]) -> bytes:
+    """Return an ONNX file with one Identity node, from the input `x` to the output `y`."""
+    from onnx import helper
+
+    kind = helper.np_dtype_to_tensor_dtype(dtype)
+    given, copied = (helper.make_tensor_value_info(name, kind, shape) for name in ("x", "y"))
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "identity", [given], [copied])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    return bytes(model.SerializeToString())

@@ -7,6 +7,7 @@ import msgspec
 from ortune.compare.open import ComparisonSetup, check_processes, prepare_comparison
 from ortune.errors import UsageError
 from ortune.knobs import CPU, SpaceOptions, build_space
+from ortune.knobs.build import fixed_options
 from ortune.planning.dynamic_batching import MOST_REQUESTS
 from ortune.planning.length_policies import LengthSample
 from ortune.planning.options import PlanOptions
@@ -58,10 +59,11 @@ def prepare_plan(request: PlanRequest) -> PreparedPlan:
     for count in request.processes:
         if count > 1:
             check_processes(Load(scenario="multi-client", processes=count), setup.host)
-    providers, _ = choose_providers(request.provider or (CPU,))
+    choice = choose_providers(request.provider or (CPU,), fixed_options(request.fix))
     options = SpaceOptions(
         figures=("throughput",),
-        providers=providers[:1],
+        providers=choice.names[:1],
+        plugins=choice.plugins,
         fix=request.fix,
         approximate=request.allow_approximate,
         batches=request.batch,

@@ -12,6 +12,7 @@ from ortune.errors import UsageError
 from ortune.host import HostClass
 from ortune.host.allocators import find_allocators
 from ortune.knobs import KNOBS, Config, SearchSpace, SpaceOptions, build_space
+from ortune.knobs.build import fixed_options
 from ortune.record.files import check_record_writable, check_writable
 from ortune.requests import SearchRequest, SpaceRequest, SuggestRequest
 from ortune.steps import enter_step
@@ -23,7 +24,7 @@ from ortune.tuning.study import check_study
 from ortune.tuning.suggest import SuggestedConfig, suggest
 from ortune.worker.executor import WORKER_COMMAND
 from ortune.worker.installed import find_installed_version, require_runtime
-from ortune.worker.providers import choose_providers
+from ortune.worker.providers import ChosenProviders, choose_providers
 
 
 class PreparedSearch(ComparisonSetup, frozen=True, kw_only=True):
@@ -70,9 +71,9 @@ def prepare(request: SearchRequest) -> PreparedSearch:
         seed=request.seed,
     )
     enter_step("checking execution providers")
-    providers, faults = choose_providers(request.provider)
+    choice = choose_providers(request.provider, fixed_options(request.fix))
     enter_step("making the search space")
-    space = build_space(setup.host, setup.model, make_space_options(request, providers, n_cases=setup.feed.n_cases))
+    space = build_space(setup.host, setup.model, make_space_options(request, choice, n_cases=setup.feed.n_cases))
     hints: tuple[Config, ...] = ()
     suggested: tuple[Config, ...] = ()
     if request.strategy == "adaptive":
@@ -98,7 +99,7 @@ def prepare(request: SearchRequest) -> PreparedSearch:
         space=space,
         hints=hints,
         suggested=suggested,
-        faults=faults,
+        faults=choice.faults,
         n_kept_blocks=unfinished.n_blocks if unfinished and request.resume else 0,
     )
 
@@ -109,7 +110,7 @@ def find_history(request: SearchRequest | SuggestRequest) -> Path | None:
 
 
 def make_space_options(
-    request: SearchRequest | SpaceRequest | SuggestRequest, providers: tuple[str, ...], *, n_cases: int = 1
+    request: SearchRequest | SpaceRequest | SuggestRequest, choice: ChosenProviders, *, n_cases: int = 1
 ) -> SpaceOptions:
     """Return what the search space is for; `n_cases` is the number of different input shapes.
 
@@ -118,7 +119,7 @@ def make_space_options(
     """
     for name in (*request.tune, *request.fix, *request.only):
         knob = KNOBS[name]
-        if knob.provider and knob.provider not in providers:
+        if knob.provider and knob.provider not in choice.names:
             raise UsageError(
                 f"{name}: {knob.provider} is not among the providers of this search.", f"Add {{provider={knob.alias}}}."
             )
@@ -133,7 +134,8 @@ def make_space_options(
         n_cases=n_cases,
         has_rate=goal.load.rate_per_s is not None,
         has_background_load=not isinstance(request, SpaceRequest) and request.beside is not None,
-        providers=providers,
+        providers=choice.names,
+        plugins=choice.plugins,
         tune=request.tune,
         fix=request.fix,
         only=request.only,

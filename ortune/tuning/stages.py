@@ -16,6 +16,7 @@ from ortune.compare.open import OpenComparison
 from ortune.compare.paired_run import PairedRun
 from ortune.errors import MeasureError, OrtuneError, UsageError
 from ortune.knobs import Config, SearchSpace
+from ortune.knobs.providers import find_provider
 from ortune.record.schema import BestSoFar, Closest, Evidence, OutputCheck, Verdict
 from ortune.record.trials import TrialSession
 from ortune.requests import StrategyName
@@ -130,6 +131,8 @@ def run_search(
         free_bytes=opened.free_bytes,
         one_at_a_time=runner.one_at_a_time,
     )
+    if any(find_provider(name).memory_unknown for name in space.providers):
+        plan = msgspec.structs.replace(plan, max_live=2)  # the baseline, and one that may need this memory
     if settings.strategy == "exhaustive":
         plan = spread_rounds(plan, len(space.candidates) - 1)
     state = SearchState(

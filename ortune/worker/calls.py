@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ortune.knobs.config import Config
+from ortune.knobs.config import CAPTURES, Config
 from ortune.worker.session import CUDA_BASED, make_run_options
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 Sample = dict[str, Any]
 Call = Callable[[Sample], list[Any]]
 
-GRAPH_OPTIONS = frozenset({"enable_cuda_graph", "trt_cuda_graph_enable"})
-"""Provider options that capture and replay a CUDA graph. Inputs and outputs must then stay at their addresses."""
+DEVICES = {**dict.fromkeys(CUDA_BASED, "cuda"), "WebGpuExecutionProvider": "gpu"}
+"""Name of a provider's device in calls with IO binding; "cpu" for others."""
 
 
 def make_call(
@@ -75,7 +75,10 @@ class BoundCall:
 
     On the CPU, inputs are used in place, and outputs stay in the buffers that ONNX Runtime allocated. On a GPU, each
     call copies its inputs to buffers that are reused, and its outputs back to the host, as a caller with data on the
-    host must. IO binding then saves only the allocations. With a captured CUDA graph, outputs have fixed buffers too.
+    host must. IO binding then saves only the allocations. With a captured graph, outputs have fixed buffers, too.
+
+    With WebGPU, onnxruntime cannot allocate values on the GPU from Python. Outputs stay there if they are bound to it,
+    and ONNX Runtime copies inputs, except with a captured graph, which needs them in fixed buffers.
 
     Args:
         session: The session to call.
@@ -94,11 +97,14 @@ class BoundCall:
         self._session = session
         self._binding = session.io_binding()
         self._options = make_run_options(config)
-        self._device = "cuda" if config.provider in CUDA_BASED else "cpu"
+        self._provider = config.provider
+        self._device = DEVICES.get(config.provider, "cpu")
+        captured = any(CAPTURES & options.keys() for _, options in config.providers)
+        self._allocates = self._device != "gpu"  # whether onnxruntime can allocate values on the device
+        self._copies = self._device == "cuda" or (captured and self._device != "cpu")
         self._inputs: dict[str, Any] = {}
         self._rebound: list[str] = []
-        captured = any(GRAPH_OPTIONS & options.keys() for _, options in config.providers)
-        if captured and reference is not None:
+        if captured and self._allocates and reference is not None:
             import onnxruntime
 
             for name, array in zip(names, reference, strict=True):
@@ -117,14 +123,13 @@ class BoundCall:
         binding = self._binding
         for name in self._rebound:
             binding.bind_output(name, self._device)
-        if self._device == "cpu":
+        if self._copies:
+            self._copy_inputs(sample)
+        else:
             for name, array in sample.items():
                 binding.bind_cpu_input(name, array)
-            self._session.run_with_iobinding(binding, self._options)
-            return list(binding.get_outputs())
-        self._copy_inputs(sample)
         self._session.run_with_iobinding(binding, self._options)
-        return list(binding.copy_outputs_to_cpu())
+        return list(binding.get_outputs() if self._device == "cpu" else binding.copy_outputs_to_cpu())
 
     def _copy_inputs(self, sample: Mapping[str, NDArray[np.generic]]) -> None:
         import onnxruntime
@@ -132,10 +137,35 @@ class BoundCall:
         for name, array in sample.items():
             value = self._inputs.get(name)
             if value is not None and tuple(value.shape()) == array.shape:
-                value.update_inplace(array)
+                if self._allocates:
+                    value.update_inplace(array)
+                else:
+                    onnxruntime.copy_tensors([onnxruntime.OrtValue.ortvalue_from_numpy(array)], [value])
+                continue
+            if self._allocates:
+                value = onnxruntime.OrtValue.ortvalue_from_numpy(array, self._device)
             else:
-                value = self._inputs[name] = onnxruntime.OrtValue.ortvalue_from_numpy(array, self._device)
-                self._binding.bind_ortvalue_input(name, value)
+                value = make_device_value(array, self._provider, self._device)
+            self._inputs[name] = value
+            self._binding.bind_ortvalue_input(name, value)
+
+
+def make_device_value(array: NDArray[np.generic], provider: str, device: str) -> Any:
+    """Return a copy of an array on the device of a provider, for which onnxruntime cannot allocate values from Python.
+
+    It is the output of a graph that copies its input.
+    """
+    import onnxruntime
+
+    from ortune.model.onnx_file import encode_identity
+
+    model = encode_identity(array.dtype, array.shape)
+    session = onnxruntime.InferenceSession(model, providers=[provider], enable_fallback=0)
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", array)
+    binding.bind_output("y", device)
+    session.run_with_iobinding(binding)
+    return binding.get_outputs()[0]
 
 
 def to_arrays(outputs: Sequence[Any]) -> list[Any]:

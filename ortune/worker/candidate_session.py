@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from ortune.worker.block import BlockPlan, Job, Memory
 from ortune.worker.failure import Failure
 from ortune.worker.gpu import GpuReader
 from ortune.worker.readback import find_unapplied, read_pool, read_preloaded, read_settings
-from ortune.worker.session import CUDA_BASED
+from ortune.worker.session import CUDA_BASED, MISCOUNTED
 from ortune.worker.session_info import SessionInfo
 
 if TYPE_CHECKING:
@@ -109,6 +110,8 @@ class CandidateSession:
         from ortune.worker.outputs import compare_outputs, describe_outputs, load_outputs, save_outputs
 
         request = self.request
+        if request.config.provider in MISCOUNTED:
+            session_info = msgspec.structs.replace(session_info, nodes=self.count_nodes())
         fault = find_unapplied(request.config, session_info, request.n_sessions)
         if fault:
             return Failure(kind="not_applied", stage="load", message=fault)
@@ -147,6 +150,17 @@ class CandidateSession:
             session_info,
             max_error=max(difference.max_error for difference in differences),
             deterministic=not any(difference.fault for difference in differences),
+        )
+
+    def count_nodes(self) -> dict[str, int]:
+        """Return the number of nodes that each provider runs: what an earlier launch found, or what a profile shows."""
+        from ortune.worker.session import count_nodes_in_profile
+
+        request = self.request
+        if request.nodes:
+            return request.nodes
+        return count_nodes_in_profile(
+            request.model_path, request.config.of_session(0), self.samples[0], Path(tempfile.gettempdir())
         )
 
     def call_for_arrays(self, sample: dict[str, Any]) -> list[Any]:

@@ -111,6 +111,7 @@ class ProcessExecutor:
         self._n_processes = n_processes
         self._pinned_to = tuple(pinned_to) or ((),) * n_processes
         self._build_deadline_s = build_deadline_s
+        self._nodes: dict[str, dict[str, int]] = {}
         remove_abandoned_folders()
         self._folder = OwnedFolder()
         self._compiled = CompiledModels(self._folder.path / "cache")
@@ -187,6 +188,7 @@ class ProcessExecutor:
         return results
 
     def _note_loaded(self, worker: WorkerProcess) -> None:
+        self._nodes[worker.config.key] = worker.session_info.nodes
         self.runtime = worker.runtime
         self._has_reference = True
         self._compare_values = self._compare_values and worker.session_info.deterministic
@@ -320,6 +322,7 @@ class ProcessExecutor:
             background_load=self._background_load,
             check_waiting=self._check_waiting,
             cpus=self._pinned_to[number],
+            nodes=self._nodes.get(config.key, {}),
         )
         log_path = self._folder.path / f"worker-{self._n_launched:05}.log"
         try:

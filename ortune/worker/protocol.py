@@ -47,6 +47,7 @@ class LoadRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         check_waiting: Whether threads that wait for a CPU show that other processes disturb the worker. With a CPU
             quota or a background load, they wait in any case.
         cpus: CPUs that the worker may run on; empty for those of its parent.
+        nodes: Number of nodes that each provider runs, if an earlier launch of the config has counted them.
     """
 
     model_path: str
@@ -64,6 +65,7 @@ class LoadRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     background_load: int | None
     check_waiting: bool = False
     cpus: tuple[int, ...] = ()
+    nodes: dict[str, int] = {}
 
 
 class MeasureRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):

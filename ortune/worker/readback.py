@@ -8,7 +8,7 @@ from typing import Any
 
 from ortune.host.allocators import LIBRARIES
 from ortune.knobs.affinity import parse_affinity
-from ortune.knobs.config import Config, alias_of
+from ortune.knobs.config import ENTRY_PREFIXES, Config, alias_of
 from ortune.knobs.ids import INTRA_OP_THREAD_AFFINITIES
 from ortune.worker import cpu
 from ortune.worker.session_info import PoolThread, SessionInfo
@@ -31,6 +31,10 @@ def read_settings(session: Any, config: Config) -> dict[str, int | bool | str]:
         # Some providers do not report all of their options.
         reported = {name: str(value) for name, value in found.get(provider, {}).items()}
         settings |= {f"{alias_of(provider)}.{name}": reported[name] for name in wanted if name in reported}
+    for name in config.provider_entries:
+        provider = next(each for each, prefix in ENTRY_PREFIXES.items() if name.startswith(prefix))
+        option = name.removeprefix(ENTRY_PREFIXES[provider])
+        settings[f"{alias_of(provider)}.{option}"] = options.get_session_config_entry(name)
     return settings
 
 

@@ -13,9 +13,11 @@ import sys
 
 import msgspec
 
+from ortune.knobs.config import Config
 from ortune.worker.child_process import TELEMETRY_OFF, make_environment
 from ortune.worker.exit_status import remove_colors
 from ortune.worker.owned_folder import OwnedFolder
+from ortune.worker.plugins import find_plugin_versions, list_built_in
 from ortune.worker.session_info import Runtime
 
 READ_RUNTIME = """
@@ -27,11 +29,12 @@ READ_RUNTIME_TIMEOUT_S = 60.0
 
 PROBE = """
 import sys
+import msgspec
 from ortune.knobs.config import Config
-from ortune.knobs.providers import chain_of
 from ortune.worker.session import make_session
-session = make_session(sys.argv[1], Config(providers=chain_of(sys.argv[2])))
-sys.exit(0 if session.get_providers()[0] == sys.argv[2] else 3)
+config = msgspec.json.decode(sys.argv[2], type=Config)
+session = make_session(sys.argv[1], config)
+sys.exit(0 if session.get_providers()[0] == config.provider else 3)
 """
 PROBE_TIMEOUT_S = 120.0
 """TensorRT needs long to start, and builds an engine."""
@@ -53,9 +56,10 @@ def read_runtime() -> Runtime:
 
     return Runtime(
         onnxruntime=onnxruntime.__version__,
-        providers=tuple(onnxruntime.get_available_providers()),
+        providers=tuple(list_built_in()),
         python=platform.python_version(),
         ortune=__version__,
+        plugins=find_plugin_versions(),
     )
 
 
@@ -75,17 +79,17 @@ def read_installed_runtime() -> Runtime | None:
         return None
 
 
-def find_provider_fault(provider: str) -> str:
-    """Return a human-readable reason why a provider does not work on this host, or "" if it works.
+def find_provider_fault(config: Config) -> str:
+    """Return a human-readable reason why a config's first provider does not work on this host, or "" if it works.
 
-    A child process creates a session with the provider, on a graph of one node.
+    A child process creates a session with the config, on a graph of one node.
     """
     try:
         with OwnedFolder() as folder:
             path = folder.path / "probe.onnx"
             path.write_bytes(base64.b64decode(PROBE_MODEL))
             child = subprocess.run(
-                [sys.executable, "-P", "-c", PROBE, str(path), provider],
+                [sys.executable, "-P", "-c", PROBE, str(path), msgspec.json.encode(config).decode()],
                 capture_output=True,
                 text=True,
                 env=make_environment(folder.path),
@@ -116,8 +120,8 @@ def explain_provider_fault(log: str, status: int) -> str:
         return f"the library {library[1]} is missing"
     errors = [line for line in text.splitlines() if re.search(r"\[E:|Error|error|FAIL", line)]
     if errors:
-        line = re.sub(r".*\[ONNXRuntimeError\] : \d+ : |^.*?\] ", "", errors[-1]).strip()
-        return line[:200]
+        line = re.sub(r".*\[ONNXRuntimeError\] : \d+ : |^.*?\] |^ortune\.errors\.\w+: ", "", errors[-1]).strip()
+        return line[:200].rstrip(".")
     if status == 3:
         return "ONNX Runtime created the session without it"
     return f"the process exited with status {status}"

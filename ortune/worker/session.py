@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from ortune.errors import UsageError
 from ortune.knobs.config import CPU, Config, ThreadPool
+from ortune.worker.plugins import add_providers, list_built_in
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -58,10 +63,10 @@ def make_session(
     """
     import onnxruntime
 
-    known = onnxruntime.get_available_providers()
+    known = list_built_in()
     for name, _ in config.providers:
         # onnxruntime itself only warns, and creates the session without the provider.
-        if name not in known:
+        if name not in known and name not in config.plugins:
             raise UsageError(
                 f"This onnxruntime ({onnxruntime.__version__}) does not have {name}. It has {', '.join(known)}.",
             )
@@ -70,11 +75,13 @@ def make_session(
     options = make_session_options(config)
     if record_assignment:
         options.add_session_config_entry(ASSIGNMENT_ENTRY, "1")
+    # Providers that are passed here would replace those of the options.
+    has_own = bool(config.plugins)
     return onnxruntime.InferenceSession(
         os.fspath(model_path),
         sess_options=options,
-        providers=[name for name, _ in config.providers],
-        provider_options=[options for _, options in config.providers],
+        providers=None if has_own else [name for name, _ in config.providers],
+        provider_options=None if has_own else [options for _, options in config.providers],
         # With the fallback, onnxruntime replaces a provider that fails by the CPU, which would be another config.
         enable_fallback=0,
     )
@@ -95,7 +102,7 @@ def time_session_creation(
 
 
 def make_session_options(config: Config) -> onnxruntime.SessionOptions:
-    """Return SessionOptions with all settings of a config.
+    """Return SessionOptions with all settings of a config. They have providers only if the config has plugins.
 
     Raises:
         UsageError: This onnxruntime does not have an attribute or an enum member, or does not accept a value.
@@ -107,8 +114,12 @@ def make_session_options(config: Config) -> onnxruntime.SessionOptions:
         _set_attribute(options, "SessionOptions", name, value)
     for name, text in config.session_config.items():
         _add_entry(options.add_session_config_entry, name, text)
+    for name, text in config.provider_entries.items():
+        _add_entry(options.add_session_config_entry, name, text)
     if config.global_thread_pool:
         options.use_per_session_threads = False
+    if config.plugins:
+        add_providers(options, config)
     return options
 
 
@@ -200,6 +211,53 @@ def set_global_thread_pool(config: Config) -> None:
     _global_pools.append(pool)
 
 
+MISCOUNTED = frozenset({"WebGpuExecutionProvider"})
+"""Providers whose nodes ONNX Runtime 1.27 does not record completely, because it changes their layout."""
+
+
+class _Arguments(msgspec.Struct, frozen=True):
+    provider: str = ""
+
+
+class _Event(msgspec.Struct, frozen=True):
+    """An event of a profile: the names are those of the file."""
+
+    cat: str
+    name: str
+    args: _Arguments = _Arguments()
+
+
+def count_nodes_in_profile(
+    model_path: str | os.PathLike[str], config: Config, sample: dict[str, Any], folder: Path
+) -> dict[str, int]:
+    """Return the number of nodes that each provider runs in a call, from a profile of a session of its own.
+
+    Args:
+        model_path: Path of the ONNX file.
+        config: The config.
+        sample: Inputs of the call.
+        folder: Folder for the profile.
+    """
+    profiled = config.without_captures()
+    if profiled != config:
+        # A call without IO binding must not be captured. A capture implies this option, on which nodes depend.
+        profiled = profiled.with_setting("provider_options", "enableInt64", "1", config.provider)
+    profiled = profiled.with_setting("session_options", "enable_profiling", True)
+    profiled = profiled.with_setting("session_options", "profile_file_prefix", str(folder / "nodes"))
+    session = make_session(model_path, profiled)
+    session.run(None, sample)
+    path = Path(session.end_profiling())
+    events = msgspec.json.decode(path.read_bytes(), type=list[_Event])
+    path.unlink()
+    nodes = {event.name: event.args.provider for event in events if event.cat == "Node" and event.args.provider}
+    return _sort_counts(Counter(nodes.values()))
+
+
+def _sort_counts(counts: Mapping[str, int]) -> dict[str, int]:
+    """Return numbers of nodes by provider, the CPU last."""
+    return dict(sorted(counts.items(), key=lambda item: item[0] == CPU))
+
+
 def count_nodes(session: Any) -> dict[str, int]:
     """Return the number of nodes that each provider runs, or nothing if this onnxruntime does not report it.
 
@@ -211,4 +269,4 @@ def count_nodes(session: Any) -> dict[str, int]:
     counts: dict[str, int] = {}
     for part in read():
         counts[part.ep_name] = counts.get(part.ep_name, 0) + len(part.get_nodes())
-    return dict(sorted(counts.items(), key=lambda item: item[0] == CPU))
+    return _sort_counts(counts)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from ortune.knobs.config import PluginPackage
+
 
 class PoolThread(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A thread that started while the session was created, and the CPUs that it may run on."""
@@ -53,9 +55,11 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         providers: Execution providers that it has.
         python: Version of Python.
         ortune: Version of ortune.
+        plugins: Versions of the installed packages with further providers.
     """
 
     onnxruntime: str
     providers: tuple[str, ...]
     python: str
     ortune: str
+    plugins: dict[PluginPackage, str] = {}

@@ -26,16 +26,17 @@ OFF = "off"
 HOOK = "hook"
 
 PARTS = (
-    *("options_log", "providers", "settings", "explain", "calls", "fit", HOOK),
+    *("options_log", "providers", "plugins", "settings", "explain", "calls", "fit", HOOK),
     *("gate", "call_timer", "samples", "observer"),
 )
 """Modules of this folder. Each imports only modules that come before it. Those after the hook are for programs that are
 measured or observed."""
 
 Plan = dict[str, Any]
-"""What to do in a program: {"rules": [{"source", "path", "files", "config", "tried", "onnxruntime", "reason",
-"measured"}], "any_model", "keep_explicit", "explain", "explain_json", "quiet", "hint"}. A rule whose config is None
-names a model whose sessions are not changed.
+"""What to do in a program: {"rules": [{"source", "path", "files", "config", "plugins", "entries", "captures", "tried",
+"onnxruntime", "reason", "measured"}], "any_model", "keep_explicit", "explain", "explain_json", "quiet", "hint"}. A rule
+whose config is None names a model whose sessions are not changed. The entries are configuration entries from which
+providers read their options. The captures are settings that programs do not get.
 
 These keys may be missing:
 

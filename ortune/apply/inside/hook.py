@@ -17,6 +17,7 @@ import hashlib
 import inspect
 import json
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from ortune.apply.inside.calls import RUN_SETTINGS, WATCH, wrap_runs
 from ortune.apply.inside.explain import describe, describe_own, list_threads, read_entry, render, write_stderr
 from ortune.apply.inside.fit import FitCheck
 from ortune.apply.inside.options_log import OptionsLog
+from ortune.apply.inside.plugins import PluginLibraries, find_unapplied, has_providers
 from ortune.apply.inside.providers import CUDA_BASED, Skip, read_requested
 from ortune.apply.inside.settings import RunSettings, TunedSession, has_run_settings, read_own_settings, show_value
 
@@ -74,6 +76,7 @@ class Hook:
         self._pid = os.getpid()
         self._session_log: OptionsLog | None = None
         self._run_log: OptionsLog | None = None
+        self._libraries = PluginLibraries(self._say)
 
     def patch(self, module: Any) -> None:
         """Hook into onnxruntime's module."""
@@ -85,6 +88,8 @@ class Hook:
         self._session_log = OptionsLog(module.C.SessionOptions)
         if any(has_run_settings(rule["config"]) for rule in self.plan["rules"]):
             self._run_log = OptionsLog(module.C.RunOptions)
+        if any(rule["plugins"] for rule in self.plan["rules"]):
+            self._libraries.patch(module.C, sys.modules.get("onnxruntime"))
         if self._observer is not None:
             self._observer.patch(module)
         if self._observer is not None or any(rule["config"] is not None for rule in self.plan["rules"]):
@@ -120,25 +125,29 @@ class Hook:
         model = _name_model(arguments)
         tuned, reason = self._prepare(model, arguments)
         before = list_threads() if tuned or self._observer or not self.plan["rules"] else set()
-        start_ns, fault = time.perf_counter_ns(), None
+        start_ns, fault = time.perf_counter_ns(), ""
         if tuned is not None:
             try:
-                own(session, tuned.model, tuned.options, tuned.providers.names, tuned.providers.options, **tuned.extra)
+                own(session, *tuned.arguments, **tuned.extra)
+                if tuned.unproven_provider:
+                    fault = find_unapplied(session, tuned.unproven_provider)
+                    reason = f"{tuned.rule['source']} cannot be applied"
             except Exception as error:  # noqa: BLE001  (onnxruntime may raise anything)
-                fault, tuned, reason = error, None, "creating the session with the tuned options failed"
+                fault, reason = str(error) or type(error).__name__, "creating the session with the tuned options failed"
+            tuned = None if fault else tuned
         if tuned is None:
             start_ns = time.perf_counter_ns()
             own(session, *args, **kwargs)  # if the model itself is at fault, this raises as it would without ortune
             self.others.append(model)
         create_ns = time.perf_counter_ns() - start_ns
-        if fault is not None:
+        if fault:
             self._say(f"{model}: {reason} ({fault}). The session keeps the program's own options.")
         if tuned is not None:
             self._finish(session, model, tuned, kwargs)
         self._note(model, tuned, reason)
         if self._observer is not None:
             self._observe(session, arguments, tuned, reason, before, start_ns, create_ns)
-        if fault is None:
+        if not fault:
             self._explain(model, tuned, reason, session, before, arguments.get("sess_options"))
 
     def _finish(self, session: Any, model: str, tuned: TunedSession, kwargs: dict[str, Any]) -> None:
@@ -267,11 +276,16 @@ class Hook:
         assert self._session_log is not None
         config, keep, source = rule["config"], self.plan["keep_explicit"], rule["source"]
         provider = config["providers"][0][0]
-        if provider not in onnxruntime.get_available_providers():
+        if provider not in rule["plugins"] and provider not in onnxruntime.get_available_providers():
             self._say(f"{source} is not used: onnxruntime {onnxruntime.__version__} here has no {provider}.")
             raise Skip(f"onnxruntime here has no {provider}")
         tuned = TunedSession(rule, arguments["path_or_bytes"], arguments["extra"])
-        tuned.set_providers(onnxruntime, arguments, keep=keep)
+        try:
+            tuned.set_providers(onnxruntime, arguments, self._session_log, self._libraries, keep=keep)
+        except Skip as reason:
+            if rule["plugins"] or has_providers(arguments["sess_options"]):
+                self._say(f"{source} is not used: {reason}.")
+            raise
         if _minor(rule["onnxruntime"]) != _minor(onnxruntime.__version__):
             self._say(
                 f"{source} was tuned with onnxruntime {rule['onnxruntime']}; this is onnxruntime "
@@ -285,10 +299,14 @@ class Hook:
             self._pools.append(pool)
         number = self._n_sessions.get(source, 0)
         self._n_sessions[source] = number + 1
-        entries = dict(config["session_config"])
+        entries = {**config["session_config"], **rule["entries"]}
         if config["per_session"]:
             entries.update(config["per_session"][number % len(config["per_session"])])
         tuned.set_options(arguments["sess_options"], entries, self._session_log, keep=keep)
+        tuned.add_providers(self._session_log)
+        for name in rule["captures"]:
+            # A replay reads the buffers of the first call. Programs that do not keep them would get wrong outputs.
+            tuned.not_set.append(f"{name} (the program would have to keep its inputs in buffers on the device)")
         if config["io_binding"]:
             tuned.not_set.append("io_binding (the program would have to call run_with_iobinding)")
         if config["batch"] > 1:

@@ -29,6 +29,7 @@ class OptionsLog:
     Attributes:
         kind: The class.
         properties: Names of the attributes that can be set.
+        called: Names of the methods that were called on any object.
     """
 
     def __init__(self, kind: Any) -> None:
@@ -39,6 +40,7 @@ class OptionsLog:
         self._calls: Any = weakref.WeakKeyDictionary()
         self._set: Any = weakref.WeakKeyDictionary()
         self._copies: Any = weakref.WeakKeyDictionary()
+        self.called: set[str] = set()
         for name in dir(kind):
             if name.startswith(CHANGES):
                 self._methods[name] = getattr(kind, name)
@@ -58,6 +60,7 @@ class OptionsLog:
         @functools.wraps(method)
         def call(options: Any, *args: Any, **kwargs: Any) -> Any:
             result = method(options, *args, **kwargs)
+            self.called.add(name)
             if options in self._calls:
                 self._calls[options].append((name, args, kwargs))
                 if name == CANCELS:
@@ -94,6 +97,10 @@ class OptionsLog:
         """Return the names of the other methods that were called."""
         calls = self._calls.get(options, ())
         return list(dict.fromkeys(method for method, args, _ in calls if entry_of(method, args) is None))
+
+    def calls_of(self, options: Any) -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
+        """Return the methods that were called, each with its arguments."""
+        return list(self._calls.get(options, ()))
 
     def add_entry(self, options: Any, name: str, text: str) -> None:
         """Add a configuration entry without logging it."""

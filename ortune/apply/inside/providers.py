@@ -13,6 +13,7 @@ ALIASES = {
     "TensorrtExecutionProvider": "tensorrt",
     "NvTensorRTRTXExecutionProvider": "nv_tensorrt_rtx",
     "OpenVINOExecutionProvider": "openvino",
+    "WebGpuExecutionProvider": "webgpu",
 }
 """Short names of providers. They are prefixes of the options of providers."""
 

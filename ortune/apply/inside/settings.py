@@ -6,7 +6,15 @@ import weakref
 from typing import Any
 
 from ortune.apply.inside.options_log import OptionsLog
-from ortune.apply.inside.providers import ProviderChoice, Skip, list_known, read_requested
+from ortune.apply.inside.plugins import (
+    ASSIGNMENT_ENTRY,
+    BY_POLICY,
+    OwnDevices,
+    PluginLibraries,
+    add_providers,
+    read_selected,
+)
+from ortune.apply.inside.providers import CPU, ProviderChoice, Skip, list_known, read_requested, show_option
 
 AFFINITY = "session.intra_op_thread_affinities"
 THREADS = "intra_op_num_threads"
@@ -45,28 +53,67 @@ class TunedSession:
         self.set: dict[str, Any] = {}
         self.replaced: dict[str, Any] = {}
         self.not_set: list[str] = []
+        self._devices: dict[str, Any] = {}
+        self._known: set[str] = set()
 
-    def set_providers(self, onnxruntime: Any, arguments: dict[str, Any], *, keep: bool) -> None:
+    def set_providers(
+        self, onnxruntime: Any, arguments: dict[str, Any], log: OptionsLog, libraries: PluginLibraries, *, keep: bool
+    ) -> None:
         """Choose the execution providers.
 
         Args:
             onnxruntime: The module.
             arguments: Arguments that the program passes to InferenceSession.
+            log: Log of SessionOptions.
+            libraries: Libraries of providers.
             keep: Whether the program's own settings take precedence.
 
         Raises:
-            Skip: The program requests providers that the record does not cover, or selects them by device.
+            Skip: The program requests providers that the record does not cover, or the record's are not here.
         """
-        options = arguments["sess_options"]
-        if hasattr(options, "has_providers") and options.has_providers():
-            raise Skip("the program selects execution providers by device")
-        requested = read_requested(arguments["providers"], arguments["provider_options"])
-        known = list_known(onnxruntime, requested)
-        covered = self.rule["tried"]["providers"]
-        self.providers = ProviderChoice(self.config["providers"], requested, covered, known, keep=keep)
         # With the fallback on, onnxruntime prints to stdout when a session fails and creates it again on the CPU.
         # Instead, the hook creates the session again with the program's own options.
         self.extra["enable_fallback"] = 0
+        own, plugins = arguments["sess_options"], self.rule["plugins"]
+        requested = read_requested(arguments["providers"], arguments["provider_options"])
+        # Providers that are passed to InferenceSession replace those of the options.
+        selected = None if requested else read_selected(own, log)
+        if selected is not None:
+            self.providers = OwnDevices(selected, self.config["providers"])
+            return
+        self._known = list_known(onnxruntime, requested)
+        covered = self.rule["tried"]["providers"]
+        known = self._known | set(plugins)
+        self.providers = ProviderChoice(self.config["providers"], requested, covered, known, keep=keep)
+        wanted = [name for name in self.providers.names if name in plugins]
+        if wanted and own is not None and not log.is_complete(own):
+            raise Skip("the program created its options before ortune was active")
+        if wanted and log.called.intersection(BY_POLICY):
+            # Another library would take part in what ONNX Runtime selects for the program's other sessions.
+            raise Skip("the program lets ONNX Runtime select execution providers by a policy")
+        self._devices = {name: libraries.find_device(onnxruntime, name, plugins[name]) for name in wanted}
+        self.providers.set.update({show_option(name, "plugin"): plugins[name]["package"] for name in wanted})
+
+    @property
+    def unproven_provider(self) -> str:
+        """The record's provider, if the session may turn out to run nothing on it; "" for none."""
+        names = self.providers.names
+        first = str(self.config["providers"][0][0])
+        return first if names and first in names and first != CPU else ""
+
+    def add_providers(self, log: OptionsLog) -> None:
+        """Add providers from plugins to the options, and what the record's providers need there."""
+        if self.unproven_provider:
+            log.add_entry(self.options, ASSIGNMENT_ENTRY, "1")
+        if self._devices:
+            add_providers(self.options, self.providers, self._devices, self._known)
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """The first arguments of InferenceSession."""
+        if self._devices:  # the options have the providers
+            return (self.model, self.options, None, None)
+        return (self.model, self.options, self.providers.names, self.providers.options)
 
     def set_options(self, own: Any, wanted_entries: dict[str, str], log: OptionsLog, *, keep: bool) -> None:
         """Build SessionOptions with the tuned settings, and the program's own settings for everything else.

@@ -1,0 +1,481 @@
+"""Execution providers from plugin packages: in configs and records, in workers, and in programs.
+
+`nox -s plugins` installs real packages. QNN's package runs models on CPUs, in a simulator, and shows how ONNX Runtime
+creates sessions whose provider runs nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ortune.apply.fit import find_mismatches
+from ortune.apply.inside.plugins import OwnDevices, PluginLibraries
+from ortune.apply.inside.providers import Skip
+from ortune.apply.plan import make_rule
+from ortune.console.host import show_host
+from ortune.console.safe_console import SafeConsole
+from ortune.errors import RecordError, UsageError
+from ortune.export import render
+from ortune.host import read_host
+from ortune.host.conditions import read_conditions
+from ortune.host.default_pool import find_default_pool
+from ortune.knobs import CPU, DEFAULT, Config, SpaceOptions, build_space
+from ortune.knobs.config import Plugin
+from ortune.knobs.plugins import PLUGIN_MODULES, PLUGIN_OF
+from ortune.knobs.providers import chain_of, find_provider
+from ortune.knobs.titles import describe
+from ortune.model import read_model
+from ortune.record.files import decode_document, read_record
+from ortune.record.schema import Record, Tried
+from ortune.worker import Failure
+from ortune.worker.devices import Devices, InstalledPlugin, read_devices
+from ortune.worker.executor import ProcessExecutor, launch_reference
+from ortune.worker.installed import find_installed_version
+from ortune.worker.plugins import Device, find_device, find_plugin_versions, find_plugins, register_plugin
+from ortune.worker.providers import choose_providers, find_plugins_of
+from ortune.worker.runtime import read_installed_runtime
+from ortune.workload import InputOptions, Tolerance, make_feed
+from tests.applying import run as run_program
+from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
+from tests.records import make_record, write
+from tests.simulation import make_host, make_model
+
+QNN = "QNNExecutionProvider"
+QNN_PACKAGE = Plugin(package="onnxruntime-qnn")
+needs_qnn = pytest.mark.skipif("onnxruntime-qnn" not in find_plugin_versions(), reason="needs onnxruntime-qnn")
+
+
+def on_qnn(**options: str) -> Config:
+    return Config(
+        session_options={"intra_op_num_threads": 1},
+        providers=((QNN, options), (CPU, {})),
+        plugins={QNN: QNN_PACKAGE},
+    )
+
+
+class TestConfig:
+    def test_a_plugin_belongs_to_a_provider_of_the_config(self) -> None:
+        with pytest.raises(ValueError, match="not among the providers"):
+            Config(plugins={QNN: QNN_PACKAGE})
+        with pytest.raises(ValueError, match="not among the providers"):
+            Config(plugins={CPU: QNN_PACKAGE})
+
+    def test_another_provider_takes_the_plugin_away(self) -> None:
+        config = on_qnn(backend_type="htp")
+        assert config.with_setting("config", "providers", chain_of(CPU)).plugins == {}
+        assert config.with_setting("config", "providers", chain_of(QNN)).plugins == config.plugins
+
+    def test_the_device_is_shown(self) -> None:
+        plugin = Plugin(package="onnxruntime-qnn", device_type="npu", vendor="Qualcomm")
+        config = msgspec.structs.replace(on_qnn(), plugins={QNN: plugin})
+        assert config.settings["qnn.plugin"] == "onnxruntime-qnn npu Qualcomm"
+        assert describe(config) == "qnn · intra threads=1 · npu Qualcomm".lower()
+        assert describe(on_qnn()) == "qnn · intra threads=1"
+
+    def test_each_plugin_is_found_by_its_provider(self) -> None:
+        for name, package in PLUGIN_OF.items():
+            assert PLUGIN_MODULES[package].provider == name
+            assert find_provider(find_provider(name).alias).name == name
+
+    def test_the_space_has_it_where_the_provider_is(self) -> None:
+        options = SpaceOptions(providers=(CPU, QNN), plugins={QNN: QNN_PACKAGE})
+        space = build_space(make_host(2), make_model(), options)
+        assert space.base == DEFAULT
+        assert {candidate.config.provider for candidate in space.candidates} == {CPU, QNN}
+        for candidate in space.candidates:
+            config = candidate.config
+            assert config.plugins == ({QNN: QNN_PACKAGE} if config.provider == QNN else {})
+        alone = build_space(make_host(2), make_model(), SpaceOptions(providers=(QNN,), plugins={QNN: QNN_PACKAGE}))
+        assert alone.base.plugins == {QNN: QNN_PACKAGE}
+
+
+class TestRecord:
+    def test_it_is_written_and_read(self, tmp_path: Path) -> None:
+        plugin = Plugin(package="onnxruntime-qnn", device_type="npu")
+        config = msgspec.structs.replace(Config(providers=chain_of(QNN)), plugins={QNN: plugin})
+        path = write(make_record(TINY_CNN, config), tmp_path / "r.json")
+        assert read_record(path).config == config
+        written = json.loads(path.read_text())["config"]
+        assert written["plugins"] == {QNN: {"package": "onnxruntime-qnn", "device_type": "npu"}}
+
+    @pytest.mark.parametrize(
+        ("plugin", "place"),
+        [
+            ({"package": "/tmp/evil.so"}, "package"),
+            ({"package": "evil"}, "package"),
+            ({"package": "onnxruntime_qnn"}, "package"),
+            ({"package": "onnxruntime-qnn", "library": "/tmp/evil.so"}, "library"),
+            ({"package": "onnxruntime-qnn", "device_type": "tpu"}, "device_type"),
+            ({"package": "onnxruntime-qnn", "vendor": "a\nb"}, "vendor"),
+            ({"package": "onnxruntime-qnn", "vendor": "a" * 65}, "vendor"),
+            ({}, "package"),
+        ],
+    )
+    @pytest.mark.parametrize("trust", [False, True])
+    def test_it_names_no_other_package_and_no_file(
+        self, plugin: dict[str, str], place: str, trust: bool, tmp_path: Path
+    ) -> None:
+        path = write(make_record(TINY_CNN, Config(providers=chain_of(QNN))), tmp_path / "r.json")
+        document = json.loads(path.read_text())
+        document["config"]["plugins"] = {QNN: plugin}
+        with pytest.raises(RecordError, match=place):
+            decode_document(json.dumps(document).encode(), "r.json", trust=trust)
+
+    def test_an_environment_without_the_package_does_not_fit(self) -> None:
+        runtime = read_installed_runtime()
+        assert runtime
+        record = make_record(TINY_CNN, Config(providers=chain_of(QNN), plugins={QNN: QNN_PACKAGE}))
+        with_plugin = msgspec.structs.replace(runtime, plugins={"onnxruntime-qnn": "2.7.0"})
+        record = msgspec.structs.replace(record, runtime=with_plugin)
+        host = read_host()
+        assert not find_mismatches(record, host, with_plugin)
+        (missing,) = find_mismatches(record, host, msgspec.structs.replace(runtime, plugins={}))
+        assert missing.recorded == f"{QNN} of onnxruntime-qnn"
+        assert "pip install onnxruntime-qnn" in missing.hint
+        newer = msgspec.structs.replace(runtime, plugins={"onnxruntime-qnn": "3.0.0"})
+        (other,) = find_mismatches(record, host, newer)
+        assert (other.what, other.recorded, other.here) == ("onnxruntime-qnn", "2.7.0", "3.0.0")
+
+
+def install_fake(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Put a plugin package on the path of this process and its children. A real one of this name is hidden."""
+    module = folder / "onnxruntime_ep_webgpu"
+    module.mkdir()
+    (module / "__init__.py").write_text(code)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+
+
+NO_LIBRARY = "def get_library_path():\n    return __file__\n"
+WEBGPU = "WebGpuExecutionProvider"
+
+
+class TestExport:
+    def test_python_code_registers_the_library(self) -> None:
+        plugin = Plugin(package="onnxruntime-qnn", device_type="npu", vendor="Qualcomm")
+        config = msgspec.structs.replace(on_qnn(backend_type="htp"), plugins={QNN: plugin})
+        export = render("python", make_record(TINY_CNN, config), "m.onnx", "r.json")
+        assert not export.unsupported
+        assert "import onnxruntime_qnn" in export.text
+        assert 'each.device.type.name == "NPU" and each.device.vendor.lower() == "qualcomm"' in export.text
+        assert "providers=" not in export.text
+
+    def test_other_targets_report_it(self) -> None:
+        export = render("csharp", make_record(TINY_CNN, on_qnn(backend_type="htp")), "m.onnx", "r.json")
+        left = [line for line in export.unsupported if line.startswith("qnn.plugin=onnxruntime-qnn")]
+        assert left
+        assert "the program must register the library" in left[0]
+
+
+class TestChoice:
+    @pytest.mark.parametrize(
+        ("wanted", "why"),
+        [
+            (["qnn:"], "is not a provider and its device"),
+            (["qnn:npu:gpu"], "is not a provider and its device"),
+            (["qnn:AMD:Intel"], "is not a provider and its device"),
+            (["cuda:gpu"], "only for providers of plugin packages"),
+            (["cpu:cpu"], "only for providers of plugin packages"),
+            (["qnn:npu", "qnn:gpu"], "can be given once"),
+            (["nonsense:gpu"], "no such execution provider"),
+        ],
+    )
+    def test_a_device_that_cannot_be_meant(self, wanted: list[str], why: str) -> None:
+        with pytest.raises(UsageError, match=why):
+            choose_providers(wanted)
+
+    def test_only_what_onnxruntime_lacks_comes_from_a_package(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        install_fake(tmp_path, monkeypatch, NO_LIBRARY)
+        assert find_plugins([WEBGPU, CPU], [CPU]) == {WEBGPU: Plugin(package="onnxruntime-ep-webgpu")}
+        assert find_plugins([WEBGPU, CPU], [CPU, WEBGPU]) == {}
+
+    def test_a_library_that_cannot_be_loaded(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        install_fake(tmp_path, monkeypatch, NO_LIBRARY)
+        choice = choose_providers(["cpu", "webgpu"])
+        assert choice.names == (CPU,)
+        assert choice.plugins == {}
+        assert "onnxruntime_ep_webgpu" in choice.faults[WEBGPU]
+        config = find_plugins_of(Config(providers=((WEBGPU, {}), (CPU, {}))))
+        assert config.plugins == {WEBGPU: Plugin(package="onnxruntime-ep-webgpu")}
+
+    @pytest.mark.parametrize(
+        ("code", "why"),
+        [(NO_LIBRARY, "Failed to load library|file too short|invalid ELF"), ("import os; os.abort()", "status -6")],
+    )
+    def test_devices_are_listed_in_spite_of_it(
+        self, code: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        install_fake(tmp_path, monkeypatch, code)
+        found = read_devices()
+        (plugin,) = [each for each in found.plugins if each.package == "onnxruntime-ep-webgpu"]
+        assert plugin.fault
+        assert any(part in plugin.fault for part in why.split("|")), plugin.fault
+        assert (found.devices[0].provider, found.devices[0].package) == (CPU, None)
+
+    def test_the_host_shows_them(self, tmp_path: Path) -> None:
+        devices = Devices(
+            devices=(
+                Device(provider=CPU, vendor="AMD", device_type="cpu"),
+                Device(provider=QNN, vendor="Qualcomm", device_type="npu", package="onnxruntime-qnn"),
+            ),
+            plugins=(
+                InstalledPlugin(package="onnxruntime-ep-mlx", version="0.31.0", provider="MLX", fault="no device"),
+            ),
+        )
+        console, host = SafeConsole(width=120, record=True, file=io.StringIO()), read_host()
+        show_host(console, host, find_default_pool(host), None, (), devices, read_conditions(tmp_path))
+        text = console.export_text()
+        assert "npu Qualcomm  QNNExecutionProvider of onnxruntime-qnn" in text
+        assert "onnxruntime-ep-mlx 0.31.0 is of no use here: no device" in text
+
+
+def make_device(name: str, kind: str = "NPU", vendor: str = "Qualcomm") -> Any:
+    device = types.SimpleNamespace(type=types.SimpleNamespace(name=kind), vendor=vendor)
+    return types.SimpleNamespace(ep_name=name, device=device)
+
+
+class FakeOnnxruntime(types.SimpleNamespace):
+    """An onnxruntime that finds a device for each library that is registered."""
+
+    def __init__(self) -> None:
+        super().__init__(__version__="0", devices=[], registered=[])
+
+    def get_ep_devices(self) -> list[Any]:
+        return list(self.devices)
+
+    def register_execution_provider_library(self, name: str, path: str) -> None:
+        if name in self.registered:
+            raise RuntimeError("already registered")
+        self.registered.append(name)
+        self.devices += [make_device(name, "GPU"), make_device(name)]
+
+    def unregister_execution_provider_library(self, name: str) -> None:
+        self.registered.remove(name)
+
+
+class TestLibraries:
+    """What a program sees of a library that the hook has registered."""
+
+    def plugin(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **device: str) -> dict[str, str]:
+        install_fake(tmp_path, monkeypatch, NO_LIBRARY)
+        monkeypatch.delitem(sys.modules, "onnxruntime_ep_webgpu", raising=False)
+        plugin = Plugin(package="onnxruntime-ep-webgpu", **device)  # type: ignore[arg-type]
+        rule = make_rule(
+            "", "", (), Config(providers=chain_of(WEBGPU), plugins={WEBGPU: plugin}), Tried(), onnxruntime=""
+        )
+        return dict(rule["plugins"][WEBGPU])
+
+    def test_it_is_registered_once_and_kept(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        said: list[str] = []
+        libraries, fake = PluginLibraries(said.append), FakeOnnxruntime()
+        libraries.patch(fake)
+        plugin = self.plugin(tmp_path, monkeypatch)
+        for _ in range(2):
+            assert libraries.find_device(fake, WEBGPU, plugin).ep_name == WEBGPU
+        path = tmp_path / "onnxruntime_ep_webgpu" / "__init__.py"
+        fake.register_execution_provider_library(WEBGPU, str(path))  # the program does so, too: no error
+        assert not said
+        fake.register_execution_provider_library(WEBGPU, "/other.so")
+        assert said == [f"the program registers /other.so as {WEBGPU}, but {path} is already registered, and is kept."]
+        fake.unregister_execution_provider_library(WEBGPU)
+        assert fake.registered == [WEBGPU]
+        fake.register_execution_provider_library("other", "/other.so")
+        fake.unregister_execution_provider_library("other")
+        assert fake.registered == [WEBGPU]
+
+    def test_that_of_the_program_is_used(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        libraries, fake = PluginLibraries(print), FakeOnnxruntime()
+        libraries.patch(fake)
+        fake.register_execution_provider_library(WEBGPU, "/own.so")
+        assert libraries.find_device(fake, WEBGPU, self.plugin(tmp_path, monkeypatch))
+        fake.unregister_execution_provider_library(WEBGPU)
+        assert fake.registered == []
+
+    def test_the_device_is_chosen(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        libraries, fake = PluginLibraries(print), FakeOnnxruntime()
+        libraries.patch(fake)
+        plugin = self.plugin(tmp_path, monkeypatch, device_type="npu")
+        assert libraries.find_device(fake, WEBGPU, plugin).device.type.name == "NPU"
+        assert libraries.find_device(fake, WEBGPU, {**plugin, "vendor": "qualcomm"})
+        with pytest.raises(Skip, match="finds no device npu Intel here"):
+            libraries.find_device(fake, WEBGPU, {**plugin, "vendor": "Intel"})
+
+    def test_what_cannot_be_loaded_leaves_the_session_alone(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        plugin = self.plugin(tmp_path, monkeypatch)
+        libraries, fake = PluginLibraries(print), FakeOnnxruntime()
+        with pytest.raises(Skip, match="cannot load onnxruntime-ep-webgpu"):
+            libraries.find_device(fake, WEBGPU, plugin)
+        libraries.patch(fake)
+        with pytest.raises(Skip, match="is not installed"):
+            libraries.find_device(fake, WEBGPU, {**plugin, "module": "no_such_module_at_all"})
+        with pytest.raises(Skip, match=r"cannot be loaded: .*nothing"):
+            libraries.find_device(fake, WEBGPU, {**plugin, "function": "nothing"})
+
+    def test_the_programs_own_devices(self) -> None:
+        own = OwnDevices({QNN: {"backend_type": "gpu"}}, [(QNN, {"backend_type": "htp"}), (CPU, {})])
+        assert own.not_set == [
+            f"backend_type=htp of {QNN} (the program selects the provider by device, with its own options)"
+        ]
+        with pytest.raises(Skip, match=f"selects {QNN} by device, but the record is for {CPU}"):
+            OwnDevices({QNN: {}}, [(CPU, {})])
+
+
+def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="is not installed"):
+        register_plugin("onnxruntime-ep-mlx")
+    with pytest.raises(UsageError, match="finds no device for NoneExecutionProvider"):
+        find_device("NoneExecutionProvider", QNN_PACKAGE)
+
+
+@pytest.mark.slow
+def test_a_program_without_the_package_keeps_its_options(tmp_path: Path) -> None:
+    mlx = "MLXExecutionProvider"
+    plugins = {mlx: Plugin(package="onnxruntime-ep-mlx")}
+    config = Config(session_options={"intra_op_num_threads": 1}, providers=((mlx, {}), (CPU, {})), plugins=plugins)
+    found, stderr = run_session(make_record(TINY_CNN, config), tmp_path)
+    assert found == {"providers": [CPU], "intra": 0}
+    assert "r.json is not used: onnxruntime-ep-mlx is not installed." in stderr
+
+
+def run_session(
+    record: Record, tmp_path: Path, before: str = "", arguments: str = "", after: str = "", model: Path = TINY_CNN
+) -> tuple[dict[str, Any], str]:
+    """Run a program that creates a session, under a record. Return what the session has, and stderr."""
+    code = f"""
+import json, onnxruntime
+{before}
+session = onnxruntime.InferenceSession({str(model)!r}{arguments})
+{after}
+intra = session.get_session_options().intra_op_num_threads
+print(json.dumps({{"providers": session.get_providers(), "intra": intra}}))
+"""
+    path = write(record, tmp_path / "r.json")
+    done = run_program(sys.executable, "-c", code, record=path, options=("--trust",))
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1]), done.stderr
+
+
+BY_DEVICE = """
+import onnxruntime_qnn
+onnxruntime.register_execution_provider_library("QNNExecutionProvider", onnxruntime_qnn.get_library_path())
+(device,) = [each for each in onnxruntime.get_ep_devices() if each.ep_name == "QNNExecutionProvider"]
+options = onnxruntime.SessionOptions()
+options.add_provider_for_devices([device], {"backend_type": "htp"})
+"""
+
+
+@needs_qnn
+class TestQnn:
+    """QNN's package for x86: it registers a device, runs some models in a simulator, and nothing of others."""
+
+    def test_its_device_is_listed(self, tmp_path: Path) -> None:
+        done = run_ortune("host", "--json", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)
+        (device,) = [each for each in found["devices"] if each["provider"] == QNN]
+        assert (device["device_type"], device["package"]) == ("cpu", "onnxruntime-qnn")
+        assert found["runtime"]["plugins"]["onnxruntime-qnn"]
+        assert QNN not in found["runtime"]["providers"]
+
+    def test_it_is_found_without_being_named(self) -> None:
+        """It needs an option here, without which no session can be created."""
+        choice = choose_providers(None)
+        assert QNN not in choice.names
+        assert "Could not determine default backend path" in choice.faults[QNN]
+        choice = choose_providers(None, {QNN: {"backend_type": "htp"}})
+        assert QNN in choice.names
+        assert choice.plugins[QNN] == QNN_PACKAGE
+
+    def test_a_device_that_is_not_there(self) -> None:
+        with pytest.raises(UsageError, match=r"has no device npu on this host\. It has cpu"):
+            choose_providers(["qnn:npu"])
+
+    def test_a_provider_that_takes_no_node_is_not_applied(self) -> None:
+        """Its library for this backend is missing, and ONNX Runtime creates the session on the CPU all the same."""
+        for path, backend, count in ((TINY_CNN, "cpu", 26), (TINY_ENCODER, "htp", 19)):
+            model = read_model(path)
+            feed = make_feed(model, InputOptions())
+            with ProcessExecutor(model, feed, Tolerance(), usable=()) as executor:
+                launch_reference(executor, model, feed).close()
+                (answer,) = executor.launch([on_qnn(backend_type=backend)], deadline_s=60)
+            assert isinstance(answer, Failure)
+            assert answer.kind == "not_applied"
+            assert answer.message == f"{QNN} runs none of the nodes: {count} on {CPU}"
+
+    def test_a_model_that_runs_on_it(self) -> None:
+        model = read_model(TINY_CNN)
+        feed = make_feed(model, InputOptions())
+        with ProcessExecutor(model, feed, Tolerance(), usable=()) as executor:
+            launch_reference(executor, model, feed).close()
+            (live,) = executor.launch([on_qnn(backend_type="htp")], deadline_s=60)
+            assert not isinstance(live, Failure), live
+            assert live.session_info.nodes[QNN] > 0
+            assert CPU not in live.session_info.nodes
+            assert live.session_info.settings["qnn.backend_type"] == "htp"
+            assert executor.runtime.plugins["onnxruntime-qnn"]
+            assert executor.runtime.onnxruntime == find_installed_version()
+
+    def test_a_record_is_verified_in_a_live_session(self, tmp_path: Path) -> None:
+        for backend, status in (("htp", 0), ("cpu", 1)):
+            path = write(make_record(TINY_CNN, on_qnn(backend_type=backend)), tmp_path / f"{backend}.json")
+            done = run_ortune("apply", path, TINY_CNN, "--trust", cwd=tmp_path)
+            assert done.returncode == status, done.stdout + done.stderr
+            assert ("runs none of the nodes" in " ".join(done.stdout.split())) == bool(status)
+
+    def test_exported_code_runs_on_it(self, tmp_path: Path) -> None:
+        export = render("python", make_record(TINY_CNN, on_qnn(backend_type="htp")), str(TINY_CNN), "r.json")
+        code = f"{export.text}\nprint(session.get_providers())"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines()[-1] == str([QNN, CPU])
+
+    def test_a_program_gets_it(self, tmp_path: Path) -> None:
+        found, _ = run_session(make_record(TINY_CNN, on_qnn(backend_type="htp")), tmp_path)
+        assert found == {"providers": [QNN, CPU], "intra": 1}
+
+    @pytest.mark.parametrize(("backend", "model"), [("cpu", TINY_CNN), ("htp", TINY_ENCODER)])
+    def test_a_program_does_not_get_it_where_it_takes_no_node(self, backend: str, model: Path, tmp_path: Path) -> None:
+        found, stderr = run_session(make_record(model, on_qnn(backend_type=backend)), tmp_path, model=model)
+        assert found == {"providers": [CPU], "intra": 0}
+        assert f"r.json cannot be applied ({QNN} runs none of the nodes)" in stderr
+
+    def test_a_program_may_register_it_later(self, tmp_path: Path) -> None:
+        after = BY_DEVICE.replace("options", "others")
+        found, stderr = run_session(make_record(TINY_CNN, on_qnn(backend_type="htp")), tmp_path, after=after)
+        assert found == {"providers": [QNN, CPU], "intra": 1}
+        assert "Traceback" not in stderr
+
+    def test_a_program_that_selects_it_keeps_its_device(self, tmp_path: Path) -> None:
+        record = make_record(TINY_CNN, on_qnn(backend_type="htp"))
+        found, _ = run_session(record, tmp_path, before=BY_DEVICE, arguments=", options")
+        assert found == {"providers": [QNN, CPU], "intra": 1}
+
+    def test_a_record_for_the_cpu_leaves_such_a_program_alone(self, tmp_path: Path) -> None:
+        record = make_record(TINY_CNN, Config(session_options={"intra_op_num_threads": 1}))
+        found, stderr = run_session(record, tmp_path, before=BY_DEVICE, arguments=", options")
+        assert found == {"providers": [QNN, CPU], "intra": 0}
+        assert f"r.json is not used: the program selects {QNN} by device, but the record is for {CPU}." in stderr
+
+    def test_a_program_with_a_policy_is_left_alone(self, tmp_path: Path) -> None:
+        before = (
+            "options = onnxruntime.SessionOptions()\n"
+            "options.set_provider_selection_policy(onnxruntime.OrtExecutionProviderDevicePolicy.PREFER_CPU)"
+        )
+        record = make_record(TINY_CNN, on_qnn(backend_type="htp"))
+        found, stderr = run_session(record, tmp_path, before=before, arguments=", options")
+        assert found == {"providers": [CPU], "intra": 0}
+        assert "r.json is not used: the program lets ONNX Runtime select execution providers by a policy." in stderr
