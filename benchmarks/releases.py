@@ -1,11 +1,15 @@
 """Check the catalog of knobs against releases of onnxruntime: first versions, defaults, and completeness.
 
     python -m benchmarks.releases [--wheels FOLDER] [RELEASE ...]
+    python -m benchmarks.releases --providers [--wheels FOLDER]
 
 It downloads the wheels of the releases from PyPI for this Python, and unpacks them. For each release, it reads
 
 - the keys in the binary, and compares them with the catalog in both directions (`tests/binary_keys.py`),
 - the attributes of SessionOptions and RunOptions and their defaults, in a child process.
+
+With `--providers`, it instead reads the names of options in the libraries of CUDA, TensorRT, OpenVINO and MIGraphX, in
+releases of their packages. Downloads take 4 GB.
 
 Then it compares the first release that has a key or an attribute with `since` in the catalog, and the defaults with
 those of the catalog. The exit code is 1 if anything differs. The comparison is for binaries of Linux on x86-64.
@@ -27,10 +31,15 @@ from ortune.knobs.catalogue import KNOBS
 from ortune.knobs.knob import Knob
 from tests.binary_keys import (
     NOT_IN_THE_BINARY,
+    NOT_OPTIONS,
+    OPTION_STARTS,
     expect_absent,
     expect_unknown,
     find_absent,
+    find_options,
     find_unknown,
+    has_option,
+    is_before,
     is_in_binaries,
     read_binaries,
 )
@@ -40,6 +49,22 @@ RELEASES = (
     *("1.31.1", "1.32.0"),
 )
 """The last release of each minor version that ortune supports."""
+
+PACKAGES = {
+    "onnxruntime-gpu": (
+        ("cuda", "tensorrt"),
+        (
+            *("1.20.2", "1.21.1", "1.22.0", "1.23.2", "1.24.4", "1.25.1", "1.26.0", "1.27.0", "1.28.0", "1.29.0"),
+            *("1.30.0", "1.31.1"),
+        ),
+    ),
+    "onnxruntime-openvino": (("openvino",), ("1.20.0", "1.21.0", "1.22.0", "1.23.0", "1.24.1")),
+    "onnxruntime-migraphx": (("migraphx",), ("1.23.2", "1.24.4", "1.25.0", "1.27.1")),
+}
+"""Packages with other providers: the short names of the providers, and releases."""
+
+REPLACED = {"tensorrt.trt_detailed_build_log": "the compiler replaced it by numbers in 1.20"}
+"""Options that not all releases that have them contain as a text."""
 
 READ_DEFAULTS = """
 import json, onnxruntime
@@ -91,15 +116,49 @@ class Release:
         return knob.id in self.attributes or b"\0" + knob.name.encode() + b"\0" in self.binary
 
 
-def fetch(release: str, wheels: Path, folder: Path) -> Release:
-    """Download the wheel of a release unless the folder of wheels has it, and unpack it."""
-    pattern = f"onnxruntime-{release}-*.whl"
+def download(package: str, release: str, wheels: Path) -> Path:
+    """Return the wheel of a release. Download it unless the folder of wheels has it."""
+    pattern = f"{package.replace('-', '_')}-{release}-*.whl"
     if not list(wheels.glob(pattern)):
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
-        subprocess.run([*command, "--dest", str(wheels), f"onnxruntime=={release}"], check=True)
-    with zipfile.ZipFile(next(wheels.glob(pattern))) as wheel:
+        subprocess.run([*command, "--dest", str(wheels), f"{package}=={release}"], check=True)
+    return next(wheels.glob(pattern))
+
+
+def fetch(release: str, wheels: Path, folder: Path) -> Release:
+    """Return what a release contains."""
+    with zipfile.ZipFile(download("onnxruntime", release, wheels)) as wheel:
         wheel.extractall(folder / release)
     return Release(release, folder / release / "onnxruntime")
+
+
+def check_providers(wheels: Path) -> Iterator[str]:
+    """Print the first release that has each option of a provider; yield differences from the catalog."""
+    for package, (aliases, releases) in PACKAGES.items():
+        first: dict[str, str] = {}
+        for release in releases:
+            with zipfile.ZipFile(download(package, release, wheels)) as wheel:
+                for alias in aliases:
+                    library = wheel.read(f"onnxruntime/capi/libonnxruntime_providers_{alias}.so")
+                    for knob in KNOBS.values():
+                        if knob.provider and knob.alias == alias and has_option(library, knob.name):
+                            first.setdefault(knob.id, release)
+                    if alias in OPTION_STARTS:
+                        known = {knob.name for knob in KNOBS.values() if knob.alias == alias}
+                        for name in sorted(find_options(library, alias) - known - set(NOT_OPTIONS)):
+                            yield f"{package} {release}: {name} is not in the catalog"
+        print(f"{package}: {' '.join(releases)}")
+        for knob in KNOBS.values():
+            if knob.provider and knob.alias in aliases:
+                release = first.get(knob.id, "")
+                if release != releases[0]:
+                    print(
+                        f"  {release or 'later':<8}{knob.id}{f'  ({REPLACED[knob.id]})' if knob.id in REPLACED else ''}"
+                    )
+                since = knob.since or minor_of(releases[0])
+                is_right = minor_of(release) == since if release else is_before(releases[-1], since)
+                if not is_right and knob.id not in REPLACED:
+                    yield f"{knob.id}: first in {release or 'a later release'}, but the catalog states {since}"
 
 
 def minor_of(release: str) -> str:
@@ -180,14 +239,18 @@ def main() -> int:
         "releases", nargs="*", default=RELEASES, metavar="RELEASE", help="from the oldest to the newest"
     )
     parser.add_argument("--wheels", type=Path, help="folder in which wheels are kept")
+    parser.add_argument("--providers", action="store_true", help="check the options of providers")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         wheels = options.wheels or Path(temporary) / "wheels"
-        releases = [fetch(release, wheels, Path(temporary)) for release in options.releases]
-    first = find_first(releases)
-    print("\n".join(describe(releases, first)))
-    faults = [fault for release in releases for fault in check_keys(release)]
-    faults += [*check_first(first, releases[0].name), *check_defaults(releases)]
+        if options.providers:
+            faults = [*check_providers(wheels)]
+        else:
+            releases = [fetch(release, wheels, Path(temporary)) for release in options.releases]
+            first = find_first(releases)
+            print("\n".join(describe(releases, first)))
+            faults = [fault for release in releases for fault in check_keys(release)]
+            faults += [*check_first(first, releases[0].name), *check_defaults(releases)]
     print("\n" + ("\n".join(["Differences from the catalog", *faults]) if faults else "The catalog agrees."))
     return 1 if faults else 0
 

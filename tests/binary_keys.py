@@ -89,6 +89,11 @@ NOT_IN_THE_BINARY: Mapping[str, tuple[str, str]] = {
     "ep.enable_weightless_ep_context_nodes": (OTHER_PROVIDER, "1.32"),
     "ep.share_ep_contexts": (OTHER_PROVIDER, ""),
     "ep.stop_share_ep_contexts": (OTHER_PROVIDER, ""),
+    "ep.dml.disable_graph_fusion": (OTHER_PROVIDER, ""),
+    "ep.dml.enable_graph_capture": (OTHER_PROVIDER, ""),
+    "ep.dml.enable_cpu_sync_spinning": (OTHER_PROVIDER, ""),
+    "ep.dml.disable_memory_arena": (OTHER_PROVIDER, ""),
+    "ep.dml.enable_graph_serialization": (OTHER_PROVIDER, ""),
     "nv_profile_index": (OTHER_PROVIDER, ""),
     "cuda_graph_annotation_id": (OTHER_PROVIDER, ""),
     "qnn.htp_perf_mode": (OTHER_PROVIDER, ""),
@@ -99,6 +104,28 @@ NOT_IN_THE_BINARY: Mapping[str, tuple[str, str]] = {
     "ep.dynamic.qnn_htp_performance_mode": (OTHER_PROVIDER, ""),
 }
 """Knobs that binaries for x86-64 do not contain: why, and the first onnxruntime that contains them, if any."""
+
+
+OF_OPERATORS = "an attribute of an operator"
+OF_CUDNN = "a name within cuDNN"
+
+OPTION_STARTS: Mapping[str, tuple[str, ...]] = {
+    "cuda": (
+        *("arena_", "cudnn_", "default_memory_", "do_copy_", "enable_", "external_data_loader_", "fuse_", "gpu_"),
+        *("has_user_", "prefer_", "sdpa_", "tunable_op_", "use_"),
+    ),
+    "tensorrt": ("trt_",),
+}
+"""How names of options of a provider begin, by the short name of the provider."""
+
+NOT_OPTIONS: Mapping[str, str] = {
+    "cudnn_backend_version": OF_CUDNN,
+    "cudnn_frontend_version": OF_CUDNN,
+    "do_copy_on_default_stream": "part of a message",
+    "use_sparse_mixer": OF_OPERATORS,
+    "use_stats": OF_CUDNN,
+}
+"""Texts in the libraries of providers that look like options: what they are."""
 
 
 def is_before(release: str, other: str) -> bool:
@@ -158,12 +185,37 @@ def find_keys(binary: bytes) -> set[str]:
         found.update(re.findall(rb"\0(%s\.[a-z0-9][a-z0-9_.]*[a-z0-9])(?=\0)" % area.encode(), binary))
     for start in VARIABLES:
         found.update(re.findall(rb"\0(%s_[A-Z0-9_]+)(?=\0)" % start.encode(), binary))
-    return {key.decode() for key in found if not _is_joined(key)}
+    starts = [f"{area}.".encode() for area in AREAS]
+    return {key.decode() for key in found if not _is_joined(key, starts)}
 
 
-def _is_joined(text: bytes) -> bool:
+def read_provider_library(package: Path, alias: str) -> bytes:
+    """Return the library of a provider of an onnxruntime package; empty if the package does not have it."""
+    paths = (package / "capi").glob(f"*onnxruntime_providers_{alias}.*")
+    return b"".join(path.read_bytes() for path in sorted(paths))
+
+
+def has_option(library: bytes, name: str) -> bool:
+    """Return whether the library of a provider contains the name of an option.
+
+    The name can be the end of another text: the linker stores both once.
+    """
+    return name.encode() + b"\0" in library
+
+
+def find_options(library: bytes, alias: str) -> set[str]:
+    """Return the texts in the library of a provider that look like names of its options."""
+    found: set[bytes] = set()
+    for start in OPTION_STARTS[alias]:
+        found.update(re.findall(rb"\0(%s[a-z0-9_]+)(?=\0)" % start.encode(), library))
+    starts = [start.encode() for start in OPTION_STARTS[alias]]
+    kernels = (b"cudnn_generated_", b"cudnn_infer_")
+    return {text.decode() for text in found if not text.startswith(kernels) and not _is_joined(text, starts)}
+
+
+def _is_joined(text: bytes, starts: Iterable[bytes]) -> bool:
     """Return whether a text consists of several numbers that happen to be next to each other."""
-    return len(text) % PIECE == 0 and any(area.encode() + b"." in text[1:] for area in AREAS)
+    return len(text) % PIECE == 0 and any(start in text[1:] for start in starts)
 
 
 def contains_key(binary: bytes, key: str) -> bool:

@@ -543,6 +543,18 @@ class TestIllegalValues:
             ("nv_tensorrt_rtx.nv_weight_streaming_budget", "much"),
             ("openvino.device_type", "VPU"),
             ("openvino.num_streams", "9"),
+            ("coreml.MLComputeUnits", "GPU"),
+            ("dml.disable_metacommands", "1"),
+            ("migraphx.migraphx_fp16_enable", "True"),
+            ("rocm.arena_extend_strategy", "kNone"),
+            ("qnn.htp_performance_mode", "fast"),
+            ("qnn.backend_type", "npu"),
+            ("vitisai.opt_level", "4"),
+            ("xnnpack.intra_op_num_threads", "0"),
+            ("session.kernel_dispatch_policy", "fast"),
+            ("session.moe.offload.mode", "on"),
+            ("session.moe.offload.min_expert_weight", "2"),
+            ("ORT_QMOE_CPU_QNBIT_GEMM", "fp16"),
         ],
     )
     def test_they_are_rejected(self, name: str, text: str) -> None:

@@ -8,7 +8,7 @@ import msgspec
 
 from ortune.host import Host
 from ortune.knobs import ids
-from ortune.knobs.catalogue import KNOBS
+from ortune.knobs.catalogue import KNOBS, knob_of
 from ortune.knobs.config import CPU, DEFAULT, Config, Provider
 from ortune.knobs.default_dimensions import batch_dimension, level_dimension, minor_dimensions, provider_dimensions
 from ortune.knobs.dimension import DEFAULT_CHOICE, Choice, Dimension, Skipped
@@ -78,7 +78,7 @@ def _base(options: SpaceOptions) -> Config:
     """Return what all candidates have in common."""
     config = msgspec.structs.replace(DEFAULT, providers=_chain(options.providers[0], options))
     for name, value in options.fix.items():
-        knob = KNOBS[name]
+        knob = knob_of(name)
         if not knob.provider:
             config = config.with_setting(knob.where, knob.name, value)
     return msgspec.structs.replace(config, batch=options.batches[0]) if options.batches else config
@@ -86,7 +86,7 @@ def _base(options: SpaceOptions) -> Config:
 
 def _chain(provider: str, options: SpaceOptions) -> tuple[Provider, ...]:
     """Return a provider and its fallbacks, each with the options that the user fixed."""
-    fixed = {KNOBS[name]: str(value) for name, value in options.fix.items()}
+    fixed = {knob_of(name): str(value) for name, value in options.fix.items()}
     return tuple(
         (name, {**defaults, **{knob.name: value for knob, value in fixed.items() if knob.provider == name}})
         for name, defaults in chain_of(provider)

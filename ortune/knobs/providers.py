@@ -22,11 +22,13 @@ OTHER_NAMES: Mapping[str, Sequence[str]] = {
     "nvidia": ("cuda", "tensorrt"),
     "trt": ("tensorrt",),
     "intel": ("openvino",),
-    "npu": ("openvino", "QNNExecutionProvider"),
+    "npu": ("openvino", "qnn"),
     "ov": ("openvino",),
-    "amd": ("MIGraphXExecutionProvider",),
-    "directml": ("DmlExecutionProvider",),
-    "apple": ("CoreMLExecutionProvider",),
+    "amd": ("migraphx",),
+    "directml": ("dml",),
+    "apple": ("coreml",),
+    "qualcomm": ("qnn",),
+    "ryzen": ("vitisai",),
     "x86": ("cpu",),
 }
 """What users call providers."""
@@ -42,7 +44,7 @@ def find_provider(text: str) -> ExecutionProvider:
         if text.lower() in {each.name.lower(), each.alias}:
             return each
     if text.endswith(SUFFIX) and text != SUFFIX:
-        return ExecutionProvider(name=text, alias=alias_of(text), package="an onnxruntime build that contains it")
+        return ExecutionProvider(name=text, alias=alias_of(text), package="another build of onnxruntime")
     names = [each.alias for each in PROVIDERS.values()]
     near = OTHER_NAMES.get(text.lower(), ()) or difflib.get_close_matches(text.lower(), names, n=1)
     raise UsageError(

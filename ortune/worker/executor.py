@@ -209,18 +209,22 @@ class ProcessExecutor:
         """
         failures = {}
         group_of = {worker: group for group in groups for worker in group}
-        ends_s = {worker: time.monotonic() + deadline_s for worker in group_of if not worker.is_loaded}
+        deadlines_s = {worker: self._find_deadline_s(worker.config, deadline_s) for worker in group_of}
+        ends_s = {worker: time.monotonic() + deadlines_s[worker] for worker in group_of if not worker.is_loaded}
         while ends_s:
             if len(groups) > 1 and len({group_of[worker][0] for worker in ends_s}) == 1:
-                latest_s = time.monotonic() + deadline_s / len(groups)
-                ends_s = {worker: min(end_s, latest_s) for worker, end_s in ends_s.items()}
+                now_s = time.monotonic()
+                ends_s = {
+                    worker: min(end_s, now_s + deadlines_s[worker] / len(groups)) for worker, end_s in ends_s.items()
+                }
             first = min(ends_s, key=ends_s.__getitem__)
             replied = wait([worker.pipe for worker in ends_s], max(ends_s[first] - time.monotonic(), 0.0))
             for worker in [each for each in ends_s if each.pipe in replied] or [first]:
                 if worker not in ends_s:  # another one of its group has failed
                     continue
                 left_s = max(ends_s.pop(worker) - time.monotonic(), 0.1)
-                failure = worker.finish_stage(left_s, self.find_build_s(worker.config), deadline_s=deadline_s)
+                build_s = self.find_build_s(worker.config)
+                failure = worker.finish_stage(left_s, build_s, deadline_s=deadlines_s[worker])
                 group = group_of[worker]
                 if failure:
                     failures[group[0]] = failure if len(group) == 1 else name_group(failure, len(group))
@@ -230,7 +234,7 @@ class ProcessExecutor:
                 elif not worker.is_loaded:
                     if not self._has_reference:
                         enter_step("first run")
-                    ends_s[worker] = time.monotonic() + deadline_s
+                    ends_s[worker] = time.monotonic() + deadlines_s[worker]
         return failures
 
     def _check_files(self) -> None:
@@ -260,7 +264,7 @@ class ProcessExecutor:
 
     def _build(self, config: Config, *, is_reference: bool) -> Failure | None:
         """Let a provider that compiles models do so in a launch of its own. Later launches read its cache."""
-        if not find_provider(config.provider).builds:
+        if not find_provider(config.provider).keeps_builds:
             return None
         if config.key not in self._builds:
             left_s = BUILDS * self._build_deadline_s - self._build_time_s
@@ -285,10 +289,15 @@ class ProcessExecutor:
         build = self._builds[config.key]
         return build if isinstance(build, Failure) else None
 
+    def _find_deadline_s(self, config: Config, deadline_s: float) -> float:
+        """Return the maximum time of each stage. A provider that keeps nothing compiles the model in every launch."""
+        provider = find_provider(config.provider)
+        return max(deadline_s, self._build_deadline_s) if provider.builds and not provider.keeps_builds else deadline_s
+
     def _with_cache(self, config: Config) -> Config:
         """Return the config with its own cache folder for the models that its provider compiles."""
         provider = find_provider(config.provider)
-        if not provider.builds:
+        if not provider.keeps_builds:
             return config
         number = len(self._cache_names)
         folder = self._folder.path / "cache" / self._cache_names.setdefault(config.key, f"{number:05}")

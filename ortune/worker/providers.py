@@ -38,10 +38,10 @@ def choose_providers(wanted: Sequence[str] | None) -> tuple[tuple[str, ...], dic
     working = tuple(name for name in names if name not in faults)
     if not working:
         reasons = "; ".join(f"{find_provider(name).alias}: {fault}" for name, fault in faults.items())
-        needs = " ".join(find_provider(name).needs for name in names)
+        needs = "; ".join(needs for name in names if (needs := find_provider(name).needs))
         raise UsageError(
             f"{','.join(wanted or ())}: none of these providers works here. {reasons}.",
-            f"It needs {needs}.",
+            f"It needs {needs}." if needs else "",
             option="provider",
         )
     return working, faults
