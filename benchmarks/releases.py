@@ -210,7 +210,7 @@ def describe(releases: Sequence[Release], first: Mapping[str, str]) -> Iterator[
     """Yield the lines of the result."""
     yield "Releases: " + " ".join(release.name for release in releases)
     yield "\nFirst release that has a knob; those that the oldest one has are left out"
-    for name, release in sorted(first.items(), key=lambda item: (releases_index(releases, item[1]), item[0])):
+    for name, release in sorted(first.items(), key=lambda item: (position_of(releases, item[1]), item[0])):
         if release != releases[0].name:
             note = NOT_IN_THE_BINARY[name][0] if name in NOT_IN_THE_BINARY else ""
             yield f"  {release:<8}{name}{f'  ({note} before)' if note else ''}"
@@ -227,7 +227,7 @@ def describe(releases: Sequence[Release], first: Mapping[str, str]) -> Iterator[
         yield f"  {next(release.name for release in releases if value in release.enums):<8}{value}"
 
 
-def releases_index(releases: Sequence[Release], name: str) -> int:
+def position_of(releases: Sequence[Release], name: str) -> int:
     """Return the position of a release."""
     return [release.name for release in releases].index(name)
 
