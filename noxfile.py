@@ -116,6 +116,13 @@ def gpu(session: nox.Session) -> None:
 
 
 @nox.session
+def releases(session: nox.Session) -> None:
+    """Check the catalog of knobs against all releases of onnxruntime since 1.20. Downloads 250 MB from PyPI."""
+    session.install("-e", ".[cpu,test]", "pip")
+    session.run("python", "-m", "benchmarks.releases", *session.posargs)
+
+
+@nox.session
 def install(session: nox.Session) -> None:
     """Install ortune with each onnxruntime and without any, and run the action. Downloads 0.5 GB from PyPI."""
     session.install("-e", ".[cpu,test]")

@@ -682,10 +682,10 @@ class KnobOptions(Request):
         if self.tune or self.fix or self.only:
             from ortune.knobs.parse_knobs import check_fix, check_only, check_tune
 
-            approximate = self.allow_approximate
-            self.__dict__["tune"] = check_tune(self.tune, approximate=approximate)
-            self.__dict__["fix"] = check_fix(self.fix, approximate=approximate)
-            self.__dict__["only"] = check_only(self.only)
+            approximate, providers = self.allow_approximate, self.provider or ()
+            self.__dict__["tune"] = check_tune(self.tune, approximate=approximate, providers=providers)
+            self.__dict__["fix"] = check_fix(self.fix, approximate=approximate, providers=providers)
+            self.__dict__["only"] = check_only(self.only, providers=providers)
 
 
 class ToleranceOptions(Request):

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from ortune.knobs import DEFAULT
+from ortune.knobs.config import alias_of
 from ortune.worker import SessionInfo
 from ortune.worker.candidate_session import CandidateSession
 from ortune.worker.main import main
@@ -19,7 +20,7 @@ from ortune.worker.main import main
 
 class FaultySession(CandidateSession):
     def load(self) -> SessionInfo:
-        if self.request.config.provider == "TensorrtExecutionProvider":
+        if self.request.config.provider in {"TensorrtExecutionProvider", "QNNExecutionProvider"}:
             return self.pretend_to_build()
         level = self.request.config.session_options.get("graph_optimization_level")
         if level == "ORT_DISABLE_ALL":
@@ -43,9 +44,11 @@ class FaultySession(CandidateSession):
         """
         config = self.request.config
         options = dict(config.providers)[config.provider]
-        if options["trt_builder_optimization_level"] == "5":
+        if config.provider == "QNNExecutionProvider":
+            time.sleep(2)
+        if options.get("trt_builder_optimization_level") == "5":
             time.sleep(3600)
-        if options["trt_builder_optimization_level"] == "0":
+        if options.get("trt_builder_optimization_level") == "0":
             raise RuntimeError("CUDA failure 2: out of memory ; GPU=0")
         engine = Path(options.get("trt_engine_cache_path", self.request.reference_path + ".folder")) / "model.engine"
         engine.parent.mkdir(exist_ok=True)
@@ -55,7 +58,7 @@ class FaultySession(CandidateSession):
         self.request = msgspec.structs.replace(self.request, config=DEFAULT)
         session_info = super().load()
         self.request = msgspec.structs.replace(self.request, config=config)
-        settings = {f"tensorrt.{name}": value for name, value in options.items()}
+        settings = {f"{alias_of(config.provider)}.{name}": value for name, value in options.items()}
         providers = tuple(name for name, _ in config.providers)
         return msgspec.structs.replace(session_info, providers=providers, settings=settings)
 

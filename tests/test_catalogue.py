@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import platform
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,9 +22,19 @@ from ortune.knobs import ids
 from ortune.knobs.catalogue import KNOBS, find_knob, search_knobs
 from ortune.knobs.data_files import FILES, FOLDER, PROVIDER_FILES, parse_file, read_file
 from ortune.knobs.knob import PLACES, Knob, Value
+from tests.binary_keys import (
+    NOT_IN_THE_BINARY,
+    NOT_IN_THE_CATALOG,
+    contains_key,
+    expect_absent,
+    expect_unknown,
+    find_absent,
+    find_keys,
+    find_unknown,
+    is_before,
+    read_binaries,
+)
 from tests.conftest import TINY_CNN
-
-INSTALLED = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
 
 
 def words(text: str) -> list[str]:
@@ -70,32 +81,6 @@ qnn.htp_perf_mode_post_run qnn.rpc_control_latency qnn.lora_config gpu_graph_id
 """)
 DYNAMIC_KEYS = ["ep.dynamic.workload_type", "ep.dynamic.qnn_htp_performance_mode"]
 
-OTHER_PROVIDER = "only other providers read it"
-INLINED = "the compiler replaced the text by numbers"
-NOT_IN_THE_BINARY = {
-    "optimization.memory_optimizer_config": "training only",
-    "optimization.enable_memory_probe_recompute_config": "training only",
-    "mlas.enable_gemm_fastmath_arm64_bfloat16": "64-bit ARM only",
-    "ep.nnapi.partitioning_stop_ops": OTHER_PROVIDER,
-    "ep.context_node_name_prefix": OTHER_PROVIDER,
-    "ep.context_embed_mode": OTHER_PROVIDER,
-    "ep.context_source_model_path": INLINED,
-    "ep.enable_weightless_ep_context_nodes": "renamed to ep.enable_weightless",
-    "ep.share_ep_contexts": OTHER_PROVIDER,
-    "ep.stop_share_ep_contexts": OTHER_PROVIDER,
-    "session.model_external_initializers_file_folder_path": INLINED,
-    "session.save_external_prepacked_constant_initializers": INLINED,
-    "session.use_ort_model_bytes_directly": INLINED,
-    "session.allow_released_opsets_only": INLINED,
-    "mlas.disable_kleidiai": "64-bit ARM only, before 1.30",
-    "nv_profile_index": OTHER_PROVIDER,
-    "cuda_graph_annotation_id": OTHER_PROVIDER,
-    "qnn.htp_perf_mode": OTHER_PROVIDER,
-    "qnn.htp_perf_mode_post_run": OTHER_PROVIDER,
-    "qnn.rpc_control_latency": OTHER_PROVIDER,
-    "qnn.lora_config": OTHER_PROVIDER,
-}
-
 REJECTED: dict[tuple[str, Value], str] = {
     ("execution_order", "MEMORY_EFFICIENT"): "only onnxruntime-training supports it",
     ("use_per_session_threads", False): "it requires a global thread pool",
@@ -105,6 +90,7 @@ REJECTED: dict[tuple[str, Value], str] = {
     ("optimization.minimal_build_optimizations", "save"): "nothing is saved in ORT format",
     ("terminate", True): "it ends the call",
     ("session.max_shape_override", "no_such_input:[1]"): "the model has no such input",
+    ("session.external_data_loader.chunk_bytes", "33556480"): "it is not a multiple of 4096",
 }
 """Legal values that the sessions of these tests cannot have, and why."""
 
@@ -126,6 +112,12 @@ TEXTS: dict[str, list[str]] = {
     "session.max_shape_override": ["no_such_input:[1]"],
     "session.moe_expert_counter_alpha": ["0.5", "0"],
     "session.moe_expert_counter_beta": ["0.05", "0"],
+    "session.moe.offload.device_expert_bytes": ["auto", "0"],
+    "session.moe.offload.gpu_budget_bytes": ["auto", "0"],
+    "session.moe.offload.host_expert_bytes": ["auto", "1000"],
+    "session.moe.offload.pinned_bytes": ["auto", "0"],
+    "session.moe.offload.reserve_device_bytes": ["auto", "0"],
+    "session.moe.offload.min_expert_weight": ["0", "0.05", "1"],
     "profile_file_prefix": ["profile_"],
     "logid": ["name"],
     "run.logid": ["name"],
@@ -142,20 +134,24 @@ ENUMS = {
 }
 
 
+needs_x86_64 = pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() != "x86_64", reason="other binaries contain other keys"
+)
+
+
+@pytest.fixture(scope="module")
+def binary() -> bytes:
+    return read_binaries(Path(onnxruntime.__file__).parent)
+
+
 def is_known_here(knob: Knob) -> bool:
-    return not knob.since or tuple(int(part) for part in knob.since.split(".")) <= INSTALLED
+    return not is_before(onnxruntime.__version__, knob.since or onnxruntime.__version__)
 
 
 def properties_of(options: Any) -> dict[str, Any]:
     """Return the attributes of options that are not methods, enums by name."""
     values = {name: getattr(options, name) for name in dir(type(options)) if not name.startswith("_")}
     return {name: getattr(value, "name", value) for name, value in values.items() if not callable(value)}
-
-
-def read_binary() -> bytes:
-    folder = Path(onnxruntime.__file__).parent / "capi"
-    paths = [path for path in folder.iterdir() if "onnxruntime_pybind11_state" in path.name]
-    return b"".join(path.read_bytes() for path in paths)
 
 
 def samples(knob: Knob) -> list[Value]:
@@ -264,23 +260,39 @@ class TestCompleteness:
         found = properties_of(onnxruntime.RunOptions())
         # Wheels for training have it.
         found.pop("training_mode", None)
-        if found["log_severity_level"] == 2:
-            # Older versions had their own default.
-            found["log_severity_level"] = -1
         assert found == expected
 
-    @pytest.mark.slow
-    def test_every_key_is_in_the_binary(self) -> None:
-        binary = read_binary()
-        keys = [
-            knob.name
-            for knob in on_cpu("session_config", "run_config", "environment")
-            if is_known_here(knob) and not knob.name.startswith(("OMP_", "KMP_", "MKL_", "OPENBLAS_", "OPENCV_", "LD_"))
-        ]
-        assert [key for key in keys if key not in NOT_IN_THE_BINARY and key.encode() not in binary] == []
+    @needs_x86_64
+    def test_every_key_in_the_binary_is_a_knob_or_has_a_reason(self, binary: bytes) -> None:
+        assert find_unknown(binary, KNOBS.values()) == expect_unknown(onnxruntime.__version__)
+
+    @needs_x86_64
+    def test_every_knob_is_in_the_binary_or_has_a_reason(self, binary: bytes) -> None:
+        release = onnxruntime.__version__
+        assert find_absent(binary, KNOBS.values(), release) == expect_absent(release, KNOBS.values())
+
+    @pytest.mark.parametrize(
+        ("content", "keys"),
+        [
+            (b"\0session.new_key\0", {"session.new_key"}),
+            (b"\0ORT_NEW_VARIABLE\0ep.cuda.new\0", {"ORT_NEW_VARIABLE", "ep.cuda.new"}),
+            (b"\0See session.new_key.\0session.new_key is wrong\0", set()),
+            (b"\0session.H3\0session.\0xsession.a\0", set()),
+            (b"\0session.use_memosession.use_memo\0", set()),
+        ],
+    )
+    def test_how_keys_are_found(self, content: bytes, keys: set[str]) -> None:
+        assert find_keys(content) == keys
+        assert all(contains_key(content, key) for key in keys)
+
+    def test_keys_that_are_numbers(self) -> None:
+        assert contains_key(b"..session.use_memo..ry_mapped_ort_mo..del", "session.use_memory_mapped_ort_model")
+        assert not contains_key(b"..session.use_memo..del", "session.use_memory_mapped_ort_model")
+        assert not contains_key(b"gpu_graph_id_other", "gpu_graph_id")
 
     def test_exceptions_are_knobs(self) -> None:
         assert set(NOT_IN_THE_BINARY) <= set(KNOBS)
+        assert not set(NOT_IN_THE_CATALOG) & set(KNOBS)
         assert {name for name, _ in REJECTED} | WRITES | set(TEXTS) | set(UNUSABLE) <= set(KNOBS)
 
     def test_numerics(self) -> None:
@@ -297,6 +309,10 @@ class TestCompleteness:
             "session.qdq_matmulnbits_accuracy_level",
             "training_mode",
             "ORT_MLAS_QKGEMM_S8_APPROX_VNNI",
+            "ORT_USE_MLAS_Q4_GEMM_MOE",
+            "ORT_QMOE_CPU_QNBIT_GEMM",
+            "ep.cpu.qmoe_deferred_scale",
+            "session.moe.offload.min_expert_weight",
         }
 
     def test_the_import_is_light(self) -> None:
@@ -527,6 +543,18 @@ class TestIllegalValues:
             ("nv_tensorrt_rtx.nv_weight_streaming_budget", "much"),
             ("openvino.device_type", "VPU"),
             ("openvino.num_streams", "9"),
+            ("coreml.MLComputeUnits", "GPU"),
+            ("dml.disable_metacommands", "1"),
+            ("migraphx.migraphx_fp16_enable", "True"),
+            ("rocm.arena_extend_strategy", "kNone"),
+            ("qnn.htp_performance_mode", "fast"),
+            ("qnn.backend_type", "npu"),
+            ("vitisai.opt_level", "4"),
+            ("xnnpack.intra_op_num_threads", "0"),
+            ("session.kernel_dispatch_policy", "fast"),
+            ("session.moe.offload.mode", "on"),
+            ("session.moe.offload.min_expert_weight", "2"),
+            ("ORT_QMOE_CPU_QNBIT_GEMM", "fp16"),
         ],
     )
     def test_they_are_rejected(self, name: str, text: str) -> None:

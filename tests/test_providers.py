@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import importlib.util
 import json
 import os
 import subprocess
@@ -19,6 +20,8 @@ from onnx import TensorProto, helper
 from ortune.errors import UsageError
 from ortune.knobs import CPU, DEFAULT, KNOBS, Config, SearchSpace, SpaceOptions, build_space
 from ortune.knobs.config import alias_of
+from ortune.knobs.parse_config import set_knob
+from ortune.knobs.parse_knobs import check_fix, check_tune, split_fix, split_tune
 from ortune.knobs.providers import PROVIDERS, chain_of, find_provider
 from ortune.model import read_model
 from ortune.record.files import read_record, read_trials
@@ -37,6 +40,14 @@ from ortune.worker.runtime import (
 )
 from ortune.workload import Feed, InputOptions, Tolerance, make_feed
 from tests.applying import run as run_program
+from tests.binary_keys import (
+    NOT_OPTIONS,
+    OPTION_STARTS,
+    find_options,
+    has_option,
+    is_before,
+    read_provider_library,
+)
 from tests.conftest import FAULTY_WORKER, TINY_CNN, TINY_ENCODER, run_ortune
 from tests.records import make_record, write
 from tests.simulation import make_host, make_model
@@ -44,6 +55,8 @@ from tests.simulation import make_host, make_model
 CUDA = "CUDAExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
 OPENVINO = "OpenVINOExecutionProvider"
+QNN = "QNNExecutionProvider"
+AZURE = "AzureExecutionProvider"
 
 
 RUNTIME = read_installed_runtime()
@@ -72,6 +85,30 @@ class TestNames:
             find_provider("tensort")
         assert caught.value.hint == "Did you mean tensorrt?"
 
+    @pytest.mark.parametrize(
+        ("text", "meant"),
+        [
+            ("directml", "dml"),
+            ("npu", "openvino or qnn"),
+            ("AMD", "migraphx"),
+            ("apple", "coreml"),
+            ("xnpack", "xnnpack"),
+        ],
+    )
+    def test_other_names(self, text: str, meant: str) -> None:
+        with pytest.raises(UsageError) as caught:
+            find_provider(text)
+        assert caught.value.hint == f"Did you mean {meant}?"
+
+    def test_those_that_compile_are_known(self) -> None:
+        compiling = {provider.alias for provider in PROVIDERS.values() if provider.builds}
+        assert compiling >= {"tensorrt", "nv_tensorrt_rtx", "openvino", "migraphx", "qnn", "coreml", "vitisai"}
+        assert not compiling & {"cpu", "cuda", "rocm", "dml", "xnnpack"}
+        # QNN keeps compiled models only with session entries, which change what is loaded.
+        assert {provider.alias for provider in PROVIDERS.values() if provider.builds != provider.keeps_builds} <= {
+            "qnn"
+        }
+
     def test_what_a_provider_does_not_run_falls_to_those_behind_it(self) -> None:
         assert [name for name, _ in chain_of(TENSORRT)] == [TENSORRT, CUDA, CPU]
         assert [name for name, _ in chain_of(CPU)] == [CPU]
@@ -94,6 +131,112 @@ class TestNames:
             for name, value in values:
                 KNOBS[f"{provider.alias}.{name}"].check(value)
             assert all(name in PROVIDERS for name in provider.fallback)
+
+
+class TestUnknownProviders:
+    """Options of a provider that ortune does not know."""
+
+    NAME = "DnnlExecutionProvider"
+
+    def check(self, *texts: str, providers: tuple[str, ...] = (NAME,)) -> dict[str, Any]:
+        return dict(check_fix(split_fix(texts), providers=providers))
+
+    @pytest.mark.parametrize("prefix", ["dnnl", "DNNL", NAME])
+    def test_either_name_of_the_provider_is_a_prefix(self, prefix: str) -> None:
+        assert self.check(f"{prefix}.use_arena=1") == {"DnnlExecutionProvider.use_arena": "1"}
+
+    def test_without_the_provider_its_full_name_is_needed(self) -> None:
+        assert self.check(f"{self.NAME}.use_arena=1", providers=()) == {"DnnlExecutionProvider.use_arena": "1"}
+        with pytest.raises(UsageError, match=r"dnnl.use_arena: there is no such knob") as caught:
+            self.check("dnnl.use_arena=1", providers=())
+        assert "begin with the provider's full name: DnnlExecutionProvider.use_arena" in caught.value.hint
+
+    @pytest.mark.parametrize("name", ["CUDAExecutionProvider", "cudaexecutionprovider", "CUDA"])
+    def test_the_full_name_of_a_known_provider(self, name: str) -> None:
+        assert self.check(f"{name}.device_id=1", providers=()) == {"cuda.device_id": "1"}
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "cuda.no_such=1",
+            "CUDAExecutionProvider.no_such=1",
+            "dnnl.=1",
+            "dnnl.a b=1",
+            "x.y=1",
+            "ExecutionProvider.x=1",
+        ],
+    )
+    def test_mistakes(self, text: str) -> None:
+        with pytest.raises(UsageError, match="there is no such knob"):
+            self.check(text)
+
+    def test_values_are_texts_without_control_characters(self) -> None:
+        assert self.check("dnnl.path=a,b = c") == {"DnnlExecutionProvider.path": "a,b = c"}
+        with pytest.raises(UsageError, match="not a legal value"):
+            self.check("dnnl.path=a\x1bb")
+
+    def test_candidates_have_them(self) -> None:
+        options = SpaceOptions(
+            providers=(CPU, self.NAME),
+            fix=self.check("dnnl.use_arena=1"),
+            tune=check_tune(split_tune(["dnnl.threads=2,4"]), providers=(self.NAME,)),
+        )
+        space = build_space(make_host(4), make_model(), options)
+        assert space.base == DEFAULT
+        found = {}
+        for candidate in space.candidates:
+            chain = dict(candidate.config.providers)
+            if self.NAME in chain:
+                assert chain[self.NAME]["use_arena"] == "1"
+                found[chain[self.NAME].get("threads", "")] = candidate.config.settings
+        assert set(found) == {"", "2", "4"}
+        assert found["2"]["dnnl.use_arena"] == "1"
+        assert any(self.NAME not in dict(candidate.config.providers) for candidate in space.candidates)
+
+    def test_a_config_with_one(self) -> None:
+        config = set_knob(DEFAULT, f"{self.NAME}.use_arena", "1")
+        assert config.providers == ((self.NAME, {"use_arena": "1"}), (CPU, {}))
+
+    def test_it_must_be_among_the_providers(self, tmp_path: Path) -> None:
+        done = run_ortune("space", TINY_CNN, "--provider", "cpu", "--fix", f"{self.NAME}.use_arena=1", cwd=tmp_path)
+        assert done.returncode == 2
+        assert f"Add --provider {self.NAME}." in done.stderr
+
+    def test_one_that_is_not_installed(self, tmp_path: Path) -> None:
+        done = run_ortune("space", TINY_CNN, "--provider", self.NAME, "--fix", "dnnl.use_arena=1", cwd=tmp_path)
+        assert done.returncode == 2
+        assert "the installed onnxruntime does not have it; another build of onnxruntime has it." in done.stderr
+
+    @pytest.mark.skipif(AZURE not in AVAILABLE, reason=f"needs {AZURE}, which ortune does not know")
+    def test_a_search(self, tmp_path: Path) -> None:
+        command = (
+            "search",
+            TINY_CNN,
+            "--provider",
+            AZURE,
+            "--fix",
+            "azure.option=1",
+            "--budget",
+            "20s",
+            "-o",
+            "r.json",
+        )
+        done = run_ortune(*command, cwd=tmp_path, simulate=True)
+        assert done.returncode == 0, done.stderr
+        record = json.loads((tmp_path / "r.json").read_text())
+        assert record["base"]["providers"] == [[AZURE, {"option": "1"}], [CPU, {}]]
+        # A record is data: what ortune does not know is not applied unless the user trusts it.
+        done = run_ortune("apply", "r.json", TINY_CNN, cwd=tmp_path)
+        assert done.returncode == 2
+        assert "must not set option=1: ortune does not know this setting" in done.stderr
+
+    @pytest.mark.slow
+    @pytest.mark.skipif(AZURE not in AVAILABLE, reason=f"needs {AZURE}, which ortune does not know")
+    def test_workers_get_them(self, tmp_path: Path) -> None:
+        command = ("search", TINY_CNN, "--provider", AZURE, "--fix", "azure.option=1", "--budget", "20s")
+        done = run_ortune(*command, cwd=tmp_path)
+        assert done.returncode == 2
+        assert f"azure.option=1, do not work on this host (not applied): {AZURE} runs none of the nodes" in done.stderr
 
 
 class TestSpace:
@@ -332,6 +475,25 @@ class TestBuilds:
                 assert not isinstance(other, Failure)
 
     @pytest.mark.slow
+    def test_a_provider_that_keeps_nothing_may_compile_in_each_launch(self, no_workers_left: None) -> None:
+        model = read_model(TINY_CNN)
+        feed = make_feed(model, InputOptions())
+        slow = Config(providers=((QNN, {"htp_performance_mode": "burst"}), (CPU, {})))
+        with self.executor(model, feed, build_deadline_s=60) as executor:
+            launch_reference(executor, model, feed).close()
+            for _ in range(2):
+                # The worker takes longer to load than other candidates may.
+                (answer,) = executor.launch([slow], deadline_s=0.5)
+                assert not isinstance(answer, Failure), answer
+                assert answer.session_info.settings == {"qnn.htp_performance_mode": "burst"}
+                assert answer.session_info.build_s is None
+                answer.close()
+            executor._build_deadline_s = 0.5
+            (answer,) = executor.launch([slow], deadline_s=0.5)
+            assert isinstance(answer, Failure)
+            assert (answer.kind, answer.stage) == ("timeout", "load")
+
+    @pytest.mark.slow
     def test_all_builds_together_have_a_limit(self, no_workers_left: None) -> None:
         model = read_model(TINY_CNN)
         feed = make_feed(model, InputOptions())
@@ -418,6 +580,39 @@ class TestGpuWheelWithoutGpu:
         assert done.returncode == 2
         assert "is missing" in done.stderr
         assert "Traceback" not in done.stderr
+
+
+class TestOptionsInLibraries:
+    """The options in the catalog, compared with the library of their provider, where it is installed."""
+
+    def read(self, alias: str) -> bytes:
+        spec = importlib.util.find_spec("onnxruntime")
+        assert spec and spec.origin
+        library = read_provider_library(Path(spec.origin).parent, alias)
+        if not library:
+            pytest.skip(f"the installed onnxruntime has no library of {alias}")
+        return library
+
+    @pytest.mark.parametrize("alias", ["cuda", "tensorrt", "openvino", "migraphx"])
+    def test_every_option_is_in_the_library(self, alias: str) -> None:
+        library = self.read(alias)
+        assert RUNTIME
+        release = RUNTIME.onnxruntime
+        known = [knob for knob in KNOBS.values() if knob.provider and knob.alias == alias]
+        known = [knob for knob in known if not is_before(release, knob.since or release)]
+        assert {knob.id for knob in known if not has_option(library, knob.name)} == set()
+
+    @pytest.mark.parametrize("alias", list(OPTION_STARTS))
+    def test_every_option_in_the_library_is_a_knob(self, alias: str) -> None:
+        found = find_options(self.read(alias), alias)
+        assert len(found) > 15
+        assert found - {knob.name for knob in KNOBS.values() if knob.alias == alias} <= set(NOT_OPTIONS)
+
+    def test_how_options_are_found(self) -> None:
+        library = b"\0has_user_compute_stream\0trt_new_option\0the option trt_other is\0"
+        assert find_options(library, "tensorrt") == {"trt_new_option"}
+        assert has_option(library, "user_compute_stream")
+        assert not has_option(library, "trt_other")
 
 
 @needs_openvino

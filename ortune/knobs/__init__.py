@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ortune.knobs.build import build_space
-    from ortune.knobs.catalogue import KNOBS, find_knob
+    from ortune.knobs.catalogue import KNOBS, find_knob, knob_of
     from ortune.knobs.config import CPU, DEFAULT, Config, ThreadPool
     from ortune.knobs.dimension import Choice, Dimension, Rule, Skipped
     from ortune.knobs.knob import Knob
@@ -35,11 +35,12 @@ __all__ = [
     "build_space",
     "describe",
     "find_knob",
+    "knob_of",
 ]
 
 _MODULES = {
     "build": ("build_space",),
-    "catalogue": ("KNOBS", "find_knob"),
+    "catalogue": ("KNOBS", "find_knob", "knob_of"),
     "config": ("CPU", "DEFAULT", "Config", "ThreadPool"),
     "dimension": ("Choice", "Dimension", "Rule", "Skipped"),
     "knob": ("Knob",),

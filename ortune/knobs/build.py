@@ -8,7 +8,7 @@ import msgspec
 
 from ortune.host import Host
 from ortune.knobs import ids
-from ortune.knobs.catalogue import KNOBS
+from ortune.knobs.catalogue import KNOBS, knob_of
 from ortune.knobs.config import CPU, DEFAULT, Config, Provider
 from ortune.knobs.default_dimensions import batch_dimension, level_dimension, minor_dimensions, provider_dimensions
 from ortune.knobs.dimension import DEFAULT_CHOICE, Choice, Dimension, Skipped
@@ -81,7 +81,7 @@ def _base(options: SpaceOptions) -> Config:
     config = msgspec.structs.replace(DEFAULT, providers=_chain(options.providers[0], options))
     config = config.with_plugins(options.plugins)
     for name, value in options.fix.items():
-        knob = KNOBS[name]
+        knob = knob_of(name)
         if not knob.provider:
             config = config.with_setting(knob.where, knob.name, value)
     return msgspec.structs.replace(config, batch=options.batches[0]) if options.batches else config
@@ -91,8 +91,9 @@ def fixed_options(fix: Mapping[str, Value]) -> dict[str, dict[str, str]]:
     """Return the options of providers that the user fixed, by the provider's name."""
     found: dict[str, dict[str, str]] = {}
     for name, value in fix.items():
-        if provider := KNOBS[name].provider:
-            found.setdefault(provider, {})[KNOBS[name].name] = str(value)
+        knob = knob_of(name)
+        if knob.provider:
+            found.setdefault(knob.provider, {})[knob.name] = str(value)
     return found
 
 

@@ -18,7 +18,10 @@ from ortune.knobs.knob import Knob, Where
 FOLDER = Path(__file__).with_name("data")
 
 FILES = ("session_options", "session_config", "run_options", "run_config", "dynamic_options", "environment", "usage")
-PROVIDER_FILES = ("cpu", "cuda", "tensorrt", "nv_tensorrt_rtx", "openvino", "webgpu")
+PROVIDER_FILES = (
+    *("cpu", "cuda", "tensorrt", "nv_tensorrt_rtx", "openvino", "webgpu", "migraphx", "rocm", "dml", "qnn", "coreml"),
+    *("vitisai", "xnnpack"),
+)
 
 
 class CapturedGraph(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -57,7 +60,7 @@ class ExecutionProvider(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         package: Package to install for it.
         needs: What must be installed in addition to the package, in words.
         fallback: Providers that run the nodes that it does not support, in order; the CPU is last.
-        builds: Whether session creation compiles the model, which may take minutes.
+        builds: Whether session creation, or the first run, compiles the model, which may take minutes.
         io_binding: Whether a search tries IO binding.
         captured_graph: The option for captured graphs, or None.
         threads: Name of the option for the size of the provider's thread pool, or empty.
@@ -81,6 +84,11 @@ class ExecutionProvider(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     cache: Mapping[str, str] = {}
     memory_unknown: bool = False
     suggestions: tuple[Suggestion, ...] = ()
+
+    @property
+    def keeps_builds(self) -> bool:
+        """Whether compiled models are kept in a folder, so that later sessions need not compile them."""
+        return self.builds and bool(self.cache)
 
     def cache_options(self, folder: str) -> dict[str, str]:
         """Return the options that keep the compiled model in a folder."""

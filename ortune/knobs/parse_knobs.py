@@ -43,20 +43,21 @@ def split_fix(texts: Sequence[str]) -> dict[str, Value]:
 
 
 def check_tune(
-    values: Mapping[str, Value | Sequence[Value]], *, approximate: bool = False
+    values: Mapping[str, Value | Sequence[Value]], *, approximate: bool = False, providers: Sequence[str] = ()
 ) -> dict[str, tuple[Value, ...]]:
     """Return the values to try, by the id of the knob.
 
     Args:
         values: Values or a single value, by the name of the knob. Texts are read as on the command line.
         approximate: Whether knobs that may change outputs beyond rounding are allowed.
+        providers: Execution providers that the user names; ortune may not know them.
 
     Raises:
         UsageError: A knob is unknown or cannot be tuned, or a value is not legal.
     """
     checked: dict[str, tuple[Value, ...]] = {}
     for name, given in values.items():
-        knob = _find(name, "tune")
+        knob = _find(name, "tune", providers)
         if knob.not_tunable or knob.where == "dynamic_options":
             why = knob.not_tunable or "it is set while a session runs"
             raise UsageError(
@@ -71,7 +72,9 @@ def check_tune(
     return checked
 
 
-def check_fix(values: Mapping[str, Value], *, approximate: bool = False) -> dict[str, Value]:
+def check_fix(
+    values: Mapping[str, Value], *, approximate: bool = False, providers: Sequence[str] = ()
+) -> dict[str, Value]:
     """Return the fixed values, by the id of the knob; arguments as for `check_tune`.
 
     Raises:
@@ -79,7 +82,7 @@ def check_fix(values: Mapping[str, Value], *, approximate: bool = False) -> dict
     """
     checked: dict[str, Value] = {}
     for name, value in values.items():
-        knob = _find(name, "fix")
+        knob = _find(name, "fix", providers)
         if not knob.is_settable:
             raise UsageError(f"{knob.id}: ortune cannot set this knob ({PLACES[knob.where]}).", option="fix")
         if knob.id == BATCH:
@@ -89,13 +92,13 @@ def check_fix(values: Mapping[str, Value], *, approximate: bool = False) -> dict
     return checked
 
 
-def check_only(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the ids of the only knobs to try, without duplicates.
+def check_only(names: Iterable[str], *, providers: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the ids of the only knobs to try, without duplicates; `providers` as for `check_tune`.
 
     Raises:
         UsageError: A knob is unknown.
     """
-    return tuple(dict.fromkeys(_find(name, "only").id for name in names))
+    return tuple(dict.fromkeys(_find(name, "only", providers).id for name in names))
 
 
 def _split(text: str, option: str, *, example: str) -> tuple[str, str]:
@@ -114,9 +117,9 @@ def _check_numerics(knob: Knob, option: str, *, approximate: bool) -> None:
         )
 
 
-def _find(name: str, option: str) -> Knob:
+def _find(name: str, option: str, providers: Sequence[str]) -> Knob:
     try:
-        return find_knob(name)
+        return find_knob(name, providers)
     except UsageError as error:
         raise UsageError(
             error.message, f"{error.hint} ONNX Runtime silently accepts unknown names.", option=option

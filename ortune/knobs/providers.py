@@ -23,11 +23,13 @@ OTHER_NAMES: Mapping[str, Sequence[str]] = {
     "nvidia": ("cuda", "tensorrt"),
     "trt": ("tensorrt",),
     "intel": ("openvino",),
-    "npu": ("openvino", "QNNExecutionProvider"),
+    "npu": ("openvino", "qnn"),
     "ov": ("openvino",),
-    "amd": ("MIGraphXExecutionProvider",),
-    "directml": ("DmlExecutionProvider",),
-    "apple": ("CoreMLExecutionProvider",),
+    "amd": ("migraphx",),
+    "directml": ("dml",),
+    "apple": ("coreml",),
+    "qualcomm": ("qnn",),
+    "ryzen": ("vitisai",),
     "x86": ("cpu",),
 }
 """What users call providers."""
@@ -46,7 +48,7 @@ def find_provider(text: str) -> ExecutionProvider:
         if text.lower() in {name.lower(), alias_of(name)}:
             return ExecutionProvider(name=name, alias=alias_of(name), package=package)
     if text.endswith(SUFFIX) and text != SUFFIX:
-        return ExecutionProvider(name=text, alias=alias_of(text), package="an onnxruntime build that contains it")
+        return ExecutionProvider(name=text, alias=alias_of(text), package="another build of onnxruntime")
     names = [*(each.alias for each in PROVIDERS.values()), *(alias_of(name) for name in PLUGIN_OF)]
     names = list(dict.fromkeys(names))
     near = OTHER_NAMES.get(text.lower(), ()) or difflib.get_close_matches(text.lower(), names, n=1)

@@ -9,7 +9,7 @@ import msgspec
 from ortune.errors import UsageError
 from ortune.knobs import ids
 from ortune.knobs.affinity import split_affinity
-from ortune.knobs.catalogue import KNOBS
+from ortune.knobs.catalogue import knob_of
 from ortune.knobs.default_dimensions import is_newer
 from ortune.knobs.dimension import DEFAULT_CHOICE, DEFAULT_LABEL, Choice, Dimension, Skipped
 from ortune.knobs.knob import Knob, Value
@@ -38,7 +38,7 @@ def apply_request(found: Sequence[Dimension | Skipped], options: SpaceOptions) -
     dimensions = {each.name: each for each in found if isinstance(each, Dimension)}
     skipped = [each for each in found if isinstance(each, Skipped) and each.knob.id not in options.tune]
     for name, values in options.tune.items():
-        dimensions[name] = _requested_dimension(KNOBS[name], values, dimensions, options)
+        dimensions[name] = _requested_dimension(knob_of(name), values, dimensions, options)
     for name in options.only:
         if name not in dimensions:
             why = next((f": {each.why}" for each in skipped if each.knob.id == name), "")
@@ -111,7 +111,7 @@ def _check_versions(options: SpaceOptions) -> None:
         UsageError: It does not.
     """
     for name, option in (*((name, "tune") for name in options.tune), *((name, "fix") for name in options.fix)):
-        since = KNOBS[name].since
+        since = knob_of(name).since
         if is_newer(since, options.onnxruntime):
             raise UsageError(
                 f"{name}: onnxruntime {options.onnxruntime} does not support this knob and would silently ignore it.",

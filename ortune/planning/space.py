@@ -9,7 +9,7 @@ import msgspec
 
 from ortune.host import Host, ProcessPlacement, place_processes
 from ortune.host.placement import Unit, list_units
-from ortune.knobs import KNOBS, Config, ids
+from ortune.knobs import Config, ids, knob_of
 from ortune.knobs.canonical import canonical
 from ortune.knobs.knob import Value
 from ortune.planning.deployment import Deployment
@@ -167,7 +167,7 @@ class DeploymentSpace(msgspec.Struct, frozen=True, kw_only=True):
         if not self.are_threads_fixed and shape.threads != self.n_default_threads:
             config = config.with_setting("session_options", ids.INTRA_OP_NUM_THREADS, shape.threads)
         for name, value in shape.settings:
-            knob = KNOBS[name]
+            knob = knob_of(name)
             if value != knob.default:
                 config = config.with_setting(knob.where, knob.name, value, knob.provider)
         if msgspec.structs.replace(self.base, batch=1).is_default:
@@ -296,7 +296,7 @@ def make_deployment_space(
             (name, value)
             for name, values in tune.items()
             for value in values
-            if is_free[name] and value != KNOBS[name].default
+            if is_free[name] and value != knob_of(name).default
         ),
         base=base,
         batches=tuple(sorted(set(batches))),

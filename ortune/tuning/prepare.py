@@ -11,7 +11,7 @@ from ortune.compare.open import ComparisonSetup, prepare_comparison
 from ortune.errors import UsageError
 from ortune.host import HostClass
 from ortune.host.allocators import find_allocators
-from ortune.knobs import KNOBS, Config, SearchSpace, SpaceOptions, build_space
+from ortune.knobs import Config, SearchSpace, SpaceOptions, build_space, knob_of
 from ortune.knobs.build import fixed_options
 from ortune.record.files import check_record_writable, check_writable
 from ortune.requests import SearchRequest, SpaceRequest, SuggestRequest
@@ -118,7 +118,7 @@ def make_space_options(
         UsageError: A knob belongs to a provider that is not among those to try.
     """
     for name in (*request.tune, *request.fix, *request.only):
-        knob = KNOBS[name]
+        knob = knob_of(name)
         if knob.provider and knob.provider not in choice.names:
             raise UsageError(
                 f"{name}: {knob.provider} is not among the providers of this search.", f"Add {{provider={knob.alias}}}."

@@ -75,8 +75,12 @@ class CompiledModels:
         self._without_cache.add(config.provider)
         return None
 
+    def compiles_again(self, config: Config) -> bool:
+        """Return whether the provider of a config compiles the model in every launch."""
+        return find_provider(config.provider).builds and not self._has_cache(config)
+
     def _has_cache(self, config: Config) -> bool:
-        return find_provider(config.provider).builds and config.provider not in self._without_cache
+        return find_provider(config.provider).keeps_builds and config.provider not in self._without_cache
 
     def _list_files(self, config: Config) -> Files:
         return list_files(*list_folders(self.with_folder(config)))

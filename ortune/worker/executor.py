@@ -211,18 +211,25 @@ class ProcessExecutor:
         """
         failures = {}
         group_of = {worker: group for group in groups for worker in group}
-        ends_s = {worker: time.monotonic() + deadline_s for worker in group_of if not worker.is_loaded}
+        # What is compiled in each launch takes as long in each.
+        longest_s = max(deadline_s, self._build_deadline_s)
+        deadlines_s = {
+            worker: longest_s if self._compiled.compiles_again(worker.config) else deadline_s for worker in group_of
+        }
+        ends_s = {worker: time.monotonic() + deadlines_s[worker] for worker in group_of if not worker.is_loaded}
         while ends_s:
             if len(groups) > 1 and len({group_of[worker][0] for worker in ends_s}) == 1:
-                latest_s = time.monotonic() + deadline_s / len(groups)
-                ends_s = {worker: min(end_s, latest_s) for worker, end_s in ends_s.items()}
+                now_s = time.monotonic()
+                ends_s = {
+                    worker: min(end_s, now_s + deadlines_s[worker] / len(groups)) for worker, end_s in ends_s.items()
+                }
             first = min(ends_s, key=ends_s.__getitem__)
             replied = wait([worker.pipe for worker in ends_s], max(ends_s[first] - time.monotonic(), 0.0))
             for worker in [each for each in ends_s if each.pipe in replied] or [first]:
                 if worker not in ends_s:  # another one of its group has failed
                     continue
                 left_s = max(ends_s.pop(worker) - time.monotonic(), 0.1)
-                failure = worker.finish_stage(left_s, deadline_s=deadline_s)
+                failure = worker.finish_stage(left_s, deadline_s=deadlines_s[worker])
                 group = group_of[worker]
                 if failure:
                     failures[group[0]] = failure if len(group) == 1 else name_group(failure, len(group))
@@ -232,7 +239,7 @@ class ProcessExecutor:
                 elif not worker.is_loaded:
                     if not self._has_reference:
                         enter_step("first run")
-                    ends_s[worker] = time.monotonic() + deadline_s
+                    ends_s[worker] = time.monotonic() + deadlines_s[worker]
         return failures
 
     def _check_files(self) -> None:

@@ -79,7 +79,7 @@ def choose_providers(
     working = tuple(name for name in names if name not in faults)
     if not working:
         reasons = "; ".join(f"{find_provider(name).alias}: {fault}" for name, fault in faults.items())
-        needs = " ".join(filter(None, (find_provider(name).needs for name in names)))
+        needs = "; ".join(needs for name in names if (needs := find_provider(name).needs))
         raise UsageError(
             f"{','.join(wanted or ())}: none of these providers works here. {reasons}.",
             f"It needs {needs}." if needs else "`ortune host` lists the devices of this host.",
