@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from benchmarks.landscape import N_QUANTILES, Landscape, Pool
 from ortune.host import Core, Host, HostLimits, NumaNode, Topology
 from ortune.knobs import Candidate, Config, SearchSpace, build_space, ids
-from ortune.knobs.dimension import make_dimension
+from ortune.knobs.dimension import DEFAULT_LABEL, make_dimension
 from ortune.model import ModelFile, ModelInfo, OutputInfo, Traits
 from ortune.workload import Goal
 
@@ -131,12 +131,22 @@ def widen(space: SearchSpace, n_extra: int) -> SearchSpace:
     return msgspec.structs.replace(space, dimensions=kept + more)
 
 
-def merge_between(space: SearchSpace) -> SearchSpace:
-    """Return the space with the values between the others among its choices."""
-    dimensions = (
-        msgspec.structs.replace(each, choices=each.choices + each.between, between=()) for each in space.dimensions
-    )
-    return msgspec.structs.replace(space, dimensions=tuple(dimensions))
+def list_between(space: SearchSpace) -> SearchSpace:
+    """Return the space with all candidates that refinement can add to it."""
+    found: dict[str, Candidate] = {}
+    for dimension in space.dimensions:
+        # The same candidate may have several sets of labels: that with the fewest choices comes first.
+        others = {
+            tuple((name, label) for name, label in each.labels.items() if name != dimension.name): None
+            for each in space.candidates
+            if each.labels.get(dimension.name, DEFAULT_LABEL) != DEFAULT_LABEL
+        }
+        for labels in sorted(others, key=lambda labels: sum(label != DEFAULT_LABEL for _, label in labels)):
+            for choice in dimension.between:
+                candidate = space.select({**dict(labels), dimension.name: choice.label})
+                if candidate.config.key not in space.numbers:
+                    found.setdefault(candidate.config.key, candidate)
+    return space.extend(found.values())
 
 
 def drop_between(space: SearchSpace) -> SearchSpace:
@@ -268,7 +278,7 @@ def make_landscape(size: str, kind: Kind, seed: int, *, n_extra: int = 0) -> Lan
     model = make_model(width=int(rng.integers(1, 9)))
     listed = widen(build_space(make_host(machine), model), n_extra)
     is_smooth = kind in {"interacting", "cliffs"} and not n_extra
-    space = merge_between(listed) if is_smooth else drop_between(listed)
+    space = list_between(listed) if is_smooth else drop_between(listed)
     formula = Formula(machine, space, kind, seed)
     costs = np.array([formula.log_cost(candidate) for candidate in space.candidates])
     n = len(costs)

@@ -336,7 +336,7 @@ class TestRefinement:
     @pytest.mark.slow
     def test_a_search_finds_a_count_that_the_space_does_not_list(self) -> None:
         listed = build_space(make_host(96), make_model(1))
-        space = synthetic.merge_between(listed)
+        space = synthetic.list_between(listed)
         counts = [int(each.config.session_options.get("intra_op_num_threads", 96)) for each in space.candidates]
         landscape = msgspec.structs.replace(
             additive_landscape(space, gain=0.0, noise=0.005),
