@@ -45,7 +45,7 @@ from benchmarks.parts import Row, add_part_options, read_rows, run_part
 from benchmarks.regret import replay, summarize
 from benchmarks.synthetic import Machine, assemble, list_between, make_host, make_model
 from benchmarks.tune import set_constant
-from ortune.knobs import KNOBS, SearchSpace, build_space, ids
+from ortune.knobs import SearchSpace, build_space, ids
 from ortune.knobs.affinity import Placement
 from ortune.knobs.dimension import DEFAULT_LABEL, Choice, Dimension
 
@@ -273,7 +273,8 @@ def main() -> None:
     add_part_options(parser)
     arguments = parser.parse_args()
     if arguments.report:
-        report(read_rows(arguments.report))
+        rows = {(row["landscape"], row["budget_s"]): row for row in read_rows(arguments.report)}
+        report(list(rows.values()))
         return
     if arguments.constants and arguments.set == "test":
         parser.error("constants are chosen on the development set")

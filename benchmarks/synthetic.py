@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from benchmarks.landscape import N_QUANTILES, Landscape, Pool
 from ortune.host import Core, Host, HostLimits, NumaNode, Topology
 from ortune.knobs import Candidate, Config, SearchSpace, build_space, ids
-from ortune.knobs.dimension import DEFAULT_LABEL, make_dimension
+from ortune.knobs.dimension import make_dimension
 from ortune.model import ModelFile, ModelInfo, OutputInfo, Traits
 from ortune.workload import Goal
 
@@ -133,20 +133,12 @@ def widen(space: SearchSpace, n_extra: int) -> SearchSpace:
 
 def list_between(space: SearchSpace) -> SearchSpace:
     """Return the space with all candidates that refinement can add to it."""
-    found: dict[str, Candidate] = {}
-    for dimension in space.dimensions:
-        # The same candidate may have several sets of labels: that with the fewest choices comes first.
-        others = {
-            tuple((name, label) for name, label in each.labels.items() if name != dimension.name): None
-            for each in space.candidates
-            if each.labels.get(dimension.name, DEFAULT_LABEL) != DEFAULT_LABEL
-        }
-        for labels in sorted(others, key=lambda labels: sum(label != DEFAULT_LABEL for _, label in labels)):
-            for choice in dimension.between:
-                candidate = space.select({**dict(labels), dimension.name: choice.label})
-                if candidate.config.key not in space.numbers:
-                    found.setdefault(candidate.config.key, candidate)
-    return space.extend(found.values())
+    return space.extend(
+        candidate
+        for dimension in space.dimensions
+        for choice in dimension.between
+        for candidate in space.combine({dimension.name: choice.label})
+    )
 
 
 def drop_between(space: SearchSpace) -> SearchSpace:
