@@ -204,6 +204,7 @@ def bench(session: nox.Session) -> None:
     session.run("python", "-m", "benchmarks.loads")
     session.install("matplotlib")
     session.run("python", "-m", "benchmarks.regret")
+    session.run("python", "-m", "benchmarks.cores")
     session.run("python", "-m", "benchmarks.suggest")
     session.run("python", "-m", "benchmarks.queueing")
     session.run("python", "-m", "benchmarks.plan_replay")

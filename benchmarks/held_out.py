@@ -31,10 +31,10 @@ from benchmarks.synthetic import (
     Machine,
     assemble,
     drop_between,
+    list_between,
     make_host,
     make_model,
     make_pool,
-    merge_between,
 )
 from ortune.knobs import Candidate, SearchSpace, build_space, ids
 from ortune.knobs.dimension import DEFAULT_LABEL
@@ -165,7 +165,7 @@ def make_landscape(
     nodes = nodes or (2 if cores > 48 else 1)
     machine = Machine(packages=1, nodes=nodes, cores=cores // nodes, threads=1)
     listed = build_space(make_host(machine), make_model(width=3))
-    space = merge_between(listed) if between else drop_between(listed)
+    space = list_between(listed) if between else drop_between(listed)
     cost = make_cost(space, rng)
     costs = np.array([cost(candidate) for candidate in space.candidates])
     quiet = make_pool(rng, 0.0, 0.02, (0.0, 0.03), len(costs))

@@ -131,12 +131,14 @@ def widen(space: SearchSpace, n_extra: int) -> SearchSpace:
     return msgspec.structs.replace(space, dimensions=kept + more)
 
 
-def merge_between(space: SearchSpace) -> SearchSpace:
-    """Return the space with the values between the others among its choices."""
-    dimensions = (
-        msgspec.structs.replace(each, choices=each.choices + each.between, between=()) for each in space.dimensions
+def list_between(space: SearchSpace) -> SearchSpace:
+    """Return the space with all candidates that refinement can add to it."""
+    return space.extend(
+        candidate
+        for dimension in space.dimensions
+        for choice in dimension.between
+        for candidate in space.combine({dimension.name: choice.label})
     )
-    return msgspec.structs.replace(space, dimensions=tuple(dimensions))
 
 
 def drop_between(space: SearchSpace) -> SearchSpace:
@@ -268,7 +270,7 @@ def make_landscape(size: str, kind: Kind, seed: int, *, n_extra: int = 0) -> Lan
     model = make_model(width=int(rng.integers(1, 9)))
     listed = widen(build_space(make_host(machine), model), n_extra)
     is_smooth = kind in {"interacting", "cliffs"} and not n_extra
-    space = merge_between(listed) if is_smooth else drop_between(listed)
+    space = list_between(listed) if is_smooth else drop_between(listed)
     formula = Formula(machine, space, kind, seed)
     costs = np.array([formula.log_cost(candidate) for candidate in space.candidates])
     n = len(costs)

@@ -19,6 +19,9 @@ from ortune.workload import Feed
 INDENT = 2
 MIN_LABEL_WIDTH = 20
 
+MOST_VALUES = 8
+"""Maximum number of values between choices that are listed."""
+
 
 def show_space(console: Console, space: SearchSpace, faults: Mapping[str, str], feed: Feed) -> None:
     """Print a search space.
@@ -52,7 +55,10 @@ def show_space(console: Console, space: SearchSpace, faults: Mapping[str, str], 
         for choice in dimension.choices[1:]:
             table.add_row(Text(choice.label), Text(choice.why))
         if dimension.between:
-            values = ", ".join(choice.label for choice in dimension.between)
+            labels = [choice.label for choice in dimension.between]
+            values = (
+                ", ".join(labels) if len(labels) <= MOST_VALUES else f"{len(labels)} from {labels[0]} to {labels[-1]}"
+            )
             table.add_row(Text("between these"), Text(f"{values}: next to the best candidates"))
         console.print(Padding(table, (0, 0, 0, INDENT), expand=False))
     console.print()

@@ -8,6 +8,7 @@ Source: `onnxruntime_session_options_config_keys.h`, and the behavior of the par
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -29,11 +30,6 @@ def format_group(cpus: Iterable[int]) -> str:
     if len(ids) > 1 and ids[-1] - ids[0] == len(ids) - 1:
         return f"{ids[0]}-{ids[-1]}"
     return ",".join(map(str, ids))
-
-
-def format_affinity(groups: Sequence[Cpus]) -> str:
-    """Return the affinity string for the CPUs of each worker, numbered from 0."""
-    return ";".join(format_group(group) for group in groups)
 
 
 def parse_affinity(text: str) -> tuple[Cpus, ...]:
@@ -97,6 +93,7 @@ class Placement:
         self.l3_domains = _largest_first(usable, list(topology.l3_domains))
         self.fast = tuple(cpu for cpu in topology.kinds[-1] if cpu in usable) if topology.kinds else ()
         self._domains = self.l3_domains if len(self.l3_domains) > 1 else self.nodes
+        self._groups: dict[str, list[str]] = {}
 
     def place(self, policy: str, n_threads: int) -> str | None:
         """Return the affinity string for a pool, or None if the policy does not apply.
@@ -109,56 +106,54 @@ class Placement:
             n_threads: Number of threads, including the calling thread.
         """
         n_workers = n_threads - 1
-        if n_workers < 1:
+        groups = self._groups_of(policy)
+        if not 1 <= n_workers <= len(groups):
             return None
-        groups = getattr(self, f"_{policy}")(n_workers)
-        if groups is None or len(groups) != n_workers:
-            return None
-        text = format_affinity(groups)
+        text = ";".join(groups[:n_workers])
         return text if len(text) <= MAX_LENGTH else None
 
     def count_cores(self, cpus: Cpus) -> int:
         """Return the number of usable cores with one of these CPUs."""
         return sum(1 for core in self.cores if not set(cpus).isdisjoint(core))
 
-    def _compact(self, n_workers: int) -> list[Cpus]:
-        return [core[:1] for core in self.cores[1 : n_workers + 1]]
+    def _groups_of(self, policy: str) -> list[str]:
+        """Return the groups of as many workers as the policy can place. A smaller pool has the first of them."""
+        if policy not in self._groups:
+            groups: list[Cpus] = getattr(self, f"_{policy}")()
+            self._groups[policy] = [format_group(group) for group in groups]
+        return self._groups[policy]
 
-    def _siblings(self, n_workers: int) -> list[Cpus] | None:
-        cores = self.cores[1 : n_workers + 1]
-        return list(cores) if any(len(core) > 1 for core in cores) else None
+    def _compact(self) -> list[Cpus]:
+        return [core[:1] for core in self.cores[1:]]
 
-    def _threads(self, n_workers: int) -> list[Cpus] | None:
+    def _siblings(self) -> list[Cpus]:
+        return list(self.cores[1:]) if any(len(core) > 1 for core in self.cores) else []
+
+    def _threads(self) -> list[Cpus]:
         if all(len(core) == 1 for core in self.cores):
-            return None
+            return []
         threads: list[Cpus] = [(cpu,) for core in self.cores for cpu in core]
-        return threads[1 : n_workers + 1]
+        return threads[1:]
 
-    def _scattered(self, n_workers: int) -> list[Cpus] | None:
+    def _scattered(self) -> list[Cpus]:
         if len(self._domains) < 2:
-            return None
+            return []
         domains = [set(domain) for domain in self._domains]
-        remaining = [[core for core in self.cores if core[0] in domain] for domain in domains]
-        order = []
-        while any(remaining):
-            for cores in remaining:
-                if cores:
-                    order.append(cores.pop(0)[:1])
-        return order[1 : n_workers + 1]
+        remaining = [[core[:1] for core in self.cores if core[0] in domain] for domain in domains]
+        turns = itertools.chain.from_iterable(itertools.zip_longest(*remaining))
+        return [core for core in turns if core is not None][1:]
 
-    def _within(self, cpus: Cpus, n_workers: int) -> list[Cpus] | None:
-        if not cpus or len(cpus) == len(self.cpus) or n_workers + 1 > len(cpus):
-            return None
-        return [cpus] * n_workers
+    def _within(self, cpus: Cpus) -> list[Cpus]:
+        return [] if len(cpus) == len(self.cpus) else [cpus] * (len(cpus) - 1)
 
-    def _l3(self, n_workers: int) -> list[Cpus] | None:
-        return self._within(self.l3_domains[0], n_workers) if self.l3_domains else None
+    def _l3(self) -> list[Cpus]:
+        return self._within(self.l3_domains[0]) if self.l3_domains else []
 
-    def _node(self, n_workers: int) -> list[Cpus] | None:
-        return self._within(self.nodes[0], n_workers) if self.nodes else None
+    def _node(self) -> list[Cpus]:
+        return self._within(self.nodes[0]) if self.nodes else []
 
-    def _fast(self, n_workers: int) -> list[Cpus] | None:
-        return self._within(self.fast, n_workers)
+    def _fast(self) -> list[Cpus]:
+        return self._within(self.fast)
 
 
 def _largest_first(usable: set[int], domains: list[Cpus]) -> list[Cpus]:

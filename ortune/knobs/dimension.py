@@ -39,7 +39,8 @@ class Dimension(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         knob: The knob.
         choices: The choices, the default first.
-        between: Values between those of the choices. They are tried only next to the best candidates.
+        between: Values between those of the choices. Only the adaptive strategy tries them, next to the best
+            candidates.
         no_effect_when: Labels of earlier dimensions under which this one has no effect, by name of the dimension.
         alone: Whether it is tried one at a time: a candidate has a value other than the default in at most one of
             these dimensions. They matter little, and their combinations would multiply the number of candidates.

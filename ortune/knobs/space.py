@@ -95,13 +95,13 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         for dimension in self.dimensions:
             if (dimension.alone and taken) or dimension.has_no_effect(labels):
                 continue
-            label = choose(dimension)
-            labels[dimension.name] = label
-            choice = dimension.choice(label)
+            choice = dimension.choice(choose(dimension))
             value: object = choice.value
             if choice.value_by:
                 count = labels.get(ids.INTRA_OP_NUM_THREADS, self._fixed_count)
                 value = choice.value_by.get(count, value)
+            # An affinity that does not fit the number of threads is the default.
+            labels[dimension.name] = DEFAULT_LABEL if value is None else choice.label
             if value is not None:
                 knob = dimension.knob
                 config = config.with_setting(knob.where, knob.name, value, knob.provider)
@@ -130,16 +130,20 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return found
 
     def extend(self, candidates: Iterable[Candidate]) -> SearchSpace:
-        """Return the space with more candidates after its own."""
+        """Return the space with more candidates after its own, except for those that it has."""
         extended = msgspec.structs.replace(self)
+        new = {each.config.key: each for each in candidates if each.config.key not in self.numbers}
         # Listing the candidates of the dimensions again would take longer than all else.
-        vars(extended)["candidates"] = (*self.candidates, *candidates)
+        vars(extended)["candidates"] = (*self.candidates, *new.values())
         return extended
 
     def refine(self, number: int) -> list[Candidate]:
-        """Return new candidates next to a candidate: with values between its own and the next ones of the space."""
+        """Return a candidate and those next to it: with values from the previous to the next choice, and all between.
+
+        Only dimensions with values between their choices count.
+        """
         own = self.candidates[number].labels
-        found: dict[str, Candidate] = {}
+        found = {self.candidates[number].config.key: self.candidates[number]}
         for dimension in self.dimensions:
             if not dimension.between or dimension.name not in own:
                 continue
@@ -147,11 +151,38 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             listed = [_number_of(choice) for choice in dimension.choices[1:]]
             low = max((number for number in listed if number < value), default=0)
             high = min((number for number in listed if number > value), default=math.inf)
-            for choice in dimension.between:
-                if low < _number_of(choice) < high:
+            for choice in (*dimension.choices[1:], *dimension.between):
+                if low <= _number_of(choice) <= high:
                     candidate = self.select({**own, dimension.name: choice.label})
                     found.setdefault(candidate.config.key, candidate)
-        return [candidate for key, candidate in found.items() if key not in self.numbers]
+        return list(found.values())
+
+    def combine(self, labels: Mapping[str, str]) -> list[Candidate]:
+        """Return the candidates that have a value between choices in common with these labels.
+
+        All other settings vary as they do with the choices that the space lists.
+        """
+        found: dict[str, Candidate] = {}
+        for dimension in self.dimensions:
+            own = {dimension.name: labels.get(dimension.name, DEFAULT_LABEL)}
+            if own[dimension.name] not in {choice.label for choice in dimension.between}:
+                continue
+            others = {
+                tuple((name, label) for name, label in each.labels.items() if name != dimension.name)
+                for each in self.candidates
+                if each.labels.get(dimension.name, DEFAULT_LABEL) != DEFAULT_LABEL
+            }
+            for other in sorted(others):
+                candidate = self.select({**dict(other), **own})
+                found.setdefault(candidate.config.key, candidate)
+        return list(found.values())
+
+    def find(self, config: Config) -> Candidate | None:
+        """Return the candidate with a config, also if it has a value between choices, or None if there is none."""
+        if config.key in self.numbers:
+            return self.candidates[self.numbers[config.key]]
+        labels = {dimension.name: str(config.settings.get(dimension.knob.name)) for dimension in self.dimensions}
+        return next((each for each in self.combine(labels) if each.config.key == config.key), None)
 
     @functools.cached_property
     def numbers(self) -> Mapping[str, int]:

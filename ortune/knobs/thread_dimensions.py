@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Mapping
 
@@ -21,6 +22,10 @@ BLOCK_BASES_OF_MANY_CORES = ("4",)
 
 MANY_CORES = 16
 """From this number of cores on, thread counts and affinities matter most, and other knobs get fewer values."""
+
+RESOLUTION = 1.02
+"""Largest ratio of two consecutive thread counts that a search can try, unless they differ by one. Where the cost falls
+as one over the number of threads up to a step, the best one that it can try is at most this much slower."""
 
 POLICIES = {
     "compact": "one core per worker, adjacent cores first, to share caches",
@@ -175,23 +180,23 @@ def thread_counts(host: Host, n_processes: int = 1) -> dict[int, str]:
     if n_cores <= MANY_CORES:
         add(n_cores - 1, "leaves one core to the rest of the host")
     for exponent in range(1, n_cores.bit_length()):
-        # 2, 3, 4, 6, 8, 12, 16, and then only powers of two.
-        for count in (1 << exponent, 3 << exponent >> 1):
-            if count < n_cores and (count <= MANY_CORES or count == 1 << exponent):
+        for count in (1 << exponent, 3 << exponent >> 1):  # 2, 3, 4, 6, 8, 12, 16, 24, ...
+            if count < n_cores:
                 add(count, f"{count} threads: less waiting than with all cores")
     return dict(sorted(reasons.items()))
 
 
 def counts_between(counts: Collection[int]) -> dict[int, str]:
-    """Return thread counts between these, ascending, each with the reason: 4 to 7 times a power of two.
+    """Return thread counts between these, ascending, each with the reason.
 
-    Two consecutive ones differ by at most a quarter.
+    Two consecutive ones differ by one, or by at most `RESOLUTION`.
     """
-    most = max(counts)
-    found = sorted(quarters << exponent for quarters in range(4, 8) for exponent in range(most.bit_length()))
-    return {
-        n: "between two thread counts of which one is among the best" for n in found if n < most and n not in counts
-    }
+    found = []
+    for low, high in itertools.pairwise(sorted(counts)):
+        n = low
+        while (n := max(n + 1, math.floor(RESOLUTION * n))) < high:
+            found.append(n)
+    return dict.fromkeys(found, "between two thread counts of which one is among the best")
 
 
 def _inter_counts(width: int, n_cores: int) -> list[int]:

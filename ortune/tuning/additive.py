@@ -96,7 +96,9 @@ class AdditiveModel:
         self._rng = rng
         self._main, self._shares, self._pairs = features_of(space)
         self._choices = self._main[:, self._shares == CHOICE_SHARE] > 0
-        self._n_choices = self._choices.sum(axis=1)
+        self._n_choices = np.array(
+            [sum(label != DEFAULT_LABEL for label in each.labels.values()) for each in space.candidates]
+        )
         self._scales = (MAIN_SCALES[1], PAIR_SHARES[0], OWN_SCALES[1])
         self.luck = LUCKS[1]
         self._n_fitted = 0
@@ -240,26 +242,28 @@ def features_of(space: SearchSpace) -> tuple[Array, Array, Array]:
     """Return the features of all candidates, which are 0 for the baseline.
 
     Returns:
-        A column for each choice that is not the default and for each step of a number, of shape (candidates, columns);
-        the scale of each column's effect, relative to that of a choice; and a column for each pair of choices of two
-        dimensions.
+        A column for each choice that is not the default, unless it is between others, and for each step of a number, of
+        shape (candidates, columns); the scale of each column's effect, relative to that of a choice; and a column for
+        each pair of choices of two dimensions.
     """
     labels = [candidate.labels for candidate in space.candidates]
     of_choices: list[list[Array]] = []
     of_steps: list[Array] = []
     step_shares: list[float] = []
     for dimension in space.dimensions:
-        chosen = [each.get(dimension.name, DEFAULT_LABEL) for each in labels]
-        choices = (*dimension.choices[1:], *dimension.between)
-        columns = [np.array([label == choice.label for label in chosen], dtype=float) for choice in choices]
+        places = {choice.label: place for place, choice in enumerate((*dimension.choices, *dimension.between))}
+        chosen = np.array([places[each.get(dimension.name, DEFAULT_LABEL)] for each in labels])
+        # A value between others has the effects of the steps only: two adjacent ones are similar, with all settings.
+        columns = [(chosen == place).astype(float) for place in range(1, len(dimension.choices))]
         of_choices.append([column for column in columns if column.any()])
-        numbers = {choice.label: choice.value for choice in choices if isinstance(choice.value, int)}
+        choices = (*dimension.choices[1:], *dimension.between)
+        numbers = [choice.value for choice in choices if isinstance(choice.value, int)]
         if len(numbers) > 2 and len(numbers) == len(choices):
-            numbers[DEFAULT_LABEL] = space.default_number(dimension)
-            values = np.array([numbers[label] for label in chosen])
+            default = space.default_number(dimension)
+            values = np.array([default, *numbers])[chosen]
             # A dimension without effect has its default value.
             for before, step in itertools.pairwise(np.unique(values)):
-                of_steps.append((values >= step).astype(float) - float(numbers[DEFAULT_LABEL] >= step))
+                of_steps.append((values >= step).astype(float) - float(default >= step))
                 step_shares.append(STEP_SHARE * min(1.0, math.log(step / before) / math.log(WHOLE_STEP)) ** 0.5)
     main_columns = [column for columns in of_choices for column in columns]
     products = [

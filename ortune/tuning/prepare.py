@@ -80,7 +80,7 @@ def prepare(request: SearchRequest) -> PreparedSearch:
         host_class = HostClass.of(setup.host)
         if history := find_history(request):
             known = recall(history, host_class, setup.model.traits, request.goal)
-            hints = tuple(config for config in known if config.key in space.numbers)
+            hints = tuple(config for config in known if space.find(config))
         situation = Situation.of(host_class, request.goal, has_background_load=request.beside is not None)
         if isinstance(suggestion := suggest(space, situation, read_effects()), SuggestedConfig):
             suggested = (suggestion.config,)

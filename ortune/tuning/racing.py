@@ -117,7 +117,9 @@ def choose_candidates(state: SearchState, most: int = MAX_CANDIDATES) -> list[Ca
     ranked = state.results.rank()
     keeping = [result for result in ranked if not result.excess] or ranked
     vectors = {result.number: result.log_ratios or () for result in keeping}
-    bests = [min(values) for values in zip(*vectors.values(), strict=True)]
+    # If the baseline was measured while the host was busy, a candidate may seem to be far better than all others.
+    quiet = [vectors[result.number] for result in keeping if not result.is_contended] or list(vectors.values())
+    bests = [min(values) for values in zip(*quiet, strict=True)]
     worth_racing = [
         result
         for result in keeping

@@ -31,6 +31,10 @@ CONFIG = "config"
 NEIGHBORS_EVERY = 2
 """Of so many proposals, one is a neighbor of the best measured candidates."""
 
+ADJACENT_EVERY = 4
+"""Of so many proposals, one is next to the candidate that is expected to be the best, in a number of which the space
+lists only some values."""
+
 HARMFUL = 0.25
 """Pairs with choices that have a log-ratio above this on their own are not tried."""
 
@@ -115,13 +119,14 @@ class ThompsonSampler(CandidateSampler):
 
     The probability of proposing a candidate is the probability that it is the best, given the measurements. Every
     second proposal is limited to candidates that differ in one choice from one of the best measured ones, because the
-    model may be wrong. While nothing is promising, the candidate with the most pairs of choices that were not tried
-    together is proposed instead: two settings may gain only together.
+    model may be wrong. Others refine a number, such as that of threads. While nothing is promising, the candidate with
+    the most pairs of choices that were not tried together is proposed instead: two settings may gain only together.
 
     Attributes:
         baseline_keeps: Whether the baseline seems to stay within the limits.
         observed: What all launches showed.
         leaders: Numbers of the best measured candidates.
+        adjacent: Numbers of the candidates next to the one that is expected to be the best; see `SearchSpace.refine`.
         is_promising: Whether a candidate is expected to gain enough to matter.
     """
 
@@ -133,9 +138,11 @@ class ThompsonSampler(CandidateSampler):
         self.baseline_keeps = True
         self.observed: list[Observed] = []
         self.leaders: list[int] = []
+        self.adjacent: list[int] = []
         self.is_promising = True
         self._draws: list[Array] = []
         self._n_chosen = 0
+        self._n_proposed = 0
 
     def choose(self, study: optuna.Study, untried: Numbers) -> int:
         """Return the best untried candidate of one draw."""
@@ -143,6 +150,11 @@ class ThompsonSampler(CandidateSampler):
             self.fit()
             self._draws = list(self._model.draw(DRAWS_PER_FIT).T)
         draw = self._draws.pop()
+        self._n_proposed += 1
+        if self._n_proposed % ADJACENT_EVERY == 0:
+            near = untried[np.isin(untried, self.adjacent)]
+            if len(near):
+                return int(near[np.argmin(draw[near])])
         if not self.is_promising and (number := self._choose_pairs(untried, draw)) is not None:
             return number
         self._n_chosen += 1

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import optuna
+from numpy.typing import NDArray
 
 from ortune.compare.block_plan import block_wall_s, launch_sides_s
 from ortune.knobs import Candidate, SearchSpace
@@ -133,6 +134,8 @@ class _Screening:
         self.n_done = 0
         self.expected_best = math.inf
         known: set[str] = set()
+        if self.sampler:
+            self.extend(each for config in state.hints if (each := self.space.find(config)))
         for selection in first_selections(state):
             candidate = self.space.select(selection)
             # Two rules, or a rule and a hint, may give the same candidate.
@@ -224,18 +227,37 @@ class _Screening:
         self.expected_best = -float(expected.min())
         is_beyond_noise = self.expected_best >= max(PROMISING, PROMISING_ERRORS * self.usual_error)
         self.sampler.is_promising = is_beyond_noise or len(state.goal.objectives) > 1
-        leaders = [result for result in state.results.rank() if not result.excess][:N_LEADERS]
+        leaders = [result for result in state.results.rank() if not result.excess]
+        # Most of the lead of a candidate that was measured while the host was busy is chance.
+        leaders = sorted(leaders, key=self.is_doubtful)[:N_LEADERS]
         self.sampler.leaders = [self.space.numbers[result.candidate.config.key] for result in leaders]
-        if self.sampler.is_promising and self.n_screened >= self.n_first:
-            self.refine()
+        if self.n_screened >= self.n_first:
+            self.refine(expected)
 
-    def refine(self) -> None:
-        """Add the candidates next to the leaders, with values between those of the space."""
+    def refine(self, expected: NDArray[np.float64]) -> None:
+        """Add candidates with values between those that the space lists.
+
+        These are the candidates next to the best ones, and all that have such a value in common with the best one.
+
+        Args:
+            expected: The log-ratio to the baseline that each candidate is expected to have.
+        """
         assert self.sampler
-        found = {each.config.key: each for number in self.sampler.leaders for each in self.space.refine(number)}
-        if found:
-            self.space = self.state.space = self.space.extend(found.values())
-            self.sampler.extend(self.space)
+        tried = np.array([self.space.numbers[result.candidate.config.key] for result in self.state.results])
+        best = int(tried[np.argmin(expected[tried])])
+        adjacent = self.space.refine(best)
+        found = [*adjacent, *(each for leader in self.sampler.leaders for each in self.space.refine(leader))]
+        found += self.space.combine(self.space.candidates[best].labels)
+        self.extend(found)
+        self.sampler.adjacent = [self.space.numbers[each.config.key] for each in adjacent]
+
+    def extend(self, candidates: Iterable[Candidate]) -> None:
+        """Add the candidates to the space that it does not have."""
+        assert self.sampler
+        extended = self.space.extend(candidates)
+        if len(extended.candidates) > len(self.space.candidates):
+            self.space = self.state.space = extended
+            self.sampler.extend(extended)
 
     def replan(self) -> None:
         """Leave only as much time for racing and confirmation as the best candidate so far needs."""
@@ -323,13 +345,18 @@ class _Screening:
         batch: list[tuple[optuna.Trial, CandidateResult]] = []
         duplicates: list[tuple[optuna.Trial, Candidate]] = []
         n_stale = 0
+        # The other strategies would spread their trials over the values between those of the space.
+        labels = {
+            each.name: each.labels if self.sampler else [choice.label for choice in each.choices]
+            for each in self.space.dimensions
+        }
         while len(batch) < n:
             if n_stale == STALE_ASKS and not self.enqueue_untried():
                 break
             trial = self.study.ask()
             candidate = self.space.draw(
                 lambda dimension, trial=trial: trial.suggest_categorical(  # type: ignore[misc]
-                    dimension.name, dimension.labels
+                    dimension.name, labels[dimension.name]
                 )
             )
             trial.set_user_attr(CONFIG, candidate.config.key)

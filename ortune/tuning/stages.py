@@ -235,8 +235,10 @@ def rank_finalists(state: SearchState) -> list[CandidateResult]:
         return raced or rest
     if not raced:
         return rest
-    # Candidates that clearly stay within the limits come first: a confirmation near a limit may prove nothing.
-    raced.sort(key=lambda result: (result.excess, is_near_limit(result)))
+    # Candidates that clearly stay within the limits come first: a confirmation near a limit may prove nothing. Those
+    # that racing dropped come last: what they showed cannot be compared with what others showed in more launches.
+    n_launches = max(result.n_launches for result in raced)
+    raced.sort(key=lambda result: (result.excess, is_near_limit(result), result.n_launches < n_launches))
     first = raced[0]
     best = first.log_ratio or 0.0
     alike = [
@@ -245,6 +247,7 @@ def rank_finalists(state: SearchState) -> list[CandidateResult]:
         if (result.log_ratio or 0.0) <= best + AS_GOOD
         and result.excess <= first.excess
         and is_near_limit(result) <= is_near_limit(first)
+        and result.n_launches >= first.n_launches
     ]
     alike.sort(key=lambda result: (len(result.candidate.config.settings), result.log_ratio, result.number))
     return [*alike, *(result for result in raced if result not in alike), *rest]
