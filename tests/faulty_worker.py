@@ -52,7 +52,7 @@ class FaultySession(CandidateSession):
             raise RuntimeError("CUDA failure 2: out of memory ; GPU=0")
         engine = Path(options.get("trt_engine_cache_path", self.request.reference_path + ".folder")) / "model.engine"
         engine.parent.mkdir(exist_ok=True)
-        if not engine.exists() or options["trt_builder_optimization_level"] == "1":
+        if not engine.exists() or options.get("trt_builder_optimization_level") == "1":
             engine.unlink(missing_ok=True)
             engine.write_text(f"compiled by {os.getpid()} at {time.time_ns()}")
         self.request = msgspec.structs.replace(self.request, config=DEFAULT)
