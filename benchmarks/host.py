@@ -8,6 +8,7 @@ from importlib.metadata import version
 from typing import Any
 
 from ortune.host import read_host
+from ortune.worker.installed import find_runtime_packages
 
 
 def describe_host() -> str:
@@ -17,7 +18,7 @@ def describe_host() -> str:
     return (
         f"{host.cpu_model or host.machine}, {cores} of {len(host.topology.cores)} cores, {platform.system()} "
         f"{platform.release().split('-')[0]}, Python {platform.python_version()}, "
-        f"onnxruntime {version('onnxruntime')}, ortune {version('ortune')}"
+        f"{', '.join(f'{each.name} {each.version}' for each in find_runtime_packages())}, ortune {version('ortune')}"
     )
 
 

@@ -1,6 +1,6 @@
 """Start the exports of a plan, and load them at the planned rate: is the target for the latency kept?
 
-    python -m benchmarks.plan_exports [--budget 240] [--seconds 60] [--factor 5] [--targets gunicorn,uvicorn,ray-serve]
+    python -m benchmarks.plan_exports [--budget 240] [--seconds 60] [--factor 5] [--targets gunicorn,uvicorn,ray-local]
                                       [--headroom 20%] [--serve PATH] [--json FILE] [MODEL ...]
     python -m benchmarks.plan_exports --plan plan.json MODEL
 
@@ -14,8 +14,9 @@ holds the inputs as an .npz file, and latency counts from the arrival. The targe
 it. The line "in processes" is the deployment without a server, at the same rate and as plans measure it: what the
 others take longer is HTTP, the work of the application, and the load generator.
 
-Ray Serve is skipped if it is not installed; --serve names its command `serve` in another environment. Run this on an
-idle host.
+The target ray-serve starts a whole Ray cluster. The target ray-local runs the same file in Ray's local testing mode,
+where no controller and proxy need the cores (`benchmarks/programs/serve_ray_locally.py`). Both are skipped if Ray Serve
+is not installed; --serve names its command `serve` in another environment. Run this on an idle host.
 """
 
 from __future__ import annotations
@@ -65,7 +66,10 @@ from ortune.workload import Limit, make_load
 
 MODELS = ("ppocrv4_rec", "minilm_l6_int8", "squeezenet")
 
-TARGETS = ("gunicorn", "uvicorn", "ray-serve")
+TARGETS = ("gunicorn", "uvicorn", "ray-serve", "ray-local")
+
+EXPORTED = {"ray-local": "ray-serve"}
+"""What is exported for a target that is not itself the name of an export."""
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -77,7 +81,12 @@ BLOCKS = 6
 
 START_S = 120.0
 
-FILES = {"gunicorn": "gunicorn.conf.py", "uvicorn": "serve.sh", "ray-serve": "ray_serve.py"}
+FILES = {
+    "gunicorn": "gunicorn.conf.py",
+    "uvicorn": "serve.sh",
+    "ray-serve": "ray_serve.py",
+    "ray-local": "ray_serve.py",
+}
 
 Row = dict[str, Any]
 
@@ -103,9 +112,12 @@ def measure_processes(prepared: PreparedPlan, picked: PickedDeployment, limit: L
         return runner.measure_rate(picked.row.deployment, rate, limit.figure, DEFAULT_CONFIDENCE)
 
 
-def make_command(target: str, text: str, folder: Path, port: int, serve: str) -> list[str]:
+def make_command(target: str, text: str, folder: Path, port: int, n_processes: int, serve: str) -> list[str]:
     """Return the command that an export names, with the programs, the application and the port of this benchmark."""
     scripts = sysconfig.get_path("scripts")
+    if target == "ray-local":
+        python = str(Path(shutil.which(serve) or serve).with_name("python"))
+        return [python, str(PROGRAMS / "serve_ray_locally.py"), "ray_serve", str(port), str(n_processes)]
     if target == "ray-serve":
         config = folder / "serve.yaml"
         options = f"http_options: {{host: 127.0.0.1, port: {port}}}\n"
@@ -223,10 +235,10 @@ def measure_target(
         write_plan(plan, folder / "plan.json")
         (folder / "body.npz").write_bytes(body)
         source = str(folder / "plan.json")
-        done = export(target, picked.record, str(model), source, folder / FILES[target], picked)
+        done = export(EXPORTED.get(target, target), picked.record, str(model), source, folder / FILES[target], picked)
         port = find_free_port()
-        command = make_command(target, done.text, folder, port, arguments.serve)
         deployment = picked.row.deployment
+        command = make_command(target, done.text, folder, port, deployment.processes, arguments.serve)
         rate = picked.rate_of_replica_per_s
         variables = {"MODEL": str(model), "CALLERS": str(deployment.clients)}
         with run_server(command, folder, **variables) as server:
@@ -259,7 +271,7 @@ def judge(found: Interval, limit: Limit) -> str:
 
 def find_obstacle(target: str, picked: PickedDeployment, serve: str) -> str:
     """Return why an export cannot be started here; empty if it can."""
-    program = serve if target == "ray-serve" else str(Path(sysconfig.get_path("scripts")) / target)
+    program = serve if target.startswith("ray-") else str(Path(sysconfig.get_path("scripts")) / target)
     if not shutil.which(program):
         return f"{program} is not installed"
     if target == "uvicorn" and picked.row.deployment.pinned:

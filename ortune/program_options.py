@@ -88,6 +88,16 @@ AnyHost = Annotated[
     bool,
     Option(help="Use a record even if it is for another class of host.", accepts="bool", interfaces=CLI_AND_PYTHON),
 ]
+CacheDir = Annotated[
+    Path | None,
+    Option(
+        help="Folder in which execution providers keep the models that they compile.",
+        metavar="FOLDER",
+        parse=parse_path,
+        accepts="str | Path | None",
+        interfaces=CLI_AND_PYTHON,
+    ),
+]
 Trust = Annotated[
     bool,
     Option(
@@ -205,6 +215,7 @@ class ProgramRequest(LoadOptions, QuietOptions):
     pick: Pick = None
     any_host: AnyHost = False
     trust: Trust = False
+    cache_dir: CacheDir = None
     any_model: Annotated[
         bool,
         Option(

@@ -1503,6 +1503,15 @@ class ApplyRequest(ProgramRequest, JsonOptions):
     list: Annotated[
         bool, Option(help="List the targets of --to.", accepts="bool", interfaces=CLI_ONLY, panel=EXPORT)
     ] = False
+    warm: Annotated[
+        bool,
+        Option(
+            help="Fill {cache_dir}: let the execution providers compile the model, and check that sessions then start "
+            "from the folder.",
+            accepts="bool",
+            interfaces=CLI_ONLY,
+        ),
+    ] = False
     verify: Verify = False
     update: Update = False
     inputs: Data = None

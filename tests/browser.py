@@ -1,4 +1,4 @@
-"""A headless Chromium that opens pages of files."""
+"""A headless Chromium that opens pages."""
 
 from __future__ import annotations
 
@@ -37,15 +37,21 @@ class Browser:
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         self.driver = webdriver.Chrome(options=options, service=Service(str(DRIVER)))
 
-    def open(self, page: Path, size: str = "desktop", *, dark: bool = False) -> float:
-        """Open a page, and return how many seconds it took until all charts were drawn."""
+    def open(self, page: Path | str, size: str = "desktop", *, dark: bool = False) -> float:
+        """Open a page, and return how many seconds it took until it is ready, such as when all charts are drawn.
+
+        Args:
+            page: A file or a URL. The page sets `data-ready` of its root element at the end.
+            size: One of `SIZES`.
+            dark: Whether the user prefers dark pages.
+        """
         width, height = SIZES[size]
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": size == "phone"}
         self.command("Emulation.setDeviceMetricsOverride", **metrics)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.command("Emulation.setEmulatedMedia", features=[scheme])
         self.driver.get_log("browser")
-        self.driver.get(page.resolve().as_uri())
+        self.driver.get(page if isinstance(page, str) else page.resolve().as_uri())
         end_s = time.monotonic() + LONGEST_S
         while not self.run("return document.documentElement.dataset.ready"):
             assert time.monotonic() < end_s, f"{page} is not ready: {self.driver.get_log('browser')}"

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -36,13 +37,21 @@ class FaultySession(CandidateSession):
         return session_info
 
     def pretend_to_build(self) -> SessionInfo:
-        """Pretend to be a provider that compiles models, but run on the CPU."""
+        """Pretend to be a provider that compiles models, but run on the CPU.
+
+        At level 1, it does not use what it compiled before.
+        """
         config = self.request.config
         options = dict(config.providers)[config.provider]
         if options["trt_builder_optimization_level"] == "5":
             time.sleep(3600)
         if options["trt_builder_optimization_level"] == "0":
             raise RuntimeError("CUDA failure 2: out of memory ; GPU=0")
+        engine = Path(options.get("trt_engine_cache_path", self.request.reference_path + ".folder")) / "model.engine"
+        engine.parent.mkdir(exist_ok=True)
+        if not engine.exists() or options["trt_builder_optimization_level"] == "1":
+            engine.unlink(missing_ok=True)
+            engine.write_text(f"compiled by {os.getpid()} at {time.time_ns()}")
         self.request = msgspec.structs.replace(self.request, config=DEFAULT)
         session_info = super().load()
         self.request = msgspec.structs.replace(self.request, config=config)

@@ -58,10 +58,12 @@ SLOTS = {
 
 PROVIDERS = {
     "CUDAExecutionProvider": ("gpu_mem_limit", "cudnn_conv_algo_search", "unknown"),
-    "TensorrtExecutionProvider": ("trt_op_types_to_exclude",),
+    "TensorrtExecutionProvider": ("trt_op_types_to_exclude", "trt_engine_cache_prefix", "trt_fp16_enable"),
     "OpenVINOExecutionProvider": ("device_type", "num_streams"),
     "QNNExecutionProvider": ("htp_performance_mode",),
     "XnnpackExecutionProvider": ("intra_op_num_threads",),
+    "CANNExecutionProvider": ("op_select_impl_mode", "optypelist_for_implmode"),
+    "CoreMLExecutionProvider": ("ModelCacheDirectory",),
     "Plugin.Execution-Provider": ("x.y",),
 }
 

@@ -38,6 +38,7 @@ from ortune.planning.colocation.prepare import (
     name_models,
 )
 from ortune.planning.colocation.result import (
+    SCHEMA,
     HostPlan,
     ModelResult,
     PlannedModel,
@@ -600,7 +601,7 @@ class TestDocument:
         path = tmp_path / "plan.json"
         path.write_bytes(encode_plan(plan))
         assert ortune.read_host_plan(path) == plan
-        assert json.loads(path.read_text())["schema"] == 1
+        assert json.loads(path.read_text())["schema"] == SCHEMA
         assert plan.choice
         assert plan.choice.models[0].deployment.cpus == ((0,),)
         with pytest.raises(RecordError, match="is not a plan"):
@@ -609,7 +610,7 @@ class TestDocument:
     @pytest.mark.parametrize(
         ("place", "value", "message"),
         [
-            (("schema",), 2, "reads plans up to schema 1"),
+            (("schema",), SCHEMA + 1, f"reads plans up to schema {SCHEMA}"),
             (("schema",), None, "has no version"),
             (("recommended",), 2, "recommends another one"),
             (("recommended",), -1, "recommends another one"),

@@ -11,9 +11,11 @@ import re
 import shutil
 import subprocess
 import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import msgspec
 import onnx
@@ -162,7 +164,7 @@ def test_every_setting_is_written_or_reported(name: str) -> None:
 
 
 def without_notes(text: str) -> str:
-    return "\n".join(line for line in text.splitlines() if not re.match(r"\s*(#|//) ( |Not supported)", line))
+    return "\n".join(line for line in text.splitlines() if not re.match(r"\s*(#|//|<!--) ( |Not supported)", line))
 
 
 # Read back: the output holds the settings of the config.
@@ -193,7 +195,7 @@ def read_python(text: str) -> dict[str, Any]:
 
 
 def read_javascript(text: str) -> dict[str, Any]:
-    options = json.loads(text.split("const options = ")[1].split(";\n")[0])
+    options = json.loads(re.split(r"const (?:session_)?options = ", text)[1].split(";\n")[0])
     found = {
         "intra_op_num_threads": options["intraOpNumThreads"],
         "inter_op_num_threads": options["interOpNumThreads"],
@@ -212,6 +214,22 @@ def read_javascript(text: str) -> dict[str, Any]:
 
     flatten(options["extra"], "")
     return found
+
+
+def read_onnxruntime_web(text: str) -> dict[str, Any]:
+    options = json.loads(text.split("const options = ")[1].split(";\n")[0])
+    threads = re.search(r"ort\.env\.wasm\.numThreads = (\d+);", text)
+    assert threads
+    assert options["executionProviders"] == ["wasm"]
+    return {
+        "intra_op_num_threads": int(threads[1]),
+        "graph_optimization_level": {"extended": "ORT_ENABLE_EXTENDED"}[options["graphOptimizationLevel"]],
+        "enable_cpu_mem_arena": options["enableCpuMemArena"],
+        "enable_mem_pattern": options["enableMemPattern"],
+        "session.use_device_allocator_for_initializers": options["extra"]["session"][
+            "use_device_allocator_for_initializers"
+        ],
+    }
 
 
 def read_triton(text: str) -> dict[str, Any]:
@@ -257,6 +275,22 @@ def read_rapidocr(text: str) -> dict[str, Any]:
     return {name: part[name] for name in ("intra_op_num_threads", "inter_op_num_threads", "enable_cpu_mem_arena")}
 
 
+def read_vespa(text: str) -> dict[str, Any]:
+    root = ElementTree.fromstring(text)
+    found = [
+        {
+            "intra_op_num_threads": int(part.findtext(f"{start}intraop-threads", "")),
+            "inter_op_num_threads": int(part.findtext(f"{start}interop-threads", "")),
+            "execution_mode": f"ORT_{part.findtext(f'{start}execution-mode', '').upper()}",
+        }
+        for path, start in (("component", "onnx-"), ("model-evaluation/onnx/models/model", ""))
+        if (part := root.find(path)) is not None
+    ]
+    assert found[0] == found[1]
+    assert root.findtext("component/onnx-gpu-device") == "-1"
+    return found[0]
+
+
 def read_fastembed(text: str) -> dict[str, Any]:
     class TextEmbedding:
         def __init__(self, name: str, **arguments: Any) -> None:
@@ -298,11 +332,14 @@ def read_variables(variables: dict[str, str]) -> dict[str, Any]:
 READERS: dict[str, Callable[[str], dict[str, Any]]] = {
     "python": read_python,
     "javascript": read_javascript,
+    "onnxruntime-web": read_onnxruntime_web,
+    "transformers-js": read_javascript,
     "triton": read_triton,
     "genai": read_genai,
     "sherpa-onnx": read_sherpa_onnx,
     "rapidocr": read_rapidocr,
     "fastembed": read_fastembed,
+    "vespa": read_vespa,
     "environment": read_environment,
     "kubernetes": read_kubernetes,
 }
@@ -318,8 +355,8 @@ def test_read_back(name: str) -> None:
         assert value == FULL.settings[setting], setting
     unsupported = {line.split("=")[0] for line in done.unsupported}
     comments = {"OMP_NUM_THREADS", "allocator"}
-    elsewhere = {"python": {*comments, "io_binding"}, "javascript": comments}.get(name, set())
-    assert set(found) | unsupported | elsewhere == set(FULL.settings)
+    elsewhere = {"python": {*comments, "io_binding"}, "javascript": comments, "transformers-js": comments}
+    assert set(found) | unsupported | elsewhere.get(name, set()) == set(FULL.settings)
     assert not set(found) & unsupported
 
 
@@ -333,7 +370,7 @@ NAMES = {
     "csharp": {
         "IntraOpNumThreads InterOpNumThreads ExecutionMode GraphOptimizationLevel EnableCpuMemArena",
         "EnableMemoryPattern AddSessionConfigEntry AddRunConfigEntry DisablePerSessionThreads UpdateOptions",
-        "AppendExecutionProvider_CUDA AppendExecutionProvider_Tensorrt AppendExecutionProvider_OpenVINO",
+        "AppendExecutionProvider_CUDA AppendExecutionProvider_Tensorrt AppendExecutionProvider",
         "CreateIoBinding CreateInstanceWithOptions",
     },
     "aspose": {
@@ -351,6 +388,10 @@ NAMES = {
         "with_intra_op_spinning with_dynamic_block_base with_config_entry with_deterministic_compute",
         "with_execution_providers with_arena_allocator with_arbitrary_config with_global_thread_pool",
         "commit_from_file commit add_config_entry build error_on_failure",
+    },
+    "swift": {
+        "setIntraOpNumThreads setGraphOptimizationLevel setOptimizedModelFilePath setLogID setLogSeverityLevel",
+        "addConfigEntry appendExecutionProvider appendCoreMLExecutionProvider",
     },
 }
 """Names of the API of each language, from its documentation: the code may call only these."""
@@ -380,7 +421,7 @@ class TestCode:
 
     @pytest.mark.parametrize("case", CONFIGS)
     def test_brackets_are_balanced(self, case: str) -> None:
-        for name in ("cpp", "csharp", "java", "rust", "javascript"):
+        for name in ("cpp", "csharp", "java", "rust", "swift", "javascript", "onnxruntime-web", "transformers-js"):
             text = re.sub(r'"[^"]*"', '""', text_of(name, CONFIGS[case]))
             for opening, closing in ("()", "{}", "[]"):
                 assert text.count(opening) == text.count(closing), (name, opening)
@@ -406,12 +447,101 @@ class TestCode:
             subprocess.run(["g++", "-std=c++17", "-fsyntax-only", "-Wall", str(source)], check=True, timeout=120)
 
 
+class TestBrowsers:
+    def test_options_of_webgpu(self) -> None:
+        own = {"preferredLayout": "NHWC", "storageBufferCacheMode": "simple", "dawnProcTable": "1"}
+        done = render("onnxruntime-web", record_of(Config(providers=(("WebGpuExecutionProvider", own),))), "m.onnx")
+        options = json.loads(done.text.split("const options = ")[1].split(";\n")[0])
+        del own["dawnProcTable"]
+        assert options["executionProviders"] == [{"name": "webgpu", **own}]
+        assert [line.split("=")[0] for line in done.unsupported] == ["webgpu.dawnProcTable"]
+
+    @pytest.mark.parametrize(("threads", "isolated"), [(None, True), (1, False), (2, True)])
+    def test_one_thread_needs_no_isolation(self, threads: int | None, isolated: bool) -> None:
+        config = Config(session_options={"intra_op_num_threads": threads} if threads else {})
+        text = text_of("onnxruntime-web", config)
+        assert ("Cross-Origin-Embedder-Policy: require-corp" in text) == isolated
+        assert ("numThreads" in text) == (threads is not None)
+
+    def test_the_device_of_a_pipeline(self) -> None:
+        text = text_of("transformers-js", Config(providers=chain_of("WebGpuExecutionProvider")))
+        assert 'device: "webgpu"' in text
+        assert "device:" not in text_of("transformers-js", DEFAULT)
+
+
+class TestVespa:
+    def test_counts_that_were_not_tuned(self) -> None:
+        """Vespa's default is not that of ONNX Runtime."""
+        record = record_of(Config(session_options={"execution_mode": "ORT_PARALLEL"}))
+        found = read_vespa(render("vespa", record, "m.onnx").text)
+        n_cores = record.host.n_usable_cores
+        assert found == {
+            "execution_mode": "ORT_PARALLEL",
+            "intra_op_num_threads": n_cores,
+            "inter_op_num_threads": n_cores,
+        }
+
+    @pytest.mark.parametrize(("device", "found"), [("1", "1"), ("0", "0"), ("<x/>", "0")])
+    def test_the_gpu(self, device: str, found: str) -> None:
+        config = Config(providers=(("CUDAExecutionProvider", {"device_id": device}),))
+        done = render("vespa", record_of(config), "m.onnx")
+        assert ElementTree.fromstring(done.text).findtext("component/onnx-gpu-device") == found
+        assert bool(done.unsupported) == (device != found)
+
+
+class Evaluator:
+    """The parameters of OnnxruntimeEvaluator that a target may use, with the session that it creates.
+
+    Source: yobx/reference/onnxruntime_evaluator.py of https://github.com/xadupre/yet-another-onnx-builder.
+    """
+
+    def __init__(
+        self,
+        proto: str,
+        session_options: Any = None,
+        providers: str | list[str] | None = None,
+        nvtx: bool = False,
+        enable_profiling: bool = False,
+        graph_optimization_level: Any = None,
+        log_severity_level: int | None = None,
+        log_verbosity_level: int | None = None,
+        optimized_model_filepath: str | None = None,
+        disable_aot_function_inlining: bool | None = None,
+        use_training_api: bool = False,
+        verbose: int = 0,
+        local_functions: dict[tuple[str, str], Any] | None = None,
+        ir_version: int = 10,
+        opsets: int | dict[str, int] | None = None,
+        whole: bool = False,
+    ) -> None:
+        import onnxruntime
+
+        assert whole
+        self.session = onnxruntime.InferenceSession(proto, session_options, providers=["CPUExecutionProvider"])
+
+
+class TestYobx:
+    def test_the_code_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """yobx is not on PyPI: a class with its parameters takes its place."""
+        for name in ("yobx", "yobx.reference"):
+            monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+        monkeypatch.setattr(sys.modules["yobx.reference"], "OnnxruntimeEvaluator", Evaluator, raising=False)
+        names: dict[str, Any] = {}
+        done = render("yobx", record_of(FULL), str(TINY_CNN))
+        exec(done.text, names)  # the code of the export is under test
+        read = names["evaluator"].session.get_session_options()
+        for name in ("intra_op_num_threads", "enable_mem_pattern", "use_deterministic_compute"):
+            assert getattr(read, name) == FULL.session_options[name]
+        for name, value in FULL.session_config.items():
+            assert read.get_session_config_entry(name) == value
+
+
 class TestUnusualTexts:
     def test_python_is_valid_for_any_model_path(self) -> None:
         record = record_of(FULL)
         for path in ('q"t.onnx', "m\\n.onnx", "m.onnx\nimport os; os.abort()\n#", "modèle 😀.onnx"):
             odd = msgspec.structs.replace(record, model=msgspec.structs.replace(record.model, path=path))
-            for target in ("python", "yobx", "optimum"):
+            for target in ("python", "yobx", "optimum", "sentence-transformers"):
                 text = render(target, odd, path).text
                 compile(text, target, "exec")
                 assert "\nimport os" not in text
@@ -424,13 +554,16 @@ class TestUnusualTexts:
             {"model": {"decoder": []}},
             {"model": {"decoder": {"session_options": 3}}},
             {"model": {"decoder": {"run_options": 7}}},
+            {"model": {"decoder": {"session_options": {"provider_options": {"cuda": {}}}}}},
+            {"model": {"decoder": {"session_options": {"provider_options": ["cuda"]}}}},
+            {"model": {"decoder": {"session_options": {"provider_options": [{"cuda": 1}]}}}},
             {"model": 1},
         ],
     )
     def test_an_invalid_genai_config(self, document: Any, tmp_path: Path) -> None:
         path = tmp_path / "genai_config.json"
         path.write_text(json.dumps(document))
-        with pytest.raises(UsageError, match="is not an object"):
+        with pytest.raises(UsageError, match=r"is not an? "):
             export("genai", record_of(FULL), str(TINY_CNN), "r.json", path)
         assert json.loads(path.read_text()) == document
 
@@ -483,11 +616,11 @@ class TestFiles:
         options = after["model"]["vision"]["session_options"]
         assert (options["log_id"], options["intra_op_num_threads"]) == ("y", 2)
         export("genai", record_of(DEFAULT), "other.onnx", "r.json", path)
-        # Options that the search did not try stay. The provider is replaced.
+        # Options that the search did not try stay, and so do providers.
         assert json.loads(path.read_text())["model"]["decoder"]["session_options"] == {
             "log_id": "x",
             "intra_op_num_threads": 9,
-            "provider_options": [],
+            "provider_options": [{"cuda": {}}],
         }
 
     @pytest.mark.parametrize("content", ["{", "[]", '{"model": 3}'])

@@ -48,7 +48,7 @@ pytestmark = pytest.mark.usefixtures("models_read_here")
 
 GOLDEN = ROOT / "tests" / "data" / "plan_exports"
 
-SERVERS = ("gunicorn", "uvicorn", "ray-serve", "triton", "kubernetes", "compose", "systemd")
+SERVERS = ("gunicorn", "uvicorn", "ray-serve", "bentoml", "triton", "kubernetes", "compose", "systemd")
 
 HOST = make_host(4)
 

@@ -23,6 +23,8 @@ from ortune.compare.paired_run import PairedRun, Side
 from ortune.console.plan import show_plan
 from ortune.errors import RecordError, UsageError
 from ortune.host import HostClass, place_processes
+from ortune.host.host_class import DETAILS
+from ortune.host.processor import CpuType, Processor
 from ortune.host.topology import Quota
 from ortune.knobs import DEFAULT, Config
 from ortune.model.identity import ModelIdentity
@@ -506,6 +508,17 @@ class TestDocument:
         for row in (*document["rows"], *document["screened"]):
             del row["deployment"]["batching"]
         assert decode_plan(json.dumps(document).encode()) == msgspec.structs.replace(plan, schema=1)
+
+    def test_older_documents_have_a_coarse_host_class(self) -> None:
+        host = HostClass.of(msgspec.structs.replace(make_host(2), processor=Processor(cpu=CpuType(vendor="a"))))
+        plan = msgspec.structs.replace(make_example(), host=host)
+        assert not decode_plan(encode_plan(plan)).host.is_coarse
+        document = json.loads(encode_plan(plan)) | {"schema": 2}
+        for name in (*DETAILS, "name"):
+            del document["host"][name]
+        found = decode_plan(json.dumps(document).encode()).host
+        assert found.is_coarse
+        assert found.includes(host)
 
     @pytest.mark.parametrize(
         ("place", "value", "message"),

@@ -291,17 +291,32 @@ class TestBuilds:
             config = self.config("3")
             (first,) = executor.launch([config], deadline_s=60)
             assert not isinstance(first, Failure), first
-            built_s = executor.find_build_s(config)
+            built_s = first.session_info.build_s
             assert built_s is not None
-            (second,) = executor.launch([config], deadline_s=60)
+            (second, default) = executor.launch([config, DEFAULT], deadline_s=60)
             assert not isinstance(second, Failure)
-            assert executor.find_build_s(config) == built_s
-            assert executor.find_build_s(DEFAULT) is None
+            assert not isinstance(default, Failure)
             assert second.session_info.build_s == built_s
+            assert default.session_info.build_s is None
             # Both find the same cache, and what is written to the record knows nothing of it.
             folders = {live.session_info.settings["tensorrt.trt_engine_cache_path"] for live in (first, second)}
             assert len(folders) == 1
             assert second.config == config
+
+    @pytest.mark.slow
+    def test_a_provider_that_compiles_again_gets_no_launches_for_it(self, no_workers_left: None) -> None:
+        model = read_model(TINY_CNN)
+        feed = make_feed(model, InputOptions())
+        with self.executor(model, feed) as executor:
+            launch_reference(executor, model, feed).close()
+            (first,) = executor.launch([self.config("1")], deadline_s=60)
+            assert not isinstance(first, Failure), first
+            assert first.session_info.build_s is None
+            n_launched = executor._n_launched
+            (second,) = executor.launch([self.config("1")], deadline_s=60)
+            assert not isinstance(second, Failure), second
+            assert executor._n_launched == n_launched + 1
+            assert second.session_info.build_s is None
 
     @pytest.mark.slow
     def test_a_build_that_takes_too_long_is_a_failure_and_not_tried_again(self, no_workers_left: None) -> None:

@@ -30,6 +30,7 @@ from ortune.record.files import (
     is_record,
     path_of_trials,
     read_record,
+    read_records,
     read_trials,
     write_atomically,
     write_record,
@@ -50,6 +51,9 @@ from tests.records import ONE_THREAD
 DATA = ROOT / "tests" / "data"
 EXAMPLE = DATA / "server.ortune.json"
 OLD = {schema: DATA / f"schema-{schema}.ortune.json" for schema in (1, 2, 3)}
+"""Records that hold their trials."""
+
+SCHEMA_4 = DATA / "schema-4.ortune.json"
 SCHEMA_FILE = ROOT / "docs" / "record.schema.json"
 
 
@@ -223,7 +227,21 @@ class TestOlderSchemas:
         assert record.workload.inputs["image"].shapes == (tuple(old["workload"]["inputs"]["image"]["shape"]),)
 
     def test_schema_2_is_the_same_in_the_new_one(self) -> None:
-        assert read_record(OLD[2]) == read_record(EXAMPLE)
+        assert read_record(OLD[2]) == read_record(SCHEMA_4)
+
+    def test_schema_4_has_a_coarse_host_class(self) -> None:
+        old, record = json.loads(SCHEMA_4.read_bytes()), read_record(SCHEMA_4)
+        assert (old["schema"], record.schema) == (4, SCHEMA)
+        assert {name: getattr(record.host, name) for name in old["host"]} == old["host"]
+        assert record.host.is_coarse
+        assert not example().host.is_coarse
+        assert msgspec.structs.replace(record, host=example().host) == example()
+
+    def test_older_records_in_a_bundle_are_coarse(self, tmp_path: Path) -> None:
+        records = [json.loads(path.read_bytes()) for path in (EXAMPLE, SCHEMA_4, *OLD.values())]
+        path = tmp_path / "bundle.json"
+        path.write_text(json.dumps({"schema": SCHEMA, "records": records}))
+        assert [each.host.is_coarse for each in read_records(path)] == [False, True, True, True, True]
 
     def test_utilization_and_background_load_were_called_otherwise(self, tmp_path: Path) -> None:
         path = tmp_path / "c.json"

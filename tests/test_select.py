@@ -15,6 +15,7 @@ import ortune
 from ortune.apply.bench import read_sides
 from ortune.errors import ModelError, RecordError, UsageError
 from ortune.host import HostClass, read_host
+from ortune.host.processor import Caches, CpuType, Processor
 from ortune.knobs import Config
 from ortune.model import read_model
 from ortune.profile.run import read_config
@@ -33,6 +34,7 @@ from ortune.record.select import (
 from ortune.workload import Load, make_load
 from tests.conftest import ROOT, TINY_CNN, TINY_ENCODER, run_ortune
 from tests.records import EXAMPLE, make_record, write
+from tests.simulation import make_host
 
 HERE = HostClass.of(read_host())
 ONE, FOUR, BUSY = make_load(), make_load(clients=4), make_load(rate_per_s=100)
@@ -46,6 +48,32 @@ def sourced(n: int, load: Load = ONE, *, here: bool = True, started: str = "", m
     record = make_record(model, threads(n), load=load, here=here)
     search = msgspec.structs.replace(record.search, started=started or record.search.started)
     return Sourced(record=msgspec.structs.replace(record, search=search), source=f"{n}.json")
+
+
+KNOWN = HostClass.of(
+    msgspec.structs.replace(
+        make_host(4),
+        cpu_model="AMD EPYC",
+        processor=Processor(
+            cpu=CpuType(vendor="AuthenticAMD", family="25", model="17", stepping="1"),
+            instructions="avx avx2 avx512f",
+            caches=Caches(l1d_bytes=32 << 10),
+            virtual=True,
+        ),
+    )
+)
+
+COARSE = msgspec.structs.replace(
+    HostClass.of(msgspec.structs.replace(make_host(4), cpu_model="AMD EPYC")),
+    n_usable_numa_nodes=None,
+    n_usable_l3_caches=None,
+)
+"""The same, as schema 4 has it."""
+
+
+def of_class(n: int, host: HostClass, load: Load = ONE) -> Sourced:
+    given = sourced(n, load)
+    return msgspec.structs.replace(given, record=msgspec.structs.replace(given.record, host=host))
 
 
 class TestChoice:
@@ -72,6 +100,43 @@ class TestChoice:
         assert not choice.fits
         assert "logical CPUs 64 in the record" in choice.why
         assert choose([sourced(1, here=False)], HERE, None, any_host=True).fits
+
+    def test_a_class_that_is_not_coarse_goes_before_the_load(self) -> None:
+        """A coarse class may be that of another generation."""
+        coarse, known = of_class(1, COARSE, FOUR), of_class(2, KNOWN, ONE)
+        choice = choose([coarse, known], KNOWN, FOUR)
+        assert (choice.source, choice.fits) == ("2.json", True)
+        assert "coarse" not in choice.why
+        choice = choose([coarse], KNOWN, FOUR)
+        assert choice.fits
+        assert choice.applies
+        assert choice.why == (
+            "tuned for 4 clients, back to back (the host class is coarse: only the name of the CPU was recorded, which "
+            "several generations may share)"
+        )
+
+    def test_a_coarse_record_may_not_fit_either(self) -> None:
+        coarse = of_class(1, msgspec.structs.replace(COARSE, cpu_quota=1.5))
+        choice = choose([coarse], KNOWN, None)
+        assert not choice.fits
+        assert choice.why == "tuned on another class of host: CPU quota 1.5 in the record, none here"
+
+    def test_the_class_that_differs_least_goes_first(self) -> None:
+        """What a coarse class does not know may differ, too."""
+        older = msgspec.structs.replace(
+            KNOWN, cpu=CpuType(vendor="AuthenticAMD", family="25", model="1", stepping="1"), instructions="avx avx2"
+        )
+        stepping = msgspec.structs.replace(
+            KNOWN, cpu=CpuType(vendor="AuthenticAMD", family="25", model="17", stepping="0")
+        )
+        smaller = msgspec.structs.replace(COARSE, cpu_quota=1.0)
+        for hosts, source in (
+            ((older, stepping, smaller), "1.json"),
+            ((older, smaller), "0.json"),
+            ((smaller, msgspec.structs.replace(KNOWN, cpu_quota=1.0)), "1.json"),
+        ):
+            choice = choose([of_class(number, host) for number, host in enumerate(hosts)], KNOWN, None)
+            assert (choice.source, choice.fits) == (source, False)
 
     @pytest.mark.slow
     def test_each_model_has_its_own(self) -> None:

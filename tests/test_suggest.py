@@ -21,6 +21,7 @@ from benchmarks.landscape import recorded_paths
 from benchmarks.suggest import KEYS, use_all
 from ortune.cli.suggest import is_suggestion
 from ortune.host import Host, HostClass, HostLimits, Quota
+from ortune.host.processor import CpuType, Processor
 from ortune.knobs import Config, SearchSpace, SpaceOptions, build_space
 from ortune.knobs.parse_config import make_config, split_settings
 from ortune.model import Traits
@@ -222,6 +223,13 @@ class TestHistory:
         assert answer.gain is not None
         assert (answer.gain.low, answer.gain.high) == (1.1, 1.2)
         assert list(answer.reasons) == ["session.dynamic_block_base"]
+        assert "the host class is coarse" in answer.evidence
+
+    def test_a_class_that_is_not_coarse(self) -> None:
+        host = msgspec.structs.replace(make_host(2), processor=Processor(cpu=CpuType(vendor="GenuineIntel")))
+        answer = ask(host, Goal(), past=[msgspec.structs.replace(self.past(), host=HostClass.of(host))])
+        assert isinstance(answer, SuggestedConfig)
+        assert "coarse" not in answer.evidence
 
     @pytest.mark.parametrize(
         "fields",

@@ -339,7 +339,7 @@ class ScriptedWorker:
         self.stage = "load"
         self.is_loaded = False
 
-    def finish_stage(self, left_s: float, build_s: float | None = None, *, deadline_s: float) -> Failure | None:
+    def finish_stage(self, left_s: float, *, deadline_s: float) -> Failure | None:
         if SimulatedClock.now_s < self.end_s:
             return Failure(kind="timeout", stage=self.stage, message=f"after {SimulatedClock.now_s:g} s")
         self.is_loaded = not self.durations_s

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortune.apply.messages import describe_mismatch, describe_missing_allocator, missing_variables
+from ortune.knobs.caches import with_caches
 from ortune.knobs.config import DEFAULT, Config
 from ortune.knobs.environment import variables_of
 from ortune.options import make_request
@@ -32,6 +33,7 @@ def create_session(
     any_model: bool = False,
     any_host: bool = False,
     trust: bool = False,
+    cache_dir: str | Path | None = None,
     session: int = 0,
     clients: int | None = None,
     rate: str | float | None = None,
@@ -53,6 +55,7 @@ def create_session(
         any_model: Whether to skip the check that the record is for this model, which reads all files of the model.
         any_host: Whether to use a record for another class of host.
         trust: Whether the record may name files, libraries and other environment variables.
+        cache_dir: Folder in which execution providers keep the models that they compile; None for no cache.
         session: Index of the session, counted from 0, if the config is for several sessions in one process.
         clients: Number of concurrent callers that the session will have. With the next three, selects among the
             records of a bundle.
@@ -95,6 +98,8 @@ def create_session(
             "this config captures calls: outputs are wrong unless inputs stay in the same buffers on the device",
             stacklevel=2,
         )
+    if cache_dir is not None:
+        chosen = with_caches(chosen, cache_dir)
     set_global_thread_pool(chosen)
     return make_session(os.fspath(model), chosen.of_session(session))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ortune.apply.exec import find_program, make_environment, replace_process
-from ortune.apply.messages import describe_mismatch
+from ortune.apply.messages import describe_mismatch, describe_missing_cache
 from ortune.apply.placeholders import fill_command
 from ortune.apply.plan import choose_records, encode_plan, environment_of, find_doubts, make_plan, missing_allocators
 from ortune.errors import UsageError, spell_as_flag, spell_options
@@ -111,6 +111,9 @@ def notes(choices: tuple[Choice, ...], *, keep_explicit: bool) -> list[str]:
         for choice in choices
     ]
     lines += [f"warning: {text}" for text in (*missing_allocators(choices), *find_doubts(choices))]
+    lines += [
+        text for choice in choices if choice.applies and (text := describe_missing_cache(choice.record, spell_as_flag))
+    ]
     if any(choice.applies for choice in choices):
         text = (
             "the program's own options take precedence over tuned ones"

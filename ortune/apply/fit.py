@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ortune.host import Host, HostClass
-from ortune.host.host_class import PROPERTY_NAMES, format_property
+from ortune.host.host_class import PROPERTY_NAMES, format_difference
 from ortune.record.schema import Record
 from ortune.worker import Runtime
 from ortune.worker.installed import name_package
@@ -30,15 +30,10 @@ class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
 def find_mismatches(record: Record, host: Host, runtime: Runtime) -> tuple[Mismatch, ...]:
     """Return the differences between the recorded host and software and these that may change which config is best."""
     search = f"Search again here: ortune search {record.model.path}."
-    mismatches = [
-        Mismatch(
-            what=PROPERTY_NAMES[name],
-            recorded=format_property(recorded),
-            here=format_property(here),
-            hint=search,
-        )
-        for name, (recorded, here) in record.host.differences(HostClass.of(host)).items()
-    ]
+    mismatches = []
+    for name, values in record.host.differences(HostClass.of(host)).items():
+        recorded, here = format_difference(name, *values)
+        mismatches.append(Mismatch(what=PROPERTY_NAMES[name], recorded=recorded, here=here, hint=search))
     if _minor(record.runtime.onnxruntime) != _minor(runtime.onnxruntime):
         mismatches.append(
             Mismatch(

@@ -22,6 +22,7 @@ def install(
     any_model: bool = False,
     any_host: bool = False,
     trust: bool = False,
+    cache_dir: str | Path | None = None,
     keep_explicit: bool = False,
     explain: bool = False,
     clients: int | None = None,
@@ -43,6 +44,7 @@ def install(
         any_model: Whether sessions of all models get the tuned options.
         any_host: Whether a record for another class of host is used.
         trust: Whether records may name files, libraries and other environment variables.
+        cache_dir: Folder in which execution providers keep the models that they compile; None for no cache.
         keep_explicit: Whether options that the program sets take precedence over tuned ones.
         explain: Whether to report the options of each session on stderr.
         clients: Number of concurrent callers that the program will have. With the next three, selects among
@@ -76,6 +78,7 @@ def install(
             "any_model": any_model,
             "any_host": any_host,
             "trust": trust,
+            "cache_dir": cache_dir,
             "keep_explicit": keep_explicit,
             "explain": explain,
             "clients": clients,

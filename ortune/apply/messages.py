@@ -6,6 +6,7 @@ import os
 
 from ortune.errors import Spelling, spell_in_python, spell_options
 from ortune.host.allocators import find_allocators
+from ortune.record.schema import Record
 from ortune.record.select import Choice
 from ortune.sanitize import printable
 
@@ -43,3 +44,20 @@ def describe_missing_allocator(allocator: str) -> str:
     if not allocator or allocator in find_allocators():
         return ""
     return f"this config needs the allocator {allocator}, which is not installed here: the gain may be smaller"
+
+
+def describe_missing_cache(record: Record, spell: Spelling = spell_in_python) -> str:
+    """Return a warning that each session compiles the model; empty if none does, or if the config names a folder.
+
+    Args:
+        record: The settings to apply.
+        spell: Spells options as the caller's interface does.
+    """
+    if not record.cache_options:
+        return ""
+    settings = record.config.settings
+    missing = [option for option in record.cache_options if option not in settings]
+    if not missing:
+        return ""
+    text = f"each new session compiles the model, because {' and '.join(missing)} names no folder: set {{cache_dir}}"
+    return printable(spell_options(text, spell))

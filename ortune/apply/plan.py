@@ -18,7 +18,7 @@ from ortune.knobs.ids import ALLOCATOR
 from ortune.knobs.plugins import PLUGIN_MODULES
 from ortune.model.info import ModelFile
 from ortune.naming import PACKAGE
-from ortune.planning.read import read_configs
+from ortune.planning.read import read_configs, use_cache_dir
 from ortune.program_options import ProgramRequest
 from ortune.record.schema import Record, Tried
 from ortune.record.select import Choice, Wanted, select_per_model
@@ -38,9 +38,11 @@ def choose_records(configs: Sequence[str | Path], options: ProgramRequest) -> tu
     if not configs:
         return ()
     wanted = Wanted(load=options.given_load, pick=options.pick, any_host=options.any_host)
-    return select_per_model(
-        read_configs(configs, trust=options.trust, pick=options.pick), wanted, one_model=options.any_model
-    )
+    records = read_configs(configs, trust=options.trust, pick=options.pick)
+    choices = select_per_model(records, wanted, one_model=options.any_model)
+    # Programs may change their working directory.
+    folder = None if options.cache_dir is None else options.cache_dir.absolute()
+    return tuple(use_cache_dir(choice, folder) for choice in choices)
 
 
 def make_plan(choices: Sequence[Choice], options: ProgramRequest, hint: str) -> dict[str, Any]:

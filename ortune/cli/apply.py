@@ -46,8 +46,10 @@ def apply(values: Values) -> None:
     if request.to:
         from ortune.export.selection import list_selection
 
-        selection = list_selection(config, wanted, trust=request.trust)
+        selection = list_selection(config, wanted, trust=request.trust, cache_dir=request.cache_dir)
         export(config, model, request.to, None if request.output == "-" else request.output, selection)
+    elif request.warm:
+        warm_here(request, config, model)
     elif request.verify:
         verify_here(request, config.record, model, Path(config.path) if request.update else None)
     else:
@@ -81,12 +83,32 @@ def check_combination(request: ApplyRequest) -> None:
             "Leave it out, or verify.",
             option="update",
         )
+    check_cache_options(request)
     for name in ("budget", "beside"):
         value = getattr(request, name)
         if value is not None and not request.verify:
             raise UsageError(
                 f"{value}: nothing is measured without {{verify}}.", "Leave it out, or verify.", option=name
             )
+
+
+def check_cache_options(request: ApplyRequest) -> None:
+    """Check that the options for the cache of compiled models go together with the others.
+
+    Raises:
+        UsageError: They do not.
+    """
+    for name in ("to", "verify"):
+        if request.warm and getattr(request, name):
+            raise UsageError(f"cannot be combined with {{{name}}}.", "Run one after the other.", option="warm")
+    if request.warm and request.cache_dir is None:
+        raise UsageError("needs a folder.", "Write: ortune apply tuned.json --warm --cache-dir FOLDER.", option="warm")
+    if request.verify and request.cache_dir is not None:
+        raise UsageError(
+            f"{request.cache_dir}: cannot be combined with {{verify}}, which compiles the model anew.",
+            "Leave it out.",
+            option="cache_dir",
+        )
 
 
 def split_files(files: list[str]) -> tuple[list[str], str | None]:
@@ -123,7 +145,7 @@ def find_config(request: ApplyRequest, configs: list[str], model: str | None, wa
         UsageError: A plan is to be verified.
     """
     from ortune.apply.verify import check_alone
-    from ortune.planning.read import find_deployment, read_configs, select_config
+    from ortune.planning.read import find_deployment, read_configs, select_config, use_cache_dir
 
     records = read_configs(configs, trust=request.trust, pick=request.pick)
     if request.verify:
@@ -137,7 +159,8 @@ def find_config(request: ApplyRequest, configs: list[str], model: str | None, wa
                 )
     # The path may be that on another host, where the exported config will be used.
     present = model if model is not None and Path(model).is_file() else None
-    return select_config(records, wanted, present)
+    found = select_config(records, wanted, present)
+    return found if request.verify else use_cache_dir(found, request.cache_dir)
 
 
 def check_here(request: ApplyRequest, config: Sourced, model: str | None) -> None:
@@ -160,6 +183,23 @@ def check_here(request: ApplyRequest, config: Sourced, model: str | None) -> Non
 
         show_apply(make_console(), record, run, snippet, picked)
     if not (run.works if request.any_host else run.fits):
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def warm_here(request: ApplyRequest, config: Sourced, model: str | None) -> None:
+    """Fill the cache of compiled models, and show what it saves."""
+    from ortune.apply.warm import warm
+
+    assert request.cache_dir is not None
+    warmed = warm(config.record, model or config.record.model.path, request.cache_dir, request.inputs)
+    if request.json:
+        print_json(warmed)
+    elif not request.quiet:
+        from ortune.console.apply import show_warm
+        from ortune.console.widgets import make_console
+
+        show_warm(make_console(), warmed, request.cache_dir)
+    if not warmed.works:
         raise typer.Exit(ExitCode.FAILED)
 
 
@@ -255,12 +295,13 @@ def check_single(path: Path, record: Record, *, trust: bool) -> None:
 
 def show_targets(*, json: bool) -> None:
     """Print the targets of --to."""
-    from ortune.export import TARGETS
+    from ortune.export import list_targets
 
+    listed = list_targets()
     if json:
-        print_json([{"name": target.name, "summary": target.summary} for target in TARGETS.values()])
+        print_json(listed)
         return
     from ortune.console.apply import show_target_list
     from ortune.console.widgets import make_console
 
-    show_target_list(make_console(), TARGETS.values())
+    show_target_list(make_console(), listed)

@@ -154,8 +154,15 @@ def _list_providers() -> Completions:
 
 def _list_targets() -> Completions:
     from ortune.export import TARGETS
+    from ortune.export.installed import NAME, describe_package, find_installed
 
-    return [(each.name, each.summary) for each in TARGETS.values()]
+    # The code of other packages is not imported: their summaries are not known.
+    others = [
+        (name, f"target of {describe_package(entries[0])}")
+        for name, entries in find_installed(TARGETS).items()
+        if NAME.fullmatch(name)
+    ]
+    return [*((each.name, each.summary) for each in TARGETS.values()), *others]
 
 
 def _list_figures() -> Completions:

@@ -142,7 +142,7 @@ class BlockRunner:
         one_at_a_time: Whether only one candidate may be live at a time, because two do not fit into memory.
         memory: The memory that candidates share. It limits what each of them may take.
         attempts: Decides which candidates of this executor are launched again after a failure.
-        logs: What each session printed while it was loaded.
+        sessions: Facts about each session that was created, in order.
     """
 
     def __init__(self, executor: Executor, rng: np.random.Generator, check: Callable[[], None] = lambda: None) -> None:
@@ -157,7 +157,7 @@ class BlockRunner:
         self._attempts_of_others: dict[Executor, Attempts] = {}
         self._start_s = executor.now_s()
         self._lost_s = 0.0
-        self.logs: list[tuple[str, ...]] = []
+        self.sessions: list[SessionInfo] = []
         self._shares: list[float] = []
         self._n_blocks = 0
         self._n_contended = 0
@@ -207,7 +207,7 @@ class BlockRunner:
             again = []
             for position, answer in zip(left, launched, strict=True):
                 if not isinstance(answer, Failure):
-                    self.logs.append(answer.session_info.log)
+                    self.sessions.append(answer.session_info)
                     answers[position] = self.keep_alive(answer, executor)
                     continue
                 answers[position] = answer

@@ -375,7 +375,7 @@ def start_comparison(
     """
     runner = BlockRunner(executor, np.random.default_rng(seed), check)
     first = runner.keep_alive(first)
-    runner.logs.append(first.session_info.log)
+    runner.sessions.append(first.session_info)
     enter_step("calibrating: measuring the default", is_measured=True)
     calibration = calibrate(runner, first, goal, first_launch_s=first_launch_s, n_cases=n_cases, quota=quota)
     n_fitting = count_fitting(calibration, free_bytes)

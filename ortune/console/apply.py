@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from rich.console import Console
 from rich.syntax import Syntax
@@ -10,10 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from ortune.apply.check import CheckResult
-from ortune.console.warnings import warn_mismatch
+from ortune.apply.warm import WarmResult
+from ortune.console.warnings import warn_coarse_class, warn_mismatch
 from ortune.console.widgets import (
     add_note,
     format_baseline,
+    format_bytes,
     format_count,
     format_duration,
     format_reason,
@@ -21,11 +24,14 @@ from ortune.console.widgets import (
     make_grid,
     make_settings_table,
     show_note,
+    show_warning,
 )
 from ortune.errors import spell_as_flag
-from ortune.export.target import Export, Target, describe_deployment
+from ortune.export.installed import ListedTarget
+from ortune.export.target import Export, describe_deployment
 from ortune.planning.pick import PickedDeployment
 from ortune.record.schema import Record
+from ortune.sanitize import printable
 from ortune.worker import Failure, SessionInfo
 
 MAX_THREADS = 8
@@ -54,6 +60,8 @@ def show_apply(
         show_note(console, "failed", f"the config does not work on this host: {failure}", "bold red")
     else:
         console.print(make_session_grid(result.loaded))
+    if record.host.is_coarse:
+        show_warning(console, warn_coarse_class())
     for mismatch in result.mismatches:
         text = warn_mismatch(mismatch.what, mismatch.recorded, mismatch.here)
         show_note(console, "mismatch", f"{text} {mismatch.hint}")
@@ -115,6 +123,31 @@ def make_session_grid(session: SessionInfo) -> Table:
     return grid
 
 
+def show_warm(console: Console, result: WarmResult, folder: Path) -> None:
+    """Print what became of a cache of compiled models."""
+    if not result.options:
+        console.print("No execution provider of this config keeps compiled models: there is nothing to fill.")
+        return
+    if result.check and isinstance(result.check.loaded, Failure):
+        failure = f"{result.check.loaded.title}: {result.check.loaded.message}"
+        show_note(console, "failed", f"the config does not work on this host: {failure}", "bold red")
+        return
+    session = result.session
+    assert session
+    size = f"{format_count(result.n_files, 'file')}, {format_bytes(result.size_bytes)}"
+    grid = make_grid()
+    grid.add_row("cache", add_note(str(folder), size))
+    grid.add_row("options", ", ".join(result.options))
+    grid.add_row("session", f"created in {format_duration(session.load_ns)}")
+    if session.build_s is not None:
+        what = "compiled and run" if result.n_written else "run; the folder was filled before"
+        grid.add_row("first one", f"{what} in {session.build_s:.1f} s")
+    console.print(grid)
+    if session.build_s is None:
+        wrote = "wrote to the folder, and compiled the model again all the same" if result.n_files else "wrote nothing"
+        show_note(console, "no use", f"the execution provider {wrote}: leave {spell_as_flag('cache_dir')} out.", "red")
+
+
 def show_export(console: Console, export: Export, output: str | None) -> None:
     """Print where a config was written, and which settings the target does not support."""
     if output is not None:
@@ -127,13 +160,18 @@ def show_export(console: Console, export: Export, output: str | None) -> None:
         show_note(console, "not supported", line, fold=False)
 
 
-def show_target_list(console: Console, targets: Iterable[Target]) -> None:
-    """Print the targets of exports, one per line."""
+def show_target_list(console: Console, targets: Iterable[ListedTarget]) -> None:
+    """Print the targets of exports, one per line, with the packages of those that ortune does not contain."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="cyan", no_wrap=True)
     grid.add_column(overflow="fold")
     for target in targets:
-        grid.add_row(target.name, target.summary)
+        what = Text(printable(target.summary))
+        if target.fault:
+            what = Text(printable(f"cannot be used: {target.fault}"), "yellow")
+        if target.package:
+            what.append(printable(f" ({target.package})"), "dim")
+        grid.add_row(printable(target.name), what)
     console.print(grid)
     console.print()
     console.print(Text(f"ortune apply CONFIG MODEL {spell_as_flag('to', 'TARGET')} -o FILE", "dim"))

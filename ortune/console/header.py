@@ -76,7 +76,7 @@ def add_host(grid: Table, host: HostClass) -> None:
     if host.n_usable < host.n_logical:
         facts.append(f"of {host.n_logical} CPUs on the host")
     facts.append(f"quota {host.cpu_quota:g} CPUs" if host.cpu_quota else "no quota")
-    grid.add_row("host", add_note(host.cpu_model or host.machine, ", ".join(facts)))
+    grid.add_row("host", add_note(host.cpu_name, ", ".join(facts)))
 
 
 def add_load(grid: Table, goal: Goal, feed: Feed) -> None:

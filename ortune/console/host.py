@@ -10,7 +10,7 @@ from rich.tree import Tree
 
 from ortune.console.warnings import warn_packages
 from ortune.console.widgets import add_note, format_bytes, format_count, make_grid
-from ortune.host import Core, Cpus, Host
+from ortune.host import Core, Cpus, Host, HostClass
 from ortune.host.conditions import Conditions
 from ortune.host.default_pool import DefaultPool
 from ortune.worker import Runtime
@@ -133,6 +133,8 @@ def _make_limit_rows(host: Host) -> list[Row]:
     if n_usable < n_online:
         rows = [("usable", Text.assemble((usable, "yellow"), f", of {n_online} online"))]
     quota = limits.quota
+    host_class = HostClass.of(host)
+    rows.insert(0, ("class", add_note(host_class.title, host_class.id)))
     rows.append(("quota", add_note((f"{quota.cpus:g} CPUs", "yellow"), f"set in {quota.where}") if quota else "none"))
     if limits.memory_bytes is not None:
         rows.append(("memory", f"{format_bytes(limits.memory_bytes)} available"))

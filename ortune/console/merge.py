@@ -30,7 +30,7 @@ def show_bundle(console: Console, bundle: Bundle, dropped: Sequence[Sourced], pa
         quota = f", quota {host.cpu_quota:g}" if host.cpu_quota else ""
         table.add_row(
             Path(record.model.path).name,
-            f"{host.cpu_model}, {host.n_usable} of {host.n_logical} CPUs{quota}",
+            f"{host.cpu_name}, {host.n_usable} of {host.n_logical} CPUs{quota}",
             str(record.workload.load),
             describe(record.config),
         )

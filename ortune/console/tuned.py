@@ -9,7 +9,7 @@ from rich.table import Table
 
 from ortune.console.header import add_host
 from ortune.console.program import describe_measure
-from ortune.console.warnings import warn_no_background_load, warn_other_background_load
+from ortune.console.warnings import warn_coarse_class, warn_no_background_load, warn_other_background_load
 from ortune.console.widgets import add_note, format_speedup, make_grid, show_warning
 from ortune.host import HostClass
 from ortune.knobs import describe
@@ -51,6 +51,8 @@ def show_tuned_warnings(console: Console, tuned: TunedProgram) -> None:
     """Print how the comparison differs from that of the records."""
     recorded, beside = tuned.record.workload.background_load, tuned.program.request.beside
     warnings = [*tuned.notes]
+    if any(record.host.is_coarse for record in tuned.records):
+        warnings.append(warn_coarse_class())
     if recorded and beside is None:
         warnings.append(warn_no_background_load(recorded.program))
     elif recorded and beside is not None and BackgroundProgram.of(beside) != recorded:

@@ -19,6 +19,7 @@ from ortune.console.warnings import (
     NOTABLE_SHARE,
     warn_approximate,
     warn_busy_host,
+    warn_compilation,
     warn_contended_blocks,
     warn_disagreement,
     warn_failures,
@@ -304,6 +305,8 @@ def find_config_warnings(record: Record) -> list[str]:
     """Return what the recommended config requires of the program, and what it changes."""
     config, winner, recommended = record.config, record.evidence.winner, is_recommended(record)
     warnings = [*warn_requirements(config)]
+    if record.cache_options:
+        warnings.append(warn_compilation(record.cache_options))
     if record.workload.load.pinned and recommended:
         warnings.append(warn_pinned(record.workload.load.processes))
     if winner and recommended:

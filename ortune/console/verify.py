@@ -10,6 +10,7 @@ from ortune.compare.open import ComparisonSetup
 from ortune.console.bench import show_comparison
 from ortune.console.header import add_subject, show_header
 from ortune.console.warnings import (
+    warn_coarse_class,
     warn_mismatch,
     warn_no_background_load,
     warn_other_background_load,
@@ -35,7 +36,7 @@ def show_plan(console: Console, record: Record, setup: ComparisonSetup) -> None:
     grid.add_row("recorded", f"{claim}  {record.objectives[0]}, {record.search.started[:10]}")
     show_header(console, grid, setup)
     given = sorted({each.origin for each in record.workload.inputs.values() if each.origin.startswith("from ")})
-    warnings = []
+    warnings = [warn_coarse_class()] if record.host.is_coarse else []
     if given and not any(each.origin.startswith("from ") for each in setup.feed.describe().values()):
         warnings.append(warn_other_data(given))
     program = record.workload.background_load

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ortune.compare.comparison import TwoSpeeds
 from ortune.console.widgets import format_count, format_number
 from ortune.errors import spell_as_flag
+from ortune.host.host_class import COARSE_NOTE
 from ortune.knobs import Config
 from ortune.knobs.environment import variables_of
 from ortune.worker import Failure
@@ -199,6 +200,11 @@ def warn_other_background_load(program: str) -> str:
     return f"The record was made with another background load: another command, which ran `{program}`."
 
 
+def warn_coarse_class() -> str:
+    """Warn that a record may be of another generation of CPU than this host has."""
+    return f"{COARSE_NOTE[0].upper()}{COARSE_NOTE[1:]}. A new search records the CPU itself."
+
+
 def warn_mismatch(what: str, recorded: str, here: str) -> str:
     """Warn that this host or runtime differs from where a record was made.
 
@@ -241,6 +247,18 @@ def warn_requirements(config: Config) -> tuple[str, ...]:
         settings = " ".join(f"{name}={value}" for name, value in variables.items())
         texts.append(f"This config needs environment variables when the program starts: {settings}")
     return tuple(texts)
+
+
+def warn_compilation(options: Sequence[str]) -> str:
+    """Warn that sessions compile the model.
+
+    Args:
+        options: The options that can name a folder for what was compiled.
+    """
+    return (
+        f"Each new session compiles the model, unless {' and '.join(options)} names a folder: "
+        f"ortune apply {spell_as_flag('cache_dir', 'FOLDER')} sets it."
+    )
 
 
 def warn_pinned(n_processes: int) -> str:

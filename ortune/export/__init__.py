@@ -1,4 +1,4 @@
-"""Exports configs to other systems: one module for each target."""
+"""Exports configs to other systems: one module for each target. Other packages can add targets."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ortune.errors import ModelError, UsageError
 from ortune.export import (
     aspose,
+    bentoml,
     compose,
     cpp,
     csharp,
@@ -17,31 +18,39 @@ from ortune.export import (
     environment,
     fastembed,
     genai,
+    go,
     gunicorn,
     java,
     javascript,
+    kotlin,
     kubernetes,
+    onnxruntime_web,
     optimum,
     ort,
     python,
     rapidocr,
     ray_serve,
     rust,
+    sentence_transformers,
     sherpa_onnx,
+    swift,
     systemd,
+    transformers_js,
     triton,
     uvicorn,
+    vespa,
     yobx,
 )
 from ortune.export.checks import check_path
 from ortune.export.comments import make_comment
+from ortune.export.installed import ListedTarget, find_installed, list_installed, load_installed
 from ortune.export.target import Export, Job, Target
 
 if TYPE_CHECKING:
     from ortune.planning.pick import PickedDeployment
     from ortune.record.schema import Record
 
-__all__ = ["TARGETS", "Export", "Target", "export", "find_target", "render"]
+__all__ = ["TARGETS", "Export", "Job", "Target", "export", "find_target", "list_targets", "render"]
 
 TARGETS: dict[str, Target] = {
     module.TARGET.name: module.TARGET
@@ -51,19 +60,27 @@ TARGETS: dict[str, Target] = {
         csharp,
         aspose,
         java,
+        kotlin,
+        swift,
         javascript,
+        onnxruntime_web,
+        transformers_js,
         rust,
+        go,
         yobx,
         optimum,
+        sentence_transformers,
         triton,
         genai,
         sherpa_onnx,
         rapidocr,
         fastembed,
+        vespa,
         environment,
         gunicorn,
         uvicorn,
         ray_serve,
+        bentoml,
         kubernetes,
         compose,
         systemd,
@@ -71,7 +88,7 @@ TARGETS: dict[str, Target] = {
         ort,
     )
 }
-"""All targets by name, in the order in which they are listed."""
+"""ortune's own targets by name, in the order in which they are listed."""
 
 
 OTHER_NAMES = {
@@ -84,6 +101,14 @@ OTHER_NAMES = {
     "dotnet": ("csharp",),
     "js": ("javascript",),
     "node": ("javascript",),
+    "web": ("onnxruntime-web",),
+    "browser": ("onnxruntime-web",),
+    "wasm": ("onnxruntime-web",),
+    "transformers.js": ("transformers-js",),
+    "golang": ("go",),
+    "kt": ("kotlin",),
+    "android": ("kotlin",),
+    "ios": ("swift",),
     "rs": ("rust",),
     "env": ("environment",),
     "huggingface": ("optimum",),
@@ -92,16 +117,25 @@ OTHER_NAMES = {
 
 
 def find_target(name: str) -> Target:
-    """Return the target of this name.
+    """Return the target of this name: one of ortune, or one that an installed package adds.
 
     Raises:
-        UsageError: There is no such target.
+        UsageError: There is no such target, or that of a package cannot be imported.
     """
     if name in TARGETS:
         return TARGETS[name]
-    near = OTHER_NAMES.get(name.lower(), ()) or difflib.get_close_matches(name, TARGETS, n=1)
+    installed = find_installed(TARGETS)
+    if name in installed:
+        return load_installed(installed[name])
+    near = OTHER_NAMES.get(name.lower(), ()) or difflib.get_close_matches(name, [*TARGETS, *installed], n=1)
     suggestion = f"Did you mean {near[0]}? " if near else ""
     raise UsageError(f"{name}: there is no such target.", f"{suggestion}{{list}} lists all targets.", option="to")
+
+
+def list_targets() -> list[ListedTarget]:
+    """Return all targets: those of ortune, and those that installed packages add, which are imported."""
+    own = [ListedTarget(name=target.name, summary=target.summary) for target in TARGETS.values()]
+    return [*own, *list_installed(TARGETS)]
 
 
 def render(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ortune.export import Export, export
 from ortune.export.selection import list_selection
 from ortune.options import make_request
-from ortune.planning.read import find_deployment, read_configs, select_config
+from ortune.planning.read import find_deployment, read_configs, select_config, use_cache_dir
 from ortune.program_options import LoadOptions
 from ortune.record.select import Wanted
 
@@ -26,6 +26,7 @@ def export_config(
     pick: int | str | None = None,
     any_host: bool = False,
     trust: bool = False,
+    cache_dir: str | Path | None = None,
     clients: int | None = None,
     rate: str | float | None = None,
     sessions: int | None = None,
@@ -42,6 +43,7 @@ def export_config(
             "cpu" for the deployment that is the best in it; None for the recommended one.
         any_host: Whether a record for another class of host may be selected from a bundle.
         trust: Whether the record may name files, libraries and other environment variables.
+        cache_dir: Folder in which execution providers will keep the models that they compile; None for no cache.
         clients: Number of concurrent callers. With the next three, selects among the records of a bundle.
         rate: Requests that will arrive per second, as a number or as `50/s`.
         sessions: Number of sessions of the model in one process.
@@ -69,7 +71,8 @@ def export_config(
     records = read_configs([config], trust=trust, pick=pick)
     present = model if model is not None and Path(model).is_file() else None
     wanted = Wanted(load=load, pick=pick, any_host=any_host)
-    found = select_config(records, wanted, present)
+    folder = None if cache_dir is None else Path(cache_dir)
+    found = use_cache_dir(select_config(records, wanted, present), folder)
     return export(
         to,
         found.record,
@@ -77,5 +80,5 @@ def export_config(
         found.path or "tuned.json",
         None if output is None else Path(output),
         find_deployment(found),
-        list_selection(found, wanted, trust=trust),
+        list_selection(found, wanted, trust=trust, cache_dir=folder),
     )

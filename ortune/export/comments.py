@@ -14,12 +14,15 @@ def make_comment(start: str, text: str) -> str:
 
     - `//`: Java reads `\u000a` as a line break. C++ continues a line that ends in a backslash, or in its trigraph.
     - `#`: Python reads the encoding of the file from `coding:` in its first lines.
+    - `<!--`: two hyphens may end the comment.
 
     Args:
-        start: What a comment starts with: `//` or `#`.
+        start: What a comment starts with: `//`, `#` or `<!--`.
         text: The comment.
     """
     text = printable(text).rstrip()
+    if start == "<!--":
+        return f"<!-- {re.sub('-(?=-)', '- ', text)} -->"
     if start == "//":
         # After an odd number of backslashes, the u starts an escape sequence.
         text = re.sub(r"\\+(?=u)", lambda found: found[0] + "\\" * (len(found[0]) % 2), text)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ortune.export.literals import CPP
+from ortune.export.provider_names import BY_NAME, PLUGIN_LIBRARY, is_plugin
 from ortune.export.target import Job, Target
-from ortune.knobs.config import CPU
+from ortune.knobs.config import CPU, Provider
 
 SETTERS = {
     "intra_op_num_threads": "SetIntraOpNumThreads({value})",
@@ -29,6 +30,9 @@ STRUCTURES = {
     "TensorrtExecutionProvider": ("TensorRTProviderOptions", "AppendExecutionProvider_TensorRT_V2"),
 }
 """Class of the options, and the method that adds them, for providers that have such a class."""
+
+C_STRUCTURES = {"CANNExecutionProvider": "CANN", "DnnlExecutionProvider": "Dnnl", "ROCMExecutionProvider": "ROCM"}
+"""Providers whose options have a structure of the C API only, with the part of its functions' names."""
 
 
 def write(job: Job) -> str:
@@ -55,8 +59,8 @@ def write(job: Job) -> str:
         else:
             lines.append(f"options.{SETTERS[name].format(value=CPP.literal(value), name=value)};")
     lines += CPP.call_lines("options.AddConfigEntry", pending.take_entries())
-    for name, options in pending.take_providers():
-        lines += _provider_lines(name, options)
+    for provider in pending.take_providers():
+        lines += _provider_lines(job, provider)
     lines.append(f"Ort::Session session(env, ORT_TSTR({CPP.quote(job.model)}), options);")
     lines += job.session_comments("//", CPP, "only: options.AddConfigEntry({name}, {value});")
     if run_entries := pending.take_run_entries():
@@ -69,20 +73,59 @@ def write(job: Job) -> str:
     return "\n".join(lines)
 
 
-def _provider_lines(name: str, options: dict[str, str]) -> list[str]:
+def _provider_lines(job: Job, provider: Provider) -> list[str]:
+    name, options = provider
     if name == CPU:
         return []
-    values = CPP.join_pairs(options, "{{{name}, {value}}}")
+    values = f"{{{CPP.join_pairs(options, '{{{name}, {value}}}')}}}"
     if name in STRUCTURES:
         kind, append = STRUCTURES[name]
         variable = name.removesuffix("ExecutionProvider").lower()
-        lines = [f"Ort::{kind} {variable};"]
-        if options:
-            lines.append(f"{variable}.Update({{{values}}});")
-        return [*lines, f"options.{append}(*{variable});"]
+        update = [f"{variable}.Update({values});"] if options else []
+        return [f"Ort::{kind} {variable};", *update, f"options.{append}(*{variable});"]
+    if name in C_STRUCTURES:
+        return _c_structure_lines(C_STRUCTURES[name], options)
     if name == "OpenVINOExecutionProvider":
-        return [f"options.AppendExecutionProvider_OpenVINO_V2({{{values}}});"]
-    return [f"options.AppendExecutionProvider({CPP.quote(name.removesuffix('ExecutionProvider'))}, {{{values}}});"]
+        return [f"options.AppendExecutionProvider_OpenVINO_V2({values});"]
+    if name in BY_NAME:
+        return [f"options.AppendExecutionProvider({CPP.quote(BY_NAME[name])}, {values});"]
+    if is_plugin(name):
+        return _plugin_lines(name, values)
+    job.pending.put_back_provider(name, "the C++ API has no function for this provider")
+    return []
+
+
+def _c_structure_lines(short: str, options: dict[str, str]) -> list[str]:
+    """Return code that fills a structure of the C API."""
+    kind, variable = f"{short}ProviderOptions", short.lower()
+    lines = [f"Ort{kind}* {variable} = nullptr;", f"Ort::ThrowOnError(Ort::GetApi().Create{kind}(&{variable}));"]
+    if options:
+        lines += [
+            f"const char* {variable}_names[] = {{{', '.join(map(CPP.quote, options))}}};",
+            f"const char* {variable}_values[] = {{{', '.join(map(CPP.quote, options.values()))}}};",
+            f"Ort::ThrowOnError(Ort::GetApi().Update{kind}({variable}, {variable}_names, {variable}_values, "
+            f"{len(options)}));",
+        ]
+    return [
+        *lines,
+        f"options.AppendExecutionProvider_{short}(*{variable});",
+        f"Ort::GetApi().Release{kind}({variable});",
+    ]
+
+
+def _plugin_lines(name: str, values: str) -> list[str]:
+    """Return code that registers the library of a provider, and adds the provider for its devices."""
+    quoted = CPP.quote(name)
+    return [
+        f"env.RegisterExecutionProviderLibrary({quoted}, ORT_TSTR({CPP.quote(PLUGIN_LIBRARY)}));  // change the path",
+        "{",
+        "    std::vector<Ort::ConstEpDevice> devices;",
+        "    for (const auto& device : env.GetEpDevices()) {",
+        f"        if (std::string(device.EpName()) == {quoted}) devices.push_back(device);",
+        "    }",
+        f"    options.AppendExecutionProvider_V2(env, devices, std::unordered_map<std::string, std::string>{values});",
+        "}",
+    ]
 
 
 TARGET = Target(name="cpp", summary="C++ code for onnxruntime_cxx_api.h", write=write, comment="//")

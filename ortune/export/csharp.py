@@ -1,8 +1,13 @@
-"""C# code for Microsoft.ML.OnnxRuntime."""
+"""C# code for Microsoft.ML.OnnxRuntime.
+
+Source: csharp/src/Microsoft.ML.OnnxRuntime of onnxruntime 1.29.
+"""
 
 from __future__ import annotations
 
+from ortune.export.checks import read_number
 from ortune.export.literals import CSHARP, LAYOUT, LEVEL_NUMBERS, LOGGING_LEVELS
+from ortune.export.provider_names import BY_NAME, PLUGIN_LIBRARY, is_plugin
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU, Provider
 
@@ -26,13 +31,13 @@ TYPES = {"execution_mode": "ExecutionMode", "graph_optimization_level": "GraphOp
 STRUCTURES = {
     "CUDAExecutionProvider": ("OrtCUDAProviderOptions", "AppendExecutionProvider_CUDA"),
     "TensorrtExecutionProvider": ("OrtTensorRTProviderOptions", "AppendExecutionProvider_Tensorrt"),
+    "ROCMExecutionProvider": ("OrtROCMProviderOptions", "AppendExecutionProvider_ROCm"),
 }
 """Class of the options, and the method that adds them, for providers that have such a class."""
 
-DICTIONARY = "new Dictionary<string, string>"
+DIRECTML = "DmlExecutionProvider"
 
-NAMED = frozenset({"QNN", "SNPE", "XNNPACK", "CoreML", "AZURE"})
-"""Providers that AppendExecutionProvider takes by name."""
+DICTIONARY = "new Dictionary<string, string>"
 
 
 def write(job: Job) -> str:
@@ -60,6 +65,8 @@ def write(job: Job) -> str:
     lines += CSHARP.call_lines("options.AddSessionConfigEntry", pending.take_entries())
     provider_lines = [line for each in pending.take_providers() for line in _provider_lines(job, each)]
     lines += provider_lines
+    if any(is_plugin(name) for name, _ in pending.config.providers if name != CPU):
+        usings.insert(0, "using System.Linq;")
     if any(DICTIONARY in line for line in provider_lines):
         usings.insert(0, "using System.Collections.Generic;")
     lines.append(f"var session = new InferenceSession({CSHARP.quote(job.model)}, options);")
@@ -104,12 +111,21 @@ def _provider_lines(job: Job, provider: Provider) -> list[str]:
         if options:
             lines.append(f"{short.lower()}.UpdateOptions({dictionary});")
         return [*lines, f"options.{append}({short.lower()});"]
-    if short in NAMED:
-        return [f'options.AppendExecutionProvider("{short}", {dictionary});']
-    if short == "OpenVINO":
-        reason = "the C# API takes only the device type of this provider"
-        job.pending.put_back_provider_options(name, reason, supported={"device_type"})
-        return [f"options.AppendExecutionProvider_OpenVINO({CSHARP.quote(options.get('device_type', ''))});"]
+    if name == DIRECTML and not set(options) - {"device_id"}:
+        device = read_number("dml.device_id", options.get("device_id", "0"))
+        return [f"options.AppendExecutionProvider_DML({device});"]
+    if name in BY_NAME:
+        return [f"options.AppendExecutionProvider({CSHARP.quote(BY_NAME[name])}, {dictionary});"]
+    if is_plugin(name):
+        quoted = CSHARP.quote(name)
+        return [
+            f"OrtEnv.Instance().RegisterExecutionProviderLibrary({quoted}, {CSHARP.quote(PLUGIN_LIBRARY)});"
+            "  // change the path",
+            "options.AppendExecutionProvider(",
+            "    OrtEnv.Instance(),",
+            f"    OrtEnv.Instance().GetEpDevices().Where(device => device.EpName == {quoted}).ToList(),",
+            f"    {dictionary});",
+        ]
     job.pending.put_back_provider(name, "the C# API has no method for this provider")
     return []
 

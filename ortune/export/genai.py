@@ -1,6 +1,6 @@
 """genai_config.json of onnxruntime-genai: session and run options of one part of the model.
 
-Source: src/config.cpp of onnxruntime-genai.
+Source: src/config.cpp and src/models/session_options.cpp of onnxruntime-genai (commit a0c04eb).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 from ortune.errors import UsageError
 from ortune.export.literals import LEVELS_WITHOUT_LAYOUT, format_json
+from ortune.export.provider_names import BY_NAME
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU
 from ortune.limited import read_limited
@@ -29,19 +30,12 @@ MOST_BYTES = 1 << 20
 """Largest size of a genai_config.json that is read."""
 
 PROVIDERS = {
+    **BY_NAME,
     "CUDAExecutionProvider": "cuda",
     "NvTensorRTRTXExecutionProvider": "NvTensorRtRtx",
-    "OpenVINOExecutionProvider": "OpenVINO",
-    "QNNExecutionProvider": "QNN",
-    "DmlExecutionProvider": "DML",
-    "CoreMLExecutionProvider": "CoreML",
-    "WebGpuExecutionProvider": "WebGPU",
-    "MIGraphXExecutionProvider": "MIGraphX",
-    "VitisAIExecutionProvider": "VitisAI",
-    "XnnpackExecutionProvider": "XNNPACK",
-    "AzureExecutionProvider": "AZURE",
+    "AMDGPUExecutionProvider": "AMDGPU",
 }
-"""Names that onnxruntime-genai knows. Any other name is an error there."""
+"""Names that onnxruntime-genai knows, and those that it passes on to ONNX Runtime. Any other name is an error there."""
 
 PARTS = ("decoder", "encoder", "embedding", "vision", "speech")
 """Parts of a model that have their own session options."""
@@ -61,11 +55,12 @@ def write(job: Job) -> str:
     names = [name for name in PARTS if isinstance(parts.get(name), dict) and parts[name].get("filename") == file_name]
     part = _open_object(parts, names[0] if names else "decoder", job.output)
     existing = _open_object(part, "session_options", job.output)
+    theirs = _read_providers(existing, job.output)
     # The search did not try other options, so they stay.
     tried = job.record.tried
-    replaced = {*tried.session_options, *tried.session_config, "provider_options"}
-    kept = {key: value for key, value in existing.items() if key not in replaced}
-    part["session_options"] = {**kept, **_take_session_options(job)}
+    kept = {key: value for key, value in existing.items() if key not in {*tried.session_options, *tried.session_config}}
+    own = _take_session_options(job)
+    part["session_options"] = {**kept, **own, "provider_options": _merge_providers(job, theirs)}
     if run_entries := job.pending.take_run_entries():
         part["run_options"] = {**_open_object(part, "run_options", job.output), **run_entries}
     return format_json(document)
@@ -102,14 +97,58 @@ def _take_session_options(job: Job) -> dict[str, Any]:
         else:
             # onnxruntime-genai has keys of its own, such as a library to load. None has a dot.
             pending.put_back(name, "onnxruntime-genai could take it for an option of its own")
-    providers = []
-    for name, own in pending.take_providers():
-        if name in PROVIDERS:
-            providers.append({PROVIDERS[name]: own})
-        elif name != CPU:
-            pending.put_back_provider(name, "onnxruntime-genai does not have this provider")
-    options["provider_options"] = providers
     return options
+
+
+def _read_providers(options: dict[str, Any], path: Path | None) -> dict[str, dict[str, Any]]:
+    """Return the options of each provider of the existing document, by its name there.
+
+    Raises:
+        UsageError: It has another form.
+    """
+    entries = options.get("provider_options") or []
+    names: dict[str, str] = {}
+    found: dict[str, dict[str, Any]] = {}
+    for entry in entries if isinstance(entries, list) else [entries]:
+        if entry is entries or not isinstance(entry, dict) or not all(isinstance(own, dict) for own in entry.values()):
+            raise UsageError(
+                f"{path}: provider_options is not a list of objects that hold the options of a provider.",
+                "Name a genai_config.json.",
+                option="output",
+            )
+        for name, own in entry.items():
+            found.setdefault(names.setdefault(_normalize(name), name), {}).update(own)
+    return found
+
+
+def _merge_providers(job: Job, theirs: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the value of `provider_options`.
+
+    As in a program under `ortune apply`, the providers of the config come first, and an option that it does not set
+    keeps its value. Providers that the search tried and that are not in the config are removed. All others stay.
+    """
+    pending = job.pending
+    names = {_normalize(name): name for name in theirs}
+    merged: dict[str, dict[str, Any]] = {}
+    for provider, own in pending.take_providers():
+        if provider in PROVIDERS:
+            name = names.pop(_normalize(provider), PROVIDERS[provider])
+            merged[name] = {**theirs.get(name, {}), **own}
+        elif provider != CPU:
+            pending.put_back_provider(provider, "onnxruntime-genai does not have this provider")
+    tried = {_normalize(provider) for provider in job.record.tried.providers}
+    stay = {name: theirs[name] for key, name in names.items() if key not in tried}
+    active = [name for name in stay if _normalize(name) != "cpu"]
+    if active and not merged:
+        pending.report(
+            "providers", "cpu", f"the file has {', '.join(active)}, which the search did not try, so it stays"
+        )
+    return [{name: own} for name, own in {**merged, **stay}.items()]
+
+
+def _normalize(name: str) -> str:
+    """Return the name of a provider as onnxruntime-genai compares it: in lower case, without its ending."""
+    return name.lower().removesuffix("executionprovider")
 
 
 def _read_document(path: Path | None) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def write(job: Job) -> str:
         *job.environment_comments("//"),
         'const ort = require("onnxruntime-node");',
         "",
-        f"const options = {format_json(_session_options(job))};",
+        f"const options = {format_json(take_session_options(job, 'onnxruntime-node'))};",
         "",
         "async function createSession() {",
         f"  return ort.InferenceSession.create({JAVASCRIPT.quote(job.model)}, options);",
@@ -62,8 +62,13 @@ def write(job: Job) -> str:
     return "\n".join(lines)
 
 
-def _session_options(job: Job) -> dict[str, Any]:
-    """Return the options of `InferenceSession.create`, as JSON values."""
+def take_session_options(job: Job, consumer: str) -> dict[str, Any]:
+    """Return the options of `InferenceSession.create` of onnxruntime-node, as JSON values.
+
+    Args:
+        job: The export.
+        consumer: What takes the options, for messages.
+    """
     pending = job.pending
     options: dict[str, Any] = {}
     for name, key in KEYS.items():
@@ -73,9 +78,9 @@ def _session_options(job: Job) -> dict[str, Any]:
     providers: list[Any] = []
     for provider, own in pending.take_providers():
         if provider not in PROVIDERS:
-            pending.put_back_provider(provider, "onnxruntime-node does not have this provider")
+            pending.put_back_provider(provider, f"{consumer} does not have this provider")
             continue
-        name, reason = PROVIDERS[provider], "onnxruntime-node takes only the device id of this provider"
+        name, reason = PROVIDERS[provider], f"{consumer} takes only the device id of this provider"
         pending.put_back_provider_options(provider, reason, supported={"device_id"})
         if "device_id" in own:
             providers.append({"name": name, "deviceId": read_number(f"{name}.device_id", own["device_id"])})
@@ -83,12 +88,16 @@ def _session_options(job: Job) -> dict[str, Any]:
             providers.append(name)
     options["executionProviders"] = providers
     if entries := pending.take_entries():
-        options["extra"] = _nest(entries)
+        options["extra"] = nest_entries(entries, consumer)
     return options
 
 
-def _nest(entries: dict[str, str]) -> dict[str, Any]:
+def nest_entries(entries: dict[str, str], consumer: str) -> dict[str, Any]:
     """Return entries as nested objects, one for each part of their names.
+
+    Args:
+        entries: Configuration entries.
+        consumer: What takes them, for the message.
 
     Raises:
         RecordError: A name is the beginning of another name.
@@ -96,7 +105,7 @@ def _nest(entries: dict[str, str]) -> dict[str, Any]:
     for name, text in entries.items():
         if other := next((each for each in entries if each.startswith(f"{name}.")), None):
             raise RecordError(
-                f"{name}={text}: onnxruntime-node cannot have this entry together with {other}.",
+                f"{name}={text}: {consumer} cannot have this entry together with {other}.",
                 "Remove one of them from the record.",
             )
     nested: dict[str, Any] = {}

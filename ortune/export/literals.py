@@ -94,6 +94,14 @@ class _Cpp(Language):
         return re.sub(r"(?<=\?)\?", r"\\?", super().quote(text))
 
 
+class _Kotlin(Language):
+    """Kotlin, where `$` starts a template in a string."""
+
+    def quote(self, text: str) -> str:
+        """Return a string literal in double quotes."""
+        return super().quote(text).replace("$", r"\$")
+
+
 class _Systemd:
     """systemd's units, where `%` starts a specifier, and `$` a variable in command lines."""
 
@@ -113,10 +121,13 @@ def _escape_with_8_digits(character: str) -> str:
 PYTHON = Language(_escape_with_8_digits, "True", "False")
 CPP = _Cpp(_escape_with_8_digits)
 CSHARP = Language(_escape_with_8_digits)
+GO = Language(_escape_with_8_digits)
 # Java replaces \\u000a before it looks for the end of a string. Line breaks have simple escape sequences.
 JAVA = Language(escape_utf16)
 JAVASCRIPT = Language(escape_utf16)
+KOTLIN = _Kotlin(escape_utf16)
 RUST = Language(lambda character: f"\\u{{{ord(character):x}}}")
+SWIFT = RUST
 YAML = Language(_escape_with_8_digits)
 SYSTEMD = _Systemd()
 

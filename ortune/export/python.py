@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ortune.export.literals import PYTHON
 from ortune.export.target import Job, Target
-from ortune.knobs.config import CPU, Plugin, Provider
+from ortune.knobs.config import CPU, Provider
 from ortune.knobs.plugins import PLUGIN_MODULES
 from ortune.worker.session import CUDA_BASED, ENUMS
 
@@ -74,10 +74,11 @@ def call(function: str, arguments: Sequence[str]) -> str:
     return "\n".join([f"{function}(", *(f"    {argument}," for argument in arguments), ")"])
 
 
-def _plugin_lines(providers: Sequence[Provider], plugins: Mapping[str, Plugin]) -> list[str]:
-    """Return code that adds providers to `options`, some of which come from plugin packages."""
-    lines = []
-    for name, own in providers:
+def provider_lines(job: Job) -> list[str]:
+    """Return code that adds to `options` what execution providers need there: all of them, if some are plugins."""
+    config, plugins = job.pending.config, job.pending.take_plugins()
+    lines = PYTHON.call_lines("options.add_session_config_entry", config.provider_entries, "")
+    for name, own in config.providers if plugins else ():
         text = PYTHON.quote(name)
         plugin = plugins.get(name)
         if plugin:
@@ -88,6 +89,8 @@ def _plugin_lines(providers: Sequence[Provider], plugins: Mapping[str, Plugin]) 
             if plugin.vendor:
                 conditions.append(f"each.device.vendor.lower() == {PYTHON.quote(plugin.vendor.lower())}")
             lines += [
+                f"import {module.module}",
+                "",
                 "# Once per process.",
                 f"ort.register_execution_provider_library({text}, {module.module}.{module.function}())",
                 f"devices = [each for each in ort.get_ep_devices() if {' and '.join(conditions)}]",
@@ -98,23 +101,49 @@ def _plugin_lines(providers: Sequence[Provider], plugins: Mapping[str, Plugin]) 
     return lines
 
 
-def write(job: Job) -> str:
-    """Return the code."""
-    pending = job.pending
-    providers, plugins = pending.take_providers(), pending.take_plugins()
-    imports = ["import numpy as np"] if pending.config.batch > 1 else []
-    imports += [f"import {PLUGIN_MODULES[plugin.package].module}" for plugin in plugins.values()]
-    lines = session_options_lines(job, imports)
-    lines += PYTHON.call_lines("options.add_session_config_entry", pending.config.provider_entries, "")
+def create_session_lines(job: Job) -> list[str]:
+    """Return code of a function `create_session`, where `ort` is onnxruntime."""
+    lines = [*make_options_lines(job), *provider_lines(job)]
+    lines += [*session_comments(job), call("return ort.InferenceSession", session_arguments(job))]
+    return ["def create_session():", *indent(lines)]
+
+
+def session_arguments(job: Job) -> list[str]:
+    """Return the arguments of InferenceSession."""
+    providers = job.pending.take_providers()
     arguments = [PYTHON.quote(job.model), "options"]
-    if plugins:
-        lines += _plugin_lines(providers, plugins)
-    else:
+    if not job.pending.config.plugins:  # otherwise, the options have the providers
         arguments.append(providers_argument(providers))
     if providers[0][0] != CPU:
         # With the fallback, the CPU replaces a provider that fails.
         arguments.append("enable_fallback=0")
-    lines.append(call("session = ort.InferenceSession", arguments))
+    return arguments
+
+
+def run_options_lines(job: Job) -> list[str]:
+    """Return code that makes the attribute `run_options` of an object; none if calls have default options."""
+    options, entries = job.pending.take_run_options(), job.pending.take_run_entries()
+    if not options and not entries:
+        return []
+    return [
+        "self.run_options = ort.RunOptions()",
+        *(f"self.run_options.{name} = {PYTHON.literal(value)}" for name, value in options.items()),
+        *PYTHON.call_lines("self.run_options.add_run_config_entry", entries, ""),
+    ]
+
+
+def indent(lines: list[str], depth: int = 1) -> list[str]:
+    """Return lines that are indented. Values in them have no line breaks."""
+    text = [part for line in lines for part in line.split("\n")]
+    return [f"{'    ' * depth}{line}" if line else "" for line in text]
+
+
+def write(job: Job) -> str:
+    """Return the code."""
+    pending = job.pending
+    lines = session_options_lines(job, ["import numpy as np"] if pending.config.batch > 1 else [])
+    lines += provider_lines(job)
+    lines.append(call("session = ort.InferenceSession", session_arguments(job)))
     lines += session_comments(job)
     run_options, run_entries = pending.take_run_options(), pending.take_run_entries()
     if run_options or run_entries:
@@ -129,7 +158,7 @@ def write(job: Job) -> str:
             "outputs = session.run(None, inputs)  # the first axis of each output is that of the items",
         ]
     if pending.take_io_binding():
-        device = "cuda" if providers[0][0] in CUDA_BASED else "cpu"
+        device = "cuda" if pending.config.provider in CUDA_BASED else "cpu"
         bound = "binding, run_options" if run_options or run_entries else "binding"
         lines += [
             "",

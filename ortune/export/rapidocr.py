@@ -1,9 +1,11 @@
 """config.yaml of RapidOCR 3: the part for ONNX Runtime.
 
-Source: python/rapidocr/config.yaml and inference_engine/onnxruntime of https://github.com/RapidAI/RapidOCR.
+Source: config.yaml and inference_engine/onnxruntime of the package rapidocr 3.10.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from ortune.export.checks import NUMBER
 from ortune.export.literals import YAML
@@ -13,16 +15,15 @@ from ortune.knobs.config import CPU
 UNSET = -1
 """The value that stands for ONNX Runtime's default thread count."""
 
-CUDA = "CUDAExecutionProvider"
-CUDA_OPTIONS = (
-    "device_id",
-    "arena_extend_strategy",
-    "cudnn_conv_algo_search",
-    "do_copy_in_default_stream",
-    "gpu_mem_limit",
-)
+PROVIDERS = {
+    "CUDAExecutionProvider": "cuda",
+    "DmlExecutionProvider": "dml",
+    "CANNExecutionProvider": "cann",
+    "CoreMLExecutionProvider": "coreml",
+}
+"""Providers with the word for them in the keys `use_...` and `..._ep_cfg`. All options reach ONNX Runtime."""
 
-ONE_PROVIDER = "RapidOCR takes one provider: CUDA or the CPU"
+ONE_PROVIDER = "RapidOCR takes one provider: CUDA, DML, CANN, CoreML or the CPU"
 
 
 def write(job: Job) -> str:
@@ -43,20 +44,26 @@ def write(job: Job) -> str:
     arena = pending.take_option("enable_cpu_mem_arena")
     lines.append(f"    enable_cpu_mem_arena: {YAML.literal(True if arena is None else arena)}")
     lines += ["    cpu_ep_cfg:", '      arena_extend_strategy: "kNextPowerOfTwo"']
-    (name, options), *others = pending.take_providers()
-    lines.append(f"    use_cuda: {YAML.literal(name == CUDA)}")
-    if name == CUDA:
-        lines.append("    cuda_ep_cfg:")
-        for option, value in {"device_id": "0", **options}.items():
-            if option in CUDA_OPTIONS:
-                lines.append(f"      {option}: {value if NUMBER.fullmatch(value) else YAML.quote(value)}")
-        pending.put_back_provider_options(name, "RapidOCR does not have this option of CUDA", supported=CUDA_OPTIONS)
-    elif name != CPU:
-        pending.put_back_provider(name, ONE_PROVIDER)
-    for other, _ in others:
-        if other != CPU:
-            pending.put_back_provider(other, ONE_PROVIDER)
+    providers = pending.take_providers()
+    chosen = next((name for name, _ in providers if name in PROVIDERS), CPU)
+    lines += [f"    use_{word}: {YAML.literal(name == chosen)}" for name, word in PROVIDERS.items()]
+    for name, options in providers:
+        if name == chosen and name != CPU:
+            lines += _option_lines(job, name, options)
+        elif name != CPU:
+            pending.put_back_provider(name, ONE_PROVIDER)
     return "\n".join(lines)
+
+
+def _option_lines(job: Job, name: str, options: Mapping[str, str]) -> list[str]:
+    """Return the options of a provider: a mapping, even if it is empty."""
+    plain = {option: value for option, value in options.items() if "${" not in value}
+    job.pending.put_back_provider_options(name, "RapidOCR's files have variables in ${...}", supported=plain)
+    key = f"    {PROVIDERS[name]}_ep_cfg:"
+    if not plain:
+        return [f"{key} {{}}"]
+    values = {option: value if NUMBER.fullmatch(value) else YAML.quote(value) for option, value in plain.items()}
+    return [key, *(f"      {option}: {value}" for option, value in values.items())]
 
 
 TARGET = Target(name="rapidocr", summary="config.yaml of RapidOCR 3", write=write)

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import math
 
-from ortune.export.literals import PYTHON
-from ortune.export.python import call, make_options_lines, mapping, providers_argument, session_comments
+from ortune.export.python import create_session_lines, indent, mapping, run_options_lines
 from ortune.export.serving import count_cpus, report_grouping, report_pinning
 from ortune.export.target import Job, Target
-from ortune.knobs.config import CPU
 from ortune.worker.session import CUDA_BASED
 
 IMPORTS = """\
@@ -50,19 +48,9 @@ def write(job: Job) -> str:
     report_grouping(job)
     report_pinning(job, "Ray does not pin its replicas")
     environment = pending.take_environment()
-    create = make_options_lines(job)
-    providers = pending.take_providers()
-    arguments = [PYTHON.quote(job.model), "options", providers_argument(providers)]
-    if providers[0][0] != CPU:
-        # With the fallback, the CPU replaces a provider that fails.
-        arguments.append("enable_fallback=0")
-    create += [*session_comments(job), call("return ort.InferenceSession", arguments)]
-    run_options, run_entries = pending.take_run_options(), pending.take_run_entries()
-    setup = ["self.session = create_session()"]
-    if run_options or run_entries:
-        setup.append("self.run_options = ort.RunOptions()")
-        setup += [f"self.run_options.{name} = {PYTHON.literal(value)}" for name, value in run_options.items()]
-        setup += PYTHON.call_lines("self.run_options.add_run_config_entry", run_entries, "")
+    create = create_session_lines(job)
+    run_options = run_options_lines(job)
+    setup = ["self.session = create_session()", *run_options]
     setup.append(f"self.callers = ThreadPoolExecutor({deployment.clients})  # calls at a time")
     n_requests = deployment.clients
     batches: list[str] = []
@@ -79,7 +67,7 @@ def write(job: Job) -> str:
     if pending.config.provider in CUDA_BASED:
         actor.append(f'"num_gpus": {1 / deployment.processes:g}')
     rest = REST.format(
-        run_options=", self.run_options" if run_options or run_entries else "",
+        run_options=", self.run_options" if run_options else "",
         function="call_together" if batching else "call",
     )
     return "\n".join(
@@ -91,8 +79,7 @@ def write(job: Job) -> str:
             "from starlette.responses import Response",
             "",
             "",
-            "def create_session():",
-            *indent(create),
+            *create,
             "",
             "",
             "@serve.deployment(",
@@ -119,12 +106,6 @@ def count_cpus_of_replica(job: Job) -> float:
     """Return the CPUs of a replica, so that as many fit on a host as the deployment has processes there."""
     cpus = count_cpus(job) / job.deployment.processes
     return float(math.floor(cpus)) if cpus >= 1 else math.floor(cpus * 100) / 100
-
-
-def indent(lines: list[str], depth: int = 1) -> list[str]:
-    """Return lines that are indented. Values in them have no line breaks."""
-    text = [part for line in lines for part in line.split("\n")]
-    return [f"{'    ' * depth}{line}" if line else "" for line in text]
 
 
 TARGET = Target(name="ray-serve", summary="a Ray Serve application: replicas, calls at a time, batches", write=write)

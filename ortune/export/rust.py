@@ -1,6 +1,6 @@
 """Rust code for the crate ort, 2.0.
 
-Source: src/session/builder of https://github.com/pykeio/ort, 2.0.0-rc.12.
+Source: src/session/builder of https://github.com/pykeio/ort, 2.0.0-rc.12, and src/ep of 2.0.0-rc.13 (commit 78de6d9).
 """
 
 from __future__ import annotations
@@ -39,11 +39,22 @@ NUMBERS = {"session.dynamic_block_base": "with_dynamic_block_base"}
 """Session configuration entries that have a method of their own, which takes a number."""
 
 STRUCTURES = {
+    "AzureExecutionProvider": "Azure",
+    "CANNExecutionProvider": "CANN",
     "CUDAExecutionProvider": "CUDA",
-    "TensorrtExecutionProvider": "TensorRT",
-    "OpenVINOExecutionProvider": "OpenVINO",
+    "CoreMLExecutionProvider": "CoreML",
+    "DnnlExecutionProvider": "OneDNN",
     "NvTensorRTRTXExecutionProvider": "NVRTX",
+    "OpenVINOExecutionProvider": "OpenVINO",
+    "QNNExecutionProvider": "QNN",
+    "ROCMExecutionProvider": "ROCm",
+    "TensorrtExecutionProvider": "TensorRT",
+    "VitisAIExecutionProvider": "Vitis",
+    "WebGpuExecutionProvider": "WebGPU",
+    "WebNNExecutionProvider": "WebNN",
+    "XnnpackExecutionProvider": "XNNPACK",
 }
+"""Types in `ort::ep` that take any option by its name in ONNX Runtime."""
 
 
 def write(job: Job) -> str:
@@ -145,7 +156,7 @@ def _provider_lines(job: Job) -> list[str]:
                 "                .error_on_failure(),",
             ]
         else:
-            pending.put_back_provider(name, "ortune does not know its type in ort::ep")
+            pending.put_back_provider(name, "the crate ort has no type that takes the options of this provider")
     return lines
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from ortune.planning.read import find_deployment
 from ortune.record.select import Sourced, Wanted
 from ortune.workload import Load
 
 
-def list_selection(found: Sourced, wanted: Wanted, *, trust: bool) -> tuple[str, ...]:
+def list_selection(found: Sourced, wanted: Wanted, *, trust: bool, cache_dir: Path | None = None) -> tuple[str, ...]:
     """Return options as words of a command line.
 
     Args:
         found: What was selected.
         wanted: What it was selected by.
         trust: Whether its file is trusted.
+        cache_dir: Folder of compiled models.
     """
     words: list[str] = []
     if picked := find_deployment(found):
@@ -22,6 +25,7 @@ def list_selection(found: Sourced, wanted: Wanted, *, trust: bool) -> tuple[str,
         words += ["--pick", str(wanted.pick)] if wanted.pick is not None else []
         words += list_load(wanted.load) if wanted.load else []
     words += ["--any-host"] if wanted.any_host else []
+    words += ["--cache-dir", str(cache_dir)] if cache_dir is not None else []
     return (*words, *(["--trust"] if trust else []))
 
 

@@ -67,7 +67,7 @@ class Job:
             return self.picked.row.deployment
         load = self.record.workload.load
         host = read_host(memory=False) if load.pinned else None
-        is_same = host is not None and HostClass.of(host).id == self.record.host.id
+        is_same = host is not None and self.record.host.includes(HostClass.of(host))
         placement = place_processes(host, load.processes) if host and is_same else None
         return Deployment(
             processes=load.processes, clients=load.clients, placement=placement, config=self.record.config
@@ -85,7 +85,7 @@ class Job:
             return ()
         host = read_host(memory=False)
         usable = {cpu for core in host.usable_cores for cpu in core}
-        if HostClass.of(host).id != self.record.host.id or not usable.issuperset(
+        if not self.record.host.includes(HostClass.of(host)) or not usable.issuperset(
             itertools.chain(*self.deployment.cpus)
         ):
             return ()
@@ -101,7 +101,7 @@ class Job:
             speedup = evidence.speedup
             lines.append(
                 f"Speedup: {speedup.estimate:.2f}x [{speedup.low:.2f}, {speedup.high:.2f}] in {evidence.objective} "
-                f"({self.record.workload.load}) on {self.record.host.cpu_model}, {self.record.host.n_usable} CPUs."
+                f"({self.record.workload.load}) on {self.record.host.cpu_name}, {self.record.host.n_usable} CPUs."
             )
         return lines
 

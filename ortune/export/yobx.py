@@ -1,4 +1,7 @@
-"""Python code for the evaluators of yobx, which take SessionOptions."""
+"""Python code for the evaluators of yobx, which take SessionOptions.
+
+Source: yobx/reference/onnxruntime_evaluator.py of https://github.com/xadupre/yet-another-onnx-builder.
+"""
 
 from __future__ import annotations
 

@@ -145,7 +145,14 @@ def make_side(text: str, named: NamedSide, python: str | None, option: str) -> G
     else:
         check_python(python, option)
     config = named.record.config if named.record else DEFAULT
-    return GateSide(text=text, model=named.model, config=config, record=named.source, python=python)
+    return GateSide(
+        text=text,
+        model=named.model,
+        config=config,
+        record=named.source,
+        is_coarse=named.record is not None and named.record.host.is_coarse,
+        python=python,
+    )
 
 
 def check_python(python: str, option: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from ortune.host.cpuinfo import read_virtual
 from ortune.host.linux import read_text
 
 
@@ -38,14 +39,12 @@ def read_conditions(root: Path = Path("/")) -> Conditions:
     cpu = root / "sys/devices/system/cpu"
     governors = {read_text(path) for path in sorted(cpu.glob("cpu[0-9]*/cpufreq/scaling_governor"))} - {""}
     smt = read_text(cpu / "smt/active")
-    cpuinfo = read_text(root / "proc/cpuinfo")
-    flags = next((line for line in cpuinfo.splitlines() if line.startswith("flags")), "")
     return Conditions(
         load_1m=_read_load(root),
         steal_share=_read_steal(root),
         governors=tuple(sorted(governors)),
         smt_active={"0": False, "1": True}.get(smt),
-        virtual="hypervisor" in flags.split() if flags else None,
+        virtual=read_virtual(root, read_text(root / "proc/cpuinfo")),
     )
 
 

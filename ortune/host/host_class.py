@@ -3,87 +3,239 @@
 from __future__ import annotations
 
 import hashlib
+import re
 
 import msgspec
 
+from ortune.host.microarchitectures import name_generation
+from ortune.host.processor import MOST_CHARACTERS, Caches, CpuType
 from ortune.host.topology import Host
+
+COARSE_NOTE = "the host class is coarse: only the name of the CPU was recorded, which several generations may share"
+"""What messages say about a coarse class, as part of a sentence."""
 
 
 class HostClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A class of hosts that can share a config: all properties are the same, including usable CPUs and quota.
 
+    Classes that were written before schema 5 are coarse: they have no `cpu` and none of the fields whose default is
+    that they are unknown.
+
     Attributes:
-        id: Short hash of all other fields.
+        id: Short hash of all other fields, without `name`.
+        name: Short human-readable description. It is not compared.
         system: Operating system, as `platform.system()` names it.
         machine: Architecture, as `platform.machine()` names it.
         cpu_model: Marketing name of the CPU; empty if unknown.
+        platform: Maker or model of the machine, where the CPU has no marketing name.
+        cpu: Type of the CPU: its generation. None if unknown.
+        instructions: Instruction sets of the CPU that ONNX Runtime has kernels for, separated by spaces.
+        caches: Sizes of its caches; None if unknown.
+        virtual: Whether the host is a virtual machine; None if unknown.
+        n_memory_channels: Memory channels in use; None if unknown.
         n_logical: Online logical CPUs.
         n_cores: Physical cores.
         n_packages: Packages (sockets).
         n_numa_nodes: NUMA nodes with CPUs.
         n_usable: Logical CPUs that the process may use.
         n_usable_cores: Physical cores with at least one such CPU.
+        n_usable_numa_nodes: NUMA nodes with at least one such CPU.
+        n_usable_l3_caches: L3 caches with at least one such CPU; None if unknown.
+        usable_cores_by_kind: Those of `n_usable_cores` that are of each kind, from slowest to fastest; empty if all
+            cores of the host are of one kind.
         cpu_quota: CPU quota, as CPU time per unit of wall time; None if there is none.
     """
 
     id: str
+    name: str = ""
     system: str
     machine: str
     cpu_model: str
+    platform: str = ""
+    cpu: CpuType | None = None
+    instructions: str = ""
+    caches: Caches | None = None
+    virtual: bool | None = None
+    n_memory_channels: int | None = None
     n_logical: int
     n_cores: int
     n_packages: int
     n_numa_nodes: int
     n_usable: int
     n_usable_cores: int
+    n_usable_numa_nodes: int | None = None
+    n_usable_l3_caches: int | None = None
+    usable_cores_by_kind: tuple[int, ...] = ()
     cpu_quota: float | None = None
 
     @classmethod
     def of(cls, host: Host) -> HostClass:
         """Return the class of a host."""
-        fields = {
-            "system": host.system,
-            "machine": host.machine,
-            "cpu_model": host.cpu_model,
-            "n_logical": len(host.topology.online),
-            "n_cores": len(host.topology.cores),
-            "n_packages": len(host.topology.packages),
-            "n_numa_nodes": sum(1 for node in host.topology.numa_nodes if node.cpus),
-            "n_usable": len(host.limits.usable),
-            "n_usable_cores": len(host.usable_cores),
-            "cpu_quota": host.limits.quota.cpus if host.limits.quota else None,
-        }
-        digest = hashlib.sha256(msgspec.json.encode(fields, order="deterministic")).hexdigest()
-        return cls(id=digest[:16], **fields)  # type: ignore[arg-type]
+        topology, processor, usable = host.topology, host.processor, set(host.limits.usable)
+        usable_cores = [core for core in topology.cores if usable.intersection(core.cpus)]
+        counts = [sum(core.kind == kind for core in usable_cores) for kind in range(len(topology.kinds))]
+        found = cls(
+            id="",
+            system=host.system,
+            machine=host.machine,
+            cpu_model=host.cpu_model,
+            platform=processor.platform,
+            cpu=processor.cpu,
+            instructions=processor.instructions,
+            caches=processor.caches,
+            virtual=processor.virtual,
+            n_memory_channels=processor.n_memory_channels,
+            n_logical=len(topology.online),
+            n_cores=len(topology.cores),
+            n_packages=len(topology.packages),
+            n_numa_nodes=sum(1 for node in topology.numa_nodes if node.cpus),
+            n_usable=len(host.limits.usable),
+            n_usable_cores=len(usable_cores),
+            n_usable_numa_nodes=sum(1 for node in topology.numa_nodes if usable.intersection(node.cpus)),
+            n_usable_l3_caches=sum(1 for cpus in topology.l3_domains if usable.intersection(cpus)) or None,
+            usable_cores_by_kind=tuple(counts),
+            cpu_quota=host.limits.quota.cpus if host.limits.quota else None,
+        )
+        properties = {name: getattr(found, name) for name in PROPERTY_NAMES}
+        digest = hashlib.sha256(msgspec.json.encode(properties, order="deterministic")).hexdigest()
+        return msgspec.structs.replace(found, id=digest[:16], name=_name(found))
 
-    def differences(self, other: HostClass) -> dict[str, tuple[object, object]]:
-        """Return the fields that differ, with the values of this class and of `other`. The id is not included."""
+    @property
+    def title(self) -> str:
+        """Its name. Classes before schema 5 have none, so it is made from what they have."""
+        return self.name or _name(self)
+
+    @property
+    def cpu_name(self) -> str:
+        """Marketing name of the CPU and its generation, as far as they are known."""
+        return _name_cpu(self, self.cpu_model)
+
+    @property
+    def is_coarse(self) -> bool:
+        """Whether the CPU is known by its marketing name alone, if at all. Several generations may share that."""
+        return self.cpu is None
+
+    def includes(self, host: HostClass) -> bool:
+        """Return whether the hosts of another class belong to this one, as far as it is known."""
+        return not self.differences(host)
+
+    def differences(self, host: HostClass) -> dict[str, tuple[object, object]]:
+        """Return the properties that differ, with the values of this class and of `host`.
+
+        If this class is coarse, what it does not know does not differ.
+        """
         return {
-            name: (getattr(self, name), getattr(other, name))
-            for name in self.__struct_fields__
-            if name != "id" and getattr(self, name) != getattr(other, name)
+            name: (own, other)
+            for name in PROPERTY_NAMES
+            if (own := getattr(self, name)) != (other := getattr(host, name))
+            and not (self.is_coarse and name in DETAILS and own in UNKNOWN)
         }
+
+    def count_differences(self, host: HostClass) -> int:
+        """Return how many properties differ or, if this class is coarse, may differ."""
+        return sum(getattr(self, name) != getattr(host, name) for name in PROPERTY_NAMES)
 
 
 PROPERTY_NAMES = {
     "system": "operating system",
     "machine": "architecture",
     "cpu_model": "CPU",
+    "platform": "platform",
+    "cpu": "CPU type",
+    "instructions": "instruction sets",
+    "caches": "caches",
+    "virtual": "virtual machine",
+    "n_memory_channels": "memory channels",
     "n_logical": "logical CPUs",
     "n_cores": "physical cores",
     "n_packages": "packages",
     "n_numa_nodes": "NUMA nodes",
     "n_usable": "usable CPUs",
     "n_usable_cores": "usable cores",
+    "n_usable_numa_nodes": "usable NUMA nodes",
+    "n_usable_l3_caches": "usable L3 caches",
+    "usable_cores_by_kind": "usable cores of each kind",
     "cpu_quota": "CPU quota",
 }
+"""The properties that decide whether two hosts are of one class, with what messages call them."""
+
+UNKNOWN = (None, "", ())
+
+DETAILS = frozenset(
+    {
+        "platform",
+        "cpu",
+        "instructions",
+        "caches",
+        "virtual",
+        "n_memory_channels",
+        "n_usable_numa_nodes",
+        "n_usable_l3_caches",
+        "usable_cores_by_kind",
+    }
+)
+"""Those that classes before schema 5 do not have."""
+
+MARKETING = re.compile(r"\((?:R|TM|tm|C)\)|\bCPU\b|@ .*| with .*| (?:\w+-Core )?Processor\b.*|\s+")
+"""Parts of marketing names that distinguish nothing."""
 
 
-def format_property(value: object) -> str:
-    """Return a human-readable value of a property."""
-    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+def _name(host: HostClass) -> str:
+    """Return a short description, such as "AMD EPYC 9B14 (Zen 4), 8 cores, quota 2"."""
+    facts = [
+        _name_cpu(host, " ".join(MARKETING.sub(" ", host.cpu_model[:MOST_CHARACTERS]).split())),
+        f"{host.n_usable_cores} core{'s' * (host.n_usable_cores != 1)}",
+    ]
+    if host.n_usable > host.n_usable_cores:
+        facts.append(f"{host.n_usable} threads")
+    nodes = host.n_usable_numa_nodes or host.n_numa_nodes
+    if nodes > 1:
+        facts.append(f"{nodes} NUMA nodes")
+    if host.cpu_quota is not None:
+        facts.append(f"quota {host.cpu_quota:g}")
+    return ", ".join(facts)
+
+
+def _name_cpu(host: HostClass, brand: str) -> str:
+    generation = name_generation(host.cpu) if host.cpu else ""
+    if brand:
+        return f"{brand} ({generation})" if generation else brand
+    name = generation or (str(host.cpu) if host.cpu else "") or host.machine or "unknown CPU"
+    return f"{name} ({host.platform})" if host.platform else name
+
+
+def format_property(name: str, value: object) -> str:
+    """Return a human-readable value of a property.
+
+    Args:
+        name: Name of its field.
+        value: The value.
+    """
+    match value:
+        case None | "" | ():
+            return "none" if name == "cpu_quota" else "unknown"
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:g}"
+        case tuple():
+            return "+".join(map(str, value))
+        case CpuType():
+            generation = name_generation(value)
+            return f"{generation} ({value})" if generation else str(value)
+    return str(value)
+
+
+def format_difference(name: str, recorded: object, here: object) -> tuple[str, str]:
+    """Return both values of a property that differs. Of instruction sets, only those that one side lacks are left."""
+    if name != "instructions" or not recorded or not here:
+        return format_property(name, recorded), format_property(name, here)
+    sets = [str(each).split() for each in (recorded, here)]
+    more, others = ([each for each in own if each not in other] for own, other in (sets, sets[::-1]))
+    return ", ".join(more) or "fewer", ", ".join(others) or "fewer"
 
 
 def describe_difference(name: str, recorded: object, here: object) -> str:
     """Return a human-readable difference, such as `logical CPUs 64 in the record, 2 here`."""
-    return f"{PROPERTY_NAMES[name]} {format_property(recorded)} in the record, {format_property(here)} here"
+    there, this = format_difference(name, recorded, here)
+    return f"{PROPERTY_NAMES[name]} {there} in the record, {this} here"

@@ -80,7 +80,7 @@ def _read_int(path: Path) -> int | None:
     return int(text) if re.fullmatch(r"-?\d{1,18}", text) else None
 
 
-def _find_numbered(directory: Path, prefix: str) -> dict[int, Path]:
+def find_numbered(directory: Path, prefix: str) -> dict[int, Path]:
     """Return the entries of a directory whose names are `prefix` and a number, by number."""
     found = {}
     try:
@@ -116,7 +116,7 @@ def _group(cpus: Iterable[int], members: dict[int, Cpus], online: set[int]) -> t
 def read_topology(root: Path) -> Topology | None:
     """Return the topology, or None if sysfs lists no CPU."""
     base = root / "sys/devices/system/cpu"
-    directories = _find_numbered(base, "cpu")
+    directories = find_numbered(base, "cpu")
     offline = set(parse_cpu_list(read_text(base / "offline")))
     online = set(parse_cpu_list(read_text(base / "online")))
     if not online:
@@ -155,7 +155,7 @@ def read_topology(root: Path) -> Topology | None:
 
 def _read_numa_nodes(root: Path, online: set[int]) -> tuple[NumaNode, ...]:
     nodes = []
-    for number, path in _find_numbered(root / "sys/devices/system/node", "node").items():
+    for number, path in find_numbered(root / "sys/devices/system/node", "node").items():
         cpus = parse_cpu_list(read_text(path / "cpulist")) or parse_cpu_mask(read_text(path / "cpumap"))
         nodes.append(NumaNode(id=number, cpus=tuple(cpu for cpu in cpus if cpu in online)))
     if not any(node.cpus for node in nodes):
@@ -166,7 +166,7 @@ def _read_numa_nodes(root: Path, online: set[int]) -> tuple[NumaNode, ...]:
 def _read_l3_domains(directories: dict[int, Path], online: set[int]) -> tuple[Cpus, ...]:
     shared: dict[int, Cpus] = {}
     for cpu in sorted(online & set(directories)):
-        for index in _find_numbered(directories[cpu] / "cache", "index").values():
+        for index in find_numbered(directories[cpu] / "cache", "index").values():
             if _read_int(index / "level") == 3:
                 shared[cpu] = _read_cpus(index, "shared_cpu") or parse_cpu_mask(read_text(index / "shared_cpu_map"))
     return _group(shared, shared, online)
@@ -206,12 +206,6 @@ def _cluster(values: dict[int, int], tolerance: float = 0.1) -> tuple[Cpus, ...]
             least = value
         groups[-1].append(cpu)
     return tuple(tuple(sorted(group)) for group in groups)
-
-
-def read_cpu_model(root: Path) -> str:
-    """Return the marketing name of the CPU, or "" if unknown. ARM kernels do not report it."""
-    match = re.search(r"^model name\s*:\s*(.+)$", read_text(root / "proc/cpuinfo"), re.MULTILINE)
-    return match[1].strip() if match else ""
 
 
 def read_allowed_cpus(root: Path) -> Cpus:

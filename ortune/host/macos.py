@@ -1,7 +1,9 @@
-"""Reads the number of cores of each performance level from sysctl. macOS does not report which CPU is which.
+"""Reads from sysctl what the CPUs are, and the number of cores of each performance level.
 
-Source: sysctl(3) and Apple's "Determining system capabilities": `hw.nperflevels`, `hw.perflevelN.physicalcpu`,
-`hw.perflevelN.logicalcpu`; level 0 is the fastest.
+macOS does not report which CPU is which.
+
+Source: sysctl(3) and Apple's "Determining system capabilities" and "Determining instruction set characteristics":
+`hw.nperflevels`, `hw.perflevelN.physicalcpu`, `hw.perflevelN.logicalcpu`, `hw.optional`; level 0 is the fastest.
 """
 
 from __future__ import annotations
@@ -10,16 +12,40 @@ import itertools
 import re
 import subprocess
 
+from ortune.host.processor import Caches, CpuType, Processor, limit_identifier, select_instructions
 from ortune.host.topology import Core, Cpus, NumaNode, Topology
 
 SYSCTL_TIMEOUT_S = 5.0
 
+NAMES = ("hw", "machdep.cpu", "kern.hv_vmm_present")
+"""What is read. If a name does not exist, sysctl reports an error and shows the others."""
+
+INSTRUCTIONS = {
+    "sse4_1": "hw.optional.sse4_1",
+    "avx": "hw.optional.avx1_0",
+    "f16c": "hw.optional.f16c",
+    "fma": "hw.optional.fma",
+    "avx2": "hw.optional.avx2_0",
+    "avx512f": "hw.optional.avx512f",
+    "avx512bw": "hw.optional.avx512bw",
+    "avx512dq": "hw.optional.avx512dq",
+    "avx512vl": "hw.optional.avx512vl",
+    "avx512_vnni": "hw.optional.avx512vnni",
+    "asimdhp": "hw.optional.arm.FEAT_FP16",
+    "asimddp": "hw.optional.arm.FEAT_DotProd",
+    "i8mm": "hw.optional.arm.FEAT_I8MM",
+    "bf16": "hw.optional.arm.FEAT_BF16",
+    "sme": "hw.optional.arm.FEAT_SME",
+    "sme2": "hw.optional.arm.FEAT_SME2",
+}
+"""Names of instruction sets on macOS, by those on Linux."""
+
 
 def run_sysctl() -> str:
-    """Return the output of `sysctl hw machdep.cpu.brand_string`, or "" if it fails."""
+    """Return the output of sysctl, or "" if it fails."""
     try:
         done = subprocess.run(
-            ["/usr/sbin/sysctl", "hw", "machdep.cpu.brand_string"],
+            ["/usr/sbin/sysctl", *NAMES],
             capture_output=True,
             text=True,
             timeout=SYSCTL_TIMEOUT_S,
@@ -77,4 +103,30 @@ def build_topology(values: dict[str, str]) -> Topology | None:
         numa_nodes=(NumaNode(id=0, cpus=online),),
         kinds=tuple(kinds) if len(kinds) > 1 else (),
         source="sysctl",
+    )
+
+
+def build_processor(values: dict[str, str]) -> Processor:
+    """Return what the CPUs are. On Apple silicon, family and model are `hw.cpufamily` and `hw.cpusubfamily`."""
+
+    def find(*names: str) -> str:
+        return next((text for name in names if (text := limit_identifier(values.get(name, "")))), "")
+
+    def find_size(name: str) -> int | None:
+        text = find(f"hw.perflevel0.{name}", f"hw.{name}")
+        return int(text) if re.fullmatch(r"[1-9]\d{0,11}", text, re.ASCII) else None
+
+    vendor, family = find("machdep.cpu.vendor"), find("machdep.cpu.family")
+    if vendor:
+        model, stepping = find("machdep.cpu.model"), find("machdep.cpu.stepping")
+    else:
+        vendor, family, model, stepping = "Apple", find("hw.cpufamily"), find("hw.cpusubfamily"), ""
+    caches = Caches(
+        l1d_bytes=find_size("l1dcachesize"), l2_bytes=find_size("l2cachesize"), l3_bytes=find_size("l3cachesize")
+    )
+    return Processor(
+        cpu=CpuType(vendor=vendor, family=family, model=model, stepping=stepping) if family else None,
+        instructions=select_instructions({each for each, name in INSTRUCTIONS.items() if values.get(name) == "1"}),
+        caches=caches if caches != Caches() else None,
+        virtual={"0": False, "1": True}.get(values.get("kern.hv_vmm_present", "")),
     )

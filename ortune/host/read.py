@@ -7,7 +7,7 @@ import platform
 import sys
 from pathlib import Path
 
-from ortune.host import linux
+from ortune.host import cpuinfo, linux
 from ortune.host.topology import Core, Host, HostLimits, NumaNode, Topology
 
 
@@ -23,10 +23,12 @@ def read_host(root: Path = Path("/"), *, memory: bool = True) -> Host:
         if topology is not None:
             allowed = set(linux.read_allowed_cpus(root))
             usable = tuple(cpu for cpu in topology.online if cpu in allowed) or topology.online
+            text = linux.read_text(root / "proc/cpuinfo")
             return Host(
                 system="Linux",
                 machine=platform.machine(),
-                cpu_model=linux.read_cpu_model(root),
+                cpu_model=cpuinfo.find_model_name(text),
+                processor=cpuinfo.read_processor(root, topology, usable, text),
                 topology=topology,
                 limits=HostLimits(
                     usable=usable,
@@ -44,6 +46,7 @@ def read_host(root: Path = Path("/"), *, memory: bool = True) -> Host:
                 system="Darwin",
                 machine=platform.machine(),
                 cpu_model=values.get("machdep.cpu.brand_string", ""),
+                processor=macos.build_processor(values),
                 topology=topology,
                 limits=HostLimits(usable=topology.online, memory_bytes=_free_memory_bytes(None) if memory else None),
             )
@@ -95,6 +98,8 @@ def _read_portable(*, memory: bool) -> Host:
     """
     import itertools
 
+    from ortune.host.windows import parse_identifier
+
     n_logical, n_cores = _count_cpus()
     online = tuple(range(n_logical))
     # psutil does not report which CPUs are siblings. Outside Linux, siblings usually have adjacent ids.
@@ -105,6 +110,7 @@ def _read_portable(*, memory: bool) -> Host:
         system=platform.system(),
         machine=platform.machine(),
         cpu_model=platform.processor(),
+        processor=parse_identifier(platform.processor()),
         topology=Topology(
             online=online,
             cores=cores,

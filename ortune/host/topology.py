@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from ortune.host.processor import Processor
+
 Cpus = tuple[int, ...]
 """Ids of logical CPUs as in the operating system (from 0), in ascending order."""
 
@@ -82,11 +84,21 @@ class HostLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A host as seen by one process."""
+    """A host as seen by one process.
+
+    Attributes:
+        system: Operating system, as `platform.system()` names it.
+        machine: Architecture, as `platform.machine()` names it.
+        cpu_model: Marketing name of the CPU; empty if unknown.
+        processor: What the CPUs are that the process may use.
+        topology: The CPUs.
+        limits: What the process may use.
+    """
 
     system: str
     machine: str
     cpu_model: str
+    processor: Processor = Processor()
     topology: Topology
     limits: HostLimits
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
 
 from ortune.errors import RecordError
 from ortune.record.check import check_files
@@ -18,6 +20,9 @@ from ortune.record.select import Sourced, Wanted, decode_sourced, select_record
 if TYPE_CHECKING:
     from ortune.planning.pick import PickedDeployment
     from ortune.planning.result import Plan
+
+
+AnySourced = TypeVar("AnySourced", bound=Sourced)
 
 
 class SourcedDeployment(Sourced, frozen=True, kw_only=True):
@@ -69,6 +74,15 @@ def select_config(records: Sequence[Sourced], wanted: Wanted, model: str | Path 
     """
     choice = select_record(records, wanted, model)
     return next((each for each in records if each.record is choice.record), choice)
+
+
+def use_cache_dir(found: AnySourced, folder: Path | None) -> AnySourced:
+    """Return a record whose execution providers keep compiled models in a folder, if one is given."""
+    if folder is None:
+        return found
+    from ortune.knobs.caches import with_caches
+
+    return msgspec.structs.replace(found, record=found.record.map_configs(lambda config: with_caches(config, folder)))
 
 
 def find_deployment(found: Sourced) -> PickedDeployment | None:

@@ -18,8 +18,9 @@ from ortune.queueing.policies import Policy, name_policy
 from ortune.worker import Runtime
 from ortune.workload import Limit, Workload
 
-SCHEMA = 2
-"""Version of the document. Documents of schema 1 have no batching, and are read as they are."""
+SCHEMA = 3
+"""Version of the document. Those of schema 1 have no batching, those of schemas 1 and 2 a coarse host class. They are
+read as they are."""
 
 MOST_DEPLOYMENTS = 1000
 """Deployments that a document holds at most."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
-from ortune.compare.comparison import Summary
 from ortune.compare.open import OpenComparison, start_comparison
 from ortune.errors import ProgramError, UsageError
 from ortune.host import HostClass
@@ -24,7 +23,7 @@ from ortune.record.journal import Journal
 from ortune.record.leftovers import remove_leftovers
 from ortune.record.rescue import Saved, save_record
 from ortune.record.rounding import round_record
-from ortune.record.schema import SCHEMA, Bundle, Evidence, Record, Search, Tried
+from ortune.record.schema import SCHEMA, Bundle, Record, Search, Tried
 from ortune.record.trials import encode_trials, summarize_trials
 from ortune.tuning.outcome import Observe, Outcome
 from ortune.tuning.record_outcome import make_trials
@@ -242,7 +241,7 @@ def make_record(prepared: PreparedProgram, outcome: Outcome, search: Search, num
             schema=SCHEMA,
             config=settings_of(outcome.config),
             base=settings_of(prepared.space.base),
-            evidence=replace_configs(outcome.evidence, settings_of),
+            evidence=outcome.evidence.map_configs(settings_of),
             model=prepared.identities[number],
             workload=Workload(
                 load=prepared.goal.load,
@@ -286,19 +285,3 @@ def describe_inputs(model: ProgramModel) -> dict[str, InputData]:
     return {
         name: InputData(dtype=dtypes[name], shapes=tuple(own), origin="the program") for name, own in shapes.items()
     }
-
-
-def replace_configs(evidence: Evidence, settings_of: Callable[[Config], Config]) -> Evidence:
-    """Return evidence whose summaries have the settings of one model."""
-
-    def replace(summary: Summary | None) -> Summary | None:
-        return summary and msgspec.structs.replace(summary, config=settings_of(summary.config))
-
-    best, closest = evidence.best_so_far, evidence.closest
-    return msgspec.structs.replace(
-        evidence,
-        baseline=replace(evidence.baseline),
-        winner=replace(evidence.winner),
-        best_so_far=best and msgspec.structs.replace(best, config=settings_of(best.config)),
-        closest=closest and msgspec.structs.replace(closest, config=settings_of(closest.config)),
-    )

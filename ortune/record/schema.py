@@ -10,6 +10,7 @@ The trials of a search are in a file of their own: see `ortune.record.trials`.
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
@@ -17,16 +18,17 @@ import msgspec
 from ortune.compare.comparison import LimitCheck, Noise, Speedup, Stage, StageTime, Summary
 from ortune.errors import RecordError
 from ortune.host import HostClass
+from ortune.knobs.caches import list_cache_options
 from ortune.knobs.config import CPU, DEFAULT, Config
 from ortune.model.identity import ModelIdentity
 from ortune.worker import FailureKind, Runtime
 from ortune.workload import Objective, Workload
 
-SCHEMA = 4
+SCHEMA = 5
 """Version of the format.
 
 2 added loads. 3 added provider options, IO binding, thread pools and run options. 4 leaves defaults out, moves trials
-to a file of their own, and states what the config was compared with.
+to a file of their own, and states what the config was compared with. 5 added what the CPUs are to the host class.
 """
 
 Verdict = Literal[
@@ -165,6 +167,22 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if len(set(sides)) > 1:
             raise ValueError("limits and baseline_limits are not about the same limits")
 
+    def map_configs(self, change: Callable[[Config], Config]) -> Evidence:
+        """Return the evidence with changed settings."""
+
+        def replace(summary: Summary) -> Summary:
+            return msgspec.structs.replace(summary, config=change(summary.config))
+
+        best, closest = self.best_so_far, self.closest
+        return msgspec.structs.replace(
+            self,
+            baseline=self.baseline and replace(self.baseline),
+            winner=self.winner and replace(self.winner),
+            closest=closest and msgspec.structs.replace(closest, config=change(closest.config)),
+            front=tuple(msgspec.structs.replace(point, summary=replace(point.summary)) for point in self.front),
+            best_so_far=best and msgspec.structs.replace(best, config=change(best.config)),
+        )
+
 
 class Tried(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Names of the settings that a search tried. For these, a default in the config is a result of the search, too.
@@ -273,6 +291,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         schema: Version of this format.
         config: The settings to apply.
         base: The settings that `config` was compared with: ONNX Runtime's default, and what the user fixed.
+        cache_options: Options of the config's providers that must name a folder for compiled models, such as
+            `openvino.cache_dir`. Without one, each new session compiles the model. A record does not name the folder.
         evidence: What the recommendation rests on.
         model: The model that was tuned.
         workload: The load and the inputs it was tuned for.
@@ -284,12 +304,19 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     schema: int
     config: Config
     base: Config = DEFAULT
+    cache_options: tuple[str, ...] = ()
     evidence: Evidence
     model: ModelIdentity
     workload: Workload
     host: HostClass
     runtime: Runtime
     search: Search
+
+    def map_configs(self, change: Callable[[Config], Config]) -> Record:
+        """Return the record with changed settings: those that it recommends, and those of its evidence."""
+        return msgspec.structs.replace(
+            self, config=change(self.config), base=change(self.base), evidence=self.evidence.map_configs(change)
+        )
 
     @property
     def is_proven(self) -> bool:
@@ -341,7 +368,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             f"{gain.estimate:.3g}x [{gain.low:.3g}, {gain.high:.3g}] in {self.objectives[0]}" if gain else "",
             evidence.reason,
             f"{self.model.path}: {self.workload.load}",
-            f"{self.host.cpu_model}, {self.host.n_usable} CPUs, onnxruntime {self.runtime.onnxruntime}",
+            f"{self.host.cpu_name}, {self.host.n_usable} CPUs, onnxruntime {self.runtime.onnxruntime}",
         ]
         settings = [(name, str(value)) for name, value in self.config.settings.items()]
         objectives = self.workload.objectives
@@ -380,7 +407,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             )
         if not 1 <= number <= len(front):
             raise RecordError(f"{number}: the front has points 1 to {len(front)}.", option="pick")
-        return msgspec.structs.replace(self, config=front[number - 1].summary.config)
+        summary = front[number - 1].summary
+        # Set where sessions started from what was compiled.
+        options = list_cache_options(summary.config) if summary.build_s is not None else ()
+        return msgspec.structs.replace(self, config=summary.config, cache_options=options)
 
 
 class Bundle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

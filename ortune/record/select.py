@@ -11,7 +11,7 @@ import msgspec
 
 from ortune.errors import ModelError, RecordError
 from ortune.host import HostClass, read_host
-from ortune.host.host_class import describe_difference
+from ortune.host.host_class import COARSE_NOTE, describe_difference
 from ortune.model import compute_digest, hash_data_file, hash_file
 from ortune.record.check import shorten
 from ortune.record.files import decode_document, name_of_input, read_any
@@ -222,7 +222,9 @@ def check_digest(record: Record, path: str | Path, digest: str) -> None:
 def choose(records: Sequence[Sourced], host: HostClass, load: Load | None, *, any_host: bool = False) -> Choice:
     """Select among records for the same model.
 
-    Records for this class of host come first; of these, those for the load that comes closest; of these, the latest.
+    Records for this class of host come first; of these, those whose class is not coarse; of these, those for the load
+    that comes closest; of these, the latest. If there are none for this class, those come first whose class differs in
+    the fewest properties. What a coarse class does not know counts as different there.
 
     Args:
         records: To select from, at least one.
@@ -230,11 +232,11 @@ def choose(records: Sequence[Sourced], host: HostClass, load: Load | None, *, an
         load: The load to come; None where it is not known.
         any_host: Whether a record for another class of host may be used.
     """
-    here = [each for each in records if each.record.host.id == host.id]
-    left = here or list(records)
+    here = [each for each in records if each.record.host.includes(host)]
+    left = [each for each in here if not each.record.host.is_coarse] or here
     if not here:
-        least = min(len(each.record.host.differences(host)) for each in left)
-        left = [each for each in left if len(each.record.host.differences(host)) == least]
+        least = min(each.record.host.count_differences(host) for each in records)
+        left = [each for each in records if each.record.host.count_differences(host) == least]
     wanted = load or Load()
     left = sorted(left, key=started, reverse=True)
     best = min(left, key=lambda each: load_distance(each.record.workload.load, wanted))
@@ -273,6 +275,12 @@ def _explain(best: Sourced, left: Sequence[Sourced], host: HostClass, load: Load
     if not is_here:
         differences = [describe_difference(name, *both) for name, both in record.host.differences(host).items()]
         return f"tuned on another class of host: {'; '.join(differences)}"
+    note = f" ({COARSE_NOTE})" if record.host.is_coarse else ""
+    return f"{_explain_load(best, left, load)}{note}"
+
+
+def _explain_load(best: Sourced, left: Sequence[Sourced], load: Load | None) -> str:
+    record = best.record
     tuned_for = f"tuned for {record.workload.load}"
     if load is not None:
         return tuned_for if record.workload.load == load else f"{tuned_for}, the closest to {load}"

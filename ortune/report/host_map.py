@@ -6,6 +6,7 @@ from collections import Counter
 
 from ortune.console.widgets import format_count
 from ortune.host import Cpus, HostClass, Topology
+from ortune.host.host_class import COARSE_NOTE, PROPERTY_NAMES, UNKNOWN, format_property
 from ortune.report.blocks import Cpu, Facts, HostMap
 from ortune.worker import Runtime, SessionInfo
 
@@ -55,10 +56,16 @@ def describe_threads(session: SessionInfo | None, n_pinned: int, n_free: int) ->
 
 def describe_host(host: HostClass, runtime: Runtime) -> Facts:
     """Return what is known of the host and its software."""
+    details = [
+        (PROPERTY_NAMES[name], format_property(name, value))
+        for name in ("cpu", "instructions", "caches", "virtual", "n_memory_channels")
+        if (value := getattr(host, name)) not in UNKNOWN
+    ]
     quota = [("CPU quota", f"{host.cpu_quota:g} CPUs")] if host.cpu_quota is not None else []
     return Facts(
         facts=(
-            ("CPU", host.cpu_model or "unknown"),
+            ("CPU", host.cpu_name),
+            *details,
             (
                 "cores",
                 f"{host.n_cores} with {format_count(host.n_logical, 'logical CPU')}; "
@@ -68,7 +75,7 @@ def describe_host(host: HostClass, runtime: Runtime) -> Facts:
             *quota,
             ("system", f"{host.system}, {host.machine}"),
             ("software", describe_runtime(runtime)),
-            ("host class", host.id),
+            ("host class", f"{host.id}; {COARSE_NOTE}" if host.is_coarse else host.id),
         )
     )
 

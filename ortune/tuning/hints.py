@@ -165,7 +165,7 @@ def find_similar_searches(path: Path, host: HostClass, traits: Traits, goal: Goa
     fitting = [
         search
         for search in read_past_searches(path)
-        if search.host.id == host.id
+        if search.host.includes(host)
         and search.load == describe_load(goal)
         and search.objectives == tuple(goal.objectives)
         and measure_similarity(search.traits, traits) >= MIN_SIMILARITY

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
+from ortune.compare.open import OpenComparison
 from ortune.host import Host, HostClass
+from ortune.knobs import Config
+from ortune.knobs.caches import list_cache_options
 from ortune.record.rounding import round_record, significant
 from ortune.record.schema import SCHEMA, Record, Search
 from ortune.record.trials import Header, TrialRound, Trials, summarize_trials
 from ortune.tuning.outcome import Outcome
 from ortune.tuning.prepare import PreparedSearch
-from ortune.worker import Runtime
+from ortune.worker import SessionInfo
 from ortune.workload import Goal
 
 RAW_DIGITS = 7
@@ -18,14 +23,14 @@ RAW_DIGITS = 7
 
 
 def make_record(
-    prepared: PreparedSearch, outcome: Outcome, runtime: Runtime, started: str, *, n_resumes: int = 0
+    prepared: PreparedSearch, outcome: Outcome, opened: OpenComparison, started: str, *, n_resumes: int = 0
 ) -> Record:
     """Return the record of a search, with rounded figures.
 
     Args:
         prepared: The inputs of the search.
         outcome: The outcome of the search.
-        runtime: The software of the workers.
+        opened: What was measured with.
         started: When the search began, in ISO 8601 with the time zone.
         n_resumes: How often it was resumed.
     """
@@ -35,11 +40,12 @@ def make_record(
             schema=SCHEMA,
             config=outcome.config,
             base=prepared.base,
+            cache_options=find_cache_options(outcome.config, opened.runner.sessions),
             evidence=outcome.evidence,
             model=prepared.program.describe(),
             workload=prepared.describe_workload(),
             host=HostClass.of(prepared.host),
-            runtime=runtime,
+            runtime=opened.runtime,
             search=Search(
                 started=started,
                 budget_s=outcome.budget_s,
@@ -58,6 +64,12 @@ def make_record(
             ),
         )
     )
+
+
+def find_cache_options(config: Config, sessions: Iterable[SessionInfo]) -> tuple[str, ...]:
+    """Return the options of a config's providers that keep compiled models, if sessions started from what they kept."""
+    started = {session.providers[:1] for session in sessions if session.build_s is not None}
+    return list_cache_options(config) if (config.provider,) in started else ()
 
 
 def _round_values(measured: TrialRound) -> TrialRound:

@@ -23,7 +23,7 @@ import msgspec
 from ortune import __version__
 from ortune.errors import MeasureError, OrtuneError, UsageError
 from ortune.host import HostClass
-from ortune.host.host_class import PROPERTY_NAMES
+from ortune.host.host_class import PROPERTY_NAMES, format_property
 from ortune.knobs import Config, SearchSpace
 from ortune.record.journal import (
     Answer,
@@ -171,7 +171,7 @@ def describe_decisions(request: Resumable, host: HostClass, space: SearchSpace) 
     dimensions = [[each.name, *each.labels] for each in space.dimensions]
     keys = [each.config.key for each in space.candidates]
     return {
-        **{name: getattr(host, field) for field, name in PROPERTY_NAMES.items()},
+        **{name: format_property(field, getattr(host, field)) for field, name in PROPERTY_NAMES.items()},
         "space": f"{len(keys)} candidates, {digest_value([dimensions, keys])}",
         "base": space.base.key,
         "budget": request.budget,

@@ -95,7 +95,7 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
         outcome = run_search(prepared.space, opened, settings, observe)
         started = journal.begin.started if journal else begun
         n_resumes = journal.n_resumes if journal else 0
-        record = make_record(prepared, outcome, opened.runtime, started, n_resumes=n_resumes)
+        record = make_record(prepared, outcome, opened, started, n_resumes=n_resumes)
         saved = Saved(record=record)
         if request.output is not None:
             saved = save_record(
@@ -112,14 +112,14 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
         explain_kept(outcome.fault, journal, saved.fault)
         raise outcome.fault
     unfinished = journal.path if journal and journal.path.exists() else None
-    logs = opened.runner.logs
+    sessions = opened.runner.sessions
     return Result(
         record=saved.record,
         outcome=outcome,
         kept=saved.kept,
         unfinished=unfinished,
-        warnings=collect_warnings(logs),
-        n_sessions=len(logs),
+        warnings=collect_warnings([each.log for each in sessions]),
+        n_sessions=len(sessions),
         fault=saved.fault,
     )
 

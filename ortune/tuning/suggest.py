@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from ortune.host.host_class import COARSE_NOTE
 from ortune.knobs import Candidate, Config, SearchSpace, describe, ids
 from ortune.knobs.dimension import DEFAULT_LABEL, Rule
 from ortune.model import Traits
@@ -254,7 +255,8 @@ def _find_past(
                 config=candidate.config,
                 reasons=list_reasons(space, candidate, "an earlier search found it"),
                 basis="history",
-                evidence="an earlier search on this class of host, for the same or a very similar graph and this load",
+                evidence="an earlier search on this class of host, for the same or a very similar graph and this load"
+                + (f"; {COARSE_NOTE}" if search.host.is_coarse else ""),
                 gain=Gain(low=low, high=high, confidence=CONFIDENCE_OF_SEARCHES),
             )
     return None

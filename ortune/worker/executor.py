@@ -15,11 +15,11 @@ import msgspec
 from ortune.errors import HostError, ModelError, UsageError
 from ortune.interrupts import uninterrupted
 from ortune.knobs.config import DEFAULT, Config
-from ortune.knobs.providers import find_provider
 from ortune.knobs.titles import describe
 from ortune.model import ModelInfo
 from ortune.steps import enter_step
 from ortune.worker import protocol
+from ortune.worker.compiled_models import CompiledModels
 from ortune.worker.failure import Failure
 from ortune.worker.group import WorkerGroup, name_group
 from ortune.worker.interfaces import Executor, LiveCandidate
@@ -111,12 +111,10 @@ class ProcessExecutor:
         self._n_processes = n_processes
         self._pinned_to = tuple(pinned_to) or ((),) * n_processes
         self._build_deadline_s = build_deadline_s
-        self._builds: dict[str, Failure | float] = {}
         self._nodes: dict[str, dict[str, int]] = {}
-        self._cache_names: dict[str, str] = {}
-        self._build_time_s = 0.0
         remove_abandoned_folders()
         self._folder = OwnedFolder()
+        self._compiled = CompiledModels(self._folder.path / "cache")
         self._temporary = self._folder.path / "tmp"
         self._temporary.mkdir()
         self._watchdog = Watchdog()
@@ -159,7 +157,7 @@ class ProcessExecutor:
 
         Compiling is therefore not charged to the budget: each config is compiled once and then read from a cache.
         """
-        return time.monotonic() - self._build_time_s
+        return time.monotonic() - self._compiled.total_s
 
     def launch(self, configs: Sequence[Config], *, deadline_s: float) -> list[LiveCandidate | Failure]:
         """Start the workers of all configs at the same time, and suspend each as soon as it is loaded and checked.
@@ -183,6 +181,8 @@ class ProcessExecutor:
                 results.append(failed)
                 self._check_files()
                 continue
+            for worker in workers:
+                worker.note_build(self._compiled.check(worker.config))
             results.append(workers[0] if len(workers) == 1 else WorkerGroup(workers))
             self._note_loaded(workers[0])
         return results
@@ -222,7 +222,7 @@ class ProcessExecutor:
                 if worker not in ends_s:  # another one of its group has failed
                     continue
                 left_s = max(ends_s.pop(worker) - time.monotonic(), 0.1)
-                failure = worker.finish_stage(left_s, self.find_build_s(worker.config), deadline_s=deadline_s)
+                failure = worker.finish_stage(left_s, deadline_s=deadline_s)
                 group = group_of[worker]
                 if failure:
                     failures[group[0]] = failure if len(group) == 1 else name_group(failure, len(group))
@@ -255,19 +255,12 @@ class ProcessExecutor:
         """The reference outputs, for use by another executor."""
         return ReferenceOutputs(path=self._reference_path, compare_values=self._compare_values)
 
-    def find_build_s(self, config: Config) -> float | None:
-        """Return the time that compiling the model with this config took; None if its provider does not compile."""
-        build = self._builds.get(config.key)
-        return build if isinstance(build, float) else None
-
     def _build(self, config: Config, *, is_reference: bool) -> Failure | None:
         """Let a provider that compiles models do so in a launch of its own. Later launches read its cache."""
-        if not find_provider(config.provider).builds:
-            return None
-        if config.key not in self._builds:
-            left_s = BUILDS * self._build_deadline_s - self._build_time_s
+        if self._compiled.is_needed(config):
+            left_s = BUILDS * self._build_deadline_s - self._compiled.total_s
             if left_s <= 0:
-                message = f"compiling other candidates took {self._build_time_s:.0f} s, which is the limit for all"
+                message = f"compiling other candidates took {self._compiled.total_s:.0f} s, which is the limit for all"
                 return Failure(kind="timeout", stage="build", message=message)
             deadline_s = min(left_s, self._build_deadline_s)
             start_s = time.monotonic()
@@ -282,22 +275,9 @@ class ProcessExecutor:
                 message = f"{config.provider} did not compile the model within {deadline_s:.0f} s"
                 failure = msgspec.structs.replace(failure, stage="build", message=message)
             build_s = time.monotonic() - start_s
-            self._build_time_s += build_s
-            self._builds[config.key] = failure or build_s
-        build = self._builds[config.key]
-        return build if isinstance(build, Failure) else None
-
-    def _with_cache(self, config: Config) -> Config:
-        """Return the config with its own cache folder for the models that its provider compiles."""
-        provider = find_provider(config.provider)
-        if not provider.builds:
-            return config
-        number = len(self._cache_names)
-        folder = self._folder.path / "cache" / self._cache_names.setdefault(config.key, f"{number:05}")
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, value in provider.cache_options(str(folder)).items():
-            config = config.with_setting("provider_options", name, value, provider.name)
-        return config
+            self._compiled.total_s += build_s
+            self._compiled.note(config, failure or build_s)
+        return self._compiled.find_failure(config)
 
     def _start_all(
         self, config: Config, limit_bytes: int | None, deadline_s: float, *, is_reference: bool
@@ -328,7 +308,7 @@ class ProcessExecutor:
         self._n_launched += 1
         request = protocol.LoadRequest(
             model_path=self._model.path,
-            config=self._with_cache(config),
+            config=self._compiled.with_folder(config),
             feed_path=str(self._feed_path),
             reference_path=str(self._reference_path),
             is_reference=is_reference,

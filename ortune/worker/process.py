@@ -91,14 +91,11 @@ class WorkerProcess:
         """Whether its sessions exist and were checked."""
         return self.stage == "measure"
 
-    def finish_stage(
-        self, left_s: float, build_s: float | None = None, *, deadline_s: float | None = None
-    ) -> Failure | None:
+    def finish_stage(self, left_s: float, *, deadline_s: float | None = None) -> Failure | None:
         """Wait until it has created the sessions, or, in the next stage, until it has checked them and is suspended.
 
         Args:
             left_s: Maximum time to wait.
-            build_s: Time that compiling the model took in an earlier launch, for `session_info`.
             deadline_s: The time that this is left of, for messages; `left_s` by default.
         """
         reply = self.receive(left_s, self.stage, deadline_s)
@@ -110,10 +107,14 @@ class WorkerProcess:
         if self.stage != "check" or not isinstance(reply, protocol.LoadedReply):
             return self.fail(self.refuse(self.stage, "it is not the result of loading"))
         self.stage = "measure"
-        self.session_info = msgspec.structs.replace(reply.session_info, log=read_log(self._log_path), build_s=build_s)
+        self.session_info = msgspec.structs.replace(reply.session_info, log=read_log(self._log_path))
         self.runtime = reply.runtime
         self.suspend()
         return None
+
+    def note_build(self, build_s: float | None) -> None:
+        """Add to `session_info` the time that compiling the model took in an earlier launch."""
+        self.session_info = msgspec.structs.replace(self.session_info, build_s=build_s)
 
     def measure(self, plan: BlockPlan) -> Block | Failure:
         """Resume the worker, measure one block, and suspend it. This process sleeps in the meantime."""

@@ -26,6 +26,8 @@ from pathlib import Path
 UNITY = "com.github.asus4.onnxruntime"
 AAR = "Plugins/Android/onnxruntime.aar"
 
+TRANSFORMERS_JS = "@huggingface/transformers"
+
 PYTEST = "pytest==8.4.2"
 JUNIT_SCHEMA = "junit-10.xsd"
 
@@ -38,6 +40,25 @@ def _of_node(path: str) -> bool:
     return path.startswith(own) if path.startswith("bin/") else path.endswith(("package.json", ".js"))
 
 
+def _of_web(path: str) -> bool:
+    return path in {"package.json", "types.d.ts"} or path in {
+        f"dist/{name}"
+        for name in (
+            *("ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm"),
+            *("ort.webgpu.min.mjs", "ort-wasm-simd-threaded.asyncify.mjs", "ort-wasm-simd-threaded.asyncify.wasm"),
+        )
+    }
+
+
+def _of_transformers(path: str) -> bool:
+    return path in {"package.json", "dist/transformers.web.js", "dist/transformers.node.mjs"}
+
+
+def _of_kotlin(path: str) -> bool:
+    names = ("kotlin-compiler", "kotlin-stdlib", "kotlin-reflect", "kotlin-script-runtime", "annotations-13.0")
+    return path in {f"lib/{name}.jar" for name in (*names, "kotlinx-coroutines-core-jvm")}
+
+
 def _of_unity(path: str) -> bool:
     return path == AAR or (path.startswith("Runtime/") and path.endswith(".cs"))
 
@@ -45,6 +66,9 @@ def _of_unity(path: str) -> bool:
 PACKAGES: dict[str, tuple[str, Callable[[str], bool]]] = {
     "node_modules/onnxruntime-node": ("onnxruntime-node@1.30.0", _of_node),
     "node_modules/onnxruntime-common": ("onnxruntime-common@1.30.0", _of_node),
+    "node_modules/onnxruntime-web": ("onnxruntime-web@1.30.0", _of_web),
+    f"node_modules/{TRANSFORMERS_JS}": (f"{TRANSFORMERS_JS}@4.3.1", _of_transformers),
+    "kotlin-compiler": ("kotlin-compiler@2.4.20", _of_kotlin),
     UNITY: (f"{UNITY}@0.4.9", _of_unity),
 }
 """Packages by folder: the name and version, and a function that selects the files to keep."""

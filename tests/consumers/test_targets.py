@@ -5,28 +5,40 @@ They are read from ONNX Runtime's own log if possible, so that the tests do not 
 
 from __future__ import annotations
 
+import ast
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any, ClassVar
+from xml.etree import ElementTree
 
 import pytest
 
 from ortune.export import Export, export, render
+from ortune.export.comments import make_comment
+from ortune.export.literals import KOTLIN
+from ortune.export.provider_names import PLUGIN_LIBRARY
+from ortune.export.transformers_js import DTYPES
 from ortune.knobs import DEFAULT, Config
+from ortune.knobs.config import alias_of
 from ortune.knobs.providers import chain_of
 from tests.conftest import TINY_CNN
 from tests.consumers import tiny
-from tests.consumers.fetch import UNITY, find_node
-from tests.consumers.running import consumers, draw_text, need, run, run_python
+from tests.consumers.fetch import TRANSFORMERS_JS, UNITY, find_node
+from tests.consumers.running import TIMEOUT_S, consumers, draw_text, need, run, run_python
 from tests.consumers.trace import read_sessions
 from tests.records import make_record
 from tests.test_export import CONFIGS
+from tests.test_export_providers import NAMES, PLUGIN, RAPIDOCR
+from tests.test_hostile_exports import LITERAL_TEXTS
 
 pytestmark = pytest.mark.consumers
+
+KOTLIN_COMPILER = "org.jetbrains.kotlin.cli.jvm.K2JVMCompiler"
 
 TUNED = Config(
     session_options={
@@ -130,14 +142,31 @@ class TestTriton:
                 1: "ORT_ENABLE_EXTENDED",
                 2: "ORT_DISABLE_ALL",
             }[level]
-        for accelerator in parsed.optimization.execution_accelerators.gpu_execution_accelerator:
-            found |= {f"{accelerator.name}.{key}": value for key, value in accelerator.parameters.items()}
+        found |= self.read_devices(parsed, config, found)
         expected = wanted(config, done)
         # Without a level, Triton uses ORT_ENABLE_ALL.
         if expected.get("graph_optimization_level") == "ORT_ENABLE_ALL":
             del expected["graph_optimization_level"]
         expected.pop("providers", None)
         assert found == expected
+
+    def read_devices(self, parsed: Any, config: Config, found: dict[str, Any]) -> dict[str, Any]:
+        """Return the options of providers, from the accelerators, the instances and the parameters."""
+        read: dict[str, Any] = {}
+        groups = parsed.optimization.execution_accelerators
+        for accelerator in groups.gpu_execution_accelerator:
+            read |= {f"{accelerator.name}.{key}": value for key, value in accelerator.parameters.items()}
+        if read.pop("tensorrt.precision_mode", "") == "FP16":
+            read["tensorrt.trt_fp16_enable"] = "True"
+        if number := found.pop("cudnn_conv_algo_search", ""):
+            read["cuda.cudnn_conv_algo_search"] = ["EXHAUSTIVE", "HEURISTIC", "DEFAULT"][int(number)]
+        (instances,) = parsed.instance_group
+        assert instances.kind == (instances.KIND_GPU if instances.gpus else instances.KIND_CPU)
+        used = [alias_of(name) for name, _ in config.providers if name != "CPUExecutionProvider"]
+        read |= {f"{alias}.device_id": str(instances.gpus[0]) for alias in used if instances.gpus}
+        if any(each.name == "openvino" for each in groups.cpu_execution_accelerator):
+            read["openvino.device_type"] = "CPU"
+        return read
 
 
 class TestRapidOCR:
@@ -184,6 +213,45 @@ class TestRapidOCR:
         for answer in answers:
             assert answer["texts"] == ["HELLO"]
             assert answer["read"] == {**defaults, **configs[answer["config"]].session_options}
+
+    CHOICE = """
+        import json, platform, sys, yaml
+        from pathlib import Path
+        import rapidocr
+        from rapidocr.inference_engine.onnxruntime import provider_config
+        from rapidocr.utils.parse_parameters import ParseParams
+
+        document = yaml.safe_load((Path(rapidocr.__file__).parent / "config.yaml").read_text())
+        # Each provider is there, and each on its system.
+        provider_config.get_device = lambda: "GPU"
+        platform.version = lambda: "10.0.22631"
+        for part in sys.argv[1:]:
+            path = Path(part)
+            document["EngineConfig"]["onnxruntime"] = yaml.safe_load(path.read_text())["EngineConfig"]["onnxruntime"]
+            path.with_suffix(".whole.yaml").write_text(yaml.safe_dump(document))
+            config = ParseParams.load(path.with_suffix(".whole.yaml")).EngineConfig.onnxruntime
+            provider_config.get_available_providers = lambda: [path.stem, "CPUExecutionProvider"]
+            systems = {"DmlExecutionProvider": "Windows", "CoreMLExecutionProvider": "Darwin"}
+            platform.system = lambda: systems.get(path.stem, "Linux")
+            print(json.dumps([[name, dict(own)] for name, own in provider_config.ProviderConfig(config).get_ep_list()]))
+        """
+
+    def test_it_requests_each_provider_with_its_options(self, tmp_path: Path) -> None:
+        need("rapidocr")
+        options = {"device_id": "1", "mode": "fast"}
+        paths = []
+        for name in RAPIDOCR:
+            written = of("rapidocr", Config(providers=((name, options), ("CPUExecutionProvider", {}))))
+            assert not written.unsupported
+            paths.append(tmp_path / f"{name}.yaml")
+            paths[-1].write_text(written.text)
+        done = run_python(self.CHOICE, *paths)
+        assert done.returncode == 0, done.stderr
+        for name, line in zip(RAPIDOCR, done.stdout.splitlines(), strict=True):
+            assert json.loads(line) == [
+                [name, {"device_id": 1, "mode": "fast"}],
+                ["CPUExecutionProvider", {"arena_extend_strategy": "kNextPowerOfTwo"}],
+            ]
 
 
 class TestFastembed:
@@ -338,25 +406,7 @@ class TestGenai:
             assert (done.returncode == 0) == (not fault), done.stderr
             assert fault in done.stderr
 
-    @pytest.mark.parametrize(
-        "provider",
-        [
-            "CUDAExecutionProvider",
-            "NvTensorRTRTXExecutionProvider",
-            "OpenVINOExecutionProvider",
-            "QNNExecutionProvider",
-            "DmlExecutionProvider",
-            "CoreMLExecutionProvider",
-            "WebGpuExecutionProvider",
-            "MIGraphXExecutionProvider",
-            "VitisAIExecutionProvider",
-            "TensorrtExecutionProvider",
-            "XnnpackExecutionProvider",
-            "AzureExecutionProvider",
-            "ROCMExecutionProvider",
-            "CANNExecutionProvider",
-        ],
-    )
+    @pytest.mark.parametrize("provider", NAMES)
     def test_providers_go_by_its_names(self, provider: str, tmp_path: Path) -> None:
         """The error for a provider that is not in the build differs from that for an unknown name."""
         written = self.write(Config(providers=((provider, {}), ("CPUExecutionProvider", {}))), tmp_path)
@@ -366,9 +416,50 @@ class TestGenai:
             assert ("providers" in unsupported(written)) == (done.returncode == 0)
 
 
+class TestVespa:
+    @pytest.mark.parametrize("case", CODE)
+    def test_its_names_are_those_of_pyvespa(self, case: str) -> None:
+        """Only Vespa itself checks a whole file: pyvespa has the names of its elements."""
+        need("vespa")
+        root = ElementTree.fromstring(of("vespa", CODE[case]).text)
+        names = {element.tag for element in root.iter()}
+        code = "import json; from vespa.configuration import services; print(json.dumps(services.services_tags))"
+        known = set(json.loads(run_python(code).stdout))
+        assert names - {"transformer-model", "tokenizer-model"} <= known, names - known
+
+
 class TestOptimum:
+    def read_function(self, file: str, name: str) -> ast.FunctionDef:
+        """Return a function of the package, which cannot be imported without torch."""
+        module = ast.parse((need("optimum.onnxruntime") / file).read_text())
+        return next(each for each in ast.walk(module) if isinstance(each, ast.FunctionDef) and each.name == name)
+
+    @pytest.mark.parametrize("name", ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"])
+    @pytest.mark.parametrize("io_binding", [False, True])
+    def test_its_arguments_are_those_of_the_source(self, name: str, io_binding: bool) -> None:
+        """The function of the package that reads the providers returns those of the config."""
+        known = {each.arg for each in self.read_function("modeling.py", "from_pretrained").args.args}
+        chain = tuple((each, {"device_id": "0"} if each == name else {}) for each, _ in chain_of(name))
+        text = of("optimum", Config(providers=chain, io_binding=io_binding)).text
+        (call,) = [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.Call) and len(each.keywords) > 2]
+        used = {str(each.arg): each.value for each in call.keywords}
+        # The classes pass file_name on to the functions that find the model.
+        assert set(used) - {"file_name"} <= known
+        names: dict[str, Any] = {"validate_provider_availability": lambda provider: None}
+        function = self.read_function("utils.py", "prepare_providers_and_provider_options")
+        source = ast.unparse(ast.Module([function], []))
+        exec("from __future__ import annotations\n" + source, names)  # a function of the consumer, as it is
+        arguments = {key: ast.literal_eval(value) for key, value in used.items() if key.startswith("provider")}
+        providers, options = names[function.name](**arguments)
+        assert list(zip(providers, options, strict=True)) == [*chain][: len(providers)]
+        assert len(providers) >= len(chain) - 1  # ONNX Runtime adds the CPU provider
+        assert ("use_io_binding" in used) == (io_binding or name == "CUDAExecutionProvider")
+        if "use_io_binding" in used:
+            assert ast.literal_eval(used["use_io_binding"]) == io_binding
+
     def test_the_code_runs(self, tmp_path: Path) -> None:
         need("optimum.onnxruntime")
+        pytest.importorskip("torch")
         model = tiny.make_embedder(tmp_path / "model.onnx")
         (tmp_path / "config.json").write_text(
             json.dumps({"model_type": "bert", "architectures": ["BertModel"], "hidden_size": 8, "vocab_size": 32})
@@ -381,6 +472,68 @@ ids = numpy.ones((1, 4), dtype=numpy.int64)
 assert model(input_ids=ids, attention_mask=ids, token_type_ids=ids).last_hidden_state.shape == (1, 4, 8)
 """
         check_log(run([sys.executable, "-P", "-c", written.text + after]), wanted(TUNED, written))
+
+
+class TestSentenceTransformers:
+    @pytest.mark.parametrize("name", ["model.onnx", "other.onnx"])
+    def test_the_code_runs(self, name: str, tmp_path: Path) -> None:
+        """The file may be in the folder of the configuration, or in its folder `onnx`."""
+        need("sentence_transformers")
+        need("optimum.onnxruntime")
+        model = tiny.make_text_model(tmp_path)
+        if name != model.name:
+            model = model.rename(tmp_path / name)
+        written = of("sentence-transformers", TUNED, model)
+        assert not written.unsupported
+        after = """
+assert model.encode(["hello world", "hello"]).shape == (2, 8)
+"""
+        check_log(run([sys.executable, "-P", "-c", written.text + after]), wanted(TUNED, written))
+
+    def test_io_binding(self, tmp_path: Path) -> None:
+        need("sentence_transformers")
+        need("optimum.onnxruntime")
+        config = Config(session_options={"intra_op_num_threads": 2, "log_severity_level": 0}, io_binding=True)
+        written = of("sentence-transformers", config, tiny.make_text_model(tmp_path))
+        assert not written.unsupported
+        after = """
+assert model.encode(["hello world", "hello"]).shape == (2, 8)
+assert model[0].auto_model.use_io_binding
+"""
+        check_log(run([sys.executable, "-P", "-c", written.text + after]), config.session_options)
+
+    def test_several_providers(self, tmp_path: Path) -> None:
+        """Optimum gets all of them with their options. None is in ONNX Runtime's package for CPUs."""
+        need("sentence_transformers")
+        need("optimum.onnxruntime")
+        written = of("sentence-transformers", CONFIGS["cuda"], tiny.make_text_model(tmp_path))
+        assert not written.unsupported
+        before = """
+from unittest import mock
+from optimum.onnxruntime import ORTModelForFeatureExtraction
+function = mock.patch.object(ORTModelForFeatureExtraction, "from_pretrained", side_effect=KeyboardInterrupt)
+called = function.start()
+"""
+        after = """
+except KeyboardInterrupt:
+    import json
+    given = called.call_args.kwargs
+    print(json.dumps([*zip(given["providers"], given["provider_options"])]))
+"""
+        code = written.text.replace("ort.preload_dlls()", "pass").replace("\nmodel = ", "\ntry:\n  model = ")
+        done = run([sys.executable, "-P", "-c", before + code + after])
+        assert done.returncode == 0, done.stderr
+        providers = json.loads(done.stdout.splitlines()[-1])
+        assert [(name, own) for name, own in providers] == list(CONFIGS["cuda"].providers)
+
+    def test_another_file_is_not_made(self, tmp_path: Path) -> None:
+        need("sentence_transformers")
+        need("optimum.onnxruntime")
+        model = tiny.make_text_model(tmp_path)
+        written = of("sentence-transformers", DEFAULT, model)
+        done = run([sys.executable, "-P", "-c", written.text.replace("model.onnx", "gone.onnx")])
+        assert done.returncode != 0
+        assert "gone.onnx" in done.stderr
 
 
 class TestJavaScript:
@@ -441,22 +594,128 @@ class TestCpp:
         done = run(["g++", "-std=c++17", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", f"-I{headers}", source])
         assert done.returncode == 0, done.stderr
 
-    @pytest.mark.skipif(sys.platform != "linux", reason="the library has its name on Linux")
-    def test_the_live_session_has_it(self, tmp_path: Path) -> None:
-        headers = self.headers()
+    def compile(self, source: Path, folder: Path) -> Path:
+        """Compile and link with the library of the Python package."""
+        if sys.platform != "linux":
+            pytest.skip("the library has its name on Linux")
         libraries = sorted((need("onnxruntime") / "capi").glob("libonnxruntime.so.*"))
         if not libraries:
             pytest.skip("this onnxruntime has no shared library")
-        library = tmp_path / "libonnxruntime.so.1"
+        library = folder / "libonnxruntime.so.1"
         library.symlink_to(libraries[0])
-        source = self.source({"tuned": TUNED}, tmp_path / "tuned.cpp")
-        program = tmp_path / "tuned"
-        flags = ["-std=c++17", f"-I{headers}", f"-Wl,-rpath,{tmp_path}"]
-        done = run(["g++", source, library, *flags, "-o", program])
+        flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", f"-I{self.headers()}", f"-Wl,-rpath,{folder}"]
+        done = run(["g++", source, library, *flags, "-o", folder / "program"])
         assert done.returncode == 0, done.stderr
+        return folder / "program"
+
+    def test_the_live_session_has_it(self, tmp_path: Path) -> None:
+        self.headers()
+        program = self.compile(self.source({"tuned": TUNED}, tmp_path / "tuned.cpp"), tmp_path)
         written = of("cpp", TUNED)
         assert not written.unsupported
         check_log(run([program]), wanted(TUNED, written))
+
+    @pytest.mark.parametrize("options", [{}, {"device_id": "0"}], ids=["without_options", "with_options"])
+    def test_the_library_knows_each_provider(self, options: dict[str, str], tmp_path: Path) -> None:
+        """Its error for a provider that is not in the build differs from that for a name that it does not know."""
+        self.headers()
+        functions, calls = "", ""
+        for number, name in enumerate(NAMES):
+            config = Config(providers=((name, options), ("CPUExecutionProvider", {})))
+            functions += f"void make_{number}() {{\n{of('cpp', config).text}}}\n"
+            calls += f"    run({number}, make_{number});\n"
+        source = tmp_path / "providers.cpp"
+        source.write_text(
+            "#include <onnxruntime_cxx_api.h>\n#include <iostream>\n"
+            f"{functions}void run(int number, void (*make)()) {{\n"
+            '    std::cout << number << " ";\n'
+            '    try { make(); std::cout << "created\\n"; }\n'
+            '    catch (const Ort::Exception& error) { std::cout << error.what() << "\\n"; }\n'
+            f"}}\nint main() {{\n{calls}}}\n"
+        )
+        done = run([self.compile(source, tmp_path)])
+        assert done.returncode == 0, done.stderr
+        answers = dict(line.split(" ", 1) for line in done.stdout.splitlines() if re.match(r"\d+ ", line))
+        assert len(answers) == len(NAMES)
+        absent = re.compile(r"not (supported|enabled) in this build|Failed to load (shared )?library")
+        for number, name in enumerate(NAMES):
+            answer = answers[str(number)]
+            assert answer == "created" or absent.search(answer), (name, answer)
+        assert "Failed to load library" in answers[str(NAMES.index(PLUGIN))]
+
+    def test_the_code_for_plugins_adds_a_plugin(self, tmp_path: Path) -> None:
+        """QNN has a backend for the CPU. Without the option, it does not find one, which shows that options arrive."""
+        library = next(need("onnxruntime_qnn").glob("libonnxruntime_providers_qnn.so"), None)
+        if library is None:
+            pytest.skip("this onnxruntime_qnn has no library for Linux")
+        functions = ""
+        for number, options in enumerate(({"backend_type": "htp"}, {})):
+            text = of("cpp", Config(providers=((PLUGIN, options), ("CPUExecutionProvider", {})))).text
+            text = text.replace(PLUGIN, "QNNExecutionProvider").replace(PLUGIN_LIBRARY, str(library))
+            functions += f"void make_{number}() {{\n{text}}}\n"
+        source = tmp_path / "plugin.cpp"
+        source.write_text(
+            f"#include <onnxruntime_cxx_api.h>\n#include <iostream>\n{functions}"
+            "int main(int n, char**) {\n"
+            '    try { n > 1 ? make_1() : make_0(); std::cout << "created\\n"; }\n'
+            '    catch (const Ort::Exception& error) { std::cout << error.what() << "\\n"; }\n'
+            "}\n"
+        )
+        program = self.compile(source, tmp_path)
+        assert run([program]).stdout.endswith("created\n")
+        assert "backend path" in run([program, "without"]).stdout
+
+
+class TestTransformersJs:
+    """In Node.js. `test_browser_targets.py` runs it in a browser."""
+
+    def run(self, config: Config, folder: Path) -> tuple[subprocess.CompletedProcess[str], Export]:
+        """Run the module with additional lines that create the pipeline and use it."""
+        modules, node = consumers() / "node_modules", find_node()
+        if not (modules / TRANSFORMERS_JS).is_dir():
+            pytest.skip(f"{TRANSFORMERS_JS} is not in {modules}")
+        if node is None:
+            pytest.skip("node is not installed")
+        (folder / "tiny").mkdir()
+        model = tiny.make_text_model(folder / "tiny")
+        for path in modules.iterdir():
+            (folder / "node_modules").mkdir(exist_ok=True)
+            (folder / "node_modules" / path.name).symlink_to(path)
+        # A package for images, with native code.
+        (folder / "node_modules" / "sharp").mkdir()
+        (folder / "node_modules" / "sharp" / "index.mjs").write_text("export default () => null;")
+        (folder / "node_modules" / "sharp" / "package.json").write_text('{"exports": "./index.mjs"}')
+        written = of("transformers-js", config, model)
+        code = written.text.replace('"MODEL"', '"tiny"') + (
+            "env.allowRemoteModels = false;\n"
+            f"env.localModelPath = {json.dumps(str(folder) + '/')};\n"
+            "const extract = await createPipeline();\n"
+            'console.log(JSON.stringify((await extract("hello world")).dims));\n'
+        )
+        path = folder / "pipeline.mjs"
+        path.write_text(code if "env, pipeline" in code else code.replace("{ pipeline }", "{ env, pipeline }"))
+        return run([*node, "--preserve-symlinks", "--preserve-symlinks-main", path]), written
+
+    def test_the_live_session_has_it(self, tmp_path: Path) -> None:
+        done, written = self.run(TUNED, tmp_path)
+        assert unsupported(written) == {"use_deterministic_compute"}
+        check_log(done, wanted(TUNED, written))
+        assert "[1,4,8]" in done.stdout
+
+    @pytest.mark.parametrize("level", LEVELS)
+    def test_every_level(self, level: str, tmp_path: Path) -> None:
+        config = Config(session_options={"graph_optimization_level": level, "log_severity_level": 0})
+        check_log(self.run(config, tmp_path)[0], config.session_options)
+
+    @pytest.mark.parametrize(("name", "dtype"), [("model_quantized", "q8"), ("model_q4f16", "q4f16"), ("m", "fp32")])
+    def test_the_dtype_is_that_of_the_file(self, name: str, dtype: str) -> None:
+        """Without one, browsers would load the file with 8-bit weights, and Node.js that with 32 bits."""
+        text = render("transformers-js", make_record(TINY_CNN, DEFAULT), f"onnx/{name}.onnx").text
+        assert f'dtype: "{dtype}"' in text
+        sources = consumers() / "node_modules" / TRANSFORMERS_JS / "dist"
+        ends = re.findall(r"\[DATA_TYPES\.(\w+)\]: \"(\w*)\"", (sources / "transformers.node.mjs").read_text())
+        assert dict(ends).items() >= {dtype: end for end, dtype in DTYPES.items()}.items()
+        assert dict(ends)["fp32"] == ""
 
 
 class TestJava:
@@ -468,7 +727,13 @@ class TestJava:
             pytest.skip("javac is not installed")
         imports: set[str] = set()
         methods = []
-        for case, config in CODE.items():
+        providers = {
+            f"provider_{number}": Config(providers=((name, {"device_id": "1"}), ("CPUExecutionProvider", {})))
+            for number, name in enumerate(NAMES)
+        }
+        many = {f"option_{number}": "1" for number in range(11)}
+        providers["many"] = Config(providers=(("QNNExecutionProvider", many), ("CPUExecutionProvider", {})))
+        for case, config in {**CODE, **providers}.items():
             lines = of("java", config).text.splitlines()
             imports |= {line for line in lines if line.startswith("import ")}
             body = "\n".join(line for line in lines if not line.startswith("import "))
@@ -479,6 +744,52 @@ class TestJava:
         assert done.returncode == 0, done.stderr
 
 
+class TestKotlin:
+    def compile(self, source: Path) -> subprocess.CompletedProcess[str]:
+        """Compile a file into the folder of it. Warnings are errors."""
+        classes, library = consumers() / UNITY / "classes.jar", consumers() / "kotlin-compiler" / "lib"
+        for path in (classes, library):
+            if not path.exists():
+                pytest.skip(f"there is no {path}")
+        if shutil.which("java") is None:
+            pytest.skip("java is not installed")
+        compiler = ["java", "-cp", os.pathsep.join(map(str, library.iterdir())), KOTLIN_COMPILER]
+        options = ["-no-stdlib", "-no-reflect", "-Werror", "-d", source.parent]
+        return run([*compiler, *options, "-cp", f"{classes}{os.pathsep}{library / 'kotlin-stdlib.jar'}", source])
+
+    def test_it_compiles(self, tmp_path: Path) -> None:
+        imports: set[str] = set()
+        functions = []
+        providers = {
+            f"provider_{number}_{len(options)}": Config(providers=((name, options), ("CPUExecutionProvider", {})))
+            for number, name in enumerate(NAMES)
+            for options in ({}, {"an_option": "$1"})
+        }
+        for case, config in {**CODE, **providers}.items():
+            lines = of("kotlin", config).text.splitlines()
+            imports |= {line for line in lines if line.startswith("import ")}
+            body = "\n".join(line for line in lines if not line.startswith("import "))
+            # Each new value of the snippet is for the program, and the compiler warns if nothing uses it.
+            names = re.findall(r"^val (\w+) = ", body, re.MULTILINE)
+            functions.append(f"fun _{case}(): List<Any> {{\n{body}\nreturn listOf({', '.join(names)})\n}}\n")
+        source = tmp_path / "Sessions.kt"
+        source.write_text("\n".join(sorted(imports)) + "\n" + "".join(functions))
+        done = self.compile(source)
+        assert done.returncode == 0, done.stderr
+
+    def test_it_reads_literals_and_comments(self, tmp_path: Path) -> None:
+        source = tmp_path / "Texts.kt"
+        lines = [f"put({KOTLIN.quote(text)}) {make_comment('//', text)}\nn++" for text in LITERAL_TEXTS]
+        put = 'fun put(text: String) = System.out.write((text + "\\u0000").toByteArray())\n'
+        source.write_text(f"{put}fun main() {{\nvar n = 0\n" + "\n".join(lines) + "\nput(n.toString())\n}\n")
+        done = self.compile(source)
+        assert done.returncode == 0, done.stderr
+        library = consumers() / "kotlin-compiler" / "lib" / "kotlin-stdlib.jar"
+        command = ["java", "-cp", f"{tmp_path}{os.pathsep}{library}", "TextsKt"]
+        read = subprocess.run(command, capture_output=True, check=True, timeout=TIMEOUT_S).stdout
+        assert read.decode().split("\0")[:-1] == [*LITERAL_TEXTS, str(len(LITERAL_TEXTS))]
+
+
 class TestCSharp:
     VARIABLES: ClassVar = {
         "options": "SessionOptions",
@@ -486,6 +797,7 @@ class TestCSharp:
         "session": "InferenceSession",
         "cuda": "OrtCUDAProviderOptions",
         "tensorrt": "OrtTensorRTProviderOptions",
+        "rocm": "OrtROCMProviderOptions",
     }
 
     def types(self) -> dict[str, str]:
@@ -500,10 +812,11 @@ class TestCSharp:
                 found[name] = found.get(name, "") + body
         return found
 
-    @pytest.mark.parametrize("case", CODE)
+    @pytest.mark.parametrize("case", [*CODE, *NAMES])
     def test_its_names_are_those_of_the_sources(self, case: str) -> None:
         types = self.types()
-        text = of("csharp", CODE[case]).text
+        provider = Config(providers=((case, {"device_id": "0"}), ("CPUExecutionProvider", {})))
+        text = of("csharp", CODE.get(case, provider)).text
         code = "\n".join(line.split("  // ")[0] for line in text.splitlines() if not line.startswith("//"))
         code = re.sub(r'"[^"]*"', '""', code)
         used = re.findall(r"^(?:var \w+ = )?(\w+)\.(\w+)", code, re.MULTILINE)
@@ -518,9 +831,24 @@ class TestCSharp:
         assert made >= {"SessionOptions", "InferenceSession"}
         assert made - {"Dictionary"} <= set(types)
 
+    def test_plugins_are_added_by_their_devices(self) -> None:
+        types = self.types()
+        text = of("csharp", Config(providers=((PLUGIN, {}), ("CPUExecutionProvider", {})))).text
+        assert "device.EpName == " in text and re.search(r"public string EpName\b", types["OrtEpDevice"])
+        assert "GetEpDevices()" in text and re.search(
+            r"public IReadOnlyList<OrtEpDevice> GetEpDevices\(", types["OrtEnv"]
+        )
+        overload = (
+            r"AppendExecutionProvider\(OrtEnv env, IReadOnlyList<OrtEpDevice> epDevices,\s+IReadOnlyDictionary<string"
+        )
+        assert re.search(overload, types["SessionOptions"])
+
 
 def test_the_folder_has_the_packages() -> None:
     """Without the packages, most of these tests would be skipped silently."""
     folder = consumers()
-    assert {path.name for path in folder.iterdir()} >= {"node_modules", UNITY}
+    assert {path.name for path in folder.iterdir()} >= {"kotlin-compiler", "node_modules", UNITY}
+    modules = folder / "node_modules"
+    for name in ("onnxruntime-node", "onnxruntime-web", TRANSFORMERS_JS):
+        assert any((modules / name / "dist").iterdir())
     assert any((folder / UNITY / "headers").iterdir())

@@ -47,6 +47,68 @@ def make_embedder(path: Path) -> Path:
     )
 
 
+def make_text_model(folder: Path) -> Path:
+    """Write a model of that kind with its configuration and tokenizer, as on Hugging Face. Return the ONNX file."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "hello", "world"]
+    tokens = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    special = [
+        {"id": number, "content": word, "special": True, **dict.fromkeys(("single_word", "lstrip", "rstrip"), False)}
+        | {"normalized": False}
+        for number, word in enumerate(words)
+        if word.startswith("[")
+    ]
+    parts = [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+    parts.append({"SpecialToken": {"id": "[SEP]", "type_id": 0}})
+    documents: dict[str, Any] = {
+        "config.json": {
+            "model_type": "bert",
+            "architectures": ["BertModel"],
+            "hidden_size": HEADS * WIDTH,
+            "num_attention_heads": HEADS,
+            "num_hidden_layers": 1,
+            "intermediate_size": WIDTH,
+            "vocab_size": VOCABULARY,
+            "pad_token_id": 0,
+        },
+        "tokenizer_config.json": {"tokenizer_class": "BertTokenizer", "model_max_length": 16, **tokens},
+        "special_tokens_map.json": tokens,
+        "tokenizer.json": {
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": special,
+            "normalizer": {
+                "type": "BertNormalizer",
+                "clean_text": True,
+                "handle_chinese_chars": True,
+                "strip_accents": None,
+                "lowercase": True,
+            },
+            "pre_tokenizer": {"type": "BertPreTokenizer"},
+            "post_processor": {
+                "type": "TemplateProcessing",
+                "single": parts,
+                "pair": [*parts, {"Sequence": {"id": "B", "type_id": 1}}],
+                "special_tokens": {
+                    word: {"id": word, "ids": [words.index(word)], "tokens": [word]} for word in ("[CLS]", "[SEP]")
+                },
+            },
+            "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+            "model": {
+                "type": "WordPiece",
+                "unk_token": "[UNK]",
+                "continuing_subword_prefix": "##",
+                "max_input_chars_per_word": 100,
+                "vocab": {word: number for number, word in enumerate(words)},
+            },
+        },
+    }
+    for name, document in documents.items():
+        (folder / name).write_text(json.dumps(document))
+    (folder / "onnx").mkdir()
+    return make_embedder(folder / "onnx" / "model.onnx")
+
+
 def make_decoder(path: Path) -> Path:
     """Write a decoder of one layer with a key-value cache, for onnxruntime-genai."""
     table = _table()

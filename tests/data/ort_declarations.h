@@ -2,6 +2,7 @@
 #include <initializer_list>
 #include <string>
 #include <unordered_map>
+#include <vector>
 #define ORT_TSTR(X) X
 enum OrtLoggingLevel { ORT_LOGGING_LEVEL_WARNING = 2 };
 enum ExecutionMode { ORT_SEQUENTIAL = 0, ORT_PARALLEL = 1 };
@@ -15,7 +16,27 @@ enum GraphOptimizationLevel {
 struct OrtThreadingOptions;
 struct OrtCUDAProviderOptionsV2;
 struct OrtTensorRTProviderOptionsV2;
+struct OrtStatus;
+struct OrtCANNProviderOptions;
+struct OrtDnnlProviderOptions;
+struct OrtROCMProviderOptions;
+struct OrtApi {
+  OrtStatus* (*CreateCANNProviderOptions)(OrtCANNProviderOptions**);
+  OrtStatus* (*UpdateCANNProviderOptions)(OrtCANNProviderOptions*, const char* const*, const char* const*, size_t);
+  void (*ReleaseCANNProviderOptions)(OrtCANNProviderOptions*);
+  OrtStatus* (*CreateDnnlProviderOptions)(OrtDnnlProviderOptions**);
+  OrtStatus* (*UpdateDnnlProviderOptions)(OrtDnnlProviderOptions*, const char* const*, const char* const*, size_t);
+  void (*ReleaseDnnlProviderOptions)(OrtDnnlProviderOptions*);
+  OrtStatus* (*CreateROCMProviderOptions)(OrtROCMProviderOptions**);
+  OrtStatus* (*UpdateROCMProviderOptions)(OrtROCMProviderOptions*, const char* const*, const char* const*, size_t);
+  void (*ReleaseROCMProviderOptions)(OrtROCMProviderOptions*);
+};
 namespace Ort {
+const OrtApi& GetApi();
+void ThrowOnError(OrtStatus*);
+struct ConstEpDevice {
+  const char* EpName() const;
+};
 using Map = std::unordered_map<std::string, std::string>;
 struct ThreadingOptions {
   ThreadingOptions& SetGlobalIntraOpNumThreads(int);
@@ -25,6 +46,8 @@ struct ThreadingOptions {
 struct Env {
   Env(OrtLoggingLevel, const char*);
   Env(const OrtThreadingOptions*, OrtLoggingLevel, const char*);
+  Env& RegisterExecutionProviderLibrary(const char*, const std::string&);
+  std::vector<ConstEpDevice> GetEpDevices() const;
 };
 struct CUDAProviderOptions {
   void Update(const Map&);
@@ -46,7 +69,12 @@ struct SessionOptions {
   SessionOptions& AddConfigEntry(const char*, const char*);
   SessionOptions& AppendExecutionProvider_CUDA_V2(const OrtCUDAProviderOptionsV2&);
   SessionOptions& AppendExecutionProvider_TensorRT_V2(const OrtTensorRTProviderOptionsV2&);
+  SessionOptions& AppendExecutionProvider(const std::string&, const Map& = {});
   SessionOptions& AppendExecutionProvider_OpenVINO_V2(const Map& = {});
+  SessionOptions& AppendExecutionProvider_CANN(const OrtCANNProviderOptions&);
+  SessionOptions& AppendExecutionProvider_Dnnl(const OrtDnnlProviderOptions&);
+  SessionOptions& AppendExecutionProvider_ROCM(const OrtROCMProviderOptions&);
+  SessionOptions& AppendExecutionProvider_V2(Env&, const std::vector<ConstEpDevice>&, const Map&);
 };
 struct RunOptions {
   RunOptions& AddConfigEntry(const char*, const char*);

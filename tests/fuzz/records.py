@@ -55,6 +55,7 @@ def record_seeds() -> tuple[bytes, ...]:
         del document["search"]["trials"][3:]  # small inputs are read faster
         old.append(json.dumps(document).encode())
     server = (DATA / "server.ortune.json").read_bytes()
+    old.append((DATA / "schema-4.ortune.json").read_bytes())
     record = read_record(DATA / "server.ortune.json")
     plain = msgspec.to_builtins(record)
     rich: list[bytes] = []

@@ -16,8 +16,11 @@ from random import Random
 from typing import Any
 from unittest import mock
 
+import msgspec
+
 from tests.fuzz.mutation import mutate_bytes
 from tests.fuzz.target import DATA, Target, find_folder
+from tests.hosts import HOSTS, list_files
 from tests.simulation import make_model
 
 SEPARATOR = b"\xfe\xff"
@@ -41,6 +44,10 @@ def unpack_tree(data: bytes) -> dict[str, bytes]:
 
 MORE_CPUS = re.compile(r"/cpu(?:[4-9]|[1-9]\d+)/")
 """CPUs of which files are left out: small trees are written faster."""
+
+
+SMALL = [host for host in HOSTS.values() if sum(kind.n_cpus for kind in host.kinds) <= 16]
+"""Hosts of several CPU generations."""
 
 
 @functools.cache
@@ -86,7 +93,9 @@ def sysfs_seeds() -> tuple[bytes, ...]:
         "sys/fs/cgroup/memory/x/memory.limit_in_bytes": b"9223372036854771712",
         "sys/fs/cgroup/memory/x/memory.usage_in_bytes": b"1000",
     }
-    return (*found, pack_tree(host | new), pack_tree(host | old), pack_tree(new | old), pack_tree(host | new))
+    generations = (pack_tree({name: text.encode() for name, text in list_files(host).items()}) for host in SMALL)
+    cgroups = (host | new, host | old, new | old, host | new)
+    return (*found, *generations, *map(pack_tree, cgroups))
 
 
 def read_files(root: Path) -> Iterator[tuple[str, bytes]]:
@@ -100,7 +109,9 @@ def read_files(root: Path) -> Iterator[tuple[str, bytes]]:
         opened[path] = None
         return read(path)
 
-    with mock.patch("ortune.host.linux.read_text", note), mock.patch("ortune.host.conditions.read_text", note):
+    with contextlib.ExitStack() as patches:
+        for module in ("linux", "cpuinfo", "conditions"):
+            patches.enter_context(mock.patch(f"ortune.host.{module}.read_text", note))
         read_tree(root)
     for path in opened:
         if path.is_file():
@@ -130,6 +141,11 @@ SYSFS_WORDS = tuple(
             "rw,cpu",
             "Cpus_allowed_list:\t0",
             "model name\t: ",
+            "processor\t: 1\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n",
+            "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 85\nstepping\t: ",
+            "flags\t\t: avx hypervisor",
+            "99999999K",
+            "0xffffffffffffffff",
             "total_active_file 9",
             "1e9",
         ),
@@ -211,7 +227,10 @@ def read_tree(root: Path, *, show: bool = True) -> Any:
 
     host = read_host(root)
     read_conditions(root)
-    HostClass.of(host)
+    host_class = HostClass.of(host)
+    assert host_class.includes(host_class)
+    assert host_class.title.isprintable()
+    assert len(msgspec.json.encode(host_class)) < 4000
     find_default_pool(host)
     build_space(host, make_model())
     if show:

@@ -58,7 +58,7 @@ def _make_notes(results: Sequence[GateResult | GateError]) -> list[str]:
         how = "one after the other" if any(each.noise.one_at_a_time for each in measured) else "interleaved"
         notes.append(
             "Percentages are the cost of head relative to base; above 0% is worse. Both sides were measured "
-            f"{how} on {escape_markdown(host.cpu_model)}, {host.n_usable} CPUs."
+            f"{how} on {escape_markdown(host.cpu_name)}, {host.n_usable} CPUs."
         )
     notes.extend(
         f"{escape_markdown(each.name)}: base vs. a second copy of itself {describe_interval(each.self_check)}."

@@ -16,8 +16,8 @@ from ortune.worker import Runtime
 from ortune.workload import Workload
 from ortune.workload.objectives import Objective
 
-SCHEMA = 1
-"""Version of the document."""
+SCHEMA = 2
+"""Version of the document. Those of schema 1 have a coarse host class, and are read as they are."""
 
 MOST_MODELS = 64
 MOST_SHARINGS = 1000

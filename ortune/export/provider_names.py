@@ -1,0 +1,59 @@
+"""How ONNX Runtime's C API takes each execution provider. The APIs of C++ and C# pass its names on unchanged.
+
+Source: onnxruntime/core/session/provider_registration.cc of onnxruntime 1.32, whose error for an unknown name lists all
+names, and include/onnxruntime/core/session/onnxruntime_c_api.h.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+BY_NAME: Mapping[str, str] = {
+    "AzureExecutionProvider": "AZURE",
+    "CoreMLExecutionProvider": "CoreML",
+    "DmlExecutionProvider": "DML",
+    "JsExecutionProvider": "JS",
+    "MIGraphXExecutionProvider": "MIGraphX",
+    "OpenVINOExecutionProvider": "OpenVINO",
+    "QNNExecutionProvider": "QNN",
+    "SNPEExecutionProvider": "SNPE",
+    "VitisAIExecutionProvider": "VitisAI",
+    "WebGpuExecutionProvider": "WebGPU",
+    "WebNNExecutionProvider": "WEBNN",
+    "XnnpackExecutionProvider": "XNNPACK",
+}
+"""Names for AppendExecutionProvider. All others are errors, even if they differ only in case."""
+
+WITHOUT_OPTIONS = frozenset(
+    {
+        "ACLExecutionProvider",
+        "ArmNNExecutionProvider",
+        "NnapiExecutionProvider",
+        "RknpuExecutionProvider",
+        "TvmExecutionProvider",
+        "VSINPUExecutionProvider",
+    }
+)
+"""Providers that have neither a name nor a class of options: only functions of their own in their builds."""
+
+STRUCTURES = frozenset(
+    {
+        "CANNExecutionProvider",
+        "CUDAExecutionProvider",
+        "DnnlExecutionProvider",
+        "ROCMExecutionProvider",
+        "TensorrtExecutionProvider",
+    }
+)
+"""Providers that have no name, but a class of options."""
+
+PLUGIN_LIBRARY = "/path/to/the/library/of/the/provider"
+"""What stands for the library of a plugin in code. Records do not name files."""
+
+
+def is_plugin(provider: str) -> bool:
+    """Return whether a provider is in a library of its own, which programs must register.
+
+    These are all that ONNX Runtime does not know, and TensorRT RTX, which it contained only before 1.32.
+    """
+    return provider not in {*BY_NAME, *WITHOUT_OPTIONS, *STRUCTURES}

@@ -1,0 +1,53 @@
+"""The caches of execution providers that compile models.
+
+Such a provider compiles the model whenever a session is created, which may take minutes, unless one of its options
+names a folder in which it keeps what it compiled. A record never names a folder: whoever applies it does.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ortune.knobs.config import Config, alias_of
+from ortune.knobs.providers import PROVIDERS
+
+
+def with_caches(config: Config, folder: str | os.PathLike[str]) -> Config:
+    """Return a config whose providers keep compiled models in a folder. Nothing changes for other providers.
+
+    One folder is enough for all models and settings: the names of the files in it depend on both.
+    """
+    for name, _ in config.providers:
+        provider = PROVIDERS.get(name)
+        options = provider.cache_options(os.fspath(folder)) if provider else {}
+        for option, value in options.items():
+            config = config.with_setting("provider_options", option, value, name)
+    return config
+
+
+def list_cache_options(config: Config) -> tuple[str, ...]:
+    """Return the options that name the folder of compiled models, such as `openvino.cache_dir`.
+
+    Returns:
+        Those of the config's providers; none if no provider of it keeps compiled models.
+    """
+    return tuple(
+        f"{alias_of(name)}.{option}"
+        for name, _ in config.providers
+        if name in PROVIDERS
+        for option, value in PROVIDERS[name].cache.items()
+        if "{folder}" in value
+    )
+
+
+def list_folders(config: Config) -> tuple[str, ...]:
+    """Return the folders of compiled models that a config names."""
+    return tuple(
+        dict.fromkeys(
+            options[option]
+            for name, options in config.providers
+            if name in PROVIDERS
+            for option, value in PROVIDERS[name].cache.items()
+            if value == "{folder}" and option in options
+        )
+    )

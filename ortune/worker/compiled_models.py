@@ -1,0 +1,96 @@
+"""What execution providers compiled: one folder for each config, and whether later sessions really start from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from ortune.knobs.caches import list_folders, with_caches
+from ortune.knobs.config import Config
+from ortune.knobs.providers import find_provider
+from ortune.worker.failure import Failure
+
+Files = Mapping[Path, tuple[int, int]]
+"""Size and time of the last change in ns, by file."""
+
+
+class CompiledModels:
+    """The compiled models of an executor.
+
+    Each config is compiled once, in a launch of its own that is not charged to the budget. Some providers write what
+    they compiled and then do not use it. For such a provider, compiling is part of each launch, as it is in production.
+
+    Args:
+        folder: Where to keep the folders of configs that do not name one.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._names: dict[str, str] = {}
+        self._builds: dict[str, Failure | float] = {}
+        self._files: dict[str, Files] = {}
+        self._without_cache: set[str] = set()
+        self.total_s = 0.0
+
+    def is_needed(self, config: Config) -> bool:
+        """Return whether a config is compiled in a launch of its own, which has not been done yet."""
+        return self._has_cache(config) and config.key not in self._builds
+
+    def with_folder(self, config: Config) -> Config:
+        """Return the config with its own folder. A folder that it names already stays."""
+        if not self._has_cache(config) or list_folders(config):
+            return config
+        number = len(self._names)
+        folder = self._folder / self._names.setdefault(config.key, f"{number:05}")
+        folder.mkdir(parents=True, exist_ok=True)
+        return with_caches(config, folder)
+
+    def note(self, config: Config, result: Failure | float) -> None:
+        """Note that a config was compiled.
+
+        Args:
+            config: The config.
+            result: The time that it took in seconds, or why it failed.
+        """
+        self._builds[config.key] = result
+        self._files[config.key] = self._list_files(config)
+
+    def find_failure(self, config: Config) -> Failure | None:
+        """Return why a config could not be compiled."""
+        build = self._builds.get(config.key)
+        return build if isinstance(build, Failure) else None
+
+    def check(self, config: Config) -> float | None:
+        """Check after a later launch whether it used what was compiled.
+
+        Returns:
+            The time that compiling took in seconds; None if nothing was compiled, or if the launch compiled again.
+        """
+        build = self._builds.get(config.key)
+        if not isinstance(build, float) or not self._has_cache(config):
+            return None
+        files = self._list_files(config)
+        if files and files == self._files[config.key]:
+            return build
+        self._without_cache.add(config.provider)
+        return None
+
+    def _has_cache(self, config: Config) -> bool:
+        return find_provider(config.provider).builds and config.provider not in self._without_cache
+
+    def _list_files(self, config: Config) -> Files:
+        return list_files(*list_folders(self.with_folder(config)))
+
+
+def list_files(*folders: str | Path) -> Files:
+    """Return the files in folders and in the folders in them, with their size and the time of their last change."""
+    found = {}
+    for folder in folders:
+        for path in Path(folder).rglob("*"):
+            try:
+                if path.is_file():
+                    status = path.stat()
+                    found[path] = (status.st_size, status.st_mtime_ns)
+            except OSError:  # it was removed in the meantime
+                continue
+    return found
