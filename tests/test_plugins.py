@@ -23,12 +23,13 @@ from ortune.apply.inside.providers import Skip
 from ortune.apply.plan import make_rule
 from ortune.console.host import show_host
 from ortune.console.safe_console import SafeConsole
+from ortune.console.warnings import warn_idle_providers
 from ortune.errors import RecordError, UsageError
 from ortune.export import render
 from ortune.host import read_host
 from ortune.host.conditions import read_conditions
 from ortune.host.default_pool import find_default_pool
-from ortune.knobs import CPU, DEFAULT, Config, SpaceOptions, build_space
+from ortune.knobs import CPU, DEFAULT, KNOBS, Config, SpaceOptions, build_space
 from ortune.knobs.config import Plugin
 from ortune.knobs.plugins import PLUGIN_MODULES, PLUGIN_OF
 from ortune.knobs.providers import chain_of, find_provider
@@ -36,6 +37,7 @@ from ortune.knobs.titles import describe
 from ortune.model import read_model
 from ortune.record.files import decode_document, read_record
 from ortune.record.schema import Record, Tried
+from ortune.record.trials import Trial
 from ortune.worker import Failure
 from ortune.worker.devices import Devices, InstalledPlugin, read_devices
 from ortune.worker.executor import ProcessExecutor, launch_reference
@@ -333,6 +335,20 @@ class TestLibraries:
             OwnDevices({QNN: {}}, [(CPU, {})])
 
 
+def test_a_provider_that_was_never_applied_is_named() -> None:
+    idle = Failure(kind="not_applied", stage="load", message=f"{QNN} runs none of the nodes: 26 on {CPU}")
+    trials = [
+        Trial(number=0, stage="confirmation", speedups=(1.0,)),
+        Trial(number=1, config=on_qnn(backend_type="cpu"), stage="screening", failure=idle),
+        Trial(number=2, config=on_qnn(backend_type="gpu"), stage="screening", failure=idle),
+    ]
+    assert warn_idle_providers(trials) == [
+        f"{QNN} was not applied: {QNN} runs none of the nodes: 26 on {CPU} (2 candidates)."
+    ]
+    worked = Trial(number=3, config=on_qnn(backend_type="htp"), stage="screening", speedups=(0.1,))
+    assert warn_idle_providers([*trials, worked]) == []
+
+
 def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UsageError, match="is not installed"):
@@ -415,6 +431,14 @@ class TestQnn:
             assert isinstance(answer, Failure)
             assert answer.kind == "not_applied"
             assert answer.message == f"{QNN} runs none of the nodes: {count} on {CPU}"
+
+    @pytest.mark.skipif("qnn.backend_type" not in KNOBS, reason="the catalog has no options of QNN")
+    def test_a_search_reports_it(self, tmp_path: Path) -> None:
+        only = ("--only=providers", "--fix=qnn.backend_type=cpu", "--no-history", "--budget=10s", "-o", "r.json")
+        done = run_ortune("search", TINY_CNN, "--provider=cpu,qnn", *only, cwd=tmp_path)
+        assert done.returncode in {0, 3}, done.stderr
+        text = " ".join(done.stdout.split())
+        assert f"{QNN} was not applied: {QNN} runs none of the nodes: 26 on {CPU} (" in text
 
     def test_a_model_that_runs_on_it(self) -> None:
         model = read_model(TINY_CNN)

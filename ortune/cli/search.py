@@ -33,7 +33,7 @@ def search(values: Values, console_options: SearchOutputOptions) -> None:
     from ortune.console.progress import SearchProgress
     from ortune.console.search import show_resume, show_search
     from ortune.console.verdict import show_verdict
-    from ortune.console.warnings import warn_sessions
+    from ortune.console.warnings import warn_idle_providers, warn_sessions
     from ortune.console.widgets import make_console
     from ortune.limited import STANDARD_STREAM
     from ortune.record.files import encode_record
@@ -59,7 +59,10 @@ def search(values: Values, console_options: SearchOutputOptions) -> None:
         result = run(prepared, progress)
     if not console_options.quiet:
         written = None if to_stdout or result.fault else path
-        session_warnings = warn_sessions(result.warnings, result.n_sessions)
+        session_warnings = [
+            *warn_idle_providers(result.outcome.trials),
+            *warn_sessions(result.warnings, result.n_sessions),
+        ]
         show_verdict(console, result.record, written, result.kept, session_warnings)
         if console_options.explain:
             show_explanations(console, explain_search(result.record))

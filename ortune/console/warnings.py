@@ -11,6 +11,7 @@ from ortune.errors import spell_as_flag
 from ortune.host.host_class import COARSE_NOTE
 from ortune.knobs import Config
 from ortune.knobs.environment import variables_of
+from ortune.record.trials import Trial
 from ortune.worker import Failure
 from ortune.worker.installed import RuntimePackage
 from ortune.worker.session_log import SessionWarning
@@ -168,6 +169,18 @@ def warn_failures(n_failed: int, n_tried: int, kinds: Iterable[str], trials: str
     named = ", ".join(sorted({kind.replace("_", " ") for kind in kinds}))
     where = f" See {trials} for their messages." if trials else ""
     return f"{n_failed} of {format_count(n_tried, 'candidate')} failed ({named}).{where}"
+
+
+def warn_idle_providers(trials: Iterable[Trial]) -> list[str]:
+    """Warn of each execution provider of which no candidate could be measured because the provider was not applied."""
+    by_provider: dict[str, list[Trial]] = {}
+    for trial in trials:
+        by_provider.setdefault(trial.config.provider, []).append(trial)
+    return [
+        f"{provider} was not applied: {first.message} ({format_count(len(own), 'candidate')})."
+        for provider, own in by_provider.items()
+        if (first := own[0].failure) and all(each.failure and each.failure.kind == "not_applied" for each in own)
+    ]
 
 
 def warn_sessions(warnings: Sequence[SessionWarning], n_sessions: int) -> list[str]:

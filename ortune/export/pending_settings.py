@@ -10,6 +10,9 @@ from ortune.knobs.ids import ALLOCATOR, BATCH
 
 Value = int | bool | str
 
+WITHOUT_ERROR = frozenset({"enableGraphCapture"})
+"""Captures of calls that compute with old inputs, without an error, unless inputs stay in buffers on the device."""
+
 LEFT_TO_PROGRAMS = (BATCH, "io_binding")
 """Settings of calls, which only the program itself can make."""
 
@@ -24,13 +27,15 @@ class PendingSettings:
     """
 
     def __init__(self, config: Config) -> None:
-        self.config = config
+        # Exported code does not keep inputs on the GPU, and a capture would compute with old ones.
+        self.config = config.without_captures(WITHOUT_ERROR)
         self._left = dict(config.settings)
         if config.provider == CPU:
             self._left.pop("providers", None)
         self._reasons: dict[str, str] = {}
         self._reports: list[str] = []
         self.explain(BATCH, "the caller must put so many items into each call")
+        self.explain("webgpu.enableGraphCapture", "inputs would have to stay in the same buffers on the GPU")
         for name in config.plugins:
             reason = f"the program must register the library of this package, and select the device of {name}"
             self.explain(f"{alias_of(name)}.{PLUGIN}", reason)

@@ -76,14 +76,9 @@ def call(function: str, arguments: Sequence[str]) -> str:
 
 def create_session_lines(job: Job) -> list[str]:
     """Return code of a function `create_session`, where `ort` is onnxruntime."""
-    lines = [*make_plugin_imports(job), *make_options_lines(job), *make_provider_lines(job)]
+    lines = [*make_options_lines(job), *make_provider_lines(job)]
     lines += [*session_comments(job), call("return ort.InferenceSession", session_arguments(job))]
     return ["def create_session():", *indent(lines)]
-
-
-def make_plugin_imports(job: Job) -> list[str]:
-    """Return import statements for the plugin packages of a config."""
-    return [f"import {PLUGIN_MODULES[plugin.package].module}" for plugin in job.pending.config.plugins.values()]
 
 
 def make_provider_lines(job: Job) -> list[str]:
@@ -104,6 +99,8 @@ def make_provider_lines(job: Job) -> list[str]:
             if plugin.vendor:
                 conditions.append(f"each.device.vendor.lower() == {PYTHON.quote(plugin.vendor.lower())}")
             lines += [
+                f"import {module.module}",
+                "",
                 "# Once per process.",
                 f"ort.register_execution_provider_library({text}, {module.module}.{module.function}())",
                 f"devices = [each for each in ort.get_ep_devices() if {' and '.join(conditions)}]",
@@ -148,7 +145,7 @@ def write(job: Job) -> str:
     """Return the code."""
     pending = job.pending
     imports = ["import numpy as np"] if pending.config.batch > 1 else []
-    lines = [*session_options_lines(job, [*imports, *make_plugin_imports(job)]), *make_provider_lines(job)]
+    lines = [*session_options_lines(job, imports), *make_provider_lines(job)]
     lines.append(call("session = ort.InferenceSession", session_arguments(job)))
     lines += session_comments(job)
     run_options, run_entries = pending.take_run_options(), pending.take_run_entries()

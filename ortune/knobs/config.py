@@ -231,10 +231,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         found = {name: known[name] for name, _ in self.providers if name in known and name not in self.plugins}
         return msgspec.structs.replace(self, plugins={**self.plugins, **found}) if found else self
 
-    def without_captures(self) -> Config:
-        """Return the config for callers whose inputs do not stay in the same buffers on the device."""
+    def without_captures(self, captures: frozenset[str] = CAPTURES) -> Config:
+        """Return the config for callers whose inputs do not stay in the same buffers on the device.
+
+        Args:
+            captures: The options to remove.
+        """
         providers = tuple(
-            (name, {option: value for option, value in options.items() if option not in CAPTURES})
+            (name, {option: value for option, value in options.items() if option not in captures})
             for name, options in self.providers
         )
         return self if providers == self.providers else msgspec.structs.replace(self, providers=providers)

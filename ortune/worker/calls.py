@@ -103,6 +103,7 @@ class BoundCall:
         self._allocates = self._device != "gpu"  # whether onnxruntime can allocate values on the device
         self._copies = self._device == "cuda" or (captured and self._device != "cpu")
         self._inputs: dict[str, Any] = {}
+        self._owners: list[Any] = []  # sessions whose memory the inputs are
         self._rebound: list[str] = []
         if captured and self._allocates and reference is not None:
             import onnxruntime
@@ -145,15 +146,16 @@ class BoundCall:
             if self._allocates:
                 value = onnxruntime.OrtValue.ortvalue_from_numpy(array, self._device)
             else:
-                value = make_device_value(array, self._provider, self._device)
+                value, owner = make_device_value(array, self._provider, self._device)
+                self._owners.append(owner)
             self._inputs[name] = value
             self._binding.bind_ortvalue_input(name, value)
 
 
-def make_device_value(array: NDArray[np.generic], provider: str, device: str) -> Any:
+def make_device_value(array: NDArray[np.generic], provider: str, device: str) -> tuple[Any, Any]:
     """Return a copy of an array on the device of a provider, for which onnxruntime cannot allocate values from Python.
 
-    It is the output of a graph that copies its input.
+    It is the output of a graph that copies its input. Its memory is that of the session, which is returned, too.
     """
     import onnxruntime
 
@@ -165,7 +167,7 @@ def make_device_value(array: NDArray[np.generic], provider: str, device: str) ->
     binding.bind_cpu_input("x", array)
     binding.bind_output("y", device)
     session.run_with_iobinding(binding)
-    return binding.get_outputs()[0]
+    return binding.get_outputs()[0], (binding, session)
 
 
 def to_arrays(outputs: Sequence[Any]) -> list[Any]:
