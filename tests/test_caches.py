@@ -13,19 +13,20 @@ from rich.console import Console
 
 import ortune
 from ortune.apply.check import CheckResult
+from ortune.apply.fit import Mismatch
 from ortune.apply.messages import describe_missing_cache
 from ortune.apply.plan import choose_records
 from ortune.apply.warm import WarmResult, warm
 from ortune.console.apply import show_warm
-from ortune.errors import spell_as_flag
+from ortune.errors import RecordError, spell_as_flag
 from ortune.knobs import CPU, DEFAULT, Config
 from ortune.knobs.caches import list_cache_options, with_caches
 from ortune.knobs.providers import PROVIDERS
 from ortune.program_options import ProgramRequest
 from ortune.record.files import encode_record, read_record
 from ortune.record.schema import FrontPoint, Record
-from ortune.tuning.record_outcome import find_cache_options
 from ortune.worker import Runtime, SessionInfo
+from ortune.worker.compiled_models import CompiledModels, find_cache_options
 from tests.applying import run as run_program
 from tests.conftest import TINY_CNN, run_ortune
 from tests.records import make_record, write
@@ -99,6 +100,15 @@ class TestSettings:
         assert choice.record.gain is not None
         assert choice.record.gain == read_record(path).gain
 
+    def test_a_record_cannot_name_anything_else(self, tmp_path: Path) -> None:
+        """The options are shown as advice."""
+        path = save(ON_OPENVINO, tmp_path)
+        document = json.loads(path.read_text())
+        document["cache_options"] = ["x names no folder: run this"]
+        path.write_text(json.dumps(document))
+        with pytest.raises(RecordError, match="is not an option for the cache"):
+            read_record(path)
+
     def test_points_of_a_front_get_it_too(self, tmp_path: Path) -> None:
         record = make_record(TINY_CNN, ON_OPENVINO)
         winner = record.evidence.winner
@@ -111,6 +121,38 @@ class TestSettings:
         for pick, expected in ((1, str(tmp_path)), (2, None)):
             (choice,) = choose_records([path], ProgramRequest(cache_dir=tmp_path, pick=pick))
             assert dict(choice.record.config.providers).get(OPENVINO, {}).get("cache_dir") == expected
+
+
+class TestCompiledModels:
+    """Which files show that a provider uses what it compiled."""
+
+    def test_configs_that_share_a_folder(self, tmp_path: Path) -> None:
+        models, configs = CompiledModels(tmp_path / "own"), []
+        for name in ("a", "b"):
+            config = with_caches(ON_OPENVINO, tmp_path).with_setting("session_options", "logid", name)
+            before = models.list_files(config)
+            (tmp_path / f"{name}.blob").write_text(name)
+            models.note(config, 1.5, before)
+            configs.append(config)
+        assert [models.check(config) for config in configs] == [1.5, 1.5]
+        (tmp_path / "a.blob").write_text("compiled again")
+        assert models.check(configs[0]) is None
+        # From now on, compiling is a part of each launch with this provider.
+        assert models.check(configs[1]) is None
+        assert not models.is_needed(configs[0])
+        assert models.compiles_again(configs[0])
+
+    def test_a_folder_that_was_filled_before(self, tmp_path: Path) -> None:
+        config, models = with_caches(ON_OPENVINO, tmp_path), CompiledModels(tmp_path / "own")
+        (tmp_path / "a.blob").write_text("a")
+        models.note(config, 1.5, models.list_files(config))
+        (tmp_path / "other.blob").write_text("from another process")
+        assert models.check(config) == 1.5
+
+    def test_a_provider_that_writes_nothing(self, tmp_path: Path) -> None:
+        models = CompiledModels(tmp_path / "own")
+        models.note(ON_OPENVINO, 1.5, models.list_files(ON_OPENVINO))
+        assert models.check(ON_OPENVINO) is None
 
 
 class TestExports:
@@ -162,14 +204,21 @@ class TestMistakes:
 class TestWarm:
     """A provider is simulated: what it writes, and whether the session starts from that."""
 
-    def check(self, monkeypatch: pytest.MonkeyPatch, *, is_used: bool, is_written: bool = True) -> None:
+    def check(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        *,
+        is_used: bool,
+        is_written: bool = True,
+        mismatches: tuple[Mismatch, ...] = (),
+    ) -> None:
         def run_once(record: Record, model: str | Path, data: str | None = None) -> CheckResult:
             folder = Path(dict(record.config.providers)[OPENVINO]["cache_dir"])
             if is_written and not (folder / "model.blob").exists():
                 (folder / "model.blob").write_bytes(b"compiled")
             session = SessionInfo(load_ns=4_000_000, providers=(OPENVINO, CPU), build_s=1.5 if is_used else None)
             runtime = Runtime(onnxruntime="1", providers=(), python="3", ortune="1")
-            return CheckResult(runtime=runtime, loaded=session, mismatches=())
+            return CheckResult(runtime=runtime, loaded=session, mismatches=mismatches)
 
         monkeypatch.setattr("ortune.apply.warm.run_once", run_once)
 
@@ -191,9 +240,12 @@ class TestWarm:
         assert "compiled and run in 1.5 s" in self.show(first)
         assert "the folder was filled before" in self.show(second)
 
-    @pytest.mark.parametrize(
-        ("is_written", "text"), [(True, "compiled the model again all the same"), (False, "wrote nothing")]
-    )
+    def test_another_host_is_named(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        other = Mismatch(what="physical cores", recorded="8", here="2", hint="Search here.")
+        self.check(monkeypatch, is_used=True, mismatches=(other,))
+        assert "physical cores" in self.show(self.fill(tmp_path))
+
+    @pytest.mark.parametrize(("is_written", "text"), [(True, "but compiled the model again"), (False, "wrote nothing")])
     def test_a_cache_that_is_not_used(
         self, is_written: bool, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

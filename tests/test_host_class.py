@@ -131,6 +131,13 @@ class TestGenerations:
 
 
 class TestLimits:
+    def test_a_driver_makes_no_other_class(self, tmp_path: Path) -> None:
+        with_driver = read_class(tmp_path, "haswell")
+        without = msgspec.structs.replace(with_driver, n_memory_channels=None, caches=None, id="other")
+        assert with_driver.includes(without)
+        assert without.includes(with_driver)
+        assert not with_driver.includes(msgspec.structs.replace(with_driver, n_memory_channels=4))
+
     def test_the_same_host_twice(self, tmp_path: Path) -> None:
         first, second = (read_class(tmp_path / each, "zen1", quota="150000 100000") for each in ("a", "b"))
         assert first == second

@@ -10,7 +10,12 @@ from typing import Any
 
 import msgspec
 
-from ortune.apply.messages import describe_mismatch, describe_missing_allocator, missing_variables
+from ortune.apply.messages import (
+    describe_mismatch,
+    describe_missing_allocator,
+    describe_missing_cache,
+    missing_variables,
+)
 from ortune.errors import RecordError, UsageError
 from ortune.host.allocators import LD_PRELOAD, preload
 from ortune.knobs.config import Config, Plugin
@@ -217,7 +222,9 @@ def plan_process(paths: Sequence[str | Path], options: ProgramRequest, warn: Cal
     for choice in choices:
         if not choice.applies:
             warn(describe_mismatch(choice))
-    for text in (missing_variables(environment_of(choices)), *missing_allocators(choices), *find_doubts(choices)):
+    texts = [missing_variables(environment_of(choices)), *missing_allocators(choices), *find_doubts(choices)]
+    texts += [describe_missing_cache(choice.record) for choice in choices if choice.applies]
+    for text in texts:
         if text:
             warn(text)
     return make_plan(choices, options, f"{PACKAGE}.install(..., explain=True) shows why")

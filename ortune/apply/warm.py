@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from ortune.apply.check import CheckResult, run_once
+from ortune.apply.fit import Mismatch
 from ortune.errors import UsageError
 from ortune.knobs.caches import list_cache_options
 from ortune.record.schema import Record
@@ -30,6 +31,11 @@ class WarmResult(msgspec.Struct, frozen=True, kw_only=True):
     n_files: int = 0
     size_bytes: int = 0
     check: CheckResult | None = None
+
+    @property
+    def mismatches(self) -> tuple[Mismatch, ...]:
+        """Differences between the recorded host and software and these."""
+        return self.check.mismatches if self.check else ()
 
     @property
     def works(self) -> bool:

@@ -199,7 +199,7 @@ def warm_here(request: ApplyRequest, config: Sourced, model: str | None) -> None
         from ortune.console.widgets import make_console
 
         show_warm(make_console(), warmed, request.cache_dir)
-    if not warmed.works:
+    if not warmed.works or (warmed.mismatches and not request.any_host):
         raise typer.Exit(ExitCode.FAILED)
 
 

@@ -11,6 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ortune.apply.check import CheckResult
+from ortune.apply.fit import Mismatch
+from ortune.apply.messages import describe_missing_cache
 from ortune.apply.warm import WarmResult
 from ortune.console.warnings import warn_coarse_class, warn_mismatch
 from ortune.console.widgets import (
@@ -62,9 +64,9 @@ def show_apply(
         console.print(make_session_grid(result.loaded))
     if record.host.is_coarse:
         show_warning(console, warn_coarse_class())
-    for mismatch in result.mismatches:
-        text = warn_mismatch(mismatch.what, mismatch.recorded, mismatch.here)
-        show_note(console, "mismatch", f"{text} {mismatch.hint}")
+    show_mismatches(console, result.mismatches)
+    if missing := describe_missing_cache(record, spell_as_flag):
+        show_warning(console, f"{missing[0].upper()}{missing[1:]}.")
     console.print()
     for line in Syntax(snippet, "python", background_color="default").highlight(snippet.rstrip("\n")).split():
         # Not folded, so that it can be copied.
@@ -123,6 +125,13 @@ def make_session_grid(session: SessionInfo) -> Table:
     return grid
 
 
+def show_mismatches(console: Console, mismatches: Iterable[Mismatch]) -> None:
+    """Print the differences between the recorded host and software and these."""
+    for mismatch in mismatches:
+        text = warn_mismatch(mismatch.what, mismatch.recorded, mismatch.here)
+        show_note(console, "mismatch", f"{text} {mismatch.hint}")
+
+
 def show_warm(console: Console, result: WarmResult, folder: Path) -> None:
     """Print what became of a cache of compiled models."""
     if not result.options:
@@ -143,8 +152,9 @@ def show_warm(console: Console, result: WarmResult, folder: Path) -> None:
         what = "compiled and run" if result.n_written else "run; the folder was filled before"
         grid.add_row("first one", f"{what} in {session.build_s:.1f} s")
     console.print(grid)
+    show_mismatches(console, result.mismatches)
     if session.build_s is None:
-        wrote = "wrote to the folder, and compiled the model again all the same" if result.n_files else "wrote nothing"
+        wrote = "wrote to the folder, but compiled the model again" if result.n_files else "wrote nothing"
         show_note(console, "no use", f"the execution provider {wrote}: leave {spell_as_flag('cache_dir')} out.", "red")
 
 

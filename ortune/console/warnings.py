@@ -215,7 +215,7 @@ def warn_other_background_load(program: str) -> str:
 
 def warn_coarse_class() -> str:
     """Warn that a record may be of another generation of CPU than this host has."""
-    return f"{COARSE_NOTE[0].upper()}{COARSE_NOTE[1:]}. A new search records the CPU itself."
+    return f"{COARSE_NOTE[0].upper()}{COARSE_NOTE[1:]}. A new search records more, where the host reports it."
 
 
 def warn_mismatch(what: str, recorded: str, here: str) -> str:

@@ -129,6 +129,7 @@ class HostClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             for name in PROPERTY_NAMES
             if (own := getattr(self, name)) != (other := getattr(host, name))
             and not (self.is_coarse and name in DETAILS and own in UNKNOWN)
+            and not (name in MAY_BE_HIDDEN and (own in UNKNOWN or other in UNKNOWN))
         }
 
     def count_differences(self, host: HostClass) -> int:
@@ -175,6 +176,9 @@ DETAILS = frozenset(
     }
 )
 """Those that classes before schema 5 do not have."""
+
+MAY_BE_HIDDEN = frozenset({"caches", "virtual", "n_memory_channels", "n_usable_l3_caches"})
+"""Those that a host reports only with a driver, or outside a sandbox. Unknown on one side, they do not differ."""
 
 MARKETING = re.compile(r"\((?:R|TM|tm|C)\)|\bCPU\b|@ .*| with .*| (?:\w+-Core )?Processor\b.*|\s+")
 """Parts of marketing names that distinguish nothing."""

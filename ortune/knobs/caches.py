@@ -7,9 +7,13 @@ names a folder in which it keeps what it compiled. A record never names a folder
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 
 from ortune.knobs.config import Config, alias_of
 from ortune.knobs.providers import PROVIDERS
+
+FOLDER = "{folder}"
+"""Stands for the folder in the options of a provider."""
 
 
 def with_caches(config: Config, folder: str | os.PathLike[str]) -> Config:
@@ -36,7 +40,7 @@ def list_cache_options(config: Config) -> tuple[str, ...]:
         for name, _ in config.providers
         if name in PROVIDERS
         for option, value in PROVIDERS[name].cache.items()
-        if "{folder}" in value
+        if value == FOLDER
     )
 
 
@@ -48,6 +52,16 @@ def list_folders(config: Config) -> tuple[str, ...]:
             for name, options in config.providers
             if name in PROVIDERS
             for option, value in PROVIDERS[name].cache.items()
-            if value == "{folder}" and option in options
+            if value == FOLDER and option in options
         )
     )
+
+
+def check_cache_options(config: Config, options: Collection[str]) -> None:
+    """Check options that a document names as those for the caches of a config. They are shown as advice.
+
+    Raises:
+        ValueError: One of them is something else.
+    """
+    if stray := set(options) - set(list_cache_options(config)):
+        raise ValueError(f"{min(stray)[:40]!r} is not an option for the cache of a provider of the config")

@@ -100,6 +100,7 @@ def make_record(plan: Plan, place: int) -> Record:
         schema=SCHEMA,
         config=config,
         base=base,
+        cache_options=row.cache_options,
         evidence=Evidence(
             verdict=verdict,
             reason=reason,

@@ -11,6 +11,7 @@ import msgspec
 from ortune.compare.comparison import Noise
 from ortune.compare.interval import Interval
 from ortune.host import HostClass
+from ortune.knobs.caches import check_cache_options
 from ortune.knobs.config import MOST_ITEMS
 from ortune.model.identity import ModelIdentity
 from ortune.planning.deployment import Deployment
@@ -121,6 +122,7 @@ class PlannedDeployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         replicas: With a rate: hosts like this one that it needs, with the headroom; None if no number is enough.
         at_rate: The latency at the part of the rate that each of them gets.
         price_of_million: Price of a million calls, in the unit of the price per hour.
+        cache_options: Options that must name a folder for compiled models, as in a record.
     """
 
     deployment: Deployment
@@ -137,9 +139,12 @@ class PlannedDeployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     replicas: int | None = None
     at_rate: AtRate | None = None
     price_of_million: float | None = None
+    cache_options: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Reject numbers that no figure has."""
+        """Reject numbers that no figure has, and options that are not for caches."""
+        if self.cache_options:
+            check_cache_options(self.deployment.config, self.cache_options)
         check_figures(self.p50_ns, self.p99_ns, self.cpu_cores, self.cpu_ns_per_call, self.memory_bytes)
         if self.replicas is not None and not 1 <= self.replicas <= MOST_REPLICAS:
             raise ValueError(f"{self.replicas} replicas: there must be 1 to {MOST_REPLICAS}")

@@ -40,6 +40,7 @@ from ortune.planning.result import Estimate, Plan, PlannedDeployment, ScreenedDe
 from ortune.planning.screening import screen_deployments
 from ortune.planning.space import DeploymentSpace
 from ortune.queueing.batching import BatchTimes
+from ortune.worker.compiled_models import find_cache_options
 from ortune.workload import Limit
 
 SCREENING_SHARE = 0.4
@@ -326,6 +327,7 @@ class _Planning:
             memory_bytes=summary.peak_bytes or 0,
             capacity=capacity,
             is_proven=bool(speedup and math.isfinite(speedup.low) and speedup.low > 1),
+            cache_options=find_cache_options(deployment.config, self.opened.runner.sessions),
         )
 
     def samples_of(self, run: PairedRun, position: int) -> NDArray[np.int64]:

@@ -18,7 +18,6 @@ import msgspec
 from ortune.compare.comparison import LimitCheck, Noise, Speedup, Stage, StageTime, Summary
 from ortune.errors import RecordError
 from ortune.host import HostClass
-from ortune.knobs.caches import list_cache_options
 from ortune.knobs.config import CPU, DEFAULT, Config
 from ortune.model.identity import ModelIdentity
 from ortune.worker import FailureKind, Runtime
@@ -312,6 +311,13 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     runtime: Runtime
     search: Search
 
+    def __post_init__(self) -> None:
+        """Reject options for caches that the config's providers do not have. They are shown as advice."""
+        if self.cache_options:
+            from ortune.knobs.caches import check_cache_options
+
+            check_cache_options(self.config, self.cache_options)
+
     def map_configs(self, change: Callable[[Config], Config]) -> Record:
         """Return the record with changed settings: those that it recommends, and those of its evidence."""
         return msgspec.structs.replace(
@@ -408,8 +414,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if not 1 <= number <= len(front):
             raise RecordError(f"{number}: the front has points 1 to {len(front)}.", option="pick")
         summary = front[number - 1].summary
-        # Set where sessions started from what was compiled.
-        options = list_cache_options(summary.config) if summary.build_s is not None else ()
+        options: tuple[str, ...] = ()
+        if summary.build_s is not None:  # sessions started from what was compiled
+            from ortune.knobs.caches import list_cache_options
+
+            options = list_cache_options(summary.config)
         return msgspec.structs.replace(self, config=summary.config, cache_options=options)
 
 

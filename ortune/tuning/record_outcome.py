@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import msgspec
 
 from ortune.compare.open import OpenComparison
 from ortune.host import Host, HostClass
-from ortune.knobs import Config
-from ortune.knobs.caches import list_cache_options
 from ortune.record.rounding import round_record, significant
 from ortune.record.schema import SCHEMA, Record, Search
 from ortune.record.trials import Header, TrialRound, Trials, summarize_trials
 from ortune.tuning.outcome import Outcome
 from ortune.tuning.prepare import PreparedSearch
-from ortune.worker import SessionInfo
+from ortune.worker.compiled_models import find_cache_options
 from ortune.workload import Goal
 
 RAW_DIGITS = 7
@@ -64,12 +60,6 @@ def make_record(
             ),
         )
     )
-
-
-def find_cache_options(config: Config, sessions: Iterable[SessionInfo]) -> tuple[str, ...]:
-    """Return the options of a config's providers that keep compiled models, if sessions started from what they kept."""
-    started = {session.providers[:1] for session in sessions if session.build_s is not None}
-    return list_cache_options(config) if (config.provider,) in started else ()
 
 
 def _round_values(measured: TrialRound) -> TrialRound:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from ortune.knobs.caches import list_folders, with_caches
+from ortune.knobs.caches import list_cache_options, list_folders, with_caches
 from ortune.knobs.config import Config
 from ortune.knobs.providers import find_provider
 from ortune.worker.failure import Failure
+from ortune.worker.session_info import SessionInfo
 
 Files = Mapping[Path, tuple[int, int]]
 """Size and time of the last change in ns, by file."""
@@ -32,6 +33,10 @@ class CompiledModels:
         self._without_cache: set[str] = set()
         self.total_s = 0.0
 
+    def list_files(self, config: Config) -> Files:
+        """Return the files in the folder of a config."""
+        return list_files(*list_folders(self.with_folder(config)))
+
     def is_needed(self, config: Config) -> bool:
         """Return whether a config is compiled in a launch of its own, which has not been done yet."""
         return self._has_cache(config) and config.key not in self._builds
@@ -45,15 +50,19 @@ class CompiledModels:
         folder.mkdir(parents=True, exist_ok=True)
         return with_caches(config, folder)
 
-    def note(self, config: Config, result: Failure | float) -> None:
+    def note(self, config: Config, result: Failure | float, before: Files) -> None:
         """Note that a config was compiled.
 
         Args:
             config: The config.
             result: The time that it took in seconds, or why it failed.
+            before: The files of its folder before.
         """
         self._builds[config.key] = result
-        self._files[config.key] = self._list_files(config)
+        after = self.list_files(config)
+        # Others may write to a folder that the user names. If nothing was written, it was filled before.
+        written = {path: state for path, state in after.items() if before.get(path) != state}
+        self._files[config.key] = written or after
 
     def find_failure(self, config: Config) -> Failure | None:
         """Return why a config could not be compiled."""
@@ -69,8 +78,8 @@ class CompiledModels:
         build = self._builds.get(config.key)
         if not isinstance(build, float) or not self._has_cache(config):
             return None
-        files = self._list_files(config)
-        if files and files == self._files[config.key]:
+        files, now = self._files[config.key], self.list_files(config)
+        if files and all(now.get(path) == state for path, state in files.items()):
             return build
         self._without_cache.add(config.provider)
         return None
@@ -82,8 +91,11 @@ class CompiledModels:
     def _has_cache(self, config: Config) -> bool:
         return find_provider(config.provider).keeps_builds and config.provider not in self._without_cache
 
-    def _list_files(self, config: Config) -> Files:
-        return list_files(*list_folders(self.with_folder(config)))
+
+def find_cache_options(config: Config, sessions: Iterable[SessionInfo]) -> tuple[str, ...]:
+    """Return the options of a config's providers that keep compiled models, if sessions started from what they kept."""
+    started = {session.providers[:1] for session in sessions if session.build_s is not None}
+    return list_cache_options(config) if (config.provider,) in started else ()
 
 
 def list_files(*folders: str | Path) -> Files:

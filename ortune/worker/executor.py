@@ -270,6 +270,7 @@ class ProcessExecutor:
                 message = f"compiling other candidates took {self._compiled.total_s:.0f} s, which is the limit for all"
                 return Failure(kind="timeout", stage="build", message=message)
             deadline_s = min(left_s, self._build_deadline_s)
+            before = self._compiled.list_files(config)
             start_s = time.monotonic()
             worker = self._start(config, self._memory.find_limit(1), is_reference=is_reference)
             failure: Failure | None
@@ -283,7 +284,7 @@ class ProcessExecutor:
                 failure = msgspec.structs.replace(failure, stage="build", message=message)
             build_s = time.monotonic() - start_s
             self._compiled.total_s += build_s
-            self._compiled.note(config, failure or build_s)
+            self._compiled.note(config, failure or build_s, before)
         return self._compiled.find_failure(config)
 
     def _start_all(
