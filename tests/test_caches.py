@@ -191,9 +191,7 @@ class TestWarm:
         assert "compiled and run in 1.5 s" in self.show(first)
         assert "the folder was filled before" in self.show(second)
 
-    @pytest.mark.parametrize(
-        ("is_written", "text"), [(True, "compiled the model again all the same"), (False, "wrote nothing")]
-    )
+    @pytest.mark.parametrize(("is_written", "text"), [(True, "compiled the model again"), (False, "wrote nothing")])
     def test_a_cache_that_is_not_used(
         self, is_written: bool, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -67,7 +67,7 @@ def make_record(
 
 
 def find_cache_options(config: Config, sessions: Iterable[SessionInfo]) -> tuple[str, ...]:
-    """Return the options of a config's providers that keep compiled models, if sessions started from what they kept."""
+    """Return the options of a config's providers that name a cache of compiled models, if sessions used it."""
     started = {session.providers[:1] for session in sessions if session.build_s is not None}
     return list_cache_options(config) if (config.provider,) in started else ()
 
