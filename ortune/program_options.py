@@ -91,7 +91,7 @@ AnyHost = Annotated[
 CacheDir = Annotated[
     Path | None,
     Option(
-        help="Folder in which execution providers keep the models that they compile.",
+        help="Folder in which execution providers keep compiled models.",
         metavar="FOLDER",
         parse=parse_path,
         accepts="str | Path | None",

@@ -419,7 +419,7 @@ Provider = Annotated[
     tuple[str, ...] | None,
     Option(
         help="Execution providers to choose from: cpu, cuda, tensorrt, openvino, others. auto takes those that work "
-        "here. A device of a plugin follows after a colon: openvino:gpu.",
+        "here. Add a device of a plugin after a colon: openvino:gpu.",
         metavar="PROVIDER,...",
         parse=parse_providers,
         accepts="str | Sequence[str] | None",
@@ -1506,8 +1506,7 @@ class ApplyRequest(ProgramRequest, JsonOptions):
     warm: Annotated[
         bool,
         Option(
-            help="Fill {cache_dir}: let the execution providers compile the model, and check that sessions then start "
-            "from the folder.",
+            help="Compile the model into {cache_dir}, and check that sessions then start from this folder.",
             accepts="bool",
             interfaces=CLI_ONLY,
         ),

@@ -245,7 +245,7 @@ class TestWarm:
         self.check(monkeypatch, is_used=True, mismatches=(other,))
         assert "physical cores" in self.show(self.fill(tmp_path))
 
-    @pytest.mark.parametrize(("is_written", "text"), [(True, "but compiled the model again"), (False, "wrote nothing")])
+    @pytest.mark.parametrize(("is_written", "text"), [(True, "compiled the model again"), (False, "wrote nothing")])
     def test_a_cache_that_is_not_used(
         self, is_written: bool, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -112,9 +112,9 @@ BROKEN = {
     "it is no target": ("TARGET = print", "is not an ortune.export.Target, but of type builtin_function_or_method"),
     "it has another name": (CODE.replace('name="lines"', 'name="line"'), "has the name 'line'"),
     "its summary has lines": (CODE.replace('summary="', 'summary="a\\n'), "a summary that is not one printable line"),
-    "its comment is code": (CODE.replace('";"', '"# \\n"'), "as what a comment starts with"),
+    "its comment is code": (CODE.replace('";"', '"# \\n"'), "as the start of a comment"),
     "its field has another type": (CODE.replace('comment=";"', "binary=1"), "has a binary that is not of type bool"),
-    "it cannot write": (CODE.replace("write=write", "write=None"), "has no function to write with"),
+    "it cannot write": (CODE.replace("write=write", "write=None"), "has no write function"),
 }
 
 
@@ -177,10 +177,10 @@ class TestBroken:
     @pytest.mark.parametrize("name", ["Lines", "my lines", "lines_", "é"])
     def test_names(self, name: str, install: Install) -> None:
         install(CODE.replace('name="lines"', f'name="{name}"'), name=name)
-        with pytest.raises(UsageError, match="names of targets have only lower-case letters"):
+        with pytest.raises(UsageError, match="names of targets can have only lowercase letters"):
             find_target(name)
         assert name not in dict(_list_targets())
-        assert "lower-case letters" in list_targets()[-1].fault
+        assert "lowercase letters" in list_targets()[-1].fault
 
     def test_metadata_that_cannot_be_read(self, install: Install, tmp_path: Path) -> None:
         install()

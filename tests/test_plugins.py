@@ -182,9 +182,9 @@ class TestChoice:
     @pytest.mark.parametrize(
         ("wanted", "why"),
         [
-            (["qnn:"], "is not a provider and its device"),
-            (["qnn:npu:gpu"], "is not a provider and its device"),
-            (["qnn:AMD:Intel"], "is not a provider and its device"),
+            (["qnn:"], "not a provider with a device"),
+            (["qnn:npu:gpu"], "not a provider with a device"),
+            (["qnn:AMD:Intel"], "not a provider with a device"),
             (["cuda:gpu"], "only for providers of plugin packages"),
             (["cpu:cpu"], "only for providers of plugin packages"),
             (["qnn:npu", "qnn:gpu"], "can be given once"),
@@ -239,7 +239,7 @@ class TestChoice:
         show_host(console, host, find_default_pool(host), None, (), devices, read_conditions(tmp_path))
         text = console.export_text()
         assert "npu Qualcomm  QNNExecutionProvider of onnxruntime-qnn" in text
-        assert "onnxruntime-ep-mlx 0.31.0 is of no use here: no device" in text
+        assert "onnxruntime-ep-mlx 0.31.0 cannot be used: no device" in text
 
 
 def make_device(name: str, kind: str = "NPU", vendor: str = "Qualcomm") -> Any:
@@ -310,7 +310,7 @@ class TestLibraries:
         plugin = self.plugin(tmp_path, monkeypatch, device_type="npu")
         assert libraries.find_device(fake, WEBGPU, plugin).device.type.name == "NPU"
         assert libraries.find_device(fake, WEBGPU, {**plugin, "vendor": "qualcomm"})
-        with pytest.raises(Skip, match="finds no device npu Intel here"):
+        with pytest.raises(Skip, match="finds no device npu Intel on this host"):
             libraries.find_device(fake, WEBGPU, {**plugin, "vendor": "Intel"})
 
     def test_what_cannot_be_loaded_leaves_the_session_alone(
@@ -421,7 +421,7 @@ class TestQnn:
             choose_providers(["qnn:npu"])
 
     def test_a_provider_that_takes_no_node_is_not_applied(self) -> None:
-        """Its library for this backend is missing, and ONNX Runtime creates the session on the CPU all the same."""
+        """Its library for this backend is missing, and ONNX Runtime still creates the session, on the CPU."""
         for path, backend, count in ((TINY_CNN, "cpu", 26), (TINY_ENCODER, "htp", 19)):
             model = read_model(path)
             feed = make_feed(model, InputOptions())

@@ -3,7 +3,7 @@
 In this mode the application runs in the process that starts it, without Ray's controller, proxy and replicas. They need
 more CPU time per request than a small model, and a large host. Each process stands for one replica. An HTTP server of
 the standard library takes the place of Ray's proxy, and answers as many requests at a time as a replica may have.
-Ray ignores environment variables of the application in this mode, so that they are set here.
+Ray ignores environment variables of the application in this mode, so they are set here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 
 class Request:
-    """What an application reads of a request."""
+    """The part of a request that an application reads."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -39,7 +39,7 @@ class Server(http.server.HTTPServer):
         self.handle = handle
         self.callers = ThreadPoolExecutor(n_requests)
         super().__init__(("127.0.0.1", port), Handler, bind_and_activate=False)
-        # Each process has a socket of its own, and the kernel spreads connections over them.
+        # Each process has its own socket, and the kernel distributes connections among them.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         self.server_bind()
         self.server_activate()

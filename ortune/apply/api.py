@@ -55,7 +55,7 @@ def create_session(
         any_model: Whether to skip the check that the record is for this model, which reads all files of the model.
         any_host: Whether to use a record for another class of host.
         trust: Whether the record may name files, libraries and other environment variables.
-        cache_dir: Folder in which execution providers keep the models that they compile; None for no cache.
+        cache_dir: Folder in which execution providers keep compiled models; None for no cache.
         session: Index of the session, counted from 0, if the config is for several sessions in one process.
         clients: Number of concurrent callers that the session will have. With the next three, selects among the
             records of a bundle.

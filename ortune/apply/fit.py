@@ -52,7 +52,7 @@ def find_mismatches(record: Record, host: Host, runtime: Runtime) -> tuple[Misma
                     what="execution provider",
                     recorded=f"{name} of {plugin.package}",
                     here=", ".join((*runtime.providers, *runtime.plugins)),
-                    hint=f"Install it beside onnxruntime: pip install {plugin.package}.",
+                    hint=f"Install it alongside onnxruntime: pip install {plugin.package}.",
                 )
             )
         elif plugin and runtime.plugins[plugin.package] != (version := record.runtime.plugins.get(plugin.package, "")):

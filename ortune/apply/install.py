@@ -44,7 +44,7 @@ def install(
         any_model: Whether sessions of all models get the tuned options.
         any_host: Whether a record for another class of host is used.
         trust: Whether records may name files, libraries and other environment variables.
-        cache_dir: Folder in which execution providers keep the models that they compile; None for no cache.
+        cache_dir: Folder in which execution providers keep compiled models; None for no cache.
         keep_explicit: Whether options that the program sets take precedence over tuned ones.
         explain: Whether to report the options of each session on stderr.
         clients: Number of concurrent callers that the program will have. With the next three, selects among

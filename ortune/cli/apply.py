@@ -93,7 +93,7 @@ def check_combination(request: ApplyRequest) -> None:
 
 
 def check_cache_options(request: ApplyRequest) -> None:
-    """Check that the options for the cache of compiled models go together with the others.
+    """Check that the options for the cache of compiled models can be combined with the others.
 
     Raises:
         UsageError: They do not.
@@ -105,7 +105,7 @@ def check_cache_options(request: ApplyRequest) -> None:
         raise UsageError("needs a folder.", "Write: ortune apply tuned.json --warm --cache-dir FOLDER.", option="warm")
     if request.verify and request.cache_dir is not None:
         raise UsageError(
-            f"{request.cache_dir}: cannot be combined with {{verify}}, which compiles the model anew.",
+            f"{request.cache_dir}: cannot be combined with {{verify}}, which compiles the model again.",
             "Leave it out.",
             option="cache_dir",
         )

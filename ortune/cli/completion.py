@@ -156,7 +156,7 @@ def _list_targets() -> Completions:
     from ortune.export import TARGETS
     from ortune.export.installed import NAME, describe_package, find_installed
 
-    # The code of other packages is not imported: their summaries are not known.
+    # The code of other packages is not imported, so their summaries are unknown.
     others = [
         (name, f"target of {describe_package(entries[0])}")
         for name, entries in find_installed(TARGETS).items()

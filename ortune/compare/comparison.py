@@ -44,8 +44,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         peak_bytes: Largest resident memory.
         gpu_bytes: Memory in use on the GPU; None without a GPU, or where it cannot be read.
         nodes: Number of nodes that each execution provider got; empty for the CPU alone.
-        build_s: Time that the execution provider took to compile the model, once, before the session was created from
-            what it had compiled; None if it does not compile models, or does so for each session.
+        build_s: Time that the execution provider took to compile the model, once, before the session started from the
+            compiled model; None if it does not compile models, or compiles them for each session.
         metric: Mean of the number that a program prints; None if it is not wanted.
     """
 

@@ -14,7 +14,7 @@ MEMORY_SHARE = 0.8
 
 
 def is_memory_unknown(config: Config) -> bool:
-    """Return whether a config's provider has memory of its own that cannot be read: one session is live at a time."""
+    """Return whether a config's provider has its own memory, whose use is unknown: one session is live at a time."""
     return find_provider(config.provider).memory_unknown
 
 

@@ -133,7 +133,7 @@ def show_mismatches(console: Console, mismatches: Iterable[Mismatch]) -> None:
 
 
 def show_warm(console: Console, result: WarmResult, folder: Path) -> None:
-    """Print what became of a cache of compiled models."""
+    """Print the result of filling a cache of compiled models."""
     if not result.options:
         console.print("No execution provider of this config keeps compiled models: there is nothing to fill.")
         return
@@ -150,12 +150,14 @@ def show_warm(console: Console, result: WarmResult, folder: Path) -> None:
     grid.add_row("session", f"created in {format_duration(session.load_ns)}")
     if session.build_s is not None:
         what = "compiled and run" if result.n_written else "run; the folder was filled before"
-        grid.add_row("first one", f"{what} in {session.build_s:.1f} s")
+        grid.add_row("first session", f"{what} in {session.build_s:.1f} s")
     console.print(grid)
     show_mismatches(console, result.mismatches)
     if session.build_s is None:
         wrote = "wrote to the folder, but compiled the model again" if result.n_files else "wrote nothing"
-        show_note(console, "no use", f"the execution provider {wrote}: leave {spell_as_flag('cache_dir')} out.", "red")
+        show_note(
+            console, "not used", f"the execution provider {wrote}: leave out {spell_as_flag('cache_dir')}.", "red"
+        )
 
 
 def show_export(console: Console, export: Export, output: str | None) -> None:

@@ -181,7 +181,7 @@ def _make_device_rows(devices: Devices) -> list[Row]:
     for plugin in devices.plugins:
         if plugin.fault:
             name = f"{plugin.package} {plugin.version}".strip()
-            rows.append(("" if rows else "devices", Text(f"{name} is of no use here: {plugin.fault}", "yellow")))
+            rows.append(("" if rows else "devices", Text(f"{name} cannot be used: {plugin.fault}", "yellow")))
     return rows
 
 

@@ -214,8 +214,8 @@ def warn_other_background_load(program: str) -> str:
 
 
 def warn_coarse_class() -> str:
-    """Warn that a record may be of another generation of CPU than this host has."""
-    return f"{COARSE_NOTE[0].upper()}{COARSE_NOTE[1:]}. A new search records more, where the host reports it."
+    """Warn that a record may be for another CPU generation than that of this host."""
+    return f"{COARSE_NOTE[0].upper()}{COARSE_NOTE[1:]}. A new search records more, if the host reports it."
 
 
 def warn_mismatch(what: str, recorded: str, here: str) -> str:
@@ -269,7 +269,7 @@ def warn_compilation(options: Sequence[str]) -> str:
         options: The options that can name a folder for what was compiled.
     """
     return (
-        f"Each new session compiles the model, unless {' and '.join(options)} names a folder: "
+        f"Each new session compiles the model unless {' and '.join(options)} names a folder: "
         f"ortune apply {spell_as_flag('cache_dir', 'FOLDER')} sets it."
     )
 

@@ -43,7 +43,7 @@ def export_config(
             "cpu" for the deployment that is the best in it; None for the recommended one.
         any_host: Whether a record for another class of host may be selected from a bundle.
         trust: Whether the record may name files, libraries and other environment variables.
-        cache_dir: Folder in which execution providers will keep the models that they compile; None for no cache.
+        cache_dir: Folder in which execution providers will keep compiled models; None for no cache.
         clients: Number of concurrent callers. With the next three, selects among the records of a bundle.
         rate: Requests that will arrive per second, as a number or as `50/s`.
         sessions: Number of sessions of the model in one process.

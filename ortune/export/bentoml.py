@@ -29,15 +29,13 @@ def write(job: Job) -> str:
     report_grouping(job)
     report_replicas(job)
     if deployment.batching:
-        reason = (
-            "BentoML chooses sizes of batches itself, and rejects requests that would wait longer than it was given"
-        )
+        reason = "BentoML chooses batch sizes itself, and rejects requests that would exceed its configured latency"
         pending.report("batching", deployment.batching.title, reason)
     environment = pending.take_environment()
     setup = []
     parts = job.cpus
     if parts:
-        # Threads that are created later have the CPUs of this one.
+        # Threads that are created later inherit the CPUs of this one.
         setup.append("os.sched_setaffinity(0, PARTS[(bentoml.server_context.worker_index - 1) % len(PARTS)])")
     else:
         report_pinning(job)

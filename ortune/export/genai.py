@@ -35,7 +35,7 @@ PROVIDERS = {
     "NvTensorRTRTXExecutionProvider": "NvTensorRtRtx",
     "AMDGPUExecutionProvider": "AMDGPU",
 }
-"""Names that onnxruntime-genai knows, and those that it passes on to ONNX Runtime. Any other name is an error there."""
+"""Names that onnxruntime-genai knows, and those that it passes on to ONNX Runtime. It rejects any other name."""
 
 PARTS = ("decoder", "encoder", "embedding", "vision", "speech")
 """Parts of a model that have their own session options."""
@@ -125,7 +125,7 @@ def _merge_providers(job: Job, theirs: dict[str, dict[str, Any]]) -> list[dict[s
     """Return the value of `provider_options`.
 
     As in a program under `ortune apply`, the providers of the config come first, and an option that it does not set
-    keeps its value. Providers that the search tried and that are not in the config are removed. All others stay.
+    keeps its value. Providers that the search tried but that are not in the config are removed. All others are kept.
     """
     pending = job.pending
     names = {_normalize(name): name for name in theirs}
@@ -141,7 +141,7 @@ def _merge_providers(job: Job, theirs: dict[str, dict[str, Any]]) -> list[dict[s
     active = [name for name in stay if _normalize(name) != "cpu"]
     if active and not merged:
         pending.report(
-            "providers", "cpu", f"the file has {', '.join(active)}, which the search did not try, so it stays"
+            "providers", "cpu", f"the file has {', '.join(active)}, which the search did not try, so it is kept"
         )
     return [{name: own} for name, own in {**merged, **stay}.items()]
 

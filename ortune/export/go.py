@@ -59,7 +59,7 @@ def write(job: Job) -> str:
     run_body = _join_calls(
         [f"options.AddRunConfigEntry({GO.quote(name)}, {GO.quote(value)})" for name, value in run_entries.items()]
     )
-    pending.explain("global_thread_pool", "onnxruntime_go has no function for it")
+    pending.explain("global_thread_pool", "onnxruntime_go does not support it")
     imports = ['\t"errors"', ""] if body or run_body else []
     lines = [
         *environment,

@@ -128,7 +128,7 @@ def _find_fault(entries: tuple[EntryPoint, ...]) -> str:
     if len(entries) > 1:
         return f"{' and '.join(map(describe_package, entries))} have a target of this name"
     if not NAME.fullmatch(entries[0].name):
-        return "names of targets have only lower-case letters, digits, and hyphens between them"
+        return "names of targets can have only lowercase letters, digits, and hyphens between them"
     return ""
 
 
@@ -145,8 +145,8 @@ def _find_fault_of_target(target: object, name: str) -> str:
     if not (target.summary.strip() and target.summary.isprintable()):
         return "has a summary that is not one printable line"
     if not target.comment.isprintable() or " " in target.comment:
-        return f"has {target.comment!r} as what a comment starts with"
-    return "" if callable(target.write) else "has no function to write with"
+        return f"has {target.comment!r} as the start of a comment"
+    return "" if callable(target.write) else "has no write function"
 
 
 def _guard(target: Target, package: str) -> Callable[[Job], str]:

@@ -55,7 +55,7 @@ PROVIDERS: dict[str, tuple[str, tuple[str, ...]]] = {
 NATIVE = "// The settings were measured with native ONNX Runtime. Measure again in the browser."
 
 ISOLATION = """\
-// Threads need a page that is isolated from other origins. Send two headers with it:
+// Threads require a page that is isolated from other origins. Send it with two headers:
 //     Cross-Origin-Opener-Policy: same-origin
 //     Cross-Origin-Embedder-Policy: require-corp
 // Without them, onnxruntime-web runs with one thread."""

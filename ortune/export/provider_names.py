@@ -1,4 +1,4 @@
-"""How ONNX Runtime's C API takes each execution provider. The APIs of C++ and C# pass its names on unchanged.
+"""How ONNX Runtime's C API accepts each execution provider. The APIs of C++ and C# pass its names on unchanged.
 
 Source: onnxruntime/core/session/provider_registration.cc of onnxruntime 1.32, whose error for an unknown name lists all
 names, and include/onnxruntime/core/session/onnxruntime_c_api.h.
@@ -34,7 +34,7 @@ WITHOUT_OPTIONS = frozenset(
         "VSINPUExecutionProvider",
     }
 )
-"""Providers that have neither a name nor a class of options: only functions of their own in their builds."""
+"""Providers that have neither a name nor a class of options, only their own functions in their builds."""
 
 STRUCTURES = frozenset(
     {
@@ -48,11 +48,11 @@ STRUCTURES = frozenset(
 """Providers that have no name, but a class of options."""
 
 PLUGIN_LIBRARY = "/path/to/the/library/of/the/provider"
-"""What stands for the library of a plugin in code. Records do not name files."""
+"""Placeholder for the library of a plugin in exported code. Records do not name files."""
 
 
 def is_plugin(provider: str) -> bool:
-    """Return whether a provider is in a library of its own, which programs must register.
+    """Return whether a provider is in a separate library, which programs must register.
 
     These are all that ONNX Runtime does not know, and TensorRT RTX, which it contained only before 1.32.
     """

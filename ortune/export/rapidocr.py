@@ -58,7 +58,7 @@ def write(job: Job) -> str:
 def _option_lines(job: Job, name: str, options: Mapping[str, str]) -> list[str]:
     """Return the options of a provider: a mapping, even if it is empty."""
     plain = {option: value for option, value in options.items() if "${" not in value}
-    job.pending.put_back_provider_options(name, "RapidOCR's files have variables in ${...}", supported=plain)
+    job.pending.put_back_provider_options(name, "RapidOCR reads ${...} in its files as a variable", supported=plain)
     key = f"    {PROVIDERS[name]}_ep_cfg:"
     if not plain:
         return [f"{key} {{}}"]

@@ -16,7 +16,7 @@ USES_IO_BINDING = "CUDAExecutionProvider"
 """The provider with which Optimum uses IO binding unless it is turned off."""
 
 SUBFOLDER = "onnx"
-"""The folder inside that of the model where Sentence Transformers looks for ONNX files, too."""
+"""The folder inside the model's folder where Sentence Transformers also looks for ONNX files."""
 
 
 def write(job: Job) -> str:
@@ -44,7 +44,7 @@ def write(job: Job) -> str:
         '    backend="onnx",',
         "    model_kwargs={",
         f'        "file_name": {PYTHON.quote(model.name)},',
-        '        "export": False,  # without the file, another model would be made',
+        '        "export": False,  # fail if the file is missing instead of converting the model',
         *(f'        "{key}": {value},' for key, value in entries.items()),
         '        "session_options": options,',
         "    },",

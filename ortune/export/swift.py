@@ -34,11 +34,11 @@ BY_A_NAME = ("XnnpackExecutionProvider", "WebGpuExecutionProvider")
 def write(job: Job) -> str:
     """Return the code; most of its calls throw an error."""
     pending = job.pending
-    no_method = "the Objective-C API has no method for it"
+    no_method = "the Objective-C API does not support it"
     for name in (*pending.config.session_options, ids.GLOBAL_THREAD_POOL):
         pending.explain(name, no_method)
     for name in (*pending.config.environment, ids.ALLOCATOR):
-        pending.explain(name, "apps start without it")
+        pending.explain(name, "apps are started without it")
     lines = [
         "import onnxruntime_objc  // with the Swift Package Manager: import OnnxRuntimeBindings",
         "",
@@ -87,7 +87,7 @@ def _provider_lines(job: Job, provider: Provider) -> list[str]:
         return [f"try options.appendCoreMLExecutionProvider(withOptionsV2: {values})"]
     if name in BY_A_NAME:
         return [f"try options.appendExecutionProvider({SWIFT.quote(BY_NAME[name])}, providerOptions: {values})"]
-    job.pending.put_back_provider(name, "this provider is not for iOS and macOS")
+    job.pending.put_back_provider(name, "this provider is not available on iOS and macOS")
     return []
 
 

@@ -75,7 +75,7 @@ def write(job: Job) -> str:
     ]
     if threads:
         lines += [
-            "// In browsers, this is the pool that all sessions share. Settings of threads in session_options are for",
+            "// In browsers, this is the pool that all sessions share. The thread settings in session_options are for",
             "// Node.js only.",
             *(ISOLATION.split("\n") if threads > 1 else []),
             f"env.backends.onnx.wasm.numThreads = {threads};",

@@ -34,7 +34,7 @@ TENSORRT = "TensorrtExecutionProvider"
 OPENVINO = "OpenVINOExecutionProvider"
 
 PRECISIONS = {"trt_int8_enable": "INT8", "trt_bf16_enable": "BF16", "trt_fp16_enable": "FP16"}
-"""Options of TensorRT that are values of precision_mode. Of several that are set, the first is written: models with
+"""Options of TensorRT that are values of precision_mode. If several are set, the first is written: models with
 quantized operators need INT8."""
 
 BOOLEAN = re.compile("True|true|False|false|0|1")
@@ -83,7 +83,7 @@ CUDA_NUMBERS: Mapping[str, Mapping[str, str]] = {
 """Options of CUDA that Triton takes as numbers."""
 
 OWN_CUDA_PARAMETERS = (*CUDA_NUMBERS, "gpu_mem_limit", "do_copy_in_default_stream")
-"""Options of CUDA that must be parameters of the model. Triton replaces those of the accelerator by defaults."""
+"""Options of CUDA that must be parameters of the model. Triton replaces those of the accelerator with defaults."""
 
 
 def write(job: Job) -> str:
@@ -105,7 +105,7 @@ def write(job: Job) -> str:
     lines = ["# Add this to the config.pbtxt of the model.", 'backend: "onnxruntime"']
     optimization = _optimization_lines(job, parameters)
     device = _take_device(job)
-    # A group is also there for the CPU: without one, Triton uses all GPUs.
+    # The CPU needs a group, too: without one, Triton uses all GPUs.
     lines += _deployment_lines(job, device) if job.picked else [f"instance_group {{ {device} }}"]
     lines += optimization
     for key, text in parameters.items():
@@ -115,7 +115,7 @@ def write(job: Job) -> str:
     pending.explain(
         "global_thread_pool",
         "start tritonserver with --backend-config=onnxruntime,NAME=VALUE: enable-global-threadpool=1, "
-        "intra_op_thread_count and inter_op_thread_count; it is for all models",
+        "intra_op_thread_count and inter_op_thread_count; this applies to all models",
     )
     for name in pending.config.environment:
         pending.explain(name, "set it in the environment of tritonserver")
@@ -234,7 +234,9 @@ def _take_tensorrt(job: Job, options: Mapping[str, str]) -> dict[str, str]:
     parameters = {"precision_mode": PRECISIONS[enabled[0]] if enabled else "FP32"}
     for name, value in options.items():
         if name in enabled[1:]:
-            pending.put_back(f"{alias}.{name}", f"Triton has one precision, and {parameters['precision_mode']} is set")
+            pending.put_back(
+                f"{alias}.{name}", f"Triton accepts one precision, and {parameters['precision_mode']} is set"
+            )
         elif name in TENSORRT_PARAMETERS and TENSORRT_PARAMETERS[name][1].fullmatch(value):
             parameters[TENSORRT_PARAMETERS[name][0]] = value
         elif name in TENSORRT_PARAMETERS or (name in PRECISIONS and not BOOLEAN.fullmatch(value)):

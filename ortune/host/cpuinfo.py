@@ -1,4 +1,4 @@
-"""Reads what the CPUs of a Linux host are: from /proc/cpuinfo, and from sysfs their caches, the machine and its memory.
+"""Reads the CPUs of a Linux host from /proc/cpuinfo, and their caches, the machine and its memory from sysfs.
 
 Files that are missing, empty or invalid make the result less detailed; they never raise an exception.
 
@@ -24,21 +24,21 @@ from ortune.host.processor import (
 from ortune.host.topology import Topology
 
 MOST_TYPES = 8
-"""Types of cores of one host that are distinguished."""
+"""Maximum number of kinds of cores that are distinguished on one host."""
 
 VIRTUAL_MACHINES = re.compile(
     r"KVM|QEMU|Google Compute Engine|Virtual Machine|VMware|VirtualBox|innotek|Xen|Parallels|BHYVE|OpenStack|"
     r"Apple Virtualization|Alibaba Cloud|Amazon EC2",
     re.IGNORECASE,
 )
-"""Makers and products in the DMI table of virtual machines.
+"""Manufacturers and products in the DMI table of virtual machines.
 
 Source: `src/basic/virt.c` of systemd.
 """
 
 
 def read_processor(root: Path, topology: Topology, usable: Collection[int], cpuinfo: str) -> Processor:
-    """Return what the CPUs are that a process may use.
+    """Describe the CPUs that a process may use.
 
     Args:
         root: Folder that contains `/proc` and `/sys`.
@@ -65,7 +65,7 @@ def find_model_name(cpuinfo: str) -> str:
 
 
 def read_virtual(root: Path, cpuinfo: str) -> bool | None:
-    """Return whether the host is a virtual machine, or None if unknown. ARM CPUs have no flag for it."""
+    """Return whether the host is a virtual machine, or None if unknown. ARM CPUs have no such flag."""
     flags = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
     if flags:
         return "hypervisor" in flags[1].split()
@@ -81,7 +81,7 @@ def read_virtual(root: Path, cpuinfo: str) -> bool | None:
 def _list_types(cpuinfo: str, usable: set[int]) -> list[str]:
     """Return the distinct descriptions of the usable CPUs, without their numbers.
 
-    On x86, each description has the frequency of its CPU, so the first one stands for all: types of cores differ in
+    On x86, each description has the frequency of its CPU, so the first one is used for all: kinds of cores differ in
     neither family and model nor flags.
     """
     blocks = re.split(r"^processor[ \t]*:[ \t]*", cpuinfo, flags=re.MULTILINE)
@@ -92,7 +92,7 @@ def _list_types(cpuinfo: str, usable: set[int]) -> list[str]:
             found[rest.strip()] = None
             if "vendor_id" in rest or len(found) == MOST_TYPES:
                 break
-    # Old kernels of ARM describe all CPUs once, at the end.
+    # Old kernels on ARM describe all CPUs once, at the end.
     is_described = any(_read_type(block) for block in found)
     return list(found) if is_described else [cpuinfo[-(1 << 14) :]] if cpuinfo else []
 
@@ -123,7 +123,7 @@ def _read_type(block: str) -> CpuType | None:
 
 
 def _join_types(types: list[CpuType]) -> CpuType | None:
-    """Return several types of cores as one, in an order that does not depend on how CPUs are numbered."""
+    """Return several kinds of cores as one type, in an order that does not depend on how CPUs are numbered."""
     distinct = sorted(set(types), key=lambda each: (each.vendor, each.family, each.model, each.stepping))
     if len(distinct) < 2:
         return distinct[0] if distinct else None
@@ -160,7 +160,7 @@ def _read_cache_sizes(folder: Path) -> Iterator[tuple[str, int]]:
 
 
 def _read_platform(root: Path) -> str:
-    """Return the maker of the machine, or its model on boards without a DMI table."""
+    """Return the manufacturer of the machine, or its model on boards without a DMI table."""
     maker = limit_text(read_text(root / "sys/class/dmi/id/sys_vendor"))
     model = limit_text(read_text(root / "proc/device-tree/model"))
     return maker or re.sub(r" Rev [\d.]+$", "", model)

@@ -18,8 +18,8 @@ COARSE_NOTE = "the host class is coarse: only the name of the CPU was recorded, 
 class HostClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A class of hosts that can share a config: all properties are the same, including usable CPUs and quota.
 
-    Classes that were written before schema 5 are coarse: they have no `cpu` and none of the fields whose default is
-    that they are unknown.
+    Classes that were written before schema 5 are coarse: they have neither `cpu` nor any other field whose default
+    means unknown.
 
     Attributes:
         id: Short hash of all other fields, without `name`.
@@ -27,7 +27,7 @@ class HostClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         system: Operating system, as `platform.system()` names it.
         machine: Architecture, as `platform.machine()` names it.
         cpu_model: Marketing name of the CPU; empty if unknown.
-        platform: Maker or model of the machine, where the CPU has no marketing name.
+        platform: Manufacturer or model of the machine, if the CPU has no marketing name.
         cpu: Type of the CPU: its generation. None if unknown.
         instructions: Instruction sets of the CPU that ONNX Runtime has kernels for, separated by spaces.
         caches: Sizes of its caches; None if unknown.
@@ -41,8 +41,8 @@ class HostClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         n_usable_cores: Physical cores with at least one such CPU.
         n_usable_numa_nodes: NUMA nodes with at least one such CPU.
         n_usable_l3_caches: L3 caches with at least one such CPU; None if unknown.
-        usable_cores_by_kind: Those of `n_usable_cores` that are of each kind, from slowest to fastest; empty if all
-            cores of the host are of one kind.
+        usable_cores_by_kind: Number of usable cores of each kind, from slowest to fastest; empty if all cores of the
+            host are of one kind.
         cpu_quota: CPU quota, as CPU time per unit of wall time; None if there is none.
     """
 
@@ -102,7 +102,7 @@ class HostClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def title(self) -> str:
-        """Its name. Classes before schema 5 have none, so it is made from what they have."""
+        """Its name. Classes before schema 5 have none, so it is made from their properties."""
         return self.name or _name(self)
 
     @property
@@ -112,7 +112,7 @@ class HostClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def is_coarse(self) -> bool:
-        """Whether the CPU is known by its marketing name alone, if at all. Several generations may share that."""
+        """Whether at most the marketing name of the CPU is known. Several generations may share a name."""
         return self.cpu is None
 
     def includes(self, host: HostClass) -> bool:
@@ -122,7 +122,7 @@ class HostClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def differences(self, host: HostClass) -> dict[str, tuple[object, object]]:
         """Return the properties that differ, with the values of this class and of `host`.
 
-        If this class is coarse, what it does not know does not differ.
+        If this class is coarse, properties that it lacks do not differ.
         """
         return {
             name: (own, other)
@@ -158,7 +158,7 @@ PROPERTY_NAMES = {
     "usable_cores_by_kind": "usable cores of each kind",
     "cpu_quota": "CPU quota",
 }
-"""The properties that decide whether two hosts are of one class, with what messages call them."""
+"""The properties that decide whether two hosts are of one class, with their names in messages."""
 
 UNKNOWN = (None, "", ())
 
@@ -175,7 +175,7 @@ DETAILS = frozenset(
         "usable_cores_by_kind",
     }
 )
-"""Those that classes before schema 5 do not have."""
+"""Properties that classes before schema 5 do not have."""
 
 MAY_BE_HIDDEN = frozenset({"caches", "virtual", "n_memory_channels", "n_usable_l3_caches"})
 """Those that a host reports only with a driver, or outside a sandbox. Unknown on one side, they do not differ."""
@@ -231,7 +231,7 @@ def format_property(name: str, value: object) -> str:
 
 
 def format_difference(name: str, recorded: object, here: object) -> tuple[str, str]:
-    """Return both values of a property that differs. Of instruction sets, only those that one side lacks are left."""
+    """Return both values of a property that differs. Only instruction sets that one side lacks are listed."""
     if name != "instructions" or not recorded or not here:
         return format_property(name, recorded), format_property(name, here)
     sets = [str(each).split() for each in (recorded, here)]

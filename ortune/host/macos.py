@@ -1,4 +1,4 @@
-"""Reads from sysctl what the CPUs are, and the number of cores of each performance level.
+"""Reads the CPUs from sysctl, and the number of cores of each performance level.
 
 macOS does not report which CPU is which.
 
@@ -18,7 +18,7 @@ from ortune.host.topology import Core, Cpus, NumaNode, Topology
 SYSCTL_TIMEOUT_S = 5.0
 
 NAMES = ("hw", "machdep.cpu", "kern.hv_vmm_present")
-"""What is read. If a name does not exist, sysctl reports an error and shows the others."""
+"""The names to read. If one does not exist, sysctl reports an error and shows the others."""
 
 INSTRUCTIONS = {
     "sse4_1": "hw.optional.sse4_1",
@@ -107,7 +107,7 @@ def build_topology(values: dict[str, str]) -> Topology | None:
 
 
 def build_processor(values: dict[str, str]) -> Processor:
-    """Return what the CPUs are. On Apple silicon, family and model are `hw.cpufamily` and `hw.cpusubfamily`."""
+    """Describe the CPUs. On Apple silicon, family and model are `hw.cpufamily` and `hw.cpusubfamily`."""
 
     def find(*names: str) -> str:
         return next((text for name in names if (text := limit_identifier(values.get(name, "")))), "")

@@ -1,7 +1,7 @@
-"""Names of CPU generations. They only make host classes readable: what is compared is the type of the CPU itself.
+"""Names of CPU generations. They only make host classes readable: classes are compared by the type of the CPU itself.
 
-Source: of Intel, `arch/x86/include/asm/intel-family.h` of Linux; of AMD, `bsp_init_amd` in
-`arch/x86/kernel/cpu/amd.c` of Linux; of ARM, `sys-utils/lscpu-arm.c` of util-linux.
+Source: for Intel, `arch/x86/include/asm/intel-family.h` of Linux; for AMD, `bsp_init_amd` in
+`arch/x86/kernel/cpu/amd.c` of Linux; for ARM, `sys-utils/lscpu-arm.c` of util-linux.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ ARM = {
 def name_generation(cpu: CpuType) -> str:
     """Return the name of a generation, such as "Zen 4" or "Neoverse N1", or "" if it is not known.
 
-    Several types of cores are joined by ` + `.
+    The names of several kinds of cores are joined by ` + `.
     """
     models = cpu.model.split("+")
     names = [_name_one(cpu.vendor, cpu.family, model, cpu.stepping) for model in models]

@@ -1,4 +1,4 @@
-"""What the CPUs of a host are: their generation, the instruction sets that ONNX Runtime uses, and their caches."""
+"""The CPUs of a host: their generation, the instruction sets that ONNX Runtime uses, and their caches."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ MOST_CHARACTERS = 64
 
 
 class CpuType(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Type of a CPU, as it identifies itself. Several types of cores are joined by `+`. Empty where unknown.
+    """Type of a CPU, as it identifies itself. Several kinds of cores are joined by `+`. Empty where unknown.
 
     Attributes:
-        vendor: Such as "AuthenticAMD"; on ARM, the implementer.
-        family: On ARM, the version of the architecture.
-        model: On ARM, the part.
-        stepping: On ARM, variant and revision, as in "r3p1".
+        vendor: Vendor, such as "AuthenticAMD"; on ARM, the implementer.
+        family: Family; on ARM, the version of the architecture.
+        model: Model; on ARM, the part.
+        stepping: Stepping; on ARM, variant and revision, as in "r3p1".
     """
 
     vendor: str = ""
@@ -51,7 +51,7 @@ class CpuType(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Caches(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Sizes of the caches. Of several kinds of cores, the largest. None where unknown.
+    """Sizes of the caches; if there are several kinds of cores, the largest. None where unknown.
 
     Attributes:
         l1d_bytes: L1 data cache of a core.
@@ -76,10 +76,10 @@ class Processor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         cpu: Their type.
         instructions: Those of `INSTRUCTIONS` that they have, separated by spaces.
         caches: Sizes of their caches.
-        platform: Maker or model of the machine. Only known where the CPUs have no marketing name, as on ARM: machines
-            of several makers have the same cores.
-        virtual: Whether this is a virtual machine.
-        n_memory_channels: Memory channels that are in use.
+        platform: Manufacturer or model of the machine. Set only if the CPUs have no marketing name, as on ARM, where
+            machines of several manufacturers have the same cores.
+        virtual: Whether the host is a virtual machine.
+        n_memory_channels: Memory channels in use.
     """
 
     cpu: CpuType | None = None

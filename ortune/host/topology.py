@@ -90,7 +90,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         system: Operating system, as `platform.system()` names it.
         machine: Architecture, as `platform.machine()` names it.
         cpu_model: Marketing name of the CPU; empty if unknown.
-        processor: What the CPUs are that the process may use.
+        processor: Type, instruction sets and caches of the CPUs that the process may use.
         topology: The CPUs.
         limits: What the process may use.
     """

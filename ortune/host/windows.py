@@ -1,4 +1,4 @@
-"""Reads what the CPUs of a Windows host are, from its environment. Caches and instruction sets are unknown.
+"""Reads the CPUs of a Windows host from its environment. Caches and instruction sets are unknown.
 
 Source: the variable `PROCESSOR_IDENTIFIER`, which `platform.processor()` returns.
 """

@@ -117,7 +117,7 @@ class Placement:
         return sum(1 for core in self.cores if not set(cpus).isdisjoint(core))
 
     def _groups_of(self, policy: str) -> list[str]:
-        """Return the groups of as many workers as the policy can place. A smaller pool has the first of them."""
+        """Return the groups of as many workers as the policy can place. A smaller pool uses the first groups."""
         if policy not in self._groups:
             groups: list[Cpus] = getattr(self, f"_{policy}")()
             self._groups[policy] = [format_group(group) for group in groups]

@@ -1,7 +1,7 @@
 """The caches of execution providers that compile models.
 
 Such a provider compiles the model whenever a session is created, which may take minutes, unless one of its options
-names a folder in which it keeps what it compiled. A record never names a folder: whoever applies it does.
+names a folder for compiled models. A record never names a folder: the user specifies it when applying the record.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FOLDER = "{folder}"
 def with_caches(config: Config, folder: str | os.PathLike[str]) -> Config:
     """Return a config whose providers keep compiled models in a folder. Nothing changes for other providers.
 
-    One folder is enough for all models and settings: the names of the files in it depend on both.
+    One folder is enough for all models and settings, because the names of the files in it depend on both.
     """
     for name, _ in config.providers:
         provider = PROVIDERS.get(name)

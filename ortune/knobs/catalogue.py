@@ -33,7 +33,7 @@ OPTION_NAME = re.compile(r"\w[\w.-]{0,200}", re.ASCII)
 """Names of options of execution providers that ortune does not know."""
 
 _ALIASES = {knob.provider.lower(): knob.alias for knob in KNOBS.values() if knob.provider}
-"""Short names of providers by their full names in small letters."""
+"""Short names of providers by their full names in lowercase."""
 
 
 def knob_of(name: str) -> Knob:
@@ -56,7 +56,7 @@ def knob_of(name: str) -> Knob:
 def find_knob(text: str, providers: Collection[str] = ()) -> Knob:
     """Return the knob that a text names: its id, or an ending of its id that only one knob has.
 
-    The short name of an execution provider may be in capitals. Its full name may be in the place of its short name.
+    The short name of an execution provider may be in uppercase. Its full name may be used instead.
 
     Args:
         text: The name.

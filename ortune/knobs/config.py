@@ -35,8 +35,8 @@ PLUGIN = "plugin"
 """Stands for the plugin of a provider among the settings of a config, after the provider's short name."""
 
 CAPTURES = frozenset({"enable_cuda_graph", "trt_cuda_graph_enable", "enableGraphCapture"})
-"""Options of providers that capture the work of a call and replay it. Inputs and outputs must then stay in their
-buffers on the device: otherwise, a replay may read old inputs."""
+"""Options of providers that capture the work of a call and replay it. Inputs and outputs must then stay in the same
+buffers on the device. Otherwise, a replay may read old inputs."""
 
 ENTRY_PREFIXES: Mapping[str, str] = {"WebGpuExecutionProvider": "ep.webgpuexecutionprovider."}
 """Providers of onnxruntime itself that ignore options which are passed with their name. They read configuration entries
@@ -70,11 +70,11 @@ MOST_VENDOR = 64
 
 
 class Plugin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where the library of an execution provider comes from, and which device it uses.
+    """The package that contains the library of an execution provider, and the device that the provider uses.
 
     Attributes:
         package: The package. Its library is looked up where the config is applied.
-        device_type: Kind of the device; empty for any.
+        device_type: Type of the device; empty for any.
         vendor: Vendor of the device, as ONNX Runtime names it; empty for any.
     """
 
@@ -126,8 +126,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         run_options: Attributes of RunOptions.
         run_config: Entries for `RunOptions.add_run_config_entry`.
         providers: Execution providers in order of priority, each with its options.
-        plugins: Where the libraries of these providers come from, by the provider's name. ONNX Runtime itself has those
-            that are not named.
+        plugins: Plugins that contain the libraries of providers, by the provider's name. onnxruntime itself contains
+            all other providers.
         environment: Environment variables to set before the process starts.
         allocator: Library that replaces malloc; empty for none. Its path is looked up where the config is applied.
         io_binding: Whether calls use `run_with_iobinding`, with inputs and outputs that stay on their device.

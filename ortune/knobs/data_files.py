@@ -66,8 +66,8 @@ class ExecutionProvider(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         threads: Name of the option for the size of the provider's thread pool, or empty.
         streams: Name of the option for the number of parallel calls, or empty.
         cache: Options that keep the compiled model, by name; `{folder}` in a value stands for the folder.
-        memory_unknown: Whether it has memory of its own that ortune cannot read. Then, only one of its sessions is live
-            at a time.
+        memory_unknown: Whether it has its own memory, whose use ortune cannot read. Then, only one of its sessions is
+            live at a time.
         suggestions: What a search tries, in this order.
     """
 

@@ -65,7 +65,7 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         rules: What is tried first.
         base: What all candidates have in common, and what they are compared with: ONNX Runtime's default, unless the
             user fixes a knob or chooses another provider than the CPU.
-        plugins: Where the libraries of providers come from that onnxruntime does not have itself.
+        plugins: Plugins that contain the providers that are not part of onnxruntime, by the provider's name.
     """
 
     dimensions: tuple[Dimension, ...]
@@ -178,7 +178,7 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return list(found.values())
 
     def find(self, config: Config) -> Candidate | None:
-        """Return the candidate with a config, also if it has a value between choices, or None if there is none."""
+        """Return the candidate with a config, even if it has a value between choices, or None if there is none."""
         if config.key in self.numbers:
             return self.candidates[self.numbers[config.key]]
         labels = {dimension.name: str(config.settings.get(dimension.knob.name)) for dimension in self.dimensions}

@@ -24,7 +24,7 @@ class SpaceOptions(msgspec.Struct, frozen=True, kw_only=True):
         has_rate: Whether calls arrive at a rate.
         has_background_load: Whether a background load runs during measurements.
         providers: Execution providers to choose from. The baseline uses the first.
-        plugins: Where the libraries of these providers come from, for those that onnxruntime does not have itself.
+        plugins: Plugins that contain the providers that are not part of onnxruntime, by the provider's name.
         tune: Values to try, by the id of a knob.
         fix: Values that all candidates have, including the baseline, by the id of a knob.
         only: Ids of the knobs to try; empty for all.

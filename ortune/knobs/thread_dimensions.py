@@ -24,8 +24,9 @@ MANY_CORES = 16
 """From this number of cores on, thread counts and affinities matter most, and other knobs get fewer values."""
 
 RESOLUTION = 1.02
-"""Largest ratio of two consecutive thread counts that a search can try, unless they differ by one. Where the cost falls
-as one over the number of threads up to a step, the best one that it can try is at most this much slower."""
+"""Largest ratio of two consecutive thread counts that a search can try, unless they differ by one. If the cost is
+inversely proportional to the number of threads up to a step, the best count that it can try is slower by at most this
+ratio."""
 
 POLICIES = {
     "compact": "one core per worker, adjacent cores first, to share caches",
@@ -196,7 +197,7 @@ def counts_between(counts: Collection[int]) -> dict[int, str]:
         n = low
         while (n := max(n + 1, math.floor(RESOLUTION * n))) < high:
             found.append(n)
-    return dict.fromkeys(found, "between two thread counts of which one is among the best")
+    return dict.fromkeys(found, "between two thread counts, one of which is among the best")
 
 
 def _inter_counts(width: int, n_cores: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Parses ONNX files, and makes one. It imports onnx, so that only child processes use it; see `ortune.model.child`."""
+"""Parses ONNX files, and makes one. It imports onnx, so only child processes use it; see `ortune.model.child`."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ SCHEMA = 5
 """Version of the format.
 
 2 added loads. 3 added provider options, IO binding, thread pools and run options. 4 leaves defaults out, moves trials
-to a file of their own, and states what the config was compared with. 5 added what the CPUs are to the host class.
+to a file of their own, and states what the config was compared with. 5 identifies the CPUs in the host class.
 """
 
 Verdict = Literal[
@@ -290,8 +290,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         schema: Version of this format.
         config: The settings to apply.
         base: The settings that `config` was compared with: ONNX Runtime's default, and what the user fixed.
-        cache_options: Options of the config's providers that must name a folder for compiled models, such as
-            `openvino.cache_dir`. Without one, each new session compiles the model. A record does not name the folder.
+        cache_options: Options of the config's providers that name a folder for compiled models, such as
+            `openvino.cache_dir`. Without a folder, each new session compiles the model. The record does not name one.
         evidence: What the recommendation rests on.
         model: The model that was tuned.
         workload: The load and the inputs it was tuned for.
@@ -415,7 +415,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise RecordError(f"{number}: the front has points 1 to {len(front)}.", option="pick")
         summary = front[number - 1].summary
         options: tuple[str, ...] = ()
-        if summary.build_s is not None:  # sessions started from what was compiled
+        if summary.build_s is not None:  # sessions started from compiled models
             from ortune.knobs.caches import list_cache_options
 
             options = list_cache_options(summary.config)

@@ -222,9 +222,9 @@ def check_digest(record: Record, path: str | Path, digest: str) -> None:
 def choose(records: Sequence[Sourced], host: HostClass, load: Load | None, *, any_host: bool = False) -> Choice:
     """Select among records for the same model.
 
-    Records for this class of host come first; of these, those whose class is not coarse; of these, those for the load
-    that comes closest; of these, the latest. If there are none for this class, those come first whose class differs in
-    the fewest properties. What a coarse class does not know counts as different there.
+    Records for this class of host come first; of these, those whose class is not coarse; of these, those for the
+    closest load; of these, the latest. If there are none for this class, records whose class differs in the fewest
+    properties come first. Properties that a coarse class lacks then count as different.
 
     Args:
         records: To select from, at least one.

@@ -32,7 +32,7 @@ NEIGHBORS_EVERY = 2
 """Of so many proposals, one is a neighbor of the best measured candidates."""
 
 ADJACENT_EVERY = 4
-"""Of so many proposals, one is next to the candidate that is expected to be the best, in a number of which the space
+"""One in this many proposals is next to the candidate that is expected to be the best, in a number for which the space
 lists only some values."""
 
 HARMFUL = 0.25

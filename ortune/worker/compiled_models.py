@@ -1,4 +1,4 @@
-"""What execution providers compiled: one folder for each config, and whether later sessions really start from it."""
+"""Models that execution providers compiled: a folder for each config, and whether later sessions start from it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Files = Mapping[Path, tuple[int, int]]
 class CompiledModels:
     """The compiled models of an executor.
 
-    Each config is compiled once, in a launch of its own that is not charged to the budget. Some providers write what
-    they compiled and then do not use it. For such a provider, compiling is part of each launch, as it is in production.
+    Each config is compiled once, in a launch of its own that is not charged to the budget. Some providers write
+    compiled models but do not use them. For such a provider, compiling is part of each launch, as it is in production.
 
     Args:
         folder: Where to keep the folders of configs that do not name one.
@@ -38,11 +38,11 @@ class CompiledModels:
         return list_files(*list_folders(self.with_folder(config)))
 
     def is_needed(self, config: Config) -> bool:
-        """Return whether a config is compiled in a launch of its own, which has not been done yet."""
+        """Return whether a config must still be compiled in a separate launch."""
         return self._has_cache(config) and config.key not in self._builds
 
     def with_folder(self, config: Config) -> Config:
-        """Return the config with its own folder. A folder that it names already stays."""
+        """Return the config with its own folder. A folder that it already names is kept."""
         if not self._has_cache(config) or list_folders(config):
             return config
         number = len(self._names)
@@ -70,7 +70,7 @@ class CompiledModels:
         return build if isinstance(build, Failure) else None
 
     def check(self, config: Config) -> float | None:
-        """Check after a later launch whether it used what was compiled.
+        """Check after a later launch whether it used the compiled model.
 
         Returns:
             The time that compiling took in seconds; None if nothing was compiled, or if the launch compiled again.

@@ -211,7 +211,7 @@ class ProcessExecutor:
         """
         failures = {}
         group_of = {worker: group for group in groups for worker in group}
-        # What is compiled in each launch takes as long in each.
+        # A model that is compiled in each launch takes the same time in each.
         longest_s = max(deadline_s, self._build_deadline_s)
         deadlines_s = {
             worker: longest_s if self._compiled.compiles_again(worker.config) else deadline_s for worker in group_of

@@ -28,7 +28,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     Attributes:
         provider: ONNX Runtime's name of the provider.
         vendor: Vendor of the device; empty if unknown.
-        device_type: Kind of the device.
+        device_type: Type of the device.
         package: The plugin package of the provider; None if onnxruntime itself has the provider.
     """
 
@@ -104,7 +104,7 @@ def register_plugin(package: PluginPackage) -> None:
             f"This onnxruntime ({onnxruntime.__version__}) cannot load {package}.", "Install onnxruntime 1.23 or later."
         )
     if not _has_module(plugin.module):
-        raise UsageError(f"{package} is not installed.", f"Install it beside onnxruntime: pip install {package}")
+        raise UsageError(f"{package} is not installed.", f"Install it alongside onnxruntime: pip install {package}")
     path = getattr(importlib.import_module(plugin.module), plugin.function)()
     # Some libraries name their provider after the registration.
     register(plugin.provider, str(path))

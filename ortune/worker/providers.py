@@ -23,7 +23,7 @@ class ChosenProviders(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         names: Those that work on this host.
         faults: The reason why others do not work, by name.
-        plugins: Where the libraries of those come from that onnxruntime does not have itself.
+        plugins: Plugins that contain the providers that are not part of onnxruntime, by the provider's name.
     """
 
     names: tuple[str, ...]
@@ -66,7 +66,7 @@ def choose_providers(
             device = " ".join(given.values())
             raise UsageError(
                 f"{name}: the device {device} cannot be chosen, because onnxruntime itself has this provider.",
-                "Choose the device by an option of the provider.",
+                "Choose the device with an option of the provider.",
                 option="provider",
             )
         elif name not in known:
@@ -108,7 +108,7 @@ def _parse_provider(text: str) -> tuple[str, dict[str, str]]:
         field = "device_type" if each.lower() in DEVICE_TYPES else "vendor"
         if not each or field in given:
             raise UsageError(
-                f"{text}: is not a provider and its device.",
+                f"{text}: not a provider with a device.",
                 "Write NAME:TYPE, NAME:VENDOR or NAME:TYPE:VENDOR, as in openvino:gpu. "
                 f"Types are {', '.join(DEVICE_TYPES)}.",
                 option="provider",

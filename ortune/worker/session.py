@@ -230,7 +230,7 @@ class _Event(msgspec.Struct, frozen=True):
 def count_nodes_in_profile(
     model_path: str | os.PathLike[str], config: Config, sample: dict[str, Any], folder: Path
 ) -> dict[str, int]:
-    """Return the number of nodes that each provider runs in a call, from a profile of a session of its own.
+    """Return the number of nodes that each provider runs in a call, from a profile of a separate session.
 
     Args:
         model_path: Path of the ONNX file.

@@ -28,8 +28,8 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         max_error: Largest difference between an output and the baseline's, as a fraction of the output's largest value.
             The first baseline is compared with a second run of itself. None if values are not compared.
         deterministic: Whether two runs of the baseline agreed. If not, only types and shapes of outputs are compared.
-        build_s: Time that the provider took to compile the model, in a launch before this one, from whose files this
-            session started; None if it does not compile models, or compiled this one again.
+        build_s: Time that the provider took to compile the model in an earlier launch, from whose files this session
+            started; None if it does not compile models, or compiled this one again.
         preloaded: Libraries of the config's allocator that are mapped into the process.
         log: Warnings and errors that ONNX Runtime printed while the session was loaded.
     """
@@ -55,7 +55,7 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         providers: Execution providers that it has.
         python: Version of Python.
         ortune: Version of ortune.
-        plugins: Versions of the installed packages with further providers.
+        plugins: Versions of the installed plugin packages.
     """
 
     onnxruntime: str

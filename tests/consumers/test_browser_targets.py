@@ -231,7 +231,7 @@ class TestOnnxruntimeWeb:
         answer, written = run(config)
         assert unsupported(written) == {entry}
         check(answer, {})
-        # The other entry arrives, as that of the arena would in its place.
+        # The other entry reaches ONNX Runtime, as that of the arena would.
         answer, _ = run(
             config,
             change=lambda text: text.replace(

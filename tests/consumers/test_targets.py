@@ -222,7 +222,7 @@ class TestRapidOCR:
         from rapidocr.utils.parse_parameters import ParseParams
 
         document = yaml.safe_load((Path(rapidocr.__file__).parent / "config.yaml").read_text())
-        # Each provider is there, and each on its system.
+        # Each provider is available, on its own system.
         provider_config.get_device = lambda: "GPU"
         platform.version = lambda: "10.0.22631"
         for part in sys.argv[1:]:
@@ -448,7 +448,7 @@ class TestOptimum:
         names: dict[str, Any] = {"validate_provider_availability": lambda provider: None}
         function = self.read_function("utils.py", "prepare_providers_and_provider_options")
         source = ast.unparse(ast.Module([function], []))
-        exec("from __future__ import annotations\n" + source, names)  # a function of the consumer, as it is
+        exec("from __future__ import annotations\n" + source, names)  # a function of the consumer, unchanged
         arguments = {key: ast.literal_eval(value) for key, value in used.items() if key.startswith("provider")}
         providers, options = names[function.name](**arguments)
         assert list(zip(providers, options, strict=True)) == [*chain][: len(providers)]
@@ -746,7 +746,7 @@ class TestJava:
 
 class TestKotlin:
     def compile(self, source: Path) -> subprocess.CompletedProcess[str]:
-        """Compile a file into the folder of it. Warnings are errors."""
+        """Compile a file into its folder. Warnings are errors."""
         classes, library = consumers() / UNITY / "classes.jar", consumers() / "kotlin-compiler" / "lib"
         for path in (classes, library):
             if not path.exists():

@@ -1,4 +1,4 @@
-"""Add execution providers from plugin packages to the sessions of a program, and see which ones it adds itself."""
+"""Add execution providers from plugin packages to the sessions of a program, and find those that it adds itself."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ REGISTER, UNREGISTER = "register_execution_provider_library", "unregister_execut
 class PluginLibraries:
     """The libraries of providers that the hook has registered in this process.
 
-    A program may register a library under the same name later, which would be an error. It then gets the one that is
-    registered already, and cannot unload it while sessions use it.
+    A program may register a library under the same name later, which would be an error. It then gets the registered
+    library, and cannot unload it while sessions use it.
 
     Args:
         say: Writes a message.
@@ -81,7 +81,7 @@ class PluginLibraries:
         """
         package = plugin["package"]
         if self._register is None:
-            raise Skip(f"onnxruntime {onnxruntime.__version__} here cannot load {package}")
+            raise Skip(f"the installed onnxruntime {onnxruntime.__version__} cannot load {package}")
         with self._lock:
             found = [each for each in onnxruntime.get_ep_devices() if each.ep_name == provider]
             if not found and provider not in self._paths:
@@ -100,7 +100,7 @@ class PluginLibraries:
             if is_type and vendor.lower() in ("", str(each.device.vendor).lower()):
                 return each
         wanted = f"{device_type} {vendor}".strip()
-        raise Skip(f"{package} finds no device{f' {wanted}' if wanted else ''} here")
+        raise Skip(f"{package} finds no device{f' {wanted}' if wanted else ''} on this host")
 
 
 class OwnDevices:
@@ -166,7 +166,7 @@ def read_selected(options: Any, log: OptionsLog) -> dict[str, Options] | None:
 
 
 def add_providers(options: Any, providers: ProviderChoice, devices: dict[str, Any], known: set[str]) -> None:
-    """Add providers to SessionOptions, as a session needs that has any of them from a plugin.
+    """Add providers to SessionOptions, as sessions with a plugin require.
 
     Args:
         options: SessionOptions.
@@ -182,7 +182,7 @@ def add_providers(options: Any, providers: ProviderChoice, devices: dict[str, An
 
 
 def find_unapplied(session: Any, provider: str) -> str:
-    """Return why a provider has no part in a session, as a clause; "" if it has, or if that is not known.
+    """Return why a session does not use a provider, as a clause; "" if it does, or if that is unknown.
 
     ONNX Runtime creates sessions whose provider runs nothing, without an error.
     """

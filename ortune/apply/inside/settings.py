@@ -69,7 +69,7 @@ class TunedSession:
             keep: Whether the program's own settings take precedence.
 
         Raises:
-            Skip: The program requests providers that the record does not cover, or the record's are not here.
+            Skip: The program requests providers that the record does not cover, or the record's are missing.
         """
         # With the fallback on, onnxruntime prints to stdout when a session fails and creates it again on the CPU.
         # Instead, the hook creates the session again with the program's own options.
@@ -96,7 +96,7 @@ class TunedSession:
 
     @property
     def unproven_provider(self) -> str:
-        """The record's provider, if the session may turn out to run nothing on it; "" for none."""
+        """The record's provider, if the session may run none of its nodes on it; "" for none."""
         names = self.providers.names
         first = str(self.config["providers"][0][0])
         return first if names and first in names and first != CPU else ""
