@@ -419,7 +419,7 @@ Provider = Annotated[
     tuple[str, ...] | None,
     Option(
         help="Execution providers to choose from: cpu, cuda, tensorrt, openvino, others. auto takes those that work "
-        "here. Add a device of a plugin after a colon: openvino:gpu.",
+        "here. To select a device of a plugin, append it after a colon: openvino:gpu.",
         metavar="PROVIDER,...",
         parse=parse_providers,
         accepts="str | Sequence[str] | None",

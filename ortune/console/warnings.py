@@ -266,7 +266,7 @@ def warn_compilation(options: Sequence[str]) -> str:
     """Warn that sessions compile the model.
 
     Args:
-        options: The options that can name a folder for what was compiled.
+        options: The options that can name a folder for compiled models.
     """
     return (
         f"Each new session compiles the model unless {' and '.join(options)} names a folder: "

@@ -32,7 +32,7 @@ STRUCTURES = {
 """Class of the options, and the method that adds them, for providers that have such a class."""
 
 C_STRUCTURES = {"CANNExecutionProvider": "CANN", "DnnlExecutionProvider": "Dnnl", "ROCMExecutionProvider": "ROCM"}
-"""Providers whose options exist only as a structure of the C API, with the name of it in its functions."""
+"""Providers whose options exist only as a structure of the C API, with their names in its functions."""
 
 
 def write(job: Job) -> str:

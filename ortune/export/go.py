@@ -36,7 +36,7 @@ STRUCTURES = {
     "CUDAExecutionProvider": ("cuda", "CUDA"),
     "TensorrtExecutionProvider": ("tensorRT", "TensorRT"),
 }
-"""Variable of the options, and the end of the names of their functions, for providers that have such a type."""
+"""Variable of the options, and the suffix of their function names, for providers that have a type for options."""
 
 PER_SESSION = "only: options.AddSessionConfigEntry({name}, {value})"
 

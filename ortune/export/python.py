@@ -112,7 +112,7 @@ def make_provider_lines(job: Job) -> list[str]:
 
 
 def session_arguments(job: Job) -> list[str]:
-    """Return the arguments of InferenceSession. ONNX Runtime takes no providers here if `options` has some."""
+    """Return the arguments of InferenceSession. ONNX Runtime accepts no providers here if `options` has some."""
     config = job.pending.config
     arguments = [PYTHON.quote(job.model), "options"]
     if not config.plugins:

@@ -39,7 +39,7 @@ DTYPES = {
     "_q1f16": "q1f16",
     "_bnb4": "bnb4",
 }
-"""Types of weights by how the name of a model's file ends. Without such an end, it is `fp32`."""
+"""Types of weights by the suffix of the model's file name. Without such a suffix, it is `fp32`."""
 
 PIPELINE = """\
 export async function createPipeline() {{

@@ -130,7 +130,7 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return found
 
     def extend(self, candidates: Iterable[Candidate]) -> SearchSpace:
-        """Return the space with more candidates after its own, except for those that it has."""
+        """Return the space with further candidates after its own, except for those that it already has."""
         extended = msgspec.structs.replace(self)
         new = {each.config.key: each for each in candidates if each.config.key not in self.numbers}
         # Listing the candidates of the dimensions again would take longer than all else.

@@ -20,8 +20,8 @@ from ortune.worker import Runtime
 from ortune.workload import Limit, Workload
 
 SCHEMA = 3
-"""Version of the document. Those of schema 1 have no batching, those of schemas 1 and 2 a coarse host class. They are
-read as they are."""
+"""Version of the document. Documents of schema 1 have no batching, those of schemas 1 and 2 have a coarse host class.
+They are read unchanged."""
 
 MOST_DEPLOYMENTS = 1000
 """Deployments that a document holds at most."""

@@ -253,7 +253,7 @@ def features_of(space: SearchSpace) -> tuple[Array, Array, Array]:
     for dimension in space.dimensions:
         places = {choice.label: place for place, choice in enumerate((*dimension.choices, *dimension.between))}
         chosen = np.array([places[each.get(dimension.name, DEFAULT_LABEL)] for each in labels])
-        # A value between others has the effects of the steps only: two adjacent ones are similar, with all settings.
+        # A value between others has only the effects of the steps: two adjacent ones are similar, with all settings.
         columns = [(chosen == place).astype(float) for place in range(1, len(dimension.choices))]
         of_choices.append([column for column in columns if column.any()])
         choices = (*dimension.choices[1:], *dimension.between)

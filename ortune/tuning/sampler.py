@@ -29,7 +29,7 @@ CONFIG = "config"
 """Attribute of a trial: the key of the candidate's config."""
 
 NEIGHBORS_EVERY = 2
-"""Of so many proposals, one is a neighbor of the best measured candidates."""
+"""One in this many proposals is a neighbor of the best measured candidates."""
 
 ADJACENT_EVERY = 4
 """One in this many proposals is next to the candidate that is expected to be the best, in a number for which the space

@@ -252,7 +252,7 @@ class _Screening:
         self.sampler.adjacent = [self.space.numbers[each.config.key] for each in adjacent]
 
     def extend(self, candidates: Iterable[Candidate]) -> None:
-        """Add the candidates to the space that it does not have."""
+        """Add those candidates that the space does not have."""
         assert self.sampler
         extended = self.space.extend(candidates)
         if len(extended.candidates) > len(self.space.candidates):

@@ -18,7 +18,7 @@ Files = Mapping[Path, tuple[int, int]]
 class CompiledModels:
     """The compiled models of an executor.
 
-    Each config is compiled once, in a launch of its own that is not charged to the budget. Some providers write
+    Each config is compiled once, in a separate launch that is not charged to the budget. Some providers write
     compiled models but do not use them. For such a provider, compiling is part of each launch, as it is in production.
 
     Args:

@@ -42,7 +42,7 @@ class InstalledPlugin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class Devices(msgspec.Struct, frozen=True, kw_only=True):
-    """The devices of this host, as ONNX Runtime and the installed plugin packages see it.
+    """The devices of this host, as ONNX Runtime and the installed plugin packages report them.
 
     Attributes:
         devices: Those of onnxruntime itself first.

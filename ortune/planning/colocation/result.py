@@ -17,7 +17,7 @@ from ortune.workload import Workload
 from ortune.workload.objectives import Objective
 
 SCHEMA = 2
-"""Version of the document. Those of schema 1 have a coarse host class, and are read as they are."""
+"""Version of the document. Documents of schema 1 have a coarse host class, and are read unchanged."""
 
 MOST_MODELS = 64
 MOST_SHARINGS = 1000
