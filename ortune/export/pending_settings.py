@@ -10,8 +10,8 @@ from ortune.knobs.ids import ALLOCATOR, BATCH
 
 Value = int | bool | str
 
-WITHOUT_ERROR = frozenset({"enableGraphCapture"})
-"""Captures of calls that compute with old inputs, without an error, unless inputs stay in buffers on the device."""
+CAPTURED = "a replay reads its inputs from the buffers of the first call; see docs/providers.md"
+"""Why captured graphs are not written: exported code does not keep its inputs in fixed buffers on the device."""
 
 LEFT_TO_PROGRAMS = (BATCH, "io_binding")
 """Settings of calls, which only the program itself can make."""
@@ -20,22 +20,24 @@ LEFT_TO_PROGRAMS = (BATCH, "io_binding")
 class PendingSettings:
     """The settings of a config that a target has not written yet.
 
-    Each `take_...` method returns settings and removes them, so that no setting can be forgotten.
+    Each `take_...` method returns settings and removes them, so that no setting can be forgotten. Captured graphs are
+    never returned.
 
     Args:
         config: The config.
     """
 
     def __init__(self, config: Config) -> None:
-        # Exported code does not keep inputs on the GPU, and a capture would compute with old ones.
-        self.config = config.without_captures(WITHOUT_ERROR)
+        self.config = config.without_captures()
         self._left = dict(config.settings)
+        self._captures = self._left.keys() - self.config.settings.keys()
         if config.provider == CPU:
             self._left.pop("providers", None)
         self._reasons: dict[str, str] = {}
         self._reports: list[str] = []
         self.explain(BATCH, "the caller must put so many items into each call")
-        self.explain("webgpu.enableGraphCapture", "inputs would have to stay in the same buffers on the GPU")
+        for name in self._captures:
+            self.explain(name, CAPTURED)
         for name in config.plugins:
             reason = f"the program must register the library of this package, and select the device of {name}"
             self.explain(f"{alias_of(name)}.{PLUGIN}", reason)
@@ -131,7 +133,8 @@ class PendingSettings:
 
     def take_applied(self) -> None:
         """Take all settings that `ortune apply` gives to the sessions of a program."""
-        self._left = {name: value for name, value in self._left.items() if name in LEFT_TO_PROGRAMS}
+        left = {*LEFT_TO_PROGRAMS, *self._captures}
+        self._left = {name: value for name, value in self._left.items() if name in left}
         self.explain("io_binding", "the program must call run_with_iobinding")
 
     def report(self, name: str, value: Value, reason: str) -> None:
