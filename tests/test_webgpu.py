@@ -57,6 +57,13 @@ class TestConfig:
         assert 'add_session_config_entry("ep.webgpuexecutionprovider.preferredLayout", "NCHW")' in export.text
         assert set(ENTRY_PREFIXES) <= set(PROVIDERS)
 
+    def test_exported_code_binds_values_as_they_were_measured(self) -> None:
+        """Bound to the CPU, outputs would be copied in each call, and OrtValue cannot be made on the GPU."""
+        code = render("python", make_record(TINY_CNN, on_webgpu(io_binding=True)), "m.onnx", "r.json").text
+        assert 'binding.bind_output(output.name, "gpu")' in code
+        assert "binding.bind_cpu_input(name, array)" in code
+        assert "OrtValue" not in code
+
     def test_programs_get_no_captured_graph(self) -> None:
         """A replay reads the inputs of the first call, unless they stay in buffers on the device."""
         config = on_webgpu(enableGraphCapture="1", preferredLayout="NCHW", io_binding=True)

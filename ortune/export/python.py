@@ -8,6 +8,7 @@ from ortune.export.literals import PYTHON
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU, Provider
 from ortune.knobs.plugins import PLUGIN_MODULES
+from ortune.worker.calls import DEVICES
 from ortune.worker.session import CUDA_BASED, ENUMS
 
 MAX_LINE = 110
@@ -161,7 +162,11 @@ def write(job: Job) -> str:
             "outputs = session.run(None, inputs)  # the first axis of each output is that of the items",
         ]
     if pending.take_io_binding():
-        device = "cuda" if pending.config.provider in CUDA_BASED else "cpu"
+        device = DEVICES.get(pending.config.provider, "cpu")
+        # onnxruntime allocates values from Python only on the CPU and with CUDA.
+        bind = "bind_cpu_input(name, array)"
+        if device == "cuda":
+            bind = 'bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array, "cuda"))'
         bound = "binding, run_options" if run_options or run_entries else "binding"
         lines += [
             "",
@@ -171,7 +176,7 @@ def write(job: Job) -> str:
             "for output in session.get_outputs():",
             f'    binding.bind_output(output.name, "{device}")',
             "for name, array in inputs.items():",
-            f'    binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array, "{device}"))',
+            f"    binding.{bind}",
             f"session.run_with_iobinding({bound})",
             "outputs = binding.copy_outputs_to_cpu()",
         ]
