@@ -24,12 +24,12 @@ from ortune.export import TARGETS, Export, export, render
 from ortune.export.provider_names import BY_NAME, STRUCTURES, WITHOUT_OPTIONS, is_plugin
 from ortune.export.rust import STRUCTURES as STRUCTURES_IN_RUST
 from ortune.knobs import KNOBS, Config
-from ortune.knobs.config import CAPTURES, CPU, Provider, alias_of
+from ortune.knobs.config import CAPTURES, CPU, DeviceType, Plugin, PluginPackage, Provider, alias_of
 from ortune.knobs.providers import PROVIDERS
 from ortune.record.schema import Record, Tried
 from tests.conftest import ROOT, TINY_CNN
 from tests.records import make_record
-from tests.test_export import settable
+from tests.test_export import APPLIED, settable
 
 pytestmark = pytest.mark.usefixtures("models_read_here")
 
@@ -92,6 +92,10 @@ def append() -> Callable[[str], str]:
     return call
 
 
+def plugin_of(package: PluginPackage, device_type: DeviceType = "", vendor: str = "") -> Plugin:
+    return Plugin(package=package, device_type=device_type, vendor=vendor)
+
+
 class TestNamesOfTheLibrary:
     """The names are compared with those that the installed onnxruntime accepts."""
 
@@ -135,6 +139,49 @@ class TestCapturedGraphs:
             assert "buffers of the first call" in line
 
 
+REGISTERING = {"python", "cpp", "csharp", "java", "kotlin", "ray-serve", "bentoml"}
+"""Targets whose code registers the libraries of plugin packages."""
+
+PLUGINS = {
+    "OpenVINOExecutionProvider": plugin_of("onnxruntime-ep-openvino", "gpu", "Intel"),
+    "WebGpuExecutionProvider": plugin_of("onnxruntime-ep-webgpu"),
+    "NvTensorRTRTXExecutionProvider": plugin_of("onnxruntime-ep-nv-tensorrt-rtx"),
+}
+"""Providers of plugin packages. ONNX Runtime has others of the same names."""
+
+
+class TestPlugins:
+    @pytest.mark.parametrize("name", PLUGINS)
+    @pytest.mark.parametrize("target", [name for name, each in TARGETS.items() if not each.binary])
+    def test_no_target_writes_another_provider_of_this_name(self, target: str, name: str) -> None:
+        done = export_for(target, name, {"device_id": "1"}, plugins={name: PLUGINS[name]})
+        alias, package = alias_of(name), PLUGINS[name].package
+        if target in REGISTERING:
+            assert not [line for line in done.unsupported if line.startswith((alias, "providers"))]
+            assert package in done.text
+            assert re.search(r"register_?execution_?provider_?library", done.text, re.IGNORECASE)
+        elif target not in APPLIED:
+            lines = dict(line.split("=", 1) for line in done.unsupported)
+            assert {"providers", f"{alias}.plugin", f"{alias}.device_id"} <= set(lines)
+            settings = "\n".join(line for line in done.text.splitlines() if line.lstrip()[:1] not in "#/<")
+            assert alias.replace("_", "") not in settings.lower().replace("_", "")
+
+    @pytest.mark.parametrize(
+        ("target", "conditions"),
+        [
+            ("python", ('each.device.type.name == "GPU"', 'each.device.vendor.lower() == "intel"')),
+            ("cpp", ("device.Device().Type() == OrtHardwareDeviceType_GPU", 'const std::string vendor = "Intel";')),
+            ("csharp", ("device.HardwareDevice.Type == OrtHardwareDeviceType.GPU", '.Vendor.Equals("Intel", ')),
+            ("java", ("device.getDevice().getType() == OrtHardwareDevice", '.getVendor().equalsIgnoreCase("Intel")')),
+            ("kotlin", ("device.getDevice().getType() == OrtHardwareDevice", '.getVendor().equals("Intel", ')),
+        ],
+    )
+    def test_the_device_is_the_one_that_was_measured(self, target: str, conditions: tuple[str, ...]) -> None:
+        name = "OpenVINOExecutionProvider"
+        text = export_for(target, name, plugins={name: PLUGINS[name]}).text
+        assert all(condition in text for condition in conditions)
+
+
 class TestCpp:
     @pytest.mark.parametrize("name", NAMES)
     def test_each_provider_has_its_call(self, name: str) -> None:
@@ -162,6 +209,13 @@ class TestCpp:
             for options in ({}, {"device_id": "1"}):
                 text = export_for("cpp", name, options).text.replace("#include <onnxruntime_cxx_api.h>", "")
                 code += f"void make_{number}_{len(options)}() {{\n{text}}}\n"
+        text = export_for(
+            "cpp",
+            "OpenVINOExecutionProvider",
+            plugins={"OpenVINOExecutionProvider": PLUGINS["OpenVINOExecutionProvider"]},
+        ).text
+        code += "\n".join(re.findall(r"#include <a.*|#include <cc.*", text)) + "\n"
+        code += f"void make_plugin() {{\n{re.sub('#include.*', '', text)}}}\n"
         (tmp_path / "all.cpp").write_text(code)
         command = ["g++", "-std=c++17", "-fsyntax-only", "-Wall", "-Werror", str(tmp_path / "all.cpp")]
         subprocess.run(command, check=True, timeout=120)

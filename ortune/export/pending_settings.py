@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from ortune.host.allocators import LD_PRELOAD, SONAMES
-from ortune.knobs.config import CPU, OF_BOTH, PLUGIN, Config, Plugin, ThreadPool, alias_of
+from ortune.knobs.config import CPU, CPU_PROVIDER, OF_BOTH, PLUGIN, Config, Plugin, Provider, ThreadPool, alias_of
 from ortune.knobs.ids import ALLOCATOR, BATCH
 
 Value = int | bool | str
@@ -98,12 +98,25 @@ class PendingSettings:
         self._remove(self.config.run_config)
         return dict(self.config.run_config)
 
-    def take_providers(self) -> tuple[tuple[str, dict[str, str]], ...]:
-        """Take the execution providers and all their options."""
+    def take_providers(self, *, registers: bool = False) -> tuple[Provider, ...]:
+        """Take the execution providers and all their options.
+
+        Those whose libraries come from plugin packages remain, unless the target registers libraries: ONNX Runtime may
+        have a provider of the same name, which was not measured.
+
+        Args:
+            registers: Whether the target registers the libraries of plugin packages, or leaves that to the program.
+        """
         self._left.pop("providers", None)
         for name, options in self.config.providers:
             self._remove(f"{alias_of(name)}.{option}" for option in options)
-        return self.config.providers
+        if registers:
+            return self.config.providers
+        for name, plugin in self.config.plugins.items():
+            reason = f"this target cannot register the library of the package {plugin.package}"
+            self.put_back_provider(name, reason)
+            self.explain(f"{alias_of(name)}.{PLUGIN}", reason)
+        return tuple(each for each in self.config.providers if each[0] not in self.config.plugins) or (CPU_PROVIDER,)
 
     def take_plugins(self) -> dict[str, Plugin]:
         """Take where the libraries of execution providers come from, by the provider's name."""

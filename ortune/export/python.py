@@ -89,7 +89,7 @@ def make_provider_lines(job: Job) -> list[str]:
     plugins = job.pending.take_plugins()
     if not plugins:
         return lines
-    for name, own in job.pending.take_providers():
+    for name, own in job.pending.take_providers(registers=True):
         text = PYTHON.quote(name)
         plugin = plugins.get(name)
         if plugin:
@@ -102,7 +102,7 @@ def make_provider_lines(job: Job) -> list[str]:
             lines += [
                 f"import {module.module}",
                 "",
-                "# Once per process.",
+                f"# Once per process. The library is in the package {plugin.package}.",
                 f"ort.register_execution_provider_library({text}, {module.module}.{module.function}())",
                 f"devices = [each for each in ort.get_ep_devices() if {' and '.join(conditions)}]",
                 f"options.add_provider_for_devices(devices[:1], {mapping(own)})",
@@ -117,7 +117,7 @@ def session_arguments(job: Job) -> list[str]:
     config = job.pending.config
     arguments = [PYTHON.quote(job.model), "options"]
     if not config.plugins:
-        arguments.append(providers_argument(job.pending.take_providers()))
+        arguments.append(providers_argument(job.pending.take_providers(registers=True)))
     if config.provider != CPU:
         # With the fallback, the CPU replaces a provider that fails.
         arguments.append("enable_fallback=0")
