@@ -44,7 +44,9 @@ def make_options_lines(job: Job) -> list[str]:
     for name, value in pending.take_options().items():
         text = f"ort.{ENUMS[name]}.{value}" if name in ENUMS else PYTHON.literal(value)
         lines.append(f"options.{name} = {text}")
-    return lines + PYTHON.call_lines("options.add_session_config_entry", pending.take_entries(), "")
+    # `take_providers` takes the options of providers that are entries here, or puts them back.
+    entries = {**pending.take_entries(), **pending.config.provider_entries}
+    return lines + PYTHON.call_lines("options.add_session_config_entry", entries, "")
 
 
 def session_comments(job: Job) -> list[str]:
@@ -83,9 +85,8 @@ def create_session_lines(job: Job) -> list[str]:
 
 
 def make_provider_lines(job: Job) -> list[str]:
-    """Return code that adds to `options` what `session_arguments` cannot say about the execution providers."""
-    config = job.pending.config
-    lines = PYTHON.call_lines("options.add_session_config_entry", config.provider_entries, "")
+    """Return code that adds the execution providers to `options`, if some come from plugin packages."""
+    lines: list[str] = []
     plugins = job.pending.take_plugins()
     if not plugins:
         return lines
