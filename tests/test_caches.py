@@ -132,6 +132,11 @@ class TestExports:
         with pytest.raises(UsageError, match="this path contains characters that are not printable"):
             ortune.export_config(save(ON_OPENVINO, tmp_path), target, cache_dir=folder)
 
+    def test_a_container_needs_a_volume(self, tmp_path: Path) -> None:
+        path = save(ON_OPENVINO, tmp_path)
+        assert "Add a volume there" in ortune.export_config(path, "compose", cache_dir="/var/keep").text
+        assert "volume there" not in ortune.export_config(path, "compose").text
+
     def test_without_a_folder_nothing_is_added(self, tmp_path: Path) -> None:
         assert "cache_dir" not in ortune.export_config(save(ON_OPENVINO, tmp_path), "python").text
 
