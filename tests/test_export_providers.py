@@ -268,6 +268,55 @@ class TestCSharp:
         assert not done.unsupported and '["num_streams"] = "2"' in done.text
 
 
+class TestJavaScript:
+    """Source: js/node/src/session_options_helper.cc of onnxruntime."""
+
+    @pytest.mark.parametrize("target", ["javascript", "transformers-js"])
+    @pytest.mark.parametrize(
+        ("name", "options", "expected"),
+        [
+            ("CUDAExecutionProvider", {"device_id": "1"}, {"name": "cuda", "deviceId": 1}),
+            (
+                "WebGpuExecutionProvider",
+                {"preferredLayout": "NCHW", "enableRobustness": "0", "forceCpuNodeNames": "a\nb"},
+                {
+                    "name": "webgpu",
+                    "preferredLayout": "NCHW",
+                    "enableRobustness": False,
+                    "forceCpuNodeNames": ["a", "b"],
+                },
+            ),
+            (
+                "QNNExecutionProvider",
+                {"backend_type": "htp", "enable_htp_fp16_precision": "1"},
+                {"name": "qnn", "backendType": "htp", "enableFp16Precision": True},
+            ),
+        ],
+    )
+    def test_options_of_providers(
+        self, target: str, name: str, options: dict[str, str], expected: dict[str, Any]
+    ) -> None:
+        done = export_for(target, name, options)
+        (text,) = re.findall(r"^const \w*options = (\{.*?^\});", done.text, re.MULTILINE | re.DOTALL)
+        assert json.loads(text)["executionProviders"][0] == expected
+        assert not done.unsupported
+
+    @pytest.mark.parametrize(
+        ("name", "option", "value"),
+        [
+            ("WebGpuExecutionProvider", "deviceId", "1"),
+            ("WebGpuExecutionProvider", "enableRobustness", "maybe"),
+            ("CoreMLExecutionProvider", "device_id", "1"),
+            ("QNNExecutionProvider", "device_id", "1"),
+        ],
+    )
+    def test_other_options_are_reported(self, name: str, option: str, value: str) -> None:
+        """With another option of WebGPU, onnxruntime-node would throw an error."""
+        done = export_for("javascript", name, {option: value})
+        assert [line.split(" (")[0] for line in done.unsupported] == [f"{alias_of(name)}.{option}={value}"]
+        assert '"name"' not in done.text
+
+
 JAVA = {
     "CUDAExecutionProvider": "addCUDA",
     "CoreMLExecutionProvider": "addCoreML",
