@@ -33,7 +33,7 @@ from tests.test_export import APPLIED, settable
 
 pytestmark = pytest.mark.usefixtures("models_read_here")
 
-PLUGIN = "Plugin.Execution-Provider"
+PLUGIN = "AcmeExecutionProvider"
 """A provider that only a plugin can have."""
 
 NAMES = sorted({*PROVIDERS, *onnxruntime.get_all_providers(), *BY_NAME, *STRUCTURES, *WITHOUT_OPTIONS, PLUGIN} - {CPU})
@@ -165,6 +165,16 @@ class TestPlugins:
             assert {"providers", f"{alias}.plugin", f"{alias}.device_id"} <= set(lines)
             settings = "\n".join(line for line in done.text.splitlines() if line.lstrip()[:1] not in "#/<")
             assert alias.replace("_", "") not in settings.lower().replace("_", "")
+
+    @pytest.mark.parametrize("target", ["python", "cpp", "csharp", "java", "kotlin"])
+    def test_the_name_of_a_vendor_is_no_code(self, target: str) -> None:
+        name = "OpenVINOExecutionProvider"
+        plugin = plugin_of("onnxruntime-ep-openvino", vendor='A"); stop($b, "??/')
+        text = export_for(target, name, plugins={name: plugin}).text
+        assert 'A\\"); stop(' in text or 'a\\"); stop(' in text
+        assert '"A"' not in text
+        assert ("(\\$b" in text) == (target == "kotlin")
+        assert ("?\\?/" in text) == (target == "cpp")
 
     @pytest.mark.parametrize(
         ("target", "conditions"),
