@@ -64,7 +64,7 @@ PROVIDERS = {
     "XnnpackExecutionProvider": ("intra_op_num_threads",),
     "CANNExecutionProvider": ("op_select_impl_mode", "optypelist_for_implmode"),
     "CoreMLExecutionProvider": ("ModelCacheDirectory",),
-    "Plugin.Execution-Provider": ("x.y",),
+    "AcmeExecutionProvider": ("x.y",),
 }
 
 FIXED: dict[str, Any] = {

@@ -18,7 +18,7 @@ from ortune.apply.messages import describe_missing_cache
 from ortune.apply.plan import choose_records
 from ortune.apply.warm import WarmResult, warm
 from ortune.console.apply import show_warm
-from ortune.errors import RecordError, spell_as_flag
+from ortune.errors import RecordError, UsageError, spell_as_flag
 from ortune.knobs import CPU, DEFAULT, Config
 from ortune.knobs.caches import list_cache_options, with_caches
 from ortune.knobs.providers import PROVIDERS
@@ -166,6 +166,18 @@ class TestExports:
     def test_a_command_line_has_the_option(self, tmp_path: Path) -> None:
         done = ortune.export_config(save(ON_OPENVINO, tmp_path), "uvicorn", cache_dir="/var/keep it")
         assert "--cache-dir '/var/keep it'" in done.text
+
+    @pytest.mark.parametrize("target", ["systemd", "uvicorn", "gunicorn", "compose"])
+    def test_a_folder_with_a_line_break_is_refused(self, target: str, tmp_path: Path) -> None:
+        """In a unit, the second line would be a setting of its own."""
+        folder = "/var/keep\nExecStartPre=/bin/touch /tmp/x"
+        with pytest.raises(UsageError, match="this path contains characters that are not printable"):
+            ortune.export_config(save(ON_OPENVINO, tmp_path), target, cache_dir=folder)
+
+    def test_a_container_needs_a_volume(self, tmp_path: Path) -> None:
+        path = save(ON_OPENVINO, tmp_path)
+        assert "Add a volume there" in ortune.export_config(path, "compose", cache_dir="/var/keep").text
+        assert "volume there" not in ortune.export_config(path, "compose").text
 
     def test_without_a_folder_nothing_is_added(self, tmp_path: Path) -> None:
         assert "cache_dir" not in ortune.export_config(save(ON_OPENVINO, tmp_path), "python").text

@@ -20,20 +20,20 @@ import pytest
 import yaml
 from packaging.version import Version
 
-from ortune.export import Export, export, render
+from ortune.export import TARGETS, Export, export, render
 from ortune.export.provider_names import BY_NAME, STRUCTURES, WITHOUT_OPTIONS, is_plugin
 from ortune.export.rust import STRUCTURES as STRUCTURES_IN_RUST
-from ortune.knobs import Config
-from ortune.knobs.config import CPU, Provider
+from ortune.knobs import KNOBS, Config
+from ortune.knobs.config import CAPTURES, CPU, DeviceType, Plugin, PluginPackage, Provider, alias_of
 from ortune.knobs.providers import PROVIDERS
 from ortune.record.schema import Record, Tried
 from tests.conftest import ROOT, TINY_CNN
 from tests.records import make_record
-from tests.test_export import settable
+from tests.test_export import APPLIED, settable
 
 pytestmark = pytest.mark.usefixtures("models_read_here")
 
-PLUGIN = "Plugin.Execution-Provider"
+PLUGIN = "AcmeExecutionProvider"
 """A provider that only a plugin can have."""
 
 NAMES = sorted({*PROVIDERS, *onnxruntime.get_all_providers(), *BY_NAME, *STRUCTURES, *WITHOUT_OPTIONS, PLUGIN} - {CPU})
@@ -92,6 +92,10 @@ def append() -> Callable[[str], str]:
     return call
 
 
+def plugin_of(package: PluginPackage, device_type: DeviceType = "", vendor: str = "") -> Plugin:
+    return Plugin(package=package, device_type=device_type, vendor=vendor)
+
+
 class TestNamesOfTheLibrary:
     """The names are compared with those that the installed onnxruntime accepts."""
 
@@ -118,6 +122,74 @@ class TestNamesOfTheLibrary:
     def test_each_provider_of_the_library_is_in_a_table(self) -> None:
         known = {*onnxruntime.get_all_providers()} - {CPU, "NvTensorRTRTXExecutionProvider"}
         assert not {name for name in known if is_plugin(name)}
+
+
+class TestCapturedGraphs:
+    """Exported code does not keep inputs in fixed buffers, so a replay would compute with those of the first call."""
+
+    @pytest.mark.parametrize("target", [name for name, each in TARGETS.items() if not each.binary])
+    @pytest.mark.parametrize("option", sorted(CAPTURES))
+    def test_no_target_writes_them(self, target: str, option: str) -> None:
+        providers = [each.provider for each in KNOBS.values() if each.name == option and each.provider]
+        for provider in providers or ["CUDAExecutionProvider"]:
+            done = export_for(target, provider, {option: "1", "other": "2"}, io_binding=True)
+            setting = f"{alias_of(provider)}.{option}=1 ("
+            assert option not in "\n".join(line for line in done.text.splitlines() if setting not in line)
+            (line,) = [each for each in done.unsupported if each.startswith(setting)]
+            assert "buffers of the first call" in line
+
+
+REGISTERING = {"python", "cpp", "csharp", "java", "kotlin", "ray-serve", "bentoml"}
+"""Targets whose code registers the libraries of plugin packages."""
+
+PLUGINS = {
+    "OpenVINOExecutionProvider": plugin_of("onnxruntime-ep-openvino", "gpu", "Intel"),
+    "WebGpuExecutionProvider": plugin_of("onnxruntime-ep-webgpu"),
+    "NvTensorRTRTXExecutionProvider": plugin_of("onnxruntime-ep-nv-tensorrt-rtx"),
+}
+"""Providers of plugin packages. ONNX Runtime has others of the same names."""
+
+
+class TestPlugins:
+    @pytest.mark.parametrize("name", PLUGINS)
+    @pytest.mark.parametrize("target", [name for name, each in TARGETS.items() if not each.binary])
+    def test_no_target_writes_another_provider_of_this_name(self, target: str, name: str) -> None:
+        done = export_for(target, name, {"device_id": "1"}, plugins={name: PLUGINS[name]})
+        alias, package = alias_of(name), PLUGINS[name].package
+        if target in REGISTERING:
+            assert not [line for line in done.unsupported if line.startswith((alias, "providers"))]
+            assert package in done.text
+            assert re.search(r"register_?execution_?provider_?library", done.text, re.IGNORECASE)
+        elif target not in APPLIED:
+            lines = dict(line.split("=", 1) for line in done.unsupported)
+            assert {"providers", f"{alias}.plugin", f"{alias}.device_id"} <= set(lines)
+            settings = "\n".join(line for line in done.text.splitlines() if line.lstrip()[:1] not in "#/<")
+            assert alias.replace("_", "") not in settings.lower().replace("_", "")
+
+    @pytest.mark.parametrize("target", ["python", "cpp", "csharp", "java", "kotlin"])
+    def test_the_name_of_a_vendor_is_no_code(self, target: str) -> None:
+        name = "OpenVINOExecutionProvider"
+        plugin = plugin_of("onnxruntime-ep-openvino", vendor='A"); stop($b, "??/')
+        text = export_for(target, name, plugins={name: plugin}).text
+        assert 'A\\"); stop(' in text or 'a\\"); stop(' in text
+        assert '"A"' not in text
+        assert ("(\\$b" in text) == (target == "kotlin")
+        assert ("?\\?/" in text) == (target == "cpp")
+
+    @pytest.mark.parametrize(
+        ("target", "conditions"),
+        [
+            ("python", ('each.device.type.name == "GPU"', 'each.device.vendor.lower() == "intel"')),
+            ("cpp", ("device.Device().Type() == OrtHardwareDeviceType_GPU", 'const std::string vendor = "Intel";')),
+            ("csharp", ("device.HardwareDevice.Type == OrtHardwareDeviceType.GPU", '.Vendor.Equals("Intel", ')),
+            ("java", ("device.getDevice().getType() == OrtHardwareDevice", '.getVendor().equalsIgnoreCase("Intel")')),
+            ("kotlin", ("device.getDevice().getType() == OrtHardwareDevice", '.getVendor().equals("Intel", ')),
+        ],
+    )
+    def test_the_device_is_the_one_that_was_measured(self, target: str, conditions: tuple[str, ...]) -> None:
+        name = "OpenVINOExecutionProvider"
+        text = export_for(target, name, plugins={name: PLUGINS[name]}).text
+        assert all(condition in text for condition in conditions)
 
 
 class TestCpp:
@@ -147,6 +219,13 @@ class TestCpp:
             for options in ({}, {"device_id": "1"}):
                 text = export_for("cpp", name, options).text.replace("#include <onnxruntime_cxx_api.h>", "")
                 code += f"void make_{number}_{len(options)}() {{\n{text}}}\n"
+        text = export_for(
+            "cpp",
+            "OpenVINOExecutionProvider",
+            plugins={"OpenVINOExecutionProvider": PLUGINS["OpenVINOExecutionProvider"]},
+        ).text
+        code += "\n".join(re.findall(r"#include <a.*|#include <cc.*", text)) + "\n"
+        code += f"void make_plugin() {{\n{re.sub('#include.*', '', text)}}}\n"
         (tmp_path / "all.cpp").write_text(code)
         command = ["g++", "-std=c++17", "-fsyntax-only", "-Wall", "-Werror", str(tmp_path / "all.cpp")]
         subprocess.run(command, check=True, timeout=120)
@@ -197,6 +276,55 @@ class TestCSharp:
     def test_all_options_of_openvino_are_written(self) -> None:
         done = export_for("csharp", "OpenVINOExecutionProvider", {"device_type": "CPU", "num_streams": "2"})
         assert not done.unsupported and '["num_streams"] = "2"' in done.text
+
+
+class TestJavaScript:
+    """Source: js/node/src/session_options_helper.cc of onnxruntime."""
+
+    @pytest.mark.parametrize("target", ["javascript", "transformers-js"])
+    @pytest.mark.parametrize(
+        ("name", "options", "expected"),
+        [
+            ("CUDAExecutionProvider", {"device_id": "1"}, {"name": "cuda", "deviceId": 1}),
+            (
+                "WebGpuExecutionProvider",
+                {"preferredLayout": "NCHW", "enableRobustness": "0", "forceCpuNodeNames": "a\nb"},
+                {
+                    "name": "webgpu",
+                    "preferredLayout": "NCHW",
+                    "enableRobustness": False,
+                    "forceCpuNodeNames": ["a", "b"],
+                },
+            ),
+            (
+                "QNNExecutionProvider",
+                {"backend_type": "htp", "enable_htp_fp16_precision": "1"},
+                {"name": "qnn", "backendType": "htp", "enableFp16Precision": True},
+            ),
+        ],
+    )
+    def test_options_of_providers(
+        self, target: str, name: str, options: dict[str, str], expected: dict[str, Any]
+    ) -> None:
+        done = export_for(target, name, options)
+        (text,) = re.findall(r"^const \w*options = (\{.*?^\});", done.text, re.MULTILINE | re.DOTALL)
+        assert json.loads(text)["executionProviders"][0] == expected
+        assert not done.unsupported
+
+    @pytest.mark.parametrize(
+        ("name", "option", "value"),
+        [
+            ("WebGpuExecutionProvider", "deviceId", "1"),
+            ("WebGpuExecutionProvider", "enableRobustness", "maybe"),
+            ("CoreMLExecutionProvider", "device_id", "1"),
+            ("QNNExecutionProvider", "device_id", "1"),
+        ],
+    )
+    def test_other_options_are_reported(self, name: str, option: str, value: str) -> None:
+        """With another option of WebGPU, onnxruntime-node would throw an error."""
+        done = export_for("javascript", name, {option: value})
+        assert [line.split(" (")[0] for line in done.unsupported] == [f"{alias_of(name)}.{option}={value}"]
+        assert '"name"' not in done.text
 
 
 JAVA = {
@@ -274,7 +402,7 @@ class TestTriton:
             assert set(parameters) <= TRITON_TENSORRT, options
             assert done.unsupported or parameters != {"precision_mode": "FP32"} or "device_id" in options, options
             written |= set(parameters)
-        assert written == TRITON_TENSORRT
+        assert written == TRITON_TENSORRT - CAPTURES
 
     @pytest.mark.parametrize(
         ("options", "mode", "reported"),

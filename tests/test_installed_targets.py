@@ -139,6 +139,7 @@ class TestBroken:
         [
             ("raise KeyError('x')", r"this target of ortune-lines 1\.2 failed: KeyError: 'x'"),
             ("raise SystemExit", r"this target of ortune-lines 1\.2 failed: SystemExit"),
+            ("return 'a\\udc80'", r"this target of ortune-lines 1\.2 returned text that contains bytes that are not"),
             ("return 3", r"this target of ortune-lines 1\.2 returned no text, but int"),
         ],
     )
@@ -188,6 +189,7 @@ class TestBroken:
         with pytest.raises(UsageError, match="entry points of the installed packages cannot be read"):
             list_targets()
         assert find_target("triton") is TARGETS["triton"]
+        assert [name for name, _ in _list_targets()] == [*TARGETS]
 
 
 def run_with(packages: Path, *arguments: object, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:

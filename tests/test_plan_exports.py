@@ -207,6 +207,13 @@ class TestResources:
         measured = picked.row.memory_bytes / (1 << 20)
         assert 1.25 * measured + 2 * 64 <= int(mib) <= 1.25 * measured + 2 * 64 + 64
 
+    def test_a_folder_of_compiled_models_needs_a_volume(self) -> None:
+        picked = pick_on(ELSEWHERE, DEPLOYMENTS["processes"])
+        selection = ("--cache-dir", "/var/keep")
+        text = render("kubernetes", picked.record, "m.onnx", "plan.json", None, picked, selection).text
+        assert "# Compiled models are kept in /var/keep of the container. Add a volume there" in text
+        assert "Compiled models" not in write_export("kubernetes", picked).text
+
     def test_the_autoscaler_keeps_the_headroom(self) -> None:
         """The target is the CPU use at the highest planned rate: the capacity without the headroom."""
         picked = pick_on(ELSEWHERE, DEPLOYMENTS["processes"])

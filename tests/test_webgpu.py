@@ -57,13 +57,24 @@ class TestConfig:
         assert 'add_session_config_entry("ep.webgpuexecutionprovider.preferredLayout", "NCHW")' in export.text
         assert set(ENTRY_PREFIXES) <= set(PROVIDERS)
 
-    @pytest.mark.parametrize("target", ["python", "cpp", "csharp", "java", "javascript", "rust"])
-    def test_exports_contain_no_captured_graph(self, target: str) -> None:
-        record = make_record(TINY_CNN, on_webgpu(enableGraphCapture="1", preferredLayout="NCHW"))
-        export = render(target, record, "m.onnx", "r.json")
-        code = "\n".join(line for line in export.text.splitlines() if line.strip()[:1] not in {"#", "/", "*"})
-        assert "enableGraphCapture" not in code
-        assert any(line.startswith("webgpu.enableGraphCapture=1 (inputs would have") for line in export.unsupported)
+    @pytest.mark.parametrize("target", ["optimum", "sentence-transformers", "ray-serve", "bentoml"])
+    def test_python_of_other_packages_has_the_entries(self, target: str) -> None:
+        export = render(target, make_record(TINY_CNN, on_webgpu(preferredLayout="NCHW")), "m/m.onnx", "r.json")
+        call = 'options.add_session_config_entry("ep.webgpuexecutionprovider.preferredLayout", "NCHW")'
+        assert export.text.count(call) == 1
+        assert not any("preferredLayout" in line for line in export.unsupported)
+
+    def test_fastembed_has_no_entries(self) -> None:
+        export = render("fastembed", make_record(TINY_CNN, on_webgpu(preferredLayout="NCHW")), "m.onnx", "r.json")
+        assert 'providers=["WebGpuExecutionProvider", "CPUExecutionProvider"]' in export.text
+        assert [line.split(" (")[0] for line in export.unsupported] == ["webgpu.preferredLayout=NCHW"]
+
+    def test_exported_code_binds_values_as_they_were_measured(self) -> None:
+        """Bound to the CPU, outputs would be copied in each call, and OrtValue cannot be made on the GPU."""
+        code = render("python", make_record(TINY_CNN, on_webgpu(io_binding=True)), "m.onnx", "r.json").text
+        assert 'binding.bind_output(output.name, "gpu")' in code
+        assert "binding.bind_cpu_input(name, array)" in code
+        assert "OrtValue" not in code
 
     def test_programs_get_no_captured_graph(self) -> None:
         """A replay reads the inputs of the first call, unless they stay in buffers on the device."""

@@ -153,14 +153,17 @@ def _list_providers() -> Completions:
 
 
 def _list_targets() -> Completions:
+    from ortune.errors import OrtuneError
     from ortune.export import TARGETS
     from ortune.export.installed import NAME, describe_package, find_installed
 
     # The code of other packages is not imported, so their summaries are unknown.
+    try:
+        found = find_installed(TARGETS)
+    except OrtuneError:
+        found = {}
     others = [
-        (name, f"target of {describe_package(entries[0])}")
-        for name, entries in find_installed(TARGETS).items()
-        if NAME.fullmatch(name)
+        (name, f"target of {describe_package(entries[0])}") for name, entries in found.items() if NAME.fullmatch(name)
     ]
     return [*((each.name, each.summary) for each in TARGETS.values()), *others]
 

@@ -14,13 +14,12 @@ from ortune.errors import RecordError, UsageError
 from ortune.export.pending_settings import Value
 from ortune.host import HostClass
 from ortune.knobs import KNOBS, Config
+from ortune.knobs.legal import PROVIDER_NAME
 
 HINT = "Remove it from the record, or write the record again: ortune search MODEL -o FILE."
 
 ENTRY_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z][A-Za-z0-9_]*)*")
 """Names of configuration entries and of options of execution providers."""
-
-PROVIDER_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """Names of environment variables in POSIX shells and in Kubernetes."""

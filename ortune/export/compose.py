@@ -10,6 +10,7 @@ from ortune.export.literals import YAML
 from ortune.export.serving import (
     CONFIG_IN_CONTAINER,
     PORT,
+    cache_comments,
     count_memory_mib,
     describe_memory,
     make_apply_command,
@@ -31,7 +32,7 @@ def write(job: Job) -> str:
     report_gpu(job)
     report_replicas(job)
     parts = job.cpus
-    lines = ["# The image needs gunicorn, your program and ortune-apply."]
+    lines = ["# The image needs gunicorn, your program and ortune-apply.", *cache_comments(job)]
     if count_memory_mib(job):
         lines.append(make_comment("#", describe_memory()))
     if not parts:

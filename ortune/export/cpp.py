@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ortune.export.literals import CPP
-from ortune.export.provider_names import BY_NAME, PLUGIN_LIBRARY, is_plugin
+from ortune.export.provider_names import BY_NAME, PLUGIN_LIBRARY, describe_library, is_plugin
 from ortune.export.target import Job, Target
-from ortune.knobs.config import CPU, Provider
+from ortune.knobs.config import CPU, Plugin, Provider
 
 SETTERS = {
     "intra_op_num_threads": "SetIntraOpNumThreads({value})",
@@ -39,6 +39,9 @@ def write(job: Job) -> str:
     """Return the code."""
     pending = job.pending
     lines = job.environment_comments("//")
+    plugins = pending.take_plugins()
+    if any(plugin.vendor for plugin in plugins.values()):
+        lines += ["#include <algorithm>", "#include <cctype>"]
     lines += ["#include <onnxruntime_cxx_api.h>", ""]
     pool = pending.take_global_pool()
     if pool:
@@ -59,7 +62,7 @@ def write(job: Job) -> str:
         else:
             lines.append(f"options.{SETTERS[name].format(value=CPP.literal(value), name=value)};")
     lines += CPP.call_lines("options.AddConfigEntry", pending.take_entries())
-    for provider in pending.take_providers():
+    for provider in pending.take_providers(registers=True):
         lines += _provider_lines(job, provider)
     lines.append(f"Ort::Session session(env, ORT_TSTR({CPP.quote(job.model)}), options);")
     lines += job.session_comments("//", CPP, "only: options.AddConfigEntry({name}, {value});")
@@ -78,6 +81,9 @@ def _provider_lines(job: Job, provider: Provider) -> list[str]:
     if name == CPU:
         return []
     values = f"{{{CPP.join_pairs(options, '{{{name}, {value}}}')}}}"
+    plugins = job.pending.config.plugins
+    if is_plugin(name, plugins):
+        return _plugin_lines(name, values, plugins.get(name))
     if name in STRUCTURES:
         kind, append = STRUCTURES[name]
         variable = name.removesuffix("ExecutionProvider").lower()
@@ -89,8 +95,6 @@ def _provider_lines(job: Job, provider: Provider) -> list[str]:
         return [f"options.AppendExecutionProvider_OpenVINO_V2({values});"]
     if name in BY_NAME:
         return [f"options.AppendExecutionProvider({CPP.quote(BY_NAME[name])}, {values});"]
-    if is_plugin(name):
-        return _plugin_lines(name, values)
     job.pending.put_back_provider(name, "the C++ API has no function for this provider")
     return []
 
@@ -113,15 +117,30 @@ def _c_structure_lines(short: str, options: dict[str, str]) -> list[str]:
     ]
 
 
-def _plugin_lines(name: str, values: str) -> list[str]:
-    """Return code that registers the library of a provider, and adds the provider for its devices."""
+def _plugin_lines(name: str, values: str, plugin: Plugin | None) -> list[str]:
+    """Return code that registers the library of a provider, and adds the provider for its first device."""
     quoted = CPP.quote(name)
+    conditions = [f"std::string(device.EpName()) == {quoted}"]
+    before = []
+    if plugin and plugin.device_type:
+        conditions.append(f"device.Device().Type() == OrtHardwareDeviceType_{plugin.device_type.upper()}")
+    if plugin and plugin.vendor:
+        before = [
+            f"    const std::string vendor = {CPP.quote(plugin.vendor)};",
+            "    const auto is_same = [](unsigned char a, unsigned char b) "
+            "{ return std::tolower(a) == std::tolower(b); };",
+        ]
+        has_vendor = "std::equal(found.begin(), found.end(), vendor.begin(), vendor.end(), is_same)"
+        conditions.append(has_vendor)
     return [
-        f"env.RegisterExecutionProviderLibrary({quoted}, ORT_TSTR({CPP.quote(PLUGIN_LIBRARY)}));  // change the path",
+        f"// Once per process; {describe_library(plugin)}.",
+        f"env.RegisterExecutionProviderLibrary({quoted}, ORT_TSTR({CPP.quote(PLUGIN_LIBRARY)}));",
         "{",
         "    std::vector<Ort::ConstEpDevice> devices;",
+        *before,
         "    for (const auto& device : env.GetEpDevices()) {",
-        f"        if (std::string(device.EpName()) == {quoted}) devices.push_back(device);",
+        *(["        const std::string found = device.Device().Vendor();"] if before else []),
+        f"        if (devices.empty() && {' && '.join(conditions)}) devices.push_back(device);",
         "    }",
         f"    options.AppendExecutionProvider_V2(env, devices, std::unordered_map<std::string, std::string>{values});",
         "}",

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from ortune.export.checks import read_number
 from ortune.export.literals import CSHARP, LAYOUT, LEVEL_NUMBERS, LOGGING_LEVELS
-from ortune.export.provider_names import BY_NAME, PLUGIN_LIBRARY, is_plugin
+from ortune.export.provider_names import BY_NAME, PLUGIN_LIBRARY, describe_library, is_plugin
 from ortune.export.target import Job, Target
-from ortune.knobs.config import CPU, Provider
+from ortune.knobs.config import CPU, Plugin, Provider
 
 PROPERTIES = {
     "intra_op_num_threads": "IntraOpNumThreads",
@@ -63,9 +63,10 @@ def write(job: Job) -> str:
         lines.append("options.DisablePerSessionThreads();")
     lines += _option_lines(job)
     lines += CSHARP.call_lines("options.AddSessionConfigEntry", pending.take_entries())
-    provider_lines = [line for each in pending.take_providers() for line in _provider_lines(job, each)]
+    plugins = pending.take_plugins()
+    provider_lines = [line for each in pending.take_providers(registers=True) for line in _provider_lines(job, each)]
     lines += provider_lines
-    if any(is_plugin(name) for name, _ in pending.config.providers if name != CPU):
+    if any(is_plugin(name, plugins) for name, _ in pending.config.providers):
         usings.insert(0, "using System.Linq;")
     if any(DICTIONARY in line for line in provider_lines):
         usings.insert(0, "using System.Collections.Generic;")
@@ -105,6 +106,9 @@ def _provider_lines(job: Job, provider: Provider) -> list[str]:
     dictionary = f"{DICTIONARY} {{ {CSHARP.join_pairs(options, '[{name}] = {value}')} }}"
     if name == CPU:
         return []
+    plugins = job.pending.config.plugins
+    if is_plugin(name, plugins):
+        return _plugin_lines(name, dictionary, plugins.get(name))
     if name in STRUCTURES:
         kind, append = STRUCTURES[name]
         lines = [f"var {short.lower()} = new {kind}();"]
@@ -116,18 +120,27 @@ def _provider_lines(job: Job, provider: Provider) -> list[str]:
         return [f"options.AppendExecutionProvider_DML({device});"]
     if name in BY_NAME:
         return [f"options.AppendExecutionProvider({CSHARP.quote(BY_NAME[name])}, {dictionary});"]
-    if is_plugin(name):
-        quoted = CSHARP.quote(name)
-        return [
-            f"OrtEnv.Instance().RegisterExecutionProviderLibrary({quoted}, {CSHARP.quote(PLUGIN_LIBRARY)});"
-            "  // change the path",
-            "options.AppendExecutionProvider(",
-            "    OrtEnv.Instance(),",
-            f"    OrtEnv.Instance().GetEpDevices().Where(device => device.EpName == {quoted}).ToList(),",
-            f"    {dictionary});",
-        ]
     job.pending.put_back_provider(name, "the C# API has no method for this provider")
     return []
+
+
+def _plugin_lines(name: str, dictionary: str, plugin: Plugin | None) -> list[str]:
+    """Return code that registers the library of a provider, and adds the provider for its first device."""
+    quoted = CSHARP.quote(name)
+    conditions = [f"device.EpName == {quoted}"]
+    if plugin and plugin.device_type:
+        conditions.append(f"device.HardwareDevice.Type == OrtHardwareDeviceType.{plugin.device_type.upper()}")
+    if plugin and plugin.vendor:
+        arguments = f"{CSHARP.quote(plugin.vendor)}, System.StringComparison.OrdinalIgnoreCase"
+        conditions.append(f"device.HardwareDevice.Vendor.Equals({arguments})")
+    return [
+        f"// Once per process; {describe_library(plugin)}.",
+        f"OrtEnv.Instance().RegisterExecutionProviderLibrary({quoted}, {CSHARP.quote(PLUGIN_LIBRARY)});",
+        "options.AppendExecutionProvider(",
+        "    OrtEnv.Instance(),",
+        f"    OrtEnv.Instance().GetEpDevices().Where(device => {' && '.join(conditions)}).Take(1).ToList(),",
+        f"    {dictionary});",
+    ]
 
 
 TARGET = Target(name="csharp", summary="C# code for Microsoft.ML.OnnxRuntime", write=write, comment="//")

@@ -13,6 +13,7 @@ from importlib.metadata import EntryPoint, entry_points
 import msgspec
 
 from ortune.errors import OrtuneError, UsageError
+from ortune.export.checks import find_fault
 from ortune.export.target import Job, Target
 
 GROUP = "ortune.exports"
@@ -161,6 +162,8 @@ def _guard(target: Target, package: str) -> Callable[[Job], str]:
             raise _make_error(target.name, f"this target of {package} failed: {_describe(error)}") from error
         if not isinstance(text, str):
             raise _make_error(target.name, f"this target of {package} returned no text, but {type(text).__name__}")
+        if fault := find_fault(text):
+            raise _make_error(target.name, f"this target of {package} returned text that {fault}")
         return text
 
     return write

@@ -12,9 +12,9 @@ import msgspec
 from ortune.export.checks import read_number
 from ortune.export.literals import JAVA, LOGGING_LEVELS, Language
 from ortune.export.pending_settings import Value
-from ortune.export.provider_names import PLUGIN_LIBRARY, is_plugin
+from ortune.export.provider_names import PLUGIN_LIBRARY, describe_library, is_plugin
 from ortune.export.target import Job, Target
-from ortune.knobs.config import CPU, Provider
+from ortune.knobs.config import CPU, Plugin, Provider
 
 LEVELS = {
     "ORT_DISABLE_ALL": "NO_OPT",
@@ -66,7 +66,9 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
         new: What comes before a constructor.
         end: What ends a statement.
         make_map: Returns a map of options.
-        devices: Expression of the devices of a plugin, with `{name}`; its lines are indented.
+        devices: Expression of the first device of a plugin, with `{condition}`; its lines are indented.
+        has_name: Condition of a device with a provider's `{name}`.
+        has_vendor: Condition of a device with the `{name}` of a vendor, in any case.
     """
 
     language: Language
@@ -75,6 +77,8 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     end: str
     make_map: Callable[[Mapping[str, str]], str]
     devices: str
+    has_name: str
+    has_vendor: str
 
     def declare(self, name: str, value: str) -> str:
         """Return a statement that creates a variable."""
@@ -107,8 +111,10 @@ SYNTAX = Dialect(
     end=";",
     make_map=_make_map,
     devices="""\
-    environment.getEpDevices().stream().filter(device -> device.getEpName().equals({name}))
+    environment.getEpDevices().stream().filter(device -> {condition}).limit(1)
         .collect(java.util.stream.Collectors.toList())""",
+    has_name="device.getEpName().equals({name})",
+    has_vendor="device.getDevice().getVendor().equalsIgnoreCase({name})",
 )
 
 
@@ -147,7 +153,8 @@ def write_code(job: Job, syntax: Dialect) -> str:
         else:
             lines.append(syntax.call(f"options.{SETTERS[name]}", _argument(name, value, syntax.language)))
     lines += syntax.call_all("options.addConfigEntry", pending.take_entries())
-    for provider in pending.take_providers():
+    pending.take_plugins()
+    for provider in pending.take_providers(registers=True):
         lines += _provider_lines(job, provider, syntax)
     model = syntax.language.quote(job.model)
     lines.append(syntax.declare("session", f"environment.createSession({model}, options)"))
@@ -175,6 +182,9 @@ def _provider_lines(job: Job, provider: Provider, syntax: Dialect) -> list[str]:
     short = name.removesuffix("ExecutionProvider")
     if name == CPU:
         return []
+    plugins = job.pending.config.plugins
+    if is_plugin(name, plugins):
+        return _plugin_lines(name, options, plugins.get(name), syntax)
     if name in STRUCTURES:
         kind, add = STRUCTURES[name]
         variable = short.lower()
@@ -192,21 +202,30 @@ def _provider_lines(job: Job, provider: Provider, syntax: Dialect) -> list[str]:
         job.pending.put_back_provider_options(name, reason, supported={"device_id"})
         device = read_number(f"{short.lower()}.device_id", options.get("device_id", "0"))
         return [syntax.call(f"options.{WITH_DEVICE[name]}", str(device))]
-    if is_plugin(name):
-        quoted, library = syntax.language.quote(name), syntax.language.quote(PLUGIN_LIBRARY)
-        return [
-            "// Change the path.",
-            syntax.call("environment.registerExecutionProviderLibrary", f"{quoted}, {library}"),
-            "options.addExecutionProvider(",
-            f"{syntax.devices.format(name=quoted)},",
-            f"    {syntax.make_map(options)}){syntax.end}",
-        ]
     if short == "OpenVINO":
         reason = "the Java API takes only the device type of this provider"
         job.pending.put_back_provider_options(name, reason, supported={"device_type"})
         return [syntax.call("options.addOpenVINO", syntax.language.quote(options.get("device_type", "CPU")))]
     job.pending.put_back_provider(name, "the Java API has no method for this provider")
     return []
+
+
+def _plugin_lines(name: str, options: Mapping[str, str], plugin: Plugin | None, syntax: Dialect) -> list[str]:
+    """Return code that registers the library of a provider, and adds the provider for its first device."""
+    quoted, library = syntax.language.quote(name), syntax.language.quote(PLUGIN_LIBRARY)
+    conditions = [syntax.has_name.format(name=quoted)]
+    if plugin and plugin.device_type:
+        kind = f"OrtHardwareDevice.OrtHardwareDeviceType.{plugin.device_type.upper()}"
+        conditions.append(f"device.getDevice().getType() == {kind}")
+    if plugin and plugin.vendor:
+        conditions.append(syntax.has_vendor.format(name=syntax.language.quote(plugin.vendor)))
+    return [
+        f"// Once per process; {describe_library(plugin)}.",
+        syntax.call("environment.registerExecutionProviderLibrary", f"{quoted}, {library}"),
+        "options.addExecutionProvider(",
+        f"{syntax.devices.format(condition=' && '.join(conditions))},",
+        f"    {syntax.make_map(options)}){syntax.end}",
+    ]
 
 
 TARGET = Target(name="java", summary="Java code for ai.onnxruntime", write=write, comment="//")

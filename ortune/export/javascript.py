@@ -5,13 +5,14 @@ Source: js/node/src/session_options_helper.cc of onnxruntime.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from ortune.errors import RecordError
 from ortune.export.checks import read_number
 from ortune.export.literals import JAVASCRIPT, format_json
 from ortune.export.target import Job, Target
-from ortune.knobs.config import CPU
+from ortune.knobs.config import CPU, alias_of
 
 KEYS = {
     "intra_op_num_threads": "intraOpNumThreads",
@@ -44,6 +45,37 @@ PROVIDERS = {
     "WebGpuExecutionProvider": "webgpu",
     "QNNExecutionProvider": "qnn",
 }
+
+Kind = Literal["text", "boolean", "number", "lines"]
+
+DEVICE_ID: Mapping[str, tuple[str, Kind]] = {"device_id": ("deviceId", "number")}
+
+PROVIDER_OPTIONS: Mapping[str, Mapping[str, tuple[str, Kind]]] = {
+    "CUDAExecutionProvider": DEVICE_ID,
+    "TensorrtExecutionProvider": DEVICE_ID,
+    "DmlExecutionProvider": DEVICE_ID,
+    "WebGpuExecutionProvider": {
+        "preferredLayout": ("preferredLayout", "text"),
+        "validationMode": ("validationMode", "text"),
+        "storageBufferCacheMode": ("storageBufferCacheMode", "text"),
+        "uniformBufferCacheMode": ("uniformBufferCacheMode", "text"),
+        "queryResolveBufferCacheMode": ("queryResolveBufferCacheMode", "text"),
+        "defaultBufferCacheMode": ("defaultBufferCacheMode", "text"),
+        "enableRobustness": ("enableRobustness", "boolean"),
+        "forceCpuNodeNames": ("forceCpuNodeNames", "lines"),
+    },
+    "QNNExecutionProvider": {
+        "backend_type": ("backendType", "text"),
+        "backend_path": ("backendPath", "text"),
+        "enable_htp_fp16_precision": ("enableFp16Precision", "boolean"),
+    },
+}
+"""Options of providers, each with its name and kind in JavaScript. WebGPU fails with any other, and others are ignored.
+
+WebGPU has more of them after 1.30.
+"""
+
+BOOLEANS = {"1": True, "True": True, "true": True, "0": False, "False": False, "false": False}
 
 
 def write(job: Job) -> str:
@@ -80,16 +112,36 @@ def take_session_options(job: Job, consumer: str) -> dict[str, Any]:
         if provider not in PROVIDERS:
             pending.put_back_provider(provider, f"{consumer} does not have this provider")
             continue
-        name, reason = PROVIDERS[provider], f"{consumer} takes only the device id of this provider"
-        pending.put_back_provider_options(provider, reason, supported={"device_id"})
-        if "device_id" in own:
-            providers.append({"name": name, "deviceId": read_number(f"{name}.device_id", own["device_id"])})
-        else:
-            providers.append(name)
+        name = PROVIDERS[provider]
+        taken = _convert_provider_options(provider, own)
+        reason = f"{consumer} does not have this option of the provider, or this value"
+        pending.put_back_provider_options(provider, reason, supported=taken)
+        keys = {PROVIDER_OPTIONS[provider][option][0]: value for option, value in taken.items()}
+        providers.append({"name": name, **keys} if keys else name)
     options["executionProviders"] = providers
     if entries := pending.take_entries():
         options["extra"] = nest_entries(entries, consumer)
     return options
+
+
+def _convert_provider_options(provider: str, options: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options that onnxruntime-node takes, with their values as JSON values.
+
+    Raises:
+        RecordError: A value is not a number.
+    """
+    converted: dict[str, Any] = {}
+    for option, (_, kind) in PROVIDER_OPTIONS.get(provider, {}).items():
+        text = options.get(option)
+        if text is None or (kind == "boolean" and text not in BOOLEANS):
+            continue
+        if kind == "number":
+            converted[option] = read_number(f"{alias_of(provider)}.{option}", text)
+        elif kind == "boolean":
+            converted[option] = BOOLEANS[text]
+        else:
+            converted[option] = text.split("\n") if kind == "lines" else text
+    return converted
 
 
 def nest_entries(entries: dict[str, str], consumer: str) -> dict[str, Any]:

@@ -15,7 +15,9 @@ SYNTAX = Dialect(
     new="",
     end="",
     make_map=lambda options: f"mapOf<String, String>({KOTLIN.join_pairs(options, '{name} to {value}')})",
-    devices="    environment.getEpDevices().filter {{ device -> device.getEpName() == {name} }}",
+    devices="    environment.getEpDevices().filter {{ device -> {condition} }}.take(1)",
+    has_name="device.getEpName() == {name}",
+    has_vendor="device.getDevice().getVendor().equals({name}, ignoreCase = true)",
 )
 
 ANDROID = "// On Android, pass the bytes of the model instead of its path: assets.open(NAME).readBytes()"

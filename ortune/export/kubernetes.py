@@ -13,6 +13,7 @@ from ortune.export.literals import YAML
 from ortune.export.serving import (
     CONFIG_IN_CONTAINER,
     PORT,
+    cache_comments,
     count_cpus,
     count_memory_mib,
     describe_memory,
@@ -128,6 +129,7 @@ def write_manifests(job: Job, picked: PickedDeployment) -> str:
     lines = [
         make_comment("#", f"Before: {create}"),
         "# The image needs gunicorn, your program and ortune-apply.",
+        *cache_comments(job),
         f"# Each pod has {what}. A pod is of another class of host than the host that was measured, unless that had",
         "# the same CPU limit: plan in a pod with these resources, on the same type of node, if the figures must hold.",
     ]

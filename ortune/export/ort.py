@@ -41,7 +41,7 @@ def write(job: Job) -> str:
     entries = {name: text for name, text in pending.config.session_config.items() if name.startswith(GRAPH_ENTRIES)}
     for name in entries:
         pending.take_entry(name)
-    provider = pending.take_providers()[0][0]
+    provider = pending.take_providers(registers=True)[0][0]
     config = msgspec.structs.replace(
         pending.config,
         # Settings that do not change the graph are left out: they could keep a session from being created here.

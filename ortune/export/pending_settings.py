@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from ortune.host.allocators import LD_PRELOAD, SONAMES
-from ortune.knobs.config import CPU, OF_BOTH, PLUGIN, Config, Plugin, ThreadPool, alias_of
+from ortune.knobs.config import CPU, CPU_PROVIDER, OF_BOTH, PLUGIN, Config, Plugin, Provider, ThreadPool, alias_of
 from ortune.knobs.ids import ALLOCATOR, BATCH
 
 Value = int | bool | str
 
-WITHOUT_ERROR = frozenset({"enableGraphCapture"})
-"""Captures of calls that compute with old inputs, without an error, unless inputs stay in buffers on the device."""
+CAPTURED = "a replay reads its inputs from the buffers of the first call; see docs/providers.md"
+"""Why captured graphs are not written: exported code does not keep its inputs in fixed buffers on the device."""
 
 LEFT_TO_PROGRAMS = (BATCH, "io_binding")
 """Settings of calls, which only the program itself can make."""
@@ -20,22 +20,24 @@ LEFT_TO_PROGRAMS = (BATCH, "io_binding")
 class PendingSettings:
     """The settings of a config that a target has not written yet.
 
-    Each `take_...` method returns settings and removes them, so that no setting can be forgotten.
+    Each `take_...` method returns settings and removes them, so that no setting can be forgotten. Captured graphs are
+    never returned.
 
     Args:
         config: The config.
     """
 
     def __init__(self, config: Config) -> None:
-        # Exported code does not keep inputs on the GPU, and a capture would compute with old ones.
-        self.config = config.without_captures(WITHOUT_ERROR)
+        self.config = config.without_captures()
         self._left = dict(config.settings)
+        self._captures = self._left.keys() - self.config.settings.keys()
         if config.provider == CPU:
             self._left.pop("providers", None)
         self._reasons: dict[str, str] = {}
         self._reports: list[str] = []
         self.explain(BATCH, "the caller must put so many items into each call")
-        self.explain("webgpu.enableGraphCapture", "inputs would have to stay in the same buffers on the GPU")
+        for name in self._captures:
+            self.explain(name, CAPTURED)
         for name in config.plugins:
             reason = f"the program must register the library of this package, and select the device of {name}"
             self.explain(f"{alias_of(name)}.{PLUGIN}", reason)
@@ -96,12 +98,25 @@ class PendingSettings:
         self._remove(self.config.run_config)
         return dict(self.config.run_config)
 
-    def take_providers(self) -> tuple[tuple[str, dict[str, str]], ...]:
-        """Take the execution providers and all their options."""
+    def take_providers(self, *, registers: bool = False) -> tuple[Provider, ...]:
+        """Take the execution providers and all their options.
+
+        Those whose libraries come from plugin packages remain, unless the target registers libraries: ONNX Runtime may
+        have a provider of the same name, which was not measured.
+
+        Args:
+            registers: Whether the target registers the libraries of plugin packages, or leaves that to the program.
+        """
         self._left.pop("providers", None)
         for name, options in self.config.providers:
             self._remove(f"{alias_of(name)}.{option}" for option in options)
-        return self.config.providers
+        if registers:
+            return self.config.providers
+        for name, plugin in self.config.plugins.items():
+            reason = f"this target cannot register the library of the package {plugin.package}"
+            self.put_back_provider(name, reason)
+            self.explain(f"{alias_of(name)}.{PLUGIN}", reason)
+        return tuple(each for each in self.config.providers if each[0] not in self.config.plugins) or (CPU_PROVIDER,)
 
     def take_plugins(self) -> dict[str, Plugin]:
         """Take where the libraries of execution providers come from, by the provider's name."""
@@ -131,7 +146,8 @@ class PendingSettings:
 
     def take_applied(self) -> None:
         """Take all settings that `ortune apply` gives to the sessions of a program."""
-        self._left = {name: value for name, value in self._left.items() if name in LEFT_TO_PROGRAMS}
+        left = {*LEFT_TO_PROGRAMS, *self._captures}
+        self._left = {name: value for name, value in self._left.items() if name in left}
         self.explain("io_binding", "the program must call run_with_iobinding")
 
     def report(self, name: str, value: Value, reason: str) -> None:

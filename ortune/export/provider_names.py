@@ -6,7 +6,9 @@ names, and include/onnxruntime/core/session/onnxruntime_c_api.h.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+
+from ortune.knobs.config import CPU, Plugin
 
 BY_NAME: Mapping[str, str] = {
     "AzureExecutionProvider": "AZURE",
@@ -51,9 +53,23 @@ PLUGIN_LIBRARY = "/path/to/the/library/of/the/provider"
 """Placeholder for the library of a plugin in exported code. Records do not name files."""
 
 
-def is_plugin(provider: str) -> bool:
+def is_plugin(provider: str, plugins: Collection[str] = ()) -> bool:
     """Return whether a provider is in a separate library, which programs must register.
 
-    These are all that ONNX Runtime does not know, and TensorRT RTX, which it contained only before 1.32.
+    These are those of a config's plugins, all that ONNX Runtime does not know, and TensorRT RTX, which it contained
+    only before 1.32.
+
+    Args:
+        provider: The provider.
+        plugins: Providers whose libraries come from plugin packages, even if ONNX Runtime has one of the same name.
     """
-    return provider not in {*BY_NAME, *WITHOUT_OPTIONS, *STRUCTURES}
+    return provider in plugins or provider not in {CPU, *BY_NAME, *WITHOUT_OPTIONS, *STRUCTURES}
+
+
+def describe_library(plugin: Plugin | None) -> str:
+    """Return what a comment says about the path of a library.
+
+    Args:
+        plugin: Where the library comes from; None if that is not known.
+    """
+    return f"change the path: the library is in the Python package {plugin.package}" if plugin else "change the path"

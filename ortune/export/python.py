@@ -8,6 +8,7 @@ from ortune.export.literals import PYTHON
 from ortune.export.target import Job, Target
 from ortune.knobs.config import CPU, Provider
 from ortune.knobs.plugins import PLUGIN_MODULES
+from ortune.worker.calls import DEVICES
 from ortune.worker.session import CUDA_BASED, ENUMS
 
 MAX_LINE = 110
@@ -43,7 +44,9 @@ def make_options_lines(job: Job) -> list[str]:
     for name, value in pending.take_options().items():
         text = f"ort.{ENUMS[name]}.{value}" if name in ENUMS else PYTHON.literal(value)
         lines.append(f"options.{name} = {text}")
-    return lines + PYTHON.call_lines("options.add_session_config_entry", pending.take_entries(), "")
+    # `take_providers` takes the options of providers that are entries here, or puts them back.
+    entries = {**pending.take_entries(), **pending.config.provider_entries}
+    return lines + PYTHON.call_lines("options.add_session_config_entry", entries, "")
 
 
 def session_comments(job: Job) -> list[str]:
@@ -82,13 +85,12 @@ def create_session_lines(job: Job) -> list[str]:
 
 
 def make_provider_lines(job: Job) -> list[str]:
-    """Return code that adds to `options` what `session_arguments` cannot say about the execution providers."""
-    config = job.pending.config
-    lines = PYTHON.call_lines("options.add_session_config_entry", config.provider_entries, "")
+    """Return code that adds the execution providers to `options`, if some come from plugin packages."""
+    lines: list[str] = []
     plugins = job.pending.take_plugins()
     if not plugins:
         return lines
-    for name, own in job.pending.take_providers():
+    for name, own in job.pending.take_providers(registers=True):
         text = PYTHON.quote(name)
         plugin = plugins.get(name)
         if plugin:
@@ -101,7 +103,7 @@ def make_provider_lines(job: Job) -> list[str]:
             lines += [
                 f"import {module.module}",
                 "",
-                "# Once per process.",
+                f"# Once per process. The library is in the package {plugin.package}.",
                 f"ort.register_execution_provider_library({text}, {module.module}.{module.function}())",
                 f"devices = [each for each in ort.get_ep_devices() if {' and '.join(conditions)}]",
                 f"options.add_provider_for_devices(devices[:1], {mapping(own)})",
@@ -116,7 +118,7 @@ def session_arguments(job: Job) -> list[str]:
     config = job.pending.config
     arguments = [PYTHON.quote(job.model), "options"]
     if not config.plugins:
-        arguments.append(providers_argument(job.pending.take_providers()))
+        arguments.append(providers_argument(job.pending.take_providers(registers=True)))
     if config.provider != CPU:
         # With the fallback, the CPU replaces a provider that fails.
         arguments.append("enable_fallback=0")
@@ -161,7 +163,11 @@ def write(job: Job) -> str:
             "outputs = session.run(None, inputs)  # the first axis of each output is that of the items",
         ]
     if pending.take_io_binding():
-        device = "cuda" if pending.config.provider in CUDA_BASED else "cpu"
+        device = DEVICES.get(pending.config.provider, "cpu")
+        # onnxruntime allocates values from Python only on the CPU and with CUDA.
+        bind = "bind_cpu_input(name, array)"
+        if device == "cuda":
+            bind = 'bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array, "cuda"))'
         bound = "binding, run_options" if run_options or run_entries else "binding"
         lines += [
             "",
@@ -171,7 +177,7 @@ def write(job: Job) -> str:
             "for output in session.get_outputs():",
             f'    binding.bind_output(output.name, "{device}")',
             "for name, array in inputs.items():",
-            f'    binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array, "{device}"))',
+            f"    binding.{bind}",
             f"session.run_with_iobinding({bound})",
             "outputs = binding.copy_outputs_to_cpu()",
         ]

@@ -8,6 +8,8 @@ from ortune.planning.read import find_deployment
 from ortune.record.select import Sourced, Wanted
 from ortune.workload import Load
 
+CACHE_DIR = "--cache-dir"
+
 
 def list_selection(found: Sourced, wanted: Wanted, *, trust: bool, cache_dir: Path | None = None) -> tuple[str, ...]:
     """Return options as words of a command line.
@@ -25,7 +27,7 @@ def list_selection(found: Sourced, wanted: Wanted, *, trust: bool, cache_dir: Pa
         words += ["--pick", str(wanted.pick)] if wanted.pick is not None else []
         words += list_load(wanted.load) if wanted.load else []
     words += ["--any-host"] if wanted.any_host else []
-    words += ["--cache-dir", str(cache_dir)] if cache_dir is not None else []
+    words += [CACHE_DIR, str(cache_dir)] if cache_dir is not None else []
     return (*words, *(["--trust"] if trust else []))
 
 

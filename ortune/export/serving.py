@@ -6,6 +6,8 @@ import math
 import shlex
 
 from ortune.export.checks import check_line
+from ortune.export.comments import make_comment
+from ortune.export.selection import CACHE_DIR
 from ortune.export.target import Job
 from ortune.host import Cpus
 from ortune.knobs import ids
@@ -41,9 +43,10 @@ def make_apply_command(
         any_host: Whether the container may be of another class of host than the one that was measured.
 
     Raises:
-        UsageError: The path of the record cannot be written.
+        UsageError: The path of the record, or of the folder of compiled models, cannot be written.
     """
-    check_line(job.source)
+    for word in (job.source, *job.selection):
+        check_line(word)
     words = [program, *(["apply"] if program == "ortune" else []), source or job.source]
     more = ["--any-host"] if any_host and "--any-host" not in job.selection else []
     return [*words, *job.selection, *more, "--"]
@@ -106,6 +109,20 @@ def describe_memory() -> str:
         f"The memory is {MEMORY_FACTOR:g} times what was measured, and {OWN_MIB} MiB for each process. Add what your "
         "program needs."
     )
+
+
+def cache_comments(job: Job) -> list[str]:
+    """Return comments on the folder of compiled models in a container; none if there is no such folder."""
+    words = job.selection
+    if CACHE_DIR not in words:
+        return []
+    folder = words[words.index(CACHE_DIR) + 1]
+    return [
+        make_comment(
+            "#", f"Compiled models are kept in {folder} of the container. Add a volume there: without one, each"
+        ),
+        "# new container compiles the model again.",
+    ]
 
 
 def report_pinning(job: Job, reason: str = "export on the host that was measured, which numbers its CPUs") -> None:

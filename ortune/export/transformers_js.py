@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ortune.export.comments import make_comment
-from ortune.export.javascript import take_session_options
+from ortune.export.javascript import PROVIDERS, take_session_options
 from ortune.export.literals import JAVASCRIPT, format_json
 from ortune.export.onnxruntime_web import ISOLATION
 from ortune.export.target import Job, Target
@@ -18,13 +18,9 @@ from ortune.knobs.config import CPU
 
 CONSUMER = "Transformers.js"
 
-DEVICES = {
-    "CUDAExecutionProvider": "cuda",
-    "DmlExecutionProvider": "dml",
-    "CoreMLExecutionProvider": "coreml",
-    "WebGpuExecutionProvider": "webgpu",
-}
-"""Devices of providers. Without one, Transformers.js uses the CPU: `cpu` in Node.js, `wasm` in browsers."""
+DEVICES = ("cuda", "dml", "coreml", "webgpu")
+"""Providers that are also names of devices. Without one, Transformers.js uses the CPU: `cpu` in Node.js, `wasm` in
+browsers."""
 
 DTYPES = {
     "_quantized": "q8",
@@ -60,12 +56,12 @@ def write(job: Job) -> str:
     )
     pending.explain(ids.GLOBAL_THREAD_POOL, "onnxruntime-node does not have it; in browsers, all sessions share a pool")
     options = take_session_options(job, CONSUMER)
-    providers = [name for name, _ in pending.config.providers]
-    if providers == [CPU]:
+    providers = [each if isinstance(each, str) else each["name"] for each in options["executionProviders"]]
+    if providers == [PROVIDERS[CPU]]:
         del options["executionProviders"]  # it has another name in browsers
     stem = Path(job.model).stem
     arguments = {"dtype": next((dtype for end, dtype in DTYPES.items() if stem.endswith(end)), "fp32")}
-    if device := next((DEVICES[name] for name in providers if name in DEVICES), ""):
+    if device := next((name for name in providers if name in DEVICES), ""):
         arguments["device"] = device
     lines += [
         f'import {{ {"env, " if threads else ""}pipeline }} from "@huggingface/transformers";',

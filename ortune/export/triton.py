@@ -58,7 +58,7 @@ TENSORRT_PARAMETERS: Mapping[str, tuple[str, re.Pattern[str]]] = {
         for name in (
             *("dla_enable", "engine_cache_enable", "dump_subgraphs", "force_sequential_engine_build"),
             *("context_memory_sharing_enable", "layer_norm_fp32_fallback", "timing_cache_enable", "force_timing_cache"),
-            *("detailed_build_log", "build_heuristics_enable", "sparsity_enable", "cuda_graph_enable"),
+            *("detailed_build_log", "build_heuristics_enable", "sparsity_enable"),
             "dump_ep_context_model",
         )
     },

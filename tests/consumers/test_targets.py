@@ -24,7 +24,7 @@ from ortune.export.literals import KOTLIN
 from ortune.export.provider_names import PLUGIN_LIBRARY
 from ortune.export.transformers_js import DTYPES
 from ortune.knobs import DEFAULT, Config
-from ortune.knobs.config import alias_of
+from ortune.knobs.config import Plugin, alias_of
 from ortune.knobs.providers import chain_of
 from tests.conftest import TINY_CNN
 from tests.consumers import tiny
@@ -79,6 +79,12 @@ EVERY_OPTION = Config(
 CODE = {
     **CONFIGS,
     "every_option": EVERY_OPTION,
+    "plugin": Config(
+        providers=(("OpenVINOExecutionProvider", {"num_streams": "2"}), ("CPUExecutionProvider", {})),
+        plugins={
+            "OpenVINOExecutionProvider": Plugin(package="onnxruntime-ep-openvino", device_type="gpu", vendor="Intel")
+        },
+    ),
     **{level: Config(session_options={"graph_optimization_level": level}) for level in LEVELS},
 }
 

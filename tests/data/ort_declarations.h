@@ -5,6 +5,7 @@
 #include <vector>
 #define ORT_TSTR(X) X
 enum OrtLoggingLevel { ORT_LOGGING_LEVEL_WARNING = 2 };
+enum OrtHardwareDeviceType { OrtHardwareDeviceType_CPU, OrtHardwareDeviceType_GPU, OrtHardwareDeviceType_NPU };
 enum ExecutionMode { ORT_SEQUENTIAL = 0, ORT_PARALLEL = 1 };
 enum GraphOptimizationLevel {
   ORT_DISABLE_ALL = 0,
@@ -34,8 +35,13 @@ struct OrtApi {
 namespace Ort {
 const OrtApi& GetApi();
 void ThrowOnError(OrtStatus*);
+struct ConstHardwareDevice {
+  OrtHardwareDeviceType Type() const;
+  const char* Vendor() const;
+};
 struct ConstEpDevice {
   const char* EpName() const;
+  ConstHardwareDevice Device() const;
 };
 using Map = std::unordered_map<std::string, std::string>;
 struct ThreadingOptions {
