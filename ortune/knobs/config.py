@@ -34,9 +34,17 @@ def alias_of(provider: str) -> str:
 PLUGIN = "plugin"
 """Stands for the plugin of a provider among the settings of a config, after the provider's short name."""
 
-CAPTURES = frozenset({"enable_cuda_graph", "trt_cuda_graph_enable", "enableGraphCapture"})
-"""Options of providers that capture the work of a call and replay it. Inputs and outputs must then stay in their
-buffers on the device: otherwise, a replay may read old inputs."""
+CAPTURES = frozenset(
+    {
+        "enable_cuda_graph",
+        "enable_hip_graph",
+        "trt_cuda_graph_enable",
+        "enableGraphCapture",
+        "ep.dml.enable_graph_capture",
+    }
+)
+"""Options of providers and entries of sessions that capture the work of a call and replay it. Inputs and outputs must
+then stay in their buffers on the device: otherwise, a replay may read old inputs. The catalog marks them."""
 
 ENTRY_PREFIXES: Mapping[str, str] = {"WebGpuExecutionProvider": "ep.webgpuexecutionprovider."}
 """Providers of onnxruntime itself that ignore options which are passed with their name. They read configuration entries
@@ -235,13 +243,24 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Return the config for callers whose inputs do not stay in the same buffers on the device.
 
         Args:
-            captures: The options to remove.
+            captures: The options and entries to remove.
         """
-        providers = tuple(
-            (name, {option: value for option, value in options.items() if option not in captures})
-            for name, options in self.providers
+
+        def keep(settings: dict[str, str]) -> dict[str, str]:
+            # An option of a provider may also be set by an entry whose last part is its name.
+            return {name: value for name, value in settings.items() if not captures & {name, name.rpartition(".")[2]}}
+
+        kept = msgspec.structs.replace(
+            self,
+            providers=tuple((name, keep(options)) for name, options in self.providers),
+            session_config=keep(self.session_config),
+            per_session=tuple(keep(entries) for entries in self.per_session),
+            models={
+                name: msgspec.structs.replace(own, session_config=keep(own.session_config))
+                for name, own in self.models.items()
+            },
         )
-        return self if providers == self.providers else msgspec.structs.replace(self, providers=providers)
+        return self if kept == self else kept
 
     @property
     def provider_entries(self) -> dict[str, str]:
