@@ -12,7 +12,7 @@ import subprocess
 import sys
 import types
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -30,7 +30,7 @@ from ortune.host import read_host
 from ortune.host.conditions import read_conditions
 from ortune.host.default_pool import find_default_pool
 from ortune.knobs import CPU, DEFAULT, KNOBS, Config, SpaceOptions, build_space
-from ortune.knobs.config import Plugin
+from ortune.knobs.config import Plugin, PluginPackage
 from ortune.knobs.plugins import PLUGIN_MODULES, PLUGIN_OF
 from ortune.knobs.providers import chain_of, find_provider
 from ortune.knobs.titles import describe
@@ -71,6 +71,10 @@ class TestConfig:
         with pytest.raises(ValueError, match="not among the providers"):
             Config(plugins={CPU: QNN_PACKAGE})
 
+    def test_a_package_is_the_plugin_of_its_own_provider_only(self) -> None:
+        with pytest.raises(ValueError, match="onnxruntime-qnn is the plugin of QNNExecutionProvider, not of 'Web"):
+            Config(providers=((WEBGPU, {}), (CPU, {})), plugins={WEBGPU: QNN_PACKAGE})
+
     def test_another_provider_takes_the_plugin_away(self) -> None:
         config = on_qnn(backend_type="htp")
         assert config.with_setting("config", "providers", chain_of(CPU)).plugins == {}
@@ -84,8 +88,8 @@ class TestConfig:
         assert describe(on_qnn()) == "qnn · intra threads=1"
 
     def test_each_plugin_is_found_by_its_provider(self) -> None:
-        for name, package in PLUGIN_OF.items():
-            assert PLUGIN_MODULES[package].provider == name
+        assert set(PLUGIN_OF.values()) == set(PLUGIN_MODULES) == set(get_args(PluginPackage))
+        for name in PLUGIN_OF:
             assert find_provider(find_provider(name).alias).name == name
 
     def test_the_space_has_it_where_the_provider_is(self) -> None:
@@ -119,6 +123,10 @@ class TestRecord:
             ({"package": "onnxruntime-qnn", "device_type": "tpu"}, "device_type"),
             ({"package": "onnxruntime-qnn", "vendor": "a\nb"}, "vendor"),
             ({"package": "onnxruntime-qnn", "vendor": "a" * 65}, "vendor"),
+            (
+                {"package": "onnxruntime-ep-openvino"},
+                "onnxruntime-ep-openvino is the plugin of OpenVINOExecutionProvider",
+            ),
             ({}, "package"),
         ],
     )

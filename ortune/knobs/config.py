@@ -71,6 +71,15 @@ PluginPackage = Literal[
 ]
 """Python packages with the library of an execution provider. A record can name no other package, and no library."""
 
+PROVIDER_OF: Mapping[PluginPackage, str] = {
+    "onnxruntime-ep-mlx": "MLXExecutionProvider",
+    "onnxruntime-ep-nv-tensorrt-rtx": "NvTensorRTRTXExecutionProvider",
+    "onnxruntime-ep-openvino": "OpenVINOExecutionProvider",
+    "onnxruntime-ep-webgpu": "WebGpuExecutionProvider",
+    "onnxruntime-qnn": "QNNExecutionProvider",
+}
+"""ONNX Runtime's name of the execution provider of each plugin package."""
+
 DeviceType = Literal["", "cpu", "gpu", "npu"]
 
 MOST_VENDOR = 64
@@ -167,6 +176,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise ValueError("there are no providers")
         if stray := set(self.plugins) - {name for name, _ in self.providers if name != CPU}:
             raise ValueError(f"there is a plugin for {min(stray)[:MOST_VENDOR]!r}, which is not among the providers")
+        for name, plugin in self.plugins.items():
+            if name != PROVIDER_OF[plugin.package]:
+                raise ValueError(
+                    f"{plugin.package} is the plugin of {PROVIDER_OF[plugin.package]}, not of {name[:MOST_VENDOR]!r}"
+                )
         if not 0 <= self.workers <= MOST_WORKERS:
             raise ValueError(f"{self.workers} workers: there must be 0 to {MOST_WORKERS}")
         if not 1 <= self.batch <= MOST_ITEMS:

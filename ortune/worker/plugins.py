@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ortune.errors import UsageError
-from ortune.knobs.config import CPU, Config, DeviceType, Plugin, PluginPackage
+from ortune.knobs.config import CPU, PROVIDER_OF, Config, DeviceType, Plugin, PluginPackage
 from ortune.knobs.plugins import PLUGIN_MODULES, PLUGIN_OF
 
 if TYPE_CHECKING:
@@ -93,8 +93,8 @@ def register_plugin(package: PluginPackage) -> None:
         UsageError: The package is not installed, or this onnxruntime cannot load plugins.
         Exception: Any exception that onnxruntime raises for a library that it cannot load.
     """
-    plugin = PLUGIN_MODULES[package]
-    if plugin.provider in _registered:
+    plugin, provider = PLUGIN_MODULES[package], PROVIDER_OF[package]
+    if provider in _registered:
         return
     import onnxruntime
 
@@ -107,8 +107,8 @@ def register_plugin(package: PluginPackage) -> None:
         raise UsageError(f"{package} is not installed.", f"Install it beside onnxruntime: pip install {package}")
     path = getattr(importlib.import_module(plugin.module), plugin.function)()
     # Some libraries name their provider after the registration.
-    register(plugin.provider, str(path))
-    _registered.add(plugin.provider)
+    register(provider, str(path))
+    _registered.add(provider)
 
 
 def find_device(provider: str, plugin: Plugin) -> Any:
