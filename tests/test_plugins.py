@@ -41,7 +41,7 @@ from ortune.record.trials import Trial
 from ortune.worker import Failure
 from ortune.worker.devices import Devices, InstalledPlugin, read_devices
 from ortune.worker.executor import ProcessExecutor, launch_reference
-from ortune.worker.installed import find_installed_version
+from ortune.worker.installed import find_installed_version, name_package
 from ortune.worker.plugins import Device, find_device, find_plugin_versions, find_plugins, register_plugin
 from ortune.worker.providers import choose_providers, find_plugins_of
 from ortune.worker.runtime import read_installed_runtime
@@ -49,7 +49,7 @@ from ortune.workload import InputOptions, Tolerance, make_feed
 from tests.applying import run as run_program
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.records import make_record, write
-from tests.simulation import make_host, make_model
+from tests.simulation import RUNTIME, make_host, make_model
 
 QNN = "QNNExecutionProvider"
 QNN_PACKAGE = Plugin(package="onnxruntime-qnn")
@@ -154,6 +154,26 @@ class TestRecord:
         newer = msgspec.structs.replace(runtime, plugins={"onnxruntime-qnn": "3.0.0"})
         (other,) = find_mismatches(record, host, newer)
         assert (other.what, other.recorded, other.here) == ("onnxruntime-qnn", "2.7.0", "3.0.0")
+        assert other.hint.startswith("Install the recorded version: pip install onnxruntime-qnn==2.7.0; or")
+
+    @pytest.mark.parametrize("version", ["1; rm -rf ~", "1.2.3\nevil", "$(evil)", "-e.", "1" * 41, "1!evil", ""])
+    def test_a_command_contains_no_other_text_of_the_record(self, version: str) -> None:
+        here = msgspec.structs.replace(RUNTIME, plugins={"onnxruntime-qnn": "3.0.0"})
+        there = msgspec.structs.replace(RUNTIME, onnxruntime=version, plugins={"onnxruntime-qnn": version})
+        record = make_record(TINY_CNN, Config(providers=chain_of(QNN), plugins={QNN: QNN_PACKAGE}))
+        record = msgspec.structs.replace(record, runtime=there)
+        found = find_mismatches(record, read_host(), here)
+        assert [each.what for each in found][-2:] == ["onnxruntime", "onnxruntime-qnn"]
+        for each, package in zip(found[-2:], (name_package(), "onnxruntime-qnn"), strict=True):
+            assert each.hint == f"Install the recorded version of {package}, or search again here."
+
+    def test_the_path_of_a_model_is_one_argument_of_a_command(self) -> None:
+        record = make_record(TINY_CNN, Config())
+        model = msgspec.structs.replace(record.model, path="m.onnx; rm -rf ~")
+        other = msgspec.structs.replace(record.host, machine="other")
+        record = msgspec.structs.replace(record, model=model, host=other)
+        (found,) = find_mismatches(record, read_host(), record.runtime)
+        assert found.hint == "Search again here: ortune search 'm.onnx; rm -rf ~'."
 
 
 def install_fake(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
