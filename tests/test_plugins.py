@@ -18,8 +18,10 @@ import msgspec
 import pytest
 
 from ortune.apply.fit import find_mismatches
+from ortune.apply.inside.options_log import OptionsLog
 from ortune.apply.inside.plugins import OwnDevices, PluginLibraries
 from ortune.apply.inside.providers import Skip
+from ortune.apply.inside.settings import TunedSession
 from ortune.apply.plan import make_rule
 from ortune.console.host import show_host
 from ortune.console.safe_console import SafeConsole
@@ -354,6 +356,53 @@ class TestLibraries:
         with pytest.raises(Skip, match=r"cannot be loaded: .*nothing"):
             libraries.find_device(fake, WEBGPU, {**plugin, "function": "nothing"})
 
+    def test_providers_of_the_call_replace_those_of_the_options(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As in ONNX Runtime, where the program passes both."""
+
+        class Options:
+            def __init__(self) -> None:
+                self.added: list[str] = []
+
+            def add_session_config_entry(self, name: str, value: str) -> None:
+                pass
+
+            def add_free_dimension_override_by_name(self, name: str, value: int) -> None:
+                self.added.append(name)
+
+            def add_provider(self, name: str, options: dict[str, str]) -> None:
+                self.added.append(f"{name} {options}")
+
+            def add_provider_for_devices(self, devices: list[Any], options: dict[str, str]) -> None:
+                self.added.append(f"{devices[0].ep_name} {options}")
+
+            def has_providers(self) -> bool:
+                return len(self.added) > 1
+
+        log, libraries, fake = OptionsLog(Options), PluginLibraries(print), FakeOnnxruntime()
+        libraries.patch(fake)
+        fake.get_available_providers = lambda: [CPU]
+        own = Options()
+        own.add_free_dimension_override_by_name("n", 1)
+        own.add_provider_for_devices([make_device(WEBGPU)], {"of": "program"})
+        own.add_provider(CPU, {"of": "program"})
+        plugin = Plugin(package="onnxruntime-ep-webgpu")
+        config = Config(providers=((WEBGPU, {"of": "record"}), (CPU, {})), plugins={WEBGPU: plugin})
+        self.plugin(tmp_path, monkeypatch)
+        tuned = TunedSession(make_rule("", "", (), config, Tried(), onnxruntime=""), "m.onnx", {})
+        arguments = {"sess_options": own, "providers": [CPU], "provider_options": None}
+        tuned.set_providers(fake, arguments, log, libraries, keep=False)
+        tuned.set_options(own, {}, log, keep=False)
+        tuned.add_providers(log)
+        assert tuned.options.added == ["n", f"{WEBGPU} {{'of': 'record'}}"]
+        assert tuned.arguments == ("m.onnx", tuned.options, None, None)
+        # Where it passes none, those of the options are kept.
+        kept = TunedSession(make_rule("", "", (), config, Tried(), onnxruntime=""), "m.onnx", {})
+        kept.set_providers(fake, {**arguments, "providers": None}, log, libraries, keep=False)
+        kept.set_options(own, {}, log, keep=False)
+        assert kept.options.added == own.added
+
     def test_the_programs_own_devices(self) -> None:
         own = OwnDevices({QNN: {"backend_type": "gpu"}}, [(QNN, {"backend_type": "htp"}), (CPU, {})])
         assert own.not_set == [
@@ -375,6 +424,30 @@ def test_a_provider_that_was_never_applied_is_named() -> None:
     ]
     worked = Trial(number=3, config=on_qnn(backend_type="htp"), stage="screening", speedups=(0.1,))
     assert warn_idle_providers([*trials, worked]) == []
+
+
+class TestRegistration:
+    """In a process whose program may register the library, too."""
+
+    def register(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeOnnxruntime:
+        install_fake(tmp_path, monkeypatch, NO_LIBRARY)
+        monkeypatch.delitem(sys.modules, "onnxruntime_ep_webgpu", raising=False)
+        monkeypatch.setattr("ortune.worker.plugins._registered", set())
+        fake = FakeOnnxruntime()
+        monkeypatch.setitem(sys.modules, "onnxruntime", fake)
+        return fake
+
+    def test_it_is_registered_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        fake = self.register(tmp_path, monkeypatch)
+        for _ in range(2):
+            register_plugin("onnxruntime-ep-webgpu")
+        assert fake.registered == [WEBGPU]
+
+    def test_that_of_the_program_serves(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        fake = self.register(tmp_path, monkeypatch)
+        fake.register_execution_provider_library(WEBGPU, "/own.so")
+        register_plugin("onnxruntime-ep-webgpu")
+        assert find_device(WEBGPU, Plugin(package="onnxruntime-ep-webgpu")).ep_name == WEBGPU
 
 
 def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -511,10 +584,35 @@ class TestQnn:
         assert found == {"providers": [QNN, CPU], "intra": 1}
         assert "Traceback" not in stderr
 
+    def test_a_session_from_python_in_a_program_that_registered_it(self, tmp_path: Path) -> None:
+        path = write(make_record(TINY_CNN, on_qnn(backend_type="htp")), tmp_path / "r.json")
+        code = f"""import onnxruntime
+{BY_DEVICE}
+import ortune
+for options in ({{}}, {{"any_host": True}}):
+    print(ortune.create_session({str(TINY_CNN)!r}, {str(path)!r}, trust=True, **options).get_providers())
+"""
+        done = run_program(sys.executable, "-P", "-c", code)
+        found = [line for line in done.stdout.splitlines() if line.startswith("[")]  # the library prints, too
+        assert found == [str([QNN, CPU])] * 2, done.stderr
+
+    @pytest.mark.parametrize("name", [QNN, "my_own_name"])
+    def test_a_program_may_register_it_first(self, name: str, tmp_path: Path) -> None:
+        before = BY_DEVICE.partition("(device,)")[0].replace(QNN, name)
+        found, stderr = run_session(make_record(TINY_CNN, on_qnn(backend_type="htp")), tmp_path, before=before)
+        assert found == {"providers": [QNN, CPU], "intra": 1}, stderr
+
     def test_a_program_that_selects_it_keeps_its_device(self, tmp_path: Path) -> None:
         record = make_record(TINY_CNN, on_qnn(backend_type="htp"))
         found, _ = run_session(record, tmp_path, before=BY_DEVICE, arguments=", options")
         assert found == {"providers": [QNN, CPU], "intra": 1}
+
+    def test_a_program_that_also_requests_providers_gets_the_records_device(self, tmp_path: Path) -> None:
+        """ONNX Runtime would have ignored the device of the program's options, which here could run nothing."""
+        before = BY_DEVICE.replace('"htp"', '"cpu"')
+        arguments = ", options, providers=['CPUExecutionProvider']"
+        found, stderr = run_session(make_record(TINY_CNN, on_qnn(backend_type="htp")), tmp_path, before, arguments)
+        assert found == {"providers": [QNN, CPU], "intra": 1}, stderr
 
     def test_a_record_for_the_cpu_leaves_such_a_program_alone(self, tmp_path: Path) -> None:
         record = make_record(TINY_CNN, Config(session_options={"intra_op_num_threads": 1}))

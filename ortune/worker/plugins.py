@@ -89,6 +89,8 @@ def list_built_in() -> list[str]:
 def register_plugin(package: PluginPackage) -> None:
     """Load the library of a plugin package into this process, and register it with ONNX Runtime, once.
 
+    If the program has registered a library of this provider itself, that one is used.
+
     Raises:
         UsageError: The package is not installed, or this onnxruntime cannot load plugins.
         Exception: Any exception that onnxruntime raises for a library that it cannot load.
@@ -103,6 +105,8 @@ def register_plugin(package: PluginPackage) -> None:
         raise UsageError(
             f"This onnxruntime ({onnxruntime.__version__}) cannot load {package}.", "Install onnxruntime 1.23 or later."
         )
+    if any(each.ep_name == provider for each in onnxruntime.get_ep_devices()):
+        return
     if not _has_module(plugin.module):
         raise UsageError(f"{package} is not installed.", f"Install it beside onnxruntime: pip install {package}")
     path = getattr(importlib.import_module(plugin.module), plugin.function)()
