@@ -554,6 +554,18 @@ class TestQnn:
             assert executor.runtime.plugins["onnxruntime-qnn"]
             assert executor.runtime.onnxruntime == find_installed_version()
 
+    def test_values_are_copied_to_its_device(self) -> None:
+        code = """
+import msgspec, numpy, sys
+from ortune.knobs import Config
+from ortune.worker.calls import make_device_value
+config = msgspec.json.decode(sys.argv[1], type=Config)
+value, owner = make_device_value(numpy.array([1, 2, 3], numpy.float32), config, "cpu")
+print(owner[1].get_providers()[0], value.numpy().tolist())
+"""
+        done = run_program(sys.executable, "-P", "-c", code, msgspec.json.encode(on_qnn(backend_type="htp")).decode())
+        assert done.stdout.splitlines()[-1:] == [f"{QNN} [1.0, 2.0, 3.0]"], done.stderr
+
     def test_a_record_is_verified_in_a_live_session(self, tmp_path: Path) -> None:
         for backend, status in (("htp", 0), ("cpu", 1)):
             path = write(make_record(TINY_CNN, on_qnn(backend_type=backend)), tmp_path / f"{backend}.json")
