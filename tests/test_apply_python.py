@@ -12,6 +12,7 @@ import pytest
 
 from ortune.apply.api import session_options
 from ortune.knobs import Config, ThreadPool
+from ortune.knobs.config import Provider
 from tests.applying import run, write_tuned
 from tests.conftest import TINY_CNN
 from tests.records import make_record, write
@@ -144,7 +145,10 @@ class TestSessions:
 
     def test_session_options_leave_captured_graphs_out(self, tmp_path: Path) -> None:
         dml, webgpu = "ep.dml.enable_graph_capture", "ep.webgpuexecutionprovider.enableGraphCapture"
-        chain = (("WebGpuExecutionProvider", {"enableGraphCapture": "1"}), ("CPUExecutionProvider", {}))
+        chain: tuple[Provider, ...] = (
+            ("WebGpuExecutionProvider", {"enableGraphCapture": "1"}),
+            ("CPUExecutionProvider", {}),
+        )
         config = Config(session_config={dml: "1", "session.set_denormal_as_zero": "1"}, providers=chain)
         path = write(make_record(TINY_CNN, config), tmp_path / "r.json")
         with pytest.warns(UserWarning, match="captures calls, which the options leave out"):

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 from ortune.export import render
 from ortune.host.allocators import find_allocators
 from ortune.knobs import CPU, DEFAULT, Config, ThreadPool
-from ortune.knobs.config import Allocator, Plugin
+from ortune.knobs.config import Allocator, Plugin, Provider
 from ortune.model import read_model
 from ortune.worker import BlockPlan, Failure
 from ortune.worker.calls import make_call, to_arrays
@@ -94,7 +94,7 @@ class TestIoBinding:
 
         monkeypatch.setattr(calls, "make_session", make)
         webgpu, plugin = "WebGpuExecutionProvider", Plugin(package="onnxruntime-ep-webgpu", device_type="gpu")
-        chain = ((webgpu, {"deviceId": "1", "enableGraphCapture": "1"}), (CPU, {}))
+        chain: tuple[Provider, ...] = ((webgpu, {"deviceId": "1", "enableGraphCapture": "1"}), (CPU, {}))
         config = Config(io_binding=True, providers=chain, plugins={webgpu: plugin})
         given = sample()["image"]
         value, _ = calls.make_device_value(given, config, "cpu")

@@ -188,6 +188,7 @@ def install_fake(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> No
 
 
 NO_LIBRARY = "def get_library_path():\n    return __file__\n"
+PRINTS_BYTES = f"import os\nfor each in (1, 2):\n    os.write(each, b'\\xff\\xfe')\n{NO_LIBRARY}"
 WEBGPU = "WebGpuExecutionProvider"
 
 
@@ -219,6 +220,8 @@ class TestChoice:
             (["cpu:cpu"], "only for providers of plugin packages"),
             (["qnn:npu", "qnn:gpu"], "can be given once"),
             (["nonsense:gpu"], "no such execution provider"),
+            ([f"qnn:npu:{'a' * 65}"], "is not the name of a vendor"),
+            (["qnn:In\ttel"], "is not the name of a vendor"),
         ],
     )
     def test_a_device_that_cannot_be_meant(self, wanted: list[str], why: str) -> None:
@@ -232,8 +235,9 @@ class TestChoice:
         assert find_plugins([WEBGPU, CPU], [CPU]) == {WEBGPU: Plugin(package="onnxruntime-ep-webgpu")}
         assert find_plugins([WEBGPU, CPU], [CPU, WEBGPU]) == {}
 
-    def test_a_library_that_cannot_be_loaded(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        install_fake(tmp_path, monkeypatch, NO_LIBRARY)
+    @pytest.mark.parametrize("code", [NO_LIBRARY, PRINTS_BYTES])
+    def test_a_library_that_cannot_be_loaded(self, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        install_fake(tmp_path, monkeypatch, code)
         choice = choose_providers(["cpu", "webgpu"])
         assert choice.names == (CPU,)
         assert choice.plugins == {}
@@ -243,7 +247,11 @@ class TestChoice:
 
     @pytest.mark.parametrize(
         ("code", "why"),
-        [(NO_LIBRARY, "Failed to load library|file too short|invalid ELF"), ("import os; os.abort()", "status -6")],
+        [
+            (NO_LIBRARY, "Failed to load library|file too short|invalid ELF"),
+            ("import os; os.abort()", "status -6"),
+            (PRINTS_BYTES, "Failed to load library|file too short|invalid ELF"),
+        ],
     )
     def test_devices_are_listed_in_spite_of_it(
         self, code: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

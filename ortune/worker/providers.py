@@ -121,4 +121,11 @@ def _parse_provider(text: str) -> tuple[str, dict[str, str]]:
             f"These are {known}.",
             option="provider",
         )
+    if given:
+        try:
+            Plugin(package=PLUGIN_OF[provider], **given)  # type: ignore[arg-type]
+        except ValueError as error:
+            raise UsageError(
+                f"{text}: {error}.", "`ortune host` lists the devices of this host.", option="provider"
+            ) from None
     return provider, given
