@@ -95,7 +95,12 @@ def _start_listing(package: PluginPackage | None) -> subprocess.Popen[str] | Non
     command = [sys.executable, "-P", "-c", LIST_DEVICES, package or ""]
     try:
         return subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=make_environment()
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",  # libraries print what they like
+            env=make_environment(),
         )
     except OSError:
         return None
