@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from ortune.apply.api import session_options
 from ortune.knobs import Config, ThreadPool
+from ortune.knobs.config import Provider
 from tests.applying import run, write_tuned
 from tests.conftest import TINY_CNN
 from tests.records import make_record, write
@@ -140,6 +142,21 @@ class TestSessions:
         print(onnxruntime.InferenceSession(sys.argv[1], options).get_session_options().use_per_session_threads)
         """
         assert self.python(code, write(make_record(TINY_CNN, config), tmp_path / "r.json")) == ["False", "False"]
+
+    def test_session_options_leave_captured_graphs_out(self, tmp_path: Path) -> None:
+        dml, webgpu = "ep.dml.enable_graph_capture", "ep.webgpuexecutionprovider.enableGraphCapture"
+        chain: tuple[Provider, ...] = (
+            ("WebGpuExecutionProvider", {"enableGraphCapture": "1"}),
+            ("CPUExecutionProvider", {}),
+        )
+        config = Config(session_config={dml: "1", "session.set_denormal_as_zero": "1"}, providers=chain)
+        path = write(make_record(TINY_CNN, config), tmp_path / "r.json")
+        with pytest.warns(UserWarning, match="captures calls, which the options leave out"):
+            options = session_options(path)
+        assert options.get_session_config_entry("session.set_denormal_as_zero") == "1"
+        for name in (dml, webgpu):
+            with pytest.raises(RuntimeError, match="does not have"):
+                options.get_session_config_entry(name)
 
     @pytest.mark.slow
     def test_create_session_creates_the_global_pool_once(self, tmp_path: Path) -> None:

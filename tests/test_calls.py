@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 from ortune.export import render
 from ortune.host.allocators import find_allocators
 from ortune.knobs import CPU, DEFAULT, Config, ThreadPool
-from ortune.knobs.config import Allocator
+from ortune.knobs.config import Allocator, Plugin, Provider
 from ortune.model import read_model
 from ortune.worker import BlockPlan, Failure
 from ortune.worker.calls import make_call, to_arrays
@@ -82,6 +82,24 @@ class TestIoBinding:
         bound = calls.BoundCall(session, [output.name for output in session.get_outputs()], config, reference)
         addresses = {bound(given)[0].data_ptr() for _ in range(3)}
         assert len(addresses) == 1
+
+    def test_values_on_a_device_come_from_a_session_of_the_same_plugin(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from ortune.worker import calls
+
+        made: list[Config] = []
+
+        def make(model: bytes, config: Config) -> Any:
+            made.append(config)
+            return make_session(model, DEFAULT)
+
+        monkeypatch.setattr(calls, "make_session", make)
+        webgpu, plugin = "WebGpuExecutionProvider", Plugin(package="onnxruntime-ep-webgpu", device_type="gpu")
+        chain: tuple[Provider, ...] = ((webgpu, {"deviceId": "1", "enableGraphCapture": "1"}), (CPU, {}))
+        config = Config(io_binding=True, providers=chain, plugins={webgpu: plugin})
+        given = sample()["image"]
+        value, _ = calls.make_device_value(given, config, "cpu")
+        np.testing.assert_array_equal(value.numpy(), given)
+        assert made == [Config(providers=((webgpu, {"deviceId": "1"}),), plugins={webgpu: plugin})]
 
 
 class TestSessions:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from ortune.cli.knobs import knobs as knobs_command
 from ortune.errors import UsageError, spell_options
 from ortune.knobs import ids
 from ortune.knobs.catalogue import KNOBS, find_knob, search_knobs
+from ortune.knobs.config import CAPTURES
 from ortune.knobs.data_files import FILES, FOLDER, PROVIDER_FILES, parse_file, read_file
 from ortune.knobs.knob import PLACES, Knob, Value
 from tests.binary_keys import (
@@ -322,6 +324,16 @@ class TestCompleteness:
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == "[]"
+
+
+CAPTURING = re.compile(r"graph_?capture|(cuda|hip)_?graph", re.IGNORECASE)
+
+
+def test_captures_are_marked() -> None:
+    """Programs never get them: a new knob that captures calls must say so, and must be known to configs."""
+    assert {knob.name for knob in KNOBS.values() if knob.captures} == CAPTURES
+    of_calls = {knob.name for knob in KNOBS.values() if CAPTURING.search(knob.name) and knob.where != "run_config"}
+    assert of_calls == CAPTURES
 
 
 class TestEntries:

@@ -12,14 +12,16 @@ import subprocess
 import sys
 import types
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
 
 from ortune.apply.fit import find_mismatches
+from ortune.apply.inside.options_log import OptionsLog
 from ortune.apply.inside.plugins import OwnDevices, PluginLibraries
 from ortune.apply.inside.providers import Skip
+from ortune.apply.inside.settings import TunedSession
 from ortune.apply.plan import make_rule
 from ortune.console.host import show_host
 from ortune.console.safe_console import SafeConsole
@@ -30,7 +32,7 @@ from ortune.host import read_host
 from ortune.host.conditions import read_conditions
 from ortune.host.default_pool import find_default_pool
 from ortune.knobs import CPU, DEFAULT, KNOBS, Config, SpaceOptions, build_space
-from ortune.knobs.config import Plugin
+from ortune.knobs.config import Plugin, PluginPackage
 from ortune.knobs.plugins import PLUGIN_MODULES, PLUGIN_OF
 from ortune.knobs.providers import chain_of, find_provider
 from ortune.knobs.titles import describe
@@ -41,7 +43,7 @@ from ortune.record.trials import Trial
 from ortune.worker import Failure
 from ortune.worker.devices import Devices, InstalledPlugin, read_devices
 from ortune.worker.executor import ProcessExecutor, launch_reference
-from ortune.worker.installed import find_installed_version
+from ortune.worker.installed import find_installed_version, name_package
 from ortune.worker.plugins import Device, find_device, find_plugin_versions, find_plugins, register_plugin
 from ortune.worker.providers import choose_providers, find_plugins_of
 from ortune.worker.runtime import read_installed_runtime
@@ -49,7 +51,7 @@ from ortune.workload import InputOptions, Tolerance, make_feed
 from tests.applying import run as run_program
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.records import make_record, write
-from tests.simulation import make_host, make_model
+from tests.simulation import RUNTIME, make_host, make_model
 
 QNN = "QNNExecutionProvider"
 QNN_PACKAGE = Plugin(package="onnxruntime-qnn")
@@ -71,6 +73,10 @@ class TestConfig:
         with pytest.raises(ValueError, match="not among the providers"):
             Config(plugins={CPU: QNN_PACKAGE})
 
+    def test_a_package_is_the_plugin_of_its_own_provider_only(self) -> None:
+        with pytest.raises(ValueError, match="onnxruntime-qnn is the plugin of QNNExecutionProvider, not of 'Web"):
+            Config(providers=((WEBGPU, {}), (CPU, {})), plugins={WEBGPU: QNN_PACKAGE})
+
     def test_another_provider_takes_the_plugin_away(self) -> None:
         config = on_qnn(backend_type="htp")
         assert config.with_setting("config", "providers", chain_of(CPU)).plugins == {}
@@ -84,8 +90,8 @@ class TestConfig:
         assert describe(on_qnn()) == "qnn · intra threads=1"
 
     def test_each_plugin_is_found_by_its_provider(self) -> None:
-        for name, package in PLUGIN_OF.items():
-            assert PLUGIN_MODULES[package].provider == name
+        assert set(PLUGIN_OF.values()) == set(PLUGIN_MODULES) == set(get_args(PluginPackage))
+        for name in PLUGIN_OF:
             assert find_provider(find_provider(name).alias).name == name
 
     def test_the_space_has_it_where_the_provider_is(self) -> None:
@@ -119,6 +125,10 @@ class TestRecord:
             ({"package": "onnxruntime-qnn", "device_type": "tpu"}, "device_type"),
             ({"package": "onnxruntime-qnn", "vendor": "a\nb"}, "vendor"),
             ({"package": "onnxruntime-qnn", "vendor": "a" * 65}, "vendor"),
+            (
+                {"package": "onnxruntime-ep-openvino"},
+                "onnxruntime-ep-openvino is the plugin of OpenVINOExecutionProvider",
+            ),
             ({}, "package"),
         ],
     )
@@ -146,6 +156,26 @@ class TestRecord:
         newer = msgspec.structs.replace(runtime, plugins={"onnxruntime-qnn": "3.0.0"})
         (other,) = find_mismatches(record, host, newer)
         assert (other.what, other.recorded, other.here) == ("onnxruntime-qnn", "2.7.0", "3.0.0")
+        assert other.hint.startswith("Install the recorded version: pip install onnxruntime-qnn==2.7.0; or")
+
+    @pytest.mark.parametrize("version", ["1; rm -rf ~", "1.2.3\nevil", "$(evil)", "-e.", "1" * 41, "1!evil", ""])
+    def test_a_command_contains_no_other_text_of_the_record(self, version: str) -> None:
+        here = msgspec.structs.replace(RUNTIME, plugins={"onnxruntime-qnn": "3.0.0"})
+        there = msgspec.structs.replace(RUNTIME, onnxruntime=version, plugins={"onnxruntime-qnn": version})
+        record = make_record(TINY_CNN, Config(providers=chain_of(QNN), plugins={QNN: QNN_PACKAGE}))
+        record = msgspec.structs.replace(record, runtime=there)
+        found = find_mismatches(record, read_host(), here)
+        assert [each.what for each in found][-2:] == ["onnxruntime", "onnxruntime-qnn"]
+        for each, package in zip(found[-2:], (name_package(), "onnxruntime-qnn"), strict=True):
+            assert each.hint == f"Install the recorded version of {package}, or search again here."
+
+    def test_the_path_of_a_model_is_one_argument_of_a_command(self) -> None:
+        record = make_record(TINY_CNN, Config())
+        model = msgspec.structs.replace(record.model, path="m.onnx; rm -rf ~")
+        other = msgspec.structs.replace(record.host, machine="other")
+        record = msgspec.structs.replace(record, model=model, host=other)
+        (found,) = find_mismatches(record, read_host(), record.runtime)
+        assert found.hint == "Search again here: ortune search 'm.onnx; rm -rf ~'."
 
 
 def install_fake(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
@@ -158,6 +188,7 @@ def install_fake(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> No
 
 
 NO_LIBRARY = "def get_library_path():\n    return __file__\n"
+PRINTS_BYTES = f"import os\nfor each in (1, 2):\n    os.write(each, b'\\xff\\xfe')\n{NO_LIBRARY}"
 WEBGPU = "WebGpuExecutionProvider"
 
 
@@ -189,6 +220,8 @@ class TestChoice:
             (["cpu:cpu"], "only for providers of plugin packages"),
             (["qnn:npu", "qnn:gpu"], "can be given once"),
             (["nonsense:gpu"], "no such execution provider"),
+            ([f"qnn:npu:{'a' * 65}"], "is not the name of a vendor"),
+            (["qnn:In\ttel"], "is not the name of a vendor"),
         ],
     )
     def test_a_device_that_cannot_be_meant(self, wanted: list[str], why: str) -> None:
@@ -202,8 +235,9 @@ class TestChoice:
         assert find_plugins([WEBGPU, CPU], [CPU]) == {WEBGPU: Plugin(package="onnxruntime-ep-webgpu")}
         assert find_plugins([WEBGPU, CPU], [CPU, WEBGPU]) == {}
 
-    def test_a_library_that_cannot_be_loaded(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        install_fake(tmp_path, monkeypatch, NO_LIBRARY)
+    @pytest.mark.parametrize("code", [NO_LIBRARY, PRINTS_BYTES])
+    def test_a_library_that_cannot_be_loaded(self, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        install_fake(tmp_path, monkeypatch, code)
         choice = choose_providers(["cpu", "webgpu"])
         assert choice.names == (CPU,)
         assert choice.plugins == {}
@@ -213,7 +247,11 @@ class TestChoice:
 
     @pytest.mark.parametrize(
         ("code", "why"),
-        [(NO_LIBRARY, "Failed to load library|file too short|invalid ELF"), ("import os; os.abort()", "status -6")],
+        [
+            (NO_LIBRARY, "Failed to load library|file too short|invalid ELF"),
+            ("import os; os.abort()", "status -6"),
+            (PRINTS_BYTES, "Failed to load library|file too short|invalid ELF"),
+        ],
     )
     def test_devices_are_listed_in_spite_of_it(
         self, code: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -326,6 +364,53 @@ class TestLibraries:
         with pytest.raises(Skip, match=r"cannot be loaded: .*nothing"):
             libraries.find_device(fake, WEBGPU, {**plugin, "function": "nothing"})
 
+    def test_providers_of_the_call_replace_those_of_the_options(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As in ONNX Runtime, where the program passes both."""
+
+        class Options:
+            def __init__(self) -> None:
+                self.added: list[str] = []
+
+            def add_session_config_entry(self, name: str, value: str) -> None:
+                pass
+
+            def add_free_dimension_override_by_name(self, name: str, value: int) -> None:
+                self.added.append(name)
+
+            def add_provider(self, name: str, options: dict[str, str]) -> None:
+                self.added.append(f"{name} {options}")
+
+            def add_provider_for_devices(self, devices: list[Any], options: dict[str, str]) -> None:
+                self.added.append(f"{devices[0].ep_name} {options}")
+
+            def has_providers(self) -> bool:
+                return len(self.added) > 1
+
+        log, libraries, fake = OptionsLog(Options), PluginLibraries(print), FakeOnnxruntime()
+        libraries.patch(fake)
+        fake.get_available_providers = lambda: [CPU]
+        own = Options()
+        own.add_free_dimension_override_by_name("n", 1)
+        own.add_provider_for_devices([make_device(WEBGPU)], {"of": "program"})
+        own.add_provider(CPU, {"of": "program"})
+        plugin = Plugin(package="onnxruntime-ep-webgpu")
+        config = Config(providers=((WEBGPU, {"of": "record"}), (CPU, {})), plugins={WEBGPU: plugin})
+        self.plugin(tmp_path, monkeypatch)
+        tuned = TunedSession(make_rule("", "", (), config, Tried(), onnxruntime=""), "m.onnx", {})
+        arguments = {"sess_options": own, "providers": [CPU], "provider_options": None}
+        tuned.set_providers(fake, arguments, log, libraries, keep=False)
+        tuned.set_options(own, {}, log, keep=False)
+        tuned.add_providers(log)
+        assert tuned.options.added == ["n", f"{WEBGPU} {{'of': 'record'}}"]
+        assert tuned.arguments == ("m.onnx", tuned.options, None, None)
+        # Where it passes none, those of the options are kept.
+        kept = TunedSession(make_rule("", "", (), config, Tried(), onnxruntime=""), "m.onnx", {})
+        kept.set_providers(fake, {**arguments, "providers": None}, log, libraries, keep=False)
+        kept.set_options(own, {}, log, keep=False)
+        assert kept.options.added == own.added
+
     def test_the_programs_own_devices(self) -> None:
         own = OwnDevices({QNN: {"backend_type": "gpu"}}, [(QNN, {"backend_type": "htp"}), (CPU, {})])
         assert own.not_set == [
@@ -347,6 +432,30 @@ def test_a_provider_that_was_never_applied_is_named() -> None:
     ]
     worked = Trial(number=3, config=on_qnn(backend_type="htp"), stage="screening", speedups=(0.1,))
     assert warn_idle_providers([*trials, worked]) == []
+
+
+class TestRegistration:
+    """In a process whose program may register the library, too."""
+
+    def register(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeOnnxruntime:
+        install_fake(tmp_path, monkeypatch, NO_LIBRARY)
+        monkeypatch.delitem(sys.modules, "onnxruntime_ep_webgpu", raising=False)
+        monkeypatch.setattr("ortune.worker.plugins._registered", set())
+        fake = FakeOnnxruntime()
+        monkeypatch.setitem(sys.modules, "onnxruntime", fake)
+        return fake
+
+    def test_it_is_registered_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        fake = self.register(tmp_path, monkeypatch)
+        for _ in range(2):
+            register_plugin("onnxruntime-ep-webgpu")
+        assert fake.registered == [WEBGPU]
+
+    def test_that_of_the_program_serves(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        fake = self.register(tmp_path, monkeypatch)
+        fake.register_execution_provider_library(WEBGPU, "/own.so")
+        register_plugin("onnxruntime-ep-webgpu")
+        assert find_device(WEBGPU, Plugin(package="onnxruntime-ep-webgpu")).ep_name == WEBGPU
 
 
 def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -453,6 +562,18 @@ class TestQnn:
             assert executor.runtime.plugins["onnxruntime-qnn"]
             assert executor.runtime.onnxruntime == find_installed_version()
 
+    def test_values_are_copied_to_its_device(self) -> None:
+        code = """
+import msgspec, numpy, sys
+from ortune.knobs import Config
+from ortune.worker.calls import make_device_value
+config = msgspec.json.decode(sys.argv[1], type=Config)
+value, owner = make_device_value(numpy.array([1, 2, 3], numpy.float32), config, "cpu")
+print(owner[1].get_providers()[0], value.numpy().tolist())
+"""
+        done = run_program(sys.executable, "-P", "-c", code, msgspec.json.encode(on_qnn(backend_type="htp")).decode())
+        assert done.stdout.splitlines()[-1:] == [f"{QNN} [1.0, 2.0, 3.0]"], done.stderr
+
     def test_a_record_is_verified_in_a_live_session(self, tmp_path: Path) -> None:
         for backend, status in (("htp", 0), ("cpu", 1)):
             path = write(make_record(TINY_CNN, on_qnn(backend_type=backend)), tmp_path / f"{backend}.json")
@@ -483,10 +604,35 @@ class TestQnn:
         assert found == {"providers": [QNN, CPU], "intra": 1}
         assert "Traceback" not in stderr
 
+    def test_a_session_from_python_in_a_program_that_registered_it(self, tmp_path: Path) -> None:
+        path = write(make_record(TINY_CNN, on_qnn(backend_type="htp")), tmp_path / "r.json")
+        code = f"""import onnxruntime
+{BY_DEVICE}
+import ortune
+for options in ({{}}, {{"any_host": True}}):
+    print(ortune.create_session({str(TINY_CNN)!r}, {str(path)!r}, trust=True, **options).get_providers())
+"""
+        done = run_program(sys.executable, "-P", "-c", code)
+        found = [line for line in done.stdout.splitlines() if line.startswith("[")]  # the library prints, too
+        assert found == [str([QNN, CPU])] * 2, done.stderr
+
+    @pytest.mark.parametrize("name", [QNN, "my_own_name"])
+    def test_a_program_may_register_it_first(self, name: str, tmp_path: Path) -> None:
+        before = BY_DEVICE.partition("(device,)")[0].replace(QNN, name)
+        found, stderr = run_session(make_record(TINY_CNN, on_qnn(backend_type="htp")), tmp_path, before=before)
+        assert found == {"providers": [QNN, CPU], "intra": 1}, stderr
+
     def test_a_program_that_selects_it_keeps_its_device(self, tmp_path: Path) -> None:
         record = make_record(TINY_CNN, on_qnn(backend_type="htp"))
         found, _ = run_session(record, tmp_path, before=BY_DEVICE, arguments=", options")
         assert found == {"providers": [QNN, CPU], "intra": 1}
+
+    def test_a_program_that_also_requests_providers_gets_the_records_device(self, tmp_path: Path) -> None:
+        """ONNX Runtime would have ignored the device of the program's options, which here could run nothing."""
+        before = BY_DEVICE.replace('"htp"', '"cpu"')
+        arguments = ", options, providers=['CPUExecutionProvider']"
+        found, stderr = run_session(make_record(TINY_CNN, on_qnn(backend_type="htp")), tmp_path, before, arguments)
+        assert found == {"providers": [QNN, CPU], "intra": 1}, stderr
 
     def test_a_record_for_the_cpu_leaves_such_a_program_alone(self, tmp_path: Path) -> None:
         record = make_record(TINY_CNN, Config(session_options={"intra_op_num_threads": 1}))

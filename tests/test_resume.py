@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 
 from ortune.errors import MeasureError, OrtuneError, UsageError
 from ortune.host import HostClass
-from ortune.knobs import DEFAULT, build_space
+from ortune.knobs import CPU, DEFAULT, SpaceOptions, build_space
+from ortune.knobs.config import Plugin
 from ortune.model import InputInfo
 from ortune.record.files import read_record, read_trials
 from ortune.record.journal import (
@@ -54,6 +55,8 @@ from tests.test_tuning import one_thread_wins
 MODEL = make_model(
     inputs=(InputInfo(name="x", dtype="float32", shape=(2, 3)), InputInfo(name="s", dtype="string", shape=(2,)))
 )
+QNN = "QNNExecutionProvider"
+SPACE_WITH_PLUGIN = SpaceOptions(providers=(CPU, QNN), plugins={QNN: Plugin(package="onnxruntime-qnn")})
 BEGIN = Begin(id="1", pid=os.getpid(), started="2026-01-01T00:00:00+00:00", identity={})
 AGAIN = Resume(pid=os.getpid(), started="2026-01-02T00:00:00+00:00")
 
@@ -391,8 +394,21 @@ class TestIdentity:
             host=HostClass.of(make_host(int(str(changes.pop("n_cores", 2))))),
             feed=make_feed(MODEL, InputOptions(seed=int(str(changes.pop("data", 0))))),
             workload=Workload(inputs={}, **changes),  # type: ignore[arg-type]
-            space=build_space(make_host(2), make_model()),
+            space=build_space(make_host(2), make_model(), SPACE_WITH_PLUGIN),
         )
+
+    def test_the_versions_of_plugins_that_it_may_choose(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        installed = {"onnxruntime-qnn": "2.7.0", "onnxruntime-ep-mlx": "0.1"}
+        monkeypatch.setattr("ortune.tuning.resume.find_plugin_versions", lambda: installed)
+        then = self.describe()
+        installed["onnxruntime-ep-mlx"] = "0.2"
+        check_identity(Path("j"), then, self.describe())
+        installed["onnxruntime-qnn"] = "2.8.0"
+        with pytest.raises(UsageError) as caught:
+            check_identity(Path("j"), then, self.describe())
+        assert caught.value.details == ("onnxruntime-qnn: 2.7.0 then, 2.8.0 now",)
+        del installed["onnxruntime-qnn"]
+        assert self.describe()["onnxruntime-qnn"] == "not installed"
 
     def test_nothing_changed(self) -> None:
         check_identity(Path("j"), self.describe(), self.describe())

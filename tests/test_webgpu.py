@@ -17,7 +17,7 @@ from ortune.apply.plan import make_rule
 from ortune.compare.open import start_comparison
 from ortune.export import render
 from ortune.knobs import CPU, DEFAULT, Config, SpaceOptions, build_space
-from ortune.knobs.config import CAPTURES, ENTRY_PREFIXES
+from ortune.knobs.config import CAPTURES, ENTRY_PREFIXES, ModelSettings
 from ortune.knobs.providers import PROVIDERS, chain_of
 from ortune.model import read_model
 from ortune.record.files import read_record, read_trials
@@ -85,9 +85,26 @@ class TestConfig:
         assert rule["config"]["providers"][0] == (WEBGPU, {"preferredLayout": "NCHW"})
         assert DEFAULT.without_captures() is DEFAULT
 
+    def test_programs_get_no_capture_by_an_entry(self) -> None:
+        dml, webgpu = "ep.dml.enable_graph_capture", "ep.webgpuexecutionprovider.enableGraphCapture"
+        config = Config(
+            providers=(("ROCMExecutionProvider", {"enable_hip_graph": "1"}), (CPU, {})),
+            session_config={dml: "1", webgpu: "1", "session.set_denormal_as_zero": "1"},
+            per_session=({dml: "1", "session.intra_op.allow_spinning": "0"}, {dml: "1"}),
+            models={"m": ModelSettings(session_config={dml: "1"})},
+        )
+        rule = make_rule("r.json", "m.onnx", (), config, Tried(), onnxruntime="1.27")
+        assert rule["captures"] == sorted(
+            ["rocm.enable_hip_graph", dml, webgpu, f"{dml} of session 1", f"{dml} of session 2", f"m: {dml}"]
+        )
+        assert rule["config"]["providers"][0] == ("ROCMExecutionProvider", {})
+        assert rule["config"]["session_config"] == {"session.set_denormal_as_zero": "1"}
+        assert rule["config"]["per_session"] == ({"session.intra_op.allow_spinning": "0"}, {})
+        assert rule["config"]["models"] == {"m": {"session_options": {}, "session_config": {}}}
+
     def test_each_captured_graph_is_known_to_them(self) -> None:
         graphs = {each.captured_graph.option for each in PROVIDERS.values() if each.captured_graph}
-        assert graphs == CAPTURES
+        assert graphs <= CAPTURES
 
     @pytest.mark.parametrize("providers", [(CPU, WEBGPU), (WEBGPU,), (WEBGPU, CPU)])
     def test_one_session_is_live_at_a_time(self, providers: tuple[str, ...]) -> None:

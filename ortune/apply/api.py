@@ -126,7 +126,7 @@ def session_options(
     SessionOptions do not include execution providers, run options, IO binding and environment variables. If the config
     has providers from plugin packages, the options include all providers, as ONNX Runtime requires: pass none to
     InferenceSession. If the record is for another class of host, the options are ONNX Runtime's defaults, with a
-    warning.
+    warning. Captured graphs are left out, also with a warning.
 
     Args:
         config: A record or plan, or the path of a record, bundle or plan.
@@ -159,7 +159,14 @@ def session_options(
     chosen = _choose(
         config, pick, model, any_host=any_host, trust=trust, load=_load_of(clients, rate, sessions, processes)
     )
-    return make_session_options(chosen.of_session(session))
+    safe = chosen.without_captures()
+    if safe != chosen:
+        warnings.warn(
+            "this config captures calls, which the options leave out: outputs would be wrong unless inputs stay in the "
+            "same buffers on the device",
+            stacklevel=2,
+        )
+    return make_session_options(safe.of_session(session))
 
 
 def run_options(

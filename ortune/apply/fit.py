@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+
 import msgspec
 
 from ortune.host import Host, HostClass
@@ -9,6 +12,9 @@ from ortune.host.host_class import PROPERTY_NAMES, format_difference
 from ortune.record.schema import Record
 from ortune.worker import Runtime
 from ortune.worker.installed import name_package
+
+VERSION = re.compile(r"[0-9][0-9A-Za-z.+-]{0,39}", re.ASCII)
+"""Versions that a command may contain. A record is untrusted, and users copy commands to a shell."""
 
 
 class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +35,7 @@ class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
 
 def find_mismatches(record: Record, host: Host, runtime: Runtime) -> tuple[Mismatch, ...]:
     """Return the differences between the recorded host and software and these that may change which config is best."""
-    search = f"Search again here: ortune search {record.model.path}."
+    search = f"Search again here: ortune search {shlex.quote(record.model.path)}."
     mismatches = []
     for name, values in record.host.differences(HostClass.of(host)).items():
         recorded, here = format_difference(name, *values)
@@ -40,8 +46,7 @@ def find_mismatches(record: Record, host: Host, runtime: Runtime) -> tuple[Misma
                 what="onnxruntime",
                 recorded=record.runtime.onnxruntime,
                 here=runtime.onnxruntime,
-                hint=f"Install the recorded version: pip install {name_package()}=={record.runtime.onnxruntime}; "
-                f"or search again here.",
+                hint=_install(name_package(), record.runtime.onnxruntime),
             )
         )
     for name, _ in record.config.providers:
@@ -61,8 +66,7 @@ def find_mismatches(record: Record, host: Host, runtime: Runtime) -> tuple[Misma
                     what=plugin.package,
                     recorded=version,
                     here=runtime.plugins[plugin.package],
-                    hint=f"Install the recorded version: pip install {plugin.package}=={version}; "
-                    "or search again here.",
+                    hint=_install(plugin.package, version),
                 )
             )
         if not plugin and name not in runtime.providers:
@@ -75,6 +79,12 @@ def find_mismatches(record: Record, host: Host, runtime: Runtime) -> tuple[Misma
                 )
             )
     return tuple(mismatches)
+
+
+def _install(package: str, version: str) -> str:
+    """Return how to install the recorded version of a package. If it is not a version, there is no command."""
+    command = f": pip install {package}=={version};" if VERSION.fullmatch(version) else f" of {package},"
+    return f"Install the recorded version{command} or search again here."
 
 
 def _minor(version: str) -> str:

@@ -34,9 +34,17 @@ def alias_of(provider: str) -> str:
 PLUGIN = "plugin"
 """Stands for the plugin of a provider among the settings of a config, after the provider's short name."""
 
-CAPTURES = frozenset({"enable_cuda_graph", "trt_cuda_graph_enable", "enableGraphCapture"})
-"""Options of providers that capture the work of a call and replay it. Inputs and outputs must then stay in the same
-buffers on the device. Otherwise, a replay may read old inputs."""
+CAPTURES = frozenset(
+    {
+        "enable_cuda_graph",
+        "enable_hip_graph",
+        "trt_cuda_graph_enable",
+        "enableGraphCapture",
+        "ep.dml.enable_graph_capture",
+    }
+)
+"""Options of providers and entries of sessions that capture the work of a call and replay it. Inputs and outputs must
+then stay in the same buffers on the device. Otherwise, a replay may read old inputs. The catalog marks them."""
 
 ENTRY_PREFIXES: Mapping[str, str] = {"WebGpuExecutionProvider": "ep.webgpuexecutionprovider."}
 """Providers of onnxruntime itself that ignore options which are passed with their name. They read configuration entries
@@ -62,6 +70,15 @@ PluginPackage = Literal[
     "onnxruntime-qnn",
 ]
 """Python packages with the library of an execution provider. A record can name no other package, and no library."""
+
+PROVIDER_OF: Mapping[PluginPackage, str] = {
+    "onnxruntime-ep-mlx": "MLXExecutionProvider",
+    "onnxruntime-ep-nv-tensorrt-rtx": "NvTensorRTRTXExecutionProvider",
+    "onnxruntime-ep-openvino": "OpenVINOExecutionProvider",
+    "onnxruntime-ep-webgpu": "WebGpuExecutionProvider",
+    "onnxruntime-qnn": "QNNExecutionProvider",
+}
+"""ONNX Runtime's name of the execution provider of each plugin package."""
 
 DeviceType = Literal["", "cpu", "gpu", "npu"]
 
@@ -159,6 +176,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise ValueError("there are no providers")
         if stray := set(self.plugins) - {name for name, _ in self.providers if name != CPU}:
             raise ValueError(f"there is a plugin for {min(stray)[:MOST_VENDOR]!r}, which is not among the providers")
+        for name, plugin in self.plugins.items():
+            if name != PROVIDER_OF[plugin.package]:
+                raise ValueError(
+                    f"{plugin.package} is the plugin of {PROVIDER_OF[plugin.package]}, not of {name[:MOST_VENDOR]!r}"
+                )
         if not 0 <= self.workers <= MOST_WORKERS:
             raise ValueError(f"{self.workers} workers: there must be 0 to {MOST_WORKERS}")
         if not 1 <= self.batch <= MOST_ITEMS:
@@ -235,13 +257,24 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Return the config for callers whose inputs do not stay in the same buffers on the device.
 
         Args:
-            captures: The options to remove.
+            captures: The options and entries to remove.
         """
-        providers = tuple(
-            (name, {option: value for option, value in options.items() if option not in captures})
-            for name, options in self.providers
+
+        def keep(settings: dict[str, str]) -> dict[str, str]:
+            # An option of a provider may also be set by an entry whose last part is its name.
+            return {name: value for name, value in settings.items() if not captures & {name, name.rpartition(".")[2]}}
+
+        kept = msgspec.structs.replace(
+            self,
+            providers=tuple((name, keep(options)) for name, options in self.providers),
+            session_config=keep(self.session_config),
+            per_session=tuple(keep(entries) for entries in self.per_session),
+            models={
+                name: msgspec.structs.replace(own, session_config=keep(own.session_config))
+                for name, own in self.models.items()
+            },
         )
-        return self if providers == self.providers else msgspec.structs.replace(self, providers=providers)
+        return self if kept == self else kept
 
     @property
     def provider_entries(self) -> dict[str, str]:

@@ -80,6 +80,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         short: Name in tables.
         summary: What it does.
         numerics: Whether it may change outputs beyond rounding.
+        captures: Whether it captures the work of a call and replays it; see `CAPTURES` of `ortune.knobs.config`.
         tuned: When a search tries it by default, a clause; empty if never.
         not_tunable: Why no search can try it, a clause; empty if it can be given to `{tune}`.
         unsafe: Why a record must not set it, a clause; empty if it may. `{trust}` lets it through.
@@ -103,6 +104,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     since: str = ""
     short: str = ""
     numerics: bool = False
+    captures: bool = False
     tuned: str = ""
     not_tunable: str = ""
     unsafe: str = ""

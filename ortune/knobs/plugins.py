@@ -13,39 +13,34 @@ from collections.abc import Mapping
 
 import msgspec
 
-from ortune.knobs.config import PluginPackage
+from ortune.knobs.config import PROVIDER_OF, PluginPackage
 
 
 class PluginModule(msgspec.Struct, frozen=True, kw_only=True):
     """What a plugin package contains.
 
     Attributes:
-        provider: ONNX Runtime's name of its execution provider.
         module: The module to import.
         function: The function of this module that returns the path of the library.
         variants: Packages that contain the module if the package itself only requires them.
     """
 
-    provider: str
     module: str
     function: str = "get_library_path"
     variants: tuple[str, ...] = ()
 
 
 PLUGIN_MODULES: Mapping[PluginPackage, PluginModule] = {
-    "onnxruntime-ep-openvino": PluginModule(provider="OpenVINOExecutionProvider", module="onnxruntime_ep_openvino"),
-    "onnxruntime-ep-webgpu": PluginModule(provider="WebGpuExecutionProvider", module="onnxruntime_ep_webgpu"),
+    "onnxruntime-ep-openvino": PluginModule(module="onnxruntime_ep_openvino"),
+    "onnxruntime-ep-webgpu": PluginModule(module="onnxruntime_ep_webgpu"),
     "onnxruntime-ep-nv-tensorrt-rtx": PluginModule(
-        provider="NvTensorRTRTXExecutionProvider",
         module="onnxruntime_ep_nv_tensorrt_rtx",
         variants=("onnxruntime-ep-nv-tensorrt-rtx-cu13", "onnxruntime-ep-nv-tensorrt-rtx-cu12"),
     ),
-    "onnxruntime-qnn": PluginModule(provider="QNNExecutionProvider", module="onnxruntime_qnn"),
-    "onnxruntime-ep-mlx": PluginModule(
-        provider="MLXExecutionProvider", module="onnxruntime_ep_mlx", function="library_path"
-    ),
+    "onnxruntime-qnn": PluginModule(module="onnxruntime_qnn"),
+    "onnxruntime-ep-mlx": PluginModule(module="onnxruntime_ep_mlx", function="library_path"),
 }
 """The plugin packages that ortune knows."""
 
-PLUGIN_OF: Mapping[str, PluginPackage] = {plugin.provider: package for package, plugin in PLUGIN_MODULES.items()}
+PLUGIN_OF: Mapping[str, PluginPackage] = {provider: package for package, provider in PROVIDER_OF.items()}
 """The plugin package of each execution provider that has one."""

@@ -40,6 +40,7 @@ from ortune.record.journal import (
 from ortune.requests import ProgramSearchRequest, SearchRequest
 from ortune.worker import Block, BlockPlan, Executor, Failure, LiveCandidate, Runtime, SessionInfo
 from ortune.worker.installed import find_installed_version
+from ortune.worker.plugins import find_plugin_versions
 from ortune.workload import Feed, Workload
 
 LIBRARIES = ("numpy", "optuna", "scipy")
@@ -170,6 +171,7 @@ def describe_decisions(request: Resumable, host: HostClass, space: SearchSpace) 
     """
     dimensions = [[each.name, *each.labels] for each in space.dimensions]
     keys = [each.config.key for each in space.candidates]
+    versions = find_plugin_versions()
     return {
         **{name: format_property(field, getattr(host, field)) for field, name in PROPERTY_NAMES.items()},
         "space": f"{len(keys)} candidates, {digest_value([dimensions, keys])}",
@@ -180,6 +182,7 @@ def describe_decisions(request: Resumable, host: HostClass, space: SearchSpace) 
         "ortune": __version__,
         "Python": platform.python_version(),
         **{name: importlib.metadata.version(name) for name in LIBRARIES},
+        **{plugin.package: versions.get(plugin.package, "not installed") for plugin in space.plugins.values()},
     }
 
 

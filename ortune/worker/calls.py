@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ortune.knobs.config import CAPTURES, Config
-from ortune.worker.session import CUDA_BASED, make_run_options
+from ortune.worker.session import CUDA_BASED, make_run_options, make_session
 
 if TYPE_CHECKING:
     import numpy as np
@@ -97,7 +97,7 @@ class BoundCall:
         self._session = session
         self._binding = session.io_binding()
         self._options = make_run_options(config)
-        self._provider = config.provider
+        self._config = config
         self._device = DEVICES.get(config.provider, "cpu")
         captured = any(CAPTURES & options.keys() for _, options in config.providers)
         self._allocates = self._device != "gpu"  # whether onnxruntime can allocate values on the device
@@ -146,23 +146,28 @@ class BoundCall:
             if self._allocates:
                 value = onnxruntime.OrtValue.ortvalue_from_numpy(array, self._device)
             else:
-                value, owner = make_device_value(array, self._provider, self._device)
+                value, owner = make_device_value(array, self._config, self._device)
                 self._owners.append(owner)
             self._inputs[name] = value
             self._binding.bind_ortvalue_input(name, value)
 
 
-def make_device_value(array: NDArray[np.generic], provider: str, device: str) -> tuple[Any, Any]:
+def make_device_value(array: NDArray[np.generic], config: Config, device: str) -> tuple[Any, Any]:
     """Return a copy of an array on the device of a provider, for which onnxruntime cannot allocate values from Python.
 
     It is the output of a graph that copies its input. Its memory is that of the session, which is returned, too.
-    """
-    import onnxruntime
 
+    Args:
+        array: The array.
+        config: A config whose first provider has the device.
+        device: Name of the device.
+    """
     from ortune.model.onnx_file import encode_identity
 
-    model = encode_identity(array.dtype, array.shape)
-    session = onnxruntime.InferenceSession(model, providers=[provider], enable_fallback=0)
+    plugins = {name: plugin for name, plugin in config.plugins.items() if name == config.provider}
+    # A call of this session is the only one.
+    copying = Config(providers=config.providers[:1], plugins=plugins).without_captures()
+    session = make_session(encode_identity(array.dtype, array.shape), copying)
     binding = session.io_binding()
     binding.bind_cpu_input("x", array)
     binding.bind_output("y", device)

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ortune.knobs.config import PluginPackage
-from ortune.knobs.plugins import PLUGIN_MODULES
+from ortune.knobs.config import PROVIDER_OF, PluginPackage
 from ortune.worker.child_process import make_environment
 from ortune.worker.plugins import Device, describe_device, find_plugin_versions, register_plugin
 from ortune.worker.runtime import explain_provider_fault
@@ -67,7 +66,7 @@ def list_devices(package: PluginPackage | None = None) -> list[Device]:
     if not package:
         return [describe_device(each) for each in onnxruntime.get_ep_devices()]
     register_plugin(package)
-    provider = PLUGIN_MODULES[package].provider
+    provider = PROVIDER_OF[package]
     return [describe_device(each, package) for each in onnxruntime.get_ep_devices() if each.ep_name == provider]
 
 
@@ -85,7 +84,7 @@ def read_devices() -> Devices:
                 InstalledPlugin(
                     package=package,
                     version=versions[package],
-                    provider=PLUGIN_MODULES[package].provider,
+                    provider=PROVIDER_OF[package],
                     fault=fault or ("" if found else "it finds no device on this host"),
                 )
             )
@@ -96,7 +95,12 @@ def _start_listing(package: PluginPackage | None) -> subprocess.Popen[str] | Non
     command = [sys.executable, "-P", "-c", LIST_DEVICES, package or ""]
     try:
         return subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=make_environment()
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",  # libraries print what they like
+            env=make_environment(),
         )
     except OSError:
         return None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ortune.errors import UsageError
-from ortune.knobs.config import CPU, Config, DeviceType, Plugin, PluginPackage
+from ortune.knobs.config import CPU, PROVIDER_OF, Config, DeviceType, Plugin, PluginPackage
 from ortune.knobs.plugins import PLUGIN_MODULES, PLUGIN_OF
 
 if TYPE_CHECKING:
@@ -89,12 +89,14 @@ def list_built_in() -> list[str]:
 def register_plugin(package: PluginPackage) -> None:
     """Load the library of a plugin package into this process, and register it with ONNX Runtime, once.
 
+    If the program has registered a library of this provider itself, that one is used.
+
     Raises:
         UsageError: The package is not installed, or this onnxruntime cannot load plugins.
         Exception: Any exception that onnxruntime raises for a library that it cannot load.
     """
-    plugin = PLUGIN_MODULES[package]
-    if plugin.provider in _registered:
+    plugin, provider = PLUGIN_MODULES[package], PROVIDER_OF[package]
+    if provider in _registered:
         return
     import onnxruntime
 
@@ -103,12 +105,14 @@ def register_plugin(package: PluginPackage) -> None:
         raise UsageError(
             f"This onnxruntime ({onnxruntime.__version__}) cannot load {package}.", "Install onnxruntime 1.23 or later."
         )
+    if any(each.ep_name == provider for each in onnxruntime.get_ep_devices()):
+        return
     if not _has_module(plugin.module):
         raise UsageError(f"{package} is not installed.", f"Install it alongside onnxruntime: pip install {package}")
     path = getattr(importlib.import_module(plugin.module), plugin.function)()
     # Some libraries name their provider after the registration.
-    register(plugin.provider, str(path))
-    _registered.add(plugin.provider)
+    register(provider, str(path))
+    _registered.add(provider)
 
 
 def find_device(provider: str, plugin: Plugin) -> Any:

@@ -9,7 +9,7 @@ import msgspec
 
 from ortune.errors import UsageError
 from ortune.knobs.config import CPU, Config, DeviceType, Plugin
-from ortune.knobs.plugins import PLUGIN_MODULES, PLUGIN_OF
+from ortune.knobs.plugins import PLUGIN_OF
 from ortune.knobs.providers import chain_of, find_provider
 from ortune.worker.plugins import find_plugins
 from ortune.worker.runtime import NOT_FOR_SEARCHES, find_provider_fault, read_installed_runtime
@@ -115,10 +115,17 @@ def _parse_provider(text: str) -> tuple[str, dict[str, str]]:
             )
         given[field] = each.lower() if field == "device_type" else each
     if given and provider not in PLUGIN_OF:
-        known = ", ".join(find_provider(plugin.provider).alias for plugin in PLUGIN_MODULES.values())
+        known = ", ".join(find_provider(each).alias for each in PLUGIN_OF)
         raise UsageError(
             f"{text}: a device can be chosen only for providers of plugin packages.",
             f"These are {known}.",
             option="provider",
         )
+    if given:
+        try:
+            Plugin(package=PLUGIN_OF[provider], **given)  # type: ignore[arg-type]
+        except ValueError as error:
+            raise UsageError(
+                f"{text}: {error}.", "`ortune host` lists the devices of this host.", option="provider"
+            ) from None
     return provider, given

@@ -92,6 +92,7 @@ def find_provider_fault(config: Config) -> str:
                 [sys.executable, "-P", "-c", PROBE, str(path), msgspec.json.encode(config).decode()],
                 capture_output=True,
                 text=True,
+                errors="replace",  # libraries print what they like
                 env=make_environment(folder.path),
                 timeout=PROBE_TIMEOUT_S,
                 check=False,

@@ -43,7 +43,7 @@ CUDA_BASED = frozenset({"CUDAExecutionProvider", "TensorrtExecutionProvider", "N
 
 
 def make_session(
-    model_path: str | os.PathLike[str],
+    model: str | os.PathLike[str] | bytes,
     config: Config,
     *,
     record_assignment: bool = False,
@@ -53,7 +53,7 @@ def make_session(
     Unlike onnxruntime by default, it never falls back silently to another provider.
 
     Args:
-        model_path: Path of the ONNX file.
+        model: Path of the ONNX file, or its content.
         config: The config. A global thread pool must be set up before, by `set_global_thread_pool`.
         record_assignment: Whether the session records which nodes each provider runs, for `count_nodes`.
 
@@ -78,7 +78,7 @@ def make_session(
     # Providers that are passed here would replace those of the options.
     has_own = bool(config.plugins)
     return onnxruntime.InferenceSession(
-        os.fspath(model_path),
+        os.fspath(model),
         sess_options=options,
         providers=None if has_own else [name for name, _ in config.providers],
         provider_options=None if has_own else [options for _, options in config.providers],

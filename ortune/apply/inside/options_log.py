@@ -16,6 +16,9 @@ CHANGES = ("add_", "register_", "set_", "clear_")
 CANCELS = "set_load_cancellation_flag"
 """Method of SessionOptions that a program calls while a session is being created."""
 
+ADDS_PROVIDER = ("add_provider", "add_provider_for_devices")
+"""Methods of SessionOptions that add an execution provider."""
+
 ADDS_ENTRY = ("add_session_config_entry", "add_run_config_entry")
 """Methods that add a configuration entry."""
 
@@ -107,11 +110,16 @@ class OptionsLog:
         add = next(self._methods[each] for each in ADDS_ENTRY if each in self._methods)
         add(options, name, text)
 
-    def copy(self, options: Any) -> Any:
-        """Return new options to which the same methods were applied, except those that add configuration entries."""
+    def copy(self, options: Any, *, with_providers: bool = True) -> Any:
+        """Return new options to which the same methods were applied, except those that add configuration entries.
+
+        Args:
+            options: The options.
+            with_providers: Whether to apply those that add execution providers.
+        """
         fresh = self.kind()
         for method, args, kwargs in list(self._calls[options]):
-            if entry_of(method, args) is None:
+            if entry_of(method, args) is None and (with_providers or method not in ADDS_PROVIDER):
                 self._methods[method](fresh, *args, **kwargs)
         self._copies.setdefault(options, weakref.WeakSet()).add(fresh)
         return fresh

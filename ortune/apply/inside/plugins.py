@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ortune.apply.inside.options_log import OptionsLog
+from ortune.apply.inside.options_log import ADDS_PROVIDER, OptionsLog
 from ortune.apply.inside.providers import CPU, Options, ProviderChoice, Skip
 
 BY_POLICY = ("set_provider_selection_policy", "set_provider_selection_policy_delegate")
@@ -158,7 +158,7 @@ def read_selected(options: Any, log: OptionsLog) -> dict[str, Options] | None:
     for method, args, kwargs in log.calls_of(options):
         if method in BY_POLICY:
             raise Skip("the program lets ONNX Runtime select execution providers by a policy")
-        if method in ("add_provider", "add_provider_for_devices"):
+        if method in ADDS_PROVIDER:
             first, given = [*args, *kwargs.values(), {}, {}][:2]
             name = first if isinstance(first, str) else str(first[0].ep_name)
             selected.setdefault(name, {str(key): str(value) for key, value in dict(given or {}).items()})

@@ -140,7 +140,8 @@ class TunedSession:
         if own is None:
             self.options = log.kind()
         elif log.is_complete(own):
-            self.options = log.copy(own)
+            # The providers that the session has are added later, or passed to InferenceSession.
+            self.options = log.copy(own, with_providers=self.providers.names is None)
         else:
             # Created before the log began: its entries are unknown, so it cannot be copied.
             self.options = own
