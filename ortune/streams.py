@@ -78,7 +78,10 @@ def find_descriptor(path: Path) -> int | None:
             return None
         if folder in {f"/proc/{os.getpid()}/fd", "/dev/fd"}:
             return int(path.name) if path.name.isdecimal() else None
-        if not path.is_symlink():
+        try:
+            if not path.is_symlink():
+                return None
+            path = Path(folder, path.readlink())
+        except OSError:  # the name is too long, or the link was removed
             return None
-        path = Path(folder, path.readlink())
     return None

@@ -254,3 +254,14 @@ def test_lacks_of_the_host_are_explained(error: BaseException, message: str) -> 
 @pytest.mark.parametrize("error", [ValueError("x"), FileNotFoundError(2, "No such file"), KeyError("x")])
 def test_other_exceptions_are_not(error: BaseException) -> None:
     assert explain_lack(error) is None
+
+
+@pytest.mark.parametrize("words", [("search", TINY_CNN), ("plan", TINY_CNN), ("inspect", "--")])
+def test_a_name_that_is_too_long(words: tuple[str | Path, ...], tmp_path: Path) -> None:
+    name = "x" * 400 + ".json"
+    command, *rest = words
+    done = run_ortune(command, "-o", name, *rest, *(["true"] if "--" in rest else []), cwd=tmp_path)
+    assert done.returncode == 2
+    assert "File name too long" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+    assert find_descriptor(Path(name)) is None

@@ -20,7 +20,7 @@ from ortune.file_kinds import name_kind
 from ortune.limited import STANDARD_STREAM, TooLargeError, read_limited
 from ortune.locks import try_to_lock
 from ortune.naming import DISTRIBUTION
-from ortune.record.check import check_configs, check_files
+from ortune.record.check import check_configs, check_files, shorten
 from ortune.record.schema import SCHEMA, Bundle, Record, TrialsFile
 from ortune.streams import find_descriptor
 
@@ -577,7 +577,13 @@ def check_writable(path: Path, option: str = "output", may_replace: Callable[[by
     if str(path) == STANDARD_STREAM:
         return
     another = "Name another file."
-    if path.is_dir():
+    try:
+        is_folder = path.is_dir()
+    except OSError as error:  # the name is too long
+        raise UsageError(
+            f"{shorten(str(path))}: cannot be written: {error.strerror}.", another, option=option
+        ) from None
+    if is_folder:
         raise UsageError(f"{path}: this is a folder.", another, option=option)
     if is_special(path):
         if path.is_socket():
