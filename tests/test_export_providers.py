@@ -100,7 +100,7 @@ class TestNamesOfTheLibrary:
     """The names are compared with those that the installed onnxruntime accepts."""
 
     def test_it_refuses_other_names(self, append: Callable[[str], str]) -> None:
-        """This shows that the error tells names that it knows from those that it does not know."""
+        """This shows that the error distinguishes names that it knows from those that it does not know."""
         for name in ("Xnnpack", "Dml", "WebGpu", "Azure", "nonsense"):
             assert append(name).startswith("Unknown provider name")
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortune.apply.messages import describe_mismatch, describe_missing_allocator, missing_variables
-from ortune.knobs.caches import with_caches
 from ortune.knobs.config import DEFAULT, Config
 from ortune.knobs.environment import variables_of
 from ortune.options import make_request
@@ -99,6 +98,9 @@ def create_session(
             stacklevel=2,
         )
     if cache_dir is not None:
+        # Only here: it reads the catalog of execution providers.
+        from ortune.knobs.caches import with_caches
+
         chosen = with_caches(chosen, cache_dir)
     set_global_thread_pool(chosen)
     return make_session(os.fspath(model), chosen.of_session(session))

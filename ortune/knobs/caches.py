@@ -12,9 +12,6 @@ from collections.abc import Collection
 from ortune.knobs.config import Config, alias_of
 from ortune.knobs.providers import PROVIDERS
 
-FOLDER = "{folder}"
-"""Stands for the folder in the options of a provider."""
-
 
 def with_caches(config: Config, folder: str | os.PathLike[str]) -> Config:
     """Return a config whose providers keep compiled models in a folder. Nothing changes for other providers.
@@ -39,22 +36,14 @@ def list_cache_options(config: Config) -> tuple[str, ...]:
         f"{alias_of(name)}.{option}"
         for name, _ in config.providers
         if name in PROVIDERS
-        for option, value in PROVIDERS[name].cache.items()
-        if value == FOLDER
+        for option in PROVIDERS[name].folder_options
     )
 
 
 def list_folders(config: Config) -> tuple[str, ...]:
     """Return the folders of compiled models that a config names."""
-    return tuple(
-        dict.fromkeys(
-            options[option]
-            for name, options in config.providers
-            if name in PROVIDERS
-            for option, value in PROVIDERS[name].cache.items()
-            if value == FOLDER and option in options
-        )
-    )
+    settings = config.settings
+    return tuple(dict.fromkeys(str(settings[option]) for option in list_cache_options(config) if option in settings))
 
 
 def check_cache_options(config: Config, options: Collection[str]) -> None:

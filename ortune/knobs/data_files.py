@@ -24,6 +24,10 @@ PROVIDER_FILES = (
 )
 
 
+CACHE_FOLDER = "{folder}"
+"""Stands for the folder of compiled models in the options of a provider."""
+
+
 class CapturedGraph(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The option that captures the work of a call and replays it, and the value that turns it on."""
 
@@ -92,7 +96,12 @@ class ExecutionProvider(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     def cache_options(self, folder: str) -> dict[str, str]:
         """Return the options that keep the compiled model in a folder."""
-        return {name: value.replace("{folder}", folder) for name, value in self.cache.items()}
+        return {name: value.replace(CACHE_FOLDER, folder) for name, value in self.cache.items()}
+
+    @property
+    def folder_options(self) -> tuple[str, ...]:
+        """The options that name the folder of compiled models."""
+        return tuple(name for name, value in self.cache.items() if value == CACHE_FOLDER)
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
