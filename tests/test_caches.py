@@ -132,7 +132,7 @@ class TestCompiledModels:
             config = with_caches(ON_OPENVINO, tmp_path).with_setting("session_options", "logid", name)
             before = models.list_files(config)
             (tmp_path / f"{name}.blob").write_text(name)
-            models.note(config, 1.5, before)
+            models.note(config, 1.5, None, before)
             configs.append(config)
         assert [models.check(config) for config in configs] == [1.5, 1.5]
         (tmp_path / "a.blob").write_text("compiled again")
@@ -145,13 +145,13 @@ class TestCompiledModels:
     def test_a_folder_that_was_filled_before(self, tmp_path: Path) -> None:
         config, models = with_caches(ON_OPENVINO, tmp_path), CompiledModels(tmp_path / "own")
         (tmp_path / "a.blob").write_text("a")
-        models.note(config, 1.5, models.list_files(config))
+        models.note(config, 1.5, None, models.list_files(config))
         (tmp_path / "other.blob").write_text("from another process")
         assert models.check(config) == 1.5
 
     def test_a_provider_that_writes_nothing(self, tmp_path: Path) -> None:
         models = CompiledModels(tmp_path / "own")
-        models.note(ON_OPENVINO, 1.5, models.list_files(ON_OPENVINO))
+        models.note(ON_OPENVINO, 1.5, None, models.list_files(ON_OPENVINO))
         assert models.check(ON_OPENVINO) is None
 
 

@@ -50,15 +50,17 @@ class CompiledModels:
         folder.mkdir(parents=True, exist_ok=True)
         return with_caches(config, folder)
 
-    def note(self, config: Config, result: Failure | float, before: Files) -> None:
+    def note(self, config: Config, build_s: float, failure: Failure | None, before: Files) -> None:
         """Note that a config was compiled.
 
         Args:
             config: The config.
-            result: The time that it took in seconds, or why it failed.
+            build_s: The time that it took.
+            failure: Why it failed; None if it did not.
             before: The files of its folder before.
         """
-        self._builds[config.key] = result
+        self.total_s += build_s
+        self._builds[config.key] = failure or build_s
         after = self.list_files(config)
         # Others may write to a folder that the user names. If nothing was written, it was filled before.
         written = {path: state for path, state in after.items() if before.get(path) != state}

@@ -283,8 +283,7 @@ class ProcessExecutor:
                 message = f"{config.provider} did not compile the model within {deadline_s:.0f} s"
                 failure = msgspec.structs.replace(failure, stage="build", message=message)
             build_s = time.monotonic() - start_s
-            self._compiled.total_s += build_s
-            self._compiled.note(config, failure or build_s, before)
+            self._compiled.note(config, build_s, failure, before)
         return self._compiled.find_failure(config)
 
     def _start_all(
