@@ -1,9 +1,8 @@
 """The journal of a search: what it has measured so far, in a file next to its record, until the record is written.
 
-The file has a line for each event: the begin of the search, each launch, each block. A line is a checksum (CRC-32, as
-eight hexadecimal digits), a space, and a JSON object. Lines are only appended, each by a single write, and flushed to
-the disk every few seconds. What an interrupted write or a crash of the system left at the end is ignored. The checksum
-does not protect against intent: the content is checked like that of any file.
+The file has a line with a checksum for each event: the begin of the search, each launch, each block. Its content is a
+JSON object. Lines are only appended, each by a single write, and flushed to the disk every few seconds. What an
+interrupted write or a crash of the system left at the end is ignored. The content is checked like that of any file.
 
 While a search runs, it holds a lock on the file.
 """
@@ -21,6 +20,7 @@ from typing import Annotated
 
 import msgspec
 
+from ortune.checked_lines import make_line, read_lines
 from ortune.errors import UsageError
 from ortune.knobs.config import Config
 from ortune.limited import STANDARD_STREAM
@@ -243,25 +243,23 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
 
 def encode_event(event: Line) -> bytes:
     """Return a line of a journal."""
-    data = msgspec.json.encode(event)
-    return b"%08x %s\n" % (zlib.crc32(data), data)
+    return make_line(msgspec.json.encode(event))
 
 
 def decode_journal(data: bytes) -> Content:
     """Return the content of a journal, up to the first line that is damaged."""
     lines: list[Line] = []
     n_bytes = 0
-    while (end := data.find(b"\n", n_bytes)) >= 0:
+    for content, end in read_lines(data):
         try:
-            checksum, content = data[n_bytes : n_bytes + 9], data[n_bytes + 9 : end]
-            line = _decode(content) if checksum == b"%08x " % zlib.crc32(content) else None
+            line = _decode(content)
         except (ValueError, RecursionError):
             break
         # The begin is the first line, and no other.
-        if line is None or isinstance(line, Begin) != (not lines) or not _is_sound(line):
+        if isinstance(line, Begin) != (not lines) or not _is_sound(line):
             break
         lines.append(line)
-        n_bytes = end + 1
+        n_bytes = end
     begin = lines[0] if lines else None
     return Content(
         begin=begin if isinstance(begin, Begin) else None,

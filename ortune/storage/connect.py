@@ -1,0 +1,233 @@
+"""Opens a storage of Optuna, and turns its many exceptions into one."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import optuna
+import sqlalchemy
+from sqlalchemy.exc import NoSuchModuleError
+from sqlalchemy.pool import PoolProxiedConnection, QueuePool
+from sqlalchemy.util import queue
+
+from ortune.errors import OrtuneError, UsageError
+from ortune.storage.location import DRIVERS, Location
+
+CONNECT_TIMEOUT_S = 10
+IDLE_S = 0.3
+"""After so long, a connection that is not used is closed."""
+
+BUSY_S = 60
+"""Longest wait for a database that has no connection left."""
+
+ANSWER_TIMEOUT_S = 30
+"""After so long, a connection counts as lost."""
+
+PACKAGES = {"postgresql": "psycopg[binary]", "mysql": "pymysql", "grpc": "grpcio protobuf"}
+
+
+BUSY = ("too many", "remaining connection slots", "max_client_conn", "starting up")
+"""Parts of the messages of databases and poolers that accept no connection at the moment."""
+
+MOST_WAIT_S = 10.0
+"""Longest time until the next try to get a connection. Each try costs the database milliseconds: if hundreds of hosts
+try several times per second, it has no time left for those that are connected."""
+
+
+REASONS = (
+    (("does not exist", "unknown database", "to database"), "it has no database {database!r} that {user!r} may use."),
+    (
+        ("password authentication failed", "access denied", "no password supplied", "no pg_hba.conf entry"),
+        "it refuses the user {user!r} or the password.",
+    ),
+    (("connection refused",), "nothing listens there. Check host and port, and whether the server runs."),
+    (
+        ("name or service not known", "failed to resolve", "name resolution", "nodename nor servname"),
+        "the host is not known.",
+    ),
+    (("timed out", "connection timeout", "no route to host", "unreachable"), "the host does not answer."),
+    (
+        ("packet sequence", "invalid response to ssl", "unsupported protocol", "unsupported frontend protocol"),
+        "what listens there is not a server of this kind. Check the port.",
+    ),
+)
+"""Parts of messages of drivers when they cannot connect, and what is said instead."""
+
+
+class ShortPool(QueuePool):
+    """Connections to a database that many hosts use, each of them seldom.
+
+    Hundreds of hosts, which measure most of the time, would otherwise hold more connections than databases accept. When
+    none is left, as when many hosts start at the same time, it waits.
+    """
+
+    def connect(self) -> PoolProxiedConnection:
+        """Return a connection.
+
+        Raises:
+            Exception: The driver's, if there is none after `BUSY_S`.
+        """
+        end = time.monotonic() + BUSY_S
+        wait_s = 0.1
+        while True:
+            try:
+                return super().connect()
+            except Exception as error:
+                text = str(error).lower()
+                if time.monotonic() > end or not any(part in text for part in BUSY):
+                    raise
+            time.sleep(random.uniform(0, wait_s))  # noqa: S311  # nosec B311
+            wait_s = min(wait_s * 2, MOST_WAIT_S)
+
+    def close_idle(self) -> None:
+        """Close the connection that is not in use, if there is one. The next use opens it again."""
+        try:
+            record = self._pool.get(False)
+        except queue.Empty:
+            return
+        record.invalidate()
+        self._do_return_conn(record)
+
+
+class IdleTimer:
+    """Closes the connection of an engine when it was not used for `IDLE_S`."""
+
+    def __init__(self, engine: sqlalchemy.Engine) -> None:
+        self._engine = engine
+        self._timer: threading.Timer | None = None
+        sqlalchemy.event.listen(engine, "checkin", self._restart)
+        self._restart()
+
+    def _restart(self, *_: object) -> None:
+        if self._timer:
+            self._timer.cancel()
+        self._timer = threading.Timer(IDLE_S, self._close)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _close(self) -> None:
+        if isinstance(self._engine.pool, ShortPool):
+            self._engine.pool.close_idle()
+
+
+class StorageError(OrtuneError):
+    """The storage does not answer, or not as it should. What is sent to it is kept, and sent later."""
+
+
+def open_storage(location: Location) -> optuna.storages.BaseStorage:
+    """Return Optuna's storage.
+
+    Raises:
+        UsageError: The driver is not installed.
+        StorageError: It does not answer.
+    """
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    logging.getLogger("sqlalchemy").setLevel(logging.CRITICAL)
+    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+    with guard(location):
+        if location.kind == "journal":
+            return optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(location.url))
+        if location.kind == "grpc":
+            return _open_proxy(location)
+        return _open_database(location)
+
+
+def _open_proxy(location: Location) -> optuna.storages.BaseStorage:
+    try:
+        import grpc  # noqa: F401
+    except ImportError:
+        raise _lack_package("grpc") from None
+    host, _, port = location.url.rpartition(":")
+    proxy = optuna.storages.GrpcStorageProxy(host=host, port=int(port))
+    proxy.wait_server_ready(timeout=CONNECT_TIMEOUT_S)
+    return proxy
+
+
+def _open_database(location: Location) -> optuna.storages.BaseStorage:
+    # The pool tries a connection before it is used: the database may have been restarted.
+    options: dict[str, Any] = {
+        "poolclass": ShortPool,
+        "pool_size": 1,
+        "max_overflow": 1,
+        "pool_pre_ping": True,
+        "hide_parameters": True,
+    }
+    if location.url.startswith("postgresql+psycopg:"):
+        options["connect_args"] = {
+            "connect_timeout": CONNECT_TIMEOUT_S,
+            "options": f"-c statement_timeout={ANSWER_TIMEOUT_S * 1000}",
+            "tcp_user_timeout": ANSWER_TIMEOUT_S * 1000,
+            "application_name": "ortune",
+            # Poolers give each transaction another connection, where a prepared statement of this name may exist.
+            "prepare_threshold": None,
+        }
+    elif location.url.startswith("mysql+pymysql"):
+        options["connect_args"] = {
+            "connect_timeout": CONNECT_TIMEOUT_S,
+            "read_timeout": ANSWER_TIMEOUT_S,
+            "write_timeout": ANSWER_TIMEOUT_S,
+        }
+    # Optuna formats the URL as a template.
+    url = location.url.replace("{", "{{").replace("}", "}}")
+    try:
+        storage = optuna.storages.RDBStorage(url, engine_kwargs=options, skip_compatibility_check=True)
+    except (ImportError, NoSuchModuleError):
+        raise _lack_package(location.url.partition("://")[0]) from None
+    IdleTimer(storage.engine)
+    # The full check holds a connection while it opens another one. Many hosts that do so would wait for each other.
+    if storage.get_current_version() != storage.get_head_version():
+        storage._version_manager.check_table_schema_compatibility()
+    return optuna.storages.get_storage(storage)
+
+
+def _lack_package(scheme: str) -> UsageError:
+    kind, _, driver = scheme.partition("+")
+    if driver and not DRIVERS.get(kind, "").endswith(f"+{driver}"):
+        return UsageError(
+            f"The driver {driver[:32]!r} for storages of the kind {kind!r} is not installed.",
+            f"Install it, or write {kind}:// for the driver of ortune[fleet].",
+            option="storage",
+        )
+    return UsageError(
+        f"A package for storages of the kind {kind!r} is not installed: {PACKAGES.get(kind, 'its driver')}.",
+        "Install ortune[fleet].",
+        option="storage",
+    )
+
+
+@contextlib.contextmanager
+def guard(location: Location) -> Iterator[None]:
+    """Turn each exception of a storage into `StorageError`, without the password.
+
+    Optuna passes on the exceptions of SQLAlchemy, of database drivers, of gRPC and of the file system.
+    """
+    try:
+        yield
+    except (OrtuneError, optuna.exceptions.DuplicatedStudyError):
+        raise
+    except Exception as error:  # noqa: BLE001
+        raise StorageError(f"{location.title}: {explain(location, error)}") from None
+
+
+def explain(location: Location, error: BaseException) -> str:
+    """Return what an exception of a storage says, in one line and without the password."""
+    # Optuna wraps exceptions of databases, whose cause says what happened.
+    cause = getattr(error, "orig", None) or error.__cause__ or error
+    cause = getattr(cause, "orig", None) or cause
+    details = getattr(cause, "details", None)
+    text = str(details() if callable(details) else cause).strip() or type(cause).__name__
+    line = location.hide(" ".join(text.split()))
+    for parts, sentence in REASONS:
+        if location.kind != "journal" and any(part in line.lower() for part in parts):
+            url = urlsplit(location.url)
+            user, database = unquote(url.username or ""), unquote(url.path.strip("/"))
+            return sentence.format(user=user, database=database)
+    return line if line.endswith(".") else f"{line}."

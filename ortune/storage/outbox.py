@@ -1,0 +1,155 @@
+"""What a node has measured and not yet written to the storage, in a file next to its record.
+
+The file has a line for each measurement, result or proof, with a checksum as in the journal of a search. Lines are only
+appended. What an interrupted write left at the end is ignored. Once all lines are in the storage, the file is emptied,
+and it is removed when the search ends. The next search with the same record sends what a killed process left.
+
+While a search runs, it holds a lock on the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from ortune.checked_lines import make_line, read_lines
+from ortune.errors import UsageError
+from ortune.locks import try_to_lock
+from ortune.storage.schema import Measurement
+
+SUFFIX = ".outbox.jsonl"
+
+MOST_BYTES = 1 << 30
+"""Largest file that is read."""
+
+MOST_AT_ONCE = 16
+"""Measurements that are written in one transaction, which locks the study."""
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Something to send: a measurement, or an attribute of the study.
+
+    Attributes:
+        study: Name of the study that it is for.
+        measurement: The measurement, or None.
+        name: Name of the attribute.
+        text: Its value, as JSON text.
+    """
+
+    study: str
+    measurement: Measurement | None = None
+    name: str = ""
+    text: str = ""
+
+
+class Outbox:
+    """Messages that were not sent yet, oldest first.
+
+    Args:
+        path: The file; None to keep them in memory only.
+        study: Name of the study that they are for.
+
+    Attributes:
+        path: The file, or None.
+        messages: What was not sent.
+        doubtful: Identifiers of measurements that may have arrived, although the connection was lost.
+
+    Raises:
+        UsageError: The file cannot be used, another search uses it, or it holds messages for another study.
+    """
+
+    def __init__(self, path: Path | None, study: str) -> None:
+        self.path = path
+        self.study = study
+        self.messages: list[Message] = []
+        self.doubtful: set[str] = set()
+        self._descriptor = -1
+        if path is None:
+            return
+        try:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            self._load(path)
+        except OSError as error:
+            self._release()
+            raise UsageError(f"{path}: cannot be used: {error.strerror}.", option="output") from None
+        except UsageError:
+            self._release()
+            raise
+
+    def _load(self, path: Path) -> None:
+        if try_to_lock(self._descriptor) is False:
+            raise UsageError(
+                f"Another process is running a search for the same record: it writes {path}.",
+                "Wait for its end, or name another file with {output=FILE}.",
+            )
+        with os.fdopen(self._descriptor, "rb", closefd=False) as file:
+            file.seek(0)
+            data = file.read(MOST_BYTES)
+        self.messages, n_bytes = decode_messages(data)
+        if data and not n_bytes and b"\n" in data:
+            raise UsageError(
+                f"{path}: this file exists and is not ortune's, so it is not overwritten.",
+                "Name another file with {output=FILE}, or remove it.",
+            )
+        others = [each for each in self.messages if each.study != self.study]
+        if others:
+            raise UsageError(
+                f"{path}: holds {len(others)} results of another search, which were not sent to its storage yet.",
+                "Repeat that search to send them, or remove the file.",
+            )
+        os.ftruncate(self._descriptor, n_bytes)
+        self.doubtful = {each.measurement.id for each in self.messages if each.measurement}
+
+    def add(self, message: Message) -> None:
+        """Keep something to send. If the file cannot be written, it is kept in memory."""
+        self.messages.append(message)
+        if self._descriptor >= 0:
+            with contextlib.suppress(OSError):
+                os.write(self._descriptor, make_line(msgspec.json.encode(message)))
+
+    def first(self) -> list[Message]:
+        """Return what is sent next: an attribute, or the measurements before the next one, at most a batch."""
+        measured = itertools.takewhile(lambda each: each.measurement is not None, self.messages)
+        return list(itertools.islice(measured, MOST_AT_ONCE)) or self.messages[:1]
+
+    def doubt(self, messages: Sequence[Message]) -> None:
+        """Note that measurements may have arrived, although sending them failed."""
+        self.doubtful.update(each.measurement.id for each in messages if each.measurement)
+
+    def remove(self, messages: Sequence[Message]) -> None:
+        """Remove the first messages, which were sent. The file is emptied once nothing is left."""
+        del self.messages[: len(messages)]
+        self.doubtful.difference_update(each.measurement.id for each in messages if each.measurement)
+        if not self.messages and self._descriptor >= 0:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, 0)
+
+    def close(self) -> None:
+        """Close the file, and remove it if nothing is left to send."""
+        if self.path is not None and self._descriptor >= 0 and not self.messages:
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+        self._release()
+
+    def _release(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def decode_messages(data: bytes) -> tuple[list[Message], int]:
+    """Return the messages of a file up to the first line that is damaged, and how many bytes they take."""
+    messages: list[Message] = []
+    n_bytes = 0
+    for content, end in read_lines(data):
+        try:
+            messages.append(msgspec.json.decode(content, type=Message))
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            break
+        n_bytes = end
+    return messages, n_bytes
