@@ -32,9 +32,26 @@ OUTPUTS = "Output check"
 WRITING = "Output"
 PROGRAM = "With a command after --"
 EXPORT = "With --to"
+KUBERNETES = "For Kubernetes"
+SLURM = "For Slurm"
 SEVERAL = "Several gates"
 CI = "Reports for CI"
-PANELS = (OPTIONS, PROGRAM, EXPORT, LOAD, OBJECTIVE, INPUTS, SPACE, MEASURING, OUTPUTS, SEVERAL, WRITING, CI)
+PANELS = (
+    OPTIONS,
+    PROGRAM,
+    EXPORT,
+    KUBERNETES,
+    SLURM,
+    LOAD,
+    OBJECTIVE,
+    INPUTS,
+    SPACE,
+    MEASURING,
+    OUTPUTS,
+    SEVERAL,
+    WRITING,
+    CI,
+)
 """Headings under which a command's help lists its options, in this order."""
 
 
@@ -305,6 +322,22 @@ def parse_number(value: Any) -> float:
     if not 0 <= number < math.inf:
         raise UsageError(f"{show(value)}: must be a number of at least 0.")
     return number
+
+
+def parse_share(value: Any) -> float:
+    """Parse a share: `0.2` or `"20%"`.
+
+    Returns:
+        A number from 0 to 1.
+
+    Raises:
+        UsageError: It is not a share.
+    """
+    text = str(value).strip()
+    share = parse_number(text[:-1]) / 100 if text.endswith("%") else parse_number(value)
+    if share > 1:
+        raise UsageError(f"{show(value)}: must be a share from 0 to 1.", f"Write {text}%." if share <= 100 else "")
+    return share
 
 
 def parse_choice(*choices: str) -> Callable[[Any], str]:

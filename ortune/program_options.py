@@ -19,6 +19,7 @@ from ortune.options import (
     Option,
     Request,
     parse_count,
+    parse_share,
     parse_text,
     parse_texts,
 )
@@ -56,6 +57,18 @@ def parse_output(value: Any) -> Path:
 def parse_output_name(value: Any) -> str:
     """Return the path of a file to write as a text; see `parse_output`."""
     return str(parse_output(value))
+
+
+def parse_folder(value: Any) -> Path:
+    """Return the path of a folder.
+
+    Raises:
+        UsageError: It is a URL.
+    """
+    text = parse_text(value)
+    if "://" in text:
+        raise UsageError(f"{text}: is not a folder.", "Write {metrics=FOLDER}.")
+    return Path(text)
 
 
 PICKS = ("throughput", "memory", "cpu")
@@ -250,3 +263,33 @@ class ProgramRequest(LoadOptions, QuietOptions):
             panel=PROGRAM,
         ),
     ] = None
+    canary: Annotated[
+        float | None,
+        Option(
+            help="Use the config in this share of the processes, such as 10%. The others keep the program's options.",
+            metavar="SHARE",
+            parse=parse_share,
+            accepts="str | float | None",
+            default="all processes",
+            interfaces=CLI_AND_PYTHON,
+            panel=PROGRAM,
+        ),
+    ] = None
+    metrics: Annotated[
+        Path | None,
+        Option(
+            help="With {canary} SHARE: folder in which each process writes how long its calls take, for `ortune fleet "
+            "compare`.",
+            metavar="FOLDER",
+            parse=parse_folder,
+            accepts="str | Path | None",
+            interfaces=CLI_AND_PYTHON,
+            panel=PROGRAM,
+        ),
+    ] = None
+
+    def check(self) -> None:
+        """Check that the options go together."""
+        super().check()
+        if self.metrics is not None and self.canary is None:
+            raise UsageError("needs {canary}.", "Write {canary=100%} if all processes are to use it.", option="metrics")

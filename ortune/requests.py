@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from ortune.errors import UsageError
+from ortune.fleet_options import FleetCompareRequest, FleetDeployRequest
 from ortune.options import (
     CI,
     CLI_AND_PYTHON,
@@ -38,6 +39,7 @@ from ortune.options import (
     parse_names,
     parse_number,
     parse_shapes,
+    parse_share,
     parse_text,
     parse_texts,
 )
@@ -239,11 +241,25 @@ def parse_headroom(value: Any) -> float:
     Raises:
         UsageError: It is not a share below 1.
     """
-    text = str(value).strip()
-    share = parse_number(text[:-1]) / 100 if text.endswith("%") else parse_number(value)
+    share = parse_share(value)
     if share >= 1:
         raise UsageError(f"{value}: must be a share below 1.", "Write {headroom=20%}.")
     return share
+
+
+def parse_age_s(value: Any) -> float:
+    """Parse `30d`, or a shorter duration such as `12h`.
+
+    Returns:
+        Seconds, above 0.
+
+    Raises:
+        UsageError: The value is not a duration, or not above 0.
+    """
+    text = str(value).strip()
+    if text.endswith("d"):
+        return 86400 * parse_number(text[:-1])
+    return parse_duration_s(value)
 
 
 def split_knob_values(value: Any) -> Mapping[str, Any]:
@@ -404,6 +420,19 @@ Beside = Annotated[
         panel=LOAD,
     ),
 ]
+SearchStorage = Annotated[
+    str | None,
+    Option(
+        help="Search on several hosts: run the same command on each of them. postgresql://USER@HOST/DATABASE, "
+        "mysql://USER@HOST/DATABASE, grpc://HOST:PORT, or a file such as fleet.journal that all of them see. "
+        "ORTUNE_STORAGE or ORTUNE_STORAGE_FILE can hold a URL with a password.",
+        metavar="URL",
+        parse=parse_text,
+        accepts="str | None",
+        default="this host only",
+        panel=MEASURING,
+    ),
+]
 Data = Annotated[
     str | None,
     Option(
@@ -473,6 +502,29 @@ Update = Annotated[
         "is stated, with how much it varies.",
         accepts="bool",
         interfaces=CLI_ONLY,
+    ),
+]
+Storage = Annotated[
+    str | None,
+    Option(
+        help="Storage that several hosts share: the URL of a database or of a gRPC proxy, without a password, or the "
+        "path of a .journal file.",
+        metavar="URL",
+        parse=parse_text,
+        accepts="str | None",
+        default="$ORTUNE_STORAGE",
+        interfaces=CLI_AND_PYTHON,
+    ),
+]
+BundleOutput = Annotated[
+    str,
+    Option(
+        help="Where to write the bundle; - for stdout.",
+        metavar="FILE",
+        parse=parse_output_name,
+        flags=("-o",),
+        interfaces=CLI_ONLY,
+        panel=WRITING,
     ),
 ]
 MaxSlowdown = Annotated[
@@ -858,6 +910,7 @@ class SearchRequest(WorkloadOptions, KnobOptions, InputsOptions, ToleranceOption
             panel=WRITING,
         ),
     ] = None
+    storage: SearchStorage = None
     resume: Resume = False
     restart: Restart = False
     seed: Seed = 0
@@ -870,6 +923,12 @@ class SearchRequest(WorkloadOptions, KnobOptions, InputsOptions, ToleranceOption
         _ = self.goal
         check_dims(self.batch, self.dim)
         check_resume(self)
+        if self.storage and (self.resume or self.restart):
+            raise UsageError(
+                "a search on several hosts goes on by itself: the storage has everything.",
+                "Leave out {resume} and {restart}.",
+                option="storage",
+            )
 
 
 def check_resume(request: SearchRequest | ProgramSearchRequest) -> None:
@@ -1327,8 +1386,8 @@ class GateRequest(WorkloadOptions, InputsOptions, ToleranceOptions):
     base: Annotated[
         str,
         Option(
-            help="What HEAD is compared with: MODEL.onnx, CONFIG.json or MODEL.onnx@CONFIG.json. A single CONFIG.json "
-            "gates its gain over the default.",
+            help="What HEAD is compared with: MODEL.onnx, CONFIG.json, MODEL.onnx@CONFIG.json, or MODEL.onnx@storage "
+            "for the record in {storage}. A single CONFIG.json gates its gain over the default.",
             metavar="BASE",
             positional=True,
             parse=parse_text,
@@ -1368,6 +1427,7 @@ class GateRequest(WorkloadOptions, InputsOptions, ToleranceOptions):
     ] = False
     beside: Beside = None
     trust: Trust = False
+    storage: Storage = None
     budget: GateBudget = 180.0
     busy: Busy = False
     seed: Seed = 0
@@ -1513,6 +1573,7 @@ class ApplyRequest(ProgramRequest, JsonOptions):
     ] = False
     verify: Verify = False
     update: Update = False
+    storage: Storage = None
     inputs: Data = None
     beside: Beside = None
     budget: Budget = None
@@ -1591,17 +1652,55 @@ class MergeRequest(QuietOptions):
         ),
     ]
     trust: Trust = False
-    output: Annotated[
-        str,
+    output: BundleOutput
+
+
+class FleetStatusRequest(JsonOptions):
+    """Options of `ortune fleet status`."""
+
+    storage: Storage = None
+
+
+class FleetCollectRequest(QuietOptions):
+    """Options of `ortune fleet collect`."""
+
+    storage: Storage = None
+    output: BundleOutput
+
+
+class FleetExpireRequest(JsonOptions):
+    """Options of `ortune fleet expire`."""
+
+    models: Annotated[
+        tuple[str, ...],
         Option(
-            help="Where to write the bundle; - for stdout.",
-            metavar="FILE",
-            parse=parse_output_name,
-            flags=("-o",),
+            help="Models that are in use now. Records for an earlier version of one have expired.",
+            metavar="MODEL",
+            positional=True,
+            repeatable=True,
+            parse=parse_texts,
             interfaces=CLI_ONLY,
-            panel=WRITING,
         ),
-    ]
+    ] = ()
+    storage: Storage = None
+    older_than: Annotated[
+        float | None,
+        Option(
+            help="Age from which a verification has expired, such as 30d.",
+            metavar="TIME",
+            parse=parse_age_s,
+            default="no limit",
+            interfaces=CLI_ONLY,
+        ),
+    ] = None
+    remove: Annotated[
+        bool,
+        Option(
+            help="Withdraw what has expired from the storage: the verifications, and all about models that changed.",
+            accepts="bool",
+            interfaces=CLI_ONLY,
+        ),
+    ] = False
 
 
 class ReportRequest(QuietOptions):
@@ -1738,6 +1837,10 @@ COMMANDS: Mapping[str, tuple[type[Request], ...]] = {
     "apply --verify --": (ProgramVerifyRequest, ProgramVerifyOptions),
     "inspect": (InspectRequest, InspectOutputOptions),
     "merge": (MergeRequest,),
+    "fleet compare": (FleetCompareRequest, JsonOptions),
+    "fleet status": (FleetStatusRequest,),
+    "fleet collect": (FleetCollectRequest,),
+    "fleet expire": (FleetExpireRequest,),
     "gate": (GateRequest, GateFileOptions, GateReportOptions),
     "gate --": (ProgramGateRequest, GateReportOptions),
     "report": (ReportRequest,),
@@ -1750,9 +1853,18 @@ COMMANDS: Mapping[str, tuple[type[Request], ...]] = {
     "profile": (ProfileRequest, JsonOptions),
     "doctor": (DoctorRequest, JsonOptions),
     "host": (HostRequest, JsonOptions),
+    "fleet deploy": (FleetDeployRequest,),
 }
 """The options of each command: the request first, then the options that only the command line has.
 
 Those that end with `--` are the forms of a command with a program after `--`, `plan MODEL=RATE` is the form with
-several models.
+several models. `fleet compare` is a command of the group `fleet`; see `GROUPS`.
 """
+
+GROUPS = frozenset({"fleet"})
+"""Groups of commands. Their names are the first words of the names of their commands."""
+
+
+def name_command(words: Sequence[str]) -> str:
+    """Return the name of the command that the words after `ortune` begin with: two words for one of a group."""
+    return " ".join(words[: 2 if words[:1] and words[0] in GROUPS else 1])

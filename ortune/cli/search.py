@@ -62,6 +62,7 @@ def search(values: Values, console_options: SearchOutputOptions) -> None:
         session_warnings = [
             *warn_idle_providers(result.outcome.trials),
             *warn_sessions(result.warnings, result.n_sessions),
+            *result.storage_notes,
         ]
         show_verdict(console, result.record, written, result.kept, session_warnings)
         if console_options.explain:

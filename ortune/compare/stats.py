@@ -6,6 +6,7 @@ Latencies are compared as ratios, and ratios are averaged as logarithms: log(a/b
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,13 @@ TYPICAL_TRIM = 0.25
 A few blocks in which a process stalled then do not dominate the result.
 """
 
+MAD_OF_NORMAL = 0.6745
+"""Median absolute deviation of the standard normal distribution."""
+
 N_RESAMPLES = 10_000
+
+SMALLEST_ERROR = 1e-9
+"""Standard error of values that are all equal."""
 
 OCCASION_SIGMA = 0.075
 """Standard deviation, between occasions on one host, of what a setting saves, as a share of what it saves.
@@ -40,6 +47,12 @@ def trimmed_mean(values: ArrayLike, trim: float = TRIM) -> float:
     ordered = np.sort(np.asarray(values, dtype=float))
     cut = int(len(ordered) * trim)
     return float(ordered[cut : len(ordered) - cut].mean())
+
+
+def robust_sigma(values: Sequence[float]) -> float:
+    """Return the standard deviation of values of which a few may be far off, by their median absolute deviation."""
+    middle = statistics.median(values)
+    return statistics.median(abs(value - middle) for value in values) / MAD_OF_NORMAL
 
 
 def estimate_mean(values: ArrayLike, trim: float = 0.0) -> tuple[float, float, int]:
@@ -176,9 +189,7 @@ def pool_intervals(
 
     k = len(intervals)
     means = np.array([each.estimate for each in intervals])
-    quantiles = [float(stdtrit(n - 1, (1 + each.confidence) / 2)) for each, n in zip(intervals, n_values, strict=True)]
-    halves = np.array([(each.high - each.low) / 2 for each in intervals])
-    variances = np.maximum(halves / quantiles, 1e-9) ** 2
+    variances = np.array([student_error(each, n) for each, n in zip(intervals, n_values, strict=True)]) ** 2
     weights = 1 / variances
     excess = float(weights @ (means - np.average(means, weights=weights)) ** 2) - (k - 1)
     between = max(0.0, excess / float(weights.sum() - (weights**2).sum() / weights.sum()))
@@ -187,3 +198,11 @@ def pool_intervals(
     spread = max(1.0, float(weights @ (means - mean) ** 2) / (k - 1))
     half = float(stdtrit(k - 1, (1 + confidence) / 2)) * math.sqrt(spread / float(weights.sum()))
     return Interval(estimate=mean, low=mean - half, high=mean + half, confidence=confidence)
+
+
+def student_error(interval: Interval, n_values: int) -> float:
+    """Return the standard error that a Student's interval of at least two values rests on."""
+    from scipy.special import stdtrit
+
+    quantile = float(stdtrit(n_values - 1, (1 + interval.confidence) / 2))
+    return max((interval.high - interval.low) / 2 / quantile, SMALLEST_ERROR)

@@ -9,7 +9,9 @@ from rich.text import Text
 
 from ortune.compare.bench import BenchResult
 from ortune.compare.comparison import Noise, Speedup
+from ortune.compare.host_speedup import HostsEvidence
 from ortune.compare.interval import Interval
+from ortune.console.hosts import describe_hosts, format_confidence
 from ortune.console.widgets import (
     format_count,
     format_duration,
@@ -50,13 +52,40 @@ def explain_search(record: Record) -> list[Explanation]:
             f"differ from the default's by at most {error:.2g} of the largest value" if error else "equal the default's"
         )
         found.append(("outputs", f"The winner's outputs {same}."))
-    if evidence.speedup or evidence.front:
+    if evidence.hosts:
+        found += explain_hosts(evidence.hosts)
+    elif evidence.speedup or evidence.front:
         text = (
             "The interval holds for this host, this load and these inputs, within hours. Other days may differ: "
             "ortune apply --verify --update measures again, and adds the result to the record."
         )
         found.append(("validity", text))
     return found
+
+
+def explain_hosts(hosts: HostsEvidence) -> list[Explanation]:
+    """Return what the evidence of several hosts means."""
+    mean, another, worst = hosts.speedup, hosts.another, hosts.worst
+    return [
+        (
+            "hosts",
+            f"{describe_hosts(hosts)}. Over all hosts of the class, the mean is in "
+            f"{format_interval(mean.low, mean.high)} with {format_confidence(mean)} confidence. The hosts are the "
+            "sample: the interval covers how much they differ. More launches on the same hosts do not narrow it.",
+        ),
+        (
+            "another",
+            f"On another host of the class, a verification would show a ratio in "
+            f"{format_interval(another.low, another.high)} with {format_confidence(another)} confidence.",
+        ),
+        (
+            "worst host",
+            f"{worst.host} (a hash of its name): {format_ratio(worst.estimate)} "
+            f"{format_interval(worst.low, worst.high)}. The interval is wider than that of a single host, as the worst "
+            "of several also has bad luck. A loss on a host counts as proven if it remains after Holm's correction for "
+            "the number of hosts. Losses on hosts that were not measured cannot be seen.",
+        ),
+    ]
 
 
 def explain_choice(record: Record) -> str:

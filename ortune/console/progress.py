@@ -182,7 +182,8 @@ def format_steps(report: SearchReport) -> str:
     if report.total is None:
         return format_count(report.done, "launch", "launches")
     unit = " rounds" if report.stage == "confirmation" else ""
-    return f"{report.done} of {report.total}{unit}"
+    shared = f" ({report.n_shared} by others)" if report.stage == "screening" and report.n_shared else ""
+    return f"{report.done} of {report.total}{unit}{shared}"
 
 
 def format_left(report: SearchReport) -> str:
@@ -197,7 +198,8 @@ def format_report(report: SearchReport) -> str:
     label = "" if report.stage == "confirmation" else "best so far: "
     best = format_best_speedup(report)
     best = f"{best}  {report.best.label}" if best and report.best else "no result yet"
-    return f"{report.stage} {format_steps(report)}, {format_left(report)}, {label}{best}"
+    nodes = f" on {format_count(report.n_nodes, 'node')}" if report.n_nodes > 1 else ""
+    return f"{report.stage}{nodes} {format_steps(report)}, {format_left(report)}, {label}{best}"
 
 
 def format_best_speedup(report: SearchReport) -> str:

@@ -7,6 +7,7 @@ from rich.text import Text
 
 from ortune.console.header import add_subject, show_header
 from ortune.console.widgets import add_note, format_count, make_grid
+from ortune.storage.node import name_node
 from ortune.tuning.prepare import PreparedSearch
 from ortune.workload import FIGURES
 
@@ -27,6 +28,8 @@ def show_search(console: Console, prepared: PreparedSearch) -> None:
     if prepared.request.budget is not None:
         parts.append(f"budget {prepared.request.budget:g} s")
     grid.add_row("goal", "; ".join(parts))
+    if prepared.location:
+        grid.add_row("shared", f"{name_node()} by {prepared.location.title}")
     if prepared.n_kept_blocks:
         grid.add_row("resumed", f"{format_count(prepared.n_kept_blocks, 'block')} measured before")
     show_header(console, grid, prepared, prepared.faults)

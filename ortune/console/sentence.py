@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from ortune.console.hosts import describe_hosts
 from ortune.console.widgets import format_ratio
 from ortune.record.schema import Record
 
@@ -19,6 +20,12 @@ LESS = {
 
 
 def summarize(record: Record) -> str:
+    """Return the result of a search, and what several hosts say about it, in a sentence or two each."""
+    hosts = record.evidence.hosts
+    return " ".join([summarize_search(record), *([f"{describe_hosts(hosts)}."] if hosts else [])])
+
+
+def summarize_search(record: Record) -> str:
     """Return the result of a search in a sentence or two."""
     evidence = record.evidence
     match evidence.verdict:

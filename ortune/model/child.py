@@ -16,6 +16,7 @@ import msgspec
 from ortune.errors import ModelError
 from ortune.file_kinds import advise_for, find_similar, name_kind
 from ortune.interrupts import name_signal
+from ortune.secret_variables import inherit_environment
 from ortune.steps import enter_step
 
 READ_TIMEOUT_S = 600.0
@@ -84,7 +85,9 @@ def read_in_child(module: str, path: str | Path, kind: type[Facts], options: Seq
     enter_step(f"reading {path.name}")
     command = [sys.executable, "-P", "-m", module, str(path.resolve()), *options]
     try:
-        child = subprocess.run(command, capture_output=True, timeout=READ_TIMEOUT_S, check=False)
+        child = subprocess.run(
+            command, capture_output=True, env=inherit_environment(), timeout=READ_TIMEOUT_S, check=False
+        )
     except subprocess.TimeoutExpired:
         raise ModelError(f"Reading {path} took more than {READ_TIMEOUT_S:.0f} s.") from None
     if child.returncode < 0:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import os
 import re
 import socket
 import sys
@@ -19,6 +18,7 @@ from ortune.apply.placeholders import PORT
 from ortune.errors import UsageError
 from ortune.program import http_protocol
 from ortune.sanitize import printable
+from ortune.secret_variables import inherit_environment
 from ortune.worker import protocol
 from ortune.worker.block import Block, BlockPlan
 from ortune.worker.child_process import APPLY_OFF
@@ -262,7 +262,7 @@ class HttpLoad:
         self._timeout_s = 0.0
         self._n_oom_kills = count_oom_kills()
         with log_path.open("wb") as log:
-            environment = {**os.environ, **APPLY_OFF, **name_parent()}
+            environment = {**inherit_environment(), **APPLY_OFF, **name_parent()}
             self._process, self._pipe = protocol.spawn(command, environment=environment, log=log)
 
     def __enter__(self) -> HttpLoad:

@@ -8,6 +8,7 @@ import subprocess
 from ortune.program.launcher import Run
 from ortune.program.task import ProgramTask
 from ortune.program.text import NOTHING, Ignored, compare_text, find_unstable
+from ortune.secret_variables import inherit_environment
 
 CHECK_TIMEOUT_S = 300.0
 
@@ -83,6 +84,7 @@ class OutputReference:
                     shlex.split(self._task.check),
                     stdin=output,
                     capture_output=True,
+                    env=inherit_environment(),
                     timeout=CHECK_TIMEOUT_S,
                     check=False,
                 )

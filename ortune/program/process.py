@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from ortune.errors import HostError
+from ortune.secret_variables import inherit_environment
 from ortune.worker.prctl import name_parent
 
 SUPERVISOR_COMMAND = (sys.executable, "-P", "-m", "ortune.program.supervisor")
@@ -71,7 +72,7 @@ class ProgramProcess:
                     pass_fds=[there.fileno()],
                     stdin=subprocess.DEVNULL,
                     start_new_session=True,
-                    env={**os.environ, **name_parent()},
+                    env={**inherit_environment(), **name_parent()},
                 )
         except OSError as error:
             here.close()

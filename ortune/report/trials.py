@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Sequence
 
 from ortune.compare.comparison import Latencies
+from ortune.compare.host_speedup import HostsEvidence
+from ortune.console.hosts import describe_hosts, format_confidence
 from ortune.console.verdict import (
     is_recommended,
 )
@@ -59,7 +61,27 @@ def show_confirmation(record: Record, trials: Trials | None, prefix: str) -> tup
         if record.evidence.speedup:
             verified.insert(0, Pairs(label="search", interval=record.evidence.speedup))
         blocks.append(Chart(name=f"{prefix}occasions", title="Later verifications", spec=draw_pairs(verified, RATIO)))
+    if record.evidence.hosts:
+        blocks.append(draw_hosts(record.evidence.hosts, prefix))
     return tuple(blocks)
+
+
+def draw_hosts(hosts: HostsEvidence, prefix: str) -> Chart:
+    """Return the speedup on each host, their mean, and what another host would show."""
+    rows = [
+        Pairs(label=f"mean of all hosts ({format_confidence(hosts.speedup)})", interval=hosts.speedup),
+        Pairs(label=f"another host ({format_confidence(hosts.another)})", interval=hosts.another),
+        *(Pairs(label=f"{each.host}{', busy' * each.contended}", interval=each) for each in hosts.hosts),
+    ]
+    left_out = hosts.n_hosts - len(hosts.hosts)
+    more = f" {left_out} with larger speedups are not listed." if left_out else ""
+    return Chart(
+        name=f"{prefix}hosts",
+        title="Hosts of this class",
+        spec=draw_pairs(rows, RATIO),
+        note=f"{describe_hosts(hosts)}. Hosts are identified by hashes of their names, from the smallest speedup up."
+        f"{more}",
+    )
 
 
 def list_pairs(record: Record, trials: Trials | None) -> list[Pairs]:

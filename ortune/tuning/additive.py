@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_solve, solve_triangular
+from scipy.linalg.lapack import dpotri
 
 from ortune.knobs import SearchSpace
 from ortune.knobs.dimension import DEFAULT_LABEL
@@ -139,9 +140,11 @@ class AdditiveModel:
             covariance[np.diag_indices_from(covariance)] += diagonal
             return np.asarray(np.linalg.cholesky(covariance), dtype=float)
 
-        def choose_luck() -> float:
-            """Return the luck that maximizes the likelihood."""
-            return max(LUCKS, key=lambda luck: self._log_likelihood(factorize(self._scales, luck)))
+        def choose_luck() -> None:
+            """Set the luck that maximizes the likelihood, and the factor with it."""
+            factors = {luck: factorize(self._scales, luck) for luck in LUCKS}
+            self.luck = max(LUCKS, key=lambda luck: self._log_likelihood(factors[luck]))
+            self._factor = factors[self.luck]
 
         can_fit = len(self._seen) >= FEWEST_TO_FIT
         if can_fit and len(self._seen) >= 1.25 * self._n_fitted:
@@ -150,16 +153,19 @@ class AdditiveModel:
                 itertools.product(MAIN_SCALES, PAIR_SHARES, OWN_SCALES),
                 key=lambda scales: self._log_likelihood(factorize(scales, self.luck)),
             )
-            self.luck = choose_luck()
+            choose_luck()
             self._n_fitted = len(self._seen)
-        self._factor = factorize(self._scales, self.luck)
-        for _ in range(REWEIGHTINGS):
-            self._reweight(shared)
-            if can_fit:
-                self.luck = choose_luck()
+        else:
             self._factor = factorize(self._scales, self.luck)
+        _, places = np.unique(self._batches, return_inverse=True)
+        for _ in range(REWEIGHTINGS if len(self._seen) else 0):
+            self._reweight(places)
+            if can_fit:
+                choose_luck()
+            else:
+                self._factor = factorize(self._scales, self.luck)
 
-    def _reweight(self, shared: Array) -> None:
+    def _reweight(self, places: NDArray[np.int64]) -> None:
         """Inflate the variance of the luck of launches that seem to be outliers.
 
         A launch of the baseline that stalled makes all candidates of its batch look better. Luck has Student's
@@ -167,17 +173,22 @@ class AdditiveModel:
 
         Source: K. Lange, R. Little and J. Taylor, "Robust statistical modeling using the t distribution", Journal of
         the American Statistical Association 84 (1989).
+
+        Args:
+            places: Number of the batch of each measurement, from 0.
         """
-        inverse = cho_solve((self._factor, True), np.eye(len(self._seen)))
+        upper = np.triu(dpotri(self._factor.T)[0])
+        inverse = upper + np.triu(upper, 1).T
         solved = inverse @ self._y
-        of_batches = ((shared @ inverse) * shared).sum(axis=1)
+        is_in_batch = (np.arange(places.max() + 1)[:, None] == places).astype(float)
+        of_batches = ((is_in_batch @ inverse) * is_in_batch).sum(axis=1)
 
         def inflate(inflations: Array, solved: Array, precisions: Array) -> Array:
             variances = self.luck**2 * inflations
             left = np.maximum(variances - variances**2 * precisions, 0.0)
             return np.asarray((TAIL + ((variances * solved) ** 2 + left) / self.luck**2) / (TAIL + 1))
 
-        self._inflations = inflate(self._inflations, shared @ solved, of_batches)
+        self._inflations = inflate(self._inflations, (is_in_batch @ solved)[places], of_batches[places])
         self._own_inflations = inflate(self._own_inflations, solved, np.diag(inverse))
 
     def count_new_pairs(self, tried: NDArray[np.int64], harmful: float) -> NDArray[np.int64]:

@@ -59,6 +59,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         left_s: Time until the end of the search, as far as is known; 0 if it takes longer than planned.
         best: The best candidate so far, or None.
         speedup: Its speedup; None if it is not known yet.
+        n_nodes: Nodes that take part in the search.
+        n_shared: Candidates that only others of them measured.
         notes: Events since the last report, such as a candidate that failed.
     """
 
@@ -69,6 +71,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     left_s: float
     best: Candidate | None = None
     speedup: Interval | None = None
+    n_nodes: int = 1
+    n_shared: int = 0
     notes: tuple[str, ...] = ()
 
 

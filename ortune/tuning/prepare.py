@@ -16,6 +16,7 @@ from ortune.knobs.build import fixed_options
 from ortune.record.files import check_record_writable, check_writable
 from ortune.requests import SearchRequest, SpaceRequest, SuggestRequest
 from ortune.steps import enter_step
+from ortune.storage import Location, find_location
 from ortune.tuning.effects import read_effects
 from ortune.tuning.hints import history_path, recall
 from ortune.tuning.resume import find_unfinished
@@ -37,6 +38,7 @@ class PreparedSearch(ComparisonSetup, frozen=True, kw_only=True):
         suggested: The config that `ortune suggest` suggests; empty if there is none.
         faults: The reason why a provider does not work on this host, for each available or requested provider.
         n_kept_blocks: Blocks of an unfinished search that this one goes on with.
+        location: The storage that it shares with other hosts, or None.
     """
 
     request: SearchRequest
@@ -45,6 +47,7 @@ class PreparedSearch(ComparisonSetup, frozen=True, kw_only=True):
     suggested: tuple[Config, ...] = ()
     faults: Mapping[str, str] = {}
     n_kept_blocks: int = 0
+    location: Location | None = None
 
 
 def prepare(request: SearchRequest) -> PreparedSearch:
@@ -57,7 +60,9 @@ def prepare(request: SearchRequest) -> PreparedSearch:
         require_runtime()
     if request.output is not None:
         check_record_writable(request.output)
-    unfinished = find_unfinished(request)
+    location = find_location(request.storage)
+    # The storage has everything that such a search needs to go on.
+    unfinished = find_unfinished(request) if location is None else None
     if request.study is not None:
         check_writable(request.study, "study")
         check_study(request.study, unfinished.id if unfinished else None)
@@ -100,6 +105,7 @@ def prepare(request: SearchRequest) -> PreparedSearch:
         hints=hints,
         suggested=suggested,
         faults=choice.faults,
+        location=location,
         n_kept_blocks=unfinished.n_blocks if unfinished and request.resume else 0,
     )
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Iterator
 
 import msgspec
-import numpy as np
 
 from ortune.compare.block_runner import BASELINE_NAME, Round, raise_failure, select_regime
 from ortune.compare.comparison import Stage
@@ -25,6 +25,9 @@ LENIENCE = 0.05
 LENIENCE_OF_FEW_CALLS = 0.4
 """The same for a percentile that rests on few calls, which support only a lower one. The two may rank differently: with
 a request rate, a slower but steadier candidate loses at p90 and wins at p99."""
+
+FIRST_SHARED = 1 << 40
+"""Number of the first launch of other nodes: those of this one are below."""
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,11 +153,31 @@ class CandidateResult:
                 base, own = (compute_supported_percentile(name, [pair[side] for pair in pairs]) for side in (0, 1))
                 log_ratios[place] = math.log(to_cost(name, own) / to_cost(name, base))
 
+    def replace_scores(self, scores: list[Score]) -> None:
+        """Replace all scores of this stage."""
+        self.scores = scores
+        self._summary = None
+
     def _summarize(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Return log-ratios and excesses over all selected scores."""
-        if self._summary and self._summary[0] == len(self.scores):
-            return self._summary[1]
-        scores = self.selected_scores
+        if not self._summary or self._summary[0] != len(self.scores):
+            self._summary = (len(self.scores), self.summarize(self.selected_scores))
+        return self._summary[1]
+
+    def summarize(self, scores: list[Score]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Return log-ratios and excesses over some scores."""
+        kept = [score for score in scores if score.blocks]
+        if kept and len(kept) < len(scores):
+            # Other nodes measured a part, whose calls are not known.
+            parts = [self.summarize(kept), self.summarize([score for score in scores if not score.blocks])]
+            weights = [
+                len({score.launch for score in scores if bool(score.blocks) == is_own}) for is_own in (True, False)
+            ]
+            ratios, excesses = (
+                [statistics.fmean(values, weights) for values in zip(*(part[place] for part in parts), strict=True)]
+                for place in (0, 1)
+            )
+            return tuple(ratios), tuple(excesses)
         launches = [list(members) for _, members in itertools.groupby(scores, lambda score: score.launch)]
         ratios = average_medians([[score.log_ratios for score in members] for members in launches])
         excesses = average_medians([[score.excesses for score in members] for members in launches])
@@ -169,13 +192,14 @@ class CandidateResult:
                     unknown = 1 - min(n_calls / required_calls(limit.figure), 1.0)
                     excess = limit.excess(own / base if limit.relative else own)
                     excesses[place] = excess - LENIENCE_OF_FEW_CALLS * unknown
-        self._summary = (len(self.scores), (tuple(ratios), tuple(excesses)))
-        return self._summary[1]
+        return tuple(ratios), tuple(excesses)
 
 
 def average_medians(launches: list[list[tuple[float, ...]]]) -> list[float]:
     """Return the mean over launches of the median over their rounds, of each of several values."""
-    return np.mean([np.median(rounds, axis=0) for rounds in launches], axis=0).tolist()  # type: ignore[no-any-return]
+    # There are few values: NumPy's functions would take ten times as long.
+    medians = [[statistics.median(values) for values in zip(*rounds, strict=True)] for rounds in launches]
+    return [statistics.fmean(values) for values in zip(*medians, strict=True)]
 
 
 class Results:
@@ -208,6 +232,14 @@ class Results:
 
     def __len__(self) -> int:
         return len(self._results)
+
+    def find(self, key: str) -> Candidate | None:
+        """Return the candidate whose config has a key, or None if it was not tried."""
+        return self._results[key].candidate if key in self._results else None
+
+    def count_shared(self) -> int:
+        """Return how many candidates only other nodes measured."""
+        return sum(1 for each in self if each.scores and all(score.launch >= FIRST_SHARED for score in each.scores))
 
     def get_or_add(self, candidate: Candidate) -> CandidateResult:
         """Return the result of a candidate; add an empty one if it is new."""

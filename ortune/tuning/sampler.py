@@ -47,10 +47,16 @@ with the same choices."""
 
 
 class CandidateSampler(optuna.samplers.BaseSampler, ABC):  # type: ignore[misc]
-    """Proposes new candidates of the space as long as there are any."""
+    """Proposes new candidates of the space as long as there are any.
+
+    Attributes:
+        space: The candidates.
+        excluded: Keys of the configs that other nodes measure now.
+    """
 
     def __init__(self, space: SearchSpace) -> None:
         self.space = space
+        self.excluded: frozenset[str] = frozenset()
 
     @abstractmethod
     def choose(self, study: optuna.Study, untried: Numbers) -> int:
@@ -65,6 +71,9 @@ class CandidateSampler(optuna.samplers.BaseSampler, ABC):  # type: ignore[misc]
     ) -> dict[str, Any]:
         """Return the labels of an untried candidate, or those of the baseline if there is none."""
         untried = self.untried(study.get_trials(deepcopy=False))
+        if self.excluded:
+            numbers = [self.space.numbers[key] for key in self.excluded if key in self.space.numbers]
+            untried = np.setdiff1d(untried, numbers, assume_unique=True)
         number = self.choose(study, untried) if len(untried) else BASELINE_NUMBER
         return self.space.labels_of(self.space.candidates[number])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -12,9 +11,11 @@ from numpy.typing import NDArray
 
 from ortune.compare.block_plan import block_wall_s, launch_sides_s
 from ortune.knobs import Candidate, SearchSpace
+from ortune.tuning.merge import Merger, describe_launches, shorten_failure
+from ortune.tuning.noise import MEDIAN_VARIANCE, RoundNoise
 from ortune.tuning.plan import BATCH, LONGEST_RACING, reserve_confirmation, unpromising_confirmation_s
 from ortune.tuning.results import CandidateResult
-from ortune.tuning.sampler import CONFIG, Observed, ThompsonSampler
+from ortune.tuning.sampler import CONFIG, CandidateSampler, Observed, ThompsonSampler
 from ortune.tuning.state import SearchState
 from ortune.tuning.verdict import NEGLIGIBLE_GAIN
 
@@ -23,6 +24,9 @@ HOPELESS = 0.2
 HOPELESS_AT_ONCE = 0.7
 """A candidate is dropped early if its log-ratio to the baseline is above this in all rounds: after two rounds, or after
 the first one if it is twice as slow."""
+
+QUEUED = "queued"
+"""Attribute of a trial in Optuna's queue, where other nodes may measure its candidate first."""
 
 STALE_ASKS = 6
 """Consecutive proposals of known candidates after which untried ones are taken at random."""
@@ -33,21 +37,9 @@ WORTH_LEARNING = 0.0005
 CHECK_EVERY = 2 * BATCH
 """Candidates between two checks of the expected gain."""
 
-FEWEST_VARIANCES = 4
-USUAL_NOISE = 0.03
-"""Standard deviation of a block's log-ratio, until it is known of so many candidates."""
-
 LEAST_DIFFERENCE = 0.03
 MOST_NOISY_ROUNDS = 6
 """Luck of launches that is assumed to choose the number of rounds, and its maximum where the host is noisy."""
-
-MEDIAN_VARIANCE = 1.3
-"""Variance of the median of a few values, as a multiple of the variance of their mean."""
-
-LAUNCH_WEIGHT = 4.0
-OWN_WEIGHT = 4.0
-"""Weights of the usual noise in that of a group of candidates, and of the group's noise in that of a candidate, as
-degrees of freedom. A host that is disturbed for a second or two disturbs a group."""
 
 PROMISING = 0.015
 """While no candidate is expected to gain this much, as a log-ratio, screening uses the time of the other stages."""
@@ -77,15 +69,6 @@ N_DOUBTFUL = 3
 in standard errors of one launch, the leaders are launched again until each has so many launches. After that, each batch
 launches the best ones again. If their gain is luck, screening then ends."""
 
-BUSY_SIGMA = 0.25
-"""Standard deviation of a candidate that was measured while the host was busy."""
-
-
-def run_screening(state: SearchState, study: optuna.Study) -> None:
-    """Screen candidates until time, trials or candidates run out, or no further gain is expected."""
-    with state.time_stage("screening"):
-        _Screening(state, study).run()
-
 
 def first_selections(state: SearchState) -> Iterator[dict[str, str]]:
     """Yield the labels of candidates to screen before the sampler proposes any. Missing labels mean the default.
@@ -107,14 +90,15 @@ def first_selections(state: SearchState) -> Iterator[dict[str, str]]:
     yield from space.one_factor()
 
 
-class _Screening:
+class Screening:
     """The screening of one search.
 
     Attributes:
         duplicates: Proposals of candidates of the current batch, which get the same result.
         next_check: Number of screened candidates at which the expected gain is checked next.
-        round_variance: Usual variance of the log-ratio of one round.
-        squares: By launch: sum of the squared deviations of all rounds, and its degrees of freedom.
+        noise: Noise of the rounds.
+        merger: Merges what other nodes measured.
+        postponed: Candidates of the queue that other nodes measure, by the key of their config.
         n_first: Candidates that are screened before the sampler proposes any.
         n_batches: Batches so far.
         n_done: Candidates of all batches that are complete.
@@ -128,51 +112,76 @@ class _Screening:
         self.sampler = study.sampler if isinstance(study.sampler, ThompsonSampler) else None
         self.duplicates: list[tuple[optuna.Trial, Candidate]] = []
         self.next_check = 0
-        self.round_variance = USUAL_NOISE**2
-        self.squares: dict[int, tuple[float, int]] = {}
+        self.noise = RoundNoise()
+        self.merger = Merger(state.results, state.goal)
+        self.postponed: dict[str, Candidate] = {}
         self.n_batches = 0
         self.n_done = 0
         self.expected_best = math.inf
-        known: set[str] = set()
+        self.end_s = state.end_s
         if self.sampler:
             self.extend(each for config in state.hints if (each := self.space.find(config)))
-        for selection in first_selections(state):
-            candidate = self.space.select(selection)
-            # Two rules, or a rule and a hint, may give the same candidate.
-            if candidate.config.key not in known and candidate.config.key in self.space.numbers:
-                known.add(candidate.config.key)
-                self.enqueue(candidate)
-        self.n_first = len(known) - 1
+        # Two rules, or a rule and a hint, may give the same candidate.
+        chosen = [self.space.select(selection) for selection in first_selections(state)]
+        first = list({each.config.key: each for each in chosen if each.config.key in self.space.numbers}.values())
+        self.n_first = len(first) - 1
+        # Nodes that start at the same time begin in different places.
+        place = state.exchange.count_earlier() * state.plan.batch % max(self.n_first, 1)
+        for candidate in (first[0], *first[1 + place :], *first[1 : 1 + place]):
+            self.enqueue(candidate)
 
     def enqueue(self, candidate: Candidate) -> None:
         """Put a candidate in Optuna's queue."""
-        self.study.enqueue_trial(self.space.labels_of(candidate))
+        queued = {QUEUED: True} if self.state.exchange.is_shared else None
+        self.study.enqueue_trial(self.space.labels_of(candidate), user_attrs=queued)
 
     def run(self) -> None:
+        """Screen candidates until time, trials or candidates run out, or no further gain is expected."""
+        with self.state.time_stage("screening"):
+            self.run_batches()
+
+    def run_batches(self) -> None:
         """Screen batches of candidates."""
         state = self.state
         batch_s = 0.0
+        if self.receive():
+            self.update_expected()
+            self.replan()
         self.report()
         while (left := self.n_to_screen - self.n_screened) > 0:
             begin_s = state.now_s()
             end_s = state.find_screening_end_s()
             # A batch that would end long after the planned time would shorten racing and confirmation.
-            if begin_s + batch_s / 2 >= end_s or self.is_complete():
+            if begin_s + batch_s / 2 >= end_s or state.exchange.is_screened() or self.is_complete():
                 break
             n = min(state.plan.batch, state.plan.max_live - 1)
             again = self.choose_relaunched() if n > 1 else []
-            batch = self.propose(min(n - len(again), left))
-            if not batch and not again:
+            proposed = self.propose(min(n - len(again), left))
+            if not proposed and not again:
                 break
-            self.measure(batch, again)
+            batch = self.lease(proposed)
+            if batch or again:
+                self.measure(batch, again)
             batch_s = state.now_s() - begin_s
+            self.receive()
             self.update_expected()
             self.replan()
             self.n_done = self.n_screened
             self.report()
+        state.exchange.enter("waiting", spent_s=state.now_s() - state.stage_start_s)
+        self.conclude()
+
+    def complete(self) -> None:
+        """Merge what other nodes measured until they ended screening."""
+        if self.receive():
+            self.update_expected()
+        self.conclude()
+
+    def conclude(self) -> None:
+        """Let the state know what the model expects of untried candidates."""
         if self.sampler:
-            state.unseen_gain = self.sampler.bound_gain(self.study)
-            state.luck = self.sampler.luck
+            self.state.unseen_gain = self.sampler.bound_gain(self.study)
+            self.state.luck = self.sampler.luck
 
     def report(self) -> None:
         """Report progress: of all candidates of the space, how many were screened."""
@@ -201,12 +210,16 @@ class _Screening:
     @property
     def n_screened(self) -> int:
         """Number of candidates screened, without the baseline."""
-        return len(self.state.results) - 1
+        return len(self.state.results) - 1 - len(self.merger.emptied)
+
+    def is_known(self, candidate: Candidate) -> bool:
+        """Return whether a candidate was measured, or is about to be."""
+        return candidate in self.state.results and candidate.config.key not in self.merger.emptied
 
     @property
     def usual_error(self) -> float:
         """Standard error of a log-ratio in one launch due to the noise of its rounds."""
-        return math.sqrt(MEDIAN_VARIANCE * self.round_variance / self.state.plan.screening_rounds)
+        return math.sqrt(MEDIAN_VARIANCE * self.noise.variance / self.state.plan.screening_rounds)
 
     @property
     def best_gain(self) -> float:
@@ -276,7 +289,7 @@ class _Screening:
             state.pace,
             gain=self.best_gain,
             launch_sigma=math.sqrt(2) * self.sampler.luck,
-            round_sigma=math.sqrt(self.round_variance),
+            round_sigma=math.sqrt(self.noise.variance),
         )
 
     def is_complete(self) -> bool:
@@ -313,7 +326,7 @@ class _Screening:
         state = self.state
         if self.expected_best >= HOPELESS_GAIN or self.sampler.is_promising or state.baseline.excess:
             return False
-        if state.end_s - state.now_s() > (1 - FEWEST_SHARE) * state.plan.left_s:
+        if state.end_s - state.now_s() > (1 - FEWEST_SHARE) * state.planned_s:
             return False
         return not self.sampler.has_new_pairs(self.study)
 
@@ -337,21 +350,95 @@ class _Screening:
             return unsure[: min(self.state.plan.batch, self.state.plan.max_live - 1)] or better[:N_DOUBTFUL]
         if self.n_batches % RELAUNCH_EVERY:
             return []
-        return sorted(leaders[:N_LEADERS], key=lambda result: result.n_launches)[:1]
+        # Leaders that only other nodes measured come first, which also shows whether nodes agree.
+        has_own = self.state.exchange.has_own
+        return sorted(
+            leaders[:N_LEADERS], key=lambda result: (has_own(result.candidate.config.key), result.n_launches)
+        )[:1]
+
+    def receive(self) -> bool:
+        """Merge what other nodes measured, and return whether there was anything new.
+
+        Raises:
+            MeasureError: The others do not use the measurements of this node.
+        """
+        state, exchange = self.state, self.state.exchange
+        if not exchange.is_shared:
+            return False
+        exchange.refresh()
+        state.end_s = self.end_s - exchange.spent_elsewhere_s()
+        changed, new = self.merger.merge(exchange.received(), self.space)
+        if self.sampler:
+            self.extend(result.candidate for result in changed)
+        self.noise.update(state.results, changed)
+        for result in changed:
+            self.observe(result)
+            key = result.candidate.config.key
+            if key in new:
+                self.add_trial(result)
+            elif key in self.merger.emptied:
+                self.postponed[key] = result.candidate
+        leased = exchange.leased()
+        for key, candidate in list(self.postponed.items()):
+            if key not in leased:
+                del self.postponed[key]
+                if not self.is_known(candidate):
+                    self.enqueue(candidate)
+        return bool(changed)
+
+    def add_trial(self, result: CandidateResult) -> None:
+        """Add a candidate that another node measured to the study of this search."""
+        labels = self.list_labels()
+        params = self.space.labels_of(result.candidate)
+        params = {name: label for name, label in params.items() if label in labels[name]}
+        ratios = None if result.failure else result.log_ratios
+        self.study.add_trial(
+            optuna.trial.create_trial(
+                state=optuna.trial.TrialState.COMPLETE if ratios else optuna.trial.TrialState.FAIL,
+                params=params,
+                distributions={name: optuna.distributions.CategoricalDistribution(labels[name]) for name in params},
+                values=list(ratios) if ratios else None,
+                user_attrs={CONFIG: result.candidate.config.key},
+            )
+        )
+
+    def list_labels(self) -> dict[str, list[str]]:
+        """Return the choices of each dimension for Optuna."""
+        # The other strategies would spread their trials over the values between those of the space.
+        return {
+            each.name: list(each.labels) if self.sampler else [choice.label for choice in each.choices]
+            for each in self.space.dimensions
+        }
+
+    def lease(self, batch: list[tuple[optuna.Trial, CandidateResult]]) -> list[tuple[optuna.Trial, CandidateResult]]:
+        """Return the candidates of a batch that no other node began to measure at the same time."""
+        state = self.state
+        if not state.exchange.is_shared:
+            return batch
+        keys = [result.candidate.config.key for _, result in batch]
+        denied = state.exchange.lease(keys, spent_s=state.now_s() - state.stage_start_s)
+        kept = []
+        for trial, result in batch:
+            key = result.candidate.config.key
+            if key in denied:
+                self.study.tell(trial, state=optuna.trial.TrialState.FAIL)
+                self.postponed[key] = self.merger.emptied[key] = result.candidate
+            else:
+                kept.append((trial, result))
+        return kept
 
     def propose(self, n: int) -> list[tuple[optuna.Trial, CandidateResult]]:
         """Return up to `n` new candidates. Optuna gets the known result of a proposal that was measured before."""
         results = self.state.results
+        leased = self.state.exchange.leased()
+        if isinstance(self.study.sampler, CandidateSampler):
+            self.study.sampler.excluded = leased
         batch: list[tuple[optuna.Trial, CandidateResult]] = []
         duplicates: list[tuple[optuna.Trial, Candidate]] = []
         n_stale = 0
-        # The other strategies would spread their trials over the values between those of the space.
-        labels = {
-            each.name: each.labels if self.sampler else [choice.label for choice in each.choices]
-            for each in self.space.dimensions
-        }
+        labels = self.list_labels()
         while len(batch) < n:
-            if n_stale == STALE_ASKS and not self.enqueue_untried():
+            if n_stale == STALE_ASKS and not self.enqueue_untried(leased):
                 break
             trial = self.study.ask()
             candidate = self.space.draw(
@@ -359,22 +446,33 @@ class _Screening:
                     dimension.name, labels[dimension.name]
                 )
             )
-            trial.set_user_attr(CONFIG, candidate.config.key)
-            if candidate not in results:
+            key = candidate.config.key
+            is_queued = bool(trial.user_attrs.get(QUEUED))
+            if key in leased:
+                self.study.tell(trial, state=optuna.trial.TrialState.FAIL)
+                if is_queued:
+                    self.postponed[key] = candidate
+                else:
+                    n_stale += 1
+                continue
+            trial.set_user_attr(CONFIG, key)
+            if not self.is_known(candidate):
                 n_stale = 0
+                self.merger.emptied.pop(key, None)
                 batch.append((trial, results.get_or_add(candidate)))
             elif any(candidate.config.key == result.candidate.config.key for _, result in batch):
                 duplicates.append((trial, candidate))
                 n_stale += 1
             else:
                 self.finish_trial(trial, results[candidate])
-                n_stale += 1
+                # What other nodes measured of the queue does not count.
+                n_stale += not is_queued
         self.duplicates = duplicates
         return batch
 
-    def enqueue_untried(self) -> bool:
-        """Put a random untried candidate in Optuna's queue, or return False if all have been tried."""
-        untried = [candidate for candidate in self.state.candidates if candidate not in self.state.results]
+    def enqueue_untried(self, leased: frozenset[str]) -> bool:
+        """Put a random untried candidate in Optuna's queue, or return False if all have been tried or are leased."""
+        untried = [each for each in self.state.candidates if not self.is_known(each) and each.config.key not in leased]
         if not untried:
             return False
         self.enqueue(untried[int(self.state.runner.rng.integers(len(untried)))])
@@ -389,18 +487,32 @@ class _Screening:
         """
         state = self.state
         self.n_batches += 1
+        begin_s, first_launch = state.now_s(), state.n_launches + 1
         results = [*(result for _, result in batch), *again]
         self.measure_rounds(results)
         while state.starved:
             self.measure_rounds([state.starved.pop()])
-        self.round_variance = self.estimate_round_variance()
-        self.sum_launch_squares(results)
+        self.noise.update(state.results, results)
         for result in results:
             self.observe(result)
         for trial, result in batch:
             self.finish_trial(trial, result)
         for trial, candidate in self.duplicates:
             self.finish_trial(trial, state.results[candidate])
+        self.send(results, first_launch, (state.now_s() - begin_s) / max(len(results), 1))
+
+    def send(self, results: list[CandidateResult], first_launch: int, spent_s: float) -> None:
+        """Send what the launches of a batch showed to other nodes."""
+        exchange = self.state.exchange
+        if not exchange.is_shared:
+            return
+        for result in results:
+            candidate = result.candidate
+            if result.failure:
+                exchange.send(candidate, first_launch, (), shorten_failure(result.failure), spent_s=spent_s)
+                continue
+            for launch, rounds in describe_launches(result, first_launch):
+                exchange.send(candidate, launch, rounds, None, spent_s=spent_s)
 
     def measure_rounds(self, results: list[CandidateResult]) -> None:
         """Launch candidates, and measure their rounds with the baseline."""
@@ -433,7 +545,7 @@ class _Screening:
             return state.plan.screening_rounds
         n = state.plan.batch + 1
         round_s = n * block_wall_s(state.plan.block, state.pace)
-        noise = math.sqrt(MEDIAN_VARIANCE * self.round_variance)
+        noise = math.sqrt(MEDIAN_VARIANCE * self.noise.variance)
         best = math.sqrt(launch_sides_s(state.plan.launch_s, n) / round_s) * noise / LEAST_DIFFERENCE
         return max(state.plan.screening_rounds, min(round(best), MOST_NOISY_ROUNDS))
 
@@ -460,7 +572,7 @@ class _Screening:
             # Relative to the baseline, which is 0 in the model.
             excess = result.excess - self.state.baseline.excess
             for launch, log_ratios, n_rounds in result.launch_log_ratios():
-                variance = self.estimate_variance(result, launch, n_rounds)
+                variance = self.noise.estimate_variance(result, launch, n_rounds, is_doubtful=self.is_doubtful(result))
                 observed.append(Observed(number, log_ratios, variance, excess, not result.excess, launch))
         self.sampler.observed = observed
 
@@ -478,57 +590,3 @@ class _Screening:
             self.study.tell(trial, [0.0] * len(self.state.goal.objectives))
         else:
             self.study.tell(trial, state=optuna.trial.TrialState.FAIL)
-
-    def sum_launch_squares(self, results: list[CandidateResult]) -> None:
-        """Keep, for each new launch, the sum of the squared deviations of all rounds, and its degrees of freedom."""
-        launches = {score.launch for result in results for score in result.scores} - self.squares.keys()
-        for launch in launches:
-            sums = [sum_squares(result, launch) for result in results]
-            self.squares[launch] = (sum(of for of, _ in sums), sum(n for _, n in sums))
-
-    def estimate_round_variance(self) -> float:
-        """Return the variance of a round's log-ratio over all candidates, each of which has only a few rounds.
-
-        With several objectives, the noisiest counts. Source of the correction for the median of variances of few
-        values: E. B. Wilson and M. M. Hilferty, "The distribution of chi-square" (1931).
-        """
-        known: list[list[float]] = []
-        for result in self.state.results:
-            if result is self.state.baseline or not result.scores:
-                continue
-            rounds = list_rounds(result, result.scores[-1].launch)
-            n_free = len(rounds) - 1
-            if n_free > 0:
-                known.append((np.var(rounds, axis=0, ddof=1) / (1 - 2 / (9 * n_free)) ** 3).tolist())
-        return (
-            max(map(statistics.median, zip(*known, strict=True))) if len(known) >= FEWEST_VARIANCES else USUAL_NOISE**2
-        )
-
-    def estimate_variance(self, result: CandidateResult, launch: int, n_rounds: int) -> float:
-        """Return the variance of a candidate's log-ratio in one launch due to the noise of its rounds.
-
-        The noise of a host varies. It is estimated from all candidates of the launch, and from the candidate itself, as
-        the mean of the posterior distribution of a variance, with the noise of the search as the prior.
-        """
-        own, n_own = sum_squares(result, launch)
-        group, n_group = self.squares[launch]
-        variance = (LAUNCH_WEIGHT * self.round_variance + group) / (LAUNCH_WEIGHT + n_group)
-        variance = (OWN_WEIGHT * variance + own) / (OWN_WEIGHT + n_own)
-        busy_sigma = BUSY_SIGMA if self.is_doubtful(result) else 0.0
-        return MEDIAN_VARIANCE * variance / n_rounds + busy_sigma**2
-
-
-def list_rounds(result: CandidateResult, launch: int) -> list[tuple[float, ...]]:
-    """Return the log-ratios of a candidate in each round of one launch."""
-    return [score.log_ratios for score in result.selected_scores if score.launch == launch]
-
-
-def sum_squares(result: CandidateResult, launch: int) -> tuple[float, int]:
-    """Return the sum of the squared deviations of a candidate's rounds in one launch, and its degrees of freedom.
-
-    With several objectives, the noisiest counts.
-    """
-    rounds = np.array(list_rounds(result, launch))
-    if len(rounds) < 2:
-        return 0.0, 0
-    return float(((rounds - rounds.mean(axis=0)) ** 2).sum(axis=0).max()), len(rounds) - 1

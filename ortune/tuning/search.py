@@ -13,7 +13,7 @@ from ortune.compare.open import Launch, OpenComparison, open_comparison
 from ortune.errors import UsageError
 from ortune.host import HostClass
 from ortune.knobs import Config
-from ortune.record.files import path_of_trials
+from ortune.record.files import encode_record, path_of_trials
 from ortune.record.journal import Journal
 from ortune.record.leftovers import remove_leftovers
 from ortune.record.rescue import Saved, save_record
@@ -24,6 +24,7 @@ from ortune.tuning.outcome import Observe, Outcome
 from ortune.tuning.prepare import PreparedSearch, find_history
 from ortune.tuning.record_outcome import make_record, make_trials
 from ortune.tuning.resume import JournaledExecutor, describe_identity, explain_kept, find_unfinished, open_journal
+from ortune.tuning.share_outcome import open_exchange, share_outcome
 from ortune.tuning.stages import SearchSettings, run_search
 from ortune.worker import Executor, Runtime
 from ortune.worker.session_log import SessionWarning, collect_warnings
@@ -43,6 +44,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         warnings: What ONNX Runtime warned of.
         n_sessions: Number of sessions that were loaded.
         fault: Why the record or its trials could not be written, and where they are instead; None if they were.
+        storage_notes: What happened to the connection with the storage since the last progress, as sentences.
     """
 
     record: Record
@@ -52,6 +54,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[SessionWarning, ...] = ()
     n_sessions: int = 0
     fault: UsageError | None = None
+    storage_notes: tuple[str, ...] = ()
 
 
 def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -> Result:
@@ -64,21 +67,31 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
     request = prepared.request
     begun = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
     with contextlib.ExitStack() as stack:
-        abandoned = find_unfinished(request)
-        if journal := open_journal(
+        identity = describe_identity(
             request,
-            describe_identity(
+            model=prepared.program.describe().digest,
+            host=HostClass.of(prepared.host),
+            workload=prepared.describe_workload(),
+            feed=prepared.feed,
+            space=prepared.space,
+        )
+        exchange = open_exchange(prepared, identity) if prepared.location else None
+        is_complete = False
+        if exchange:
+            stack.callback(lambda: exchange.close(completed=is_complete))
+        abandoned = None if exchange else find_unfinished(request)
+        journal = (
+            None
+            if exchange
+            else open_journal(
                 request,
-                model=prepared.program.describe().digest,
-                host=HostClass.of(prepared.host),
-                workload=prepared.describe_workload(),
-                feed=prepared.feed,
-                space=prepared.space,
-            ),
-            hints=prepared.hints,
-            suggested=prepared.suggested,
-            free_bytes=prepared.host.limits.memory_bytes,
-        ):
+                identity,
+                hints=prepared.hints,
+                suggested=prepared.suggested,
+                free_bytes=prepared.host.limits.memory_bytes,
+            )
+        )
+        if journal:
             stack.enter_context(journal)
             # Other searches may have ended since it began, and other memory may be free.
             prepared = msgspec.structs.replace(prepared, hints=journal.begin.hints, suggested=journal.begin.suggested)
@@ -91,11 +104,22 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
             study_path=request.study,
             study_id=journal.begin.id if journal else "",
             replaced_study_id=abandoned.id if abandoned else "",
+            exchange=exchange,
         )
         outcome = run_search(prepared.space, opened, settings, observe)
         started = journal.begin.started if journal else begun
         n_resumes = journal.n_resumes if journal else 0
         record = make_record(prepared, outcome, opened, started, n_resumes=n_resumes)
+        if exchange and not outcome.interrupted:
+            share_outcome(
+                exchange,
+                outcome,
+                record=encode_record(record),
+                started=started,
+                host_id=record.host.id,
+                onnxruntime=record.runtime.onnxruntime,
+            )
+            is_complete = True
         saved = Saved(record=record)
         if request.output is not None:
             saved = save_record(
@@ -121,6 +145,7 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
         warnings=collect_warnings([each.log for each in sessions]),
         n_sessions=len(sessions),
         fault=saved.fault,
+        storage_notes=tuple(exchange.take_notes()) if exchange else (),
     )
 
 

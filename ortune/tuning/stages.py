@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import cast
 
 import msgspec
+import numpy as np
 import optuna
 
 from ortune.compare.comparison import Comparison, Row
@@ -20,7 +21,10 @@ from ortune.knobs.providers import find_provider
 from ortune.record.schema import BestSoFar, Closest, Evidence, OutputCheck, Verdict
 from ortune.record.trials import TrialSession
 from ortune.requests import StrategyName
+from ortune.storage import SharedResult
 from ortune.tuning.confirmation import confirm
+from ortune.tuning.exchange import Exchange
+from ortune.tuning.fitness import check_fitness
 from ortune.tuning.front import confirm_front, judge_front
 from ortune.tuning.outcome import Observe, Outcome
 from ortune.tuning.plan import (
@@ -37,7 +41,7 @@ from ortune.tuning.plan import (
 from ortune.tuning.racing import run_racing
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.sampler import make_sampler
-from ortune.tuning.screening import ALL_PAIRS_TRIED, run_screening
+from ortune.tuning.screening import ALL_PAIRS_TRIED, Screening
 from ortune.tuning.state import SearchState
 from ortune.tuning.study import open_study
 from ortune.tuning.verdict import TimeSpent, judge_confirmation, judge_untried
@@ -67,6 +71,7 @@ class SearchSettings(msgspec.Struct, frozen=True, kw_only=True):
         study_path: File for Optuna's study, or None to keep it in memory.
         study_id: Identifier of the search, which the study gets.
         replaced_study_id: Identifier of the search whose study may be replaced; empty if there is none.
+        exchange: Exchanges measurements with other nodes; None for a search on this host only.
     """
 
     budget_s: float | None = None
@@ -76,6 +81,7 @@ class SearchSettings(msgspec.Struct, frozen=True, kw_only=True):
     study_path: Path | None = None
     study_id: str = ""
     replaced_study_id: str = ""
+    exchange: Exchange | None = None
 
 
 class _Confirmed:
@@ -115,22 +121,31 @@ def run_search(
         UsageError: The study's file cannot be used.
     """
     goal, runner, calibration = opened.goal, opened.runner, opened.calibration
+    seed = opened.seed
+    if settings.exchange:
+        # The same command runs on every node, and each proposes other candidates.
+        seed = settings.exchange.draw_seed(seed)
+        runner.rng = np.random.default_rng(seed)
     study = open_study(
         settings.study_path,
-        make_sampler(settings.strategy, space, opened.seed),
+        make_sampler(settings.strategy, space, seed),
         len(goal.objectives),
         search_id=settings.study_id,
         replaced_id=settings.replaced_study_id,
     )
     budget_s = settings.budget_s or usual_budget_s(goal, calibration.pace, calibration.launch_s)
     end_s = opened.start_s + budget_s
+    left_s = end_s - runner.now_s()
+    # On several hosts, all of a large budget but the usual one is for screening, which they share.
+    usual_s = usual_budget_s(goal, calibration.pace, calibration.launch_s) if settings.exchange else left_s
     plan = make_plan(
         goal,
         calibration,
-        left_s=end_s - runner.now_s(),
+        left_s=min(left_s, usual_s),
         free_bytes=opened.free_bytes,
         one_at_a_time=runner.one_at_a_time,
     )
+    plan = msgspec.structs.replace(plan, screening_s=plan.screening_s + max(left_s - usual_s, 0.0))
     if any(find_provider(name).memory_unknown for name in space.providers):
         plan = msgspec.structs.replace(plan, max_live=2)  # the baseline, and one that may need this memory
     if settings.strategy == "exhaustive":
@@ -144,6 +159,7 @@ def run_search(
         n_trials=settings.n_trials,
         strategy=settings.strategy,
         hints=settings.hints,
+        exchange=settings.exchange,
     )
     if warning := warn_of_small_budget(goal, plan, calibration.pace):
         state.add_note(warning)
@@ -164,11 +180,94 @@ def run_search(
 
 
 def run_stages(state: SearchState, study: optuna.Study, opened: OpenComparison, confirmed: _Confirmed) -> None:
-    """Run screening, racing and confirmation."""
-    run_screening(state, study)
+    """Run screening, racing and confirmation.
+
+    On several hosts, one of them runs the last two, and the others repeat the confirmation.
+    """
+    exchange = state.exchange
+    if exchange.is_shared:
+        join(state)
+    screening = Screening(state, study)
+    screening.run()
+    if exchange.is_shared:
+        result = exchange.wait_for_result(lambda note: note_wait(state, note))
+        if result is not None:
+            confirm_ranked(state, opened, confirmed, find_result(state, result))
+            return
+        screening.complete()
+        end_s = state.now_s() + state.plan.racing_s + state.plan.confirmation_s
+        state.end_s = max(min(state.end_s, end_s + (LONGEST_RACING - 1) * state.plan.racing_s), end_s)
     if len(state.results.rank()) > 1 and not state.is_unpromising:
+        exchange.enter("racing")
         run_racing(state, find_racing_s(state))
-    ranked = rank_finalists(state)
+    exchange.enter("confirmation")
+    confirm_ranked(state, opened, confirmed, rank_finalists(state))
+
+
+def join(state: SearchState) -> None:
+    """Take part in a search on several hosts.
+
+    Raises:
+        MeasureError: This host is not fit to.
+        StorageError: The storage does not answer.
+    """
+    fitness = check_fitness(state)
+    launch_s = state.plan.confirmation_s / max(state.plan.confirmation.launches or 1, 1)
+    state.exchange.join(
+        state.space.base,
+        fitness.rounds,
+        sigma=fitness.sigma,
+        bias=fitness.bias,
+        unfit=fitness.unfit,
+        silent_s=2 * launch_s,
+    )
+    state.planned_s = state.end_s - state.now_s()
+
+
+def note_wait(state: SearchState, note: str) -> None:
+    """Report what a search on several hosts waits for."""
+    state.add_note(note)
+    ranked = state.results.rank()
+    then_s = state.plan.racing_s + state.plan.confirmation_s
+    best = ranked[0] if ranked else None
+    n = len(state.results) - 1
+    state.report("screening", n, len(state.candidates) - 1, best, end_s=state.now_s(), then_s=then_s)
+
+
+def find_result(state: SearchState, shared: SharedResult) -> list[CandidateResult]:
+    """Return the candidates that another node confirmed, to confirm them here. There may be none.
+
+    Raises:
+        MeasureError: The search space of this node does not contain one.
+    """
+    state.exchange.enter("proof")
+    state.end_s = state.now_s() + state.plan.confirmation_s
+    state.is_unpromising = False
+    found = []
+    for config in shared.front or (shared.config,):
+        if config == state.space.base:
+            continue
+        candidate = state.results.find(config.key) or state.space.find(config)
+        if candidate is None:
+            raise MeasureError(
+                f"The result of {shared.node} is a config that is not in the search space of this node.",
+                "Check that all nodes run the same version of ortune and ONNX Runtime.",
+            )
+        found.append(state.results.get_or_add(candidate))
+    return found
+
+
+def confirm_ranked(
+    state: SearchState, opened: OpenComparison, confirmed: _Confirmed, ranked: list[CandidateResult]
+) -> None:
+    """Confirm the best candidates.
+
+    Args:
+        state: The search.
+        opened: Its comparison.
+        confirmed: Gets the results.
+        ranked: The candidates, in the order in which they are confirmed.
+    """
     if len(state.goal.objectives) > 1:
         if ranked:
             confirmed.run, confirmed.comparison = confirm_front(state, ranked)
@@ -192,11 +291,13 @@ def run_stages(state: SearchState, study: optuna.Study, opened: OpenComparison, 
 def check_failures(state: SearchState) -> None:
     """Check that not all candidates failed in a way that has nothing to do with their settings.
 
+    One candidate that crashes may be to blame itself.
+
     Raises:
-        MeasureError: The process of each candidate ended suddenly.
+        MeasureError: The process of each candidate ended suddenly, and there were several.
     """
     failures = [result.failure for result in state.results if result is not state.baseline]
-    if failures and all(failure and failure.is_sudden for failure in failures):
+    if len(failures) > 1 and all(failure and failure.is_sudden for failure in failures):
         last = failures[-1]
         assert last
         raise MeasureError(

@@ -16,6 +16,7 @@ from ortune.compare.paired_run import BASELINE_POSITION
 from ortune.compare.stats import t_interval
 from ortune.knobs import Candidate, Config, SearchSpace
 from ortune.requests import StrategyName
+from ortune.tuning.exchange import Exchange
 from ortune.tuning.outcome import Observe, Progress
 from ortune.tuning.plan import LIVE_MEMORY_SHARE, Plan
 from ortune.tuning.results import CandidateResult, Results
@@ -52,6 +53,8 @@ class SearchState:
         stages: Time of each stage that is complete.
         stage_start_s: When the current stage began, on the runner's clock.
         n_launches: Launches of the baseline so far, in screening and racing.
+        planned_s: Time that the whole search may take from its plan on.
+        exchange: Exchanges measurements with other nodes.
         starved: Candidates that ran out of memory while others were live, and may work alone.
     """
 
@@ -66,6 +69,7 @@ class SearchState:
         n_trials: int | None = None,
         strategy: StrategyName = "adaptive",
         hints: Sequence[Config] = (),
+        exchange: Exchange | None = None,
     ) -> None:
         self.runner = opened.runner
         self.goal = opened.goal
@@ -76,6 +80,8 @@ class SearchState:
         self.racing_s = plan.racing_s
         self.confirmation_s = plan.confirmation_s
         self.end_s = end_s
+        self.planned_s = end_s - opened.runner.now_s()
+        self.exchange = exchange or Exchange()
         self.n_trials = n_trials
         self.strategy = strategy
         self.hints = hints
@@ -149,6 +155,8 @@ class SearchState:
             then_s: How long the stages after it will probably take.
         """
         now_s = self.now_s()
+        self.exchange.beat()
+        self._notes += self.exchange.take_notes()
         self._observe(
             Progress(
                 stage=stage,
@@ -158,6 +166,8 @@ class SearchState:
                 left_s=max(end_s - now_s, 0.0) + then_s,
                 best=best.candidate if best else None,
                 speedup=speedup or (estimate_speedup(best.round_log_ratios) if best and best.scores else None),
+                n_nodes=self.exchange.count_nodes(),
+                n_shared=self.results.count_shared() if self.exchange.is_shared else 0,
                 notes=tuple(self._notes),
             )
         )

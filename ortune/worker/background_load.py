@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import IO, Self
 
 from ortune.errors import BackgroundLoadError
+from ortune.secret_variables import inherit_environment
 from ortune.worker.prctl import HAS_DEATH_SIGNAL, adopt_orphans, request_death_signal
 
 SETTLE_S = 0.5
@@ -65,6 +66,7 @@ class BackgroundLoad:
             [sys.executable, "-P", "-m", "ortune.worker.background_load", *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            env=inherit_environment(),
             start_new_session=True,
         )
 

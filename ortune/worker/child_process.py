@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
+from ortune.secret_variables import inherit_environment
 from ortune.worker.exit_status import count_oom_kills, explain_exit
 from ortune.worker.failure import Failure, make_failure
 from ortune.worker.owned_folder import OwnedFolder
@@ -56,7 +57,7 @@ def make_environment(folder: Path | None = None) -> dict[str, str]:
     """
     temporary = dict.fromkeys(TEMPORARY, str(folder)) if folder else {}
     # Users who want to send usage data may set the variable.
-    return {**TELEMETRY_OFF, **os.environ, **APPLY_OFF, **temporary}
+    return {**TELEMETRY_OFF, **inherit_environment(), **APPLY_OFF, **temporary}
 
 
 def ask_child(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ortune.worker.barrier import Barrier
 from ortune.worker.block import BlockPlan
-from ortune.worker.window import Callers, Clock, Window, cycle_from, work_within
+from ortune.worker.window import Callers, Clock, CpuReading, Window, cycle_from, work_within
 
 S = TypeVar("S")
 R = TypeVar("R")
@@ -129,26 +129,6 @@ def closed_loop(
         before=before,
         after=after,
     )
-
-
-class CpuReading(NamedTuple):
-    """CPU time of this process so far, and when it was read."""
-
-    at_ns: int
-    cpu_ns: int
-
-    @classmethod
-    def of(cls, clock: Clock) -> CpuReading:
-        """Read the CPU time."""
-        return cls(clock.now_ns(), clock.cpu_ns())
-
-    def find_use_ns(self, before: CpuReading, wall_ns: int) -> int:
-        """Return the CPU time in a window of this length.
-
-        A process that wakes up late at the ends of the window reads its CPU time late. What it uses per time stays.
-        """
-        between_ns = self.at_ns - before.at_ns
-        return round((self.cpu_ns - before.cpu_ns) * wall_ns / between_ns) if between_ns > 0 else 0
 
 
 def is_hopeless(plan: BlockPlan, stamps: Sequence[int]) -> bool:

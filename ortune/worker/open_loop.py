@@ -21,7 +21,7 @@ from ortune.worker.barrier import Barrier
 from ortune.worker.batching_server import RequestQueue
 from ortune.worker.block import BlockPlan
 from ortune.worker.closed_loop import back_to_back, closed_loop
-from ortune.worker.window import Callers, Clock, Window, work_within
+from ortune.worker.window import Callers, Clock, CpuReading, Window, work_within
 from ortune.workload import Load
 from ortune.workload.load import relaxation_services
 
@@ -209,12 +209,15 @@ class RequestStream:
                 marks.extend(Mark(number, start, end, cpu_start, cpu_end, len(numbers)) for number in numbers)
 
         callers = Callers(clock, [functools.partial(run_caller, position) for position in range(len(free))])
+        # On a busy host, this thread wakes up late. The window does not move with it: callers keep to their own times.
         clock.sleep_ns(max(window_start - now(), 0))
-        cpu_start, start = cpu(), now()
+        first_reading = CpuReading.of(clock)
         clock.sleep_ns(max(window_end - now(), 0))
+        end = window_end
         while not served and not callers.error:
             clock.sleep_ns(POLL_NS)
-        end, cpu_end = now(), cpu()
+            end = now()
+        last_reading = CpuReading.of(clock)
         callers.join()
         unserved += range(len(marks) + len(unserved), n)
         self._waiting = sorted(arrivals[number] - end for number in unserved)
@@ -223,7 +226,8 @@ class RequestStream:
             assert self.load.rate_per_s
             self._next_ns = due[-1] + base + 1e9 / self.load.rate_per_s - end
         inside = sorted((mark for mark in marks if mark.start >= window_start), key=lambda mark: mark.start)
-        return Segment(arrivals, marks, inside, start, end, cpu_end - cpu_start)
+        cpu_ns = last_reading.find_use_ns(first_reading, end - window_start)
+        return Segment(arrivals, marks, inside, window_start, end, cpu_ns)
 
 
 def draw_arrivals(

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from typing import IO
 
+from ortune.secret_variables import inherit_environment
 from ortune.worker.prctl import HAS_DEATH_SIGNAL
 
 
@@ -29,6 +30,7 @@ class Watchdog:
                 [sys.executable, "-P", "-m", "ortune.worker.watchdog"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
+                env=inherit_environment(),
                 start_new_session=True,
             )
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +54,26 @@ class RealClock:
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
         return thread.join
+
+
+class CpuReading(NamedTuple):
+    """CPU time of this process so far, and when it was read."""
+
+    at_ns: int
+    cpu_ns: int
+
+    @classmethod
+    def of(cls, clock: Clock) -> CpuReading:
+        """Read the CPU time."""
+        return cls(clock.now_ns(), clock.cpu_ns())
+
+    def find_use_ns(self, before: CpuReading, wall_ns: int) -> int:
+        """Return the CPU time in a window of this length.
+
+        A process that wakes up late at the ends of the window reads its CPU time late. What it uses per time stays.
+        """
+        between_ns = self.at_ns - before.at_ns
+        return round((self.cpu_ns - before.cpu_ns) * wall_ns / between_ns) if between_ns > 0 else 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,154 @@
+"""Merges what other nodes measured into the results of a search, and describes own results for them."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from ortune.knobs import Candidate, SearchSpace
+from ortune.storage import Measurement, SharedRound
+from ortune.storage.schema import MOST_ROUNDS, limit_log_ratio
+from ortune.tuning.results import FIRST_SHARED, CandidateResult, Results, Score
+from ortune.worker import Failure
+from ortune.workload import Goal
+
+
+class Merger:
+    """Keeps the results of a search up to date with the measurements of others that count.
+
+    Args:
+        results: The results of this search.
+        goal: What the search is for.
+
+    Attributes:
+        emptied: Candidates without measurements: only nodes that are set apart had measured them.
+    """
+
+    def __init__(self, results: Results, goal: Goal) -> None:
+        self.emptied: dict[str, Candidate] = {}
+        self._results = results
+        self._goal = goal
+        self._launches: dict[tuple[str, int], int] = {}
+        self._merged: dict[str, tuple[str, ...]] = {}
+        self._failed: dict[str, Failure] = {}
+
+    def merge(self, measurements: Sequence[Measurement], space: SearchSpace) -> tuple[list[CandidateResult], set[str]]:
+        """Return the results that changed, and the keys of those candidates that are new.
+
+        Args:
+            measurements: All measurements of others that count. Those that do not fit the search are left out.
+            space: What may be tried. No config is taken over that this space cannot express.
+        """
+        by_key: dict[str, list[Measurement]] = defaultdict(list)
+        for each in measurements:
+            by_key[each.config.key].append(each)
+        changed, new = [], set()
+        for key in {**by_key, **self._merged}:
+            members = [each for each in by_key.get(key, ()) if self._fits(each)]
+            ids = tuple(each.id for each in members)
+            if self._merged.get(key, ()) == ids:
+                continue
+            candidate = self._results.find(key) or (find_candidate(space, members[0]) if members else None)
+            if candidate is None:
+                continue
+            if candidate not in self._results:
+                new.add(key)
+            result = self._results.get_or_add(candidate)
+            self._merged[key] = ids
+            self._replace(result, members)
+            changed.append(result)
+        return changed, new
+
+    def _fits(self, measurement: Measurement) -> bool:
+        """Return whether a measurement has the values that this search has."""
+        n_excesses = len(self._goal.limits) + (1 if self._goal.load.rate_per_s else 0)
+        return all(
+            len(each.log_ratios) == len(self._goal.objectives) and len(each.excesses) == n_excesses
+            for each in measurement.rounds[:1]
+        )
+
+    def _replace(self, result: CandidateResult, measurements: Sequence[Measurement]) -> None:
+        """Replace what others measured of a candidate."""
+        key = result.candidate.config.key
+        own = [score for score in result.scores if score.launch < FIRST_SHARED]
+        shared = [score for each in measurements for score in self._score(each)]
+        result.n_blocks += len(shared) - (len(result.scores) - len(own))
+        result.replace_scores([*own, *shared])
+        if result.failure is self._failed.get(key):
+            result.failure = None
+        failures = [each.failure for each in measurements if each.failure]
+        if failures and not result.scores and not result.failure:
+            result.failure = self._failed[key] = failures[0]
+        if result.scores or result.failure:
+            self.emptied.pop(key, None)
+        else:
+            self.emptied[key] = result.candidate
+
+    def _score(self, measurement: Measurement) -> Iterator[Score]:
+        """Yield the rounds of a measurement as scores."""
+        launch = self._launches.setdefault((measurement.worker, measurement.launch), FIRST_SHARED + len(self._launches))
+        for each in measurement.rounds:
+            yield Score(
+                log_ratios=each.log_ratios,
+                excesses=each.excesses,
+                contended=each.contended,
+                launch=launch,
+                blocks=None,
+            )
+
+
+def find_candidate(space: SearchSpace, measurement: Measurement) -> Candidate | None:
+    """Return the candidate of a space that another node measured, or None if the space cannot express it."""
+    key = measurement.config.key
+    if key in space.numbers:
+        return space.candidates[space.numbers[key]]
+    try:
+        candidate = space.select(measurement.labels)
+    except (KeyError, StopIteration, ValueError):
+        return None
+    return candidate if candidate.config.key == key else None
+
+
+def describe_launches(result: CandidateResult, first_launch: int) -> list[tuple[int, tuple[SharedRound, ...]]]:
+    """Return the number and the rounds of own launches of a candidate for other nodes.
+
+    A percentile beyond the median is computed over all calls of a launch, which do not travel: the rounds are shifted,
+    so that their median is the percentile of the launch.
+
+    Args:
+        result: The candidate.
+        first_launch: Number of the first launch to return.
+    """
+    launches: dict[int, list[Score]] = defaultdict(list)
+    for score in result.scores:
+        if first_launch <= score.launch < FIRST_SHARED:
+            launches[score.launch].append(score)
+    found = []
+    for launch, scores in launches.items():
+        ratios, excesses = result.summarize(scores)
+        of_ratios = _shift([score.log_ratios for score in scores], ratios)
+        of_excesses = _shift([score.excesses for score in scores], excesses)
+        rounds = [
+            SharedRound(log_ratios=ratios, excesses=excesses, contended=score.contended)
+            for score, ratios, excesses in zip(scores, of_ratios, of_excesses, strict=True)
+        ]
+        found.append((launch, tuple(rounds[:MOST_ROUNDS])))
+    return found
+
+
+def _shift(rounds: Sequence[tuple[float, ...]], medians: Sequence[float]) -> list[tuple[float, ...]]:
+    """Return values of rounds, shifted so that they have other medians."""
+    shifts = [
+        wanted - statistics.median(column) for wanted, column in zip(medians, zip(*rounds, strict=True), strict=True)
+    ]
+    return [
+        tuple(limit_log_ratio(value + shift) for value, shift in zip(values, shifts, strict=True)) for values in rounds
+    ]
+
+
+def shorten_failure(failure: Failure | None) -> Failure | None:
+    """Return a failure for other nodes. Its message may name files of this host, so it is left out."""
+    return failure and msgspec.structs.replace(failure, message=f"{failure.title} on another node")
