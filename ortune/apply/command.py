@@ -12,10 +12,19 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from ortune.apply.canary import describe_canary, plan_canary
 from ortune.apply.exec import find_program, make_environment, replace_process
 from ortune.apply.messages import describe_mismatch, describe_missing_cache
 from ortune.apply.placeholders import fill_command
-from ortune.apply.plan import choose_records, encode_plan, environment_of, find_doubts, make_plan, missing_allocators
+from ortune.apply.plan import (
+    choose_for,
+    encode_plan,
+    environment_of,
+    find_doubts,
+    make_plan,
+    missing_allocators,
+    read_for,
+)
 from ortune.errors import UsageError, spell_as_flag, spell_options
 from ortune.naming import COMMAND
 from ortune.options import make_request, options_of
@@ -37,12 +46,15 @@ def launch(arguments: list[str]) -> NoReturn:
     request = parse(arguments[:separator])
     command = arguments[separator + 1 :]
     program = find_program(command)
-    choices = choose_records(request.files, request)
+    records = read_for(request.files, request)
+    choices = choose_for(records, request)
+    canary = plan_canary(records, choices, request)
     command = fill_command(command, workers=find_workers(choices))
-    plan = encode_plan(make_plan(choices, request, "--explain shows why"))
+    plan = encode_plan(make_plan(choices, request, "--explain shows why", canary))
     environment = make_environment(plan, environment_of(choices), os.environ)
     if not request.quiet:
-        sys.stderr.writelines(f"ortune: {line}\n" for line in notes(choices, keep_explicit=request.keep_explicit))
+        lines = [*notes(choices, keep_explicit=request.keep_explicit), *describe_canary(canary)]
+        sys.stderr.writelines(f"ortune: {line}\n" for line in lines)
     replace_process(program, command, environment)
 
 
@@ -59,6 +71,8 @@ def parse(arguments: list[str]) -> ProgramRequest:
     """
     given = vars(make_parser().parse_args(arguments))
     request = make_request(ProgramRequest, {name: value for name, value in given.items() if value}, "cli")
+    if not request.files and request.canary is not None:
+        raise UsageError("needs a CONFIG.", f"Write: {COMMAND} tuned.json ... -- python app.py.", option="canary")
     if not request.files and not request.explain and request.explain_json is None:
         raise UsageError(
             "There is no CONFIG.",

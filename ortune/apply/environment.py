@@ -14,6 +14,13 @@ CONFIG_VARIABLE = "ORTUNE_CONFIG"
 """Environment variable that holds paths of records, separated as in PATH."""
 
 
+CANARY_VARIABLE = "ORTUNE_CANARY"
+"""Environment variable with the share of the processes that use these records; all if it is not set."""
+
+METRICS_VARIABLE = "ORTUNE_METRICS"
+"""Environment variable with the folder for their metrics."""
+
+
 def start() -> None:
     """Activate the plan of `ortune apply`, or otherwise the records that ORTUNE_CONFIG names."""
     if os.environ.get(finder.PLAN_VARIABLE):
@@ -46,7 +53,10 @@ def check_config_variable() -> None:
 def _make_plan() -> dict[str, Any]:
     from ortune.apply.inside.explain import write_stderr
     from ortune.apply.plan import plan_process
+    from ortune.options import make_request
     from ortune.program_options import ProgramRequest
 
     check_config_variable()
-    return plan_process(read_config_variable(), ProgramRequest(), lambda text: write_stderr(f"ortune: {text}\n"))
+    given = {"canary": os.environ.get(CANARY_VARIABLE) or None, "metrics": os.environ.get(METRICS_VARIABLE) or None}
+    options = make_request(ProgramRequest, given)
+    return plan_process(read_config_variable(), options, lambda text: write_stderr(f"ortune: {text}\n"))

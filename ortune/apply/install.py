@@ -29,6 +29,8 @@ def install(
     rate: str | float | None = None,
     sessions: int | None = None,
     processes: int | None = None,
+    canary: str | float | None = None,
+    metrics: str | Path | None = None,
 ) -> None:
     """Give tuned options to all sessions that this process creates from now on for the models of some records.
 
@@ -52,6 +54,8 @@ def install(
         rate: Requests that will arrive per second, as a number or as `50/s`.
         sessions: Number of sessions of the model in one process.
         processes: Number of processes that run the model at the same time.
+        canary: Share of the processes that get the tuned options, such as `10%`; None for all.
+        metrics: With `canary`: folder in which each process writes how long its calls take.
 
     Raises:
         RecordError: A file is not a record.
@@ -85,6 +89,8 @@ def install(
             "rate": rate,
             "sessions": sessions,
             "processes": processes,
+            "canary": canary,
+            "metrics": metrics,
         },
     )
     plan = plan_process(paths, options, lambda text: warnings.warn(text, stacklevel=4))

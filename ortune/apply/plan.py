@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from ortune.apply.canary import plan_canary
 from ortune.apply.messages import (
     describe_mismatch,
     describe_missing_allocator,
@@ -26,7 +27,7 @@ from ortune.naming import PACKAGE
 from ortune.planning.read import read_configs, use_cache_dir
 from ortune.program_options import ProgramRequest
 from ortune.record.schema import Record, Tried
-from ortune.record.select import Choice, Wanted, select_per_model
+from ortune.record.select import Choice, Sourced, Wanted, select_per_model
 from ortune.sanitize import printable
 
 MOST_INPUTS = 16
@@ -40,25 +41,46 @@ def choose_records(configs: Sequence[str | Path], options: ProgramRequest) -> tu
     Raises:
         RecordError: A file holds no records, or they are for several models and one is needed.
     """
-    if not configs:
+    return choose_for(read_for(configs, options), options)
+
+
+def read_for(configs: Sequence[str | Path], options: ProgramRequest) -> tuple[Sourced, ...]:
+    """Read all records, of all models and classes of hosts.
+
+    Raises:
+        RecordError: A file holds no records.
+    """
+    return read_configs(configs, trust=options.trust, pick=options.pick)
+
+
+def choose_for(records: Sequence[Sourced], options: ProgramRequest) -> tuple[Choice, ...]:
+    """Select a record for each model; none if there are none.
+
+    Raises:
+        RecordError: They are for several models and one is needed.
+    """
+    if not records:
         return ()
     wanted = Wanted(load=options.given_load, pick=options.pick, any_host=options.any_host)
-    records = read_configs(configs, trust=options.trust, pick=options.pick)
     choices = select_per_model(records, wanted, one_model=options.any_model)
     # Programs may change their working directory.
     folder = None if options.cache_dir is None else options.cache_dir.absolute()
     return tuple(use_cache_dir(choice, folder) for choice in choices)
 
 
-def make_plan(choices: Sequence[Choice], options: ProgramRequest, hint: str) -> dict[str, Any]:
+def make_plan(
+    choices: Sequence[Choice], options: ProgramRequest, hint: str, canary: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Return the plan as JSON types: see `ortune.apply.inside.finder.Plan`.
 
     Args:
         choices: A record for each model.
         options: How to use them.
         hint: How to get a report on each session.
+        canary: What `plan_canary` returned.
     """
     return {
+        **({"canary": canary} if canary else {}),
         "rules": [_rule(choice) for choice in choices],
         "any_model": options.any_model,
         "keep_explicit": options.keep_explicit,
@@ -218,7 +240,9 @@ def plan_process(paths: Sequence[str | Path], options: ProgramRequest, warn: Cal
     Raises:
         OrtuneError: The records cannot be read, or contradict each other.
     """
-    choices = choose_records(paths, options)
+    records = read_for(paths, options)
+    choices = choose_for(records, options)
+    canary = plan_canary(records, choices, options)
     for choice in choices:
         if not choice.applies:
             warn(describe_mismatch(choice))
@@ -227,4 +251,4 @@ def plan_process(paths: Sequence[str | Path], options: ProgramRequest, warn: Cal
     for text in texts:
         if text:
             warn(text)
-    return make_plan(choices, options, f"{PACKAGE}.install(..., explain=True) shows why")
+    return make_plan(choices, options, f"{PACKAGE}.install(..., explain=True) shows why", canary)

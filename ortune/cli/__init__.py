@@ -19,6 +19,9 @@ from ortune.cli.bench import bench
 from ortune.cli.completion import prepare_completion
 from ortune.cli.doctor import doctor
 from ortune.cli.explain_model import check_arguments
+from ortune.cli.fleet import compare
+from ortune.cli.fleet_deploy import deploy
+from ortune.cli.fleet_storage import collect, expire, status
 from ortune.cli.gate import gate
 from ortune.cli.gate_program import gate_program
 from ortune.cli.host import host
@@ -39,6 +42,7 @@ from ortune.cli.suggest import suggest
 from ortune.cli.verify_program import verify_program
 from ortune.errors import ExitCode, OrtuneError, UsageError, explain_lack, print_trust_warnings, spell_as_flag
 from ortune.interrupts import is_interrupt, raise_interrupts
+from ortune.requests import GROUPS
 from ortune.sanitize import printable_lines
 
 
@@ -60,7 +64,14 @@ class Command(typer.core.TyperCommand):
 
 
 class CommandGroup(typer.core.TyperGroup):
-    """All commands. Its help shows no type for its flags."""
+    """All commands, or those of a group. Its help shows no type for its flags."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command by its name; one of a group also by its full name, such as `fleet compare`."""
+        group, _, rest = cmd_name.partition(" ")
+        if rest and group in GROUPS:
+            return cast("CommandGroup", super().get_command(ctx, group)).get_command(ctx, rest)
+        return super().get_command(ctx, cmd_name)
 
     def get_params(self, ctx: Any) -> Any:
         """Return all options and arguments."""
@@ -94,6 +105,13 @@ app.command(NAMES["apply"], cls=Command, hidden=True)(verify_program)
 # What follows the first word of the command belongs to it.
 app.command(cls=Command, context_settings={"allow_interspersed_args": False})(inspect)
 app.command(cls=Command)(merge)
+fleet = typer.Typer(help="Commands for many processes and hosts.", no_args_is_help=True)
+fleet.command(cls=Command)(compare)
+fleet.command(cls=Command)(deploy)
+fleet.command(cls=Command)(status)
+fleet.command(cls=Command)(collect)
+fleet.command(cls=Command)(expire)
+app.add_typer(fleet, name="fleet", cls=CommandGroup)
 app.command(cls=Command)(gate)
 app.command(NAMES["gate"], cls=Command, hidden=True)(gate_program)
 app.command(cls=Command)(report)

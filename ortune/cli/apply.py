@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ortune.apply.verify import Answer
+    from ortune.fleet.proofs import OpenClaim
     from ortune.record.schema import Record
     from ortune.record.select import Sourced, Wanted
 
@@ -62,8 +63,8 @@ def check_combination(request: ApplyRequest) -> None:
     Raises:
         UsageError: They do not.
     """
-    for name in ("keep_explicit", "any_model", "explain", "explain_json"):
-        if getattr(request, name):
+    for name in ("keep_explicit", "any_model", "explain", "explain_json", "canary", "metrics"):
+        if getattr(request, name) != getattr(ApplyRequest, name):
             raise UsageError(
                 "needs a command.", "Put it after --: ortune apply tuned.json -- python app.py.", option=name
             )
@@ -82,6 +83,12 @@ def check_combination(request: ApplyRequest) -> None:
             "needs {verify}: without a measurement, there is nothing to add.",
             "Leave it out, or verify.",
             option="update",
+        )
+    if request.storage and not request.verify:
+        raise UsageError(
+            "needs {verify}: without a measurement, there is nothing to share.",
+            "Leave it out, or verify.",
+            option="storage",
         )
     check_cache_options(request)
     for name in ("budget", "beside"):
@@ -233,6 +240,8 @@ def verify_here(request: ApplyRequest, record: Record, model: str | None, path: 
         model: Path of the model, or None for the recorded one.
         path: The record's file, to which the result is added; None to leave it as it is.
     """
+    from datetime import datetime
+
     from ortune.apply.verify import prepare_verification, verify
     from ortune.console.progress import ComparisonProgress
     from ortune.console.verify import show_plan, show_verification
@@ -248,10 +257,16 @@ def verify_here(request: ApplyRequest, record: Record, model: str | None, path: 
         config=record, model=model, inputs=request.inputs, beside=request.beside, seed=request.seed
     )
     setup = prepare_verification(record, verify_request)
+    claim = open_shared(request, record)
     if not request.quiet:
         show_plan(console, record, setup)
+    started = datetime.now().astimezone()
     with ComparisonProgress(console, quiet=request.quiet) as progress:
         verification = verify(record, setup, progress, budget_s=request.budget)
+    if claim is not None:
+        from ortune.fleet.verify import share_verification
+
+        verification = share_verification(claim, record, verification, started)
     fault: UsageError | None = None
     if path is not None and verification.record is not None:
         try:
@@ -266,6 +281,25 @@ def verify_here(request: ApplyRequest, record: Record, model: str | None, path: 
     if fault:
         raise fault
     exit_with_answer(verification.answer)
+
+
+def open_shared(request: ApplyRequest, record: Record) -> OpenClaim | None:
+    """Return the place of a record's proofs in the storage that an option or the environment names; None without one.
+
+    It is opened before anything is measured, so that a mistake costs no time.
+
+    Raises:
+        UsageError: The location is not legal, or a driver is not installed.
+        StorageError: The storage does not answer.
+    """
+    from ortune.storage.location import find_location
+
+    location = find_location(request.storage)
+    if location is None:
+        return None
+    from ortune.fleet.proofs import open_claim
+
+    return open_claim(location, record)
 
 
 def exit_with_answer(answer: Answer) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from ortune.cli.after_dashes import NAMES, SEPARATOR, names_program
 from ortune.errors import UsageError
 from ortune.options import DeclaredOption, options_of
-from ortune.requests import COMMANDS
+from ortune.requests import COMMANDS, GROUPS, name_command
 
 OTHER_COMMANDS = {
     "tune": "search",
@@ -66,12 +66,14 @@ def check_words(arguments: Sequence[str]) -> None:
     """
     if len(arguments) < 2 or arguments[1].startswith("-"):
         return
-    command = arguments[1]
+    if arguments[1] in GROUPS and (len(arguments) < 3 or ALWAYS & {arguments[2]}):
+        return
+    command = name_command(arguments[1:])
     if command not in COMMANDS:
         raise UsageError(f"{command}: there is no such command.", suggest_command(command, arguments[2:]))
     if command == "inspect":
         return  # what follows the first word belongs to the program
-    words = list(arguments[2:])
+    words = list(arguments[1 + len(command.split()) :])
     words = words[: words.index(SEPARATOR)] if SEPARATOR in words else words
     if ALWAYS & set(words):
         return
@@ -110,6 +112,12 @@ def is_negation(flag: str) -> bool:
 def suggest_command(command: str, rest: Sequence[str]) -> str:
     """Return what was probably meant instead of an unknown command."""
     names = [name for name in COMMANDS if SEPARATOR not in name]
+    group = command.partition(" ")[0]
+    if group in GROUPS:
+        of_group = [name for name in names if name.startswith(f"{group} ")]
+        if near := _find_near(command, of_group):
+            return f"Did you mean {near}?"
+        return f"The commands are {', '.join(of_group)}."
     near = OTHER_COMMANDS.get(command.lower()) or _find_near(command, names)
     if Path(command).suffix.lower() in {".onnx", ".ort"}:
         return f"It is a model: ortune search {command}"

@@ -6,9 +6,11 @@ from rich.console import Console
 from rich.text import Text
 
 from ortune.apply.verify import Answer, Verification
+from ortune.compare.host_speedup import HostsVerdict
 from ortune.compare.open import ComparisonSetup
 from ortune.console.bench import show_comparison
 from ortune.console.header import add_subject, show_header
+from ortune.console.hosts import add_hosts, describe_hosts
 from ortune.console.warnings import (
     warn_coarse_class,
     warn_mismatch,
@@ -17,6 +19,7 @@ from ortune.console.warnings import (
     warn_other_data,
 )
 from ortune.console.widgets import add_note, format_reason, format_speedup, make_grid, show_note, show_warning
+from ortune.fleet.verify import SharedVerification
 from ortune.record.schema import Record
 from ortune.workload.workload import BackgroundProgram
 
@@ -26,6 +29,15 @@ HEADLINES: dict[Answer, tuple[str, str]] = {
     "inconclusive": ("Inconclusive", "bold yellow"),
 }
 """Text and style of each answer."""
+
+
+HOSTS_STYLES: dict[HostsVerdict, str] = {
+    "faster": "bold green",
+    "faster_on_average": "bold yellow",
+    "slower": "bold red",
+    "inconclusive": "bold yellow",
+}
+"""Style of each conclusion over several hosts."""
 
 
 def show_plan(console: Console, record: Record, setup: ComparisonSetup) -> None:
@@ -49,7 +61,11 @@ def show_plan(console: Console, record: Record, setup: ComparisonSetup) -> None:
 
 
 def show_verification(
-    console: Console, verification: Verification, path: str | None = None, *, is_added: bool = False
+    console: Console,
+    verification: Verification,
+    path: str | None = None,
+    *,
+    is_added: bool = False,
 ) -> None:
     """Print the figures and the answer.
 
@@ -80,3 +96,24 @@ def show_verification(
         else:
             grid.add_row("not added", "only measurements on this class of host with this software are added")
     console.print(grid)
+    if isinstance(verification, SharedVerification):
+        show_shared(console, verification)
+
+
+def show_shared(console: Console, verification: SharedVerification) -> None:
+    """Print what all hosts say together, or why that is not known."""
+    hosts = verification.hosts
+    if hosts:
+        console.print()
+        console.print(Text(describe_hosts(hosts), HOSTS_STYLES[hosts.verdict]))
+        grid = make_grid()
+        add_hosts(grid, hosts, verification.nodes)
+        console.print(grid)
+    elif not verification.fault:
+        console.print()
+        console.print(Text("No other host of this class has verified the record yet.", "dim"))
+    if verification.fault:
+        show_warning(
+            console,
+            f"{verification.fault} The result of this host is not in the storage: to share it, verify again.",
+        )

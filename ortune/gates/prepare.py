@@ -39,8 +39,8 @@ def make_gate(request: GateRequest) -> Gate:
     """
     if request.head is None and Path(request.base).suffix == ".json":
         check_alone_in(request.base, trust=request.trust)
-    base = read_side(request.base, trust=request.trust)
-    head = base if request.head is None else read_side(request.head, trust=request.trust)
+    base = read_side(request.base, trust=request.trust, storage=request.storage)
+    head = base if request.head is None else read_side(request.head, trust=request.trust, storage=request.storage)
     record = head.record or base.record
     goal = _choose_goal(request, record)
     # The gain of a config is the gain in its first objective, possibly at the expense of the others.

@@ -46,7 +46,8 @@ print(json.dumps(found))
 PROBE_DEADLINE_S = 120.0
 
 DEFAULT_WORD = "default"
-"""Name of ONNX Runtime's default after the `@`."""
+STORAGE_WORD = "storage"
+"""Names of ONNX Runtime's default, and of the record in the storage, after the `@`."""
 
 
 class OpenSides(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,27 +86,34 @@ class NamedSide(msgspec.Struct, frozen=True, kw_only=True):
     source: str = ""
 
 
-def read_side(text: str, *, trust: bool = False) -> NamedSide:
-    """Read `model.onnx`, `config.json` or `model.onnx@config.json`.
+def read_side(text: str, *, trust: bool = False, storage: str | None = None) -> NamedSide:
+    """Read `model.onnx`, `config.json`, `model.onnx@config.json` or `model.onnx@storage`.
 
     A gate may use the config of a record for another model, such as a newer version of the recorded one.
 
     Args:
         text: The side.
         trust: Whether the record may have settings that need trust.
+        storage: Location of the storage; None for that of the environment.
 
     Raises:
-        UsageError: There is no such file.
-        RecordError: The config is not a record.
+        UsageError: There is no such file, or no storage is given.
+        RecordError: The config is not a record, or the storage has none for the model.
+        StorageError: The storage does not answer.
     """
     path, at, config = text.rpartition("@")
-    if at and (config == DEFAULT_WORD or Path(config).suffix == ".json"):
+    if at and (config in (DEFAULT_WORD, STORAGE_WORD) or Path(config).suffix == ".json"):
         model = path
     elif Path(text).suffix == ".json":
         model, config = "", text
     else:
         model, config = text, DEFAULT_WORD
-    record, source = (None, "") if config == DEFAULT_WORD else _read_config(config, model, trust=trust)
+    record: Record | None = None
+    source = ""
+    if config == STORAGE_WORD:
+        record, source = _read_shared(storage, model)
+    elif config != DEFAULT_WORD:
+        record, source = _read_config(config, model, trust=trust)
     model = model or (record.model.path if record else "")
     try:
         is_folder, is_file = Path(model).is_dir(), Path(model).is_file()
@@ -124,6 +132,22 @@ def read_side(text: str, *, trust: bool = False) -> NamedSide:
 def _read_config(path: str, model: str, *, trust: bool) -> tuple[Record, str]:
     """Return the record in a file or, from a bundle for several models, the record for this model."""
     choice = select_record(read_sourced([path], trust=trust), Wanted(any_host=True, other_model=True), model or None)
+    return choice.record, choice.source
+
+
+def _read_shared(storage: str | None, model: str) -> tuple[Record, str]:
+    """Return the record in a storage that fits a model and this host best.
+
+    Raises:
+        UsageError: No storage is given.
+        RecordError: It has no record for the model.
+        StorageError: It does not answer.
+    """
+    from ortune.fleet.collect import read_shared_records
+    from ortune.storage.location import require_location
+
+    location = require_location(storage)
+    choice = select_record(read_shared_records(location), Wanted(any_host=True, other_model=True), model)
     return choice.record, choice.source
 
 

@@ -78,7 +78,7 @@ def migrate(document: dict[str, Any], version: int) -> tuple[Trial, ...] | None:
     """
     if version < 2:
         _from_1(document)
-    # From 2 to 3, and from 4 to 5, fields were added that have defaults. Without those of 5, a host class is coarse.
+    # From 2 to 3, and from 4 on, fields were added that have defaults. Without those of 5, a host class is coarse.
     trials = _from_3(document) if version < 4 else None
     document["schema"] = SCHEMA
     return trials

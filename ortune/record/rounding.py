@@ -7,6 +7,8 @@ from typing import TypeVar
 import msgspec
 
 from ortune.compare.comparison import LimitCheck, Noise, Speedup, StageTime, Summary
+from ortune.compare.host_speedup import HostsEvidence
+from ortune.compare.interval import Interval
 from ortune.record.schema import Evidence, FrontPoint, Record, Search
 
 SIGNIFICANT = 4
@@ -35,6 +37,7 @@ FIGURES = (
 """Fields of a summary that are rounded. Memory is a whole number of bytes."""
 
 T = TypeVar("T", bound=msgspec.Struct)
+OneInterval = TypeVar("OneInterval", bound=Interval)
 
 
 def round_record(record: Record) -> Record:
@@ -62,6 +65,7 @@ def round_evidence(evidence: Evidence) -> Evidence:
         occasions=tuple(
             msgspec.structs.replace(each, speedup=round_speedup(each.speedup)) for each in evidence.occasions
         ),
+        hosts=evidence.hosts and round_hosts(evidence.hosts),
     )
 
 
@@ -101,6 +105,23 @@ def round_speedup(speedup: Speedup) -> Speedup:
         low=ratio(speedup.low),
         high=ratio(speedup.high),
         span_s=None if speedup.span_s is None else round(speedup.span_s, 1),
+    )
+
+
+def round_hosts(hosts: HostsEvidence) -> HostsEvidence:
+    """Return the evidence of several hosts with rounded ratios."""
+    return msgspec.structs.replace(
+        hosts,
+        speedup=_round_interval(hosts.speedup),
+        another=_round_interval(hosts.another),
+        worst=_round_interval(hosts.worst),
+        hosts=tuple(map(_round_interval, hosts.hosts)),
+    )
+
+
+def _round_interval(interval: OneInterval) -> OneInterval:
+    return msgspec.structs.replace(
+        interval, estimate=ratio(interval.estimate), low=ratio(interval.low), high=ratio(interval.high)
     )
 
 

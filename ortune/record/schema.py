@@ -16,6 +16,7 @@ from typing import Literal
 import msgspec
 
 from ortune.compare.comparison import LimitCheck, Noise, Speedup, Stage, StageTime, Summary
+from ortune.compare.host_speedup import HostsEvidence
 from ortune.errors import RecordError
 from ortune.host import HostClass
 from ortune.knobs.config import CPU, DEFAULT, Config
@@ -23,11 +24,12 @@ from ortune.model.identity import ModelIdentity
 from ortune.worker import FailureKind, Runtime
 from ortune.workload import Objective, Workload
 
-SCHEMA = 5
+SCHEMA = 6
 """Version of the format.
 
 2 added loads. 3 added provider options, IO binding, thread pools and run options. 4 leaves defaults out, moves trials
-to a file of their own, and states what the config was compared with. 5 identifies the CPUs in the host class.
+to a file of their own, and states what the config was compared with. 5 identifies the CPUs in the host class. 6 has the
+evidence of several hosts.
 """
 
 Verdict = Literal[
@@ -143,6 +145,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         output_check: How outputs were compared.
         noise: How quiet the host was.
         occasions: Verifications that were added to the record.
+        hosts: What several hosts of the class say about the config; None if fewer than two were compared.
     """
 
     verdict: Verdict
@@ -159,6 +162,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     output_check: OutputCheck = OutputCheck()
     noise: Noise
     occasions: tuple[Occasion, ...] = ()
+    hosts: HostsEvidence | None = None
 
     def __post_init__(self) -> None:
         """Check that both sides have the same limits."""
@@ -328,8 +332,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def is_proven(self) -> bool:
         """Whether the search showed that `config` is better than another config, or that no other is better.
 
-        A search without a result recommends the base, about which it has proven nothing.
+        A search without a result recommends the base, about which it has proven nothing. A config that turned out to be
+        worse over several hosts is not proven, whatever the search showed on one of them.
         """
+        if self.evidence.hosts and self.evidence.hosts.verdict == "slower":
+            return False
         return self.evidence.verdict not in WITHOUT_PROOF or self.config != self.base
 
     @property

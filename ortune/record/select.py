@@ -57,7 +57,12 @@ class Choice(Sourced, frozen=True, kw_only=True):
     @property
     def reason(self) -> str:
         """Why its settings are not applied, as part of a sentence."""
-        return "its search proved no gain" if self.fits else self.why
+        if not self.fits:
+            return self.why
+        hosts = self.record.evidence.hosts
+        if hosts and hosts.verdict == "slower":
+            return f"it is slower over {hosts.n_hosts} hosts of this class"
+        return "its search proved no gain"
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,10 +27,10 @@ HOOK = "hook"
 
 PARTS = (
     *("options_log", "providers", "plugins", "settings", "explain", "calls", "fit", HOOK),
-    *("gate", "call_timer", "samples", "observer"),
+    *("gate", "call_timer", "samples", "endings", "observer", "canary"),
 )
 """Modules of this folder. Each imports only modules that come before it. Those after the hook are for programs that are
-measured or observed."""
+measured or observed, and for canaries."""
 
 Plan = dict[str, Any]
 """What to do in a program: {"rules": [{"source", "path", "files", "config", "plugins", "entries", "captures", "tried",
@@ -46,7 +46,10 @@ These keys may be missing:
 - "log": folder for what is noted of a program while it is measured: the calls of a function, and whether sessions got
   their settings. It needs no observer, which would take CPU time.
 - "call": the function whose calls are timed, as "package.module:function"; see `call_timer`. It needs "log".
-- "gate": folder of the gate that these calls pass; see `gate`."""
+- "gate": folder of the gate that these calls pass; see `gate`.
+- "canary": {"share", "folder", "config", "host_class"}: the share of processes whose sessions get the tuned options,
+  and the folder for the metrics of all processes, which may be None; see `canary`. The others say what the metrics are
+  about."""
 
 STATE = "_ortune_plan"
 """Attribute of `sys` with the active plan. It is not in this module, because a process may load this module from ortune
@@ -118,7 +121,7 @@ def patch(module: ModuleType) -> None:
     if module not in _patched:
         _patched.append(module)
         get_plan = getattr(sys, STATE)[0]
-        load_hook().Hook(get_plan, *_observers).patch(module)
+        load_hook().Hook(get_plan, load_hook, *_observers).patch(module)
 
 
 def load_hook(name: str = HOOK) -> Any:

@@ -54,6 +54,7 @@ class Hook:
 
     Args:
         get_plan: Returns the plan.
+        load: Returns another module of this folder.
         observer: The observer of this process; see `ortune.apply.inside.observer`. None if it is not observed.
 
     Attributes:
@@ -62,8 +63,10 @@ class Hook:
         others: Names of the models whose sessions kept the program's own options.
     """
 
-    def __init__(self, get_plan: Callable[[], Plan], observer: Any = None) -> None:
+    def __init__(self, get_plan: Callable[[], Plan], load: Callable[[str], Any], observer: Any = None) -> None:
         self._get_plan = get_plan
+        self._load = load
+        self._canary: Any = None
         self._observer = observer
         self._checks: list[FitCheck] = []
         self.plan: Plan = {}
@@ -82,6 +85,8 @@ class Hook:
         """Hook into onnxruntime's module."""
         try:
             self.plan = self._get_plan()
+            if self.plan.get("canary"):
+                self._canary = self._load("canary").Canary(self.plan["canary"])
         except Exception as error:  # noqa: BLE001  (an unusable record must not stop the program)
             self._say(f"{_sentence(error)} Sessions keep the program's own options.")
             return
@@ -123,7 +128,7 @@ class Hook:
             self._pid, self.n_tuned, self.others, self._checks = os.getpid(), 0, [], []
         arguments = _bind(own, session, args, kwargs)
         model = _name_model(arguments)
-        tuned, reason = self._prepare(model, arguments)
+        rule, tuned, reason = self._choose(model, arguments)
         before = list_threads() if tuned or self._observer or not self.plan["rules"] else set()
         start_ns, fault = time.perf_counter_ns(), ""
         if tuned is not None:
@@ -144,6 +149,8 @@ class Hook:
             self._say(f"{model}: {reason} ({fault}). The session keeps the program's own options.")
         if tuned is not None:
             self._finish(session, model, tuned, kwargs)
+        if self._canary is not None and rule is not None:
+            self._count(session, model, rule, arguments, tuned, fault or reason)
         self._note(model, tuned, reason)
         if self._observer is not None:
             self._observe(session, arguments, tuned, reason, before, start_ns, create_ns)
@@ -160,7 +167,8 @@ class Hook:
         except Exception as error:  # noqa: BLE001  (another version of onnxruntime may lack an option)
             self._say(f"{model}: the tuned run options cannot be set ({error}).")
         measured = tuned.rule.get("measured")
-        if self._observer is None and measured and len(self._checks) < MOST_CHECKS:
+        is_counted = self._canary is not None and self.plan["canary"]["folder"] is not None
+        if self._observer is None and not is_counted and measured and len(self._checks) < MOST_CHECKS:
             check = FitCheck(tuned.rule["source"], model, measured, self._report_fit)
             self._checks.append(check)
             setattr(session, WATCH, check)
@@ -216,18 +224,38 @@ class Hook:
             "other_methods": [] if own is None else self._session_log.methods_of(own),
         }
 
-    def _prepare(self, model: str, arguments: dict[str, Any]) -> tuple[TunedSession | None, str]:
-        """Return the options for a session, or None and the reason."""
+    def _choose(self, model: str, arguments: dict[str, Any]) -> tuple[Plan | None, TunedSession | None, str]:
+        """Return the rule for a session and its options; None where there is none, and the reason."""
+        if not self.plan["rules"]:
+            return None, None, "there is no record"
+        rule, reason = self._try(model, lambda: self._find_rule(arguments))
+        if rule is None:
+            return None, None, reason
+        if self._is_control:
+            return rule, None, self._canary.reason
+        return rule, *self._try(model, lambda: self._tune(rule, arguments))
+
+    @property
+    def _is_control(self) -> bool:
+        """Whether sessions of this process keep the program's own options, for comparison with those of others."""
+        return self._canary is not None and bool(self._canary.reason)
+
+    def _count(
+        self, session: Any, model: str, rule: Plan, arguments: dict[str, Any], tuned: TunedSession | None, reason: str
+    ) -> None:
+        """Let the calls of a session be counted, in the same way in both arms."""
         try:
-            if not self.plan["rules"]:
-                return None, "there is no record"
-            if not arguments:
-                return None, "its arguments are not valid"
-            rule = self._find_rule(arguments["path_or_bytes"], arguments["sess_options"])
-            if rule["config"] is None:
-                return None, rule["reason"]
-            with self._lock:
-                return self._tune(rule, arguments), ""
+            sha256 = hash_source(arguments["path_or_bytes"]) if self.plan["any_model"] else rule["files"][0]["sha256"]
+            watch = self._canary.add_session(model, sha256, is_tuned=tuned is not None, reason=reason)
+            if watch is not None and self._observer is None:
+                setattr(session, WATCH, watch)
+        except Exception as error:  # noqa: BLE001  (metrics must not stop the program)
+            self._say(f"{model}: its calls cannot be counted ({error}).")
+
+    def _try(self, model: str, function: Callable[[], Any]) -> tuple[Any, str]:
+        """Return what a function returns; None and the reason if the session keeps the program's own options."""
+        try:
+            return function(), ""
         except Skip as reason:
             return None, str(reason)
         except OSError as error:
@@ -236,7 +264,20 @@ class Hook:
             self._say(f"{model}: {_sentence(error)} The session keeps the program's own options.")
             return None, "ortune failed"
 
-    def _find_rule(self, source: Any, options: Any) -> dict[str, Any]:
+    def _find_rule(self, arguments: dict[str, Any]) -> Plan:
+        """Return the rule with the settings for the model of a session.
+
+        Raises:
+            Skip: There is no rule for the model, or it has no settings.
+        """
+        if not arguments:
+            raise Skip("its arguments are not valid")
+        rule = self._match_rule(arguments["path_or_bytes"], arguments["sess_options"])
+        if rule["config"] is None:
+            raise Skip(rule["reason"])
+        return rule
+
+    def _match_rule(self, source: Any, options: Any) -> Plan:
         """Return the rule for a model.
 
         Raises:
@@ -271,6 +312,11 @@ class Hook:
         Raises:
             Skip: The session keeps the program's own options.
         """
+        with self._lock:
+            return self._tune_alone(rule, arguments)
+
+    def _tune_alone(self, rule: dict[str, Any], arguments: dict[str, Any]) -> TunedSession:
+        """Return the options; see `_tune`. The caller holds the lock."""
         import onnxruntime
 
         assert self._session_log is not None
@@ -361,7 +407,7 @@ class Hook:
                 self._report_fit(check)
         if self.plan["quiet"]:
             return
-        if self.others and not self.n_tuned and self.plan["rules"]:
+        if self.others and not self.n_tuned and self.plan["rules"] and not self._is_control:
             models = ", ".join(sorted(set(self.others)))
             hint = f" ({self.plan['hint']})" if self.plan["hint"] else ""
             self._say(f"no session got tuned options; the program created sessions of {models}{hint}.")
@@ -393,6 +439,11 @@ def _name_model(arguments: dict[str, Any]) -> str:
         return str(os.fspath(source))  # type: ignore[arg-type]
     except TypeError:
         return "?"
+
+
+def hash_source(source: Any) -> str:
+    """Return the SHA-256 of a model that is passed as a path or as bytes; empty if it cannot be read."""
+    return hashlib.sha256(source).hexdigest() if isinstance(source, bytes) else hash_file(Path(os.fspath(source)))
 
 
 def hash_file(path: Path) -> str:

@@ -8,7 +8,6 @@ An error here never stops the program. The observation then ends, with one messa
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import hashlib
@@ -16,7 +15,6 @@ import heapq
 import json
 import os
 import re
-import signal
 import sys
 import threading
 import time
@@ -25,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ortune.apply.inside.calls import FEED, WATCH
+from ortune.apply.inside.endings import call_after_fork, call_before_end
 from ortune.apply.inside.explain import list_threads, write_stderr
 from ortune.apply.inside.samples import Reservoir, Sampler
 
@@ -207,34 +206,11 @@ class Observer:
     def start(self) -> None:
         """Observe this process to its end, and the processes that it forks."""
         self._note_pid()
-        atexit.register(self.write)
-        # Children of multiprocessing end by _exit, and workers of uvicorn by a signal that they send to themselves.
-        for module, name in ((os, "_exit"), (os, "abort"), (signal, "raise_signal")):
-            self._write_before(module, name)
-        self._write_before(os, "kill", first=self._get_pid)
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._begin_again)
+        call_before_end(self.write, self._get_pid)
+        call_after_fork(self._begin_again)
 
     def _get_pid(self) -> int:
         return self._pid
-
-    def _write_before(self, module: Any, name: str, first: Callable[[], int] | None = None) -> None:
-        """Write what was seen before a function that may end this process without `atexit`.
-
-        Args:
-            module: Module of the function.
-            name: Its name.
-            first: Returns the first argument of calls that may end it; None for all calls.
-        """
-        function = getattr(module, name)
-
-        @functools.wraps(function)
-        def write_first(*args: Any, **kwargs: Any) -> Any:
-            if self._pid == os.getpid() and (first is None or args[:1] == (first(),)):
-                self.write()
-            return function(*args, **kwargs)
-
-        setattr(module, name, write_first)
 
     def _begin(self) -> None:
         self._pid = os.getpid()

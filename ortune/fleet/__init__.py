@@ -1,0 +1,1 @@
+"""Fleets: many processes and hosts that use the same configs."""

@@ -1,0 +1,177 @@
+"""Finds what has expired in a storage: old verifications, those on hosts that changed, and records of old models."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from ortune.fleet.proofs import SharedClaim, read_time
+from ortune.host import HostClass, read_host
+from ortune.model import compute_digest, read_model
+from ortune.storage import PROOF, Proof, name_node
+from ortune.worker.installed import find_installed_version
+
+DAY_S = 86400.0
+
+LARGEST_SKEW_S = 3600.0
+"""How far the clock of another host may be ahead."""
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a verification depends on, besides the record. Empty texts are unknown.
+
+    Attributes:
+        host_id: Identifies the class of the host.
+        host: Its name.
+        kernel: Release of the operating system.
+        onnxruntime: Version of onnxruntime.
+    """
+
+    host_id: str = ""
+    host: str = ""
+    kernel: str = ""
+    onnxruntime: str = ""
+
+
+class Expired(msgspec.Struct, frozen=True, kw_only=True):
+    """A record, or a verification of it, that has expired.
+
+    Attributes:
+        study: Name of the study that holds it.
+        model: Path of the model, as the record has it.
+        node: Name of the host; empty if the record itself has expired.
+        reasons: Why.
+    """
+
+    study: str
+    model: str
+    node: str = ""
+    reasons: tuple[str, ...]
+
+
+def read_facts() -> Facts:
+    """Return what verifications on this host depend on now."""
+    host = HostClass.of(read_host(memory=False))
+    return Facts(
+        host_id=host.id, host=host.title, kernel=platform.release(), onnxruntime=find_installed_version() or ""
+    )
+
+
+def digest_models(paths: Iterable[str]) -> dict[str, str]:
+    """Return the digests of models by the names of their files.
+
+    Raises:
+        ModelError: A model cannot be read.
+    """
+    return {Path(path).name: compute_digest(read_model(path).files) for path in paths}
+
+
+def find_expired(
+    claims: Sequence[SharedClaim],
+    here: Facts,
+    models: Mapping[str, str],
+    older_than_s: float | None,
+    now: datetime.datetime,
+) -> list[Expired]:
+    """Return what has expired.
+
+    What is known of another host is what it wrote with its latest verification, of any record.
+
+    Args:
+        claims: The records of the storage.
+        here: What verifications on this host depend on now.
+        models: Digests of the models in use, by the names of their files.
+        older_than_s: Age from which a verification has expired; None for no limit.
+        now: The time.
+    """
+    latest = find_latest_facts(claims) | {name_node(): here}
+    found: list[Expired] = []
+    for claim in claims:
+        path = claim.record.model.path
+        if reasons := explain_record(claim, models, older_than_s, now):
+            found.append(Expired(study=claim.study.name, model=path, reasons=tuple(reasons)))
+        for proof in claim.proofs:
+            if reasons := [*compare_facts(proof, latest[proof.node]), *explain_age(proof, older_than_s, now)]:
+                found.append(Expired(study=claim.study.name, model=path, node=proof.node, reasons=tuple(reasons)))
+    return found
+
+
+def find_latest_facts(claims: Sequence[SharedClaim]) -> dict[str, Facts]:
+    """Return what is known of each host from its latest verification."""
+    latest: dict[str, Proof] = {}
+    for claim in claims:
+        for proof in claim.proofs:
+            if proof.node not in latest or read_time(proof) > read_time(latest[proof.node]):
+                latest[proof.node] = proof
+    return {
+        node: Facts(host_id=each.host_id, host=each.host, kernel=each.kernel, onnxruntime=each.onnxruntime)
+        for node, each in latest.items()
+    }
+
+
+def compare_facts(proof: Proof, now: Facts) -> list[str]:
+    """Return what changed on a host since it verified a record."""
+    reasons = []
+    if proof.host_id and now.host_id and proof.host_id != now.host_id:
+        reasons.append(f"the class of the host was {proof.host} ({proof.host_id}), and is {now.host} ({now.host_id})")
+    for name, then, current in (
+        ("kernel", proof.kernel, now.kernel),
+        ("onnxruntime", proof.onnxruntime, now.onnxruntime),
+    ):
+        if then and current and then != current:
+            reasons.append(f"{name} was {then}, and is {current}")
+    return reasons
+
+
+def explain_age(proof: Proof, older_than_s: float | None, now: datetime.datetime) -> list[str]:
+    """Return why a verification is too old; empty if it is not."""
+    if older_than_s is None:
+        return []
+    age_s = (now - read_time(proof)).total_seconds()
+    if age_s < -LARGEST_SKEW_S:
+        return [f"its time, {proof.started}, is in the future"]
+    if read_time(proof).year == 1:
+        return ["its time is unknown"]
+    return [f"it is {age_s / DAY_S:.0f} days old"] if age_s > older_than_s else []
+
+
+def explain_record(
+    claim: SharedClaim, models: Mapping[str, str], older_than_s: float | None, now: datetime.datetime
+) -> list[str]:
+    """Return why a record itself has expired: its model changed, or it is old and no host has verified it."""
+    model = claim.record.model
+    current = models.get(model.path.replace("\\", "/").rpartition("/")[2])
+    reasons = []
+    if current is not None and current != model.digest:
+        reasons.append(f"the model was {model.digest}, and is {current}")
+    if not claim.proofs and older_than_s is not None:
+        started = datetime.datetime.fromisoformat(claim.record.search.started).astimezone(datetime.UTC)
+        age_s = (now - started).total_seconds()
+        if age_s > older_than_s:
+            reasons.append(f"its search is {age_s / DAY_S:.0f} days old, and no host has verified it")
+    return reasons
+
+
+def remove_expired(claims: Sequence[SharedClaim], expired: Iterable[Expired]) -> None:
+    """Withdraw what has expired: verifications, and studies of records that have expired themselves.
+
+    Raises:
+        StorageError: The storage does not answer.
+    """
+    by_study = {each.study.name: each for each in claims}
+    deleted = set()
+    for each in sorted(expired, key=lambda one: one.node):
+        claim = by_study[each.study]
+        if each.study in deleted:
+            continue
+        if not each.node:
+            claim.study.delete()
+            deleted.add(each.study)
+            continue
+        for worker, proof in claim.study.read_all(PROOF, Proof).items():
+            if proof.node == each.node and proof.digest == claim.digest:
+                claim.study.write(f"{PROOF}{worker}", msgspec.structs.replace(proof, withdrawn=True))
