@@ -23,7 +23,7 @@ from ortune.cli.after_dashes import SEPARATOR, route
 from ortune.cli.plan_several import route_several
 from ortune.errors import UsageError
 from ortune.options import make_request, options_of
-from ortune.requests import COMMANDS
+from ortune.requests import COMMANDS, GROUPS
 
 ROOT = Path(__file__).parent.parent
 RULES = ROOT / "docs" / "commands.toml"
@@ -135,6 +135,8 @@ def parse_call(words: Sequence[str]) -> None:
     if arguments[1:2] == ["apply"] and SEPARATOR in arguments:
         parse_apply(list(arguments[2 : arguments.index(SEPARATOR)]))
         return
+    if arguments[1] in GROUPS:
+        arguments[1:3] = [" ".join(arguments[1:3])]
     group = get_command(app)
     context = typer.Context(group)
     if arguments[1].startswith("-"):

@@ -41,8 +41,8 @@ TABLES = (
 
 OPTIONS_HEAD = """# Options
 
-Generated from `ortune/requests.py` and `ortune/program_options.py` by `python -m docs.generate`. A dash means that the
-option cannot be given there.
+Generated from `ortune/requests.py`, `ortune/program_options.py` and `ortune/fleet_options.py` by
+`python -m docs.generate`. A dash means that the option cannot be given there.
 
 ## Defaults in a file
 

@@ -24,6 +24,8 @@ EXIT_CODES = {
 ENVIRONMENT = {
     "ORTUNE_CONFIG": "Records that apply to every Python program of an environment in which python -m ortune.enable "
     "was run. Several paths are separated as in PATH.",
+    "ORTUNE_CANARY": "Share of the processes that use these records, such as 10%.",
+    "ORTUNE_METRICS": "With ORTUNE_CANARY: folder for the metrics of processes, for ortune fleet compare.",
     "ORTUNE_HISTORY": "File with what earlier searches found on this host; off for none.",
     "NO_COLOR": "If it is set, output has no colors.",
 }
