@@ -5,8 +5,14 @@ import nox
 nox.options.sessions = ["lint", "types", "security", "tests"]
 nox.options.default_venv_backend = "venv"
 
-LOCKED = {"none": (), "cpu": ("--extra=cpu",), "gpu": ("--extra=gpu",), "openvino": ("--extra=openvino",)}
-"""The files of requirements/, each with the options that choose its onnxruntime."""
+LOCKED = {
+    "none": (),
+    "cpu": ("--extra=cpu",),
+    "gpu": ("--extra=gpu",),
+    "openvino": ("--extra=openvino",),
+    "fleet": ("--extra=cpu", "--extra=fleet"),
+}
+"""The files of requirements/, each with the options that choose its onnxruntime and what else it holds."""
 
 FUZZ_TARGETS = (
     *("records", "gates", "options", "npz", "models", "sysfs", "histories", "trials", "journals"),
@@ -21,10 +27,13 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
-def shuffled(session: nox.Session) -> None:
-    """Run the tests in random order. `nox -s shuffled -- --randomly-seed=3` repeats one."""
-    session.install("-e", ".[cpu,test]", "pytest-randomly")
-    session.run("python", "-m", "pytest", *session.posargs)
+def flakes(session: nox.Session) -> None:
+    """Run the tests several times in random order, beside processes that keep CPUs busy, and count failures.
+
+    `nox -s flakes -- --count 5 --hogs 4` sets the numbers of runs and of these processes, and `-- --seed 3` an order.
+    """
+    session.install("-e", ".[cpu,test]")
+    session.run("python", "-m", "tests.flakes", *session.posargs)
 
 
 @nox.session
@@ -76,6 +85,13 @@ def programs(session: nox.Session) -> None:
     """Run the searches of programs that the test suite leaves out, because each takes half a minute."""
     session.install("-e", ".[cpu,test]")
     session.run("python", "-m", "pytest", "-m", "programs", *session.posargs)
+
+
+@nox.session
+def servers(session: nox.Session) -> None:
+    """Run the tests that start database servers. They need PostgreSQL; those with MariaDB are skipped without it."""
+    session.install("-e", ".[cpu,test]")
+    session.run("python", "-m", "pytest", "-m", "servers", *session.posargs)
 
 
 @nox.session

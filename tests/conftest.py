@@ -14,6 +14,26 @@ import psutil
 import pytest
 from hypothesis import settings
 
+from tests.servers import (
+    grpc_proxy,
+    mariadb,
+    mariadb_database,
+    mariadb_of_session,
+    postgres,
+    postgres_database,
+    postgres_of_session,
+)
+
+__all__ = [
+    "grpc_proxy",
+    "mariadb",
+    "mariadb_database",
+    "mariadb_of_session",
+    "postgres",
+    "postgres_database",
+    "postgres_of_session",
+]
+
 # No test fails because it was slow: hosts are noisy.
 settings.register_profile("ortune", deadline=None, print_blob=True)
 settings.load_profile("ortune")
@@ -80,7 +100,7 @@ os.environ["ORTUNE_HISTORY"] = "off"
 # One thread of BLAS, in all processes: the matrices are small, and threads that wait for work keep a CPU busy.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
-OPT_IN_MARKERS = ("consumers", "install", "programs", "ray", "zoo")
+OPT_IN_MARKERS = ("consumers", "install", "programs", "ray", "servers", "zoo")
 """Markers of tests that run only if the option `-m` names the marker."""
 
 

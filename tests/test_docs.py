@@ -12,7 +12,7 @@ from docs.record_page import render as render_record_page
 from docs.transcript.render import COMMAND, find, normalize, render, replace
 from ortune.errors import ExitCode
 from ortune.options import options_of as request_options
-from ortune.requests import COMMANDS
+from ortune.requests import COMMANDS, GROUPS
 from tests.conftest import ROOT, run_ortune
 
 README = (ROOT / "README.md").read_text()
@@ -38,11 +38,13 @@ def help_of(*command: str) -> str:
 
 
 def commands() -> list[str]:
-    return re.findall(r"^│ (\w+) ", help_of().split("Commands")[1], re.MULTILINE)
+    names = re.findall(r"^│ (\w+) ", help_of().split("Commands")[1], re.MULTILINE)
+    of_groups = [name for name in COMMANDS if name.split()[0] in GROUPS]
+    return [*(name for name in names if name not in GROUPS), *of_groups]
 
 
 def options_of(command: str) -> set[str]:
-    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", help_of(command))) - {"--help"}
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", help_of(*command.split()))) - {"--help"}
 
 
 def test_the_marked_commands_name_existing_files() -> None:
@@ -71,7 +73,7 @@ def test_every_documented_option_exists() -> None:
     }
     for page in PAGES:
         for line in page.read_text().splitlines():
-            match = re.match(r"(?:    |\$ |.*`)ortune (\w+)(.*)", line)
+            match = re.match(rf"(?:    |\$ |.*`)ortune ((?:(?:{'|'.join(GROUPS)}) )?\w+)(.*)", line)
             if not match or match[1] not in known:
                 continue
             before, separator, _ = match[2].partition(" -- ")

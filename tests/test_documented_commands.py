@@ -21,6 +21,7 @@ from ortune.compare.comparison import Speedup
 from ortune.errors import UsageError
 from ortune.planning.files import write_plan
 from tests.conftest import ROOT, TINY_CNN, run_ortune
+from tests.metrics import make_rollout, write_metrics
 from tests.plans import DEPLOYMENTS, make_plan
 from tests.records import ONE_THREAD, make_local_record, write
 
@@ -97,6 +98,7 @@ def folder(tmp_path: Path) -> Path:
         (tmp_path / name).write_text(PROGRAM)
     plan = make_plan(DEPLOYMENTS["processes"], tmp_path / "model.onnx")
     write_plan(plan, tmp_path / "plan.json")
+    write_metrics(tmp_path / "metrics", *make_rollout(0.8, luck=0.01))
     (tmp_path / "lengths.txt").write_text("8\n29\n256\n")
     (tmp_path / "ortune.toml").write_text(GATES)
     shutil.copytree(ROOT / "examples", tmp_path / "examples")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -145,6 +146,33 @@ def test_free_callers_wait_for_the_next_arrival() -> None:
     assert set(window.latencies_ns.tolist()) == {3 * MS}
     assert window.wall_ns == 1000 * MS
     assert window.n_calls == pytest.approx(10)
+
+
+class LateClock(SimulatedClock):
+    """A simulated clock on a busy host, where the thread that created the clock wakes up late."""
+
+    def __init__(self, late_ns: int) -> None:
+        super().__init__()
+        self._late_ns = late_ns
+        self._thread = threading.current_thread()
+
+    def sleep_ns(self, duration_ns: int) -> None:
+        is_late = threading.current_thread() is self._thread and duration_ns > 0
+        super().sleep_ns(duration_ns + (self._late_ns if is_late else 0))
+
+
+@pytest.mark.parametrize("late_ms", [30, 700, 3000])
+def test_the_window_does_not_move_where_its_thread_wakes_up_late(late_ms: int) -> None:
+    load = make_load(rate_per_s=10, arrivals="periodic")
+    stream, clock = RequestStream(load), LateClock(late_ms * MS)
+    for number in range(2):
+        window = generate_load(
+            clock.sleep_ns, [3 * MS], plan(load, seed=number), make_reader(clock), clock, stream=stream
+        )
+        assert set(window.latencies_ns.tolist()) == {3 * MS}
+        assert window.wall_ns == 1000 * MS
+        assert window.n_calls == pytest.approx(10)
+        assert window.cpu_ns == (window.wall_ns if late_ms < 1000 else 0)
 
 
 @pytest.mark.parametrize("clients", [2, 5])

@@ -43,6 +43,7 @@ from ortune.requests import PlanRequest
 from ortune.worker import BlockPlan, Failure
 from ortune.workload import Goal, Load, Workload, parse_limit
 from ortune.workload.workload import Tolerance
+from tests.budgets import scale_budget
 from tests.conftest import TINY_CNN, run_ortune
 from tests.plans import make_estimate, make_row
 from tests.simulation import RUNTIME, SimulatedExecutor, make_host
@@ -630,7 +631,7 @@ class TestOptions:
     @pytest.mark.parametrize("columns", [45, 100])
     def test_a_plan_on_a_simulated_host(self, tmp_path: Path, columns: int) -> None:
         done = run_ortune(
-            "plan", TINY_CNN, "--slo", "p99<50ms", "--rate", "100/s", "--price", "0.2/h", "-o", "plan.json",
+            "plan", TINY_CNN, "--slo", "p99<4ms", "--rate", "100/s", "--price", "0.2/h", "-o", "plan.json",
             cwd=tmp_path, columns=columns, simulate=True,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
@@ -655,7 +656,7 @@ def test_a_real_model_in_two_processes(tmp_path: Path) -> None:
         processes=[1, 2],
         only=[THREADS],
         output=tmp_path / "plan.json",
-        budget=45,
+        budget=scale_budget(20),
         progress=lambda stage, done, total: stages.append(stage),
     )
     assert read_plan(tmp_path / "plan.json") == plan

@@ -21,6 +21,7 @@ from ortune.program.prepare import PreparedProgram, prepare_program
 from ortune.program.search import ProgramResult, open_program, search_program
 from ortune.record.files import read_records
 from ortune.requests import ProgramSearchRequest
+from tests.budgets import scale_budget
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 
 PROGRAM = Path(__file__).parent / "programs" / "worker.py"
@@ -32,7 +33,7 @@ ONE_THREAD_ONLY = ("intra_op_num_threads",)
 
 def prepare(*how: str, command: tuple[str, ...] = (), **options: Any) -> PreparedProgram:
     command = command or (sys.executable, str(PROGRAM), str(TINY_CNN), *how)
-    values = {"only": ONE_THREAD_ONLY, "budget": "30s", **options}
+    values = {"only": ONE_THREAD_ONLY, "budget": scale_budget(15), **options}
     return prepare_program(make_request(ProgramSearchRequest, {"command": command, **values}, "python"))
 
 
@@ -48,7 +49,7 @@ def is_one_thread(result: ProgramResult) -> bool:
 class TestSearch:
     def test_complete_runs(self, tmp_path: Path) -> None:
         path = tmp_path / "tuned.json"
-        result = search("run", "30", output=path, budget="40s")
+        result = search("run", "20", output=path, budget=scale_budget(25))
         assert result.outcome.evidence.verdict == "faster"
         assert is_one_thread(result)
         (record,) = read_records(path)
@@ -80,7 +81,7 @@ class TestSearch:
 
     @pytest.mark.programs
     def test_a_number_that_the_program_prints(self) -> None:
-        result = search("rate", "30", metric=r"([\d.]+) per second", maximize=True, ignore_outputs=True, budget="40s")
+        result = search("rate", "30", metric=r"([\d.]+) per second", maximize=True, ignore_outputs=True, budget=40)
         evidence = result.outcome.evidence
         assert evidence.verdict == "faster"
         assert evidence.objective == "score"
@@ -278,7 +279,8 @@ class TestCommand:
         command = [sys.executable, str(PROGRAM), str(TINY_CNN), "rate", "20"]
         only = [each for name in ONE_THREAD_ONLY for each in ("--only", name)]
         done = run_ortune(
-            *("search", "--budget", "20s", "--call", "__main__:work", *only, "--ignore-outputs", "-o", path, "--"),
+            *("search", "--budget", f"{scale_budget(15)}s", "--call", "__main__:work", *only),
+            *("--ignore-outputs", "-o", path, "--"),
             *command,
             cwd=tmp_path,
         )

@@ -33,6 +33,7 @@ from ortune.record.schema import SCHEMA, Bundle, Record, Tried
 from ortune.requests import ProgramGateRequest, ProgramSearchRequest, ProgramVerifyRequest
 from ortune.workload import parse_limit
 from ortune.workload.program import ProgramRun, digest_command
+from tests.budgets import scale_budget
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.records import ONE_THREAD, make_local_record, write
 
@@ -238,9 +239,8 @@ class TestProgram:
     def test_the_command(self, tmp_path: Path) -> None:
         """On a busy host, the gain may be uncertain."""
         path = write_bundle(tmp_path / "r.json", make_program_record())
-        done = run_ortune(
-            "apply", path, "--verify", "--update", "--budget", "30s", "--json", "--", *CALLS, cwd=tmp_path
-        )
+        options = ("--verify", "--update", "--budget", f"{scale_budget(12)}s", "--json")
+        done = run_ortune("apply", path, *options, "--", *CALLS, cwd=tmp_path)
         answer = json.loads(done.stdout)
         assert {"holds": 0, "inconclusive": 3}[answer["answer"]] == done.returncode, done.stderr
         assert answer["here"]["estimate"] > 1.5
@@ -285,7 +285,8 @@ class TestGate:
         """Within this budget, it need not be decided."""
         path = write_bundle(tmp_path / "tuned.json", make_program_record(gain=2.0))
         reports = ("--json", "--junit", "junit.xml", "--markdown", "page.md")
-        done = run_ortune("gate", path, "--busy", "--budget", "25s", *reports, "--", *CALLS, cwd=tmp_path)
+        options = ("--busy", "--budget", f"{scale_budget(12)}s")
+        done = run_ortune("gate", path, *options, *reports, "--", *CALLS, cwd=tmp_path)
         (result,) = json.loads(done.stdout)
         assert {"pass": 0, "inconclusive": 3}[result["decision"]] == done.returncode, done.stderr
         for finding in result["findings"]:

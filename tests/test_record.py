@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 
 import ortune
 from ortune.compare.comparison import Speedup
+from ortune.compare.host_speedup import HostSpeedup
+from ortune.compare.hosts import pool_hosts
 from ortune.errors import RecordError, UsageError, spell_as_flag
 from ortune.gates.reporters.history import is_history
 from ortune.knobs import Config
@@ -54,7 +56,21 @@ OLD = {schema: DATA / f"schema-{schema}.ortune.json" for schema in (1, 2, 3)}
 """Records that hold their trials."""
 
 SCHEMA_4 = DATA / "schema-4.ortune.json"
+SCHEMA_5 = DATA / "schema-5.ortune.json"
 SCHEMA_FILE = ROOT / "docs" / "record.schema.json"
+
+
+HOSTS = json.loads(
+    encode(
+        pool_hosts(
+            [
+                HostSpeedup(host=host, estimate=1.3, low=1.2, high=1.4, confidence=0.95, n_launches=6)
+                for host in ("0a0a0a0a", "0b0b0b0b")
+            ]
+        )
+    )
+)
+"""What two hosts say, as a record holds it."""
 
 
 def change(function: Callable[[dict[str, Any]], object], path: Path = EXAMPLE) -> bytes:
@@ -152,6 +168,18 @@ REJECTED = [
     (change(lambda d: d["workload"]["load"].update(clients=0)), r"0 clients .* - at `\$\.workload\.load`"),
     (change(lambda d: d["workload"]["load"].update(rate_per_s=None)), r"scenario server .* - at `\$\.workload\.load`"),
     (change(lambda d: d["workload"]["inputs"]["image"].update(shapes=[])), "there are no shapes"),
+    (
+        change(lambda d: d["evidence"].update(hosts=HOSTS | {"n_slower": 9})),
+        r"9 of 2 hosts .* at `\$\.evidence\.hosts`",
+    ),
+    (
+        change(lambda d: d["evidence"].update(hosts=HOSTS | {"verdict": "slower"})),
+        r"the verdict is slower, and the speedup says inconclusive - at `\$\.evidence\.hosts`",
+    ),
+    (
+        change(lambda d: d["evidence"].update(hosts=HOSTS | {"worst": {**HOSTS["worst"], "host": "db-1.example"}})),
+        r"'db-1.example' is not 8 hexadecimal digits - at `\$\.evidence\.hosts\.worst`",
+    ),
     (change(lambda d: d["search"].update(seed=-1)), r"seed is -1, below 0 - at `\$\.search`"),
     (change(lambda d: d["search"].update(started="soon")), r"'soon' - at `\$\.search`"),
     (change(lambda d: d["search"].update(failed={"bored": 1})), r"'bored' - at `key` in `\$\.search\.failed`"),
@@ -236,6 +264,12 @@ class TestOlderSchemas:
         assert record.host.is_coarse
         assert not example().host.is_coarse
         assert msgspec.structs.replace(record, host=example().host) == example()
+
+    def test_schema_5_is_the_same_without_hosts(self) -> None:
+        old, record = json.loads(SCHEMA_5.read_bytes()), read_record(SCHEMA_5)
+        assert (old["schema"], record.schema) == (5, SCHEMA)
+        assert record == example()
+        assert record.evidence.hosts is None
 
     def test_older_records_in_a_bundle_are_coarse(self, tmp_path: Path) -> None:
         records = [json.loads(path.read_bytes()) for path in (EXAMPLE, SCHEMA_4, *OLD.values())]

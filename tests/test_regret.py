@@ -58,9 +58,9 @@ class TestTuning:
 
         monkeypatch.setattr(regret, "load_landscape", read)
         monkeypatch.setattr(regret, "all_held_out", refuse)
-        regret.development_sets.cache_clear()
+        regret.development_set.cache_clear()
         yield
-        regret.development_sets.cache_clear()
+        regret.development_set.cache_clear()
 
     def test_the_script_for_tuning_does_not_read_test_landscapes(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -68,7 +68,7 @@ class TestTuning:
         monkeypatch.setattr("sys.argv", ["tune", "--sets=recorded", "--replays=1", "--budgets=5"])
         tune.main()
         assert "recorded, development" in capsys.readouterr().out
-        names = {each.name for found in regret.development_sets().values() for each in found}
+        names = {each.name for each in regret.development_set(regret.RECORDED_DEVELOPMENT)}
         assert "squeezenet" in names
         assert not any(regret.is_for_testing(Path(name)) for name in names)
 

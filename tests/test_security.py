@@ -21,6 +21,9 @@ from tests.conftest import ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
+FLEET = "fleet"
+"""The lock for storages of several hosts, which the action does not use."""
+
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
 WORKFLOW = yaml.safe_load((ROOT / "docs" / "ci" / "github.yml").read_text())
 GITLAB = yaml.safe_load((ROOT / "docs" / "ci" / "gitlab.yml").read_text())
@@ -39,12 +42,18 @@ def read_lock(path: Path) -> dict[str, list[tuple[Requirement, int]]]:
     return entries
 
 
+def list_extras(path: Path) -> list[str]:
+    """Return the requirements of the extras that a lock holds."""
+    names = ("cpu", FLEET) if path.stem == FLEET else (path.stem,)
+    return [requirement for name in names for requirement in EXTRAS.get(name, ())]
+
+
 class TestLocks:
     def test_there_is_one_for_each_runtime_of_the_action(self) -> None:
         script = ACTION["runs"]["steps"][0]["run"]
         choices = re.search(r"case .* in\n\s*(.+)\) ;;", script)
         assert choices
-        assert sorted(choices[1].split(" | ")) == [path.stem for path in LOCKS]
+        assert sorted(choices[1].split(" | ")) == [path.stem for path in LOCKS if path.stem != FLEET]
 
     @pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.stem)
     def test_it_has_all_dependencies_in_an_exact_version_with_hashes(self, path: Path) -> None:
@@ -54,7 +63,7 @@ class TestLocks:
             requirement, n_hashes = locked
             assert re.fullmatch(r"==[\w.]+", str(requirement.specifier)), requirement
             assert n_hashes >= 1, requirement
-        needed = [*PROJECT["project"]["dependencies"], *PROJECT["build-system"]["requires"], *EXTRAS.get(path.stem, ())]
+        needed = [*PROJECT["project"]["dependencies"], *PROJECT["build-system"]["requires"], *list_extras(path)]
         for text in needed:
             wanted = Requirement(text)
             for requirement, _ in entries[canonicalize_name(wanted.name)]:
@@ -64,7 +73,7 @@ class TestLocks:
     def test_only_the_extra_has_onnxruntime(self) -> None:
         for path in LOCKS:
             found = [name for name in read_lock(path) if name.startswith("onnxruntime")]
-            assert found == [Requirement(each).name for each in EXTRAS.get(path.stem, ()) if "onnxruntime" in each]
+            assert found == [Requirement(each).name for each in list_extras(path) if "onnxruntime" in each]
 
     def test_the_build_requirements_are_those_of_the_lock(self) -> None:
         assert PROJECT["dependency-groups"]["build"] == PROJECT["build-system"]["requires"]

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import cores, regret, synthetic
-from benchmarks.held_out import BEST_GAIN, N_INSTANCES, all_held_out, find_changes
+from benchmarks.held_out import BEST_GAIN, N_INSTANCES, find_changes, make_held_out
 from benchmarks.landscape import (
     IMPOSSIBLE,
     N_QUANTILES,
@@ -46,12 +46,13 @@ from ortune.tuning.hints import (
     recall,
     remember,
 )
+from ortune.tuning.noise import sum_squares
 from ortune.tuning.outcome import Outcome, Progress
 from ortune.tuning.prepare import prepare
 from ortune.tuning.racing import choose_candidates, excludes_relevant_gain, find_slower, take_turns
 from ortune.tuning.results import CandidateResult, Results, Score
 from ortune.tuning.sampler import CONFIG, CandidateSampler, Observed, ThompsonSampler, make_sampler
-from ortune.tuning.screening import FEWEST_SHARE, sum_squares
+from ortune.tuning.screening import FEWEST_SHARE
 from ortune.tuning.search import MAX_REMEMBERED, best_configs
 from ortune.tuning.stages import SearchSettings, rank_finalists, run_search
 from ortune.tuning.state import SearchState
@@ -533,7 +534,7 @@ class TestRacing:
     @pytest.mark.slow
     def test_a_single_choice_that_measures_best_is_raced_although_the_model_expects_others(self) -> None:
         """A plateau of combinations with 80 % of the gain of the best, which is one choice alone."""
-        landscape = next(each for each in all_held_out() if each.name == "plateau_80-0")
+        landscape = make_held_out("plateau_80", 0)
         found = [search(landscape, seed=seed) for seed in range(3)]
         gains = [landscape.log_speedup(landscape.space.numbers[outcome.config.key]) for outcome in found]
         assert sum(gain > 0.98 * BEST_GAIN for gain in gains) >= 2
@@ -932,17 +933,16 @@ class TestLandscapeSets:
         assert not regret.is_for_testing(Path("magikal.npz"))
 
     def test_held_out_landscapes_are_what_they_say(self) -> None:
-        landscapes = {each.name: each for each in all_held_out()}
         for number in range(N_INSTANCES):
-            plateau = landscapes[f"plateau_80-{number}"]
+            plateau = make_held_out("plateau_80", number)
             best = plateau.space.candidates[plateau.best]
             assert len(find_changes(best)) == 1
             assert plateau.log_speedup(plateau.best) == pytest.approx(BEST_GAIN)
             assert sum(plateau.log_costs < plateau.log_costs[0] - 0.7 * BEST_GAIN) > 20
-            pair = landscapes[f"pair-{number}"]
+            pair = make_held_out("pair", number)
             assert len(find_changes(pair.space.candidates[pair.best])) >= 2
             singles = [n for n, each in enumerate(pair.space.candidates) if len(find_changes(each)) == 1]
             assert max(pair.log_speedup(n) for n in singles) <= 0
-            needle = landscapes[f"needle-{number}"]
+            needle = make_held_out("needle", number)
             assert sum(needle.log_costs < needle.log_costs[0]) == 1
-            assert landscapes[f"nothing-{number}"].best == 0
+            assert make_held_out("nothing", number).best == 0

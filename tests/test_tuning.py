@@ -115,6 +115,26 @@ def test_false_claims_are_rare() -> None:
     assert claims <= 3
 
 
+@pytest.mark.parametrize("n_trials", [1, 2])
+def test_a_crash_of_a_single_candidate_may_be_its_own_fault(n_trials: int) -> None:
+    """A short search on a busy host tries only one. If several crash, and nothing else works, the host is to blame."""
+
+    def fail(config: Config) -> Failure | None:
+        return None if config == DEFAULT else Failure(kind="crash", stage="load", message="ended by SIGSEGV")
+
+    executor = SimulatedExecutor(all_alike, fails_to_launch=fail)
+    if n_trials == 1:
+        outcome = search(executor, n_trials=1)
+        assert outcome.fault is None
+        assert outcome.config == DEFAULT
+        assert [trial.failure.kind for trial in outcome.trials if trial.failure] == ["crash"]
+        assert outcome.evidence.verdict in NOTHING_BETTER
+    else:
+        fault = search(executor, n_trials=2).fault
+        assert isinstance(fault, MeasureError)
+        assert "each of the 2 candidates ended suddenly" in str(fault)
+
+
 @pytest.mark.slow
 def test_slow_candidates_leave_time_for_others() -> None:
     """One thread takes 6 s instead of 150 ms. Its first call shows that, and it is dropped after one block."""

@@ -33,6 +33,7 @@ from ortune.worker.process import WorkerProcess
 from ortune.worker.readback import find_unpinned, read_pool
 from ortune.worker.session_info import PoolThread
 from ortune.workload import InputOptions, Load, Tolerance, make_feed, make_load
+from tests.budgets import scale_budget
 from tests.conftest import FAULTY_WORKER, ROOT, TINY_CNN, TINY_ENCODER
 
 PLAN = BlockPlan(duration_ns=20_000_000, lead_in_ns=2_000_000, min_calls=3, deadline_s=30)
@@ -607,7 +608,7 @@ def test_search_continues_after_failures_to_load(tmp_path: Path, monkeypatch: py
     # One of them hangs, and all are given as much time.
     monkeypatch.setattr("ortune.compare.calibrate.LEAST_LOAD_DEADLINE_S", 1.0)
     monkeypatch.setattr("ortune.compare.calibrate.LOAD_DEADLINE_FACTOR", 4)
-    _, failures = search_with_faulty_worker(tmp_path, "graph_optimization_level", budget_s=30)
+    _, failures = search_with_faulty_worker(tmp_path, "graph_optimization_level", scale_budget(30))
     assert failures == {
         "ORT_DISABLE_ALL": "crash",
         "ORT_ENABLE_BASIC": "timeout",
@@ -619,7 +620,7 @@ def test_search_continues_after_failures_to_load(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.slow
 def test_search_continues_after_failures_to_check_and_measure(tmp_path: Path) -> None:
-    record, failures = search_with_faulty_worker(tmp_path, "session.dynamic_block_base", budget_s=20)
+    record, failures = search_with_faulty_worker(tmp_path, "session.dynamic_block_base", scale_budget(20))
     assert failures == {"4": "wrong_output", "8": "exit"}
     assert record.evidence.output_check.n_rejected == 1
     assert record.evidence.speedup is not None

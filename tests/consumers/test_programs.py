@@ -28,6 +28,8 @@ from typing import Any
 import psutil
 import pytest
 
+from ortune.fleet.canary_metrics import read_metrics
+from ortune.fleet.compare import compare_arms
 from ortune.knobs import Config
 from tests.conftest import TINY_CNN, TINY_ENCODER
 from tests.consumers.running import apply_command, draw_text, environment, need, program, run
@@ -294,6 +296,55 @@ class TestServers:
             assert server.pid not in pids
             stop(server)
         return answers
+
+    @pytest.mark.parametrize("name", SERVERS)
+    def test_canary(self, name: str, tmp_path: Path) -> None:
+        """A worker that is killed is replaced by one that may be in the other arm: so both arms are seen in time."""
+        if name == "gunicorn":
+            need("uvicorn_worker")
+        record, folder = write(make_record(TINY_CNN, TUNED["det"]), tmp_path / "tuned.json"), tmp_path / "metrics"
+        options = ["--canary", "50%", "--metrics", str(folder), "--quiet", "--"]
+        before = [sys.executable, "-P", "-m", "ortune", "apply", str(record), *options]
+        port, output = free_port(), tmp_path / "output.txt"
+        command, *arguments = SERVERS[name].format(folder=Path(__file__).parent, port=port).split()
+        answers: list[Any] = []
+        killed: set[int] = set()
+
+        def workers() -> dict[int, int]:
+            """Return the threads of the session of each worker that has not been killed."""
+            return {each["pid"]: each["intra"] for each in answers if each["pid"] not in killed}
+
+        with serving([*before, program(command), *arguments], port, output, MODEL=str(TINY_CNN)) as server:
+            deadline = time.monotonic() + READY_S
+            with ThreadPoolExecutor(4) as pool:
+                while set(workers().values()) != {1, 2} and time.monotonic() < deadline:
+                    answers += pool.map(lambda _: ask(port), range(8))
+                    if len(workers()) == 2 and len(set(workers().values())) == 1:
+                        time.sleep(2)  # so that it has written, at the next call
+                        answers += pool.map(lambda _: ask(port), range(8))
+                        time.sleep(0.5)
+                        killed.add(pid := min(workers()))
+                        os.kill(pid, signal.SIGKILL)
+                assert set(workers().values()) == {1, 2}, output.read_text()
+                done = False
+                while not done and time.monotonic() < deadline:
+                    answers += pool.map(lambda _: ask(port), range(40))
+                    counts = [sum(each["pid"] == pid for each in answers) for pid in workers()]
+                    done = min(counts) >= 30
+            stop(server)
+        processes = {process.pid: process for process in read_metrics(folder).processes}
+        assert processes.keys() >= workers().keys()
+        assert server.pid not in processes
+        for pid, process in processes.items():
+            own = [each for each in answers if each["pid"] == pid]
+            assert {(each["intra"], process.arm) for each in own} <= {(1, "canary"), (2, "control")}
+            assert len({each["intra"] for each in own}) == 1
+            assert process.n_calls == len(own) or pid in killed
+        comparison = compare_arms(read_metrics(folder))
+        arms = [comparison.total[0].canary, comparison.total[0].control]
+        assert all(arm.n_processes >= 1 for arm in arms)
+        if len(processes) == 2:
+            assert (comparison.verdict, comparison.total[0].speedup) == ("inconclusive", None)
 
     @pytest.mark.parametrize("name", SERVERS)
     def test_workers(self, name: str, tmp_path: Path, other: Path) -> None:

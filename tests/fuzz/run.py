@@ -35,7 +35,7 @@ STUCK_S = 300
 
 NAMES = (
     *("records", "gates", "options", "npz", "models", "sysfs", "histories", "trials", "journals"),
-    *("processes", "calls", "sessions", "plans", "lengths", "reports"),
+    *("processes", "calls", "sessions", "plans", "lengths", "reports", "canaries"),
 )
 """The targets. They are imported late, so that atheris can instrument what they import."""
 

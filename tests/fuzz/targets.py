@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tests.fuzz.canaries import CANARIES
 from tests.fuzz.gate_files import GATE_FILES
 from tests.fuzz.histories import HISTORIES, TRIALS
 from tests.fuzz.journals import JOURNALS
@@ -34,5 +35,6 @@ TARGETS: Mapping[str, Target] = {
     "plans": PLANS,
     "lengths": LENGTHS,
     "reports": REPORTS,
+    "canaries": CANARIES,
 }
 """All targets by name."""

@@ -1,0 +1,423 @@
+"""Searches on several hosts: exchange through a storage, lost connections, leases, fitness and agreement of nodes."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ortune.compare.open import OpenComparison, start_comparison
+from ortune.errors import MeasureError, UsageError
+from ortune.knobs import DEFAULT, Candidate, Config, SearchSpace, build_space
+from ortune.storage import (
+    PROOF,
+    RESULT,
+    Measurement,
+    NodeState,
+    Proof,
+    SharedResult,
+    SharedRound,
+    SharedStudy,
+    StorageError,
+    list_studies,
+    parse_location,
+)
+from ortune.storage.outbox import Message, Outbox
+from ortune.tuning.agreement import find_disagreements
+from ortune.tuning.fitness import judge_fitness
+from ortune.tuning.outcome import Outcome
+from ortune.tuning.share_outcome import share_outcome
+from ortune.tuning.shared import SharedExchange
+from ortune.tuning.stages import SearchSettings, run_search
+from ortune.worker import Failure
+from ortune.workload import Goal
+from tests.conftest import TINY_CNN, run_ortune
+from tests.simulation import SimulatedExecutor, make_host, make_model
+
+IDENTITY = {"model_name": "model.onnx", "host": "Simulated"}
+SPACE = build_space(make_host(), make_model())
+
+
+def latency(config: Config) -> float:
+    options = config.session_options
+    return 1e6 * (0.7 if options.get("intra_op_num_threads") == 1 else 1.0)
+
+
+def open_simulated(seed: int, **options: object) -> OpenComparison:
+    executor = SimulatedExecutor(latency, seed=seed, **options)  # type: ignore[arg-type]
+    (first,) = executor.launch([DEFAULT], deadline_s=9)
+    assert not isinstance(first, Failure)
+    return start_comparison(executor, first, Goal(), first_launch_s=executor.now_s(), seed=seed, free_bytes=10**10)
+
+
+def open_exchange(
+    folder: Path,
+    node: str = "a",
+    *,
+    wrap: Callable[[SharedStudy], SharedStudy] = lambda study: study,
+    outbox: bool = False,
+    space: SearchSpace = SPACE,
+    patience_s: float = 30.0,
+    **identity: str,
+) -> SharedExchange:
+    location = parse_location(str(folder / "fleet.journal"), "storage")
+    return SharedExchange(
+        lambda: wrap(SharedStudy(location, {**IDENTITY, **identity})),
+        node=node,
+        outbox_path=folder / f"{node}.outbox.jsonl" if outbox else None,
+        choices={each.name: tuple(each.labels) for each in space.dimensions},
+        poll_s=0.05,
+        patience_s=patience_s,
+    )
+
+
+def join(exchange: SharedExchange) -> None:
+    exchange.join(DEFAULT, [SharedRound(log_ratios=(0.0,))], sigma=0.01, bias=0.0, unfit="", silent_s=0.0)
+
+
+def search(exchange: SharedExchange, seed: int, budget_s: float = 90.0, **options: object) -> Outcome:
+    opened = open_simulated(seed, **options)
+    outcome = run_search(SPACE, opened, SearchSettings(budget_s=budget_s, exchange=exchange))
+    if not outcome.interrupted:
+        share_outcome(exchange, outcome)
+    exchange.close(completed=not outcome.interrupted)
+    return outcome
+
+
+def send(exchange: SharedExchange, number: int, log_ratio: float = -0.1, n_rounds: int = 2) -> None:
+    rounds = [SharedRound(log_ratios=(log_ratio,))] * n_rounds
+    exchange.send(SPACE.candidates[number], 1, rounds, None, spent_s=0.1)
+
+
+def read_all(folder: Path, **identity: str) -> list[Measurement]:
+    study = SharedStudy(parse_location(str(folder / "fleet.journal"), "storage"), {**IDENTITY, **identity})
+    return study.receive()
+
+
+class Unreliable:
+    """A study whose connection is lost, before or after a write arrives."""
+
+    def __init__(self, study: SharedStudy, fails: Callable[[str], str]) -> None:
+        self.study = study
+        self.fails = fails
+        self.name = study.name
+
+    def __getattr__(self, name: str) -> object:
+        method = getattr(self.study, name)
+
+        def call(*values: object) -> object:
+            when = self.fails(name)
+            if when == "before":
+                raise StorageError("the connection was lost.")
+            answer = method(*values)
+            if when == "after":
+                raise StorageError("the connection was lost.")
+            return answer
+
+        return call
+
+
+def test_two_nodes_share_one_search(tmp_path: Path) -> None:
+    outcomes: dict[str, Outcome] = {}
+    exchanges = {node: open_exchange(tmp_path, node) for node in "ab"}
+
+    def run(node: str, seed: int) -> None:
+        outcomes[node] = search(exchanges[node], seed)
+
+    threads = [threading.Thread(target=run, args=(node, seed)) for seed, node in enumerate("ab")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {each.config.session_options.get("intra_op_num_threads") for each in outcomes.values()} == {1}
+    assert [each.evidence.verdict for each in outcomes.values()] == ["faster", "faster"]
+    # One node did racing and confirmation, the other repeated the confirmation of its result.
+    assert sorted(each.result is None for each in exchanges.values()) == [False, True]
+    stages = [{stage.stage for stage in each.stages} for each in outcomes.values()]
+    assert {"screening", "confirmation"} in stages
+    measurements = read_all(tmp_path)
+    assert {each.node for each in measurements} == {"a", "b"}
+    assert len({each.id for each in measurements}) == len(measurements)
+
+
+def test_a_node_that_joins_later_repeats_the_confirmation_only(tmp_path: Path) -> None:
+    first = search(open_exchange(tmp_path, "a"), 0)
+    n = len(read_all(tmp_path))
+    late = open_exchange(tmp_path, "b")
+    outcome = search(late, 1)
+    assert late.result and late.result.node == "a"
+    assert outcome.config == first.config
+    assert len(read_all(tmp_path)) == n + 1  # its A/A check
+
+
+def test_classes_do_not_mix(tmp_path: Path) -> None:
+    one, other = open_exchange(tmp_path, "a"), open_exchange(tmp_path, "b", host="Another")
+    for exchange in (one, other):
+        join(exchange)
+    send(one, 1)
+    for exchange in (one, other, one):
+        exchange.refresh()
+    assert other.received() == []
+    assert one.count_nodes() == other.count_nodes() == 1
+
+
+def test_what_is_leased_is_left_to_others_until_its_worker_ends(tmp_path: Path) -> None:
+    first, second = open_exchange(tmp_path, "a", patience_s=0.2), open_exchange(tmp_path, "b", patience_s=0.2)
+    join(first)
+    join(second)
+    assert first.lease(["x", "y"], spent_s=3.0) == frozenset()
+    assert second.lease(["y", "z"], spent_s=0.0) == {"y"}
+    second.refresh()
+    assert second.leased() == {"x", "y"}
+    assert second.spent_elsewhere_s() == 3.0
+    time.sleep(0.3)
+    second.refresh()
+    assert second.leased() == frozenset()
+    assert second.spent_elsewhere_s() == 3.0
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_lost_connection_loses_nothing_and_doubles_nothing(tmp_path: Path, when: str) -> None:
+    lost = False
+
+    def fails(name: str) -> str:
+        return when if lost else ""
+
+    exchange = open_exchange(tmp_path, wrap=lambda study: Unreliable(study, fails), outbox=True)  # type: ignore[arg-type,return-value]
+    join(exchange)
+    lost = True
+    for number in (1, 2, 3):
+        send(exchange, number)
+    assert not exchange.flush()
+    assert any("sent later" in note for note in exchange.take_notes())
+    lost = False
+    time.sleep(1.1)  # the pause after a failed attempt
+    assert exchange.flush()
+    assert exchange.close(completed=True) == 0
+    assert [each.id.partition(":")[2] for each in read_all(tmp_path)] == ["aa", "1", "2", "3"]
+    assert not (tmp_path / "a.outbox.jsonl").exists()
+
+
+def test_the_next_process_sends_what_a_killed_one_left(tmp_path: Path) -> None:
+    killed = open_exchange(tmp_path, outbox=True)
+    join(killed)
+    send(killed, 1)
+    send(killed, 2)
+    assert len(read_all(tmp_path)) == 1
+    killed._outbox._release()  # as when a process is killed
+    again = open_exchange(tmp_path, outbox=True)
+    join(again)
+    assert len(read_all(tmp_path)) == 4
+    assert {each.config.key for each in again.received()} == {each.config.key for each in SPACE.candidates[1:3]}
+
+
+def test_an_outbox_of_another_search_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "a.outbox.jsonl"
+    box = Outbox(path, "one")
+    box.add(Message(study="one", name="x", text="{}"))
+    with pytest.raises(UsageError, match="Another process"):
+        Outbox(path, "one")
+    box.close()
+    with pytest.raises(UsageError, match="another search"):
+        Outbox(path, "two")
+    path.write_bytes(path.read_bytes() + b"damaged")
+    assert [each.name for each in Outbox(path, "one").messages] == ["x"]
+
+
+def test_a_storage_that_hangs_does_not_stop_a_search(tmp_path: Path) -> None:
+    hangs = threading.Event()
+
+    def fails(name: str) -> str:
+        if hangs.is_set():
+            time.sleep(1.0)
+        return ""
+
+    exchange = open_exchange(tmp_path, wrap=lambda study: Unreliable(study, fails))  # type: ignore[arg-type,return-value]
+    join(exchange)
+    exchange._limit_s = 0.1
+    hangs.set()
+    send(exchange, 1)
+    exchange.refresh()
+    assert any("no answer" in note for note in exchange.take_notes())
+
+
+def make_values(**shifts: float) -> dict[str, dict[str, float]]:
+    return {node: {f"c{place}": -0.1 * place + shift for place in range(4)} for node, shift in shifts.items()}
+
+
+def test_the_node_that_disagrees_is_set_apart() -> None:
+    assert find_disagreements(make_values(a=0.0, b=0.01, c=-0.01)) == {}
+    found = find_disagreements(make_values(a=0.0, b=0.01, c=0.3))
+    assert list(found) == ["c"]
+    assert not found["c"].mutual
+    assert "+3" in found["c"].reason
+
+
+def test_of_two_nodes_that_disagree_nobody_knows_which_is_right() -> None:
+    found = find_disagreements(make_values(a=0.0, b=0.3))
+    assert {node: each.mutual for node, each in found.items()} == {"a": ("b",), "b": ("a",)}
+
+
+def test_one_wild_launch_does_not_set_a_node_apart() -> None:
+    values = make_values(a=0.0, b=0.01, c=0.0)
+    values["c"]["c2"] = 0.6
+    assert find_disagreements(values) == {}
+
+
+def test_measurements_of_a_node_that_is_set_apart_do_not_count(tmp_path: Path) -> None:
+    a, b, c = (open_exchange(tmp_path, node) for node in "abc")
+    for exchange, shift in ((a, 0.0), (b, 0.01), (c, 0.4)):
+        join(exchange)
+        for number in range(1, 6):
+            send(exchange, number, log_ratio=shift)
+        exchange.flush()
+    a.refresh()
+    assert {each.node for each in a.received()} == {"b"}
+    assert any(note.startswith("node c is set apart") for note in a.take_notes())
+    with pytest.raises(MeasureError, match="set apart"):
+        c.refresh()
+    b.refresh()
+    assert [state.unfit != "" for state in sorted(b._nodes.values(), key=lambda each: each.node)] == [False, True]
+
+
+def test_a_noisy_or_biased_host_is_not_fit() -> None:
+    def judge(*launches: list[float]) -> str:
+        return judge_fitness([[SharedRound(log_ratios=(each,)) for each in launch] for launch in launches]).unfit
+
+    assert judge([0.01, -0.01], [0.0, 0.02], [0.03, 0.0]) == ""
+    assert judge([0.01, -0.01], [0.0, 0.02], [2.0, 0.0]) == ""  # one outlier
+    assert "+17%" in judge([0.15, 0.16], [0.15, 0.14], [0.16, 0.15])
+    assert "from round to round" in judge([0.9, -0.8], [-0.9, 0.7], [0.8, -0.9])
+
+
+def test_an_unfit_host_ends_with_its_reason(tmp_path: Path) -> None:
+    exchange = open_exchange(tmp_path)
+    outcome = search(exchange, 0, block_sigma=0.8)
+    assert outcome.interrupted
+    assert "not fit" in outcome.evidence.reason
+    study = SharedStudy(parse_location(str(tmp_path / "fleet.journal"), "storage"), IDENTITY)
+    assert [state.stage for state in study.read_nodes()] == ["failed"]
+    assert study.read_nodes()[0].unfit
+
+
+def test_clocks_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time
+    first = open_exchange(tmp_path, "a")
+    join(first)
+    assert first.lease(["x"], spent_s=1.0) == frozenset()
+    monkeypatch.setattr(time, "time", lambda: now() + 3600)
+    second = open_exchange(tmp_path, "b")
+    join(second)
+    assert second.leased() == {"x"}
+    monkeypatch.setattr(time, "time", lambda: now() - 3600)
+    third = open_exchange(tmp_path, "c")
+    join(third)
+    assert third.leased() == {"x"}
+    assert third.count_nodes() == 3
+
+
+def test_the_next_node_takes_over_from_one_that_ended(tmp_path: Path) -> None:
+    first, second = open_exchange(tmp_path, "a", patience_s=0.2), open_exchange(tmp_path, "b", patience_s=0.2)
+    join(first)
+    join(second)
+    first.enter("racing")
+    notes: list[str] = []
+    assert second.wait_for_result(notes.append) is None
+    assert notes == ["waiting for the result of a"]
+
+
+def test_a_config_that_the_space_cannot_express_is_not_measured(tmp_path: Path) -> None:
+    study = SharedStudy(parse_location(str(tmp_path / "fleet.journal"), "storage"), IDENTITY)
+    hostile = Config(environment={"LD_PRELOAD": "/tmp/x.so"})
+    study.add(
+        Measurement(
+            id="x:1", node="x", worker="x", config=hostile, launch=1, rounds=(SharedRound(log_ratios=(-3.0,)),) * 3
+        ),
+        {},
+        {},
+    )
+    study.announce(NodeState(node="x", worker="x", stage="done"))
+    executor = SimulatedExecutor(latency, seed=1)
+    (first,) = executor.launch([DEFAULT], deadline_s=9)
+    assert not isinstance(first, Failure)
+    opened = start_comparison(executor, first, Goal(), first_launch_s=0.1, free_bytes=10**10)
+    exchange = open_exchange(tmp_path)
+    outcome = run_search(SPACE, opened, SearchSettings(budget_s=60.0, exchange=exchange))
+    exchange.close(completed=True)
+    assert outcome.config != hostile
+    assert hostile not in executor.launched
+
+
+def test_what_arrives_after_screening_races(tmp_path: Path) -> None:
+    other = open_exchange(tmp_path, "b")
+    late: list[Candidate] = []
+
+    class Waiting(SharedExchange):
+        def wait_for_result(self, observe: Callable[[str], None]) -> None:
+            join(other)
+            late.append(next(each for each in SPACE.candidates[1:] if not self.has_own(each.config.key)))
+            other.send(late[0], 1, [SharedRound(log_ratios=(-0.8,))] * 3, None, spent_s=0.1)
+            other.close(completed=True)
+            self.refresh()
+
+    exchange = open_exchange(tmp_path)
+    exchange.__class__ = Waiting
+    opened = open_simulated(0)
+    settings = SearchSettings(budget_s=60.0, n_trials=20, exchange=exchange)
+    outcome = run_search(SPACE, opened, settings)
+    exchange.close(completed=True)
+    assert {trial.config.key: trial.stage for trial in outcome.trials}[late[0].config.key] == "confirmation"
+
+
+SECRET = "s3cr%2Ft"
+
+
+def test_processes_do_not_get_the_storage(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ortune.worker.child_process import make_environment
+
+    monkeypatch.setenv("ORTUNE_STORAGE", f"postgresql://ann:{SECRET}@db/tuning")
+    monkeypatch.setenv("PGPASSWORD", SECRET)
+    monkeypatch.setenv("KEPT", "1")
+    environment = make_environment()
+    assert SECRET not in str(environment)
+    assert environment["KEPT"] == "1"
+
+
+def test_the_same_command_on_two_nodes(tmp_path: Path) -> None:
+    for node in "ab":
+        command = ["search", TINY_CNN, "--storage", "fleet.journal", "--no-history", "-o", f"{node}.json"]
+        done = run_ortune(*command, cwd=tmp_path, simulate=True, environment={"ORTUNE_NODE": node})
+        assert done.returncode == 0, done.stderr
+    assert "b by fleet.journal" in done.stdout
+    records = [json.loads((tmp_path / f"{node}.json").read_text()) for node in "ab"]
+    assert records[0]["config"] == records[1]["config"]
+    assert [[stage["stage"] for stage in each["search"]["stages"]][-1] for each in records] == ["confirmation"] * 2
+    assert not list(tmp_path.glob("*.outbox.jsonl"))
+    assert not list(tmp_path.glob("*.unfinished.jsonl"))
+    (info,) = list_studies(parse_location(str(tmp_path / "fleet.journal"), "storage"))
+    study = SharedStudy(parse_location(str(tmp_path / "fleet.journal"), "storage"), info.identity)
+    assert study.name == info.name
+    (result,) = study.read_all(RESULT, SharedResult).values()
+    assert json.loads(bytes(result.record))["config"] == records[0]["config"]
+    proofs = study.read_all(PROOF, Proof)
+    assert {each.node for each in proofs.values()} == {"a", "b"}
+    assert {each.digest for each in proofs.values()} == {result.digest}
+    assert all(each.speedup and each.speedup.low > 1 for each in proofs.values())
+
+
+def test_a_storage_that_does_not_answer_at_the_start(tmp_path: Path) -> None:
+    def fail(*options: str, **variables: str) -> str:
+        command = ["search", TINY_CNN, "--no-history", "-o", "a.json", *options]
+        done = run_ortune(*command, cwd=tmp_path, simulate=True, environment=variables)
+        assert done.returncode == 2
+        assert SECRET not in done.stdout + done.stderr
+        assert not (tmp_path / "a.json").exists()
+        return done.stderr
+
+    assert "127.0.0.1:1/tuning" in fail(ORTUNE_STORAGE=f"postgresql://ann:{SECRET}@127.0.0.1:1/tuning")
+    assert "ORTUNE_STORAGE_FILE" in fail("--storage", f"postgresql://ann:{SECRET}@h/d")
+    assert "--resume" in fail("--storage", "a.journal", "--resume")

@@ -1,0 +1,223 @@
+"""Storages that several hosts share: locations, credentials, and what is exchanged."""
+
+from __future__ import annotations
+
+import base64
+import random
+import sys
+import zlib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ortune.errors import UsageError
+from ortune.knobs import Config
+from ortune.storage import (
+    Location,
+    Measurement,
+    NodeState,
+    SharedRound,
+    SharedStudy,
+    StorageError,
+    find_location,
+    list_studies,
+    open_storage,
+    parse_location,
+)
+from ortune.storage.schema import MOST_BYTES, decode, encode
+from ortune.worker import Failure
+
+PASSWORD = "p@ss{w}ord:/%"
+SPELLED = "p%40ss%7Bw%7Dord%3A%2F%25"
+IDENTITY = {"model_name": "model.onnx", "model": "0" * 64, "host": "Zen 4, 2 cores"}
+CONFIG = Config(session_options={"intra_op_num_threads": 1})
+CHOICES = {"intra_op_num_threads": ("default", "1", "2")}
+
+
+def make_measurement(number: int = 0, **changes: object) -> Measurement:
+    values = {
+        "id": f"w:{number}",
+        "node": "a",
+        "worker": "w",
+        "config": CONFIG,
+        "launch": number,
+        "rounds": (SharedRound(log_ratios=(-0.1,)), SharedRound(log_ratios=(-0.2,), contended=True)),
+        "spent_s": 0.5,
+    }
+    return Measurement(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def open_study(folder: Path, **identity: str) -> SharedStudy:
+    return SharedStudy(parse_location(str(folder / "fleet.journal"), "storage"), {**IDENTITY, **identity})
+
+
+@pytest.mark.parametrize(
+    ("text", "title", "url"),
+    [
+        (
+            "postgresql://ann@db:5432/tuning",
+            "postgresql://ann@db:5432/tuning",
+            "postgresql+psycopg://ann@db:5432/tuning",
+        ),
+        ("postgres://db/tuning?x=1", "postgresql://db/tuning", "postgresql+psycopg://db/tuning?x=1"),
+        ("mysql+mysqldb://db/tuning", "mysql://db/tuning", "mysql+mysqldb://db/tuning"),
+        ("grpc://proxy:13000", "grpc://proxy:13000", "proxy:13000"),
+        ("grpc://[::1]:13000", "grpc://[::1]:13000", "[::1]:13000"),
+    ],
+)
+def test_locations(text: str, title: str, url: str) -> None:
+    location = parse_location(text, "storage")
+    assert (location.title, location.url) == (title, url)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["x/fl", "redis://host", "grpc://host", "grpc://a:1/x", "postgresql://host", "postgresql://h:x/d", "a\nb.journal"],
+)
+def test_illegal_locations_are_refused_without_showing_them(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_location(text, "ORTUNE_STORAGE")
+    assert text not in str(caught.value)
+    assert "ORTUNE_STORAGE" in caught.value.message
+
+
+def test_a_password_is_hidden_in_each_spelling() -> None:
+    location = parse_location(f"postgresql://ann:{SPELLED}@db/tuning?sslpassword=geheim", "ORTUNE_STORAGE")
+    shown = f"{location!r} {location} {location.title}"
+    for secret in (PASSWORD, SPELLED, "geheim"):
+        assert secret not in shown
+        assert secret not in location.hide(f"connection with {secret} failed")
+
+
+def test_a_password_is_refused_on_the_command_line() -> None:
+    with pytest.raises(UsageError) as caught:
+        find_location(f"postgresql://ann:{SPELLED}@db/tuning")
+    assert SPELLED not in str(caught.value)
+
+
+def test_the_environment_names_the_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "storage"
+    file.write_text(f"mysql://ann:{SPELLED}@db/tuning\n")
+    monkeypatch.setenv("ORTUNE_STORAGE_FILE", str(file))
+    found = find_location(None)
+    assert found and found.title == "mysql://ann@db/tuning"
+    monkeypatch.setenv("ORTUNE_STORAGE", "grpc://proxy:1")
+    assert find_location(None) == parse_location("grpc://proxy:1", "")
+    assert find_location("other.journal") != find_location(None)
+
+
+def test_the_file_of_the_environment_must_be_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORTUNE_STORAGE_FILE", str(tmp_path))
+    with pytest.raises(UsageError, match="regular file"):
+        find_location(None)
+
+
+def test_measurements_reach_others_once(tmp_path: Path) -> None:
+    one, other = open_study(tmp_path), open_study(tmp_path)
+    failure = Failure(kind="crash", stage="load", message="x")
+    first, second = make_measurement(0), make_measurement(1, rounds=(), failure=failure)
+    assert [one.add(each, {"intra_op_num_threads": "1"}, CHOICES) for each in (first, second)] == [0, 1]
+    assert other.receive() == [first, second]
+    assert other.receive() == []
+    assert other.has("w:1")
+    assert not other.has("w:2")
+
+
+def test_studies_with_another_identity_do_not_meet(tmp_path: Path) -> None:
+    one, other = open_study(tmp_path), open_study(tmp_path, host="Zen 5, 2 cores")
+    one.add(make_measurement(), {}, CHOICES)
+    assert other.receive() == []
+    counts = {each.identity["host"]: each.n_trials for each in list_studies(one.location)}
+    assert counts == {"Zen 4, 2 cores": 1, "Zen 5, 2 cores": 0}
+
+
+def test_states_of_nodes(tmp_path: Path) -> None:
+    one, other = open_study(tmp_path), open_study(tmp_path)
+    late = NodeState(node="b", worker="2", number=5)
+    early = NodeState(node="a", worker="1", number=3, leased=(CONFIG.key,))
+    one.announce(late)
+    other.announce(msgspec.structs.replace(early, beat=1))
+    other.announce(early)
+    assert one.read_nodes() == [early, late]
+
+
+def test_what_others_write_is_checked(tmp_path: Path) -> None:
+    study = open_study(tmp_path)
+    study._study.set_user_attr("node:x", "{")
+    study._study.set_user_attr("node:y", 3)
+    trial = study._study.ask()
+    trial.set_user_attr("ortune", '{"id": "x"}')
+    study._study.tell(trial, 1.0)
+    assert study.read_nodes() == []
+    assert study.receive() == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rounds": ()},
+        {"rounds": (SharedRound(log_ratios=(0.0,)), SharedRound(log_ratios=(0.0, 1.0)))},
+        {"rounds": (SharedRound(log_ratios=()),)},
+        {"spent_s": -1.0},
+        {"id": ""},
+        {"rounds": (SharedRound(log_ratios=(99.0,)),)},
+    ],
+)
+def test_illegal_measurements_are_ignored(changes: dict[str, object]) -> None:
+    legal = msgspec.to_builtins(make_measurement())
+    changed = {**legal, **{name: msgspec.to_builtins(value) for name, value in changes.items()}}
+    assert decode(msgspec.json.encode(changed).decode(), Measurement) is None
+    assert decode(encode(make_measurement()), Measurement) == make_measurement()
+
+
+def test_long_values_are_compressed() -> None:
+    config = Config(session_config={"session.intra_op_thread_affinities": ";".join(["1,2,3,4,5,6,7,8"] * 96)})
+    measurement = make_measurement(config=config)
+    assert len(encode(measurement)) < len(config.key) / 4
+    assert decode(encode(measurement), Measurement) == measurement
+
+
+def test_values_that_do_not_fit_are_refused() -> None:
+    source = random.Random(1)
+    leased = tuple(source.randbytes(5000).hex() for _ in range(20))
+    with pytest.raises(ValueError, match="does not fit"):
+        encode(NodeState(node="a", worker="1", leased=leased))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "zlib:",
+        "zlib:!",
+        "zlib:" + base64.b64encode(b"x").decode(),
+        "zlib:" + base64.b64encode(zlib.compress(b" " * 30_000_000)).decode(),
+        "zlib:" + base64.b64encode(zlib.compress(encode(NodeState(node="a", worker="1")).encode())[:-6]).decode(),
+    ],
+)
+def test_illegal_compressed_values_are_ignored(text: str) -> None:
+    assert len(text) < MOST_BYTES
+    assert decode(text, NodeState) is None
+
+
+def test_drivers_that_are_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pymysql", None)
+    with pytest.raises(UsageError, match="pymysql") as caught:
+        open_storage(parse_location("mysql://db/tuning", "X"))
+    assert "ortune[fleet]" in str(caught.value.hint)
+    for scheme in ("mysql+mysqlconnector", "postgresql+nothing"):
+        with pytest.raises(UsageError, match=scheme.partition("+")[2]):
+            open_storage(parse_location(f"{scheme}://db/tuning", "X"))
+
+
+def test_a_storage_that_does_not_answer_is_reported_without_its_password() -> None:
+    location = parse_location(f"postgresql://ann:{SPELLED}@127.0.0.1:1/tuning", "ORTUNE_STORAGE")
+    with pytest.raises(StorageError, match=r"ann@127\.0\.0\.1:1/tuning") as caught:
+        open_storage(location)
+    assert PASSWORD not in str(caught.value)
+    assert SPELLED not in str(caught.value)
+
+
+def test_a_journal_in_a_folder_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"No such file"):
+        open_storage(Location(kind="journal", url=str(tmp_path / "x" / "a.journal"), title="a.journal"))

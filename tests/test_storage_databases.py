@@ -1,0 +1,222 @@
+"""Storages in real databases, which are started for these tests: PostgreSQL and MariaDB, where they are installed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import optuna
+import pytest
+import sqlalchemy
+
+from ortune.storage import Location, SharedStudy, StorageError, list_studies, open_storage, parse_location, tables
+from ortune.storage.schema import MOST_BYTES, NodeState
+from ortune.storage.shared_study import MEASUREMENT
+from ortune.worker import Failure
+from tests.servers import (
+    FAST_POSTGRES,
+    Database,
+    DatabaseServer,
+    Postgres,
+    find_free_port,
+    find_postgres,
+    serve,
+)
+from tests.test_storage import CHOICES, IDENTITY, make_measurement
+
+pytestmark = pytest.mark.servers
+
+LABELS = {"intra_op_num_threads": "1"}
+
+
+@pytest.fixture(params=["postgres", "mariadb"])
+def server(request: pytest.FixtureRequest) -> DatabaseServer:
+    found: DatabaseServer = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def database(server: DatabaseServer) -> Database:
+    return server.make_database()
+
+
+@pytest.fixture
+def location(database: Database) -> Location:
+    return parse_location(database.url, "ORTUNE_STORAGE")
+
+
+def open_study(location: Location, name: str) -> SharedStudy:
+    return SharedStudy(location, {**IDENTITY, "host": name})
+
+
+def test_each_measurement_is_read_once_while_others_write(location: Location) -> None:
+    reader = open_study(location, "concurrent")
+    numbers: list[int] = []
+
+    def write(worker: int) -> None:
+        study = open_study(location, "concurrent")
+        for batch in range(5):
+            found = [make_measurement(k, id=f"{worker}:{batch}:{k}") for k in range(8)]
+            numbers.extend(study.add_all([(each, LABELS) for each in found], CHOICES))
+
+    with ThreadPoolExecutor(4) as pool:
+        writing = [pool.submit(write, worker) for worker in range(4)]
+        received = []
+        while not all(each.done() for each in writing):
+            received += reader.receive()
+        for each in writing:
+            each.result()
+    received += reader.receive()
+    ids = [each.id for each in received]
+    assert len(ids) == len(set(ids)) == 160
+    assert sorted(numbers) == list(range(160))
+    assert [each.number for each in reader._study.get_trials(deepcopy=False)] == list(range(160))
+
+
+def test_a_trial_that_is_committed_late_is_not_missed(location: Location) -> None:
+    """Another writer has an identifier already when this one begins. Both are read, in the order of identifiers."""
+    study, reader = open_study(location, "late"), open_study(location, "late")
+    found = study._tables
+    assert found and reader._tables
+    reached = threading.Event()
+    may_end = threading.Event()
+
+    def stop_at_first(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if "INTO trials" in statement and not reached.is_set():
+            reached.set()
+            may_end.wait(20)
+
+    sqlalchemy.event.listen(found._engine, "after_cursor_execute", stop_at_first)
+    with ThreadPoolExecutor(2) as pool:
+        late = pool.submit(study.add, make_measurement(0), LABELS, CHOICES)
+        assert reached.wait(20)
+        other = pool.submit(open_study(location, "late").add, make_measurement(1), LABELS, CHOICES)
+        threading.Event().wait(0.5)
+        received = reader.receive()
+        may_end.set()
+        assert (late.result(), other.result()) == (0, 1)
+    received += reader.receive()
+    assert [each.id for each in received] == ["w:0", "w:1"]
+
+
+def test_optuna_reads_what_is_written_and_goes_on(location: Location) -> None:
+    study = open_study(location, "optuna")
+    failure = Failure(kind="crash", stage="load", message="x")
+    study.add_all([(make_measurement(0), LABELS), (make_measurement(1, rounds=(), failure=failure), LABELS)], CHOICES)
+    plain = optuna.load_study(study_name=study.name, storage=open_storage(location))
+    complete, failed = plain.get_trials()
+    assert complete.params == failed.params == LABELS
+    assert complete.values == [pytest.approx(0.8607079764250578)]
+    assert complete.datetime_complete
+    assert abs((optuna.trial.create_trial(value=0.0).datetime_start - complete.datetime_start).total_seconds()) < 3600
+    assert (complete.state.name, failed.state.name, failed.values) == ("COMPLETE", "FAIL", None)
+    trial = plain.ask()
+    plain.tell(trial, 1.0)
+    assert trial.number == 2
+    assert study.add(make_measurement(2), {}, CHOICES) == 3
+    assert len(study.receive()) == 3
+    assert any(each.identity["host"] == "optuna" for each in list_studies(location))
+
+
+def test_tables_of_an_unknown_version_are_left_to_optuna(location: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = open_study(location, "versions")
+    monkeypatch.setattr(tables, "SCHEMAS", frozenset())
+    unknown = open_study(location, "versions")
+    assert known._tables
+    assert unknown._tables is None
+    assert known.add(make_measurement(0), LABELS, CHOICES) == 0
+    assert unknown.add(make_measurement(1), LABELS, CHOICES) == 1
+    assert known.receive() == unknown.receive() == [make_measurement(0), make_measurement(1)]
+
+
+def test_long_values_and_all_characters(location: Location) -> None:
+    study, reader = open_study(location, "long"), open_study(location, "long")
+    message = "".join(chr(code) for code in range(0x4E00, 0x4E00 + 900)) + '😀"\\\n'
+    failure = Failure(kind="crash", stage="load", message=message)
+    study.add(make_measurement(0, rounds=(), failure=failure), {}, CHOICES)
+    assert reader.receive()[0].failure == failure
+    study._study.set_user_attr("node:longest", '"' * (MOST_BYTES // 2 - 2))
+    state = NodeState(node="b", worker="2", leased=tuple(f"{k:04}" * 2000 for k in range(64)))
+    study.announce(state)
+    assert reader.read_nodes() == [state]
+    trial = study._study.ask()
+    trial.set_user_attr(MEASUREMENT, "x" * (MOST_BYTES - 2))
+    study._study.tell(trial, 1.0)
+    assert reader.receive() == []
+
+
+def test_states_are_read_without_other_attributes(location: Location) -> None:
+    study, reader = open_study(location, "states"), open_study(location, "states")
+    study.announce(NodeState(node="b", worker="%", number=2))
+    study.announce(NodeState(node="a", worker="_", number=1))
+    study._study.set_user_attr("nodes", "x")
+    study._study.set_user_attr("node:y", "{")
+    assert [state.worker for state in reader.read_nodes()] == ["_", "%"]
+    assert reader._tables
+    assert set(reader._tables.read_study("node:")) == {"node:%", "node:_", "node:y"}
+
+
+def test_a_study_goes_on_after_the_database_was_restarted(server: DatabaseServer, location: Location) -> None:
+    study, reader = open_study(location, "restart"), open_study(location, "restart")
+    study.add(make_measurement(0), LABELS, CHOICES)
+    assert len(reader.receive()) == 1
+    server.stop()
+    with pytest.raises(StorageError):
+        study.add(make_measurement(1), LABELS, CHOICES)
+    with pytest.raises(StorageError):
+        reader.receive()
+    server.start()
+    assert not study.has("w:1")
+    study.add(make_measurement(1), LABELS, CHOICES)
+    assert [each.id for each in reader.receive()] == ["w:1"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("password", "refuses the user '{user}' or the password"),
+        ("database", "has no database 'nothing'"),
+        ("port", "nothing listens there"),
+        ("host", "the host is not known"),
+    ],
+)
+def test_faults_are_explained_in_a_sentence(database: Database, change: str, said: str) -> None:
+    url = {
+        "password": database.url.replace(database.password, "geheim"),
+        "database": f"{database.url.removesuffix(database.name)}nothing",
+        "port": database.url.replace(f":{database.port}/", f":{find_free_port()}/"),
+        "host": database.url.replace("@127.0.0.1:", "@nowhere.invalid:"),
+    }[change]
+    location = parse_location(url, "ORTUNE_STORAGE")
+    with pytest.raises(StorageError) as caught:
+        open_storage(location)
+    message = str(caught.value)
+    assert said.format(user=database.name) in message
+    assert message.startswith(location.title)
+    assert "geheim" not in message
+    assert database.password not in message
+    assert "\n" not in message
+
+
+@pytest.fixture
+def crowded() -> Iterator[DatabaseServer]:
+    """PostgreSQL with six connections, besides the three that it reserves for its administrator."""
+    programs = find_postgres()
+    if programs is None:
+        pytest.skip("PostgreSQL is not installed")
+    yield from serve(lambda: Postgres(programs, {**FAST_POSTGRES, "max_connections": "9"}))
+
+
+def test_more_nodes_than_connections(crowded: DatabaseServer) -> None:
+    location = parse_location(crowded.make_database().url, "ORTUNE_STORAGE")
+    first = open_study(location, "many")
+
+    def join(number: int) -> None:
+        study = open_study(location, "many")
+        study.add(make_measurement(number), LABELS, CHOICES)
+        study.announce(NodeState(node="n", worker=str(number)))
+
+    with ThreadPoolExecutor(12) as pool:
+        list(pool.map(join, range(12)))
+    assert len(first.receive()) == len(first.read_nodes()) == 12
