@@ -177,26 +177,35 @@ def make_landscape(
     return msgspec.structs.replace(found, unrefined=listed) if between else found
 
 
+KINDS: dict[str, Callable[[str, int], Landscape]] = {
+    "plateau_40": lambda name, seed: make_landscape(name, plateau_40, seed),
+    "plateau_80": lambda name, seed: make_landscape(name, plateau_80, seed),
+    "pair": lambda name, seed: make_landscape(name, pair, seed),
+    "needle": lambda name, seed: make_landscape(name, needle, seed),
+    "luck_5": lambda name, seed: make_landscape(name, independent, seed, luck=0.05),
+    "luck_10": lambda name, seed: make_landscape(name, independent, seed, luck=0.1),
+    "tails": lambda name, seed: make_landscape(name, independent, seed, tails=True),
+    "slow_150ms": lambda name, seed: make_landscape(name, independent, seed, call_ns=150e6),
+    "slow_1s": lambda name, seed: make_landscape(name, independent, seed, call_ns=1e9),
+    "cores_24": lambda name, seed: make_landscape(name, independent, seed, cores=24),
+    "cores_96": lambda name, seed: make_landscape(name, independent, seed, cores=96),
+    "threads_24": lambda name, seed: make_landscape(name, scaling, seed, cores=24, nodes=1, between=True),
+    "threads_48": lambda name, seed: make_landscape(name, scaling, seed, cores=48, nodes=2, between=True),
+    "threads_96": lambda name, seed: make_landscape(name, scaling, seed, cores=96, nodes=2, between=True),
+    "threads_192": lambda name, seed: make_landscape(name, scaling, seed, cores=192, nodes=4, between=True),
+    "nothing": lambda name, seed: make_landscape(name, nothing, seed),
+}
+"""Functions that make the landscapes of each kind, given a name and the number of the instance."""
+
+
+def make_held_out(kind: str, number: int) -> Landscape:
+    """Return one held-out landscape. Making all of them takes several seconds."""
+    return KINDS[kind](f"{kind}-{number}", number)
+
+
 def all_held_out() -> list[Landscape]:
     """Return all held-out landscapes."""
-    found = []
-    for number in range(N_INSTANCES):
-        found.append(make_landscape(f"plateau_40-{number}", plateau_40, number))
-        found.append(make_landscape(f"plateau_80-{number}", plateau_80, number))
-        found.append(make_landscape(f"pair-{number}", pair, number))
-        found.append(make_landscape(f"needle-{number}", needle, number))
-        for luck in (5, 10):
-            found.append(make_landscape(f"luck_{luck}-{number}", independent, number, luck=luck / 100))
-        found.append(make_landscape(f"tails-{number}", independent, number, tails=True))
-        found.append(make_landscape(f"slow_150ms-{number}", independent, number, call_ns=150e6))
-        found.append(make_landscape(f"slow_1s-{number}", independent, number, call_ns=1e9))
-        for cores in (24, 96):
-            found.append(make_landscape(f"cores_{cores}-{number}", independent, number, cores=cores))
-        for cores, nodes in ((24, 1), (48, 2), (96, 2), (192, 4)):
-            name = f"threads_{cores}-{number}"
-            found.append(make_landscape(name, scaling, number, cores=cores, nodes=nodes, between=True))
-        found.append(make_landscape(f"nothing-{number}", nothing, number))
-    return found
+    return [make_held_out(kind, number) for number in range(N_INSTANCES) for kind in KINDS]
 
 
 def kind_of(name: str) -> str:

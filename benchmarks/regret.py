@@ -73,25 +73,32 @@ def is_for_testing(path: Path) -> bool:
     return any(path.stem == model or path.stem.startswith(f"{model}_") for model in TEST_MODELS)
 
 
+def load_recorded(*, for_testing: bool) -> list[Landscape]:
+    """Return the recorded landscapes that are for testing, or those that are not, without reading the others."""
+    return [load_landscape(path) for path in recorded_paths() if is_for_testing(path) == for_testing]
+
+
+DEVELOPMENT_SETS: dict[str, Callable[[], list[Landscape]]] = {
+    RECORDED_DEVELOPMENT: lambda: load_recorded(for_testing=False),
+    SYNTHETIC_DEVELOPMENT: all_landscapes,
+    VARIED_DEVELOPMENT: all_varied,
+}
+"""Functions that return the landscapes for development, by set."""
+
+
 @cache
-def development_sets() -> dict[str, list[Landscape]]:
-    """Return the landscapes for development by set, without reading the others."""
-    recorded = [path for path in recorded_paths() if not is_for_testing(path)]
-    return {
-        RECORDED_DEVELOPMENT: [load_landscape(path) for path in recorded],
-        SYNTHETIC_DEVELOPMENT: all_landscapes(),
-        VARIED_DEVELOPMENT: all_varied(),
-    }
+def development_set(title: str) -> list[Landscape]:
+    """Return the landscapes of a set for development, without making the others, which takes long."""
+    return DEVELOPMENT_SETS[title]()
 
 
 @cache
 def landscape_sets() -> dict[str, list[Landscape]]:
     """Return all landscapes by set."""
-    recorded = [path for path in recorded_paths() if is_for_testing(path)]
     return {
-        RECORDED_TEST: [load_landscape(path) for path in recorded],
+        RECORDED_TEST: load_recorded(for_testing=True),
         HELD_OUT: all_held_out(),
-        **development_sets(),
+        **{title: development_set(title) for title in DEVELOPMENT_SETS},
     }
 
 

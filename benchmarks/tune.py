@@ -24,7 +24,7 @@ import sys
 from threadpoolctl import threadpool_limits
 
 from benchmarks.landscape import Landscape
-from benchmarks.regret import Row, development_sets, replay, summarize
+from benchmarks.regret import DEVELOPMENT_SETS, Row, development_set, replay, summarize
 
 SMALL_GAIN = math.log(1.02)
 """Gain of the best candidate, as a log-ratio, below which a landscape is a null."""
@@ -88,8 +88,8 @@ def main() -> None:
     except (ValueError, ImportError, SyntaxError) as error:
         parser.error(str(error))
     chosen = {
-        title: found
-        for title, found in development_sets().items()
+        title: development_set(title)
+        for title in DEVELOPMENT_SETS
         if title.split(",")[0].lower() in arguments.sets.split(",")
     }
     budgets = [float(text) for text in arguments.budgets.split(",")]

@@ -1,0 +1,137 @@
+"""One worker of a search on several hosts, on a replayed landscape: a child of shared_search and shared_chaos.
+
+It prints a line of JSON with its result at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import optuna
+
+from benchmarks.landscape import LANDSCAPES, Landscape, load_landscape
+from benchmarks.replay import LAUNCH_DEADLINE_S, ReplayExecutor
+from ortune.compare.open import OpenComparison, start_comparison
+from ortune.knobs import DEFAULT
+from ortune.storage import SharedStudy, parse_location
+from ortune.tuning.share_outcome import share_outcome
+from ortune.tuning.shared import SharedExchange
+from ortune.tuning.stages import SearchSettings, run_search
+from ortune.worker.failure import Failure
+
+
+class TimedExecutor(ReplayExecutor):
+    """A replay that takes time: that of a measurement, divided by a factor. What else takes time counts as it is.
+
+    Args:
+        landscape: The landscape.
+        seed: Random seed.
+        factor: How many times faster than real time it is.
+    """
+
+    def __init__(self, landscape: Landscape, *, seed: int, factor: float) -> None:
+        self._factor = factor
+        self._start_s = time.monotonic()
+        super().__init__(landscape, seed=seed)
+
+    def now_s(self) -> float:
+        """Return the time on the clock of the replay."""
+        return (time.monotonic() - self._start_s) * self._factor
+
+    def spend(self, duration_s: float) -> None:
+        """Wait."""
+        time.sleep(duration_s / self._factor)
+        self._time_s = self.now_s()
+
+
+def open_timed(landscape: Landscape, *, seed: int, factor: float) -> OpenComparison:
+    """Return a comparison on a landscape whose clock is real time."""
+    executor = TimedExecutor(landscape, seed=seed, factor=factor)
+    (first,) = executor.launch([DEFAULT], deadline_s=LAUNCH_DEADLINE_S)
+    assert not isinstance(first, Failure)
+    return start_comparison(
+        executor, first, landscape.goal, first_launch_s=executor.now_s(), seed=seed, quota=landscape.quota
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one worker."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("landscape")
+    parser.add_argument("storage")
+    parser.add_argument("--study", default="0", help="what distinguishes the study from others in the storage")
+    parser.add_argument("--node", default="a")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--budget", type=float, default=600.0)
+    parser.add_argument("--factor", type=float, default=10.0)
+    parser.add_argument("--strategy", default="adaptive")
+    parser.add_argument("--patience", type=float, default=10.0)
+    parser.add_argument("--outbox", type=Path)
+    parser.add_argument("--log", type=Path, help="file for the identifiers of all measurements that were completed")
+    parser.add_argument("--clock-offset", type=float, default=0.0, help="seconds that the time of day is off")
+    given = parser.parse_args(arguments)
+    if given.clock_offset:
+        now = time.time
+        time.time = lambda: now() + given.clock_offset
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    landscape = load_landscape(LANDSCAPES / f"{given.landscape}.npz")
+    begin_s = time.monotonic()
+    opened = open_timed(landscape, seed=given.seed, factor=given.factor)
+    space = landscape.first_space
+    location = parse_location(given.storage, "storage")
+    exchange = SharedExchange(
+        lambda: SharedStudy(location, {"model_name": given.landscape, "study": given.study}),
+        node=given.node,
+        outbox_path=given.outbox,
+        choices={each.name: tuple(each.labels) for each in space.dimensions},
+        patience_s=given.patience,
+        poll_s=2 / given.factor,
+    )
+    if given.log:
+        send = exchange.send
+
+        def log(*values: object, **options: object) -> None:
+            send(*values, **options)  # type: ignore[arg-type]
+            with given.log.open("a") as file:
+                file.write(f"{exchange.worker}:{exchange.state.n_measured}\n")
+                file.flush()
+
+        exchange.send = log  # type: ignore[method-assign]
+    settings = SearchSettings(budget_s=given.budget, strategy=given.strategy, exchange=exchange)
+    outcome = run_search(space, opened, settings)
+    if not outcome.interrupted:
+        share_outcome(exchange, outcome)
+    at_s = time.monotonic() - begin_s
+    n_unsent = exchange.close(completed=not outcome.interrupted)
+    chosen = landscape.space.numbers[outcome.config.key]
+    row = {
+        "node": given.node,
+        "is_finalist": exchange.result is None,
+        "number": exchange.state.number,
+        "s": at_s * given.factor,
+        "verdict": outcome.evidence.verdict,
+        "reason": outcome.evidence.reason,
+        "chosen": chosen,
+        "speedup": math.exp(landscape.log_speedup(chosen)),
+        "best": math.exp(landscape.log_speedup(landscape.best)),
+        "n_tried": len(outcome.trials) - 1,
+        "n_own": exchange.state.n_measured,
+        "n_unsent": n_unsent,
+        "ended_early": outcome.ended_early,
+        "stages": {each.stage: round(each.wall_s, 1) for each in outcome.stages},
+        "notes": exchange.take_notes(),
+    }
+    print(json.dumps(row), flush=True)
+    sys.stdout.flush()
+    os._exit(0)  # a call of the storage may hang
+
+
+if __name__ == "__main__":
+    main()
