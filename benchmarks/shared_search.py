@@ -1,8 +1,9 @@
-"""Compares searches by one, two and four workers that share a storage, on replayed landscapes in real time.
+"""Compares searches by one, two and four workers that share a storage, on replayed landscapes.
 
-Each worker is a process with an own node name. The clock of a replay is real time, divided by a factor: what the
-storage and the sampler take counts, by this factor more than on a real host. The time of a search is that until the
-worker that does racing and confirmation has its result, and that until the last worker has repeated the confirmation.
+Each worker is a process with an own node name. Their clock is simulated (`benchmarks.shared_clock`): it counts what is
+replayed, the CPU time of each worker, and the time of its calls of the storage. Four workers need no four hosts. The
+time of a search is that until the worker that does racing and confirmation has its result, and that until the last
+worker has repeated the confirmation.
 
 The storages of `--storage` get new studies. Without it, a journal file in a temporary folder is used.
 """
@@ -20,19 +21,24 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from benchmarks.shared_clock import SharedClock
+
 Row = dict[str, Any]
 
 
-def run_workers(given: argparse.Namespace, landscape: str, storage: str, n: int, seed: int) -> list[Row]:
+def run_workers(given: argparse.Namespace, landscape: str, storage: str, n: int, seed: int, folder: str) -> list[Row]:
     """Run the workers of one search, and return their results."""
     study = uuid.uuid4().hex
+    clock = Path(folder, study)
+    SharedClock.create(clock, n)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     children = [
         subprocess.Popen(
             [
                 *(sys.executable, "-m", "benchmarks.shared_worker", landscape, storage, "--study", study),
                 *("--node", f"node-{number}", "--seed", str(1000 * number + seed), "--strategy", given.strategy),
-                *("--budget", str(given.budget), "--factor", str(given.factor)),
+                *("--budget", str(given.budget), "--patience", "90"),
+                *("--clock", str(clock), "--slot", str(number)),
             ],
             stdout=subprocess.PIPE,
             env=environment,
@@ -57,7 +63,6 @@ def main() -> None:
     parser.add_argument("--replays", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--budget", type=float, default=600.0)
-    parser.add_argument("--factor", type=float, default=20.0)
     parser.add_argument("--strategy", default="adaptive")
     given = parser.parse_args()
     counts = [int(text) for text in given.workers.split(",")]
@@ -67,7 +72,7 @@ def main() -> None:
                 rows: dict[int, list[Row]] = {n: [] for n in counts}
                 for seed in range(given.seed, given.seed + given.replays):
                     for n in counts:
-                        found = run_workers(given, landscape, storage, n, seed)
+                        found = run_workers(given, landscape, storage, n, seed, folder)
                         first = next(row for row in found if row["is_finalist"])
                         last_s = max(row["s"] for row in found)
                         rows[n].append({**first, "last_s": last_s, "n_lost": sum(row["n_unsent"] for row in found)})

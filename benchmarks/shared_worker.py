@@ -6,18 +6,22 @@ It prints a line of JSON with its result at the end.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 import optuna
 
+from benchmarks.held_out import KINDS, make_held_out
 from benchmarks.landscape import LANDSCAPES, Landscape, load_landscape
 from benchmarks.replay import LAUNCH_DEADLINE_S, ReplayExecutor
+from benchmarks.shared_clock import SharedClock
 from ortune.compare.open import OpenComparison, start_comparison
 from ortune.knobs import DEFAULT
 from ortune.storage import SharedStudy, parse_location
@@ -25,6 +29,8 @@ from ortune.tuning.share_outcome import share_outcome
 from ortune.tuning.shared import SharedExchange
 from ortune.tuning.stages import SearchSettings, run_search
 from ortune.worker.failure import Failure
+
+T = TypeVar("T")
 
 
 class TimedExecutor(ReplayExecutor):
@@ -51,14 +57,61 @@ class TimedExecutor(ReplayExecutor):
         self._time_s = self.now_s()
 
 
-def open_timed(landscape: Landscape, *, seed: int, factor: float) -> OpenComparison:
-    """Return a comparison on a landscape whose clock is real time."""
-    executor = TimedExecutor(landscape, seed=seed, factor=factor)
+class ClockedExecutor(ReplayExecutor):
+    """A replay on a simulated clock that other workers share.
+
+    Args:
+        landscape: The landscape.
+        seed: Random seed.
+        clock: The clock.
+    """
+
+    def __init__(self, landscape: Landscape, *, seed: int, clock: SharedClock) -> None:
+        self._clock = clock
+        super().__init__(landscape, seed=seed)
+
+    def now_s(self) -> float:
+        """Return the simulated time."""
+        return self._clock.now_s()
+
+    def spend(self, duration_s: float) -> None:
+        """Advance the clock."""
+        self._clock.spend(duration_s)
+        self._time_s = self.now_s()
+
+
+class ClockedExchange(SharedExchange):
+    """An exchange on the same clock.
+
+    Args:
+        simulated: The clock.
+        open_study: Opens the study.
+        **options: See `SharedExchange`.
+    """
+
+    def __init__(self, simulated: SharedClock, open_study: Callable[[], SharedStudy], **options: Any) -> None:
+        self._simulated = simulated
+        opened = functools.partial(super().__init__, open_study, clock=simulated.now_s, sleep=simulated.spend)
+        simulated.call(lambda: opened(**options))
+
+    def _call(self, work: Callable[[SharedStudy], T]) -> T:
+        return self._simulated.call(lambda: super(ClockedExchange, self)._call(work))
+
+
+def open_replay_of(executor: ReplayExecutor, seed: int) -> OpenComparison:
+    """Return a comparison by this executor."""
+    landscape = executor.landscape
     (first,) = executor.launch([DEFAULT], deadline_s=LAUNCH_DEADLINE_S)
     assert not isinstance(first, Failure)
     return start_comparison(
         executor, first, landscape.goal, first_launch_s=executor.now_s(), seed=seed, quota=landscape.quota
     )
+
+
+def load(name: str) -> Landscape:
+    """Return a landscape: a recorded one, or one of the kinds for testing, such as slow_1s-0."""
+    kind, _, number = name.rpartition("-")
+    return make_held_out(kind, int(number)) if kind in KINDS else load_landscape(LANDSCAPES / f"{name}.npz")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -70,7 +123,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--node", default="a")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--budget", type=float, default=600.0)
-    parser.add_argument("--factor", type=float, default=10.0)
+    parser.add_argument("--factor", type=float, default=10.0, help="how many times faster than real time it is")
+    parser.add_argument("--clock", type=Path, help="file of a simulated clock, instead of real time")
+    parser.add_argument("--slot", type=int, default=0, help="number of this worker on that clock")
     parser.add_argument("--strategy", default="adaptive")
     parser.add_argument("--patience", type=float, default=10.0)
     parser.add_argument("--outbox", type=Path)
@@ -81,18 +136,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
         now = time.time
         time.time = lambda: now() + given.clock_offset
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    landscape = load_landscape(LANDSCAPES / f"{given.landscape}.npz")
-    begin_s = time.monotonic()
-    opened = open_timed(landscape, seed=given.seed, factor=given.factor)
+    landscape = load(given.landscape)
+    clock = SharedClock(given.clock, given.slot) if given.clock else None
+    factor = 1.0 if clock else given.factor
+    executor: ReplayExecutor = (
+        ClockedExecutor(landscape, seed=given.seed, clock=clock)
+        if clock
+        else TimedExecutor(landscape, seed=given.seed, factor=factor)
+    )
+    opened = open_replay_of(executor, given.seed)
     space = landscape.first_space
     location = parse_location(given.storage, "storage")
-    exchange = SharedExchange(
+    start_exchange = functools.partial(ClockedExchange, clock) if clock else SharedExchange
+    exchange = start_exchange(
         lambda: SharedStudy(location, {"model_name": given.landscape, "study": given.study}),
         node=given.node,
         outbox_path=given.outbox,
         choices={each.name: tuple(each.labels) for each in space.dimensions},
         patience_s=given.patience,
-        poll_s=2 / given.factor,
+        poll_s=2 / factor,
     )
     if given.log:
         send = exchange.send
@@ -108,14 +170,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     outcome = run_search(space, opened, settings)
     if not outcome.interrupted:
         share_outcome(exchange, outcome)
-    at_s = time.monotonic() - begin_s
+    at_s = executor.now_s()
     n_unsent = exchange.close(completed=not outcome.interrupted)
+    if clock:
+        clock.end()
     chosen = landscape.space.numbers[outcome.config.key]
     row = {
         "node": given.node,
         "is_finalist": exchange.result is None,
         "number": exchange.state.number,
-        "s": at_s * given.factor,
+        "s": at_s,
+        "cpu_s": round(time.process_time(), 1),
         "verdict": outcome.evidence.verdict,
         "reason": outcome.evidence.reason,
         "chosen": chosen,

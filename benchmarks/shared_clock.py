@@ -1,0 +1,65 @@
+"""A simulated clock of several processes: a search by four workers on two cores takes as long as on four hosts."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+POLL_S = 0.0005
+
+T = TypeVar("T")
+
+
+class SharedClock:
+    """The clock of one worker, in a file with those of all.
+
+    It counts what a replay would have waited for, the CPU time of this process, and the time of calls of the storage.
+    Before such a call, a worker waits for those whose clocks are behind, so that it sees what they wrote before.
+
+    Args:
+        path: The file, which `create` makes.
+        slot: Number of this worker.
+    """
+
+    def __init__(self, path: Path, slot: int) -> None:
+        self._times = np.memmap(path, dtype=np.float64, mode="r+")
+        self._slot = slot
+        self._added_s = 0.0
+        self._first_cpu_s = time.process_time()
+
+    @staticmethod
+    def create(path: Path, n: int) -> None:
+        """Create the file of the clocks of `n` workers, which are all at 0."""
+        np.zeros(n).tofile(path)
+
+    def now_s(self) -> float:
+        """Return the time in seconds."""
+        return self._added_s + time.process_time() - self._first_cpu_s
+
+    def spend(self, duration_s: float) -> None:
+        """Advance the clock."""
+        self._added_s += duration_s
+        self._times[self._slot] = self.now_s()
+
+    def call(self, work: Callable[[], T]) -> T:
+        """Return what a call of the storage returns. Its real time counts."""
+        begin_s = time.process_time()
+        now_s = self._times[self._slot] = self.now_s()
+        while self._times.min() < now_s:
+            time.sleep(POLL_S)
+        waited_s = time.process_time() - begin_s
+        self._added_s -= waited_s
+        wall_s, cpu_s = time.monotonic(), time.process_time()
+        try:
+            return work()
+        finally:
+            self.spend(max(time.monotonic() - wall_s - (time.process_time() - cpu_s), 0.0))
+
+    def end(self) -> None:
+        """Let the others go on without this worker."""
+        self._times[self._slot] = math.inf
