@@ -81,10 +81,10 @@ def minimums(session: nox.Session) -> None:
 
 
 @nox.session
-def programs(session: nox.Session) -> None:
-    """Run the searches of programs that the test suite leaves out, because each takes half a minute."""
+def long(session: nox.Session) -> None:
+    """Run the real searches that the test suite leaves out, because each takes a quarter of a minute or more."""
     session.install("-e", ".[cpu,test]")
-    session.run("python", "-m", "pytest", "-m", "programs", *session.posargs)
+    session.run("python", "-m", "pytest", "-m", "long", *session.posargs)
 
 
 @nox.session

@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+import time
 
 import numpy
 import onnxruntime
@@ -72,3 +73,11 @@ except KeyboardInterrupt:
 finally:
     for pid in workers:
         os.kill(pid, signal.SIGTERM)
+    end_s = time.monotonic() + 5
+    while workers:
+        time.sleep(0.01)
+        workers = [pid for pid in workers if not os.waitpid(pid, os.WNOHANG)[0]]
+        # Now and then, onnxruntime does not end when its process does.
+        if time.monotonic() > end_s:
+            for pid in workers:
+                os.kill(pid, signal.SIGKILL)

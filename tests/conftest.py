@@ -100,7 +100,7 @@ os.environ["ORTUNE_HISTORY"] = "off"
 # One thread of BLAS, in all processes: the matrices are small, and threads that wait for work keep a CPU busy.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
-OPT_IN_MARKERS = ("consumers", "install", "programs", "ray", "servers", "zoo")
+OPT_IN_MARKERS = ("consumers", "install", "long", "ray", "servers", "zoo")
 """Markers of tests that run only if the option `-m` names the marker."""
 
 

@@ -442,6 +442,7 @@ class TestStages:
         assert not outcome.rejected
         assert outcome.recommended
 
+    @pytest.mark.long
     def test_a_process_that_ends_while_the_scale_is_measured(self) -> None:
         """It is launched again once, for this rate and all others."""
 
@@ -807,6 +808,7 @@ def test_what_is_not_a_worker_cannot_be_measured_together() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_workers_left")
+@pytest.mark.long
 def test_two_real_models_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Real workers of both models serve their requests at the same time, in interleaved blocks of several sharings."""
     # The budget is never used up, however busy the host is.

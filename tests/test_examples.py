@@ -113,6 +113,7 @@ def test_serve_model(folder: Path) -> None:
 def is_open(port: int) -> bool:
     """Return whether a process accepts connections."""
     with socket.socket() as probe:
+        probe.settimeout(1)
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 

@@ -118,6 +118,7 @@ class TestRuns:
             assert printed.split() == ["1", "0"]
             assert find_untuned(run.folder) == ""
 
+    @pytest.mark.long
     def test_the_search_of_a_program_whose_model_has_external_data(self, tmp_path: Path) -> None:
         path, output = save_external(tmp_path), tmp_path / "tuned.json"
         command = (sys.executable, str(PROGRAM), str(path), "run", "60")

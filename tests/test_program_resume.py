@@ -317,7 +317,7 @@ class TestWriting:
     ("measure", "arguments"),
     [
         (("--call", "__main__:work"), ("forever", "0")),
-        pytest.param((), ("run", "3"), marks=pytest.mark.programs),
+        pytest.param((), ("run", "3"), marks=pytest.mark.long),
         (("--url", "http://127.0.0.1:{port}/"), ("serve", "{port}")),
     ],
     ids=["calls", "runs", "server"],

@@ -47,6 +47,7 @@ def is_one_thread(result: ProgramResult) -> bool:
 
 @pytest.mark.slow
 class TestSearch:
+    @pytest.mark.long
     def test_complete_runs(self, tmp_path: Path) -> None:
         path = tmp_path / "tuned.json"
         result = search("run", "20", output=path, budget=scale_budget(25))
@@ -65,21 +66,21 @@ class TestSearch:
         assert result.outcome.evidence.verdict == "faster"
         assert is_one_thread(result)
 
-    @pytest.mark.programs
+    @pytest.mark.long
     def test_few_calls_of_a_function(self) -> None:
         prepared = prepare("run", "3", call="__main__:work")
         assert not prepared.keeps_running
         result = search_program(prepared)
         assert result.outcome.evidence.verdict == "faster"
 
-    @pytest.mark.programs
+    @pytest.mark.long
     def test_a_program_that_does_not_end(self) -> None:
         prepared = prepare("forever", "0", call="__main__:work")
         assert prepared.keeps_running
         result = search_program(prepared)
         assert is_one_thread(result)
 
-    @pytest.mark.programs
+    @pytest.mark.long
     def test_a_number_that_the_program_prints(self) -> None:
         result = search("rate", "30", metric=r"([\d.]+) per second", maximize=True, ignore_outputs=True, budget=40)
         evidence = result.outcome.evidence
@@ -89,14 +90,14 @@ class TestSearch:
         assert evidence.baseline
         assert (evidence.winner.metric or 0) > 2 * (evidence.baseline.metric or 0)
 
-    @pytest.mark.parametrize("clients", [1, pytest.param(3, marks=pytest.mark.programs)])
+    @pytest.mark.parametrize("clients", [1, pytest.param(3, marks=pytest.mark.long)])
     def test_a_server(self, clients: int) -> None:
         command = (sys.executable, str(PROGRAM), str(TINY_CNN), "serve", "{port}")
         result = search(command=command, url="http://127.0.0.1:{port}/", clients=clients, objective="mean")
         assert result.outcome.evidence.verdict == "faster"
         assert is_one_thread(result)
 
-    @pytest.mark.programs
+    @pytest.mark.long
     def test_a_server_with_a_fixed_port(self) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -108,7 +109,7 @@ class TestSearch:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # closed connections keep it for a while
             probe.bind(("127.0.0.1", port))
 
-    @pytest.mark.programs
+    @pytest.mark.long
     def test_two_models(self, tmp_path: Path) -> None:
         code = f"""
 import sys
@@ -133,7 +134,7 @@ for _ in range(40):
         assert records["tiny_encoder.onnx"].base.session_options == {}
         assert records["tiny_cnn.onnx"].evidence.speedup == records["tiny_encoder.onnx"].evidence.speedup
 
-    @pytest.mark.programs
+    @pytest.mark.long
     def test_what_is_fixed_belongs_to_the_baseline(self) -> None:
         fixed = {"session.intra_op.allow_spinning": "0"}
         prepared = prepare("run", "60", call="__main__:work", fix=fixed)
@@ -152,6 +153,7 @@ for _ in range(40):
 
 @pytest.mark.slow
 class TestFailures:
+    @pytest.mark.long
     def test_a_candidate_that_crashes(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("CRASH_WITH_ONE_THREAD", "1")
         result = search("run", "60", call="__main__:work")
@@ -161,6 +163,7 @@ class TestFailures:
         assert {trial.failure.kind for trial in failed if trial.failure} == {"crash"}
         assert not is_one_thread(result)
 
+    @pytest.mark.long
     def test_a_candidate_with_another_output(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("WRONG_WITH_ONE_THREAD", "1")
         result = search("run", "5")
@@ -168,13 +171,13 @@ class TestFailures:
         assert kinds == {"wrong_output"}
         assert not is_one_thread(result)
 
-    @pytest.mark.programs
+    @pytest.mark.long
     def test_outputs_are_ignored_on_request(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("WRONG_WITH_ONE_THREAD", "1")
         result = search("run", "30", ignore_outputs=True, budget="40s")
         assert is_one_thread(result)
 
-    @pytest.mark.programs
+    @pytest.mark.long
     def test_a_check_of_the_user(self) -> None:
         accepted = search("run", "3", check_command="grep result", budget="8s")
         assert not any(trial.failure for trial in accepted.outcome.trials)

@@ -236,6 +236,7 @@ class TestProgram:
         assert any("another command. It was uvicorn" in note for note in tuned.notes)
         assert any("sets other options for tiny_cnn" in note for note in tuned.notes)
 
+    @pytest.mark.long
     def test_the_command(self, tmp_path: Path) -> None:
         """On a busy host, the gain may be uncertain."""
         path = write_bundle(tmp_path / "r.json", make_program_record())
@@ -301,7 +302,7 @@ class TestGate:
             assert str(PROGRAM) not in text
 
     @pytest.mark.slow
-    @pytest.mark.programs
+    @pytest.mark.long
     def test_complete_runs(self) -> None:
         """Within this budget, it need not be decided."""
         command = command_of("run", "20")

@@ -694,6 +694,7 @@ def test_a_front_where_the_baseline_exceeds_a_limit_has_configs_that_keep_to_it(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_false_claims_of_fronts_are_rare() -> None:
     verdicts = [
         search(

@@ -604,6 +604,7 @@ def test_where_one_session_fits_a_search_has_one_worker_at_a_time(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_search_continues_after_failures_to_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # One of them hangs, and all are given as much time.
     monkeypatch.setattr("ortune.compare.calibrate.LEAST_LOAD_DEADLINE_S", 1.0)
