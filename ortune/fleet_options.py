@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from ortune.errors import UsageError
 from ortune.options import (
+    CLI_AND_PYTHON,
     CLI_ONLY,
     KUBERNETES,
     SLURM,
@@ -380,8 +381,22 @@ def parse_confidence(value: Any) -> float:
     return confidence
 
 
-class FleetCompareRequest(Request):
-    """Options of `ortune fleet compare`."""
+Storage = Annotated[
+    str | None,
+    Option(
+        help="Storage that several hosts share: the URL of a database or of a gRPC proxy, without a password, or the "
+        "path of a .journal file.",
+        metavar="URL",
+        parse=parse_text,
+        accepts="str | None",
+        default="$ORTUNE_STORAGE",
+        interfaces=CLI_AND_PYTHON,
+    ),
+]
+
+
+class FleetSendRequest(QuietOptions):
+    """Options of `ortune fleet send`."""
 
     folder: Annotated[
         Path,
@@ -393,6 +408,34 @@ class FleetCompareRequest(Request):
             interfaces=CLI_ONLY,
         ),
     ]
+    storage: Storage = None
+    every: Annotated[
+        float | None,
+        Option(
+            help="Send what is new again and again, after so much time, until the command is interrupted.",
+            metavar="TIME",
+            parse=parse_duration_s,
+            default="send once",
+            interfaces=CLI_ONLY,
+        ),
+    ] = None
+
+
+class FleetCompareRequest(Request):
+    """Options of `ortune fleet compare`."""
+
+    folder: Annotated[
+        Path | None,
+        Option(
+            help="Folder with the metrics that processes wrote under `ortune apply --canary SHARE --metrics FOLDER`.",
+            metavar="FOLDER",
+            positional=True,
+            parse=parse_path,
+            default="those that were sent to the storage",
+            interfaces=CLI_ONLY,
+        ),
+    ] = None
+    storage: Storage = None
     metric: Annotated[
         MetricName,
         Option(
@@ -427,9 +470,18 @@ class FleetCompareRequest(Request):
     config: Annotated[
         str | None,
         Option(
-            help="Compare the processes of this config, if the folder has metrics of several.",
+            help="Compare the processes of this config, if there are metrics of several.",
             metavar="ID",
             parse=parse_text,
             interfaces=CLI_ONLY,
         ),
     ] = None
+
+    def check(self) -> None:
+        """Check that the metrics are in one place.
+
+        Raises:
+            UsageError: A folder and a storage are named.
+        """
+        if self.folder is not None and self.storage is not None:
+            raise UsageError("both a folder and a storage are named.", "Name one of them.", option="storage")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from ortune.errors import UsageError
-from ortune.fleet_options import FleetCompareRequest, FleetDeployRequest
+from ortune.fleet_options import FleetCompareRequest, FleetDeployRequest, FleetSendRequest, Storage
 from ortune.options import (
     CI,
     CLI_AND_PYTHON,
@@ -502,18 +502,6 @@ Update = Annotated[
         "is stated, with how much it varies.",
         accepts="bool",
         interfaces=CLI_ONLY,
-    ),
-]
-Storage = Annotated[
-    str | None,
-    Option(
-        help="Storage that several hosts share: the URL of a database or of a gRPC proxy, without a password, or the "
-        "path of a .journal file.",
-        metavar="URL",
-        parse=parse_text,
-        accepts="str | None",
-        default="$ORTUNE_STORAGE",
-        interfaces=CLI_AND_PYTHON,
     ),
 ]
 BundleOutput = Annotated[
@@ -1838,6 +1826,7 @@ COMMANDS: Mapping[str, tuple[type[Request], ...]] = {
     "inspect": (InspectRequest, InspectOutputOptions),
     "merge": (MergeRequest,),
     "fleet compare": (FleetCompareRequest, JsonOptions),
+    "fleet send": (FleetSendRequest,),
     "fleet status": (FleetStatusRequest,),
     "fleet collect": (FleetCollectRequest,),
     "fleet expire": (FleetExpireRequest,),

@@ -53,7 +53,7 @@ def test_a_search_shows_the_password_nowhere(postgres: DatabaseServer, tmp_path:
                 postgres.start()
     assert process.returncode in {0, 3}, messages
     assert (tmp_path / "tuned.json").exists()
-    assert ("nothing listens there" in " ".join(output.split())) == is_lost, output + messages
+    assert ("storage: postgresql" in " ".join(output.split())) == is_lost, output + messages
     assert watcher.n_looks > 10
     assert not [*watcher.leaks, *search_texts(database.password, output=output, messages=messages)]
     assert not search_folder(database.password, tmp_path)

@@ -19,7 +19,7 @@ from ortune.cli.bench import bench
 from ortune.cli.completion import prepare_completion
 from ortune.cli.doctor import doctor
 from ortune.cli.explain_model import check_arguments
-from ortune.cli.fleet import compare
+from ortune.cli.fleet import compare, send
 from ortune.cli.fleet_deploy import deploy
 from ortune.cli.fleet_storage import collect, expire, status
 from ortune.cli.gate import gate
@@ -107,6 +107,7 @@ app.command(cls=Command, context_settings={"allow_interspersed_args": False})(in
 app.command(cls=Command)(merge)
 fleet = typer.Typer(help="Commands for many processes and hosts.", no_args_is_help=True)
 fleet.command(cls=Command)(compare)
+fleet.command(cls=Command)(send)
 fleet.command(cls=Command)(deploy)
 fleet.command(cls=Command)(status)
 fleet.command(cls=Command)(collect)

@@ -20,8 +20,17 @@ from ortune.console.widgets import (
 )
 from ortune.fleet.expire import Expired
 from ortune.fleet.proofs import Unread
+from ortune.fleet.shared_metrics import Sent
 from ortune.fleet.status import NodeStatus, StudyStatus
 from ortune.knobs import describe
+
+
+def show_sent(console: Console, sent: Sent, title: str, *, quiet: bool) -> None:
+    """Print what was sent to a storage. If nothing was, say so only if there is nothing at all."""
+    if not quiet and (sent.n_processes or not sent.n_known):
+        console.print(f"{format_count(sent.n_processes, 'process', 'processes')} sent to {title}")
+    for fault in sent.faults:
+        show_warning(console, fault)
 
 
 def show_status(console: Console, title: str, studies: Sequence[StudyStatus]) -> None:

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from ortune.compare.host_speedup import HostsEvidence
-from ortune.fleet.proofs import SharedClaim, Unread, open_studies, pool_proofs, read_claim
+from ortune.fleet.proofs import KIND, SharedClaim, Unread, open_studies, pool_proofs, read_claim
+from ortune.fleet.shared_metrics import METRICS_OF_CANARIES
 from ortune.knobs.config import DEFAULT, Config
 from ortune.storage import Location, Measurement, NodeState, Proof, SharedSpeedup, SharedStudy, hash_node
 
@@ -93,7 +94,11 @@ def read_status(location: Location) -> list[StudyStatus]:
         UsageError: A driver is not installed.
         StorageError: The storage does not answer.
     """
-    found = [_describe(study, read_claim(study)) for study in open_studies(location)]
+    found = [
+        _describe(study, read_claim(study))
+        for study in open_studies(location)
+        if study.identity.get(KIND) != METRICS_OF_CANARIES
+    ]
     return sorted(found, key=lambda each: (each.host, each.model, each.load, each.study))
 
 

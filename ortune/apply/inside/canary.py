@@ -209,8 +209,7 @@ class Canary:
         self._first_cpu_ns = 0
         self._sink: FolderSink | None = None
         if self._folder is not None:
-            digest = hashlib.sha256(self._host.encode(errors="replace")).hexdigest()[:12]
-            self._sink = FolderSink(self._folder, f"canary-{digest}-{self._pid}-{self._start_ns}.json")
+            self._sink = FolderSink(self._folder, f"{name_process(self._host, self._pid, self._start_ns)}.json")
 
     def _decide(self) -> None:
         self._decided = (self._pid, self._start_ns)
@@ -320,6 +319,12 @@ class Canary:
                 "cpu_ns": time.process_time_ns() - self._first_cpu_ns,
                 "models": [model.describe() for model in self._models.values()],
             }
+
+
+def name_process(host: str, pid: int, start_ns: int) -> str:
+    """Return the name of the file of a process, without its suffix."""
+    digest = hashlib.sha256(host.encode(errors="replace")).hexdigest()[:12]
+    return f"canary-{digest}-{pid}-{start_ns}"
 
 
 def choose_arm(host: str, pid: int, start_ns: int, share: float) -> str:
