@@ -114,6 +114,14 @@ def test_the_baseline_is_best_only_if_enough_is_known_of_the_others(
     assert judge_untried(n_tried, 340, unseen_gain) == (verdict, reason)
 
 
+def test_the_baseline_is_not_best_if_those_that_were_tried_may_be_better() -> None:
+    assert judge_untried(340, 340, None, 0.04) == ("default_is_best", "all 340 candidates were tried")
+    assert judge_untried(340, 340, None, 0.2) == (
+        "nothing_found",
+        "all 340 candidates were tried; by the few blocks of each, another one may gain up to 22%: use a larger budget",
+    )
+
+
 @pytest.mark.parametrize(
     ("high", "ruled_out"),
     [

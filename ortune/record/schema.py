@@ -47,7 +47,7 @@ Verdict = Literal[
 - "faster": the winner is proven to be better than the baseline, and stays within all limits.
 - "default_is_best": no candidate is better than the baseline. Either all were tried, or those that were not probably
   gain little.
-- "nothing_found": no candidate that was tried is better than the baseline, but one of the others may be.
+- "nothing_found": the best candidate that was tried is not better than the baseline, but another one may be.
 - "inconclusive": neither could be proven.
 - "within_limits": the baseline exceeds a limit, and the winner stays within all of them.
 - "infeasible": all configs that were compared exceed a limit.

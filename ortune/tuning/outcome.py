@@ -30,6 +30,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         stages: Time spent in each stage.
         ended_early: Why screening ended before its time; empty if it did not.
         unseen_gain: Bound of the gain of untried candidates, as a log-ratio; None if unknown.
+        tried_gain: Bound of the gain of those that were tried, but not confirmed.
         fault: Why the search could not go on, or None. It is raised when what was measured is written.
     """
 
@@ -44,6 +45,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     stages: tuple[StageTime, ...]
     ended_early: str = ""
     unseen_gain: float | None = None
+    tried_gain: float = 0.0
     fault: OrtuneError | None = None
 
 

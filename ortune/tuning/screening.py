@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ortune.compare.block_plan import block_wall_s, launch_sides_s
 from ortune.knobs import Candidate, SearchSpace
 from ortune.tuning.merge import Merger, describe_launches, shorten_failure
-from ortune.tuning.noise import MEDIAN_VARIANCE, RoundNoise
+from ortune.tuning.noise import MEDIAN_VARIANCE
 from ortune.tuning.plan import BATCH, LONGEST_RACING, reserve_confirmation, unpromising_confirmation_s
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.sampler import CONFIG, CandidateSampler, Observed, ThompsonSampler
@@ -96,7 +96,7 @@ class Screening:
     Attributes:
         duplicates: Proposals of candidates of the current batch, which get the same result.
         next_check: Number of screened candidates at which the expected gain is checked next.
-        noise: Noise of the rounds.
+        noise: Noise of the rounds: that of the state.
         merger: Merges what other nodes measured.
         postponed: Candidates of the queue that other nodes measure, by the key of their config.
         n_first: Candidates that are screened before the sampler proposes any.
@@ -112,7 +112,7 @@ class Screening:
         self.sampler = study.sampler if isinstance(study.sampler, ThompsonSampler) else None
         self.duplicates: list[tuple[optuna.Trial, Candidate]] = []
         self.next_check = 0
-        self.noise = RoundNoise()
+        self.noise = state.noise
         self.merger = Merger(state.results, state.goal)
         self.postponed: dict[str, Candidate] = {}
         self.n_batches = 0

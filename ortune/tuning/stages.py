@@ -44,6 +44,7 @@ from ortune.tuning.sampler import make_sampler
 from ortune.tuning.screening import ALL_PAIRS_TRIED, Screening
 from ortune.tuning.state import SearchState
 from ortune.tuning.study import open_study
+from ortune.tuning.tried import bound_tried_gain
 from ortune.tuning.verdict import TimeSpent, judge_confirmation, judge_untried
 from ortune.workload import Goal
 
@@ -400,6 +401,13 @@ def conclude(
         stages=tuple(state.stages),
         ended_early=state.ended_early,
         unseen_gain=state.unseen_gain,
+        tried_gain=bound_tried_gain(
+            state.results,
+            state.noise,
+            state.luck,
+            confirmed.finalists,
+            usually_contended=state.runner.is_mostly_contended,
+        ),
     )
     if interrupted or comparison is None:
         return outcome
@@ -479,6 +487,7 @@ def weaken(outcome: Outcome, reason: str) -> tuple[Verdict, str]:
         n_tried,
         outcome.n_candidates - 1,
         outcome.unseen_gain,
+        outcome.tried_gain,
         ruled_out=reason,
         all_pairs=outcome.ended_early == ALL_PAIRS_TRIED,
     )

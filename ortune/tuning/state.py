@@ -17,6 +17,7 @@ from ortune.compare.stats import t_interval
 from ortune.knobs import Candidate, Config, SearchSpace
 from ortune.requests import StrategyName
 from ortune.tuning.exchange import Exchange
+from ortune.tuning.noise import RoundNoise
 from ortune.tuning.outcome import Observe, Progress
 from ortune.tuning.plan import LIVE_MEMORY_SHARE, Plan
 from ortune.tuning.results import CandidateResult, Results
@@ -50,6 +51,7 @@ class SearchState:
             config; empty where the strategy has no model.
         unseen_gain: Bound of the gain of untried candidates, as a log-ratio; None where the strategy has no model.
         luck: Standard deviation between launches of one config, as a log-ratio; None where the strategy has no model.
+        noise: Noise of the rounds.
         stages: Time of each stage that is complete.
         stage_start_s: When the current stage began, on the runner's clock.
         n_launches: Launches of the baseline so far, in screening and racing.
@@ -93,6 +95,7 @@ class SearchState:
         self.expected: Mapping[str, float] = {}
         self.unseen_gain: float | None = None
         self.luck: float | None = None
+        self.noise = RoundNoise()
         self.stages: list[StageTime] = []
         self.starved: list[CandidateResult] = []
         self.n_launches = 0

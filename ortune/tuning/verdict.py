@@ -31,6 +31,8 @@ BEST_OF_THEM = "the best of them"
 
 UNLESS_ALONE = "unless one of them is better than its settings suggest"
 
+MORE = "use a larger budget"
+
 LONGEST_ADVICE = 20
 """How many times the budget is advised at most."""
 
@@ -92,7 +94,13 @@ def judge_confirmation(
 
 
 def judge_untried(
-    n_tried: int, n_all: int, unseen_gain: float | None, *, ruled_out: str = "", all_pairs: bool = False
+    n_tried: int,
+    n_all: int,
+    unseen_gain: float | None,
+    tried_gain: float = 0.0,
+    *,
+    ruled_out: str = "",
+    all_pairs: bool = False,
 ) -> tuple[Verdict, str]:
     """Return whether the baseline is best if no candidate that was tried is better, and what this rests on.
 
@@ -100,12 +108,17 @@ def judge_untried(
         n_tried: Candidates that were tried.
         n_all: Candidates of the space.
         unseen_gain: Bound of the gain of the others, as a log-ratio; None if unknown.
+        tried_gain: Bound of the gain of those that were tried, but not confirmed, as a log-ratio.
         ruled_out: What is known of those that were tried, as a clause; empty if nothing is.
         all_pairs: Whether screening ended because all settings and pairs of settings had been tried.
     """
     known = f": {ruled_out}" if ruled_out else ""
     if n_tried >= n_all:
-        return "default_is_best", f"all {n_all} candidates were tried{known}"
+        known = f"all {n_all} candidates were tried{known}"
+        gain = math.exp(tried_gain) - 1
+        if gain > SMALL_GAIN:
+            return "nothing_found", f"{known}; by the few blocks of each, another one may gain up to {gain:.0%}: {MORE}"
+        return "default_is_best", known
     tried = f"{n_tried} of {n_all} candidates were tried{known}"
     others = "the other one" if n_all - n_tried == 1 else f"the other {n_all - n_tried}"
     if unseen_gain is None:
