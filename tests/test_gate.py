@@ -194,6 +194,7 @@ class TestWorkers:
     """With real processes."""
 
     @pytest.mark.slow
+    @pytest.mark.long
     def test_a_model_that_is_three_times_as_slow(self) -> None:
         command = (sys.executable, "-P", str(SLOW_WORKER), "2.0")
         results: list[InterimResult] = []
@@ -329,6 +330,7 @@ class TestWorkers:
         assert entry.decision in shown.stdout
 
     @pytest.mark.slow
+    @pytest.mark.long
     def test_many_at_once(self, tmp_path: Path) -> None:
         (tmp_path / "ortune.toml").write_text(
             f"""

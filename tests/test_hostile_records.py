@@ -242,7 +242,9 @@ def test_nesting(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_workers_left")
-@pytest.mark.parametrize("command", ["verify", "gate", pytest.param("bench", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "command", ["gate", *(pytest.param(each, marks=pytest.mark.long) for each in ("verify", "bench"))]
+)
 def test_only_workers_are_started(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a record whose texts are hostile and whose settings are legal."""
     document = json.loads(msgspec.json.encode(make_local_record(TINY_CNN, Config(session_options={"logid": "$(x)"}))))

@@ -545,6 +545,7 @@ class TestDynamicBatching:
 
 
 @pytest.mark.usefixtures("models_read_here")
+@pytest.mark.long
 def test_real_calls_with_items_of_these_lengths(tmp_path: Path) -> None:
     """The stage with real workers: each policy is measured, and each item has its outputs."""
     (tmp_path / "lengths.txt").write_text("\n".join(map(str, LENGTHS)))

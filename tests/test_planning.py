@@ -648,6 +648,7 @@ class TestOptions:
         assert done.stderr == ""
 
 
+@pytest.mark.long
 def test_a_real_model_in_two_processes(tmp_path: Path) -> None:
     """Both processes run, and their memory and throughput add up."""
     stages = []

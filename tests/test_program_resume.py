@@ -318,7 +318,7 @@ class TestWriting:
     [
         (("--call", "__main__:work"), ("forever", "0")),
         pytest.param((), ("run", "3"), marks=pytest.mark.long),
-        (("--url", "http://127.0.0.1:{port}/"), ("serve", "{port}")),
+        pytest.param(("--url", "http://127.0.0.1:{port}/"), ("serve", "{port}"), marks=pytest.mark.long),
     ],
     ids=["calls", "runs", "server"],
 )

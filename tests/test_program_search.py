@@ -61,6 +61,7 @@ class TestSearch:
         assert record.workload.inputs["image"].origin == "the program"
         assert str(PROGRAM) not in path.read_text()
 
+    @pytest.mark.long
     def test_calls_of_a_function(self) -> None:
         result = search("run", "60", call="__main__:work")
         assert result.outcome.evidence.verdict == "faster"
@@ -295,6 +296,7 @@ class TestCommand:
             rates.append(float(run.stdout.splitlines()[1].split()[0]))
         assert rates[1] > 2 * rates[0]
 
+    @pytest.mark.long
     def test_json(self, tmp_path: Path) -> None:
         command = [sys.executable, str(PROGRAM), str(TINY_CNN), "run", "3"]
         done = run_ortune(

@@ -105,6 +105,7 @@ def test_recommends_the_baseline_when_nothing_beats_it(seed: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_false_claims_are_rare() -> None:
     """Of 30 searches where all candidates are alike, a 95 % interval lets 0.75 claim a gain on average."""
     claims = sum(

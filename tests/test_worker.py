@@ -620,6 +620,7 @@ def test_search_continues_after_failures_to_load(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_search_continues_after_failures_to_check_and_measure(tmp_path: Path) -> None:
     record, failures = search_with_faulty_worker(tmp_path, "session.dynamic_block_base", scale_budget(20))
     assert failures == {"4": "wrong_output", "8": "exit"}
