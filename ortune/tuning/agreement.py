@@ -60,22 +60,28 @@ class Disagreement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def summarize_nodes(measurements: Iterable[Measurement], base_key: str) -> dict[str, dict[str, float]]:
-    """Return the median log-ratio of the first objective over all launches, by node and key of the candidate."""
-    launches: dict[tuple[str, str], list[float]] = defaultdict(list)
+    """Return the median log-ratio of the first objective over all launches, by node and key of the candidate.
+
+    Candidates that only one node measured are left out.
+    """
+    measured: dict[str, dict[str, list[Measurement]]] = defaultdict(lambda: defaultdict(list))
     for each in measurements:
-        if each.config.key == base_key:
-            continue
-        value = WORST
-        if each.rounds:
-            quiet = [one for one in each.rounds if not one.contended] or each.rounds
-            value = statistics.median(one.log_ratios[0] for one in quiet)
-        elif each.failure and each.failure.is_sudden:
-            continue  # it may have nothing to do with the candidate
-        launches[each.node, each.config.key].append(min(max(value, -WORST), WORST))
+        # A sudden failure may have nothing to do with the candidate.
+        if each.config.key != base_key and not (each.failure and each.failure.is_sudden):
+            measured[each.config.key][each.node].append(each)
     values: dict[str, dict[str, float]] = defaultdict(dict)
-    for (node, key), found in launches.items():
-        values[node][key] = statistics.median(found)
+    for key, by_node in measured.items():
+        if len(by_node) > 1:
+            for node, launches in by_node.items():
+                values[node][key] = statistics.median(_summarize_launch(each) for each in launches)
     return values
+
+
+def _summarize_launch(measurement: Measurement) -> float:
+    if not measurement.rounds:
+        return WORST
+    quiet = [one for one in measurement.rounds if not one.contended] or measurement.rounds
+    return min(max(statistics.median(one.log_ratios[0] for one in quiet), -WORST), WORST)
 
 
 def find_disagreements(values: Values) -> dict[str, Disagreement]:

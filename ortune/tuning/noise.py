@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 
 import numpy as np
 
-from ortune.tuning.results import FIRST_SHARED, CandidateResult, Results
+from ortune.tuning.results import FIRST_SHARED, CandidateResult
 
 FEWEST_VARIANCES = 4
 USUAL_NOISE = 0.03
@@ -35,15 +36,20 @@ class RoundNoise:
     def __init__(self) -> None:
         self.variance = USUAL_NOISE**2
         self.squares: dict[int, tuple[float, int]] = {}
+        self._own: dict[int, list[float]] = {}
 
-    def update(self, results: Results, changed: list[CandidateResult]) -> None:
+    def update(self, changed: Sequence[CandidateResult]) -> None:
         """Take new launches into account.
 
         Args:
-            results: All results.
             changed: All results with new launches.
         """
-        self.variance = estimate_round_variance(results)
+        for result in changed:
+            if variances := estimate_variances(result):
+                self._own[result.number] = variances
+        if len(self._own) >= FEWEST_VARIANCES:
+            # With several objectives, the noisiest counts.
+            self.variance = max(map(statistics.median, zip(*self._own.values(), strict=True)))
         for launch in {score.launch for result in changed for score in result.scores}:
             if launch < FIRST_SHARED and launch in self.squares:
                 continue
@@ -67,21 +73,20 @@ class RoundNoise:
         return MEDIAN_VARIANCE * variance / n_rounds + busy_sigma**2
 
 
-def estimate_round_variance(results: Results) -> float:
-    """Return the variance of a round's log-ratio over all candidates, each of which has only a few rounds.
+def estimate_variances(result: CandidateResult) -> list[float]:
+    """Return the variance of a candidate's log-ratio between the rounds of its last launch, for each objective.
 
-    With several objectives, the noisiest counts. Source of the correction for the median of variances of few values:
-    E. B. Wilson and M. M. Hilferty, "The distribution of chi-square" (1931).
+    It is empty if there are too few. The variance of few values has a skewed distribution, whose median is too small.
+    Source of the correction: E. B. Wilson and M. M. Hilferty, "The distribution of chi-square" (1931).
     """
-    known: list[list[float]] = []
-    for result in results:
-        if result.number == 0 or not result.scores:
-            continue
-        rounds = list_rounds(result, result.scores[-1].launch)
-        n_free = len(rounds) - 1
-        if n_free > 0:
-            known.append((np.var(rounds, axis=0, ddof=1) / (1 - 2 / (9 * n_free)) ** 3).tolist())
-    return max(map(statistics.median, zip(*known, strict=True))) if len(known) >= FEWEST_VARIANCES else USUAL_NOISE**2
+    if result.number == 0 or not result.scores:
+        return []
+    rounds = list_rounds(result, result.scores[-1].launch)
+    n_free = len(rounds) - 1
+    if n_free < 1:
+        return []
+    correction = (1 - 2 / (9 * n_free)) ** 3
+    return [statistics.variance(values) / correction for values in zip(*rounds, strict=True)]
 
 
 def list_rounds(result: CandidateResult, launch: int) -> list[tuple[float, ...]]:

@@ -370,7 +370,7 @@ class Screening:
         changed, new = self.merger.merge(exchange.received(), self.space)
         if self.sampler:
             self.extend(result.candidate for result in changed)
-        self.noise.update(state.results, changed)
+        self.noise.update(changed)
         for result in changed:
             self.observe(result)
             key = result.candidate.config.key
@@ -492,7 +492,7 @@ class Screening:
         self.measure_rounds(results)
         while state.starved:
             self.measure_rounds([state.starved.pop()])
-        self.noise.update(state.results, results)
+        self.noise.update(results)
         for result in results:
             self.observe(result)
         for trial, result in batch:

@@ -60,7 +60,7 @@ def bound_tried_gain(
         for result in results
         if result.number and result not in confirmed and result.log_ratios is not None and not result.excess
     ]
-    noise.update(results, others)
+    noise.update(others)
     luck = estimate_luck(others, noise) if luck is None else luck
     bounds = [0.0]
     for place in range(len(results.goal.objectives)):
