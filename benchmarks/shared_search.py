@@ -5,12 +5,13 @@ replayed, the CPU time of each worker, and the time of its calls of the storage.
 time of a search is that until the worker that does racing and confirmation has its result, and that until the last
 worker has repeated the confirmation.
 
-The storages of `--storage` get new studies. Without it, a journal file in a temporary folder is used.
+Racing and confirmation are up to one worker. The more of the time screening takes, the more the others help.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -18,10 +19,13 @@ import subprocess
 import sys
 import tempfile
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.databases import run, start_postgres
 from benchmarks.shared_clock import SharedClock
+from tests.servers import GrpcProxy
 
 Row = dict[str, Any]
 
@@ -54,53 +58,85 @@ def run_workers(given: argparse.Namespace, landscape: str, storage: str, n: int,
     return rows
 
 
+@contextlib.contextmanager
+def open_kind(kind: str, folder: str) -> Iterator[str]:
+    """Start a storage, and yield its URL or path."""
+    if kind == "journal":
+        yield str(Path(folder, "fleet.journal"))
+        return
+    with start_postgres() as started:
+        if kind == "postgresql":
+            yield started.url
+            return
+        proxy = GrpcProxy(started.database)
+        with run(proxy):
+            yield proxy.url
+
+
 def main() -> None:
     """Run the searches that the command line asks for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--landscapes", default="magika")
-    parser.add_argument("--storage", default="", help="URLs or journal files, separated by commas")
+    parser.add_argument("--landscapes", default="magika", help="recorded ones, or kinds for testing such as cores_24-0")
+    parser.add_argument("--storage", default="journal", help="journal, postgresql and grpc, separated by commas")
     parser.add_argument("--workers", default="1,2,4")
-    parser.add_argument("--replays", type=int, default=20)
+    parser.add_argument("--replays", type=int, default=20, help="replays of each landscape")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--budget", type=float, default=600.0)
     parser.add_argument("--strategy", default="adaptive")
+    parser.add_argument("--json", type=Path, help="where to write the result of each search")
     given = parser.parse_args()
     counts = [int(text) for text in given.workers.split(",")]
-    with tempfile.TemporaryDirectory() as folder:
-        for storage in given.storage.split(",") if given.storage else [str(Path(folder, "fleet.journal"))]:
+    every = []
+    for kind in given.storage.split(","):
+        rows: dict[int, list[Row]] = {n: [] for n in counts}
+        with tempfile.TemporaryDirectory() as folder, open_kind(kind, folder) as storage:
             for landscape in given.landscapes.split(","):
-                rows: dict[int, list[Row]] = {n: [] for n in counts}
                 for seed in range(given.seed, given.seed + given.replays):
                     for n in counts:
                         found = run_workers(given, landscape, storage, n, seed, folder)
-                        first = next(row for row in found if row["is_finalist"])
-                        last_s = max(row["s"] for row in found)
-                        rows[n].append({**first, "last_s": last_s, "n_lost": sum(row["n_unsent"] for row in found)})
-                        print(json.dumps({"landscape": landscape, "seed": seed, "n": n, **rows[n][-1]}), flush=True)
-                show(landscape, storage, rows)
+                        row = {"storage": kind, "landscape": landscape, "seed": seed, "n": n, **summarize(found)}
+                        rows[n].append(row)
+                        every.append(row)
+                        if given.json:
+                            given.json.write_text(json.dumps(every, indent=1) + "\n")
+        show(kind, rows, given)
 
 
-def show(landscape: str, storage: str, rows: dict[int, list[Row]]) -> None:
+def summarize(found: list[Row]) -> Row:
+    """Return the result of the worker that did racing and confirmation, with what the others did."""
+    first = next((row for row in found if row["is_finalist"]), found[0])
+    return {
+        **first,
+        "last_s": max(row["s"] for row in found),
+        "n_lost": sum(row["n_unsent"] for row in found),
+        "n_apart": sum(row["is_apart"] for row in found),
+    }
+
+
+def show(kind: str, rows: dict[int, list[Row]], given: argparse.Namespace) -> None:
     """Print times and answers, relative to those of one worker."""
-    kind = storage.partition("://")[0] if "://" in storage else "journal"
     alone = rows[min(rows)]
+    print(f"{kind}: {given.strategy}, budget {given.budget:g} s, {given.landscapes}")
     for n, found in rows.items():
         ratios = [one["s"] / row["s"] for one, row in zip(alone, found, strict=True)]
         last = [one["last_s"] / row["last_s"] for one, row in zip(alone, found, strict=True)]
+        screening = [
+            one["stages"]["screening"] / row["stages"]["screening"]
+            for one, row in zip(alone, found, strict=True)
+            if "screening" in row["stages"]
+        ]
         same = [row["verdict"] == one["verdict"] for one, row in zip(alone, found, strict=True)]
         alike = [abs(row["speedup"] / one["speedup"] - 1) <= 0.02 for one, row in zip(alone, found, strict=True)]
-        median_s = statistics.median(row["s"] for row in found)
-        n_tried = statistics.median(row["n_tried"] for row in found)
-        chosen = [row["chosen"] == one["chosen"] for one, row in zip(alone, found, strict=True)]
         regrets = [100 * (row["best"] / row["speedup"] - 1) for row in found]
-        print(
-            f"{landscape:22} {kind:10} {n} workers, {len(found)} replays: "
-            f"median {median_s:.0f} s, "
-            f"x{statistics.median(ratios):.2f} to the result, x{statistics.median(last):.2f} to the last proof; "
-            f"same verdict {sum(same)}, within 2 % {sum(alike)}, same config {sum(chosen)}; "
-            f"mean regret {statistics.mean(regrets):.2f} %, tried {n_tried:.0f}, "
-            f"not sent {sum(row['n_lost'] for row in found)}"
-        )
+        parts = [
+            f"  {n} workers, {len(found)} replays: median {statistics.median(row['s'] for row in found):4.0f} s",
+            f"x{statistics.median(screening):.2f} in screening, x{statistics.median(ratios):.2f} to the result",
+            f"x{statistics.median(last):.2f} to the last proof, same verdict {sum(same)}, gain within 2 % {sum(alike)}",
+            f"mean regret {statistics.mean(regrets):.2f} %",
+            f"tried {statistics.median(row['n_tried'] for row in found):.0f}",
+            f"not sent {sum(row['n_lost'] for row in found)}, set apart {sum(row['n_apart'] for row in found)}",
+        ]
+        print(", ".join(parts), flush=True)
 
 
 if __name__ == "__main__":

@@ -177,7 +177,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = landscape.space.numbers[outcome.config.key]
     row = {
         "node": given.node,
-        "is_finalist": exchange.result is None,
+        "is_finalist": exchange.result is None and not outcome.interrupted,
+        "is_apart": outcome.interrupted,
         "number": exchange.state.number,
         "s": at_s,
         "cpu_s": round(time.process_time(), 1),

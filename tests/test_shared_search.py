@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ortune.compare.open import OpenComparison, start_comparison
@@ -90,7 +91,7 @@ def search(exchange: SharedExchange, seed: int, budget_s: float = 90.0, **option
 
 def send(exchange: SharedExchange, number: int, log_ratio: float = -0.1, n_rounds: int = 2) -> None:
     rounds = [SharedRound(log_ratios=(log_ratio,))] * n_rounds
-    exchange.send(SPACE.candidates[number], 1, rounds, None, spent_s=0.1)
+    exchange.send(SPACE.candidates[number], number, rounds, None, spent_s=0.1)
 
 
 def read_all(folder: Path, **identity: str) -> list[Measurement]:
@@ -245,27 +246,73 @@ def test_a_storage_that_hangs_does_not_stop_a_search(tmp_path: Path) -> None:
     assert any("no answer" in note for note in exchange.take_notes())
 
 
-def make_values(**shifts: float) -> dict[str, dict[str, float]]:
-    return {node: {f"c{place}": -0.1 * place + shift for place in range(4)} for node, shift in shifts.items()}
+def make_launch(node: str, launch: int, key: int, log_ratio: float) -> Measurement:
+    return Measurement(
+        id=f"{node}:{launch}:{key}",
+        node=node,
+        worker=node,
+        config=Config(session_options={"intra_op_num_threads": key}),
+        launch=launch,
+        rounds=(SharedRound(log_ratios=(log_ratio,)),),
+    )
+
+
+def make_launches(**shifts: float) -> list[Measurement]:
+    """Return the measurements of nodes that have four candidates in common, each in a launch of its own."""
+    return [
+        make_launch(node, place, place + 1, -0.1 * place + shift)
+        for node, shift in shifts.items()
+        for place in range(4)
+    ]
 
 
 def test_the_node_that_disagrees_is_set_apart() -> None:
-    assert find_disagreements(make_values(a=0.0, b=0.01, c=-0.01)) == {}
-    found = find_disagreements(make_values(a=0.0, b=0.01, c=0.3))
+    assert find_disagreements(make_launches(a=0.0, b=0.01, c=-0.01), DEFAULT.key) == {}
+    found = find_disagreements(make_launches(a=0.0, b=0.01, c=0.3), DEFAULT.key)
     assert list(found) == ["c"]
     assert not found["c"].mutual
     assert "+3" in found["c"].reason
 
 
 def test_of_two_nodes_that_disagree_nobody_knows_which_is_right() -> None:
-    found = find_disagreements(make_values(a=0.0, b=0.3))
+    found = find_disagreements(make_launches(a=0.0, b=0.3), DEFAULT.key)
     assert {node: each.mutual for node, each in found.items()} == {"a": ("b",), "b": ("a",)}
 
 
 def test_one_wild_launch_does_not_set_a_node_apart() -> None:
-    values = make_values(a=0.0, b=0.01, c=0.0)
-    values["c"]["c2"] = 0.6
-    assert find_disagreements(values) == {}
+    launches = [*make_launches(a=0.0, b=0.01), *make_launches(c=0.0)[:3], make_launch("c", 3, 4, 0.6)]
+    assert find_disagreements(launches, DEFAULT.key) == {}
+
+
+def test_candidates_of_one_launch_share_its_luck() -> None:
+    """All candidates of a launch are measured against the same control, whose luck shifts all of them."""
+    unlucky = [make_launch("c", 7, key, -0.1 * (key - 1) + 0.3) for key in range(1, 5)]
+    assert find_disagreements([*make_launches(a=0.0, b=0.01), *unlucky], DEFAULT.key) == {}
+
+
+@pytest.mark.parametrize(
+    ("luck", "shift", "least", "most"), [(0.03, 0.0, 0.0, 0.0), (0.05, 0.0, 0.0, 0.03), (0.03, 0.3, 0.85, 1.0)]
+)
+def test_how_often_nodes_are_set_apart(luck: float, shift: float, least: float, most: float) -> None:
+    """Four nodes measure batches of eight, one of which others measured before. One of them may be shifted."""
+    n_apart = 0
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        measured: list[Measurement] = []
+        apart: set[str] = set()
+        for batch in range(16):
+            for place, node in enumerate("abcd"):
+                known = sorted({each.config.session_options["intra_op_num_threads"] for each in measured})
+                keys = [1000 * place + 8 * batch + number + 1 for number in range(8)]
+                if known and batch % 2:
+                    keys[0] = int(rng.choice(known[: 8 * len("abcd")]))
+                control = rng.normal(0, luck)
+                for key in dict.fromkeys(keys):
+                    own = rng.normal(0, luck) + rng.normal(0, 0.01) + (shift if node == "d" else 0.0)
+                    measured.append(make_launch(node, batch, key, np.sin(key) / 5 + own - control))
+            apart |= find_disagreements(measured, DEFAULT.key).keys()
+        n_apart += bool(apart)
+    assert least <= n_apart / 60 <= most
 
 
 def test_measurements_of_a_node_that_is_set_apart_do_not_count(tmp_path: Path) -> None:

@@ -6,10 +6,11 @@ against those of the others, something is wrong with its control or with the nod
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -17,7 +18,7 @@ from ortune.compare.stats import robust_sigma
 from ortune.storage import Measurement
 
 FEWEST_COMMON = 3
-"""Candidates that a node and others must have in common to be compared."""
+"""Candidates that two nodes must have in common to be compared, and launches of each in which they were measured."""
 
 SHIFT = 0.05
 """Shift, as a log-ratio, below which nodes do not disagree: hosts of one class differ by a few percent."""
@@ -30,11 +31,14 @@ estimated from the median absolute deviation: single launches may be far off."""
 MEDIAN_ERROR = 1.2533
 """Standard error of a median, relative to that of a mean."""
 
+FEW_VALUES = 4.0
+"""By how much, divided by their number, the standard deviation of a few values is enlarged, because it is uncertain."""
+
 WORST = 0.7
 """Limit of log-ratios. A candidate that fails counts as one that takes twice as long."""
 
-Values = Mapping[str, Mapping[str, float]]
-"""Log-ratio by node and candidate."""
+Launches = Mapping[str, float]
+"""Log-ratio of a candidate in each launch of a node. Candidates of one launch share its control, and the luck of it."""
 
 
 class Disagreement(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,43 +63,18 @@ class Disagreement(msgspec.Struct, frozen=True, kw_only=True):
         return f"{text}, and nobody can know which of the two is right" if self.mutual else text
 
 
-def summarize_nodes(measurements: Iterable[Measurement], base_key: str) -> dict[str, dict[str, float]]:
-    """Return the median log-ratio of the first objective over all launches, by node and key of the candidate.
-
-    Candidates that only one node measured are left out.
-    """
-    measured: dict[str, dict[str, list[Measurement]]] = defaultdict(lambda: defaultdict(list))
-    for each in measurements:
-        # A sudden failure may have nothing to do with the candidate.
-        if each.config.key != base_key and not (each.failure and each.failure.is_sudden):
-            measured[each.config.key][each.node].append(each)
-    values: dict[str, dict[str, float]] = defaultdict(dict)
-    for key, by_node in measured.items():
-        if len(by_node) > 1:
-            for node, launches in by_node.items():
-                values[node][key] = statistics.median(_summarize_launch(each) for each in launches)
-    return values
-
-
-def _summarize_launch(measurement: Measurement) -> float:
-    if not measurement.rounds:
-        return WORST
-    quiet = [one for one in measurement.rounds if not one.contended] or measurement.rounds
-    return min(max(statistics.median(one.log_ratios[0] for one in quiet), -WORST), WORST)
-
-
-def find_disagreements(values: Values) -> dict[str, Disagreement]:
+def find_disagreements(measurements: Iterable[Measurement], base_key: str) -> dict[str, Disagreement]:
     """Return the nodes that differ systematically from the others.
 
     The node that differs most clearly is set apart first, and the others are then compared without it. If two nodes
     differ only from each other, both are returned.
+
+    Args:
+        measurements: What all nodes measured.
+        base_key: Key of the baseline, which is left out.
     """
+    common = list_common(measurements, base_key)
     found: dict[str, Disagreement] = {}
-    by_key: dict[str, dict[str, float]] = defaultdict(dict)
-    for node, of in values.items():
-        for key, value in of.items():
-            by_key[key][node] = value
-    common = [of for of in by_key.values() if len(of) > 1]
     while True:
         shifts = compare_nodes(common)
         clear = {node: each for node, each in shifts.items() if abs(each[1]) > SHIFT and each[2] > STANDARD_ERRORS}
@@ -111,22 +90,81 @@ def find_disagreements(values: Values) -> dict[str, Disagreement]:
                 of.pop(node, None)
 
 
-def compare_nodes(common: Iterable[Mapping[str, float]]) -> dict[str, tuple[int, float, float]]:
+def list_common(measurements: Iterable[Measurement], base_key: str) -> list[dict[str, dict[str, float]]]:
+    """Return the launches of each candidate that several nodes measured, by node."""
+    measured: dict[str, dict[str, list[Measurement]]] = defaultdict(lambda: defaultdict(list))
+    for each in measurements:
+        # A sudden failure may have nothing to do with the candidate.
+        if each.config.key != base_key and not (each.failure and each.failure.is_sudden):
+            measured[each.config.key][each.node].append(each)
+    return [
+        {
+            node: {f"{each.worker}:{each.launch}": _summarize_launch(each) for each in launches}
+            for node, launches in by_node.items()
+        }
+        for by_node in measured.values()
+        if len(by_node) > 1
+    ]
+
+
+def _summarize_launch(measurement: Measurement) -> float:
+    """Return the log-ratio of a launch in the first objective."""
+    if not measurement.rounds:
+        return WORST
+    quiet = [one for one in measurement.rounds if not one.contended] or measurement.rounds
+    return min(max(statistics.median(one.log_ratios[0] for one in quiet), -WORST), WORST)
+
+
+def compare_nodes(common: Sequence[Mapping[str, Launches]]) -> dict[str, tuple[int, float, float]]:
     """Return for each node: its number of common candidates, its shift, and the shift in standard errors.
 
+    Differences of one launch share its luck, be it one of this node or of another. They are thus averaged by the
+    launches of the node and by those of the others, and the larger of the two errors counts.
+
     Args:
-        common: For each candidate, its log-ratio by node.
+        common: For each candidate, its launches by node.
     """
-    differences: dict[str, list[float]] = defaultdict(list)
+    pairs = find_comparable(common)
+    n_common: dict[str, int] = defaultdict(int)
+    by_own: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    by_other: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for of in common:
-        for node, value in of.items():
-            if others := [each for other, each in of.items() if other != node]:
-                differences[node].append(value - statistics.median(others))
+        medians = {node: statistics.median(launches.values()) for node, launches in of.items()}
+        for node, launches in of.items():
+            others = [other for other in of if (node, other) in pairs]
+            if not others:
+                continue
+            n_common[node] += 1
+            expected = statistics.median(medians[other] for other in others)
+            for launch, value in launches.items():
+                by_own[node][launch].append(value - expected)
+            for launch in (launch for other in others for launch in of[other]):
+                by_other[node][launch].append(medians[node] - expected)
     found = {}
-    for node, values in differences.items():
-        if len(values) < FEWEST_COMMON:
-            continue
-        shift = statistics.median(values)
-        error = MEDIAN_ERROR * max(robust_sigma(values), USUAL_DIFFERENCE) / math.sqrt(len(values))
-        found[node] = (len(values), shift, abs(shift) / error)
+    for node, n in n_common.items():
+        own, other = ([statistics.median(each) for each in by[node].values()] for by in (by_own, by_other))
+        shift = statistics.median(own)
+        found[node] = (n, shift, abs(shift) / max(_error_of(own), _error_of(other)))
     return found
+
+
+def find_comparable(common: Sequence[Mapping[str, Launches]]) -> set[tuple[str, str]]:
+    """Return the pairs of nodes that have enough candidates in common, in enough launches of each."""
+    launches: dict[tuple[str, str], set[str]] = defaultdict(set)
+    n_common: dict[tuple[str, str], int] = defaultdict(int)
+    for of in common:
+        for pair in itertools.permutations(of, 2):
+            n_common[pair] += 1
+            launches[pair].update(of[pair[0]])
+    return {
+        (node, other)
+        for (node, other), n in n_common.items()
+        if min(n, len(launches[node, other]), len(launches[other, node])) >= FEWEST_COMMON
+    }
+
+
+def _error_of(values: Sequence[float]) -> float:
+    """Return the standard error of the median of a few values."""
+    n = len(values)
+    sigma = max(robust_sigma(values), USUAL_DIFFERENCE) * (1 + FEW_VALUES / n)
+    return MEDIAN_ERROR * sigma / math.sqrt(n)

@@ -31,7 +31,7 @@ from ortune.storage import (
 from ortune.storage.outbox import Message, Outbox
 from ortune.storage.schema import Stage, encode
 from ortune.storage.timed import TimedCalls
-from ortune.tuning.agreement import Disagreement, find_disagreements, summarize_nodes
+from ortune.tuning.agreement import Disagreement, find_disagreements
 from ortune.tuning.exchange import Exchange
 from ortune.worker import Failure
 
@@ -225,7 +225,7 @@ class SharedExchange(Exchange):
             return
         self._n_compared = len(self._measurements)
         fit = [each for each in self._measurements.values() if self._is_fit(each.worker)]
-        found = find_disagreements(summarize_nodes(fit, self._base_key))
+        found = find_disagreements(fit, self._base_key)
         for node, disagreement in found.items():
             if node not in self.unfit:
                 self._notes.append(f"node {node} is set apart: {disagreement.reason}")
