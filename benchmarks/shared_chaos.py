@@ -1,18 +1,18 @@
 """Kills workers at random, restarts the storage, and sets clocks apart, while workers share a search.
 
 Each study has several workers, as processes with own node names, whose times of day are hours apart. Workers are killed
-at random times, and started again with the same outbox. With `--restart COMMAND`, the command is run once in the middle
-of each study: it should restart the database. A study ends right if all workers end, and the config of each is within
-2 % of the best. Measurements that a worker had completed and that are not in the storage at the end are lost.
+at random times, and started again with the same outbox. PostgreSQL is restarted once in the middle of each study. A study
+ends right if all workers end, and the config of each is within 2 % of the best. Measurements that a worker had completed
+and that are not in the storage at the end are lost.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -24,7 +24,9 @@ from typing import Any
 
 import optuna
 
+from benchmarks.databases import start_postgres
 from ortune.storage import SharedStudy, parse_location
+from tests.servers import DatabaseServer
 
 Row = dict[str, Any]
 
@@ -46,7 +48,14 @@ def start(given: argparse.Namespace, study: str, storage: str, folder: Path, num
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
 
 
-def run_study(given: argparse.Namespace, storage: str, folder: Path, seed: int) -> Row:
+def restart(server: DatabaseServer) -> None:
+    """Restart a database, which is away for a second."""
+    server.stop()
+    time.sleep(1)
+    server.start()
+
+
+def run_study(given: argparse.Namespace, storage: str, server: DatabaseServer | None, folder: Path, seed: int) -> Row:
     """Run the workers of one study, and return what it gave."""
     rng = random.Random(seed)
     study = uuid.uuid4().hex
@@ -74,9 +83,9 @@ def run_study(given: argparse.Namespace, storage: str, folder: Path, seed: int) 
                     faults.append(" | ".join(each.strip() for each in error.decode().strip().splitlines()[-9:])[:600])
                 starts[number] += 1
                 alive[number] = start(given, study, storage, folder, number, 100 * seed + number)
-        if given.restart and restart_s and time.monotonic() > restart_s:
-            subprocess.run(shlex.split(given.restart), check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            restart_s = 0.0
+        if server and time.monotonic() > restart_s:
+            restart(server)
+            server = None
         if time.monotonic() > kill_s and n_kills < given.kills and alive:
             alive[rng.choice(list(alive))].kill()
             n_kills += 1
@@ -108,8 +117,7 @@ def main() -> None:
     """Run the studies that the command line asks for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--landscape", default="squeezenet_2_callers")
-    parser.add_argument("--storage", default="", help="URL or journal file (default: a new journal file)")
-    parser.add_argument("--restart", default="", help="command that restarts the database")
+    parser.add_argument("--storage", default="postgresql", choices=("journal", "postgresql"))
     parser.add_argument("--studies", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=3)
@@ -120,12 +128,16 @@ def main() -> None:
     given = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     rows = []
-    for seed in range(given.seed, given.seed + given.studies):
-        with tempfile.TemporaryDirectory() as name:
-            rows.append(run_study(given, given.storage or str(Path(name, "fleet.journal")), Path(name), seed))
-        print(json.dumps(rows[-1]), flush=True)
+    with contextlib.ExitStack() as stack:
+        started = stack.enter_context(start_postgres()) if given.storage == "postgresql" else None
+        for seed in range(given.seed, given.seed + given.studies):
+            with tempfile.TemporaryDirectory() as name:
+                storage = started.url if started else str(Path(name, "fleet.journal"))
+                rows.append(run_study(given, storage, started.server if started else None, Path(name), seed))
+            print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     print(
-        f"{given.landscape}: {sum(row['is_right'] for row in rows)} of {len(rows)} studies ended right, "
+        f"{given.landscape}, {given.storage}, {given.workers} workers: "
+        f"{sum(row['is_right'] for row in rows)} of {len(rows)} studies ended right, "
         f"{sum(row['n_kills'] for row in rows)} kills, "
         f"{sum(row['n_completed'] for row in rows)} measurements completed, "
         f"{sum(row['n_lost'] for row in rows)} lost, {sum(row['n_twice'] for row in rows)} twice"
