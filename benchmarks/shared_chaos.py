@@ -1,9 +1,9 @@
 """Kills workers at random, restarts the storage, and sets clocks apart, while workers share a search.
 
 Each study has several workers, as processes with own node names, whose times of day are hours apart. Workers are killed
-at random times, and started again with the same outbox. PostgreSQL is restarted once in the middle of each study. A study
-ends right if all workers end, and the config of each is within 2 % of the best. Measurements that a worker had completed
-and that are not in the storage at the end are lost.
+at random times, and started again with the same outbox. PostgreSQL is restarted once in the middle of each study. A
+study ends right if all workers end, and the config of each is within 2 % of the best. Measurements that a worker had
+completed and that are not in the storage at the end are lost.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def test_the_recursion_serves_in_order_of_arrival(n_servers: int, constant: bool
 
 @pytest.mark.slow
 @pytest.mark.parametrize("services", ["exponential", "constant"])
-@pytest.mark.parametrize("n_servers", [1, 2, 4, 8])
+@pytest.mark.parametrize("n_servers", [1, 4, *(pytest.param(each, marks=pytest.mark.long) for each in (2, 8))])
 @pytest.mark.parametrize("utilization", [0.3, 0.6, 0.8, 0.95])
 def test_the_simulation_matches_theory(services: str, n_servers: int, utilization: float) -> None:
     queue = make_queue(services, n_servers)
@@ -117,7 +117,7 @@ def test_the_simulation_matches_theory(services: str, n_servers: int, utilizatio
 
 @pytest.mark.slow
 @pytest.mark.parametrize("services", ["exponential", "constant"])
-@pytest.mark.parametrize("n_servers", [1, 2, 4, 8])
+@pytest.mark.parametrize("n_servers", [1, 4, *(pytest.param(each, marks=pytest.mark.long) for each in (2, 8))])
 @pytest.mark.parametrize("utilization", [0.3, 0.6, 0.8, 0.95])
 def test_the_waits_match_theory(services: str, n_servers: int, utilization: float) -> None:
     """At a low utilization waits are rare, so that more requests are needed."""
