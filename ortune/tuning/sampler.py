@@ -57,6 +57,7 @@ class CandidateSampler(optuna.samplers.BaseSampler, ABC):  # type: ignore[misc]
     def __init__(self, space: SearchSpace) -> None:
         self.space = space
         self.excluded: frozenset[str] = frozenset()
+        self._known: tuple[SearchSpace, list[int], int] = space, [], 0
 
     @abstractmethod
     def choose(self, study: optuna.Study, untried: Numbers) -> int:
@@ -87,8 +88,24 @@ class CandidateSampler(optuna.samplers.BaseSampler, ABC):  # type: ignore[misc]
         """Return the numbers of the candidates that are in none of these trials; the baseline counts as tried."""
         mask = np.ones(len(self.space.candidates), dtype=bool)
         mask[BASELINE_NUMBER] = False
-        mask[[number for trial in trials if (number := self.number_of(trial)) is not None]] = False
+        mask[self._list_tried(trials)] = False
         return np.flatnonzero(mask)
+
+    def _list_tried(self, trials: Sequence[FrozenTrial]) -> list[int]:
+        """Return the numbers of the candidates of trials. Those of finished trials are kept for the next time."""
+        space, numbers, n_finished = self._known
+        if space is not self.space or n_finished > len(trials):
+            numbers, n_finished = [], 0
+        rest: list[int | None] = []
+        for trial in trials[n_finished:]:
+            number = self.number_of(trial)
+            if trial.state.is_finished() and not rest:
+                n_finished += 1
+                numbers += [] if number is None else [number]
+            else:
+                rest.append(number)
+        self._known = self.space, numbers, n_finished
+        return numbers + [number for number in rest if number is not None]
 
     def number_of(self, trial: FrozenTrial) -> int | None:
         """Return the number of a trial's candidate, or None if it is not known yet."""

@@ -102,6 +102,7 @@ class Screening:
         n_first: Candidates that are screened before the sampler proposes any.
         n_batches: Batches so far.
         n_done: Candidates of all batches that are complete.
+        best: The best of them so far.
         expected_best: Gain that is expected of the best of all candidates, as a log-ratio.
     """
 
@@ -117,6 +118,7 @@ class Screening:
         self.postponed: dict[str, Candidate] = {}
         self.n_batches = 0
         self.n_done = 0
+        self.best: CandidateResult | None = None
         self.expected_best = math.inf
         self.end_s = state.end_s
         if self.sampler:
@@ -167,6 +169,7 @@ class Screening:
             self.update_expected()
             self.replan()
             self.n_done = self.n_screened
+            self.best = next(iter(state.results.rank()), None)
             self.report()
         state.exchange.enter("waiting", spent_s=state.now_s() - state.stage_start_s)
         self.conclude()
@@ -186,7 +189,6 @@ class Screening:
     def report(self) -> None:
         """Report progress: of all candidates of the space, how many were screened."""
         state = self.state
-        ranked = state.results.rank()
         planned_s = state.find_screening_end_s()
         end_s = planned_s
         if self.n_done:
@@ -198,8 +200,7 @@ class Screening:
         if end_s < planned_s:
             confirmation_s = state.plan.confirmation_s if state.racing_s else state.confirmation_s
             then_s = min(state.end_s - end_s, LONGEST_RACING * state.racing_s + confirmation_s)
-        best = ranked[0] if ranked and self.n_done else None
-        state.report("screening", self.n_done, len(state.candidates) - 1, best, end_s=end_s, then_s=then_s)
+        state.report("screening", self.n_done, len(state.candidates) - 1, self.best, end_s=end_s, then_s=then_s)
 
     @property
     def n_to_screen(self) -> int:

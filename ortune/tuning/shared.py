@@ -131,6 +131,8 @@ class SharedExchange(Exchange):
         self._changes: dict[str, tuple[int, float]] = {}
         self._measurements: dict[str, Measurement] = {}
         self._own_keys: set[str] = set()
+        self._by_key: dict[str, list[Measurement]] = {}
+        self._common_keys: set[str] = set()
         self._n_compared = 0
         self._results: dict[str, SharedResult] = {}
         self._notes: list[str] = []
@@ -214,8 +216,13 @@ class SharedExchange(Exchange):
                 self._changes[each.worker] = (each.beat, now_s)
         for measurement in received:
             self._measurements[measurement.id] = measurement
+            key = measurement.config.key
+            same = self._by_key.setdefault(key, [])
+            same.append(measurement)
+            if measurement.node != same[0].node:
+                self._common_keys.add(key)
             if measurement.node == self.state.node:
-                self._own_keys.add(measurement.config.key)
+                self._own_keys.add(key)
         self._results = results
         self._compare()
 
@@ -224,7 +231,8 @@ class SharedExchange(Exchange):
         if len(self._measurements) == self._n_compared:
             return
         self._n_compared = len(self._measurements)
-        fit = [each for each in self._measurements.values() if self._is_fit(each.worker)]
+        common = (each for key in self._common_keys for each in self._by_key[key])
+        fit = [each for each in common if self._is_fit(each.worker)]
         found = find_disagreements(fit, self._base_key)
         for node, disagreement in found.items():
             if node not in self.unfit:
