@@ -412,7 +412,7 @@ class FleetSendRequest(QuietOptions):
     every: Annotated[
         float | None,
         Option(
-            help="Send what is new again and again, after so much time, until the command is interrupted.",
+            help="Send what is new at this interval, such as 60s, until the command is interrupted.",
             metavar="TIME",
             parse=parse_duration_s,
             default="send once",

@@ -156,6 +156,15 @@ def properties_of(options: Any) -> dict[str, Any]:
     return {name: getattr(value, "name", value) for name, value in values.items() if not callable(value)}
 
 
+WHERES = sorted({knob.where for knob in KNOBS.values()})
+"""Where knobs are set. Tests of all knobs run for each of these: a test for each knob would be thousands."""
+
+
+def knobs_of(where: str) -> list[Knob]:
+    """Return the knobs that are set in one place."""
+    return [knob for knob in KNOBS.values() if knob.where == where]
+
+
 def samples(knob: Knob) -> list[Value]:
     """Return legal values of a knob: all values of a choice, ends and middle of a range."""
     texts: list[str] = []
@@ -337,23 +346,25 @@ def test_captures_are_marked() -> None:
 
 
 class TestEntries:
-    @pytest.mark.parametrize("knob", KNOBS.values(), ids=lambda knob: knob.id)
-    def test_entries_are_complete(self, knob: Knob) -> None:
-        assert knob.summary.endswith(".")
-        assert not knob.note or knob.note.endswith(".")
-        assert not knob.tuned.endswith(".")
-        assert not knob.not_tunable.endswith(".")
-        assert knob.where == "config" or not (knob.tuned and knob.not_tunable)
-        assert knob.source
-        assert knob.describe_values()
-        assert (knob.kind == "choice") == bool(knob.values)
-        assert knob.kind == "integer" or (knob.low is None and knob.high is None)
+    @pytest.mark.parametrize("where", WHERES)
+    def test_entries_are_complete(self, where: str) -> None:
+        for knob in knobs_of(where):
+            assert knob.summary.endswith(".")
+            assert not knob.note or knob.note.endswith(".")
+            assert not knob.tuned.endswith(".")
+            assert not knob.not_tunable.endswith(".")
+            assert knob.where == "config" or not (knob.tuned and knob.not_tunable)
+            assert knob.source
+            assert knob.describe_values()
+            assert (knob.kind == "choice") == bool(knob.values)
+            assert knob.kind == "integer" or (knob.low is None and knob.high is None)
 
-    @pytest.mark.parametrize("knob", KNOBS.values(), ids=lambda knob: knob.id)
-    def test_parsed_values_are_legal(self, knob: Knob) -> None:
-        for value in samples(knob):
-            knob.check(value)
-            assert knob.parse(str(value)) == value
+    @pytest.mark.parametrize("where", WHERES)
+    def test_parsed_values_are_legal(self, where: str) -> None:
+        for knob in knobs_of(where):
+            for value in samples(knob):
+                knob.check(value)
+                assert knob.parse(str(value)) == value
 
     @pytest.mark.parametrize("alias", PROVIDER_FILES)
     def test_options_belong_to_their_provider(self, alias: str) -> None:
@@ -423,21 +434,23 @@ class TestDataFiles:
         with pytest.raises(ValueError, match=message):
             self.parse(text.replace("{knob}", self.KNOB))
 
-    @pytest.mark.parametrize("knob", KNOBS.values(), ids=lambda knob: knob.id)
-    def test_every_default_is_legal(self, knob: Knob) -> None:
-        if knob.default == "":
-            assert knob.kind != "boolean" or not knob.is_attribute
-            return
-        knob.check(knob.default)
-        assert knob.parse(str(knob.default)) == knob.default
+    @pytest.mark.parametrize("where", WHERES)
+    def test_every_default_is_legal(self, where: str) -> None:
+        for knob in knobs_of(where):
+            if knob.default == "":
+                assert knob.kind != "boolean" or not knob.is_attribute
+                continue
+            knob.check(knob.default)
+            assert knob.parse(str(knob.default)) == knob.default
 
-    @pytest.mark.parametrize("knob", KNOBS.values(), ids=lambda knob: knob.id)
-    def test_options_of_ortune_exist(self, knob: Knob) -> None:
+    @pytest.mark.parametrize("where", WHERES)
+    def test_options_of_ortune_exist(self, where: str) -> None:
         flags = {"tune", "provider", "sessions", "batch", "allow_approximate"}
-        for text in (knob.summary, knob.note, knob.tuned, knob.not_tunable):
-            spelled: list[str] = []
-            spell_options(text, lambda name, value, spelled=spelled: spelled.append(name) or "")  # type: ignore[misc]
-            assert set(spelled) <= flags
+        for knob in knobs_of(where):
+            for text in (knob.summary, knob.note, knob.tuned, knob.not_tunable):
+                spelled: list[str] = []
+                spell_options(text, lambda name, value, spelled=spelled: spelled.append(name) or "")  # type: ignore[misc]
+                assert set(spelled) <= flags
 
 
 class TestLegalValues:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 
@@ -31,6 +32,7 @@ def block(name: str) -> str:
     return lines[0].strip()
 
 
+@functools.cache
 def help_of(*command: str) -> str:
     done = run_ortune(*command, "--help", cwd=ROOT, columns=160)
     assert done.returncode == 0, done.stderr

@@ -672,7 +672,7 @@ def process_limit(folder: Path) -> Done:
     )
 
 
-@row(LIMITS, "a model of more than 2 GB, with external data", AS_USUAL)
+@row(LIMITS, "a model of more than 2 GB, with external data", AS_USUAL, mark=pytest.mark.long)
 def large_model(folder: Path) -> Done:
     n_rows, n_columns = 2 * GIB // 256 + 1000, 64
     size = n_rows * n_columns * 4

@@ -91,7 +91,7 @@ class TestSearch:
         assert evidence.baseline
         assert (evidence.winner.metric or 0) > 2 * (evidence.baseline.metric or 0)
 
-    @pytest.mark.parametrize("clients", [1, pytest.param(3, marks=pytest.mark.long)])
+    @pytest.mark.parametrize("clients", [pytest.param(each, marks=pytest.mark.long) for each in (1, 3)])
     def test_a_server(self, clients: int) -> None:
         command = (sys.executable, str(PROGRAM), str(TINY_CNN), "serve", "{port}")
         result = search(command=command, url="http://127.0.0.1:{port}/", clients=clients, objective="mean")

@@ -282,6 +282,7 @@ class TestGate:
             prepare_program_gate(gate_request(make_program_record(config=NO_ARENA)))
 
     @pytest.mark.slow
+    @pytest.mark.long
     def test_calls_of_a_function(self, tmp_path: Path) -> None:
         """Within this budget, it need not be decided."""
         path = write_bundle(tmp_path / "tuned.json", make_program_record(gain=2.0))
