@@ -21,20 +21,12 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.host import describe_host
+from benchmarks.startup import MODEL, SESSION
 from ortune.compare.stats import t_interval
 from ortune.knobs import Config
 from tests.records import make_record, write
 
-MODEL = Path(__file__).parent.parent / "models" / "tiny_cnn.onnx"
-
-CALLS = f"""
-import statistics, time, numpy, onnxruntime
-options = onnxruntime.SessionOptions()
-options.intra_op_num_threads = 1
-session = onnxruntime.InferenceSession({str(MODEL)!r}, options, providers=["CPUExecutionProvider"])
-image = {{"image": numpy.zeros((1, 3, 32, 32), numpy.float32)}}
-for _ in range(2000):
-    session.run(None, image)
+CALLS = f"""{SESSION}
 times = []
 for _ in range(100):
     start = time.perf_counter_ns()

@@ -3,7 +3,7 @@
     python -m benchmarks.canary_coverage [--rollouts 1000] [--seed 0] [--json FILE]
 
 The value of a process is simulated as its host's, plus the effect if it is a canary, plus its own luck, all normally
-distributed on a log scale. Arms are drawn as `ortune apply --canary` does: each process by itself; draws without a
+distributed on a log scale. Arms are drawn as `ortune apply --canary` does: each process on its own; draws without a
 process in one of the arms are drawn again. "proven" counts intervals that exclude no effect, "wrong" those that lie on
 the wrong side of it.
 """

@@ -21,7 +21,7 @@ import optuna
 from benchmarks.held_out import KINDS, make_held_out
 from benchmarks.landscape import LANDSCAPES, Landscape, load_landscape
 from benchmarks.replay import LAUNCH_DEADLINE_S, ReplayExecutor
-from benchmarks.shared_clock import SharedClock
+from benchmarks.shared_clock import RealClock, SharedClock
 from ortune.compare.open import OpenComparison, start_comparison
 from ortune.knobs import DEFAULT
 from ortune.storage import SharedStudy, parse_location
@@ -33,32 +33,8 @@ from ortune.worker.failure import Failure
 T = TypeVar("T")
 
 
-class TimedExecutor(ReplayExecutor):
-    """A replay that takes time: that of a measurement, divided by a factor. What else takes time counts as it is.
-
-    Args:
-        landscape: The landscape.
-        seed: Random seed.
-        factor: How many times faster than real time it is.
-    """
-
-    def __init__(self, landscape: Landscape, *, seed: int, factor: float) -> None:
-        self._factor = factor
-        self._start_s = time.monotonic()
-        super().__init__(landscape, seed=seed)
-
-    def now_s(self) -> float:
-        """Return the time on the clock of the replay."""
-        return (time.monotonic() - self._start_s) * self._factor
-
-    def spend(self, duration_s: float) -> None:
-        """Wait."""
-        time.sleep(duration_s / self._factor)
-        self._time_s = self.now_s()
-
-
 class ClockedExecutor(ReplayExecutor):
-    """A replay on a simulated clock that other workers share.
+    """A replay on a clock: a simulated one that other workers share, or a real one.
 
     Args:
         landscape: The landscape.
@@ -66,12 +42,12 @@ class ClockedExecutor(ReplayExecutor):
         clock: The clock.
     """
 
-    def __init__(self, landscape: Landscape, *, seed: int, clock: SharedClock) -> None:
+    def __init__(self, landscape: Landscape, *, seed: int, clock: SharedClock | RealClock) -> None:
         self._clock = clock
         super().__init__(landscape, seed=seed)
 
     def now_s(self) -> float:
-        """Return the simulated time."""
+        """Return the time of the clock."""
         return self._clock.now_s()
 
     def spend(self, duration_s: float) -> None:
@@ -137,17 +113,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         time.time = lambda: now() + given.clock_offset
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     landscape = load(given.landscape)
-    clock = SharedClock(given.clock, given.slot) if given.clock else None
-    factor = 1.0 if clock else given.factor
-    executor: ReplayExecutor = (
-        ClockedExecutor(landscape, seed=given.seed, clock=clock)
-        if clock
-        else TimedExecutor(landscape, seed=given.seed, factor=factor)
-    )
+    simulated = SharedClock(given.clock, given.slot) if given.clock else None
+    factor = 1.0 if simulated else given.factor
+    executor = ClockedExecutor(landscape, seed=given.seed, clock=simulated or RealClock(factor))
     opened = open_replay_of(executor, given.seed)
     space = landscape.first_space
     location = parse_location(given.storage, "storage")
-    start_exchange = functools.partial(ClockedExchange, clock) if clock else SharedExchange
+    start_exchange = functools.partial(ClockedExchange, simulated) if simulated else SharedExchange
     exchange = start_exchange(
         lambda: SharedStudy(location, {"model_name": given.landscape, "study": given.study}),
         node=given.node,
@@ -172,8 +144,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         share_outcome(exchange, outcome)
     at_s = executor.now_s()
     n_unsent = exchange.close(completed=not outcome.interrupted)
-    if clock:
-        clock.end()
+    if simulated:
+        simulated.end()
     chosen = landscape.space.numbers[outcome.config.key]
     row = {
         "node": given.node,

@@ -913,7 +913,7 @@ class SearchRequest(WorkloadOptions, KnobOptions, InputsOptions, ToleranceOption
         check_resume(self)
         if self.storage and (self.resume or self.restart):
             raise UsageError(
-                "a search on several hosts goes on by itself: the storage has everything.",
+                "a search on several hosts always goes on with what the storage has.",
                 "Leave out {resume} and {restart}.",
                 option="storage",
             )

@@ -284,7 +284,7 @@ class TestOnNodes:
 
     @pytest.mark.parametrize("shell", ["sh", "bash", "busybox"])
     def test_a_pod_that_is_stopped_ends_ortune(self, shell: str) -> None:
-        """ortune ends by itself after SIGTERM, and its exit code is kept."""
+        """ortune ends after SIGTERM, and its exit code is kept."""
         if not shutil.which(shell):
             pytest.skip(f"{shell} is not installed")
         code = (

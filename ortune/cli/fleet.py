@@ -79,16 +79,20 @@ def send(values: Values) -> None:
     location = require_location(request.storage)
     sender = MetricsSender(request.folder, location)
     console = make_console(stderr=True)
-    if request.every is None:
+
+    def send_new() -> None:
         show_sent(console, sender.send(), location.title, quiet=request.quiet)
+
+    if request.every is None:
+        send_new()
         return
     try:
         while True:
             try:
-                show_sent(console, sender.send(), location.title, quiet=request.quiet)
+                send_new()
             except StorageError as error:
                 show_warning(console, error.message)
             time.sleep(request.every)
     except KeyboardInterrupt:
         # What processes wrote when they ended, shortly before.
-        show_sent(console, sender.send(), location.title, quiet=request.quiet)
+        send_new()

@@ -24,6 +24,9 @@ degrees of freedom. A host that is disturbed for a second or two disturbs a grou
 BUSY_SIGMA = 0.25
 """Standard deviation of a candidate that was measured while the host was busy."""
 
+Launches = Sequence[tuple[int, tuple[float, ...], float]]
+"""For each launch of a candidate: its number, its log-ratios, and their variance due to the noise of its rounds."""
+
 
 class RoundNoise:
     """The noise of the rounds of a search.
@@ -45,6 +48,7 @@ class RoundNoise:
             changed: All results with new launches.
         """
         for result in changed:
+            self._own.pop(result.number, None)
             if variances := estimate_variances(result):
                 self._own[result.number] = variances
         if len(self._own) >= FEWEST_VARIANCES:
@@ -59,7 +63,21 @@ class RoundNoise:
             if total[1] >= self.squares.get(launch, (0.0, -1))[1]:
                 self.squares[launch] = total
 
-    def estimate_variance(self, result: CandidateResult, launch: int, n_rounds: int, *, is_doubtful: bool) -> float:
+    def list_launches(
+        self, result: CandidateResult, *, is_doubtful: bool
+    ) -> list[tuple[int, tuple[float, ...], float]]:
+        """Return the number of each launch of a candidate, its log-ratios, and their variance due to noise.
+
+        Args:
+            result: The candidate.
+            is_doubtful: Whether it was measured while the host was busy, on a host that is usually quiet.
+        """
+        return [
+            (launch, log_ratios, self._estimate_variance(result, launch, n_rounds, is_doubtful=is_doubtful))
+            for launch, log_ratios, n_rounds in result.launch_log_ratios()
+        ]
+
+    def _estimate_variance(self, result: CandidateResult, launch: int, n_rounds: int, *, is_doubtful: bool) -> float:
         """Return the variance of a candidate's log-ratio in one launch due to the noise of its rounds.
 
         The noise of a host varies. It is estimated from all candidates of the launch, and from the candidate itself, as

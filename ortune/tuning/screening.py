@@ -243,7 +243,7 @@ class Screening:
         self.sampler.is_promising = is_beyond_noise or len(state.goal.objectives) > 1
         leaders = [result for result in state.results.rank() if not result.excess]
         # Most of the lead of a candidate that was measured while the host was busy is chance.
-        leaders = sorted(leaders, key=self.is_doubtful)[:N_LEADERS]
+        leaders = sorted(leaders, key=state.is_doubtful)[:N_LEADERS]
         self.sampler.leaders = [self.space.numbers[result.candidate.config.key] for result in leaders]
         if self.n_screened >= self.n_first:
             self.refine(expected)
@@ -552,14 +552,10 @@ class Screening:
 
     def is_hopeless(self, result: CandidateResult, hopeless: float) -> bool:
         """Return whether a candidate's log-ratio to the baseline is above `hopeless` in all rounds and objectives."""
-        if self.is_doubtful(result):
+        if self.state.is_doubtful(result):
             return False
         ratios = (value for score in result.scores for value in score.log_ratios)
         return all(value > hopeless for value in ratios) and result.excess >= self.state.baseline.excess
-
-    def is_doubtful(self, result: CandidateResult) -> bool:
-        """Return whether a candidate was measured while the host was busy, on a host that is usually quiet."""
-        return result.is_contended and not self.state.runner.is_mostly_contended
 
     def observe(self, result: CandidateResult) -> None:
         """Let the sampler know what the launches of a candidate showed."""
@@ -572,8 +568,8 @@ class Screening:
         elif result.log_ratios is not None:
             # Relative to the baseline, which is 0 in the model.
             excess = result.excess - self.state.baseline.excess
-            for launch, log_ratios, n_rounds in result.launch_log_ratios():
-                variance = self.noise.estimate_variance(result, launch, n_rounds, is_doubtful=self.is_doubtful(result))
+            is_doubtful = self.state.is_doubtful(result)
+            for launch, log_ratios, variance in self.noise.list_launches(result, is_doubtful=is_doubtful):
                 observed.append(Observed(number, log_ratios, variance, excess, not result.excess, launch))
         self.sampler.observed = observed
 

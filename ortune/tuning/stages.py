@@ -401,16 +401,12 @@ def conclude(
         stages=tuple(state.stages),
         ended_early=state.ended_early,
         unseen_gain=state.unseen_gain,
-        tried_gain=bound_tried_gain(
-            state.results,
-            state.noise,
-            state.luck,
-            confirmed.finalists,
-            usually_contended=state.runner.is_mostly_contended,
-        ),
     )
     if interrupted or comparison is None:
         return outcome
+    if len(trials) >= outcome.n_candidates:
+        tried_gain = bound_tried_gain(state.results, state.noise, state.luck, state.is_doubtful)
+        outcome = msgspec.structs.replace(outcome, tried_gain=tried_gain)
     if confirmed.run:
         return conclude_front(outcome, state.goal, confirmed.run, comparison)
     if comparison.rows[1].failure:

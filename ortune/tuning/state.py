@@ -112,6 +112,10 @@ class SearchState:
         """Return the time on the runner's clock."""
         return self.runner.now_s()
 
+    def is_doubtful(self, result: CandidateResult) -> bool:
+        """Return whether a candidate was measured while the host was busy, on a host that is usually quiet."""
+        return result.is_contended and not self.runner.is_mostly_contended
+
     def find_screening_end_s(self) -> float:
         """Return when screening ends, on the runner's clock: racing and confirmation need the rest of the time."""
         return self.end_s - self.racing_s - self.confirmation_s

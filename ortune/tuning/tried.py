@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ortune.compare.interval import DEFAULT_CONFIDENCE
-from ortune.tuning.noise import RoundNoise
+from ortune.tuning.noise import Launches, RoundNoise
 from ortune.tuning.results import CandidateResult, Results
 
 N_DRAWS = 400
@@ -23,21 +23,15 @@ USUAL_LUCK = 0.03
 USUAL_WEIGHT = 2.0
 """Standard deviation between launches that is usual, as a log-ratio, and its weight as degrees of freedom."""
 
-
 PRIOR_ERRORS = 0.75
 """Standard errors that are added to the prior's variance. With this, the bound holds in 90 % or more of simulated cases
 of any scale of gains."""
 
 
 def bound_tried_gain(
-    results: Results,
-    noise: RoundNoise,
-    luck: float | None,
-    confirmed: Collection[CandidateResult],
-    *,
-    usually_contended: bool,
+    results: Results, noise: RoundNoise, luck: float | None, is_doubtful: Callable[[CandidateResult], bool]
 ) -> float:
-    """Return a bound that no candidate's gain over the baseline exceeds, with a probability of 95 %.
+    """Return a bound that no candidate's gain over the baseline exceeds, with a nominal probability of 95 %.
 
     Each gain has a normal prior distribution around 0, whose variance is estimated from the candidates that seem better
     than the baseline: by how much the mean of their squares exceeds what noise explains. Those that seem worse are left
@@ -49,8 +43,7 @@ def bound_tried_gain(
         results: All candidates that were tried.
         noise: The noise of their rounds.
         luck: Standard deviation between launches, as a log-ratio; None if it is not known.
-        confirmed: Those that were confirmed, of which more is known. They and the baseline are left out.
-        usually_contended: Whether other processes use the CPUs most of the time.
+        is_doubtful: Returns whether a candidate was measured while the host was busy, on a host that is usually quiet.
 
     Returns:
         A log-ratio, at least 0.
@@ -58,45 +51,38 @@ def bound_tried_gain(
     others = [
         result
         for result in results
-        if result.number and result not in confirmed and result.log_ratios is not None and not result.excess
+        # More is known of the baseline and of those that were confirmed.
+        if result.number and result.stage != "confirmation" and result.log_ratios is not None and not result.excess
     ]
     noise.update(others)
-    luck = estimate_luck(others, noise) if luck is None else luck
+    launches = [noise.list_launches(result, is_doubtful=is_doubtful(result)) for result in others]
+    luck = estimate_luck(launches) if luck is None else luck
     bounds = [0.0]
     for place in range(len(results.goal.objectives)):
-        estimates = [_estimate(result, place, noise, luck, usually_contended=usually_contended) for result in others]
+        estimates = [_estimate_gain(each, place, luck) for each in launches]
         bounds.append(_bound_largest(np.array(estimates).reshape(-1, 2)))
     return max(bounds)
 
 
-def estimate_luck(tried: Sequence[CandidateResult], noise: RoundNoise) -> float:
+def estimate_luck(candidates: Iterable[Launches]) -> float:
     """Return the standard deviation between launches of a candidate, from those with several launches in one stage."""
     squares, n_free = USUAL_WEIGHT * USUAL_LUCK**2, USUAL_WEIGHT
-    for result in tried:
-        launches = result.launch_log_ratios()
+    for launches in candidates:
         if len(launches) < 2:
             continue
-        ratios = np.array([log_ratios[0] for _, log_ratios, _ in launches])
-        explained = statistics.fmean(
-            noise.estimate_variance(result, launch, n_rounds, is_doubtful=False) for launch, _, n_rounds in launches
-        )
+        ratios = [log_ratios[0] for _, log_ratios, _ in launches]
+        explained = statistics.fmean(variance for _, _, variance in launches)
         squares += (len(launches) - 1) * max(float(np.var(ratios, ddof=1)) - explained, 0.0)
         n_free += len(launches) - 1
     return math.sqrt(squares / n_free)
 
 
-def _estimate(
-    result: CandidateResult, place: int, noise: RoundNoise, luck: float, *, usually_contended: bool
-) -> tuple[float, float]:
-    """Return the gain of a candidate, as a log-ratio, and its variance."""
-    is_doubtful = result.is_contended and not usually_contended
-    weights, total = 0.0, 0.0
-    for launch, log_ratios, n_rounds in result.launch_log_ratios():
-        variance = noise.estimate_variance(result, launch, n_rounds, is_doubtful=is_doubtful)
-        weight = 1 / (luck**2 + variance)
-        weights += weight
-        total -= weight * log_ratios[place]
-    return total / weights, 1 / weights
+def _estimate_gain(launches: Launches, place: int, luck: float) -> tuple[float, float]:
+    """Return the gain of a candidate in one objective, as a log-ratio, and its variance."""
+    weights = [1 / (luck**2 + variance) for _, _, variance in launches]
+    total = sum(weights)
+    gain = -sum(weight * log_ratios[place] for weight, (_, log_ratios, _) in zip(weights, launches, strict=True))
+    return gain / total, 1 / total
 
 
 def _bound_largest(estimates: NDArray[np.float64]) -> float:

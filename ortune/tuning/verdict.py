@@ -31,8 +31,6 @@ BEST_OF_THEM = "the best of them"
 
 UNLESS_ALONE = "unless one of them is better than its settings suggest"
 
-MORE = "use a larger budget"
-
 LONGEST_ADVICE = 20
 """How many times the budget is advised at most."""
 
@@ -117,7 +115,8 @@ def judge_untried(
         known = f"all {n_all} candidates were tried{known}"
         gain = math.exp(tried_gain) - 1
         if gain > SMALL_GAIN:
-            return "nothing_found", f"{known}; by the few blocks of each, another one may gain up to {gain:.0%}: {MORE}"
+            another = f"by the few blocks of each, another one may gain up to {gain:.0%}"
+            return "nothing_found", f"{known}; {another}: use a larger budget"
         return "default_is_best", known
     tried = f"{n_tried} of {n_all} candidates were tried{known}"
     others = "the other one" if n_all - n_tried == 1 else f"the other {n_all - n_tried}"
