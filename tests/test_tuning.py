@@ -188,6 +188,22 @@ def test_a_budget_is_kept_if_launches_become_slower(load_s: float) -> None:
     assert outcome.evidence.speedup
 
 
+def test_a_budget_is_kept_if_the_host_becomes_busy() -> None:
+    """A program that takes 3 s to start makes calls of half a second, which soon take five times as long."""
+
+    def load(config: Config) -> None:
+        executor.time_s += 3
+
+    def slow_down(config: Config) -> float:
+        return 5.0 if executor.time_s > 5 else 1.0
+
+    executor = SimulatedExecutor(lambda config: 5e8, fails_to_launch=load, contended_share=1.0, contention=slow_down)
+    outcome = search(executor, seconds=25)
+    assert outcome.evidence.verdict == "inconclusive"
+    # What began in time, two launches and a round, goes on to its end.
+    assert executor.time_s < 25 + 2 * 3 + 2 * 2.5
+
+
 @pytest.mark.slow
 def test_a_ranking_that_flips_under_contention_is_judged_on_quiet_blocks() -> None:
     """Quiet, the default is better; under contention one thread is. A third of the blocks is contended."""

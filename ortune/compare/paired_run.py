@@ -118,6 +118,7 @@ class PairedRun:
             plan: Size of the run.
             end_s: Time on the runner's clock after which no launch begins.
             latest_s: No launch begins that would end after this time, if two launches are done, as an interval needs.
+                After this time, a launch that was expected to be shorter ends with the current round.
             order: Decides the order of every second round. The round after it has the reverse order.
             stop_within_launch: Whether no round begins after `end_s` either. If sides are measured one after the other,
                 no launch begins that would end after `end_s`.
@@ -134,8 +135,10 @@ class PairedRun:
                 if stop_within_launch:
                     last_start_s -= runner.now_s() - start_s
             else:
-                last_round_s = end_s if stop_within_launch else math.inf
-                self._measure_launch(runner, plan, number, order=order, end_s=last_round_s)
+                first_round_s, next_round_s = (end_s, end_s) if stop_within_launch else (math.inf, latest_s)
+                self._measure_launch(
+                    runner, plan, number, order=order, first_round_s=first_round_s, next_round_s=next_round_s
+                )
             number += 1
             n_left = len(self.sides) - len(self.failures)
             if is_done() or self._is_alone(n_left) or runner.now_s() >= last_start_s:
@@ -143,8 +146,26 @@ class PairedRun:
             if len(self.launches) >= FEWEST_LAUNCHES and 2 * runner.now_s() - start_s > latest_s:
                 break
 
-    def _measure_launch(self, runner: BlockRunner, plan: RunPlan, number: int, *, order: Order, end_s: float) -> None:
-        """Launch all sides, measure the rounds of one launch, and end all sides."""
+    def _measure_launch(
+        self,
+        runner: BlockRunner,
+        plan: RunPlan,
+        number: int,
+        *,
+        order: Order,
+        first_round_s: float,
+        next_round_s: float,
+    ) -> None:
+        """Launch all sides, measure the rounds of one launch, and end all sides.
+
+        Args:
+            runner: Measures blocks.
+            plan: Size of the run.
+            number: Number of the launch.
+            order: Decides the order of every second round.
+            first_round_s: Time on the runner's clock after which the first round does not begin.
+            next_round_s: Time after which the other rounds do not begin.
+        """
         rounds: list[Round] = []
         self.launches.append(rounds)
         lives: dict[int, LiveCandidate] = {}
@@ -156,7 +177,7 @@ class PairedRun:
                     self._launch_sides(runner, group, lives)
             positions: list[int] = []
             for step in range(plan.rounds):
-                if runner.now_s() >= end_s:
+                if runner.now_s() >= (next_round_s if rounds else first_round_s):
                     break
                 positions = positions[::-1] if step % 2 else order(runner.rng, number, sorted(lives))
                 positions = [each for each in positions if each in lives]

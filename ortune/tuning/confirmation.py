@@ -149,6 +149,8 @@ def measure_launches(
         return report(run)
 
     latest_s = state.end_s + LONGEST_OVERRUN * state.plan.left_s
+    if not state.plan.can_prove:
+        end_s = min(end_s, latest_s)
     try:
         run.measure(state.runner, plan, end_s=end_s, latest_s=latest_s, is_done=add_rounds)
     except BaseException:

@@ -104,6 +104,15 @@ class SearchState:
         self._notes: list[str] = []
 
     @property
+    def end_s(self) -> float:
+        """When the budget ends, on the runner's clock. Blocks are not repeated after it because of noise."""
+        return self.runner.patient_until_s
+
+    @end_s.setter
+    def end_s(self, value: float) -> None:
+        self.runner.patient_until_s = value
+
+    @property
     def candidates(self) -> tuple[Candidate, ...]:
         """All candidates of the space, the baseline first."""
         return self.space.candidates
