@@ -233,7 +233,7 @@ class TestRapidocrApi:
             return found
 
         def two_answered() -> bool:
-            """Return whether two workers have all models. uvicorn replaces a worker that is late because of a busy host."""
+            """Return whether two workers have all models. On a busy host, uvicorn replaces those that are late."""
             return sum(models == set(records) for models in tuned_by_process().values()) >= 2
 
         command = [*apply_command(list(records.values()), log), *self.command(port, 2)]
