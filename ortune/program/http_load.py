@@ -16,6 +16,7 @@ import msgspec
 
 from ortune.apply.placeholders import PORT
 from ortune.errors import UsageError
+from ortune.prctl import name_parent
 from ortune.program import http_protocol
 from ortune.sanitize import printable
 from ortune.secret_variables import inherit_environment
@@ -25,7 +26,6 @@ from ortune.worker.child_process import APPLY_OFF
 from ortune.worker.clocks import Clocks
 from ortune.worker.exit_status import count_oom_kills, explain_closed_pipe
 from ortune.worker.failure import Failure
-from ortune.worker.prctl import name_parent
 
 COMMAND = (sys.executable, "-P", "-m", "ortune.program.http_worker")
 

@@ -11,13 +11,13 @@ import psutil
 
 from ortune.knobs.config import Config
 from ortune.knobs.environment import variables_of
+from ortune.prctl import name_parent
 from ortune.worker import protocol
 from ortune.worker.block import Block, BlockPlan
 from ortune.worker.child_process import make_environment
 from ortune.worker.clocks import Clocks
 from ortune.worker.exit_status import count_oom_kills, explain_closed_pipe, read_log
 from ortune.worker.failure import Failure
-from ortune.worker.prctl import name_parent
 from ortune.worker.session_info import Runtime, SessionInfo
 
 TIMEOUTS = {

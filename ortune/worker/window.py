@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.worker.prctl import minimize_timer_slack
+from ortune.prctl import minimize_timer_slack
 
 S = TypeVar("S")
 R = TypeVar("R")
