@@ -120,7 +120,7 @@ def plugins(session: nox.Session) -> None:
 def webgpu(session: nox.Session) -> None:
     """Test WebGPU on a Vulkan driver that runs on the CPU, from Debian's package chromium. Takes two minutes."""
     session.install("-e", ".[webgpu,test]")
-    command = (".ci/with-swiftshader", "python", "-m", "pytest", "tests/test_webgpu.py", *session.posargs)
+    command = (".ci/with-swiftshader", "python", "-m", "pytest", "--no-skips", "tests/test_webgpu.py", *session.posargs)
     session.run(*command, external=True)
 
 
