@@ -663,6 +663,15 @@ def test_the_output_fits(width: int) -> None:
         assert "does not fit into memory" in " ".join(text.split())
 
 
+def test_large_prices_have_no_exponent() -> None:
+    plan = make_example()
+    rows = [msgspec.structs.replace(row, price_per_hour=1574.3) for row in plan.rows]
+    console = Console(width=200, record=True, file=io.StringIO())
+    show_host_plan(console, msgspec.structs.replace(plan, rows=tuple(rows)), None)
+    text = console.export_text()
+    assert " 1574" in text and "e+0" not in text
+
+
 def test_cpus_are_shown_as_ranges() -> None:
     assert format_cpus((0, 1, 2, 5, 8, 9)) == "0-2,5,8-9"
 

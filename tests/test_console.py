@@ -29,8 +29,16 @@ from ortune.console.warnings import (
     warn_no_background_load,
     warn_overload,
 )
-from ortune.console.widgets import format_bytes, format_count, format_duration, format_ratio, format_reason
+from ortune.console.widgets import (
+    format_bytes,
+    format_count,
+    format_duration,
+    format_number,
+    format_ratio,
+    format_reason,
+)
 from ortune.knobs import CPU, DEFAULT, Candidate, Config, ThreadPool
+from ortune.numbers import format_digits
 from ortune.record.files import read_record
 from ortune.record.schema import FrontPoint, Record
 from ortune.steps import enter_step
@@ -526,6 +534,20 @@ class TestFormats:
     @pytest.mark.parametrize(("value", "text"), [(1.008, "1.008x"), (1.27, "1.27x"), (12.34, "12.3x"), (0.5, "0.50x")])
     def test_ratios(self, value: float, text: str) -> None:
         assert format_ratio(value) == text
+
+    @pytest.mark.parametrize(
+        ("value", "text"),
+        [(0.0000123, "0.0000123"), (0.5, "0.5"), (1.234, "1.23"), (1574.3, "1574"), (2e7, "20000000")],
+    )
+    def test_numbers(self, value: float, text: str) -> None:
+        assert format_number(value) == text
+
+    @pytest.mark.parametrize(
+        ("value", "digits", "text"),
+        [(1574.3, 3, "1570"), (80, 3, "80"), (0.333333, 3, "0.333"), (1e6, 6, "1000000"), (1234.5, 6, "1234.5")],
+    )
+    def test_digits(self, value: float, digits: int, text: str) -> None:
+        assert format_digits(value, digits) == text
 
     def test_counts(self) -> None:
         assert [format_count(n, "launch", "launches") for n in (0, 1, 2)] == ["0 launches", "1 launch", "2 launches"]

@@ -582,6 +582,15 @@ def test_the_output_fits(width: int) -> None:
     assert "never" not in words
 
 
+def test_large_prices_have_no_exponent() -> None:
+    plan = make_example()
+    rows = [msgspec.structs.replace(row, price_of_million=1574.3) for row in plan.rows]
+    console = Console(width=200, record=True, file=io.StringIO())
+    show_plan(console, msgspec.structs.replace(plan, rows=tuple(rows)), None)
+    text = console.export_text()
+    assert " 1574" in text and "e+0" not in text
+
+
 def test_the_cpus_of_each_process_are_shown() -> None:
     placement = place_processes(make_host(8, n_nodes=2), 2, threads=4)
     row = make_row(Deployment(processes=2, placement=placement), 246, ratio=make_estimate(1.77), is_proven=True)

@@ -56,6 +56,7 @@ def print_results(*results: Any, width: int) -> str:
 class TestMessages:
     def test_percentages(self) -> None:
         assert percent(1.03) == "3%"
+        assert percent(20.0) == "1900%"
         assert describe_allowed(1.03) == "+3%"
         assert describe_allowed(0.52) == "-48%"
         assert describe_interval(make_interval(0.99, 1.012, 1.03)) == "+1.2% [-1.0%, +3.0%]"

@@ -59,6 +59,7 @@ def judge(
     others_left: bool = False,
     check: tuple[float, float, float | None] = (1e6, 1e6, 1e6),
     spent: TimeSpent | None = None,
+    rate_per_s: float = 100.0,
 ) -> tuple[Verdict, str]:
     low, estimate, high = interval
     speedup = Speedup(low=low, estimate=estimate, high=high, confidence=0.95, n_pairs=60, n_launches=6)
@@ -72,7 +73,7 @@ def judge(
         calls_needed=1522,
         noise=Noise(n_blocks=1, n_contended=0, n_repeated=0, regime="quiet"),
     )
-    goal = make_goal(make_load(rate_per_s=100), limits=(parse_limit("p99<1ms"),))
+    goal = make_goal(make_load(rate_per_s=rate_per_s), limits=(parse_limit("p99<1ms"),))
     return judge_confirmation(goal, comparison, others_left=others_left, spent=spent)
 
 
@@ -250,4 +251,18 @@ def test_overload(
 ) -> None:
     found = judge(utilization=utilization, baseline_utilization=baseline_utilization)
     assert found[0] == verdict
+    assert found[1].startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("baseline_utilization", "utilization", "reason"),
+    [
+        (1.25, 2.0, "the baseline can serve 1260, and the best candidate 788 of 1575 requests per second"),
+        (0.5, 2.0, "the best of them can serve only 788 of 1575 requests per second"),
+        (1.25, 0.5, "the baseline can serve only 1260 of 1575 requests per second"),
+    ],
+)
+def test_an_overload_by_many_requests(baseline_utilization: float, utilization: float, reason: str) -> None:
+    """Numbers from 1000 on have no exponent."""
+    found = judge(utilization=utilization, baseline_utilization=baseline_utilization, rate_per_s=1575.0)
     assert found[1].startswith(reason)

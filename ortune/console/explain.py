@@ -21,6 +21,7 @@ from ortune.console.widgets import (
     make_grid,
 )
 from ortune.gates.results import GateError, GateResult
+from ortune.numbers import format_digits
 from ortune.record.schema import Record
 from ortune.workload import FIGURES
 
@@ -183,7 +184,7 @@ def explain_speedup(speedup: Speedup, objective: str) -> list[Explanation]:
     title = FIGURES[name].title if name in FIGURES else name
     ratio = format_ratio(speedup.estimate)
     saved = 100 * (1 - 1 / speedup.estimate)
-    share = f"{abs(saved):.3g}% {'lower' if saved >= 0 else 'higher'}"
+    share = f"{format_digits(abs(saved))}% {'lower' if saved >= 0 else 'higher'}"
     meaning = (
         f"{ratio} as much as the default, in {title}. Above 1 is better."
         if name in FIGURES and FIGURES[name].larger_is_better

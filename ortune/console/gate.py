@@ -187,7 +187,7 @@ def make_header(gate: Gate, subject: Feed | TunedProgram) -> Table:
         add_load(grid, gate.goal, subject)
     else:
         add_program(grid, subject)
-    allowed = ", ".join(f"{name} {100 * share:+.3g}%" for name, share in gate.slowdowns.items())
+    allowed = ", ".join(f"{name} {describe_allowed(1 + share)}" for name, share in gate.slowdowns.items())
     grid.add_row("allowed", add_note(allowed, f"budget {gate.budget_s:g} s"))
     return grid
 

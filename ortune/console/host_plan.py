@@ -133,7 +133,7 @@ def make_sharings_table(plan: HostPlan) -> Table:
             "none is enough" if row.replicas is None else str(row.replicas),
         ]
         if has_price:
-            cells.append("" if row.price_per_hour is None else f"{row.price_per_hour:.3g}")
+            cells.append("" if row.price_per_hour is None else format_number(row.price_per_hour))
         table.add_row(str(number), row.title, *cells)
     return table
 

@@ -170,7 +170,7 @@ def make_plan_table(plan: Plan, *, with_capacity: bool, with_resources: bool) ->
                 cells.append("none is enough" if row.replicas is None else str(row.replicas))
                 cells.append(format_duration(row.at_rate.p99_ns) if row.at_rate else "")
             if has_price:
-                cells.append("" if row.price_of_million is None else f"{row.price_of_million:.3g}")
+                cells.append("" if row.price_of_million is None else format_number(row.price_of_million))
         table.add_row(str(number), *cells)
     return table
 

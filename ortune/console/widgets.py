@@ -15,6 +15,7 @@ from ortune.console.safe_console import SafeConsole
 from ortune.host import Cpus
 from ortune.knobs import KNOBS, Config, describe
 from ortune.knobs.knob import Knob
+from ortune.numbers import format_digits
 from ortune.workload import FIGURES
 
 LOG_WIDTH = 200
@@ -177,7 +178,7 @@ def format_rate(per_s: float) -> str:
 def format_number(value: float) -> str:
     """Return a number with three digits."""
     if value < 1:
-        return f"{value:.3g}"
+        return format_digits(value)
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 

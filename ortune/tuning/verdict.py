@@ -6,9 +6,10 @@ import math
 
 import msgspec
 
-from ortune.compare.comparison import Comparison, Row, Speedup
+from ortune.compare.comparison import Comparison, Row, Speedup, Summary
 from ortune.compare.interval import DEFAULT_CONFIDENCE
 from ortune.compare.limits import capacity_per_s, is_overloaded, kept_all, may_be_overloaded, name_limits
+from ortune.numbers import format_digits
 from ortune.record.schema import Verdict
 from ortune.workload import FIGURES, Goal
 
@@ -84,9 +85,8 @@ def judge_confirmation(
         )
     if verdict == "faster" and is_overloaded(baseline.summary):
         return verdict, (
-            f"the baseline can serve only {capacity_per_s(baseline.summary, goal.load):.3g} of "
-            f"{goal.load.rate_per_s:g} requests per second: its queue grows without bound, so the speedup depends on "
-            "the duration of the measurement"
+            f"the baseline can serve only {describe_capacity(goal, baseline.summary)}: its queue grows without bound, "
+            "so the speedup depends on the duration of the measurement"
         )
     return verdict, reason
 
@@ -166,13 +166,20 @@ def advise_budget(goal: Goal, row: Row, spent: TimeSpent | None) -> str:
 def judge_overload(goal: Goal, baseline: Row, candidate: Row) -> tuple[Verdict, str]:
     """Return the verdict if the candidate cannot serve all requests."""
     assert candidate.summary and baseline.summary
-    served = f"{capacity_per_s(candidate.summary, goal.load):.3g} of {goal.load.rate_per_s:g} requests per second"
+    served = describe_capacity(goal, candidate.summary)
     if is_overloaded(baseline.summary):
+        capacity = format_digits(capacity_per_s(baseline.summary, goal.load))
         return "overload", (
-            f"the baseline can serve {capacity_per_s(baseline.summary, goal.load):.3g}, and the best candidate "
-            f"{served}: the queue grows without bound"
+            f"the baseline can serve {capacity}, and the best candidate {served}: the queue grows without bound"
         )
     return "default_is_best", f"{BEST_OF_THEM} can serve only {served}"
+
+
+def describe_capacity(goal: Goal, summary: Summary) -> str:
+    """Return how many of the requests could be served."""
+    assert goal.load.rate_per_s
+    capacity = format_digits(capacity_per_s(summary, goal.load))
+    return f"{capacity} of {format_digits(goal.load.rate_per_s, 6)} requests per second"
 
 
 def judge_limits(baseline: Row, candidate: Row, *, others_left: bool) -> tuple[Verdict, str] | None:

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from ortune.errors import UsageError
+from ortune.numbers import format_digits
 from ortune.workload.objectives import Objective
 
 Scenario = Literal["single-stream", "multi-client", "server"]
@@ -103,7 +104,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         if self.rate_per_s is None:
             return f"{clients}, back to back"
         how = "at random" if self.arrivals == "poisson" else "at equal intervals"
-        return f"{self.rate_per_s:g} requests/s {how}, {clients}"
+        return f"{format_digits(self.rate_per_s, 6)} requests/s {how}, {clients}"
 
 
 def relaxation_services(utilization: float, variation: float) -> float:

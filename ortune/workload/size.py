@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ortune.errors import InputsError
 from ortune.host.read import read_free_memory_bytes
+from ortune.numbers import format_digits
 
 SHARE = 0.25
 """Largest share of the free memory that input data may take: each worker process holds a copy of it."""
@@ -38,4 +39,4 @@ def format_bytes(n_bytes: int) -> str:
     value, unit = float(n_bytes), 0
     while value >= 1000 and unit < len(UNITS) - 1:
         value, unit = value / 1000, unit + 1
-    return f"{value:.3g} {UNITS[unit]}" if value < 1e6 else f"{value:.1e} {UNITS[unit]}"
+    return f"{format_digits(value)} {UNITS[unit]}" if value < 1e6 else f"{value:.1e} {UNITS[unit]}"

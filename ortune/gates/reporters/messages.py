@@ -5,6 +5,7 @@ from __future__ import annotations
 from ortune.compare.interval import Interval
 from ortune.gates.results import Finding, GateResult
 from ortune.knobs import describe
+from ortune.numbers import format_digits
 
 SIGNS = {"pass": "✅", "fail": "❌", "inconclusive": "❔", "error": "💥"}
 """Sign of each decision."""
@@ -12,7 +13,7 @@ SIGNS = {"pass": "✅", "fail": "❌", "inconclusive": "❔", "error": "💥"}
 
 def percent(ratio: float) -> str:
     """Return how far a ratio is above 1, such as `3%`."""
-    return f"{100 * (ratio - 1):.3g}%"
+    return f"{format_digits(100 * (ratio - 1))}%"
 
 
 def describe_failure(allowed: float) -> str:
