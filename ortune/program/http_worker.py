@@ -303,6 +303,7 @@ class ServerClock(RealClock):
     """
 
     def __init__(self, tree: cpu.TreeClock) -> None:
+        super().__init__()
         self._tree = tree
         self._thread = threading.get_ident()
         self.cpu_ns = self._read_cpu_ns

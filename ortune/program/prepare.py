@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -40,6 +40,7 @@ from ortune.program.space import NOT_OFFERED, ProgramModel, ProgramSpace, build_
 from ortune.program.task import ProgramTask, parse_call, parse_metric
 from ortune.record.files import check_record_writable
 from ortune.requests import ProgramSearchRequest
+from ortune.steps import enter_step
 from ortune.tuning.resume import find_unfinished
 from ortune.worker import Failure, Runtime
 from ortune.worker.installed import find_installed_version
@@ -108,16 +109,8 @@ class PreparedProgram(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-Note = Callable[[str], None]
-"""Called with what is going on."""
-
-
-def prepare_program(request: ProgramSearchRequest, note: Note = lambda text: None) -> PreparedProgram:
+def prepare_program(request: ProgramSearchRequest) -> PreparedProgram:
     """Run the program once under observation, read its models, and make the search space.
-
-    Args:
-        request: The options of the search.
-        note: Called with what is going on.
 
     Raises:
         OrtuneError: An option is not valid, the program does not work, or the host cannot be read.
@@ -131,10 +124,10 @@ def prepare_program(request: ProgramSearchRequest, note: Note = lambda text: Non
     server = make_server(request, task)
     goal = request.goal
     host = read_host()
-    note("running the program once, to see its sessions")
+    enter_step(f"running {Path(task.command[0]).name} once, to see its sessions")
     observed = observe_program(task, server)
     processes = observed.reading.processes
-    note("reading its models")
+    enter_step("reading its models")
     models, identities, warnings = describe_models(processes)
     if unfinished and request.resume:
         models, identities = restore_shares(models, identities, unfinished.shares)

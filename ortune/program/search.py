@@ -25,6 +25,7 @@ from ortune.record.rescue import Saved, save_record
 from ortune.record.rounding import round_record
 from ortune.record.schema import SCHEMA, Bundle, Record, Search, Tried
 from ortune.record.trials import encode_trials, summarize_trials
+from ortune.steps import enter_step
 from ortune.tuning.outcome import Observe, Outcome
 from ortune.tuning.record_outcome import make_trials
 from ortune.tuning.resume import JournaledExecutor, explain_kept, open_journal
@@ -148,6 +149,7 @@ def open_program(
         stack.callback(inner.close)
 
         def launch(by: Executor) -> LiveCandidate:
+            enter_step(f"{'starting' if inner.keeps_alive else 'first run of'} {Path(prepared.task.command[0]).name}")
             return launch_first(by, prepared.task.command, prepared.space.base)
 
         def launch_reference() -> Runtime:

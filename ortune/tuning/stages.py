@@ -492,7 +492,7 @@ def weaken(outcome: Outcome, reason: str) -> tuple[Verdict, str]:
 def list_sessions(comparison: Comparison) -> tuple[TrialSession, ...]:
     """Return the effective settings of the sessions of a comparison."""
     return tuple(
-        TrialSession(config=row.config, session=row.session, latencies=row.latencies)
+        TrialSession(config=row.config, session=row.session, latencies=row.latencies, places=row.places)
         for row in comparison.rows
         if row.session
     )
