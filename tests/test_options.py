@@ -132,7 +132,7 @@ class TestValues:
 def read_text(node: ast.expr) -> str:
     """Return the text of a string in code, with an X for what is filled in."""
     if isinstance(node, ast.Constant):
-        return node.value if isinstance(node.value, str) else ""
+        return str(node.value)
     return "".join(map(read_text, node.values)) if isinstance(node, ast.JoinedStr) else "X"
 
 
@@ -156,8 +156,8 @@ def list_named_options() -> Iterator[tuple[str, str]]:
                 for text in list_texts(each):
                     yield from ((place, found[1]) for found in re.finditer(r"\{([a-z][a-z_]*)(?:=[^{}]*)?\}", text))
             for keyword in node.keywords:
-                if keyword.arg == "option" and isinstance(keyword.value, ast.Constant) and keyword.value.value:
-                    yield place, keyword.value.value
+                if keyword.arg == "option" and (name := read_text(keyword.value)) not in {"", "X"}:
+                    yield place, name
 
 
 def test_errors_name_options_that_exist() -> None:

@@ -41,7 +41,7 @@ MOST_CHECKS = 64
 NO_RULE = "no record is for this model"
 
 SESSIONS_FILE = "sessions.jsonl"
-"""File in the plan's folder for logs. It has a line for each session of a model that has a rule."""
+"""File in the plan's folder for logs. It has a line for each session."""
 
 EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
 
@@ -174,11 +174,16 @@ class Hook:
             setattr(session, WATCH, check)
 
     def _note(self, model: str, tuned: TunedSession | None, reason: str) -> None:
-        """Note in the plan's folder for logs whether a session has the settings of its rule."""
+        """Note in the plan's folder for logs whether a session has a rule, and the settings of it."""
         folder = self.plan.get("log")
-        if not folder or not self.plan["rules"] or (tuned is None and reason == NO_RULE):
+        if not folder or not self.plan["rules"]:
             return
-        line = {"model": model[:MOST_TEXT], "is_tuned": tuned is not None, "reason": str(reason)[:MOST_TEXT]}
+        line = {
+            "model": model[:MOST_TEXT],
+            "has_rule": tuned is not None or reason != NO_RULE,
+            "is_tuned": tuned is not None,
+            "reason": str(reason)[:MOST_TEXT],
+        }
         with contextlib.suppress(OSError):  # ortune has ended, and the program continues
             descriptor = os.open(Path(folder, SESSIONS_FILE), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             try:
