@@ -122,6 +122,7 @@ class PreparedProgram(msgspec.Struct, frozen=True, kw_only=True):
             maximize=self.task.maximize,
             url=self.server.url.partition("?")[0] if self.server else "",
             n_processes=self.n_processes,
+            concurrent_calls=max((model.most_concurrent for model in self.models), default=0),
         )
 
 
@@ -227,6 +228,7 @@ def describe_models(
                 share=each.share,
                 n_sessions=-(-each.n_sessions // max(each.n_processes, 1)),
                 shapes=each.shapes,
+                most_concurrent=each.most_concurrent,
             )
         )
         identities.append(ModelIdentity(path=each.path or each.name, digest=compute_digest(files), files=files))
