@@ -276,7 +276,7 @@ class TestDescriptions:
             (np.array([3, 4], np.uint8), np.array([3, 5], np.uint8)),
             (np.linspace(0, 1, 5000), np.linspace(0, 1, 5000) ** 2),
             ({"a": 1}, {"b": 1}),
-            (b"abc", b"abd"),
+            (b"abc", b"xyz"),
             (Point(1.0, "a"), Point(1.0, "b")),
             ([None], [0]),
         ],
