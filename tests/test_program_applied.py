@@ -31,8 +31,8 @@ PROGRAM = Path(__file__).parent / "programs" / "worker.py"
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="programs are tuned on POSIX systems")
 
-TUNED = {"model": "a.onnx", "is_tuned": True, "reason": ""}
-MISSED = {"model": "b.onnx", "is_tuned": False, "reason": "onnxruntime here has no CUDA"}
+TUNED = {"model": "a.onnx", "has_rule": True, "is_tuned": True, "reason": ""}
+MISSED = {"model": "b.onnx", "has_rule": True, "is_tuned": False, "reason": "onnxruntime here has no CUDA"}
 ONE_THREAD = Config(session_options={"intra_op_num_threads": 1})
 
 CODE = """

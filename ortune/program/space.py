@@ -75,6 +75,7 @@ class ProgramModel(msgspec.Struct, frozen=True, kw_only=True):
         share: Share of the time of all sessions.
         n_sessions: Number of its sessions in one process.
         shapes: The input shapes that occurred, the most frequent ones first.
+        most_concurrent: Largest number of calls of a session in progress at a time.
     """
 
     name: str
@@ -83,6 +84,7 @@ class ProgramModel(msgspec.Struct, frozen=True, kw_only=True):
     share: float
     n_sessions: int = 1
     shapes: tuple[SeenShapes, ...] = ()
+    most_concurrent: int = 0
 
 
 class ProgramSpace(SearchSpace, frozen=True, kw_only=True, dict=True):

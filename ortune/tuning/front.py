@@ -23,9 +23,8 @@ from ortune.tuning.state import SearchState
 from ortune.workload import Goal
 
 
-def confirm_front(state: SearchState, ranked: Sequence[CandidateResult]) -> tuple[PairedRun, Comparison]:
-    """Compare the best candidates with the baseline."""
-    chosen = choose_finalists(ranked, min(MAX_FRONT_CANDIDATES, state.plan.max_live - 1))
+def confirm_front(state: SearchState, chosen: Sequence[CandidateResult]) -> tuple[PairedRun, Comparison]:
+    """Compare candidates with the baseline."""
     planned = state.plan.confirmation
     # The plan assumes the maximum number of candidates.
     step = fewest_rounds(planned.block)
@@ -43,6 +42,20 @@ def confirm_front(state: SearchState, ranked: Sequence[CandidateResult]) -> tupl
         measure_launches(state, run, chosen, plan, report)
     run = run.in_one_regime()
     return run, evaluate(run, state.goal, state.runner)
+
+
+def choose_for_front(state: SearchState, ranked: Sequence[CandidateResult]) -> list[CandidateResult]:
+    """Return the best candidates, without those whose outputs turn out to be wrong."""
+    n_finalists = min(MAX_FRONT_CANDIDATES, state.plan.max_live - 1)
+    left, checked = list(ranked), set[str]()
+    while True:
+        chosen = choose_finalists(left, n_finalists)
+        new = [result for result in chosen if result.candidate.config.key not in checked]
+        wrong = [result for result in new if not state.check_finalist(result, n_finalists)]
+        if not wrong:
+            return chosen
+        checked |= {result.candidate.config.key for result in new}
+        left = [result for result in left if result not in wrong]
 
 
 def choose_finalists(ranked: Sequence[CandidateResult], n: int) -> list[CandidateResult]:

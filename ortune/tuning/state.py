@@ -25,6 +25,9 @@ from ortune.worker import Failure, LiveCandidate
 
 MAX_NOTE_LENGTH = 160
 
+CHECK_SHARE = 0.25
+"""Share of the time that is left before a confirmation, for checking outputs of finalists that blocks do not show."""
+
 
 class SearchState:
     """A search in progress.
@@ -101,6 +104,7 @@ class SearchState:
         self.n_launches = 0
         self.stage_start_s = opened.start_s
         self._observe = observe
+        self._check_finalist = opened.check_finalist
         self._notes: list[str] = []
 
     @property
@@ -142,6 +146,21 @@ class SearchState:
     def add_note(self, text: str) -> None:
         """Add a note to the next report."""
         self._notes.append(text)
+
+    def check_finalist(self, result: CandidateResult, n_finalists: int = 1) -> bool:
+        """Check outputs of a finalist that blocks do not show. Return whether it may be confirmed.
+
+        Args:
+            result: The finalist.
+            n_finalists: Number of those that share the time.
+        """
+        if self._check_finalist is None:
+            return True
+        left_s = CHECK_SHARE * max(self.end_s - self.now_s(), 0.0) / n_finalists
+        failure = self._check_finalist(result.candidate.config, left_s)
+        if failure:
+            self.reject(result, failure)
+        return failure is None
 
     def reject(self, result: CandidateResult, failure: Failure) -> None:
         """Reject a candidate that failed, and note why."""
