@@ -21,7 +21,7 @@ of cores than those for development, and `contention` and `nodes` are only in th
 The report has separate lines for the smooth shapes, whose cost has no steps (`overhead`, `bandwidth` and `contention`),
 and for the landscapes whose best number of threads is odd.
 
-- mean regret, p90, largest: how much slower the chosen candidate is than the best of all numbers of threads and settings
+- mean regret, p90, largest: how much slower the chosen candidate is than the best of all candidates
 - within 1 %, within 2 %: share of the searches whose regret is at most that
 - number: largest regret that is left if the chosen number of threads is combined with the best other settings
 - reach: largest gap between the best of all and the best candidate that a search could have proposed
@@ -248,7 +248,8 @@ def show(row: Row) -> str:
     """Return a line about a replay."""
     return (
         f"{row['landscape']:18} best {row['best_threads']:3} threads, chosen {row['threads']:3}  "
-        f"regret {row['regret']:6.2f} %  number {row['number']:5.2f} %  reach {row['reach']:5.2f} %  tried {row['n_tried']:3}"
+        f"regret {row['regret']:6.2f} %  number {row['number']:5.2f} %  reach {row['reach']:5.2f} %  "
+        f"tried {row['n_tried']:3}"
     )
 
 
@@ -273,8 +274,8 @@ def group(rows: Sequence[Row]) -> Iterator[tuple[str, Sequence[Row]]]:
 def report(rows: Sequence[Row]) -> None:
     """Print a line for each group of rows."""
     print(
-        "                n  mean regret     p90  largest  within 1 %  within 2 %  coverage  spent  tried  number   reach"
-        "  listed"
+        "                n  mean regret     p90  largest  within 1 %  within 2 %  coverage  spent  tried  number  "
+        " reach  listed"
     )
     for title, some in group(rows):
         if not some:
