@@ -21,6 +21,7 @@ from ortune.errors import RecordError, UsageError
 from ortune.host.allocators import LD_PRELOAD, preload
 from ortune.knobs.config import Config, Plugin
 from ortune.knobs.ids import ALLOCATOR
+from ortune.knobs.plugin_options import spell_for_plugins
 from ortune.knobs.plugins import PLUGIN_MODULES
 from ortune.model.info import ModelFile
 from ortune.naming import PACKAGE
@@ -126,8 +127,9 @@ def make_rule(
         onnxruntime: Version of onnxruntime that they were found with.
         reason: Why there is no config.
     """
-    applied = config.without_captures() if config else None
-    left_out = config.settings.keys() - applied.settings.keys() if config and applied else ()
+    spelled = spell_for_plugins(config) if config else None
+    applied = spelled.without_captures() if spelled else None
+    left_out = spelled.settings.keys() - applied.settings.keys() if spelled and applied else ()
     return {
         "source": source,
         "path": path,
