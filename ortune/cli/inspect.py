@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from ortune.cli.command import Values, command
+from ortune.cli.explain_model import spell_program
 from ortune.errors import ExitCode, UsageError
 from ortune.options import make_request
 from ortune.requests import InspectOutputOptions, InspectRequest
@@ -68,4 +69,5 @@ def check_separator(command: tuple[str, ...], arguments: list[str]) -> None:
     if arguments[-len(command) - 1] != "--":
         import shlex
 
-        raise UsageError(f"There is no -- before {command[0]}.", f"Write: ortune inspect -- {shlex.join(command)}.")
+        words = shlex.join(spell_program(command))
+        raise UsageError(f"There is no -- before {command[0]}.", f"Write: ortune inspect -- {words}.")

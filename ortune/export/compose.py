@@ -77,7 +77,7 @@ def make_service(job: Job, name: str, port: int, cpus: Cpus = ()) -> list[str]:
         share = host.cpu_quota / job.deployment.processes if cpus else host.cpu_quota
         lines.append(f"    cpus: {share:g}")
     if memory := count_memory_mib(job, 1 if cpus else None):
-        lines.append(f"    mem_limit: {memory}m")
+        lines.append(f"    mem_reservation: {memory}m")
     return lines
 
 

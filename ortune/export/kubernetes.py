@@ -134,7 +134,10 @@ def write_manifests(job: Job, picked: PickedDeployment) -> str:
         "# the same CPU limit: plan in a pod with these resources, on the same type of node, if the figures must hold.",
     ]
     if job.is_pinned:
-        lines.append("# Each process has its own CPUs if the kubelet has the static CPU manager policy.")
+        lines += [
+            "# Each process has its own CPUs if the kubelet has the static CPU manager policy, and the pod the QoS class",
+            "# Guaranteed: add a limit of memory that equals the request.",
+        ]
     if shape.memory_mib:
         lines.append(make_comment("#", describe_memory()))
     manifests = [make_deployment(job, shape), make_service(), make_autoscaler(job, picked, shape)]
@@ -147,9 +150,8 @@ def make_deployment(job: Job, shape: PodShape) -> list[str]:
         job, source=CONFIG_IN_CONTAINER, program="ortune-apply", any_host=job.record.host.cpu_quota != shape.cpus
     )
     command = [*apply, *make_gunicorn_command(job, workers=shape.n_processes, bind=f"0.0.0.0:{PORT}")]
-    amounts = [f'              cpu: "{format_cpus(shape.cpus)}"']
-    if shape.memory_mib:
-        amounts.append(f"              memory: {shape.memory_mib}Mi")
+    cpu = f'              cpu: "{format_cpus(shape.cpus)}"'
+    memory = [f"              memory: {shape.memory_mib}Mi"] if shape.memory_mib else []
     return [
         "apiVersion: apps/v1",
         "kind: Deployment",
@@ -175,9 +177,10 @@ def make_deployment(job: Job, shape: PodShape) -> list[str]:
         f"            - containerPort: {PORT}",
         "          resources:",
         "            requests:",
-        *amounts,
+        cpu,
+        *memory,
         "            limits:",
-        *amounts,
+        cpu,
         "          volumeMounts:",
         "            - name: plan",
         f"              mountPath: {CONFIG_IN_CONTAINER.rpartition('/')[0]}",

@@ -50,7 +50,7 @@ def write(job: Job) -> str:
         "Restart=on-failure",
     ]
     if memory := count_memory_mib(job, 1 if parts else None):
-        lines += [make_comment("#", describe_memory()), f"MemoryMax={memory}M"]
+        lines += [make_comment("#", describe_memory()), f"MemoryLow={memory}M"]
     if quota := job.record.host.cpu_quota:
         share = quota / n_processes if parts else quota
         lines.append(f"CPUQuota={max(round(100 * share), 1)}%")

@@ -8,6 +8,7 @@ import msgspec
 
 from ortune.compare.bench import BenchResult
 from ortune.errors import RecordError
+from ortune.file_kinds import name_kind
 from ortune.gates.reporters.history import MOST_BYTES, HistoryEntry, is_history, parse_history
 from ortune.limited import STANDARD_STREAM
 from ortune.record.check import check_configs
@@ -62,7 +63,11 @@ def read_source(path: str) -> Source:
         RecordError: It cannot be read, or holds nothing that reports are made of.
     """
     name = name_of_input(path)
-    content = read_content(path, MOST_BYTES, KINDS, HINT)
+    try:
+        content = read_content(path, MOST_BYTES, KINDS, HINT)
+    except RecordError as error:
+        # Models may be larger than what reports are made of.
+        raise recognize(path, name) or error from None
     if is_trials_file(content):
         raise RecordError(f"{name} holds the trials of a search.", "Name the record next to it.")
     try:
@@ -76,7 +81,18 @@ def read_source(path: str) -> Source:
     if is_history(content):
         entries, broken = parse_history(content, name)
         return History(entries=entries, broken=broken)
-    raise RecordError(f"{name} is not {KINDS}.", HINT)
+    raise recognize(path, name) or RecordError(f"{name} is not {KINDS}.", HINT)
+
+
+def recognize(path: str, name: str) -> RecordError | None:
+    """Return the error for a file of another kind; None if it is not recognized."""
+    kind = "" if path == STANDARD_STREAM else name_kind(Path(path))
+    if kind == "an ONNX model":
+        advice = f"Search first: ortune search {path} -o tuned.json, then write its page: ortune report tuned.json"
+        return RecordError(f"{name} is {kind}, not {KINDS}.", advice)
+    if kind in ("", "a record", "a JSON file"):
+        return None
+    return RecordError(f"{name} is {kind}, not {KINDS}.", HINT)
 
 
 def read_records(content: bytes, path: str) -> Records:
