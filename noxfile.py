@@ -100,6 +100,7 @@ def zoo(session: nox.Session) -> None:
     session.install("-e", ".[cpu,test]", "scikit-learn", "skl2onnx")
     session.run("python", "-m", "models.build")
     session.run("python", "-m", "pytest", "-m", "zoo", *session.posargs)
+    session.run("python", "-m", "benchmarks.guessed_inputs")
 
 
 @nox.session

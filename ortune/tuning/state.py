@@ -177,6 +177,7 @@ class SearchState:
         *,
         end_s: float,
         then_s: float = 0.0,
+        may_end_early: bool = True,
     ) -> None:
         """Report progress.
 
@@ -188,6 +189,7 @@ class SearchState:
             speedup: Its speedup; None for an estimate from its rounds in this stage.
             end_s: When the stage will probably end, on the runner's clock.
             then_s: How long the stages after it will probably take.
+            may_end_early: Whether the search may end long before that.
         """
         now_s = self.now_s()
         self.exchange.beat()
@@ -199,6 +201,7 @@ class SearchState:
                 total=total,
                 share=min((now_s - self.stage_start_s) / max(end_s - self.stage_start_s, 1e-9), 1.0),
                 left_s=max(end_s - now_s, 0.0) + then_s,
+                may_end_early=may_end_early,
                 best=best.candidate if best else None,
                 speedup=speedup or (estimate_speedup(best.round_log_ratios) if best and best.scores else None),
                 n_nodes=self.exchange.count_nodes(),
