@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import optuna
 
+from benchmarks import varied
 from benchmarks.held_out import KINDS, make_held_out
 from benchmarks.landscape import LANDSCAPES, Landscape, load_landscape
 from benchmarks.replay import LAUNCH_DEADLINE_S, ReplayExecutor
@@ -131,8 +132,10 @@ def open_replay_of(executor: ReplayExecutor, seed: int) -> OpenComparison:
 
 
 def load(name: str) -> Landscape:
-    """Return a landscape: a recorded one, or one of the kinds for testing, such as slow_1s-0."""
+    """Return a landscape: a recorded one, one of the kinds for testing, such as slow_1s-0, or a varied one."""
     kind, _, number = name.rpartition("-")
+    if kind == "varied":
+        return varied.make_landscape(int(number))
     return make_held_out(kind, int(number)) if kind in KINDS else load_landscape(LANDSCAPES / f"{name}.npz")
 
 
