@@ -17,7 +17,10 @@ import pytest
 
 from ortune.apply.inside.returned import describe_returned
 from ortune.compare.open import OpenComparison, start_comparison
+from ortune.console.gate import describe_measurement
 from ortune.console.verdict import find_warnings
+from ortune.errors import MeasureError
+from ortune.gates.programs import check_tuned
 from ortune.knobs import DEFAULT, Config, build_space
 from ortune.options import make_request
 from ortune.program.executor import ProgramExecutor
@@ -34,6 +37,7 @@ from ortune.tuning.stages import SearchSettings, run_search
 from ortune.worker import BlockPlan, Failure
 from ortune.workload import Goal, Objective
 from tests.conftest import TINY_CNN
+from tests.gate_results import make_result
 from tests.simulation import SimulatedExecutor, make_host, make_model, open_with_journal
 from tests.test_resume import AGAIN, BEGIN
 from tests.test_tuning import one_thread_wins
@@ -122,6 +126,13 @@ class TestCalls:
         assert failure.kind == "wrong_output"
         assert "instead of" in failure.message
 
+    def test_a_gate(self, is_wrong: None) -> None:
+        with open_program(prepare_calls("ends", 25)) as opened:
+            (executor,) = opened.executors
+            assert isinstance(executor, ProgramExecutor)
+            with pytest.raises(MeasureError, match=r"The output of it differs .* instead of"):
+                check_tuned("it", ONE_THREAD, opened.runner, executor, check_s=60)
+
     def test_equal_output_at_the_end(self) -> None:
         assert judge(prepare_calls("ends", 25), finish=True) == (None, True)
 
@@ -198,6 +209,11 @@ class TestFinalists:
         done = search(lambda config, left_s: failure, Goal(), path)
         again = search(lambda config, left_s: pytest.fail("it was checked again"), Goal(), path)
         assert msgspec.json.encode(again) == msgspec.json.encode(done)
+
+
+def test_a_gate_that_compared_nothing() -> None:
+    assert "outputs were not compared" in describe_measurement(make_result(outputs_compared=False))
+    assert "outputs were not compared" not in describe_measurement(make_result())
 
 
 @pytest.mark.slow

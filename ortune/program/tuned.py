@@ -17,7 +17,7 @@ from ortune.program.prepare import PreparedProgram, prepare_program
 from ortune.program.space import OF_SESSIONS, ProgramModel
 from ortune.record.schema import Record
 from ortune.record.select import Sourced, Wanted, read_sourced, select_per_model
-from ortune.requests import ProgramSearchRequest, RecordedProgramOptions
+from ortune.requests import ProgramGateRequest, ProgramSearchRequest, ProgramVerifyRequest, RecordedProgramOptions
 from ortune.workload.program import ProgramRun, digest_command
 
 AS_IT_IS = "program as it is"
@@ -167,6 +167,7 @@ def make_search_request(record: Record, request: RecordedProgramOptions) -> Prog
         objective=None if run.metric else record.objectives[0],
         limit=workload.limits,
         beside=request.beside,
+        budget=request.budget if isinstance(request, ProgramVerifyRequest | ProgramGateRequest) else None,
         seed=request.seed,
     )
 

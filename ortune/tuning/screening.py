@@ -249,9 +249,10 @@ class Screening:
             self.refine(expected)
 
     def refine(self, expected: NDArray[np.float64]) -> None:
-        """Add candidates with values between those that the space lists.
+        """Add candidates that the space does not list: with values between those of its choices.
 
-        These are the candidates next to the best ones, and all that have such a value in common with the best one.
+        These are the candidates next to the best ones, and all that have such a value in common with the best one. And
+        choices for different parts of a program that win alone are combined.
 
         Args:
             expected: The log-ratio to the baseline that each candidate is expected to have.
@@ -262,6 +263,7 @@ class Screening:
         adjacent = self.space.refine(best)
         found = [*adjacent, *(each for leader in self.sampler.leaders for each in self.space.refine(leader))]
         found += self.space.combine(self.space.candidates[best].labels)
+        found += self.space.join(best, {int(number): -float(expected[number]) for number in tried})
         self.extend(found)
         self.sampler.adjacent = [self.space.numbers[each.config.key] for each in adjacent]
 
