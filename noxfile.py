@@ -100,6 +100,7 @@ def zoo(session: nox.Session) -> None:
     session.install("-e", ".[cpu,test]", "scikit-learn", "skl2onnx")
     session.run("python", "-m", "models.build")
     session.run("python", "-m", "pytest", "-m", "zoo", *session.posargs)
+    session.run("python", "-m", "benchmarks.guessed_inputs")
 
 
 @nox.session
@@ -120,7 +121,7 @@ def plugins(session: nox.Session) -> None:
 def webgpu(session: nox.Session) -> None:
     """Test WebGPU on a Vulkan driver that runs on the CPU, from Debian's package chromium. Takes two minutes."""
     session.install("-e", ".[webgpu,test]")
-    command = (".ci/with-swiftshader", "python", "-m", "pytest", "tests/test_webgpu.py", *session.posargs)
+    command = (".ci/with-swiftshader", "python", "-m", "pytest", "--no-skips", "tests/test_webgpu.py", *session.posargs)
     session.run(*command, external=True)
 
 

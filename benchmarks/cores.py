@@ -18,8 +18,13 @@ one of several shapes. Other settings multiply the cost by a factor, and some of
 The best number of threads is drawn from an eighth of the cores to all of them. Hosts of the test set have other numbers
 of cores than those for development, and `contention` and `nodes` are only in the test set.
 
-- within 1 %, within 2 %: share of the searches that are as close to the best of all numbers of threads and settings
-- reach: largest gap between that and the best candidate that a search could have proposed
+The report has separate lines for the smooth shapes, whose cost has no steps (`overhead`, `bandwidth` and `contention`),
+and for the landscapes whose best number of threads is odd.
+
+- mean regret, p90, largest: how much slower the chosen candidate is than the best of all candidates
+- within 1 %, within 2 %: share of the searches whose regret is at most that
+- number: largest regret that is left if the chosen number of threads is combined with the best other settings
+- reach: largest gap between the best of all and the best candidate that a search could have proposed
 - listed: the same for the candidates that a search begins with
 
 Source of the universal scalability law: N. J. Gunther, "Guerrilla Capacity Planning" (2007), chapter 4.
@@ -33,7 +38,7 @@ import functools
 import itertools
 import math
 import multiprocessing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -103,6 +108,9 @@ SHAPES: dict[str, Shape] = {
     "contention": contention,
     "nodes": overhead,
 }
+
+SMOOTH = ("overhead", "bandwidth", "contention")
+"""The shapes whose cost has no steps."""
 
 SETS = {
     "development": ({20: 1, 40: 2, 64: 2, 128: 4}, ("overhead", "cliff", "boundary", "bandwidth")),
@@ -228,6 +236,9 @@ def replay_one(job: tuple[str, int, int, int, float]) -> Row:
         "cores": cores,
         "best_threads": int(counts.n_threads[landscape.best]),
         "threads": int(counts.n_threads[row["chosen"]]),
+        "smooth": shape in SMOOTH,
+        "odd": bool(counts.n_threads[landscape.best] % 2),
+        "number": find_regret(landscape, np.flatnonzero(counts.n_threads == counts.n_threads[row["chosen"]])),
         "reach": find_regret(landscape, np.flatnonzero(counts.listable)),
         "listed": find_regret(landscape, np.arange(len(counts.listed.candidates))),
     }
@@ -237,27 +248,45 @@ def show(row: Row) -> str:
     """Return a line about a replay."""
     return (
         f"{row['landscape']:18} best {row['best_threads']:3} threads, chosen {row['threads']:3}  "
-        f"regret {row['regret']:6.2f} %  reach {row['reach']:5.2f} %  tried {row['n_tried']:3}"
+        f"regret {row['regret']:6.2f} %  number {row['number']:5.2f} %  reach {row['reach']:5.2f} %  "
+        f"tried {row['n_tried']:3}"
     )
 
 
-def report(rows: Sequence[Row]) -> None:
-    """Print a line for each number of cores and each shape, and one for all."""
-    print("                    n  mean regret     p90  within 1 %  within 2 %  coverage  spent  tried   reach  listed")
-    shapes = list(dict.fromkeys(row["shape"] for row in rows))
-    cores = sorted({row["cores"] for row in rows})
-    groups: list[tuple[str, Sequence[Row]]] = [
-        *((f"{n} cores", [row for row in rows if row["cores"] == n]) for n in cores),
-        *((shape, [row for row in rows if row["shape"] == shape]) for shape in shapes),
+def group(rows: Sequence[Row]) -> Iterator[tuple[str, Sequence[Row]]]:
+    """Yield the rows of each number of cores, of each shape, and all rows, each with the smooth and the odd ones."""
+    wholes = [
+        *((f"{n} cores", [row for row in rows if row["cores"] == n]) for n in sorted({row["cores"] for row in rows})),
         ("all", rows),
     ]
-    for title, some in groups:
+    for title, some in wholes:
+        smooth = [row for row in some if row["smooth"]]
+        yield title, some
+        yield "  smooth", smooth
+        yield "  odd", [row for row in some if row["odd"]]
+        yield "  smooth, odd", [row for row in smooth if row["odd"]]
+    for shape in dict.fromkeys(row["shape"] for row in rows):
+        some = [row for row in rows if row["shape"] == shape]
+        yield shape, some
+        yield "  odd", [row for row in some if row["odd"]]
+
+
+def report(rows: Sequence[Row]) -> None:
+    """Print a line for each group of rows."""
+    print(
+        "                n  mean regret     p90  largest  within 1 %  within 2 %  coverage  spent  tried  number  "
+        " reach  listed"
+    )
+    for title, some in group(rows):
+        if not some:
+            continue
         figures = summarize(list(some))
+        number, reach, listed = (max(row[name] for row in some) for name in ("number", "reach", "listed"))
         print(
-            f"{title:16} {figures['n']:4}  {figures['mean']:9.2f} %  {figures['p90']:5.2f} %  "
-            f"{figures['within_1']:10.0%}  {figures['within_2']:10.0%}  {figures['coverage'] or 0:8.0%}  "
-            f"{figures['spent']:3.0f} s  {figures['tried']:5.0f}  {max(row['reach'] for row in some):5.2f} %  "
-            f"{max(row['listed'] for row in some):4.1f} %"
+            f"{title:13} {figures['n']:3}  {figures['mean']:9.2f} %  {figures['p90']:5.2f} %  "
+            f"{max(row['regret'] for row in some):5.2f} %  {figures['within_1']:10.1%}  {figures['within_2']:10.1%}  "
+            f"{figures['coverage'] or 0:8.0%}  {figures['spent']:3.0f} s  {figures['tried']:5.0f}  "
+            f"{number:4.2f} %  {reach:5.2f} %  {listed:4.1f} %"
         )
 
 

@@ -31,6 +31,7 @@ from ortune.knobs.caches import with_caches
 from ortune.knobs.providers import chain_of, find_provider
 from ortune.model import read_model
 from ortune.worker.compiled_models import list_files
+from ortune.worker.providers import find_plugins_of
 from ortune.workload import InputOptions, make_feed
 
 MODELS = ("squeezenet", "densenet121", "resnet50")
@@ -65,7 +66,7 @@ def measure_model(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the starts of a model, and print them."""
     path = build(name)
     model = read_model(path)
-    config = Config(providers=chain_of(find_provider(arguments.provider).name))
+    config = find_plugins_of(Config(providers=chain_of(find_provider(arguments.provider).name)))
     times: dict[str, list[tuple[int, int]]] = {"no cache": [], "first": [], "second": []}
     n_written = 0
     with tempfile.TemporaryDirectory() as kept:

@@ -1,8 +1,14 @@
-"""Kills workers at random, restarts the storage, and sets clocks apart, while workers share a search.
+"""Kills workers at random, restarts the database in mid-search, and sets clocks apart, while workers share a search.
 
-Each study has several workers, as processes with own node names, whose times of day are hours apart. Workers are killed
-at random times, and started again with the same outbox. PostgreSQL is restarted once in the middle of each study. A
-study ends right if all workers end, and the config of each is within 2 % of the best. Measurements that a worker had
+    python -m benchmarks.shared_chaos [--studies 30] [--first 0] [--json FILE] [--report FILE]
+
+Each study has several workers, as processes with own node names. Their clocks of the time of day are one hour behind,
+right, one hour ahead, ...: the Debian package `datefudge` changes what the C library returns. Once the study has some
+trials, workers are killed at random times, and started again with the same outbox. PostgreSQL is restarted once in each
+study, when the study has a number of trials that is drawn at random, and a worker is in screening. It is away for
+seconds. A worker that is started meanwhile ends with a message, and is started again.
+
+A study ends right if all workers end, and the config of each is within 2 % of the best. Measurements that a worker had
 completed and that are not in the storage at the end are lost.
 """
 
@@ -10,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import datetime
 import json
 import os
 import random
@@ -19,16 +26,17 @@ import tempfile
 import time
 import uuid
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import optuna
 
 from benchmarks.databases import start_postgres
+from benchmarks.parts import Row, add_part_options, read_rows, run_part
+from benchmarks.shared_worker import REFUSED, name_identity
 from ortune.storage import SharedStudy, parse_location
 from tests.servers import DatabaseServer
-
-Row = dict[str, Any]
 
 NEAR = 1.02
 """Ratio to the best within which an answer is right."""
@@ -36,112 +44,240 @@ NEAR = 1.02
 LONGEST_S = 300.0
 MOST_STARTS = 8
 
+FEWEST_TRIALS, MOST_TRIALS = 5, 45
+"""Trials of a study before the database is restarted."""
 
-def start(given: argparse.Namespace, study: str, storage: str, folder: Path, number: int, seed: int) -> Any:
-    """Start a worker."""
-    offset_s = (-3600, 0, 3600, 1800)[number % 4]
-    command = [sys.executable, "-m", "benchmarks.shared_worker", given.landscape, storage, "--study", study]
-    command += ["--node", f"node-{number}", "--seed", str(seed), "--budget", str(given.budget)]
-    command += ["--factor", str(given.factor), "--patience", "4", f"--clock-offset={offset_s}"]
-    command += ["--outbox", str(folder / f"{number}.outbox.jsonl"), "--log", str(folder / f"{number}.log")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+AWAY_S = 3.0
+
+OFFSETS_S = (-3600, 0, 3600, 1800)
+"""How far the clock of each worker is ahead."""
+
+HOST_CLASS = "Simulated"
+STARTING = "starting"
 
 
-def restart(server: DatabaseServer) -> None:
-    """Restart a database, which is away for a second."""
-    server.stop()
-    time.sleep(1)
-    server.start()
+def find_datefudge() -> Path:
+    """Return the path of the library that changes the time of day."""
+    found = sorted(Path("/usr/lib").glob("*/datefudge/datefudge.so"))
+    if not found:
+        raise SystemExit("datefudge is not installed (Debian package datefudge)")
+    return found[0]
+
+
+class Workers:
+    """The workers of one study.
+
+    Args:
+        given: The command line.
+        storage: URL or path of the storage.
+        folder: Folder for their files.
+        seed: Random seed.
+
+    Attributes:
+        study: Identifier of the study.
+        alive: The processes that run, by number.
+        rows: What those found that have ended.
+        faults: What those printed that ended with a fault.
+        n_refused: Starts while the storage did not answer.
+    """
+
+    def __init__(self, given: argparse.Namespace, storage: str, folder: Path, seed: int) -> None:
+        self.study = uuid.uuid4().hex
+        self.alive: dict[int, subprocess.Popen[bytes]] = {}
+        self.rows: list[Row] = []
+        self.faults: list[str] = []
+        self.n_refused = 0
+        self._starts: Counter[int] = Counter()
+        self._given = given
+        self._storage = storage
+        self._folder = folder
+        self._seed = seed
+        for number in range(given.workers):
+            self.start(number)
+
+    def start(self, number: int) -> None:
+        """Start a worker, or start it again."""
+        self._starts[number] += 1
+        given = self._given
+        command = [sys.executable, "-m", "benchmarks.shared_worker", given.landscape, self._storage]
+        command += ["--study", self.study, "--host-class", HOST_CLASS, "--node", f"node-{number}"]
+        command += ["--seed", str(100 * self._seed + number), "--budget", str(given.budget)]
+        command += ["--factor", str(given.factor), "--patience", str(given.patience)]
+        command += ["--outbox", str(self._folder / f"{number}.outbox.jsonl"), "--log", str(self._find_log(number))]
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+            "LD_PRELOAD": str(find_datefudge()),
+            "DATEFUDGE": str(-OFFSETS_S[number % len(OFFSETS_S)]),
+        }
+        self.alive[number] = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+
+    def _find_log(self, number: int) -> Path:
+        return self._folder / f"{number}.{self._starts[number]}.log"
+
+    def check(self) -> None:
+        """Note what workers that have ended found, and start those again that were killed."""
+        for number, child in list(self.alive.items()):
+            if child.poll() is None:
+                continue
+            del self.alive[number]
+            text, error = child.communicate()
+            if child.returncode == 0:
+                row = json.loads(text)
+                ahead = datetime.datetime.fromisoformat(row["time_of_day"]) - datetime.datetime.now().astimezone()
+                self.rows.append({**row, "ahead_s": round(ahead.total_seconds())})
+                continue
+            if child.returncode == REFUSED:
+                self.n_refused += 1
+                time.sleep(0.2)
+            elif child.returncode > 0:
+                self.faults.append(" | ".join(each.strip() for each in error.decode().strip().splitlines()[-9:])[:600])
+            if self._starts[number] < MOST_STARTS:
+                self.start(number)
+
+    def find_stages(self, shared: SharedStudy) -> dict[int, str]:
+        """Return the stage of each worker that runs, as it announced it."""
+        stages = {state.worker: str(state.stage) for state in shared.read_nodes()}
+        found = {}
+        for number in self.alive:
+            log = self._find_log(number)
+            lines = log.read_text().split() if log.exists() else []
+            found[number] = stages.get(lines[0], STARTING) if lines else STARTING
+        return found
+
+    def kill(self, number: int) -> None:
+        """Kill a worker."""
+        self.alive[number].kill()
+        self.alive[number].wait()
+
+    def end(self) -> None:
+        """Kill all that still run."""
+        for child in self.alive.values():
+            child.kill()
+            child.communicate()
+
+    def list_completed(self) -> set[str]:
+        """Return the identifiers of all measurements that workers completed."""
+        logs = [path.read_text().split() for path in self._folder.glob("*.log")]
+        return {name for log in logs for name in log[1:]}
 
 
 def run_study(given: argparse.Namespace, storage: str, server: DatabaseServer | None, folder: Path, seed: int) -> Row:
     """Run the workers of one study, and return what it gave."""
     rng = random.Random(seed)
-    study = uuid.uuid4().hex
-    alive = {
-        number: start(given, study, storage, folder, number, 100 * seed + number) for number in range(given.workers)
-    }
-    starts = Counter(range(given.workers))
-    rows: list[Row] = []
-    faults: list[str] = []
-    n_kills = 0
+    workers = Workers(given, storage, folder, seed)
+    shared = SharedStudy(parse_location(storage, "storage"), name_identity(workers.study, HOST_CLASS))
+    received: list[str] = []
+    kills: list[str] = []
+    restart: Row | None = None
+    n_before_restart = rng.randint(FEWEST_TRIALS, MOST_TRIALS)
     begin_s = time.monotonic()
-    restart_s = begin_s + given.kill_every * rng.uniform(0.5, 1.5)
-    kill_s = begin_s + rng.expovariate(1 / given.kill_every)
-    while alive and time.monotonic() - begin_s < LONGEST_S:
-        time.sleep(0.1)
-        for number, child in list(alive.items()):
-            if child.poll() is None:
-                continue
-            del alive[number]
-            text, error = child.communicate()
-            if child.returncode == 0:
-                rows.append(json.loads(text))
-            elif starts[number] < MOST_STARTS:
-                if child.returncode > 0:
-                    faults.append(" | ".join(each.strip() for each in error.decode().strip().splitlines()[-9:])[:600])
-                starts[number] += 1
-                alive[number] = start(given, study, storage, folder, number, 100 * seed + number)
-        if server and time.monotonic() > restart_s:
-            restart(server)
-            server = None
-        if time.monotonic() > kill_s and n_kills < given.kills and alive:
-            alive[rng.choice(list(alive))].kill()
-            n_kills += 1
+    kill_s: float | None = None
+    while workers.alive and time.monotonic() - begin_s < LONGEST_S:
+        time.sleep(0.05)
+        workers.check()
+        received += [each.id for each in shared.receive()]
+        stages = workers.find_stages(shared)
+        if server and restart is None and len(received) >= n_before_restart and "screening" in stages.values():
+            restart = {"trials": len(received), "stages": sorted(stages.values())}
+            server.stop()
+            time.sleep(AWAY_S)
+            server.start()
+        if kill_s is None and received:
             kill_s = time.monotonic() + rng.expovariate(1 / given.kill_every)
-    for child in alive.values():
-        child.kill()
-        child.communicate()
-    shared = SharedStudy(parse_location(storage, "storage"), {"model_name": given.landscape, "study": study})
-    received = [each.id for each in shared.receive()]
-    logs = [path.read_text().split() for path in folder.glob("*.log")]
-    completed = {name for log in logs for name in log}
+        if kill_s is not None and time.monotonic() > kill_s and len(kills) < given.kills and workers.alive:
+            number = rng.choice(sorted(workers.alive))
+            kills.append(workers.find_stages(shared)[number])
+            workers.kill(number)
+            kill_s = time.monotonic() + rng.expovariate(1 / given.kill_every)
+    workers.end()
+    received += [each.id for each in shared.receive()]
+    completed = workers.list_completed()
     # What a worker completed last may not have been logged, so there may be more in the storage than in the logs.
-    answers = {(row["verdict"], row["chosen"]) for row in rows}
+    rows = workers.rows
     return {
+        "landscape": given.landscape,
+        "storage": given.storage,
+        "workers": given.workers,
         "seed": seed,
         "n_ended": len(rows),
-        "n_kills": n_kills,
+        "kills": kills,
+        "restart": restart,
         "n_completed": len(completed),
         "n_lost": len(completed - set(received)),
         "n_twice": len(received) - len(set(received)),
-        "is_right": bool(rows) and not alive and all(row["best"] / row["speedup"] <= NEAR for row in rows),
-        "answers": sorted(map(str, answers)),
-        "faults": faults,
+        "n_unsent": sum(row["n_unsent"] for row in rows),
+        "n_lost_connections": sum(any("sent later" in note for note in row["notes"]) for row in rows),
+        "is_right": len(rows) == given.workers and all(row["best"] / row["speedup"] <= NEAR for row in rows),
+        "answers": sorted({f"{row['verdict']} {row['speedup']:.3f} of {row['best']:.3f}" for row in rows}),
+        "ahead_s": sorted(row["ahead_s"] for row in rows),
+        "n_refused": workers.n_refused,
+        "faults": workers.faults,
         "s": round(time.monotonic() - begin_s, 1),
     }
+
+
+def measure(given: argparse.Namespace) -> Iterator[Row]:
+    """Run the studies that the command line asks for, and yield what each gave."""
+    find_datefudge()
+    with contextlib.ExitStack() as stack:
+        started = stack.enter_context(start_postgres()) if given.storage == "postgresql" else None
+        for seed in range(given.first, given.first + given.studies):
+            with tempfile.TemporaryDirectory() as name:
+                storage = started.url if started else str(Path(name, "fleet.journal"))
+                yield run_study(given, storage, started.server if started else None, Path(name), seed)
+
+
+def show(rows: Sequence[Row]) -> None:
+    """Print what all studies gave together."""
+    kinds = Counter(f"{row['landscape']}, {row['storage']}, {row['workers']} workers" for row in rows)
+    print("; ".join(kinds))
+    print(f"{sum(row['is_right'] for row in rows)} of {len(rows)} studies ended right")
+    print(
+        f"{sum(row['n_completed'] for row in rows)} measurements completed, {sum(row['n_lost'] for row in rows)} lost, "
+        f"{sum(row['n_twice'] for row in rows)} written twice, {sum(row['n_unsent'] for row in rows)} not sent"
+    )
+    kills = Counter(stage for row in rows for stage in row["kills"])
+    print(f"{kills.total()} kills, by what the worker did: {describe(kills)}")
+    restarts = [row["restart"] for row in rows if row["restart"]]
+    stages = Counter(stage for restart in restarts for stage in restart["stages"])
+    trials = [restart["trials"] for restart in restarts]
+    print(
+        f"{len(restarts)} restarts of the database, after {min(trials, default=0)} to {max(trials, default=0)} trials, "
+        f"by what workers did: {describe(stages)}; "
+        f"{sum(row['n_lost_connections'] for row in rows)} workers went on without it"
+    )
+    ahead = [each for row in rows for each in row["ahead_s"]]
+    print(f"clocks of workers: {min(ahead, default=0)} to {max(ahead, default=0)} s ahead")
+    print(
+        f"{sum(row['n_refused'] for row in rows)} starts while the database was away, "
+        f"{sum(len(row['faults']) for row in rows)} workers ended with a traceback"
+    )
+    print(f"{min(row['s'] for row in rows):.0f} to {max(row['s'] for row in rows):.0f} s per study")
+
+
+def describe(counts: Counter[Any]) -> str:
+    """Return counts as text."""
+    return ", ".join(f"{name} {n}" for name, n in sorted(counts.items()))
 
 
 def main() -> None:
     """Run the studies that the command line asks for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--landscape", default="squeezenet_2_callers")
+    parser.add_argument("--landscape", default="squeezenet_quota")
     parser.add_argument("--storage", default="postgresql", choices=("journal", "postgresql"))
     parser.add_argument("--studies", type=int, default=30)
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--kills", type=int, default=3)
-    parser.add_argument("--kill-every", type=float, default=4.0, help="mean time between two kills in seconds")
+    parser.add_argument("--kill-every", type=float, default=6.0, help="mean time between two kills in seconds")
     parser.add_argument("--budget", type=float, default=300.0)
-    parser.add_argument("--factor", type=float, default=20.0)
+    parser.add_argument("--factor", type=float, default=8.0, help="how many times faster than real time it is")
+    parser.add_argument("--patience", type=float, default=4.0)
+    add_part_options(parser)
     given = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    rows = []
-    with contextlib.ExitStack() as stack:
-        started = stack.enter_context(start_postgres()) if given.storage == "postgresql" else None
-        for seed in range(given.seed, given.seed + given.studies):
-            with tempfile.TemporaryDirectory() as name:
-                storage = started.url if started else str(Path(name, "fleet.journal"))
-                rows.append(run_study(given, storage, started.server if started else None, Path(name), seed))
-            print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-    print(
-        f"{given.landscape}, {given.storage}, {given.workers} workers: "
-        f"{sum(row['is_right'] for row in rows)} of {len(rows)} studies ended right, "
-        f"{sum(row['n_kills'] for row in rows)} kills, "
-        f"{sum(row['n_completed'] for row in rows)} measurements completed, "
-        f"{sum(row['n_lost'] for row in rows)} lost, {sum(row['n_twice'] for row in rows)} twice"
-    )
+    show(read_rows(given.report) if given.report else run_part(measure(given), given.json, json.dumps))
 
 
 if __name__ == "__main__":

@@ -44,11 +44,15 @@ class SharedClock:
     Args:
         path: The file, which `create` makes.
         slot: Number of this worker.
+
+    Attributes:
+        storage_s: Time that calls of the storage took, in seconds.
     """
 
     def __init__(self, path: Path, slot: int) -> None:
         self._times = np.memmap(path, dtype=np.float64, mode="r+")
         self._slot = slot
+        self.storage_s = 0.0
         self._added_s = 0.0
         self._first_cpu_s = time.process_time()
 
@@ -78,7 +82,9 @@ class SharedClock:
         try:
             return work()
         finally:
-            self.spend(max(time.monotonic() - wall_s - (time.process_time() - cpu_s), 0.0))
+            took_s = time.monotonic() - wall_s
+            self.storage_s += took_s
+            self.spend(max(took_s - (time.process_time() - cpu_s), 0.0))
 
     def end(self) -> None:
         """Let the others go on without this worker."""

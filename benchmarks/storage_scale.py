@@ -15,7 +15,8 @@ highest rate. `--trials` is the total of all nodes.
 
 `--path optuna` reads and writes by Optuna's own methods, and `--keep` keeps connections open, which is what ortune did
 at first. `--write-only` leaves out all reading. Nodes that do not decode what they read: with `--decode K`, all but K.
-The last check reads everything again: nothing may be lost or duplicated.
+The last check reads everything again: nothing may be lost or duplicated. "Others" are the CPUs that all other processes
+of the host used meanwhile: figures are too long by what these took.
 """
 
 from __future__ import annotations
@@ -60,6 +61,9 @@ from tests.servers import find_free_port
 
 BATCH = 8
 BATCH_S = (5.0, 10.0)
+JOINS_PER_S = 20
+"""Nodes that join per second. They share a few processes, which are busy with joining at a higher rate."""
+
 N_PROCESSES = 4
 STORAGES = ("postgresql", "mysql", "pgbouncer", "grpc", "journal")
 SOURCE = "ORTUNE_STORAGE"
@@ -187,6 +191,23 @@ class Node:
                 self.n_errors += 1
 
 
+class HostLoad:
+    """The CPUs of this host that processes outside of the benchmark use."""
+
+    def __init__(self) -> None:
+        self.start_s, self.start_cpu_s = time.monotonic(), self.read_cpu_s()
+
+    @staticmethod
+    def read_cpu_s() -> float:
+        """Return the CPU time of all processes, and that which the hypervisor gave to other machines."""
+        times = psutil.cpu_times()
+        return float(times.user + times.nice + times.system + times.irq + times.softirq + times.steal)
+
+    def count_others(self, own_cpu_s: float) -> float:
+        """Return how many CPUs others used so far, given the CPU time of the benchmark."""
+        return (self.read_cpu_s() - self.start_cpu_s - own_cpu_s) / (time.monotonic() - self.start_s)
+
+
 def run_nodes(url: str, numbers: range, options: argparse.Namespace, barrier: Any, results: Any) -> None:
     """Run some of the nodes in this process."""
     threading.stack_size(1 << 19)
@@ -196,15 +217,18 @@ def run_nodes(url: str, numbers: range, options: argparse.Namespace, barrier: An
     location = parse_location(url, SOURCE)
     nodes: list[Node] = []
     faults: list[str] = []
+    joined_cpu_s: list[float] = []
 
     def run(number: int) -> None:
         node = None
+        time.sleep(random.Random(number).uniform(0, options.nodes / JOINS_PER_S))
         try:
             node = Node(location, number, options, space)
             nodes.append(node)
         except StorageError as error:
             faults.append(str(error))
         barrier.wait()
+        joined_cpu_s.append(read_cpu_s())
         end = time.time() + options.most_s
         if node is None:
             return
@@ -233,7 +257,7 @@ def run_nodes(url: str, numbers: range, options: argparse.Namespace, barrier: An
             times[name] += values
     ended = time.time()
     duplicates = sum(len(node.received) - len(set(node.received)) for node in nodes)
-    usage = resource.getrusage(resource.RUSAGE_SELF)
+    cpu_s = read_cpu_s()
     results.put(
         {
             "times": dict(times),
@@ -242,7 +266,8 @@ def run_nodes(url: str, numbers: range, options: argparse.Namespace, barrier: An
             "faults": faults,
             "ended": ended,
             "duplicates": duplicates,
-            "cpu_s": usage.ru_utime + usage.ru_stime,
+            "cpu_s": cpu_s,
+            "run_cpu_s": cpu_s - min(joined_cpu_s),
         }
     )
 
@@ -262,6 +287,7 @@ def simulate(options: argparse.Namespace) -> dict[str, Any]:
         barrier.wait()
         cpu_s = server.cpu_s() if server else 0.0
         proxy_cpu_s = cpu_of(proxy)
+        load = HostLoad()
         start = time.time()
         found = [results.get() for _ in processes]
         wall_s = max(each["ended"] for each in found) - start
@@ -285,6 +311,8 @@ def simulate(options: argparse.Namespace) -> dict[str, Any]:
             "n_faults": sum(len(each["faults"]) for each in found),
             "connections": watch.stop(),
         }
+        own_cpu_s = row["server_cpu_s"] + row["proxy_cpu_s"] + sum(each["run_cpu_s"] for each in found)
+        row["other_cpus"] = load.count_others(own_cpu_s)
         times: dict[str, list[float]] = defaultdict(list)
         for each in found:
             for name, values in each["times"].items():
@@ -308,6 +336,12 @@ def simulate(options: argparse.Namespace) -> dict[str, Any]:
         row["rate"] = row["trials"] / wall_s
         row["size_bytes"] = size_of(server.url if server else url)
         return row
+
+
+def read_cpu_s() -> float:
+    """Return the CPU time of this process."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
 
 
 def cpu_of(process: Any) -> float:
@@ -417,12 +451,15 @@ def measure_operations(options: argparse.Namespace) -> list[dict[str, Any]]:
         settings = argparse.Namespace(**{**vars(options), "path": path, "no_params": no_params})
         # Memory is measured in a fresh process.
         with start_postgres() as server, multiprocessing.get_context("spawn").Pool(1) as pool:
-            rows += pool.apply(measure_path, (server.url, settings))
+            load, cpu_s = HostLoad(), server.cpu_s()
+            found, client_cpu_s = pool.apply(measure_path, (server.url, settings))
+            other_cpus = load.count_others(server.cpu_s() - cpu_s + client_cpu_s)
+            rows += [{**row, "other_cpus": other_cpus} for row in found]
     return rows
 
 
-def measure_path(url: str, settings: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return the figures of one way to read and write."""
+def measure_path(url: str, settings: argparse.Namespace) -> tuple[list[dict[str, Any]], float]:
+    """Return the figures of one way to read and write, and the CPU time of this process."""
     space = build_space(make_host(MACHINE), make_model(4))
     location = parse_location(url, SOURCE)
     filling = argparse.Namespace(**{**vars(settings), "path": "tables"})
@@ -463,7 +500,7 @@ def measure_path(url: str, settings: argparse.Namespace) -> list[dict[str, Any]]
                 "size_bytes": size_of(url),
             }
         )
-    return rows
+    return rows, read_cpu_s()
 
 
 def memory() -> int:
@@ -494,7 +531,7 @@ def show_row(row: dict[str, Any]) -> str:
         return (
             f"{row['path']:8} {'yes' if row['params'] else 'no':6} {row['trials']:6}  {ms('add')} "
             f"{row['statements']['add']:5}   {ms('receive')} {row['statements']['receive']:5}  {row['first_s']:7.2f} "
-            f"{row['grown_bytes'] / 1e6:7.0f}  {row['size_bytes'] / 1e6:6.0f}"
+            f"{row['grown_bytes'] / 1e6:7.0f}  {row['size_bytes'] / 1e6:6.0f}       {row['other_cpus']:6.2f}"
         )
     per_trial = 1e3 / max(row["trials"], 1)
     return (
@@ -505,12 +542,12 @@ def show_row(row: dict[str, Any]) -> str:
         f"{ms('announce')}  {ms('read_nodes')}  "
         f"{100 * row['overhead']:5.1f}  {row['server_cpu_s'] * per_trial:5.1f} {row['client_cpu_s'] * per_trial:6.1f} "
         f"{row['proxy_cpu_s'] * per_trial:6.1f}  {row['connections']:4}  {row['size_bytes'] / 1e6 or math.nan:5.0f}  "
-        f"{row['lost']:4} {row['duplicated']:4} {row['errors']:4} {row['n_faults']:4}"
+        f"{row['lost']:4} {row['duplicated']:4} {row['errors']:4} {row['n_faults']:4}    {row['other_cpus']:6.2f}"
     )
 
 
 OPERATIONS = """Each operation, one node, PostgreSQL otherwise idle; a batch is 8 measurements, and 8 others are new
-path     params trials  add, ms  stmts  receive, ms stmts first, s mem, MB  database, MB"""
+path     params trials  add, ms  stmts  receive, ms stmts first, s mem, MB  database, MB  others"""
 
 NODES = """Simulated nodes. Batches take 5 to 10 s, times the stretch; 0 is unpaced. Times in ms per batch of 8: median
 and 99th percentile. CPU in s per 1000 trials: of the server, of all nodes, of the proxy. Errors were retried. Nodes
@@ -518,14 +555,14 @@ with a fault ended early.
 """
 NODES += (
     "storage    path         params nodes stretch trials trials/s   add     p99  receive    p99 announce states "
-    "overhead,%  CPU: server, nodes, proxy  conn.  MB  lost dupl. errors faults"
+    "overhead,%  CPU: server, nodes, proxy  conn.  MB  lost dupl. errors faults others"
 )
 
 
 def show(path: Path) -> None:
     """Print the table of all rows."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    print(describe_host())
+    print(*dict.fromkeys(row["host"] for row in rows), sep="\n")
     for title, kind in ((OPERATIONS, "operations"), (NODES, "nodes")):
         print(f"\n{title}")
         for row in rows:
@@ -564,7 +601,7 @@ def main() -> None:
         print(show_row(row), row.get("faults", ""), flush=True)
         if options.json:
             with options.json.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+                file.write(json.dumps({**row, "host": describe_host()}) + "\n")
 
 
 if __name__ == "__main__":

@@ -55,8 +55,9 @@ def build(name: str) -> Path:
     target = find_cache() / name / "model.onnx"
     if target.is_file():
         return target
-    if name in GENERATED:
-        make: Callable[[Path], None] = GENERATED[name]
+    generated = {**GENERATED, **ON_REQUEST}
+    if name in generated:
+        make: Callable[[Path], None] = generated[name]
     else:
         entry = read_manifest()[name]
 
@@ -207,6 +208,13 @@ def make_large_trees(path: Path) -> None:
     path.write_bytes(to_onnx(forest, features[:1]).SerializeToString())
 
 
+def make_huge_trees(path: Path) -> None:
+    """Write a tree ensemble of 200 MB, of which a session takes seconds to load and gigabytes of memory."""
+    from models.make_trees import make_trees
+
+    make_trees(path, n_trees=750, depth=12)
+
+
 def make_string_trees(path: Path) -> None:
     """Write a pipeline with one string column, which is one-hot encoded, one float column, and boosted trees."""
     from skl2onnx import convert_sklearn
@@ -257,6 +265,9 @@ GENERATED: dict[str, Callable[[Path], None]] = {
     "encoder_int8": make_int8_encoder,
 }
 
+ON_REQUEST: dict[str, Callable[[Path], None]] = {"trees_200mb": make_huge_trees}
+"""Large models, which are built only if they are named."""
+
 
 def main() -> None:
     """Build the models of the command line."""
@@ -266,10 +277,10 @@ def main() -> None:
     arguments = parser.parse_args()
     known = [*read_manifest(), *GENERATED]
     if arguments.list:
-        print("\n".join(known))
+        print("\n".join([*known, *ON_REQUEST]))
         return
     for name in arguments.names or known:
-        if name not in known:
+        if name not in {*known, *ON_REQUEST}:
             parser.error(f"there is no model {name}; use --list")
         print(f"{name:28} {build(name)}", flush=True)
 

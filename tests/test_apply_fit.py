@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,12 @@ import msgspec
 import pytest
 
 from ortune.apply.inside.fit import MOST_CALLS, FitCheck
+from ortune.apply.inside.processes import Processes
+from ortune.apply.plan import describe_measured
 from ortune.knobs import Config
 from ortune.record.schema import Record
 from ortune.workload import Load
+from ortune.workload.program import ProgramRun
 from ortune.workload.workload import InputData
 from tests.applying import TUNED, run
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
@@ -104,6 +109,94 @@ class TestClients:
         assert "are made one after another" in self.check(4, MOST_CALLS)[0]
         assert self.check(4, MOST_CALLS - 1) == []
         assert self.check(1, MOST_CALLS) == self.check(None, MOST_CALLS) == []
+
+
+class TestPrograms:
+    """Records that were proven with a program, under other processes or other calls at a time."""
+
+    SEVERAL = """
+    import os, subprocess, sys
+    call(8)
+    if "CHILD" not in os.environ:
+        subprocess.run(sys.orig_argv, env={**os.environ, "CHILD": "1"}, check=True)
+    """
+
+    def make(self, load: Load | None = None, **measured: Any) -> Record:
+        record = make_text_record((1, 8), load=load)
+        run = ProgramRun(program="app", sha256="0" * 64, **measured)
+        return msgspec.structs.replace(record, workload=msgspec.structs.replace(record.workload, program=run))
+
+    @pytest.mark.slow
+    @pytest.mark.skipif(sys.platform != "linux", reason="processes are counted on Linux")
+    def test_several_processes_where_the_record_is_for_one(self, tmp_path: Path) -> None:
+        done = run_code(self.make(), self.SEVERAL, tmp_path)
+        assert done.stderr.count("was measured with 1 process, but 2 processes have sessions") == 1
+        assert "Search again under this load" in done.stderr
+        assert "was measured" not in run_code(self.make(n_processes=2), self.SEVERAL, tmp_path).stderr
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="processes are counted on Linux")
+    def test_processes(self) -> None:
+        one, other, another = (Processes({"rules": rules}) for rules in ([1], [1], [2]))
+        one.join()
+        one.join()
+        assert other.list_pids() == [os.getpid()]
+        assert another.list_pids() == []
+        one.leave()
+        assert other.list_pids() == []
+
+    def explain(
+        self, record: Record, pids: Sequence[int] = (), n_calls: int = MOST_CALLS, at_a_time: int = 1
+    ) -> list[str]:
+        """Return what is said after some calls."""
+
+        class Counted(Processes):
+            def list_pids(self) -> list[int]:
+                return list(pids)
+
+        measured = describe_measured(record)
+        check = FitCheck("r.json", "m.onnx", measured, lambda check: None, Counted({"rules": [str(pids)]}))
+        for _ in range(at_a_time - 1):
+            check.begin()
+        for _ in range(n_calls):
+            check.end(check.begin(), "run", {})
+        assert check._processes
+        check._processes.leave()
+        return check.explain()
+
+    def test_the_process_that_began_last_names_their_number(self) -> None:
+        pid = os.getpid()
+        assert "but 2 processes have" in self.explain(self.make(), [pid - 1, pid])[0]
+        assert self.explain(self.make(), [pid, pid + 1]) == []
+        assert self.explain(self.make(), [pid]) == []
+        assert self.explain(self.make(), []) == []
+
+    def test_fewer_processes_of_a_server(self) -> None:
+        server, load = {"kind": "server", "n_processes": 2}, Load(scenario="multi-client", clients=4)
+        assert "but only one process has" in self.explain(self.make(load, **server), [os.getpid()])[0]
+        assert self.explain(self.make(load, **server), [os.getpid()], n_calls=9) == []
+        assert self.explain(self.make(n_processes=2), [os.getpid()]) == []
+
+    def test_the_number_of_workers_of_a_record_was_not_counted(self) -> None:
+        record = self.make()
+        record = msgspec.structs.replace(record, config=msgspec.structs.replace(record.config, workers=2))
+        assert self.explain(record, [1, os.getpid()]) == []
+
+    def test_more_calls_at_a_time(self) -> None:
+        assert "with up to 1 call of a session" in self.explain(self.make(concurrent_calls=1), at_a_time=2)[0]
+        assert self.explain(self.make(concurrent_calls=2), at_a_time=3) == []
+        assert self.explain(self.make(), at_a_time=9) == []
+        server = {"kind": "server", "concurrent_calls": 1}
+        load = Load(scenario="multi-client", clients=4)
+        assert self.explain(self.make(load, **server), at_a_time=7) == []
+        assert "with up to 4 calls" in self.explain(self.make(load, **server), at_a_time=8)[0]
+        assert self.explain(self.make(Load(scenario="server", rate_per_s=9.0), **server), at_a_time=9) == []
+
+    @pytest.mark.slow
+    def test_other_shapes(self, tmp_path: Path) -> None:
+        stderr = run_code(self.make(), "call(9)", tmp_path).stderr
+        assert "have other shapes" in stderr
+        assert "ortune search -- COMMAND" in stderr
+        assert "--shape" not in stderr
 
 
 @pytest.mark.slow

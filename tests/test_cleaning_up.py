@@ -209,8 +209,32 @@ def test_onnxruntime_leaves_no_files(folder: Path, monkeypatch: pytest.MonkeyPat
     assert [path for path in folder.iterdir() if path != home] == []
 
 
+def test_the_reader_of_a_model_ends_with_its_parent(tmp_path: Path) -> None:
+    """A large model takes many seconds to read. A parent that is killed cannot end the process that reads it."""
+    if sys.platform != "linux":
+        pytest.skip("this system has no death signal")
+    model = tmp_path / "endless.onnx"
+    os.mkfifo(model)
+    code = (
+        "import sys; import ortune.model.child as child; from ortune.model import ModelInfo; "
+        "child.check_file = lambda path: None; "
+        f"child.read_in_child('ortune.model.inspect', {str(model)!r}, ModelInfo)"
+    )
+    parent = subprocess.Popen([sys.executable, "-P", "-c", code], stderr=subprocess.DEVNULL)
+    try:
+        # Opening the pipe for writing waits until the reader has opened it.
+        with model.open("wb"):
+            (reader,) = psutil.Process(parent.pid).children()
+            parent.kill()
+            parent.wait()
+            psutil.wait_procs([reader], timeout=30)
+            assert not reader.is_running() or reader.status() == psutil.STATUS_ZOMBIE
+    finally:
+        parent.kill()
+
+
 def test_a_worker_whose_parent_ended_before_it_could_ask_for_a_signal_ends() -> None:
-    code = "from ortune.worker.prctl import die_with_parent; die_with_parent(); print('lives')"
+    code = "from ortune.prctl import die_with_parent; die_with_parent(); print('lives')"
     for parent, output in ((os.getpid(), "lives\n"), (1, "")):
         environment = {**os.environ, "ORTUNE_PARENT": str(parent)}
         done = subprocess.run(

@@ -399,7 +399,15 @@ class TestProgress:
         speedup = Interval(estimate=1.1, low=1.08, high=1.12, confidence=0.95)
         total = {"screening": 340, "racing": None, "confirmation": 16}[stage]
         report = Progress(
-            stage=stage, done=done, total=total, share=0.5, left_s=12.3, best=best, speedup=speedup, notes=("a note",)
+            stage=stage,
+            done=done,
+            total=total,
+            share=0.5,
+            left_s=12.3,
+            may_end_early=stage != "confirmation",
+            best=best,
+            speedup=speedup,
+            notes=("a note",),
         )
         return msgspec.structs.replace(report, **changes)
 
@@ -443,6 +451,12 @@ class TestProgress:
         assert "4 of 340" in line
         (line, *_) = self.draw(100, self.report("racing", 1))
         assert "1 launch " in line
+
+    def test_a_confirmation_may_end_early(self) -> None:
+        (line, *_) = self.draw(100, self.report("confirmation", 8))
+        assert "12 s left" in line
+        (line, *_) = self.draw(100, self.report("confirmation", 8, may_end_early=True))
+        assert "at most 12 s" in line
 
     def test_time_that_is_over_is_not_shown_as_zero(self) -> None:
         (line, *_) = self.draw(100, self.report("confirmation", 16, left_s=0.0))

@@ -214,8 +214,16 @@ def start_search(folder: Path, output: str, **options: Any) -> subprocess.Popen[
     return make_process(folder, "search", TINY_CNN, "-o", output, *LONG, **options)
 
 
-def change_and_interrupt(process: subprocess.Popen[str], change: Callable[[int], object]) -> Done:
-    """Change something while a search measures, then end it as Ctrl-C does, so that it writes its record."""
+def change_and_interrupt(
+    process: subprocess.Popen[str], change: Callable[[int], object], *, interrupt: bool = True
+) -> Done:
+    """Change something while a search measures, then end it as Ctrl-C does, so that it writes its record.
+
+    Args:
+        process: The search.
+        change: The change. It gets the process id.
+        interrupt: Whether to end it. Otherwise, it must end because of the change.
+    """
     assert process.stdout is not None
     seen = ""
     for line in process.stdout:
@@ -226,18 +234,20 @@ def change_and_interrupt(process: subprocess.Popen[str], change: Callable[[int],
     else:
         pytest.fail(f"nothing was measured: {seen}{process.stderr and process.stderr.read()}")
     change(process.pid)
-    process.send_signal(signal.SIGINT)
+    if interrupt:
+        process.send_signal(signal.SIGINT)
     return finish(process, seen)
 
 
-def check_rescued(done: Done) -> None:
-    """Check that a record was kept, with its trials, and that the verdict was shown."""
+def check_rescued(done: Done, *, is_complete: bool = True) -> None:
+    """Check that a record was kept, with its trials, and that the verdict of a complete search was shown."""
     found = re.search(r"The record was written to (\S+) instead", done.stderr)
     assert found, done.stderr
     record = read_record(found[1])
     assert record.search.n_tried
     assert read_trials(found[1]).trials
-    assert "Interrupted" in done.stdout or "Inconclusive" in done.stdout or "faster" in done.stdout
+    verdicts = ("Interrupted", "Inconclusive", "faster")
+    assert is_complete == any(verdict in done.stdout for verdict in verdicts)
     assert "written" not in done.stdout
     shutil.rmtree(Path(found[1]).parent)
 
@@ -282,10 +292,10 @@ def full_at_start(folder: Path) -> Done:
 
 @row(
     OUTPUTS,
-    "the disk is full after screening",
+    "the disk becomes full during a search",
     2,
-    "Cannot write disk/tuned.json: No space left on device.",
-    "The verdict is shown. The record and its trials are in the temporary folder.",
+    "disk/tuned.unfinished.jsonl: cannot be written: No space left on device.",
+    "The search ends. The record of the best so far and its trials are in the temporary folder. `--resume` goes on.",
     mark=needs_mounts,
 )
 def full_in_screening(folder: Path) -> Done:
@@ -296,8 +306,9 @@ def full_in_screening(folder: Path) -> Done:
                 file.write(bytes(4096))
 
     command = ("search", TINY_CNN, "-o", "disk/tuned.json", *LONG)
-    done = change_and_interrupt(start_on_mount(folder, "true", *command), fill)
-    check_rescued(done)
+    done = change_and_interrupt(start_on_mount(folder, "true", *command), fill, interrupt=False)
+    check_rescued(done, is_complete=False)
+    assert "To go on, repeat the command with --resume." in done.stderr
     return done
 
 

@@ -28,7 +28,7 @@ from ortune.export.pending_settings import PendingSettings
 from ortune.export.serving import count_cpus
 from ortune.export.target import Job
 from ortune.host.allocators import SONAMES
-from ortune.knobs import DEFAULT, KNOBS, Config, ThreadPool
+from ortune.knobs import CPU, DEFAULT, KNOBS, Config, ThreadPool
 from ortune.knobs.providers import chain_of
 from ortune.record.schema import FrontPoint, Record
 from ortune.record.select import Sourced, merge
@@ -275,6 +275,40 @@ def read_rapidocr(text: str) -> dict[str, Any]:
     return {name: part[name] for name in ("intra_op_num_threads", "inter_op_num_threads", "enable_cpu_mem_arena")}
 
 
+DJL_OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "interOpNumThreads": ("inter_op_num_threads", int),
+    "intraOpNumThreads": ("intra_op_num_threads", int),
+    "executionMode": ("execution_mode", {"SEQUENTIAL": "ORT_SEQUENTIAL", "PARALLEL": "ORT_PARALLEL"}.__getitem__),
+    "optLevel": (
+        "graph_optimization_level",
+        {
+            "NO_OPT": "ORT_DISABLE_ALL",
+            "BASIC_OPT": "ORT_ENABLE_BASIC",
+            "EXTENDED_OPT": "ORT_ENABLE_EXTENDED",
+            "ALL_OPT": "ORT_ENABLE_ALL",
+        }.__getitem__,
+    ),
+    "ortDevice": ("device", {name: name for name in ("TensorRT", "ROCM", "CoreML")}.__getitem__),
+}
+"""By option of DJL: what it sets, and how its values are read. DJL ignores other options and fails with other values.
+
+Source: engines/onnxruntime/onnxruntime-engine/src/main/java/ai/djl/onnxruntime/engine/OrtModel.java of
+https://github.com/deepjavalibrary/djl 0.37, and the enums ExecutionMode and OptLevel of ONNX Runtime 1.21 for Java.
+"""
+
+
+def read_djl(text: str) -> dict[str, Any]:
+    engine, *lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert engine == "engine=OnnxRuntime"
+    found = {}
+    for line in lines:
+        key, value = line.split("=")
+        name, read = DJL_OPTIONS[key.removeprefix("option.")]
+        assert key.startswith("option.")
+        found[name] = read(value)
+    return found
+
+
 def read_vespa(text: str) -> dict[str, Any]:
     root = ElementTree.fromstring(text)
     found = [
@@ -340,6 +374,7 @@ READERS: dict[str, Callable[[str], dict[str, Any]]] = {
     "rapidocr": read_rapidocr,
     "fastembed": read_fastembed,
     "vespa": read_vespa,
+    "djl": read_djl,
     "environment": read_environment,
     "kubernetes": read_kubernetes,
 }
@@ -720,6 +755,62 @@ class TestFiles:
         with pytest.raises(UsageError, match="to tritn: there is no such target") as caught:
             find_target("tritn")
         assert "Did you mean triton?" in caught.value.hint
+
+    @pytest.mark.parametrize(
+        ("name", "hint"),
+        [
+            ("windows-ml", "Windows ML has the APIs of ONNX Runtime. Did you mean csharp, cpp or python?"),
+            ("Windows ML", "Windows ML has the APIs of ONNX Runtime. Did you mean csharp, cpp or python?"),
+            ("winml", "Windows ML has the APIs of ONNX Runtime. Did you mean csharp, cpp or python?"),
+            ("opensearch", "OpenSearch loads models with the Deep Java Library. Did you mean djl?"),
+            ("OpenSearch", "OpenSearch loads models with the Deep Java Library. Did you mean djl?"),
+        ],
+    )
+    def test_a_system_without_a_target_of_its_own(self, name: str, hint: str, tmp_path: Path) -> None:
+        record = write(record_of(FULL), tmp_path / "r.json")
+        done = run_ortune("apply", record, TINY_CNN, "--to", name, cwd=tmp_path)
+        assert done.returncode == 2
+        assert hint in " ".join(done.stderr.split())
+
+
+class TestDjl:
+    """serving.properties of DJL. `read_djl` knows the names and the values of DJL's source."""
+
+    @pytest.mark.parametrize("case", CONFIGS)
+    def test_its_names_are_those_of_the_source(self, case: str) -> None:
+        read_djl(text_of("djl", CONFIGS[case]))
+
+    def test_both_thread_counts_are_written(self) -> None:
+        """Older versions read the first one only together with the second one."""
+        for name in ("intra_op_num_threads", "inter_op_num_threads"):
+            found = read_djl(text_of("djl", Config(session_options={name: 3})))
+            assert found == {"intra_op_num_threads": 0, "inter_op_num_threads": 0} | {name: 3}
+
+    def test_what_djl_cannot_turn_off_is_reported(self) -> None:
+        config = Config(session_options={"enable_mem_pattern": False, "graph_optimization_level": "ORT_ENABLE_LAYOUT"})
+        done = render("djl", record_of(config), "m.onnx")
+        assert read_djl(done.text) == {}
+        assert done.unsupported == (
+            "graph_optimization_level=ORT_ENABLE_LAYOUT (DJL does not have this level)",
+            "enable_mem_pattern=False (DJL can only turn this on, which is the default)",
+        )
+
+    @pytest.mark.parametrize(
+        ("providers", "device", "unsupported"),
+        [
+            ((("CUDAExecutionProvider", {"device_id": "1"}),), None, {"cuda.device_id=1"}),
+            ((("TensorrtExecutionProvider", {}), ("CUDAExecutionProvider", {})), "TensorRT", {"providers=cuda"}),
+            ((("CoreMLExecutionProvider", {}),), "CoreML", set()),
+            ((("ROCMExecutionProvider", {}),), "ROCM", set()),
+            ((("OpenVINOExecutionProvider", {}),), None, {"providers=openvino"}),
+        ],
+    )
+    def test_the_device(
+        self, providers: tuple[tuple[str, dict[str, str]], ...], device: str | None, unsupported: set[str]
+    ) -> None:
+        done = render("djl", record_of(Config(providers=(*providers, (CPU, {})))), "m.onnx")
+        assert read_djl(done.text).get("device") == device
+        assert {line.partition(" ")[0] for line in done.unsupported} == unsupported
 
 
 class TestKubernetes:

@@ -61,6 +61,7 @@ CHECKS = {
     "rapidocr": Check("run", (f"{TARGETS_PY}::TestRapidOCR", "tests/test_export_providers.py::TestRapidOCR")),
     "fastembed": Check("run", (f"{TARGETS_PY}::TestFastembed",)),
     "vespa": Check("compared", (f"{TARGETS_PY}::TestVespa",)),
+    "djl": Check("compared", ("tests/test_export.py::DJL_OPTIONS", "tests/test_export.py::TestDjl")),
     "environment": Check("run", ("tests/test_export.py::READERS", "tests/test_export.py::test_read_back")),
     "gunicorn": Check("run", (f"{PLAN_TARGETS_PY}::TestGunicorn",)),
     "uvicorn": Check("run", (f"{PLAN_TARGETS_PY}::TestUvicorn",)),

@@ -445,6 +445,21 @@ class TestGate:
         assert side.record.evidence.hosts
         assert "fleet.journal" in side.source
 
+    @pytest.mark.parametrize(("head", "code", "decision"), [("default", 1, "fail"), ("storage", 0, "pass")])
+    def test_the_base_is_measured(
+        self, head: str, code: int, decision: str, location: Location, record: Record, tmp_path: Path
+    ) -> None:
+        """On the simulated host, a single thread is faster than the default."""
+        prove(location, record, make_proof("a"), make_proof("b"))
+        sides = f"{TINY_CNN}@storage", f"{TINY_CNN}@{head}"
+        done = run_ortune("gate", *sides, "--storage", "fleet.journal", "--json", cwd=tmp_path, simulate=True)
+        assert done.returncode == code, done.stderr
+        (result,) = json.loads(done.stdout)
+        assert result["decision"] == decision
+        assert result["base"]["config"]["session_options"] == ONE_THREAD.session_options
+        assert result["base"]["record"].startswith("fleet.journal, ")
+        assert result["launches"] >= 2
+
     def test_no_storage(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("ORTUNE_STORAGE", raising=False)
         with pytest.raises(UsageError, match="No storage"):

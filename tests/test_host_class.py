@@ -7,6 +7,8 @@ import platform
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -24,6 +26,7 @@ from ortune.record.files import read_record
 from ortune.record.layout import encode, to_plain
 from ortune.report.host_map import describe_host
 from ortune.tuning.hints import describe_search, find_similar_searches, remember
+from ortune.tuning.share_outcome import name_identity
 from ortune.workload import Goal
 from tests.conftest import ROOT, TINY_CNN, run_ortune
 from tests.hosts import HOSTS, list_files, read_files, write_files
@@ -137,6 +140,15 @@ class TestLimits:
         assert with_driver.includes(without)
         assert without.includes(with_driver)
         assert not with_driver.includes(msgspec.structs.replace(with_driver, n_memory_channels=4))
+
+    def test_a_host_that_reports_less_searches_apart(self, hosts: dict[str, Host]) -> None:
+        """It may be equal to each of two hosts that differ: none of them share measurements."""
+        host = hosts["haswell"]
+        less = msgspec.structs.replace(host, processor=msgspec.structs.replace(host.processor, n_memory_channels=None))
+        assert HostClass.of(host).includes(HostClass.of(less))
+        program = SimpleNamespace(path="model.onnx")
+        prepared = [cast("Any", SimpleNamespace(host=each, program=program)) for each in (host, less)]
+        assert name_identity(prepared[0], {}) != name_identity(prepared[1], {})
 
     def test_the_same_host_twice(self, tmp_path: Path) -> None:
         first, second = (read_class(tmp_path / each, "zen1", quota="150000 100000") for each in ("a", "b"))

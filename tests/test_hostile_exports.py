@@ -402,6 +402,7 @@ PARSERS: dict[str, Callable[[str], Tree]] = {
     "sherpa-onnx": parse_sherpa_onnx,
     "rapidocr": parse_yaml,
     "vespa": parse_xml,
+    "djl": parse_sherpa_onnx,
     "kubernetes": parse_kubernetes,
     "environment": parse_environment,
     "gunicorn": parse_python,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from typer.main import get_command
 import ortune
 from docs.generate import describe_interface, describe_options
 from ortune.cli import app
-from ortune.errors import UsageError, spell_as_flag, spell_in_python, spell_in_toml
+from ortune.errors import PLACEHOLDERS, UsageError, spell_as_flag, spell_in_python, spell_in_toml
 from ortune.gates.file import read_gates
 from ortune.options import (
     DeclaredOption,
@@ -125,6 +127,44 @@ class TestValues:
         )
         assert typed == texts
         assert typed.tune == {"intra_op_num_threads": (1, 2)}
+
+
+def read_text(node: ast.expr) -> str:
+    """Return the text of a string in code, with an X for what is filled in."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    return "".join(map(read_text, node.values)) if isinstance(node, ast.JoinedStr) else "X"
+
+
+def list_texts(node: ast.AST) -> Iterator[str]:
+    """Yield the strings in an expression, f-strings as a whole."""
+    if isinstance(node, (ast.Constant, ast.JoinedStr)):
+        yield read_text(node)
+    else:
+        for each in ast.iter_child_nodes(node):
+            yield from list_texts(each)
+
+
+def list_named_options() -> Iterator[tuple[str, str]]:
+    """Yield each option that an error names in braces or as its own, with the place in the code."""
+    for path in sorted((ROOT / "ortune").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call) or not getattr(node.func, "id", "").endswith("Error"):
+                continue
+            place = f"{path.relative_to(ROOT)}:{node.lineno}"
+            for each in [*node.args, *(each.value for each in node.keywords if each.arg in {"hint", "details"})]:
+                for text in list_texts(each):
+                    yield from ((place, found[1]) for found in re.finditer(r"\{([a-z][a-z_]*)(?:=[^{}]*)?\}", text))
+            for keyword in node.keywords:
+                if keyword.arg == "option" and (name := read_text(keyword.value)) not in {"", "X"}:
+                    yield place, name
+
+
+def test_errors_name_options_that_exist() -> None:
+    known = {name for command in COMMANDS for name in declared_of(command)} | PLACEHOLDERS
+    named = list(list_named_options())
+    assert len(named) > 100
+    assert not [(place, name) for place, name in named if name not in known]
 
 
 class TestFaults:

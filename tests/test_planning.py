@@ -309,12 +309,15 @@ class TestStages:
         assert not executor.live
         # In the last stage, the plan is made of what was confirmed.
         counter = SimulatedExecutor(lambda config: 1, latency_under=scale_badly(2))
-        plan_simulated(counter, slo=parse_limit("p99<50ms"), budget_s=400.0)
+        complete = plan_simulated(counter, slo=parse_limit("p99<50ms"), budget_s=900.0)
         last = counter.n_blocks - 3
         executor = SimulatedExecutor(lambda config: 1, latency_under=scale_badly(2), interrupt_at=last)
-        outcome = plan_simulated(executor, slo=parse_limit("p99<50ms"), budget_s=400.0)
+        outcome = plan_simulated(executor, slo=parse_limit("p99<50ms"), budget_s=900.0)
         assert outcome.interrupted
         assert len(outcome.rows) > 1
+        # What was measured until then counts.
+        n_measured = [sum(row.predicted_capacity is not None for row in each.rows) for each in (complete, outcome)]
+        assert n_measured == [2, 1]
 
 
 def test_sides_have_loads_of_their_own() -> None:

@@ -17,6 +17,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
+import ortune
 from ortune.apply.fit import find_mismatches
 from ortune.apply.inside.options_log import OptionsLog
 from ortune.apply.inside.plugins import OwnDevices, PluginLibraries
@@ -32,7 +33,9 @@ from ortune.host import read_host
 from ortune.host.conditions import read_conditions
 from ortune.host.default_pool import find_default_pool
 from ortune.knobs import CPU, DEFAULT, KNOBS, Config, SpaceOptions, build_space
+from ortune.knobs.caches import list_cache_options
 from ortune.knobs.config import Plugin, PluginPackage
+from ortune.knobs.plugin_options import spell_for_plugins
 from ortune.knobs.plugins import PLUGIN_MODULES, PLUGIN_OF
 from ortune.knobs.providers import chain_of, find_provider
 from ortune.knobs.titles import describe
@@ -104,6 +107,68 @@ class TestConfig:
             assert config.plugins == ({QNN: QNN_PACKAGE} if config.provider == QNN else {})
         alone = build_space(make_host(2), make_model(), SpaceOptions(providers=(QNN,), plugins={QNN: QNN_PACKAGE}))
         assert alone.base.plugins == {QNN: QNN_PACKAGE}
+
+
+OPENVINO = "OpenVINOExecutionProvider"
+OPENVINO_PACKAGE = Plugin(package="onnxruntime-ep-openvino")
+
+
+def on_openvino(plugin: Plugin | None = OPENVINO_PACKAGE, **options: str) -> Config:
+    return Config(providers=((OPENVINO, options), (CPU, {})), plugins={OPENVINO: plugin} if plugin else {})
+
+
+class TestSpelling:
+    """OpenVINO's plugin reads some options of the provider as properties of its devices."""
+
+    def spell(self, config: Config) -> dict[str, str]:
+        return dict(spell_for_plugins(config).providers)[OPENVINO]
+
+    def test_options_become_properties_of_the_devices_that_have_them(self) -> None:
+        spelled = self.spell(on_openvino(cache_dir="keep", num_of_threads="2", precision="FP32"))
+        assert spelled.keys() == {"load_config", "precision"}
+        assert json.loads(spelled["load_config"]) == {
+            "CPU": {"CACHE_DIR": "keep", "INFERENCE_NUM_THREADS": "2"},
+            "GPU": {"CACHE_DIR": "keep"},
+            "NPU": {"CACHE_DIR": "keep"},
+        }
+
+    def test_only_the_device_that_is_chosen_gets_them(self) -> None:
+        chosen = Plugin(package="onnxruntime-ep-openvino", device_type="gpu")
+        spelled = self.spell(on_openvino(chosen, cache_dir="keep", num_of_threads="2", num_streams="3"))
+        assert json.loads(spelled["load_config"]) == {"GPU": {"CACHE_DIR": "keep", "NUM_STREAMS": "3"}}
+
+    def test_own_properties_are_kept(self) -> None:
+        own = json.dumps({"CPU": {"NUM_STREAMS": 1, "ENABLE_MMAP": "NO"}})
+        chosen = Plugin(package="onnxruntime-ep-openvino", device_type="cpu")
+        spelled = self.spell(on_openvino(chosen, load_config=own, num_streams="3", cache_dir="keep"))
+        assert json.loads(spelled["load_config"]) == {
+            "CPU": {"NUM_STREAMS": 1, "ENABLE_MMAP": "NO", "CACHE_DIR": "keep"}
+        }
+
+    @pytest.mark.parametrize("text", ["{", "[]", "1"])
+    def test_properties_that_are_not_an_object_are_left_to_openvino(self, text: str) -> None:
+        config = on_openvino(load_config=text, num_streams="3")
+        assert spell_for_plugins(config) is config
+
+    def test_all_other_configs_stay_the_same(self) -> None:
+        for config in (
+            DEFAULT,
+            on_qnn(backend_type="htp"),
+            on_openvino(),
+            on_openvino(precision="FP32"),
+            on_openvino(None, num_of_threads="2"),
+        ):
+            assert spell_for_plugins(config) is config
+
+    def test_programs_and_exports_get_the_properties(self) -> None:
+        config = on_openvino(num_streams="3")
+        text = """{"CPU": {"NUM_STREAMS": "3"}, "GPU": {"NUM_STREAMS": "3"}}"""
+        rule = make_rule("r.json", "m.onnx", (), config, Tried(), onnxruntime="1")
+        assert dict(rule["config"]["providers"])[OPENVINO] == {"load_config": text}
+        for target in ("python", "cpp", "csharp", "java", "kotlin"):
+            exported = render(target, make_record(TINY_CNN, config), "m.onnx").text
+            assert "load_config" in exported
+            assert "num_streams" not in exported
 
 
 class TestRecord:
@@ -501,6 +566,56 @@ onnxruntime.register_execution_provider_library("QNNExecutionProvider", onnxrunt
 options = onnxruntime.SessionOptions()
 options.add_provider_for_devices([device], {"backend_type": "htp"})
 """
+
+
+def finds_openvino() -> bool:
+    """Return whether OpenVINO's plugin is installed and finds the CPU, which must be one of Intel's."""
+    if "onnxruntime-ep-openvino" not in find_plugin_versions():
+        return False
+    return any(device.provider == OPENVINO and device.device_type == "cpu" for device in read_devices().devices)
+
+
+@pytest.mark.skipif(not finds_openvino(), reason="needs onnxruntime-ep-openvino and a CPU of Intel")
+class TestOpenvino:
+    """OpenVINO's plugin on a CPU, whose later sessions start from the models that it compiled before."""
+
+    CHOSEN = Plugin(package="onnxruntime-ep-openvino", device_type="cpu")
+
+    def save(self, folder: Path) -> Path:
+        config = on_openvino(self.CHOSEN, num_of_threads="1")
+        return write(make_record(TINY_CNN, config, cache_options=list_cache_options(config)), folder / "r.json")
+
+    def list_times(self, folder: Path) -> dict[str, int]:
+        return {path.name: path.stat().st_mtime_ns for path in folder.rglob("*.blob")}
+
+    def test_the_second_session_starts_from_what_the_first_one_compiled(self, tmp_path: Path) -> None:
+        record = self.save(tmp_path)
+        done = run_ortune("apply", record, "--warm", "--cache-dir", "keep", "--json", cwd=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        result = json.loads(done.stdout)
+        assert (result["n_written"], result["n_files"]) == (1, 1)
+        assert result["check"]["loaded"]["build_s"] is not None
+        before = self.list_times(tmp_path / "keep")
+        ortune.create_session(TINY_CNN, record, cache_dir=tmp_path / "keep")
+        code = f"""
+import onnxruntime
+session = onnxruntime.InferenceSession({str(TINY_CNN)!r})
+print(session.get_providers())
+"""
+        options = ("--cache-dir", str(tmp_path / "keep"))
+        program = run_program(sys.executable, "-c", code, record=record, options=options)
+        assert program.returncode == 0, program.stderr
+        assert OPENVINO in program.stdout
+        assert "is ignored" not in program.stderr
+        assert self.list_times(tmp_path / "keep") == before
+
+    def test_a_search_lists_the_cache_and_no_option_is_ignored(self, tmp_path: Path) -> None:
+        done = run_ortune(
+            *("search", TINY_CNN, "--provider", "openvino:cpu", "--budget", "15s", "-o", "r.json"), cwd=tmp_path
+        )
+        assert done.returncode in {0, 3}, done.stderr
+        assert "is ignored" not in done.stdout + done.stderr
+        assert read_record(tmp_path / "r.json").cache_options == ("openvino.cache_dir",)
 
 
 @needs_qnn

@@ -15,7 +15,7 @@ from ortune.apply.inside.hook import SESSIONS_FILE
 from ortune.knobs import DEFAULT, Config
 from ortune.model import compute_digest, read_model
 from ortune.options import make_request
-from ortune.program.applied import NO_SESSION, find_untuned
+from ortune.program.applied import NO_SESSION, find_others, find_untuned
 from ortune.program.launcher import Launcher, Run, TunedModel
 from ortune.program.prepare import prepare_program
 from ortune.program.process import ProgramProcess
@@ -31,8 +31,8 @@ PROGRAM = Path(__file__).parent / "programs" / "worker.py"
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="programs are tuned on POSIX systems")
 
-TUNED = {"model": "a.onnx", "is_tuned": True, "reason": ""}
-MISSED = {"model": "b.onnx", "is_tuned": False, "reason": "onnxruntime here has no CUDA"}
+TUNED = {"model": "a.onnx", "has_rule": True, "is_tuned": True, "reason": ""}
+MISSED = {"model": "b.onnx", "has_rule": True, "is_tuned": False, "reason": "onnxruntime here has no CUDA"}
 ONE_THREAD = Config(session_options={"intra_op_num_threads": 1})
 
 CODE = """
@@ -89,7 +89,8 @@ class TestRuns:
             run, printed = self.run(folder, ONE_THREAD, TINY_CNN, TINY_ENCODER, TINY_CNN)
             assert printed.split() == ["1", "0", "1"]
             assert find_untuned(run.folder) == ""
-            assert len((run.folder / SESSIONS_FILE).read_text().splitlines()) == 2
+            assert len((run.folder / SESSIONS_FILE).read_text().splitlines()) == 3
+            assert find_others(run.folder) == {"tiny_encoder.onnx"}
 
     def test_no_session_of_the_model(self) -> None:
         with OwnedFolder() as folder:

@@ -41,7 +41,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="programs are tu
 def observe_once() -> ObservedRun:
     """Return what is seen of the program."""
     request = make_request(ProgramSearchRequest, {"command": COMMAND}, "python")
-    return observe_program(preparing.make_task(request), None)
+    return observe_program(preparing.make_task(request), None, 0.0)
 
 
 class Searches:

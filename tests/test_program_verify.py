@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import msgspec
 import pytest
 
 from ortune.compare.comparison import Speedup
-from ortune.errors import OrtuneError
+from ortune.errors import OrtuneError, ProgramError
 from ortune.gates.programs import choose_goal, prepare_program_gate
 from ortune.gates.run import run_gate
 from ortune.knobs import Config
@@ -36,6 +37,7 @@ from ortune.workload.program import ProgramRun, digest_command
 from tests.budgets import scale_budget
 from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
 from tests.records import ONE_THREAD, make_local_record, write
+from tests.test_console import Terminal
 
 PROGRAM = Path(__file__).parent / "programs" / "worker.py"
 
@@ -364,3 +366,40 @@ class TestMessages:
         done = run_ortune(*arguments, cwd=tmp_path)
         assert done.returncode == 2
         assert message in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize("name", ["search", "verify", "gate"])
+def test_the_spinner_turns_while_a_program_runs_for_the_first_time(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not measured then, and may take long."""
+    from ortune.cli.command import Command
+    from ortune.cli.gate_program import gate_program
+    from ortune.cli.search_program import search_program
+    from ortune.cli.verify_program import verify_program
+
+    terminal = Terminal()
+    seen = ""
+
+    def observe(task: object, server: object) -> None:
+        nonlocal seen
+        end_s = time.monotonic() + 5
+        before = len(terminal.getvalue())
+        while len(terminal.getvalue()) <= before and time.monotonic() < end_s:
+            time.sleep(0.01)
+        seen = terminal.getvalue()[before:]
+        raise ProgramError("It does not work.")
+
+    monkeypatch.setattr("ortune.program.prepare.observe_program", observe)
+    monkeypatch.setattr("sys.stdout", terminal)
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.chdir(tmp_path)
+    program = (sys.executable, "app.py")
+    config = write(make_program_record(command=program), tmp_path / "tuned.json")
+    commands: dict[str, Command] = {"search": search_program, "verify": verify_program, "gate": gate_program}
+    given = {} if name == "search" else {"config": str(config)}
+    monkeypatch.setattr("sys.argv", ["ortune", name, *given.values(), "--", *program])
+    with pytest.raises(ProgramError):
+        commands[name](command=program, **given)
+    assert f"running {Path(sys.executable).name} once" in seen

@@ -38,7 +38,7 @@ from ortune.report.host_map import draw_host
 from ortune.report.make import make_page
 from ortune.report.source import History, Records, read_source
 from ortune.sanitize import printable
-from ortune.worker import SessionInfo
+from ortune.worker import CpuPlace, SessionInfo
 from ortune.worker.session_info import PoolThread
 from tests.conftest import ROOT, TINY_CNN, run_ortune
 from tests.gate_results import make_interval, make_result
@@ -276,7 +276,23 @@ class TestHost:
         cpus = {cpu.id: cpu for package in drawn.packages for core in package for cpu in core}
         assert {each: cpu.n_threads for each, cpu in cpus.items()} == {0: 1, 1: 2, 2: 1, 3: 0}
         assert [each for each, cpu in cpus.items() if not cpu.usable] == [3]
-        assert drawn.note.startswith("3 pool threads on the marked CPUs and 1 pool thread on any usable CPU")
+        assert drawn.note == "Allowed: 3 pool threads only on the CPUs with a frame, 1 pool thread on any usable CPU."
+        assert drawn.largest == 0
+
+    def test_where_threads_ran(self) -> None:
+        session = SessionInfo(load_ns=1, providers=(), threads=(PoolThread(cpus=(0, 1, 2)),))
+        places = (CpuPlace(cpu=0, pool_ns=10, calls_ns=50), CpuPlace(cpu=1, pool_ns=40, calls_ns=0))
+        drawn = draw_host("x", self.TOPOLOGY, (0, 1, 2), session, places)
+        cpus = {cpu.id: cpu for package in drawn.packages for core in package for cpu in core}
+        assert {each: (cpu.pool_share, cpu.calls_share) for each, cpu in cpus.items()} == {
+            0: (0.1, 0.5),
+            1: (0.4, 0.0),
+            2: (0.0, 0.0),
+            3: (0.0, 0.0),
+        }
+        assert drawn.largest == pytest.approx(0.6)
+        assert "Pool threads used 50% of the time" in drawn.note
+        assert drawn.note.endswith("Allowed: 1 pool thread on any usable CPU.")
 
     def test_no_threads(self) -> None:
         assert "no pool threads" in self.draw().note

@@ -44,7 +44,7 @@ from ortune.requests import SearchRequest
 from ortune.tuning.outcome import Outcome
 from ortune.tuning.resume import check_identity, describe_identity, find_unfinished
 from ortune.tuning.stages import SearchSettings, run_search
-from ortune.tuning.study import open_storage
+from ortune.tuning.study import open_storage, open_study
 from ortune.worker import Block, BlockPlan, Failure, Memory, SessionInfo
 from ortune.workload import InputOptions, Tolerance, Workload, make_feed
 from tests.conftest import TINY_CNN, run_ortune
@@ -230,6 +230,21 @@ class TestGoingOn:
         loaded = optuna.load_study(study_name="ortune", storage=open_storage(study))
         configs = {trial.user_attrs["config"] for trial in loaded.trials}
         assert configs >= {trial.config.key for trial in outcome.trials}
+
+    @pytest.mark.parametrize("suffix", [".db", ".journal"])
+    def test_of_two_searches_that_start_together_one_gets_the_study(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+    ) -> None:
+        """Both find that there is no file."""
+        path, sampler = tmp_path / f"study{suffix}", optuna.samplers.RandomSampler()
+        monkeypatch.setattr("ortune.tuning.study.check_study", lambda *arguments: None)
+        first = open_study(path, sampler, 1, search_id="first")
+        with pytest.raises(UsageError, match="cannot be created: File exists"):
+            open_study(path, sampler, 1, search_id="second")
+        first.tell(first.ask(), 1.0)
+        loaded = optuna.load_study(study_name="ortune", storage=open_storage(path))
+        assert loaded.user_attrs == {"search": "first"}
+        assert [trial.value for trial in loaded.trials] == [1.0]
 
     def test_a_disk_that_is_full_ends_the_search_and_keeps_what_it_has(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -528,6 +543,12 @@ def test_an_interrupted_search_says_how_to_go_on(tmp_path: Path, number: signal.
     assert process.returncode == 130
     assert "-o c.json --budget 30s --resume" in output
     assert read_record(tmp_path / "c.json").search.interrupted
+    if number == signal.SIGINT:
+        anew = run_ortune(*command[4:-2], "--trials", "1", "--budget", "5s", "--restart", cwd=tmp_path)
+        assert anew.returncode in {0, 3}, anew.stderr
+        search = read_record(tmp_path / "c.json").search
+        assert (search.n_resumes, search.budget_s, search.interrupted) == (0, 5.0, False)
+        assert not (tmp_path / "c.unfinished.jsonl").exists()
 
 
 @pytest.mark.slow

@@ -57,6 +57,7 @@ def draw_screens(console: SafeConsole) -> str:
             total=each.total,
             share=0.5,
             left_s=40.0 - 15 * number,
+            may_end_early=each.stage != "confirmation",
             best=Candidate(config=LONG),
             speedup=each.speedup,
         )

@@ -17,6 +17,7 @@ from ortune.knobs import DEFAULT, Candidate, Config, SearchSpace, build_space
 from ortune.storage import (
     PROOF,
     RESULT,
+    Location,
     Measurement,
     NodeState,
     Proof,
@@ -63,11 +64,12 @@ def open_exchange(
     outbox: bool = False,
     space: SearchSpace = SPACE,
     patience_s: float = 30.0,
+    location: Location | None = None,
     **identity: str,
 ) -> SharedExchange:
-    location = parse_location(str(folder / "fleet.journal"), "storage")
+    found = location or parse_location(str(folder / "fleet.journal"), "storage")
     return SharedExchange(
-        lambda: wrap(SharedStudy(location, {**IDENTITY, **identity})),
+        lambda: wrap(SharedStudy(found, {**IDENTITY, **identity})),
         node=node,
         outbox_path=folder / f"{node}.outbox.jsonl" if outbox else None,
         choices={each.name: tuple(each.labels) for each in space.dimensions},

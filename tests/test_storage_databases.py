@@ -1,28 +1,47 @@
-"""Storages in real databases, which are started for these tests: PostgreSQL and MariaDB, where they are installed."""
+"""Storages that are started for these tests: PostgreSQL, MariaDB if it is installed, and Optuna's gRPC proxy."""
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import optuna
 import pytest
 import sqlalchemy
 
-from ortune.storage import Location, SharedStudy, StorageError, list_studies, open_storage, parse_location, tables
+from ortune.storage import (
+    PROOF,
+    RESULT,
+    Location,
+    Proof,
+    SharedResult,
+    SharedStudy,
+    StorageError,
+    list_studies,
+    open_storage,
+    parse_location,
+    tables,
+)
 from ortune.storage.schema import MOST_BYTES, NodeState
 from ortune.storage.shared_study import MEASUREMENT
+from ortune.tuning.shared import SharedExchange
 from ortune.worker import Failure
+from tests.conftest import TINY_CNN, run_ortune
 from tests.servers import (
     FAST_POSTGRES,
     Database,
     DatabaseServer,
+    GrpcProxy,
     Postgres,
     find_free_port,
     find_postgres,
     serve,
 )
+from tests.test_shared_search import IDENTITY as SEARCH
+from tests.test_shared_search import open_exchange, search
 from tests.test_storage import CHOICES, IDENTITY, make_measurement
 
 pytestmark = pytest.mark.servers
@@ -30,9 +49,18 @@ pytestmark = pytest.mark.servers
 LABELS = {"intra_op_num_threads": "1"}
 
 
-@pytest.fixture(params=["postgres", "mariadb"])
-def server(request: pytest.FixtureRequest) -> DatabaseServer:
-    found: DatabaseServer = request.getfixturevalue(request.param)
+of_tables = pytest.mark.parametrize("kind", ["postgres", "mariadb"], indirect=True)
+"""For tests of what ortune does in the tables of a database itself, which needs a connection to it."""
+
+
+@pytest.fixture(params=["postgres", "mariadb", "grpc"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def server(kind: str, request: pytest.FixtureRequest) -> DatabaseServer:
+    found: DatabaseServer = request.getfixturevalue("postgres" if kind == "grpc" else kind)
     return found
 
 
@@ -42,8 +70,21 @@ def database(server: DatabaseServer) -> Database:
 
 
 @pytest.fixture
-def location(database: Database) -> Location:
-    return parse_location(database.url, "ORTUNE_STORAGE")
+def url(kind: str, database: Database) -> Iterator[str]:
+    if kind != "grpc":
+        yield database.url
+        return
+    proxy = GrpcProxy(database)
+    try:
+        proxy.start()
+        yield proxy.url
+    finally:
+        proxy.close()
+
+
+@pytest.fixture
+def location(url: str) -> Location:
+    return parse_location(url, "ORTUNE_STORAGE")
 
 
 def open_study(location: Location, name: str) -> SharedStudy:
@@ -74,6 +115,7 @@ def test_each_measurement_is_read_once_while_others_write(location: Location) ->
     assert [each.number for each in reader._study.get_trials(deepcopy=False)] == list(range(160))
 
 
+@of_tables
 def test_a_trial_that_is_committed_late_is_not_missed(location: Location) -> None:
     """Another writer has an identifier already when this one begins. Both are read, in the order of identifiers."""
     study, reader = open_study(location, "late"), open_study(location, "late")
@@ -119,6 +161,7 @@ def test_optuna_reads_what_is_written_and_goes_on(location: Location) -> None:
     assert any(each.identity["host"] == "optuna" for each in list_studies(location))
 
 
+@of_tables
 def test_tables_of_an_unknown_version_are_left_to_optuna(location: Location, monkeypatch: pytest.MonkeyPatch) -> None:
     known = open_study(location, "versions")
     monkeypatch.setattr(tables, "SCHEMAS", frozenset())
@@ -146,6 +189,7 @@ def test_long_values_and_all_characters(location: Location) -> None:
     assert reader.receive() == []
 
 
+@of_tables
 def test_states_are_read_without_other_attributes(location: Location) -> None:
     study, reader = open_study(location, "states"), open_study(location, "states")
     study.announce(NodeState(node="b", worker="%", number=2))
@@ -172,6 +216,7 @@ def test_a_study_goes_on_after_the_database_was_restarted(server: DatabaseServer
     assert [each.id for each in reader.receive()] == ["w:1"]
 
 
+@of_tables
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -220,3 +265,45 @@ def test_more_nodes_than_connections(crowded: DatabaseServer) -> None:
     with ThreadPoolExecutor(12) as pool:
         list(pool.map(join, range(12)))
     assert len(first.receive()) == len(first.read_nodes()) == 12
+
+
+def test_two_nodes_share_one_search(location: Location, tmp_path: Path) -> None:
+    """Both are on simulated hosts, and search at the same time."""
+    exchanges = {node: open_exchange(tmp_path, node, location=location, outbox=True) for node in "ab"}
+    with ThreadPoolExecutor(2) as pool:
+        outcomes = list(pool.map(search, exchanges.values(), (0, 1)))
+    assert {each.config.session_options.get("intra_op_num_threads") for each in outcomes} == {1}
+    assert [each.evidence.verdict for each in outcomes] == ["faster", "faster"]
+    study = SharedStudy(location, SEARCH)
+    measurements = study.receive()
+    assert {each.node for each in measurements} == {"a", "b"}
+    sent = {f"{each.worker}:{number}" for each in exchanges.values() for number in ("aa", *numbers_of(each))}
+    assert sorted(each.id for each in measurements) == sorted(sent)
+    assert {state.node: state.stage for state in study.read_nodes()} == {"a": "done", "b": "done"}
+    # One node did racing and confirmation, the other repeated the confirmation of its result.
+    (result,) = study.read_all(RESULT, SharedResult).values()
+    proofs = study.read_all(PROOF, Proof).values()
+    assert {each.node: each.digest for each in proofs} == {"a": result.digest, "b": result.digest}
+    assert all(each.speedup and each.speedup.low > 1 for each in proofs)
+    assert not list(tmp_path.iterdir())
+
+
+def numbers_of(exchange: SharedExchange) -> Iterable[int]:
+    """Return the numbers of what a node measured."""
+    return range(1, exchange.state.n_measured + 1)
+
+
+@pytest.mark.parametrize("kind", ["grpc"], indirect=True)
+def test_the_command_searches_on_two_nodes(url: str, location: Location, tmp_path: Path) -> None:
+    for node in "ab":
+        done = run_ortune(
+            *("search", TINY_CNN, "--no-history", "-o", f"{node}.json"),
+            cwd=tmp_path,
+            simulate=True,
+            environment={"ORTUNE_NODE": node, "ORTUNE_STORAGE": url},
+        )
+        assert done.returncode == 0, done.stderr
+    records = [json.loads((tmp_path / f"{node}.json").read_text()) for node in "ab"]
+    assert records[0]["config"] == records[1]["config"]
+    (info,) = list_studies(location)
+    assert {each.node for each in SharedStudy(location, info.identity).read_all(PROOF, Proof).values()} == {"a", "b"}

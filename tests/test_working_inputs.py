@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from models.build import find_cache, read_manifest
 from ortune.cli import make_advised_command
 from ortune.errors import InputsError
 from ortune.model import InputInfo
@@ -58,25 +57,6 @@ def test_the_advice_can_be_pasted_and_works(name: str, tmp_path: Path) -> None:
     _, *words = shlex.split(advised)
     again = run_ortune(*words, cwd=tmp_path)
     assert (again.returncode, again.stderr) == (0, "")
-
-
-def list_models() -> list[Path]:
-    return [path for name in read_manifest() if (path := find_cache() / name / "model.onnx").is_file()]
-
-
-@pytest.mark.skipif(not list_models(), reason="the models are not here: python -m models.build")
-@pytest.mark.slow
-def test_the_models_of_the_manifest_run_or_their_needs_are_found() -> None:
-    """Nine of ten run without options. The others run with what is found."""
-    needy = {}
-    for path in list_models():
-        tried = try_here(path)
-        if tried.message:
-            needy[path.parent.name] = tried.found
-    assert None not in needy.values()
-    assert set(needy) <= {"silero_vad", "ppocrv4_rec"}
-    if "silero_vad" in needy:
-        assert needy["silero_vad"] == WorkingInputs(shapes={"input": (1, 512)})
 
 
 def test_what_the_user_gave_is_kept(tmp_path: Path) -> None:

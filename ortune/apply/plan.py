@@ -21,6 +21,7 @@ from ortune.errors import RecordError, UsageError
 from ortune.host.allocators import LD_PRELOAD, preload
 from ortune.knobs.config import Config, Plugin
 from ortune.knobs.ids import ALLOCATOR
+from ortune.knobs.plugin_options import spell_for_plugins
 from ortune.knobs.plugins import PLUGIN_MODULES
 from ortune.model.info import ModelFile
 from ortune.naming import PACKAGE
@@ -126,8 +127,9 @@ def make_rule(
         onnxruntime: Version of onnxruntime that they were found with.
         reason: Why there is no config.
     """
-    applied = config.without_captures() if config else None
-    left_out = config.settings.keys() - applied.settings.keys() if config and applied else ()
+    spelled = spell_for_plugins(config) if config else None
+    applied = spelled.without_captures() if spelled else None
+    left_out = spelled.settings.keys() - applied.settings.keys() if spelled and applied else ()
     return {
         "source": source,
         "path": path,
@@ -172,6 +174,22 @@ def describe_measured(record: Record, *, shapes_vary: bool = False) -> dict[str,
         "shapes": {name: known for name, known in shapes.items() if len(known) <= MOST_SHAPES},
         # A program calls its sessions as it does, and its own clients are not those of a session.
         "clients": None if load.rate_per_s or record.workload.program else load.clients,
+        "program": describe_program(record),
+    }
+
+
+def describe_program(record: Record) -> dict[str, Any] | None:
+    """Return with how many processes and calls at a time the record of a program was measured; None for a model."""
+    run, load = record.workload.program, record.workload.load
+    if run is None:
+        return None
+    is_server = run.kind == "server"
+    calls = run.concurrent_calls * (load.clients if is_server else 1)
+    return {
+        # The number of workers of the record was not counted.
+        "processes": None if record.config.workers else run.n_processes,
+        "calls": None if is_server and load.rate_per_s else calls or None,
+        "is_server": is_server,
     }
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 USAGE = "ortune gate tuned.json -- python app.py"
 
 
-@command(ProgramGateRequest, GateReportOptions, optional=frozenset({"config", "command"}))
+@command(ProgramGateRequest, GateReportOptions, optional=frozenset({"config", "command"}), has_steps=True)
 def gate_program(values: Values, reports: GateReportOptions) -> None:
     """Compare a program as it is with the program under the settings of CONFIG, until it is decided if its gain holds.
 

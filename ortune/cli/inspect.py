@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import typer
 
@@ -13,7 +14,7 @@ from ortune.options import make_request
 from ortune.requests import InspectOutputOptions, InspectRequest
 
 
-@command(InspectRequest, InspectOutputOptions)
+@command(InspectRequest, InspectOutputOptions, has_steps=True)
 def inspect(values: Values, output: InspectOutputOptions) -> None:
     """Run COMMAND once, and show its sessions: models, calls, shares of the time, input shapes, options."""
     from ortune.cli.output import encode_json, print_json
@@ -32,6 +33,10 @@ def inspect(values: Values, output: InspectOutputOptions) -> None:
     console = make_console(stderr=True)
     if request.save_inputs is not None and not output.quiet:
         show_save_warning(console, request.save_inputs)
+    if console.is_terminal and not output.quiet:
+        # From here on, the terminal is the program's.
+        name = Path(request.command[0]).name
+        console.print(f"running {name} once; its sessions are shown when it ends", style="dim")
     observation = inspect_program(request, stdout_to_stderr=to_stdout)
     lack = explain_lack(observation)
     if not output.quiet or lack:

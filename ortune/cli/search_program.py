@@ -35,12 +35,7 @@ def search_program(values: Values, console_options: SearchOutputOptions) -> None
     if console_options.open:
         check_can_open(path)
     console = make_console(stderr=console_options.json or to_stdout)
-
-    def note(text: str) -> None:
-        if not console_options.quiet:
-            console.print(text, style="dim")
-
-    prepared = prepare_program(request, note)
+    prepared = prepare_program(request)
     if not console_options.quiet:
         show_program(console, prepared)
     with (

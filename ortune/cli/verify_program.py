@@ -16,7 +16,7 @@ from ortune.requests import ProgramVerifyOptions, ProgramVerifyRequest
 USAGE = "ortune apply tuned.json --verify -- python app.py"
 
 
-@command(ProgramVerifyRequest, ProgramVerifyOptions, optional=frozenset({"config", "command"}))
+@command(ProgramVerifyRequest, ProgramVerifyOptions, optional=frozenset({"config", "command"}), has_steps=True)
 def verify_program(values: Values, options: ProgramVerifyOptions) -> None:
     """Compare a program as it is with the program under the settings of CONFIG, as the search of the program did.
 
@@ -39,14 +39,9 @@ def verify_program(values: Values, options: ProgramVerifyOptions) -> None:
     if path is not None:
         check_updatable(path, records, trust=request.trust)
         check_writable(path, "update")
-
-    def note(text: str) -> None:
-        if not options.quiet:
-            console.print(text, style="dim")
-
     verification = NOTHING_TO_VERIFY
     if has_change(records):
-        tuned = prepare_tuned(records, request, note)
+        tuned = prepare_tuned(records, request)
         if not options.quiet:
             show_tuned(console, tuned)
         with ComparisonProgress(console, quiet=options.quiet) as progress:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -141,6 +142,7 @@ class BlockRunner:
         inference_s: Time spent in calls so far.
         one_at_a_time: Whether only one candidate may be live at a time, because two do not fit into memory.
         memory: The memory that candidates share. It limits what each of them may take.
+        patient_until_s: Time on the runner's clock after which no block is repeated because of noise.
         attempts: Decides which candidates of this executor are launched again after a failure.
         sessions: Facts about each session that was created, in order.
     """
@@ -153,6 +155,7 @@ class BlockRunner:
         self.inference_s = 0.0
         self.one_at_a_time = False
         self.memory = MemoryPlan(None)
+        self.patient_until_s = math.inf
         self.attempts = Attempts()
         self._attempts_of_others: dict[Executor, Attempts] = {}
         self._start_s = executor.now_s()
@@ -239,7 +242,7 @@ class BlockRunner:
             self.inference_s += (block.wall_ns + block.lead_in_ns) / 1e9
             if block.foreign_share is not None:
                 self._shares.append(block.foreign_share)
-            impatient = self._n_repeated >= PATIENCE * max(self._n_blocks, 20)
+            impatient = self._n_repeated >= PATIENCE * max(self._n_blocks, 20) or self.now_s() >= self.patient_until_s
             gave_up = plan.give_up_ns is not None and block.n_calls <= 1 and block.wall_ns > plan.give_up_ns
             if not block.contended or impatient or gave_up or attempt == MAX_REPEATS:
                 return block

@@ -8,7 +8,7 @@ import msgspec
 
 from ortune.compare.interval import Interval
 from ortune.knobs.config import DEFAULT, Config
-from ortune.worker import Failure, SessionInfo
+from ortune.worker import CpuPlace, Failure, SessionInfo
 from ortune.workload import Objective
 
 Stage = Literal["screening", "racing", "confirmation"]
@@ -211,6 +211,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         latencies: The distribution of its latency; None if it failed or has no block that counts.
         pairs: For each launch: how many times better than the baseline it was in each pair of blocks. A figure that
             needs all calls of a launch has one for each launch. Empty for the baseline and after a failure.
+        places: CPU time that its threads spent on each CPU; empty if unknown.
     """
 
     name: str
@@ -223,6 +224,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     failure: Failure | None = None
     latencies: Latencies | None = None
     pairs: tuple[tuple[float, ...], ...] = ()
+    places: tuple[CpuPlace, ...] = ()
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,6 +32,7 @@ from ortune.compare.paired_run import BASELINE_POSITION, PairedRun
 from ortune.compare.quantiles import percentile_interval
 from ortune.compare.stats import TRIM, TYPICAL_TRIM, clustered_interval, t_interval, widen_for_occasions
 from ortune.compare.two_speeds import find_two_speeds
+from ortune.worker.places import sum_places
 from ortune.workload import FIGURES, Goal, Limit, Objective
 
 
@@ -87,6 +88,7 @@ def evaluate_side(run: PairedRun, position: int, goal: Goal, confidence: float, 
             tuple(round(math.exp(ratio), 5) for ratio in cluster)
             for cluster in compute_log_ratios(run, position, goal.objective, BASELINE_POSITION)
         ),
+        places=sum_places(block.places for block in run.blocks(position)),
     )
 
 

@@ -22,7 +22,7 @@ from ortune.knobs import DEFAULT, Config
 from ortune.model import ModelInfo, compute_digest, read_model
 from ortune.model.identity import ModelIdentity
 from ortune.steps import enter_step
-from ortune.worker import Executor, LiveCandidate, Runtime
+from ortune.worker import Executor, Failure, LiveCandidate, Runtime
 from ortune.worker.background_load import BackgroundLoad
 from ortune.worker.executor import (
     BUILD_DEADLINE_S,
@@ -148,6 +148,8 @@ class OpenComparison(msgspec.Struct, frozen=True, kw_only=True):
         deterministic: Whether the baseline's outputs are the same in each run.
         executors: One for each program.
         open_executor: Opens executors for other loads than that of the goal.
+        check_finalist: Checks outputs of a candidate that blocks do not show, within a time in seconds, and returns
+            what is wrong; None if blocks show all of them.
     """
 
     runner: BlockRunner
@@ -159,6 +161,7 @@ class OpenComparison(msgspec.Struct, frozen=True, kw_only=True):
     deterministic: bool
     executors: tuple[Executor, ...]
     open_executor: OpenExecutor
+    check_finalist: Callable[[Config, float], Failure | None] | None = None
 
     @property
     def runtime(self) -> Runtime:

@@ -107,6 +107,7 @@ class PairedRun:
         order: Order = shuffle,
         stop_within_launch: bool = False,
         is_done: Callable[[], bool] = lambda: False,
+        on_round: Callable[[], None] = lambda: None,
     ) -> None:
         """Launch all sides repeatedly, and measure rounds in each launch. Another call adds launches to the run.
 
@@ -118,10 +119,13 @@ class PairedRun:
             plan: Size of the run.
             end_s: Time on the runner's clock after which no launch begins.
             latest_s: No launch begins that would end after this time, if two launches are done, as an interval needs.
+                After this time, a launch that was expected to be shorter ends with the current round.
             order: Decides the order of every second round. The round after it has the reverse order.
             stop_within_launch: Whether no round begins after `end_s` either. If sides are measured one after the other,
                 no launch begins that would end after `end_s`.
             is_done: Called after each launch, to report progress or to stop.
+            on_round: Called after each round but the last of a launch, or after each block of sides that are measured
+                one after the other.
 
         Raises:
             MeasureError: The baseline fails, or another side that is required.
@@ -130,12 +134,20 @@ class PairedRun:
         while plan.launches is None or number < first + plan.launches:
             start_s, last_start_s = runner.now_s(), end_s
             if runner.one_at_a_time or sum(is_memory_unknown(side.config) for side in self.sides) > 1:
-                self._measure_in_turn(runner, plan, number, order=order)
+                self._measure_in_turn(runner, plan, number, order=order, on_round=on_round)
                 if stop_within_launch:
                     last_start_s -= runner.now_s() - start_s
             else:
-                last_round_s = end_s if stop_within_launch else math.inf
-                self._measure_launch(runner, plan, number, order=order, end_s=last_round_s)
+                first_round_s, next_round_s = (end_s, end_s) if stop_within_launch else (math.inf, latest_s)
+                self._measure_launch(
+                    runner,
+                    plan,
+                    number,
+                    order=order,
+                    first_round_s=first_round_s,
+                    next_round_s=next_round_s,
+                    on_round=on_round,
+                )
             number += 1
             n_left = len(self.sides) - len(self.failures)
             if is_done() or self._is_alone(n_left) or runner.now_s() >= last_start_s:
@@ -143,8 +155,28 @@ class PairedRun:
             if len(self.launches) >= FEWEST_LAUNCHES and 2 * runner.now_s() - start_s > latest_s:
                 break
 
-    def _measure_launch(self, runner: BlockRunner, plan: RunPlan, number: int, *, order: Order, end_s: float) -> None:
-        """Launch all sides, measure the rounds of one launch, and end all sides."""
+    def _measure_launch(
+        self,
+        runner: BlockRunner,
+        plan: RunPlan,
+        number: int,
+        *,
+        order: Order,
+        first_round_s: float,
+        next_round_s: float,
+        on_round: Callable[[], None],
+    ) -> None:
+        """Launch all sides, measure the rounds of one launch, and end all sides.
+
+        Args:
+            runner: Measures blocks.
+            plan: Size of the run.
+            number: Number of the launch.
+            order: Decides the order of every second round.
+            first_round_s: Time on the runner's clock after which the first round does not begin.
+            next_round_s: Time after which the other rounds do not begin.
+            on_round: Called after each round, to report progress.
+        """
         rounds: list[Round] = []
         self.launches.append(rounds)
         lives: dict[int, LiveCandidate] = {}
@@ -156,12 +188,14 @@ class PairedRun:
                     self._launch_sides(runner, group, lives)
             positions: list[int] = []
             for step in range(plan.rounds):
-                if runner.now_s() >= end_s:
+                if runner.now_s() >= (next_round_s if rounds else first_round_s):
                     break
                 positions = positions[::-1] if step % 2 else order(runner.rng, number, sorted(lives))
                 positions = [each for each in positions if each in lives]
                 measured = runner.measure_in_order(lives, positions, plan.block, loads)
                 rounds.append(measured)
+                if step + 1 < plan.rounds:
+                    on_round()
                 for position, failure in measured.failures.items():
                     self._fail(position, failure)
                     lives.pop(position).close()
@@ -188,7 +222,9 @@ class PairedRun:
         left = [position for position in rotated if position not in self.failures]
         return [[position] for position in left] if one_by_one or self._executors else [left]
 
-    def _measure_in_turn(self, runner: BlockRunner, plan: RunPlan, number: int, *, order: Order) -> None:
+    def _measure_in_turn(
+        self, runner: BlockRunner, plan: RunPlan, number: int, *, order: Order, on_round: Callable[[], None]
+    ) -> None:
         """Launch one side after the other, and measure its blocks of one launch before the next one is launched.
 
         Every second launch has the reverse order of the one before, so that drift of the host cancels.
@@ -213,6 +249,7 @@ class PairedRun:
                     if isinstance(answer, Failure):
                         self._fail(position, answer)
                         break
+                    on_round()
             finally:
                 live.close()
         loads_ns = {position: loaded[-1].load_ns for position, loaded in self.loaded.items() if loaded}

@@ -209,6 +209,8 @@ def describe_measurement(result: GateResult) -> list[str]:
     if result.max_error is not None:
         difference = f"; the largest difference is {result.max_error:.2g} of the largest value"
         lines.append("outputs are identical" if result.max_error == 0 else f"outputs match{difference}")
+    if not result.outputs_compared:
+        lines.append("outputs were not compared")
     return lines
 
 

@@ -19,6 +19,7 @@ from ortune.console.verdict import (
     make_limits_table,
     needs_reason,
 )
+from ortune.console.warnings import warn_other_models
 from ortune.console.widgets import (
     KEPT,
     add_note,
@@ -117,7 +118,7 @@ def show_program_verdict(console: Console, result: ProgramResult, output: Path |
         console.print()
     if evidence.baseline and evidence.winner:
         show_program_figures(console, record)
-    warnings = find_warnings(record)
+    warnings = [*find_warnings(record), *([warn_other_models(result.others)] if result.others else [])]
     for warning in warnings:
         show_warning(console, warning)
     if warnings:

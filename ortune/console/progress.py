@@ -187,10 +187,10 @@ def format_steps(report: SearchReport) -> str:
 
 
 def format_left(report: SearchReport) -> str:
-    """Return how long a search will take. Before the confirmation, it may still end early."""
+    """Return how long a search will take, or what it will take at most if it may still end early."""
     if report.left_s < 0.5:
         return "nearly done"
-    return f"{report.left_s:.0f} s left" if report.stage == "confirmation" else f"at most {report.left_s:.0f} s"
+    return f"at most {report.left_s:.0f} s" if report.may_end_early else f"{report.left_s:.0f} s left"
 
 
 def format_report(report: SearchReport) -> str:

@@ -24,6 +24,7 @@ from ortune.console.warnings import (
     warn_disagreement,
     warn_failures,
     warn_jumps,
+    warn_not_compared,
     warn_one_at_a_time,
     warn_other_nodes,
     warn_pinned,
@@ -293,6 +294,8 @@ def find_warnings(record: Record) -> list[str]:
     warnings += find_config_warnings(record)
     if evidence.output_check.compared == "shapes":
         warnings.append(warn_unstable_outputs())
+    elif evidence.output_check.compared == "nothing":
+        warnings.append(warn_not_compared())
     if noise.drift is not None and not 1 / NOTABLE_DRIFT < noise.drift < NOTABLE_DRIFT:
         warnings.append(warn_disagreement(noise.drift))
     if failed := record.search.failed:

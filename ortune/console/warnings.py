@@ -157,6 +157,19 @@ def warn_unstable_outputs() -> str:
     return "The model's outputs differ from run to run, so only their types and shapes were compared."
 
 
+def warn_not_compared() -> str:
+    """Warn that the outputs of a program were not compared."""
+    return "The program's outputs were not compared with those of the program as it is. Check that they are right."
+
+
+def warn_other_models(names: Sequence[str]) -> str:
+    """Warn of models that a program did not call before its search began."""
+    return (
+        f"The program also created sessions of {', '.join(names)}, which it did not call while it was observed at the "
+        "beginning. They keep the program's own options, and have no record."
+    )
+
+
 def warn_failures(n_failed: int, n_tried: int, kinds: Iterable[str], trials: str = "") -> str:
     """Warn that candidates failed.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from ortune.export import (
     compose,
     cpp,
     csharp,
+    djl,
     embedded,
     environment,
     fastembed,
@@ -76,6 +78,7 @@ TARGETS: dict[str, Target] = {
         rapidocr,
         fastembed,
         vespa,
+        djl,
         environment,
         gunicorn,
         uvicorn,
@@ -112,8 +115,19 @@ OTHER_NAMES = {
     "rs": ("rust",),
     "env": ("environment",),
     "huggingface": ("optimum",),
+    "windows-ml": ("csharp", "cpp", "python"),
+    "winml": ("csharp", "cpp", "python"),
+    "opensearch": ("djl",),
+    "djl-serving": ("djl",),
 }
 """What users call targets."""
+
+REASONS = {
+    "windows-ml": "Windows ML has the APIs of ONNX Runtime.",
+    "winml": "Windows ML has the APIs of ONNX Runtime.",
+    "opensearch": "OpenSearch loads models with the Deep Java Library.",
+}
+"""Why a target is right for what users call it."""
 
 
 def find_target(name: str) -> Target:
@@ -127,9 +141,13 @@ def find_target(name: str) -> Target:
     installed = find_installed(TARGETS)
     if name in installed:
         return load_installed(installed[name])
-    near = OTHER_NAMES.get(name.lower(), ()) or difflib.get_close_matches(name, [*TARGETS, *installed], n=1)
-    suggestion = f"Did you mean {near[0]}? " if near else ""
-    raise UsageError(f"{name}: there is no such target.", f"{suggestion}{{list}} lists all targets.", option="to")
+    called = re.sub(r"[\s_]", "-", name.lower())
+    near = OTHER_NAMES.get(called, ()) or difflib.get_close_matches(name, [*TARGETS, *installed], n=1)
+    *others, last = near or ("",)
+    suggestion = f"Did you mean {', '.join(others)}{' or ' if others else ''}{last}? " if last else ""
+    reason = f"{REASONS[called]} " if called in REASONS else ""
+    hint = f"{reason}{suggestion}{{list}} lists all targets."
+    raise UsageError(f"{name}: there is no such target.", hint, option="to")
 
 
 def list_targets() -> list[ListedTarget]:

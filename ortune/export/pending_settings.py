@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from ortune.host.allocators import LD_PRELOAD, SONAMES
 from ortune.knobs.config import CPU, CPU_PROVIDER, OF_BOTH, PLUGIN, Config, Plugin, Provider, ThreadPool, alias_of
 from ortune.knobs.ids import ALLOCATOR, BATCH
+from ortune.knobs.plugin_options import spell_for_plugins
 
 Value = int | bool | str
 
@@ -28,6 +29,7 @@ class PendingSettings:
     """
 
     def __init__(self, config: Config) -> None:
+        config = spell_for_plugins(config)
         self.config = config.without_captures()
         self._left = dict(config.settings)
         self._captures = self._left.keys() - self.config.settings.keys()

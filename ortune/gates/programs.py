@@ -23,6 +23,9 @@ from ortune.worker import Failure
 from ortune.worker.executor import FIRST_LOAD_DEADLINE_S
 from ortune.workload import Goal, Objective
 
+CHECK_SHARE = 0.25
+"""Share of the budget for running a program to its end, to compare what it prints."""
+
 NOT_OF_PROGRAMS = frozenset({"load-time"})
 
 
@@ -92,7 +95,8 @@ def open_programs(gate: Gate, tuned: TunedProgram) -> Iterator[OpenSides]:
         (executor,) = opened.executors
         assert isinstance(executor, ProgramExecutor)
         opened.runner.load_deadline_s = min(max(gate.budget_s, MIN_LOAD_DEADLINE_S), FIRST_LOAD_DEADLINE_S)
-        check_tuned(gate.head.text, gate.head.config, opened.runner, executor)
+        check_s = CHECK_SHARE * gate.budget_s
+        check_tuned(gate.head.text, gate.head.config, opened.runner, executor, check_s=check_s)
         identity = program.identities[0]
         yield OpenSides(
             opened=opened,
@@ -109,7 +113,7 @@ def open_programs(gate: Gate, tuned: TunedProgram) -> Iterator[OpenSides]:
         )
 
 
-def check_tuned(text: str, config: Config, runner: BlockRunner, executor: ProgramExecutor) -> None:
+def check_tuned(text: str, config: Config, runner: BlockRunner, executor: ProgramExecutor, *, check_s: float) -> None:
     """Run the program under its records, to check that it works and that its output is the same.
 
     Args:
@@ -117,6 +121,7 @@ def check_tuned(text: str, config: Config, runner: BlockRunner, executor: Progra
         config: What the records change.
         runner: Launches it, again if it ends suddenly.
         executor: Its executor.
+        check_s: Time for running it to its end, if it is measured while it stays alive.
 
     Raises:
         MeasureError: Its output differs.
@@ -126,7 +131,9 @@ def check_tuned(text: str, config: Config, runner: BlockRunner, executor: Progra
     failure = answer if isinstance(answer, Failure) else None
     if not isinstance(answer, Failure):
         answer.close()
-        if not executor.keeps_alive:
+        if executor.keeps_alive:
+            failure = executor.check_finalist(config, check_s)
+        else:
             result = executor.run(config, executor.run_deadline_s)
             failure = result if isinstance(result, Failure) else None
     if failure is None:

@@ -191,6 +191,7 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
         head: Result of head.
         max_error: Largest difference of head's outputs from base's, as a share of the output's largest value; None if
             they were not compared.
+        outputs_compared: Whether outputs were compared. Those of some programs cannot be.
         noise: CPU use by other processes.
         workload: What was measured.
         host: Class of the host.
@@ -210,6 +211,7 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
     base: SideResult
     head: SideResult
     max_error: float | None = None
+    outputs_compared: bool = True
     noise: Noise
     workload: Workload
     host: HostClass

@@ -44,6 +44,8 @@ class Dimension(msgspec.Struct, frozen=True, kw_only=True):
         no_effect_when: Labels of earlier dimensions under which this one has no effect, by name of the dimension.
         alone: Whether it is tried one at a time: a candidate has a value other than the default in at most one of
             these dimensions. They matter little, and their combinations would multiply the number of candidates.
+        of: What it is a setting of, if choices for different ones that win alone are combined; empty for a setting of
+            the whole candidate.
         default_number: Number that the default stands for; None for the threads of ONNX Runtime's default pool.
     """
 
@@ -52,6 +54,7 @@ class Dimension(msgspec.Struct, frozen=True, kw_only=True):
     between: tuple[Choice, ...] = ()
     no_effect_when: Mapping[str, frozenset[str]] = {}
     alone: bool = False
+    of: str = ""
     default_number: int | None = None
 
     @property

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 MAX_CANDIDATES = 20_000
 
+WON = 0.01
+"""Expected gain, as a log-ratio, from which on a choice that was tried alone is combined with others."""
+
 ENTRIES = ("session_options", "session_config", "run_options", "run_config", "environment")
 """Fields of a config that hold settings by name."""
 
@@ -86,14 +89,20 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         chains = [choice.value for each in self.dimensions if each.name == ids.PROVIDERS for choice in each.choices[1:]]
         return (self.base.provider, *(chain[0][0] for chain in chains if isinstance(chain, tuple)))
 
-    def draw(self, choose: Choose) -> Candidate:
-        """Make a candidate by calling `choose` for each dimension that has an effect, in order."""
+    def draw(self, choose: Choose, *, listed: bool = False) -> Candidate:
+        """Make a candidate by calling `choose` for each dimension that has an effect, in order.
+
+        Args:
+            choose: Chooses.
+            listed: Whether it is one that the space lists, without choices that are only combined once they have won.
+        """
         labels: dict[str, str] = {}
         config = self.base
         why = []
         taken = False
         for dimension in self.dimensions:
-            if (dimension.alone and taken) or dimension.has_no_effect(labels):
+            is_combined = bool(dimension.of) and not listed
+            if (dimension.alone and taken and not is_combined) or dimension.has_no_effect(labels):
                 continue
             choice = dimension.choice(choose(dimension))
             value: object = choice.value
@@ -177,6 +186,31 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 found.setdefault(candidate.config.key, candidate)
         return list(found.values())
 
+    def join(self, number: int, gains: Mapping[int, float]) -> list[Candidate]:
+        """Return candidates in which choices for different models that win alone are combined.
+
+        Args:
+            number: The best candidate, to whose other choices they are added.
+            gains: Expected gain of each candidate that was tried, as a log-ratio.
+        """
+        best_of: dict[str, tuple[float, str, str]] = {}
+        for dimension in self.dimensions:
+            for choice in dimension.choices[1:] if dimension.of else ():
+                own = {dimension.name: choice.label}
+                gain = gains.get(self.numbers.get(self.select(own).config.key, -1), 0.0)
+                if gain > best_of.get(dimension.of, (WON,))[0]:
+                    best_of[dimension.of] = (gain, dimension.name, choice.label)
+        winners = sorted(best_of.values(), reverse=True)
+        owned = {dimension.name for dimension in self.dimensions if dimension.of}
+        best = {name: label for name, label in self.candidates[number].labels.items() if name not in owned}
+        found: dict[str, Candidate] = {}
+        for stem in (best, {}):
+            # The best two, the best three, and so on.
+            for n in range(2, len(winners) + 1):
+                candidate = self.select({**stem, **{name: label for _, name, label in winners[:n]}})
+                found.setdefault(candidate.config.key, candidate)
+        return list(found.values())
+
     def find(self, config: Config) -> Candidate | None:
         """Return the candidate with a config, even if it has a value between choices, or None if there is none."""
         if config.key in self.numbers:
@@ -231,7 +265,7 @@ class SearchSpace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 asked.append(dimension)
                 return prefix[len(asked) - 1] if len(asked) <= len(prefix) else DEFAULT_LABEL
 
-            candidate = self.draw(choose)
+            candidate = self.draw(choose, listed=True)
             # Each dimension after the prefix has its default. Its other choices start new branches.
             for position in range(len(asked) - 1, len(prefix) - 1, -1):
                 stem = prefix + (DEFAULT_LABEL,) * (position - len(prefix))

@@ -16,6 +16,7 @@ import msgspec
 from ortune.errors import ModelError
 from ortune.file_kinds import advise_for, find_similar, name_kind
 from ortune.interrupts import name_signal
+from ortune.prctl import die_with_parent, name_parent
 from ortune.secret_variables import inherit_environment
 from ortune.steps import enter_step
 
@@ -86,7 +87,11 @@ def read_in_child(module: str, path: str | Path, kind: type[Facts], options: Seq
     command = [sys.executable, "-P", "-m", module, str(path.resolve()), *options]
     try:
         child = subprocess.run(
-            command, capture_output=True, env=inherit_environment(), timeout=READ_TIMEOUT_S, check=False
+            command,
+            capture_output=True,
+            env={**inherit_environment(), **name_parent()},
+            timeout=READ_TIMEOUT_S,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         raise ModelError(f"Reading {path} took more than {READ_TIMEOUT_S:.0f} s.") from None
@@ -139,6 +144,7 @@ def explain_refusal(path: Path, error: ModelError) -> ModelError:
 
 def answer_parent(read: Callable[[Path], msgspec.Struct]) -> None:
     """Print the facts that `read` finds in the file of the command line, or why it cannot be read."""
+    die_with_parent()
     sys.stdout.buffer.write(make_reply(read, Path(sys.argv[1])))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -175,7 +175,8 @@ class _Planning:
             rows += self.add_batched(rows, self.options.slo)
         if self.options.slo:
             try:
-                rows = self.measure_capacities(rows, self.options.slo)
+                for each in self.measure_capacities(rows, self.options.slo):
+                    rows = each
             except KeyboardInterrupt:
                 interrupted = True
             rows = mark_proven(rows, self.beyond_default)
@@ -334,15 +335,19 @@ class _Planning:
         """Return durations of calls of one side while all its callers are busy."""
         return thin(np.concatenate([block.samples_ns for block in run.blocks(position)]))
 
-    def measure_capacities(self, rows: list[PlannedDeployment], slo: Limit) -> list[PlannedDeployment]:
+    def measure_capacities(self, rows: list[PlannedDeployment], slo: Limit) -> Iterator[list[PlannedDeployment]]:
         """Measure the capacity of the deployment that is about to be recommended, as far as the budget goes.
 
         Then that of the default deployment is measured, as both are compared. If another deployment takes the first
         place thereby, it is measured as well.
+
+        Yields:
+            All rows, at first and after each measured capacity.
         """
         rows = mark_promising(rows)
         measured: set[int] = set()
         while True:
+            yield rows
             first = rank_rows(self.add_costs(rows))[0]
             place = next((each for each in (first, DEFAULT_POSITION) if each not in measured), None)
             if place is None:
@@ -354,7 +359,6 @@ class _Planning:
             measured.add(place)
             rows[place] = msgspec.structs.replace(rows[place], capacity=found, predicted_capacity=rows[place].capacity)
             rows = mark_promising(rows)
-        return rows
 
     def check_default(self, row: PlannedDeployment, slo: Limit) -> None:
         """Measure whether the default keeps the target at a rate that a row can take, as proven by measurements.

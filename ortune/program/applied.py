@@ -23,17 +23,36 @@ Text = Annotated[str, Meta(max_length=4096)]
 
 
 class NotedSession(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A session of a model whose settings the candidate changes.
+    """A session of a run whose candidate changes settings of sessions.
 
     Attributes:
         model: The model, as the program names it.
-        is_tuned: Whether the session has the settings.
+        has_rule: Whether the candidate has settings for the model.
+        is_tuned: Whether the session has them.
         reason: Why it has not.
     """
 
     model: Text
+    has_rule: bool
     is_tuned: bool
     reason: Text
+
+
+def read_sessions(folder: Path) -> list[NotedSession] | str:
+    """Return the sessions of a run, or why they cannot be read.
+
+    Args:
+        folder: The folder for the logs of the run.
+    """
+    try:
+        lines = read_limited(folder / SESSIONS_FILE, MOST_BYTES, only_regular=True).splitlines()
+        return [msgspec.json.decode(line, type=NotedSession) for line in lines]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        return f"{SESSIONS_FILE} cannot be read: {error.strerror}"
+    except (TooLargeError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        return f"{SESSIONS_FILE} cannot be read: {error}"
 
 
 def find_untuned(folder: Path) -> str:
@@ -42,16 +61,21 @@ def find_untuned(folder: Path) -> str:
     Args:
         folder: The folder for the logs of the run.
     """
-    try:
-        lines = read_limited(folder / SESSIONS_FILE, MOST_BYTES, only_regular=True).splitlines()
-        sessions = [msgspec.json.decode(line, type=NotedSession) for line in lines]
-    except FileNotFoundError:
+    sessions = read_sessions(folder)
+    if isinstance(sessions, str):
+        return sessions
+    own = [session for session in sessions if session.has_rule]
+    if not own:
         return NO_SESSION
-    except OSError as error:
-        return f"{SESSIONS_FILE} cannot be read: {error.strerror}"
-    except (TooLargeError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        return f"{SESSIONS_FILE} cannot be read: {error}"
-    if not sessions:
-        return NO_SESSION
-    missed = next((session for session in sessions if not session.is_tuned), None)
+    missed = next((session for session in own if not session.is_tuned), None)
     return f"{missed.model}: {missed.reason or 'its session has the options of the program'}" if missed else ""
+
+
+def find_others(folder: Path) -> set[str]:
+    """Return the file names of the models for which the candidate has no settings.
+
+    Args:
+        folder: The folder for the logs of the run.
+    """
+    sessions = read_sessions(folder)
+    return {Path(each.model).name for each in sessions if not each.has_rule} if isinstance(sessions, list) else set()

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from ortune.errors import HostError
 from ortune.interrupts import uninterrupted
 from ortune.knobs import Config
-from ortune.program.applied import find_untuned
+from ortune.program.applied import find_others, find_untuned
 from ortune.program.gate import CallLog
-from ortune.program.launcher import Launcher, Run, TunedModel
+from ortune.program.launcher import RETURNED_CALLS, Launcher, Run, TunedModel
 from ortune.program.outputs import OutputReference
 from ortune.program.process import Ended, ProgramProcess
 from ortune.program.server import Server, ServerLoad
@@ -44,6 +44,11 @@ DRAIN_S = 30.0
 
 FEW_CALLS = 8
 """A program that makes fewer calls in a run is run to completion for each block."""
+
+MOST_COMPARED_BODIES = 64
+COMPARE_BODIES_S = 3.0
+"""Bodies of requests whose answers are compared in each launch of a server, at most, and the time that the program as
+it is may take to answer them."""
 
 MAX_RESTARTS = 3
 """Times that a program may end in a block before a call was measured."""
@@ -94,11 +99,15 @@ class ProgramExecutor:
         cpus: The CPUs on which the use by other processes is monitored.
         server: How the program is loaded if it is a server; None if it is not.
         keeps_running: Whether the calls of the function are measured in a program that stays alive.
+        run_s: Time that one run of the program takes; None if it is not known, because it does not end soon.
+        others: Gets the names of models whose sessions have no settings; see the attribute.
         inherited: Environment of this process.
 
     Attributes:
         runtime: The software that the program runs.
         outputs: What the outputs of candidates are compared with.
+        others: Models whose sessions got no settings, as the program did not call them while it was observed.
+        n_compared_bodies: Bodies of requests whose answers are compared in each launch; 0 before the first one.
     """
 
     def __init__(
@@ -110,6 +119,8 @@ class ProgramExecutor:
         *,
         server: Server | None = None,
         keeps_running: bool = False,
+        run_s: float | None = None,
+        others: set[str] | None = None,
         inherited: Mapping[str, str] = os.environ,
     ) -> None:
         remove_abandoned_folders()
@@ -118,9 +129,12 @@ class ProgramExecutor:
         self.cpus = cpus
         self.outputs = OutputReference(task)
         self.run_deadline_s = FIRST_DEADLINE_S
+        self._run_s = run_s
         self._server = server
         self._keeps_running = keeps_running
-        self._base_key = ""
+        self._base: Config | None = None
+        self.n_compared_bodies = 0
+        self.others: set[str] = set() if others is None else others
         self._folder = OwnedFolder()
         self.launcher = Launcher(task, models, runtime.onnxruntime, self._folder, inherited)
         self._live: set[CallCandidate | ServerCandidate] = set()
@@ -152,12 +166,12 @@ class ProgramExecutor:
 
         The first config that is ever launched must be the baseline.
         """
-        self._base_key = self._base_key or configs[0].key
+        self._base = self._base or configs[0]
         return [self._launch(config, deadline_s) for config in configs]
 
     def _launch(self, config: Config, deadline_s: float) -> LiveCandidate | Failure:
         if not self.keeps_alive:
-            if self.outputs.is_known:
+            if self.outputs.n_ended:
                 return RunCandidate(self, config)
             result = self.run(config, min(deadline_s, self.run_deadline_s))
             if isinstance(result, Failure):
@@ -228,19 +242,47 @@ class ProgramExecutor:
                 clock_jump_s=Clocks.read().find_jump_s(clocks),
             )
         finally:
-            run.remove()
+            self.forget_run(run)
 
     def check_end(self, run: Run, ended: Ended, config: Config) -> Failure | None:
         """Return what is wrong with a run that has ended: its status, its output, or settings that had no effect."""
-        if ended.status != self.outputs.status and (self.outputs.is_known or ended.status):
-            return run.explain_end(ended.status, "measure") if ended.status else _ended_without_fault(self.outputs)
-        if difference := self.outputs.compare(run, is_baseline=self.is_baseline(config)):
+        if ended.status:
+            return run.explain_end(ended.status, "measure")
+        if difference := self.outputs.compare_run(run, config.key, is_baseline=self.is_baseline(config)):
             return Failure(kind="wrong_output", stage="check", message=difference)
-        return self.check_settings(run, config)
+        return self.check_returned(run, config) or self.check_settings(run, config)
+
+    def check_returned(self, run: Run, config: Config) -> Failure | None:
+        """Return a failure if the first calls of the function returned something else than in the program as it is."""
+        if not self.task.call:
+            return None
+        difference = self.outputs.compare_returned(run.folder, config.key, is_baseline=self.is_baseline(config))
+        return Failure(kind="wrong_output", stage="check", message=difference) if difference else None
+
+    def check_finalist(self, config: Config, left_s: float) -> Failure | None:
+        """Run a program that is measured while it stays alive to its end, and return what is wrong with that.
+
+        Its exit status and what it printed are only known at the end. If there is no time for it, nothing is checked.
+
+        Args:
+            config: The candidate's settings.
+            left_s: Time that this may take.
+        """
+        if not self._keeps_running or self._run_s is None or self._base is None:
+            return None
+        n_missing = max(self.outputs.n_needed - self.outputs.n_ended, 0)
+        if (n_missing + 1) * self._run_s > left_s:
+            return None
+        deadline_s = max(LEAST_RUN_DEADLINE_S, RUN_DEADLINE_FACTOR * self._run_s)
+        for each in [self._base] * n_missing:
+            if isinstance(self.run(each, deadline_s), Failure):
+                return None  # it ended otherwise than when it was observed, so nothing can be compared with it
+        result = self.run(config, deadline_s)
+        return result if isinstance(result, Failure) else None
 
     def is_baseline(self, config: Config) -> bool:
         """Return whether a candidate is the baseline: the program as it is, with what the user fixed."""
-        return config.key == self._base_key
+        return config == self._base
 
     def check_settings(self, run: Run, config: Config) -> Failure | None:
         """Return a failure if no session of the program got the candidate's settings."""
@@ -249,9 +291,15 @@ class ProgramExecutor:
         reason = find_untuned(run.folder)
         return Failure(kind="not_applied", stage="load", message=reason) if reason else None
 
-    def describe_session(self) -> SessionInfo:
+    def forget_run(self, run: Run) -> None:
+        """Remove the files of a run that is over."""
+        self.others |= find_others(run.folder)
+        run.remove()
+
+    def describe_session(self, config: Config) -> SessionInfo:
         """Return facts about the sessions of a candidate."""
-        return SessionInfo(load_ns=0, providers=(), deterministic=self.outputs.is_stable)
+        is_compared = self.outputs.is_compared(config.key, is_baseline=self.is_baseline(config))
+        return SessionInfo(load_ns=0, providers=(), outputs_compared=is_compared)
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -289,7 +337,7 @@ class RunCandidate:
     @property
     def session_info(self) -> SessionInfo:
         """Facts about its sessions."""
-        return self._executor.describe_session()
+        return self._executor.describe_session(self.config)
 
     def measure(self, plan: BlockPlan) -> Block | Failure:
         """Run the program until the block is long enough, at least once."""
@@ -341,11 +389,12 @@ class CallCandidate:
         self._run: Run | None = None
         self._log: CallLog | None = None
         self._start_deadline_s = FIRST_DEADLINE_S
+        self._n_compared = 0
 
     @property
     def session_info(self) -> SessionInfo:
         """Facts about its sessions."""
-        return self._executor.describe_session()
+        return self._executor.describe_session(self.config)
 
     def start(self, deadline_s: float) -> Failure | None:
         """Start the program, wait until it has made a call, and suspend it before the next one."""
@@ -365,8 +414,8 @@ class CallCandidate:
                 return Failure(kind="timeout", stage="load", message=message)
         if failure := self._pause():
             return failure
-        self._log.read()
-        return self._executor.check_settings(run, self.config)
+        self._n_compared = len(self._log.read())
+        return self._executor.check_returned(run, self.config) or self._executor.check_settings(run, self.config)
 
     def _made_no_call(self) -> Failure:
         message = f"it ended without a call of {self._executor.task.call}"
@@ -421,6 +470,10 @@ class CallCandidate:
         cpu_ns = tree.refresh_ns() - cpu_start_ns
         after = self._executor.cpus.read()
         calls = self._log.read()
+        if self._n_compared < RETURNED_CALLS:
+            self._n_compared += len(calls)
+            if failure := self._executor.check_returned(self._run, self.config):
+                return failure
         measured = calls[calls[:, 0] >= start_ns + plan.lead_in_ns]
         if plan.lead_in_ns and len(measured) == len(calls):
             measured = measured[1:]
@@ -454,7 +507,7 @@ class CallCandidate:
 
     def _forget_run(self) -> None:
         if self._run:
-            self._run.remove()
+            self._executor.forget_run(self._run)
         self._run = self._log = None
 
     def close(self) -> None:
@@ -484,7 +537,7 @@ class ServerCandidate:
     @property
     def session_info(self) -> SessionInfo:
         """Facts about its sessions."""
-        return self._executor.describe_session()
+        return self._executor.describe_session(self.config)
 
     def start(self, deadline_s: float) -> Failure | None:
         """Start the server, wait until it answers, compare its answer with the baseline's, and suspend it."""
@@ -507,16 +560,33 @@ class ServerCandidate:
 
         if failure := self._server.wait_until_up(port, find_end, deadline_s):
             return failure
-        answer = self._executor.load.open(port, self._process.supervisor_pid)
-        if isinstance(answer, Failure):
-            return answer
-        if difference := self._executor.outputs.compare_answer(
-            answer, is_baseline=self._executor.is_baseline(self.config)
-        ):
-            return Failure(kind="wrong_output", stage="check", message=difference)
-        failure = self._executor.check_settings(run, self.config)
+        failure = self._check_answers(port) or self._executor.check_settings(run, self.config)
         self._process.suspend()
         return failure
+
+    def _check_answers(self, port: int) -> Failure | None:
+        """Compare the answers to all bodies with those of the program as it is.
+
+        As many bodies are compared as the program as it is answers in a short time, when it is launched first.
+        """
+        executor = self._executor
+        n_bodies = executor.n_compared_bodies or min(max(len(self._server.bodies), 1), MOST_COMPARED_BODIES)
+        is_baseline = executor.is_baseline(self.config)
+        end_s = time.monotonic() + COMPARE_BODIES_S
+        for position in range(n_bodies):
+            load = executor.load
+            answer = load.fetch(position) if position else load.open(port, self._process.supervisor_pid)
+            if isinstance(answer, Failure):
+                return answer
+            key = self.config.key
+            if difference := executor.outputs.compare_part(position, answer, key, is_baseline=is_baseline):
+                which = f"answer to {self._server.bodies[position].name}: " if len(self._server.bodies) > 1 else ""
+                return Failure(kind="wrong_output", stage="check", message=f"{which}{difference}")
+            if not executor.n_compared_bodies and time.monotonic() > end_s:
+                n_bodies = position + 1
+                break
+        executor.n_compared_bodies = n_bodies
+        return None
 
     def measure(self, plan: BlockPlan) -> Block | Failure:
         """Resume the server, make requests, and suspend it."""
@@ -538,7 +608,7 @@ class ServerCandidate:
         """End the server. It may be called more than once."""
         self._process.close()
         if self._run:
-            self._run.remove()
+            self._executor.forget_run(self._run)
         self._run = None
         self._executor.forget(self)
 
@@ -551,8 +621,3 @@ def drop_first(calls: NDArray[np.int64]) -> NDArray[np.int64]:
     ordered = calls[np.argsort(calls[:, 0], kind="stable")]
     durations: NDArray[np.int64] = ordered[:, 1] - ordered[:, 0]
     return durations[1:] if len(durations) > 1 else durations
-
-
-def _ended_without_fault(outputs: OutputReference) -> Failure:
-    message = f"it exited with status 0, and the program as it is with status {outputs.status}"
-    return Failure(kind="wrong_output", stage="check", message=message)

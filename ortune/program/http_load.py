@@ -16,6 +16,7 @@ import msgspec
 
 from ortune.apply.placeholders import PORT
 from ortune.errors import UsageError
+from ortune.prctl import name_parent
 from ortune.program import http_protocol
 from ortune.sanitize import printable
 from ortune.secret_variables import inherit_environment
@@ -25,7 +26,6 @@ from ortune.worker.child_process import APPLY_OFF
 from ortune.worker.clocks import Clocks
 from ortune.worker.exit_status import count_oom_kills, explain_closed_pipe
 from ortune.worker.failure import Failure
-from ortune.worker.prctl import name_parent
 
 COMMAND = (sys.executable, "-P", "-m", "ortune.program.http_worker")
 
@@ -46,12 +46,11 @@ LONGEST_ANSWER = 200
 """Characters of an answer in a message."""
 
 
-def check_url(url: str, *, allow_remote: bool = False, option: str = "url") -> None:
-    """Check that ortune may send requests to a URL. `{port}` may stand for its port.
+def check_url(url: str, *, option: str = "url") -> None:
+    """Check that ortune may send requests to a URL: one of this host. `{port}` may stand for its port.
 
     Args:
         url: The URL.
-        allow_remote: Whether its host may be another one.
         option: Option that the URL belongs to.
 
     Raises:
@@ -79,10 +78,10 @@ def check_url(url: str, *, allow_remote: bool = False, option: str = "url") -> N
             "Send them in a header.",
             option=option,
         )
-    if not allow_remote and not is_loopback(host):
+    if not is_loopback(host):
         raise UsageError(
             f"{shown}: {printable(host)} is not this host. ortune sends as many requests as a server can answer.",
-            "Use 127.0.0.1, or allow other hosts with {allow_remote} if the server is yours.",
+            "Run the server here, and use 127.0.0.1.",
             option=option,
         )
 

@@ -33,6 +33,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ReadTimeoutError
 
 from ortune.limited import TooLargeError, read_limited
+from ortune.prctl import die_with_parent
 from ortune.program.http_protocol import (
     MOST_KEPT_BYTES,
     FetchRequest,
@@ -47,7 +48,6 @@ from ortune.worker import cpu, protocol
 from ortune.worker.block import Block, BlockPlan
 from ortune.worker.failure import Failure, make_failure
 from ortune.worker.main import disable_garbage_collection
-from ortune.worker.prctl import die_with_parent
 from ortune.worker.window import RealClock
 
 if TYPE_CHECKING:
@@ -303,6 +303,7 @@ class ServerClock(RealClock):
     """
 
     def __init__(self, tree: cpu.TreeClock) -> None:
+        super().__init__()
         self._tree = tree
         self._thread = threading.get_ident()
         self.cpu_ns = self._read_cpu_ns

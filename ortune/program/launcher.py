@@ -29,6 +29,9 @@ from ortune.worker.owned_folder import OwnedFolder
 MAX_OUTPUT_BYTES = 64 << 20
 """Output of one run that is read. A program that prints more cannot be compared."""
 
+RETURNED_CALLS = 8
+"""The first calls of each run are noted with what they returned. Describing it takes CPU time."""
+
 
 class TunedModel(msgspec.Struct, frozen=True, kw_only=True):
     """A model of the program, whose sessions get a candidate's settings.
@@ -150,6 +153,7 @@ class Launcher:
             "observe": os.fspath(folder) if observe else None,
             "log": os.fspath(folder),
             "call": self._task.call or None,
+            "returned": RETURNED_CALLS if self._task.call and not observe and self._task.compares_values else 0,
             "gate": os.fspath(folder) if gate else None,
         }
         return json.dumps(plan, separators=(",", ":"))

@@ -1,80 +1,182 @@
-"""Compares what a program prints under a candidate with what it prints as it is."""
+"""Compares what a program prints, answers or returns under a candidate with what it does as it is."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import shlex
 import subprocess
+from pathlib import Path
+from typing import Annotated
 
-from ortune.program.launcher import Run
+import msgspec
+from msgspec import Meta
+
+from ortune.limited import TooLargeError, read_limited
+from ortune.program.launcher import RETURNED_CALLS, Run
 from ortune.program.task import ProgramTask
 from ortune.program.text import NOTHING, Ignored, compare_text, find_unstable
 from ortune.secret_variables import inherit_environment
 
 CHECK_TIMEOUT_S = 300.0
 
+MOST_RETURNED_BYTES = 16 << 20
+"""Largest size of the files with what the first calls returned, each."""
+
+MOST_FILES = 256
+"""Files that are read, one for each process."""
+
+Number = Annotated[int, Meta(ge=0, le=1 << 62)]
+
+
+class TextReference:
+    """One text of the program as it is, and what varies between its runs."""
+
+    def __init__(self) -> None:
+        self._first: bytes | None = None
+        self._ignored: Ignored = NOTHING
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether there is something to compare with: a text that does not differ in its structure from run to run."""
+        return bool(self._first and self._first.strip()) and self._ignored != "everything"
+
+    def add(self, text: bytes) -> None:
+        """Add the text of a run of the program as it is. What varies between such runs is not compared."""
+        if self._first is None:
+            self._first = text
+            return
+        more = find_unstable(self._first, text)
+        if isinstance(self._ignored, str) or isinstance(more, str):
+            self._ignored = "everything"
+        else:
+            self._ignored |= more
+
+    def ignore(self) -> None:
+        """Compare nothing from now on."""
+        self._ignored = "everything"
+
+    def compare(self, text: bytes) -> str | None:
+        """Return how a text differs; None if it does not, or if there is nothing to compare with."""
+        return None if self._first is None else compare_text(self._first, text, self._ignored)
+
+
+class Returned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A call, and what it returned; see `ortune.apply.inside.returned`.
+
+    Attributes:
+        start_ns: Its start.
+        end_ns: Its end.
+        text: What it returned; None if that means nothing outside of its process.
+    """
+
+    start_ns: Number
+    end_ns: Number
+    text: str | None
+
 
 class OutputReference:
-    """What the program prints as it is, and what varies between its runs.
+    """What the program prints, answers and returns as it is, and what varies between its runs.
 
     Args:
         task: The program.
 
     Attributes:
-        status: Its exit status.
+        n_ended: Number of runs of the program as it is that ended by themselves.
     """
 
     def __init__(self, task: ProgramTask) -> None:
         self._task = task
-        self._first: bytes | None = None
-        self._ignored: Ignored = NOTHING
-        self._is_too_long = False
-        self.is_known = False
-        self.status = 0
+        self._printed = TextReference()
+        self._parts: dict[int, TextReference] = {}
+        self._compared: dict[str, set[TextReference]] = {}
+        self._checked: set[str] = set()
+        self.n_ended = 0
 
     @property
-    def is_stable(self) -> bool:
-        """Whether values are compared: two runs of the program as it is have the same structure."""
-        is_compared = not self._task.ignore_outputs and not self._is_too_long
-        return is_compared and self._ignored != "everything"
+    def n_needed(self) -> int:
+        """Number of runs of the program as it is that must have ended before others can be compared with them.
 
-    def compare(self, run: Run, *, is_baseline: bool) -> str | None:
+        What varies between them is found by comparing two.
+        """
+        return 2 if self._task.compares_values else 0
+
+    def is_compared(self, key: str, *, is_baseline: bool) -> bool:
+        """Return whether the outputs of a candidate were compared with those of the program as it is.
+
+        Args:
+            key: Key of its config.
+            is_baseline: Whether it is the program as it is. Then it is whether there is something to compare with.
+        """
+        if self._task.check:
+            return key in self._checked
+        references = (self._printed, *self._parts.values()) if is_baseline else self._compared.get(key, ())
+        return any(reference.is_comparable for reference in references)
+
+    def compare_run(self, run: Run, key: str, *, is_baseline: bool) -> str | None:
         """Return how the output of a complete run differs from that of the program as it is; None if it does not.
 
         Args:
             run: The run.
+            key: Key of its config.
             is_baseline: Whether the run is one of the program as it is. What varies between such runs is not compared.
         """
+        self.n_ended += is_baseline
         if self._task.check:
-            self.is_known = True
+            self._checked.add(key)
             return self._check(run)
-        if self._task.ignore_outputs or self._is_too_long:
-            self.is_known = True
+        if self._task.ignore_outputs:
             return None
         output = run.read_output()
         if output is None:
-            self._is_too_long = self.is_known = True
+            self._printed.ignore()
             return None
-        return self._compare(output, is_baseline=is_baseline)
+        return self._compare(self._printed, output, key, is_baseline=is_baseline)
 
-    def compare_answer(self, answer: bytes, *, is_baseline: bool) -> str | None:
-        """Return how an answer of a server differs from that of the program as it is; None if it does not."""
-        if self._task.ignore_outputs:
-            return None
-        return self._compare(answer, is_baseline=is_baseline)
+    def compare_part(self, number: int, text: bytes, key: str, *, is_baseline: bool) -> str | None:
+        """Return how an answer of a server, or what a call returned, differs from that of the program as it is.
 
-    def _compare(self, output: bytes, *, is_baseline: bool) -> str | None:
-        self.is_known = True
-        if self._first is None:
-            self._first = output
+        Args:
+            number: Which request or call it was, from 0.
+            text: The answer, or what the call returned.
+            key: Key of the candidate's config.
+            is_baseline: Whether it is that of the program as it is.
+        """
+        if not self._task.compares_values:
             return None
-        if not is_baseline:
-            return compare_text(self._first, output, self._ignored)
-        more = find_unstable(self._first, output)
-        if isinstance(self._ignored, str) or isinstance(more, str):
-            self._ignored = "everything"
-        else:
-            self._ignored |= more
+        reference = self._parts.setdefault(number, TextReference())
+        return self._compare(reference, text, key, is_baseline=is_baseline)
+
+    def compare_returned(self, folder: Path, key: str, *, is_baseline: bool) -> str | None:
+        """Return how what the first calls of a run returned differs from the program as it is; None if it does not.
+
+        Calls of several threads or processes at the same time have no order in which they could be compared.
+
+        Args:
+            folder: Folder with what is noted of the run.
+            key: Key of the candidate's config.
+            is_baseline: Whether it is the program as it is.
+        """
+        calls = read_returned(folder)
+        if any(after.start_ns < before.end_ns for before, after in itertools.pairwise(calls)):
+            for number in range(RETURNED_CALLS):
+                self._parts.setdefault(number, TextReference()).ignore()
+            return None
+        for number, call in enumerate(calls[:RETURNED_CALLS]):
+            if call.text is None:
+                continue
+            difference = self.compare_part(number, call.text.encode(errors="replace"), key, is_baseline=is_baseline)
+            if difference:
+                return f"call {number + 1} of {self._task.call} returned something else: {difference}"
         return None
+
+    def _compare(self, reference: TextReference, text: bytes, key: str, *, is_baseline: bool) -> str | None:
+        if is_baseline:
+            reference.add(text)
+            return None
+        if reference.is_comparable:
+            self._compared.setdefault(key, set()).add(reference)
+        return reference.compare(text)
 
     def _check(self, run: Run) -> str | None:
         """Return how the user's command judges an output; None if it accepts it."""
@@ -94,3 +196,16 @@ class OutputReference:
             return None
         lines = (done.stderr or done.stdout).decode("utf-8", "replace").strip().splitlines()
         return f"the check {self._task.check!r} rejects it" + (f": {lines[-1][:200]}" if lines else "")
+
+
+def read_returned(folder: Path) -> list[Returned]:
+    """Return the first calls of all processes of a run in the order of their start, with what they returned.
+
+    The program can write anything: files that are not what ortune writes are left out.
+    """
+    calls: list[Returned] = []
+    for path in sorted(folder.glob("returned-*.jsonl"))[:MOST_FILES]:
+        with contextlib.suppress(OSError, TooLargeError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            lines = read_limited(path, MOST_RETURNED_BYTES, only_regular=True).splitlines()
+            calls += [msgspec.json.decode(line, type=Returned) for line in lines]
+    return sorted(calls, key=lambda call: call.start_ns)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -40,6 +42,7 @@ from ortune.program.space import NOT_OFFERED, ProgramModel, ProgramSpace, build_
 from ortune.program.task import ProgramTask, parse_call, parse_metric
 from ortune.record.files import check_record_writable
 from ortune.requests import ProgramSearchRequest
+from ortune.steps import enter_step
 from ortune.tuning.resume import find_unfinished
 from ortune.worker import Failure, Runtime
 from ortune.worker.installed import find_installed_version
@@ -49,8 +52,21 @@ from ortune.workload.program import MeasureKind, ProgramRun, digest_command
 
 OBSERVE_POLL_S = 0.05
 
+REPORT_S = 3.0
+"""Maximum time to wait until a process has written what it did: after a call, four times a second at most."""
+
 SETTLE_S = 20.0
-"""Maximum time of the first requests to a server."""
+"""Maximum time of the first requests to a server until it is seen that it calls a session."""
+
+OBSERVE_SHARE = 0.05
+LEAST_OBSERVE_S = 1.0
+MOST_OBSERVE_S = 20.0
+USUAL_OBSERVE_S = 5.0
+"""Share of the budget for which a program that does not end is observed, once its calls have begun, its bounds, and the
+time without a budget."""
+
+LONGEST_ROUND = 3
+"""The requests of a server go on until all bodies were sent, for at most so many times that long."""
 
 
 class PreparedProgram(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +78,7 @@ class PreparedProgram(msgspec.Struct, frozen=True, kw_only=True):
         server: How the program is loaded if it is a server; None if it is not.
         n_processes: Number of its processes that create sessions.
         keeps_running: Whether calls are measured in a program that stays alive.
+        run_s: Time that a run takes; None if the program did not end by itself while it was observed.
         models: Its models, that with most of the time first.
         identities: Path, digest and files of each model.
         space: The search space.
@@ -83,6 +100,7 @@ class PreparedProgram(msgspec.Struct, frozen=True, kw_only=True):
     goal: Goal
     host: Host
     runtime: Runtime
+    run_s: float | None = None
     warnings: tuple[str, ...] = ()
     n_kept_blocks: int = 0
 
@@ -105,19 +123,12 @@ class PreparedProgram(msgspec.Struct, frozen=True, kw_only=True):
             maximize=self.task.maximize,
             url=self.server.url.partition("?")[0] if self.server else "",
             n_processes=self.n_processes,
+            concurrent_calls=max((model.most_concurrent for model in self.models), default=0),
         )
 
 
-Note = Callable[[str], None]
-"""Called with what is going on."""
-
-
-def prepare_program(request: ProgramSearchRequest, note: Note = lambda text: None) -> PreparedProgram:
+def prepare_program(request: ProgramSearchRequest) -> PreparedProgram:
     """Run the program once under observation, read its models, and make the search space.
-
-    Args:
-        request: The options of the search.
-        note: Called with what is going on.
 
     Raises:
         OrtuneError: An option is not valid, the program does not work, or the host cannot be read.
@@ -131,10 +142,10 @@ def prepare_program(request: ProgramSearchRequest, note: Note = lambda text: Non
     server = make_server(request, task)
     goal = request.goal
     host = read_host()
-    note("running the program once, to see its sessions")
-    observed = observe_program(task, server)
+    enter_step(f"running {Path(task.command[0]).name} once, to see its sessions")
+    observed = observe_program(task, server, find_observe_s(request.budget))
     processes = observed.reading.processes
-    note("reading its models")
+    enter_step("reading its models")
     models, identities, warnings = describe_models(processes)
     if unfinished and request.resume:
         models, identities = restore_shares(models, identities, unfinished.shares)
@@ -165,6 +176,7 @@ def prepare_program(request: ProgramSearchRequest, note: Note = lambda text: Non
         server=server,
         n_processes=sum(bool(process.sessions) for process in processes),
         keeps_running=observed.n_calls >= FEW_CALLS,
+        run_s=observed.run_s,
         models=models,
         identities=identities,
         space=space,
@@ -209,6 +221,7 @@ def describe_models(
                 share=each.share,
                 n_sessions=-(-each.n_sessions // max(each.n_processes, 1)),
                 shapes=each.shapes,
+                most_concurrent=each.most_concurrent,
             )
         )
         identities.append(ModelIdentity(path=each.path or each.name, digest=compute_digest(files), files=files))
@@ -331,20 +344,34 @@ def make_server(request: ProgramSearchRequest, task: ProgramTask) -> Server | No
     )
 
 
+def find_observe_s(budget_s: float | None) -> float:
+    """Return for how long a program that does not end is observed, once its calls have begun."""
+    share_s = USUAL_OBSERVE_S if budget_s is None else OBSERVE_SHARE * budget_s
+    return min(max(share_s, LEAST_OBSERVE_S), MOST_OBSERVE_S)
+
+
 class ObservedRun(msgspec.Struct, frozen=True, kw_only=True):
     """One run of the program as it is.
 
     Attributes:
         reading: What its processes wrote.
         n_calls: Calls of the function that is timed, as far as they were waited for.
+        run_s: Time that the program took until it ended; None if it did not end by itself.
     """
 
     reading: Reading
     n_calls: int = 0
+    run_s: float | None = None
 
 
-def observe_program(task: ProgramTask, server: Server | None) -> ObservedRun:
-    """Run the program once as it is. A server gets a few requests, and is then ended.
+def observe_program(task: ProgramTask, server: Server | None, observe_s: float) -> ObservedRun:
+    """Run the program once as it is. A server gets requests for some time, and is then ended.
+
+    Args:
+        task: The program.
+        server: How it is loaded if it is a server; None if it is not.
+        observe_s: Time for which calls or requests are observed in a program that does not end before. Models that are
+            loaded later, and other shapes, are not seen.
 
     Raises:
         ProgramError: The program fails, or does not do what is to be measured.
@@ -356,11 +383,12 @@ def observe_program(task: ProgramTask, server: Server | None) -> ObservedRun:
         if isinstance(run, Failure):
             raise ProgramError(f"{run.message[0].upper()}{run.message[1:]}.")
         if server:
-            _request_some(process, run, server, port, folder)
+            _request_some(process, run, server, port, folder, observe_s)
         elif task.call:
-            _wait_for_calls(process, run, task)
+            _wait_for_calls(process, run, task, observe_s)
         else:
             process.wait(FIRST_DEADLINE_S)
+        run_s = process.ended.wall_ns / 1e9 if process.ended else None
         if process.ended is None:
             process.end()
         elif process.ended.status:
@@ -370,7 +398,9 @@ def observe_program(task: ProgramTask, server: Server | None) -> ObservedRun:
                 "Run the command without ortune. Its stdin is empty unless {stdin=FILE} names a file.",
             )
         return ObservedRun(
-            reading=read_processes(run.folder), n_calls=len(CallLog(run.folder).read()) if task.call else 0
+            reading=read_processes(run.folder),
+            n_calls=len(CallLog(run.folder).read()) if task.call else 0,
+            run_s=run_s,
         )
 
 
@@ -379,8 +409,26 @@ def has_calls(run: Run) -> bool:
     return any(each.n_calls for process in read_processes(run.folder).processes for each in process.sessions)
 
 
-def _wait_for_calls(process: ProgramProcess, run: Run, task: ProgramTask) -> None:
+def has_report(run: Run, seen_s: float) -> bool:
+    """Return whether a process has written what it did until a time, or has had enough time for that.
+
+    A process that is ended from outside writes nothing more.
+
+    Args:
+        run: The run.
+        seen_s: The time, in seconds since 1970.
+    """
+    times_s = [0.0]
+    for path in run.folder.glob("process-*.json"):
+        with contextlib.suppress(OSError):
+            times_s.append(path.stat().st_mtime)
+    return max(times_s) > seen_s or time.time() > seen_s + REPORT_S
+
+
+def _wait_for_calls(process: ProgramProcess, run: Run, task: ProgramTask, observe_s: float) -> None:
     """Wait until the program has ended, or has made enough calls of the function to be measured while it is alive.
+
+    Then it goes on for some time, as it may load models later, or call them with other shapes.
 
     Raises:
         ProgramError: It made no call.
@@ -389,6 +437,10 @@ def _wait_for_calls(process: ProgramProcess, run: Run, task: ProgramTask) -> Non
     end_s = time.monotonic() + FIRST_DEADLINE_S
     while process.wait(OBSERVE_POLL_S) is None and time.monotonic() < end_s:
         if log.count_new() >= FEW_CALLS and has_calls(run):
+            process.wait(observe_s)
+            seen_s = time.time()
+            while process.wait(OBSERVE_POLL_S) is None and not has_report(run, seen_s):
+                pass
             return
     if not log.count_new() and not (process.ended and process.ended.status):
         raise ProgramError(
@@ -397,8 +449,10 @@ def _wait_for_calls(process: ProgramProcess, run: Run, task: ProgramTask) -> Non
         )
 
 
-def _request_some(process: ProgramProcess, run: Run, server: Server, port: int, folder: OwnedFolder) -> None:
-    """Wait until the server is up, and make a few requests.
+def _request_some(
+    process: ProgramProcess, run: Run, server: Server, port: int, folder: OwnedFolder, observe_s: float
+) -> None:
+    """Wait until the server is up, and make requests with all bodies in turn for some time.
 
     Raises:
         ProgramError: It does not come up, or answers with an error.
@@ -412,13 +466,23 @@ def _request_some(process: ProgramProcess, run: Run, server: Server, port: int, 
             return run.explain_end(ended.status, "load")
         return Failure(kind="exit", stage="load", message="it exited with status 0 before it answered")
 
+    n_bodies = max(len(server.bodies), 1)
     failure = server.wait_until_up(port, find_end, FIRST_DEADLINE_S)
     if failure is None:
         with closing(ServerLoad(server, folder.path / "requests.log", (), 0, None)) as load:
-            end_s = time.monotonic() + SETTLE_S
-            # Processes write what was observed from time to time, after a call.
-            while failure is None and not has_calls(run) and time.monotonic() < end_s:
-                answer = load.open(port, process.supervisor_pid)
+            start_s = time.monotonic()
+            n_requests, is_settled, seen_s = 0, False, math.inf
+            while failure is None:
+                answer = load.fetch(n_requests % n_bodies) if n_requests else load.open(port, process.supervisor_pid)
                 failure = answer if isinstance(answer, Failure) else None
+                n_requests += 1
+                taken_s = time.monotonic() - start_s
+                # Processes write what was observed from time to time, after a call.
+                is_settled = is_settled or has_calls(run) or taken_s > SETTLE_S
+                has_sent_all = n_requests >= n_bodies or taken_s > LONGEST_ROUND * observe_s
+                if is_settled and has_sent_all and taken_s > observe_s:
+                    seen_s = min(seen_s, time.time())
+                    if has_report(run, seen_s):
+                        break
     if failure:
         raise ProgramError(f"The server does not work: {failure.message}.", "Check {url} and {health}.")

@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from ortune.errors import HostError
+from ortune.prctl import name_parent
 from ortune.secret_variables import inherit_environment
-from ortune.worker.prctl import name_parent
 
 SUPERVISOR_COMMAND = (sys.executable, "-P", "-m", "ortune.program.supervisor")
 

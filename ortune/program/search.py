@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from ortune.record.rescue import Saved, save_record
 from ortune.record.rounding import round_record
 from ortune.record.schema import SCHEMA, Bundle, Record, Search, Tried
 from ortune.record.trials import encode_trials, summarize_trials
+from ortune.steps import enter_step
 from ortune.tuning.outcome import Observe, Outcome
 from ortune.tuning.record_outcome import make_trials
 from ortune.tuning.resume import JournaledExecutor, explain_kept, open_journal
@@ -48,6 +50,8 @@ class ProgramResult(msgspec.Struct, frozen=True, kw_only=True):
         document: What is written: the record of a single model, or a bundle with one for each.
         outcome: The outcome that they were made from. Its configs are what candidates change of the program.
         kept: Path of the copy of a replaced document with stronger evidence, or None.
+        others: Models that the program did not call while it was observed, but of which it created sessions later. They
+            have no settings and no record.
         unfinished: Path of the journal, if the search can go on; else None.
         fault: Why the document or its trials could not be written, and where they are instead; None if they were.
     """
@@ -55,6 +59,7 @@ class ProgramResult(msgspec.Struct, frozen=True, kw_only=True):
     document: Record | Bundle
     outcome: Outcome
     kept: Path | None = None
+    others: tuple[str, ...] = ()
     unfinished: Path | None = None
     fault: UsageError | None = None
 
@@ -81,7 +86,8 @@ def search_program(prepared: PreparedProgram, observe: Observe = lambda progress
             shares=prepared.shares,
         ):
             stack.enter_context(journal)
-        opened = stack.enter_context(open_program(prepared, journal=journal))
+        others: set[str] = set()
+        opened = stack.enter_context(open_program(prepared, journal=journal, others=others))
         settings = SearchSettings(budget_s=request.budget, n_trials=request.trials)
         outcome = run_search(prepared.space, opened, settings, observe)
         started = journal.begin.started if journal else begun
@@ -103,6 +109,7 @@ def search_program(prepared: PreparedProgram, observe: Observe = lambda progress
         document=saved.record,
         outcome=outcome,
         kept=saved.kept,
+        others=tuple(sorted(others)),
         unfinished=journal.path if journal and journal.path.exists() else None,
         fault=saved.fault,
     )
@@ -110,7 +117,7 @@ def search_program(prepared: PreparedProgram, observe: Observe = lambda progress
 
 @contextlib.contextmanager
 def open_program(
-    prepared: PreparedProgram, *, n_sides: int = 2, journal: Journal | None = None
+    prepared: PreparedProgram, *, n_sides: int = 2, journal: Journal | None = None, others: set[str] | None = None
 ) -> Iterator[OpenComparison]:
     """Start the background load, and measure the program as it is for the first time.
 
@@ -118,6 +125,7 @@ def open_program(
         prepared: The program.
         n_sides: Candidates that are live at the same time, at least, unless they do not fit into memory.
         journal: Where all blocks are kept, and what is kept already; None to keep nothing.
+        others: Gets the names of models whose sessions have no settings, as they were not called before.
 
     Raises:
         ProgramError: The program does not work.
@@ -144,10 +152,13 @@ def open_program(
             ),
             server=prepared.server,
             keeps_running=prepared.keeps_running,
+            others=others,
+            run_s=prepared.run_s,
         )
         stack.callback(inner.close)
 
         def launch(by: Executor) -> LiveCandidate:
+            enter_step(f"{'starting' if inner.keeps_alive else 'first run of'} {Path(prepared.task.command[0]).name}")
             return launch_first(by, prepared.task.command, prepared.space.base)
 
         def launch_reference() -> Runtime:
@@ -170,6 +181,11 @@ def open_program(
             start_s=start_s,
             check=load.check if load else lambda: None,
         )
+        if prepared.keeps_running and prepared.run_s is not None:
+            check = inner.check_finalist
+            if isinstance(executor, JournaledExecutor):
+                check = functools.partial(executor.check_finalist, check=inner.check_finalist)
+            opened = msgspec.structs.replace(opened, check_finalist=check)
         if prepared.server and not prepared.server.has_port:
             opened.runner.one_at_a_time = True
         yield opened

@@ -9,6 +9,7 @@ import msgspec
 
 from ortune.apply.placeholders import PORT
 from ortune.program.http_load import HttpLoad, check_unused, find_free_port, wait_until_up
+from ortune.program.http_protocol import Response
 from ortune.worker import Block, BlockPlan, Failure
 
 REQUEST_TIMEOUT_S = 60.0
@@ -91,6 +92,7 @@ class ServerLoad:
         self._usable = usable
         self._n_cores = n_cores
         self._background_load = background_load
+        self._port = 0
 
     def open(self, port: int, root: int) -> bytes | Failure:
         """Make one request to the server on this port, and return the body of its answer.
@@ -100,6 +102,7 @@ class ServerLoad:
             root: Id of the process whose tree serves the requests.
         """
         server = self._server
+        self._port = port
         answer = self._load.open(
             fill(server.url, port),
             root=root,
@@ -111,13 +114,21 @@ class ServerLoad:
             n_cores=self._n_cores,
             background_load=self._background_load,
         )
+        return self._read_body(answer)
+
+    def fetch(self, position: int) -> bytes | Failure:
+        """Make the request with the body at a position, and return the body of its answer."""
+        return self._read_body(self._load.fetch(position))
+
+    def _read_body(self, answer: Response | Failure) -> bytes | Failure:
         if isinstance(answer, Failure):
             return answer
         if answer.status >= ERROR_STATUS:
             text = answer.body[:200].decode("utf-8", "replace").partition("\n")[0]
-            message = f"{server.method} {fill(server.url, port)} answers with status {answer.status}: {text}"
-            return Failure(kind="exception", stage="check", message=message)
-        return answer.body
+            message = f"{self._server.method} {fill(self._server.url, self._port)} answers with status {answer.status}"
+            return Failure(kind="exception", stage="check", message=f"{message}: {text}")
+        # Of a long answer, only the beginning is here.
+        return answer.body if answer.is_complete else answer.body + f" {answer.n_bytes} x{answer.sha256}".encode()
 
     def measure(self, plan: BlockPlan) -> Block | Failure:
         """Measure one block of requests."""

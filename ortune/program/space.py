@@ -75,6 +75,7 @@ class ProgramModel(msgspec.Struct, frozen=True, kw_only=True):
         share: Share of the time of all sessions.
         n_sessions: Number of its sessions in one process.
         shapes: The input shapes that occurred, the most frequent ones first.
+        most_concurrent: Largest number of calls of a session in progress at a time.
     """
 
     name: str
@@ -83,6 +84,7 @@ class ProgramModel(msgspec.Struct, frozen=True, kw_only=True):
     share: float
     n_sessions: int = 1
     shapes: tuple[SeenShapes, ...] = ()
+    most_concurrent: int = 0
 
 
 class ProgramSpace(SearchSpace, frozen=True, kw_only=True, dict=True):
@@ -257,7 +259,10 @@ def library_dimensions(libraries: Sequence[str], options: SpaceOptions) -> list[
 
 
 def model_dimensions(models: Sequence[ProgramModel], host: Host, options: SpaceOptions) -> list[Dimension]:
-    """Return settings of single models that take a good part of the time. They are tried one at a time."""
+    """Return settings of single models that take a good part of the time.
+
+    They are tried one at a time. Those of different models that win are combined.
+    """
     if len(models) < 2 or host.n_default_threads < 2:
         return []
     tried = [model for model in models if model.share >= SHARE_FOR_OWN_SETTINGS][:MOST_TUNED_ALONE]
@@ -270,6 +275,7 @@ def model_dimensions(models: Sequence[ProgramModel], host: Host, options: SpaceO
             knob=msgspec.structs.replace(KNOBS[name], where="models", provider=model.name, alias=model.name),
             choices=(DEFAULT_CHOICE, Choice(label=str(value), value=value, why=f"{text} for {model.name} alone")),
             alone=True,
+            of=model.name,
         )
         for model in tried
         for name, value, text in choices

@@ -24,8 +24,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ortune.prctl import adopt_orphans, request_death_signal
 from ortune.program.tree import kill_tree, list_descendants, resume_tree, suspend_tree, terminate_tree
-from ortune.worker.prctl import adopt_orphans, request_death_signal
 
 POLL_S = 0.02
 """How often the supervisor looks whether processes that it terminated or killed have ended."""

@@ -35,6 +35,11 @@ class ProgramTask(msgspec.Struct, frozen=True, kw_only=True):
     ignore_outputs: bool = False
 
     @property
+    def compares_values(self) -> bool:
+        """Whether outputs are compared by ortune itself."""
+        return not self.check and not self.ignore_outputs
+
+    @property
     def own_workers(self) -> int:
         """The number of worker processes of the program as it is; 0 if it is not a setting."""
         return find_own_workers(self.command)

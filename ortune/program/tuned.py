@@ -13,11 +13,11 @@ from ortune.knobs import KNOBS, Config
 from ortune.knobs.config import ModelSettings
 from ortune.knobs.knob import Value
 from ortune.model.identity import ModelIdentity
-from ortune.program.prepare import Note, PreparedProgram, prepare_program
+from ortune.program.prepare import PreparedProgram, prepare_program
 from ortune.program.space import OF_SESSIONS, ProgramModel
 from ortune.record.schema import Record
 from ortune.record.select import Sourced, Wanted, read_sourced, select_per_model
-from ortune.requests import ProgramSearchRequest, RecordedProgramOptions
+from ortune.requests import ProgramGateRequest, ProgramSearchRequest, ProgramVerifyRequest, RecordedProgramOptions
 from ortune.workload.program import ProgramRun, digest_command
 
 AS_IT_IS = "program as it is"
@@ -107,20 +107,17 @@ def has_change(records: Sequence[Record]) -> bool:
     return any(record.config != record.base for record in records)
 
 
-def prepare_tuned(
-    records: Sequence[Record], request: RecordedProgramOptions, note: Note = lambda text: None
-) -> TunedProgram:
+def prepare_tuned(records: Sequence[Record], request: RecordedProgramOptions) -> TunedProgram:
     """Run the program once under observation, and find out what the records change of it.
 
     Args:
         records: The records, one for each model.
         request: The command, and what a record does not hold.
-        note: Called with what is going on.
 
     Raises:
         OrtuneError: An option does not fit the records, the program does not work, or it does not call their models.
     """
-    prepared = prepare_program(make_search_request(records[0], request), note)
+    prepared = prepare_program(make_search_request(records[0], request))
     pairs = [(record, find_place(record, prepared)) for record in records]
     places = [place for _, place in pairs]
     program = msgspec.structs.replace(
@@ -170,6 +167,7 @@ def make_search_request(record: Record, request: RecordedProgramOptions) -> Prog
         objective=None if run.metric else record.objectives[0],
         limit=workload.limits,
         beside=request.beside,
+        budget=request.budget if isinstance(request, ProgramVerifyRequest | ProgramGateRequest) else None,
         seed=request.seed,
     )
 

@@ -146,6 +146,20 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=
         return block
 
 
+class Checked(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="check"):
+    """A finalist whose program was run to its end, to compare its outputs.
+
+    Attributes:
+        config: Key of its config.
+        failure: What was wrong; None if nothing was, or if there was no time for it.
+        at_s: When it was done, on the clock of the search.
+    """
+
+    config: str
+    failure: Failure | None = None
+    at_s: float
+
+
 def pack_block(block: Block) -> BlockReply:
     """Return a block as a journal holds it. Compressed, a call takes about two bytes."""
     reply = BlockReply.of(block)
@@ -180,6 +194,7 @@ def _check_block(block: Block) -> None:
     others = (
         *(block.lead_in_ns, block.service_sd_ns, block.cpu_ns, block.cpu_between_ns or 0.0, block.metric or 0.0),
         *(getattr(block.memory, name) or 0 for name in block.memory.__struct_fields__),
+        *(getattr(place, name) for place in block.places for name in place.__struct_fields__),
     )
     is_sound = (
         len(block.samples_ns) > 0
@@ -204,13 +219,13 @@ def _is_sound(line: Line) -> bool:
     if isinstance(line, Measured):
         is_complete = (line.block is None) != (line.failure is None)
         return is_complete and min(line.launch, line.position) >= 0 and 0 <= line.at_s < LONGEST
-    return True
+    return not isinstance(line, Checked) or 0 <= line.at_s < LONGEST
 
 
-Event = Launched | Measured
+Event = Launched | Measured | Checked
 """What a search does again without measuring."""
 
-Line = Begin | Resume | Launched | Measured
+Line = Begin | Resume | Launched | Measured | Checked
 
 _decode = msgspec.json.Decoder(Line).decode
 
@@ -221,7 +236,7 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         begin: Its first line; None if it has none that is complete.
         resumes: The processes that went on with the search.
-        events: All launches and blocks, in the order of measuring.
+        events: All launches, blocks and checks, in the order of measuring.
         n_bytes: Size of the complete lines. What follows is damaged.
     """
 
@@ -264,7 +279,7 @@ def decode_journal(data: bytes) -> Content:
     return Content(
         begin=begin if isinstance(begin, Begin) else None,
         resumes=tuple(line for line in lines if isinstance(line, Resume)),
-        events=tuple(line for line in lines if isinstance(line, (Launched, Measured))),
+        events=tuple(line for line in lines if isinstance(line, (Launched, Measured, Checked))),
         n_bytes=n_bytes,
     )
 

@@ -100,16 +100,21 @@ class BestSoFar(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     speedup: float
 
 
+Compared = Literal["values", "shapes", "nothing"]
+"""What of the outputs was compared with the baseline's."""
+
+
 class OutputCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How outputs were compared with the baseline's. The tolerance is that of the workload.
 
     Attributes:
-        compared: "values", or "shapes" where the baseline's own outputs differ from run to run.
+        compared: "values", or "shapes" where the baseline's own outputs differ from run to run. "nothing" for a program
+            that printed and returned nothing that could be compared, or did not end.
         max_error: The winner's largest difference, as a share of the output's largest value; None without a winner.
         n_rejected: Number of candidates that were rejected for their outputs.
     """
 
-    compared: Literal["values", "shapes"] = "values"
+    compared: Compared = "values"
     max_error: float | None = None
     n_rejected: int = 0
 

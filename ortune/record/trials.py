@@ -18,7 +18,7 @@ from ortune.host import Cpus, Topology
 from ortune.knobs.config import DEFAULT, Config
 from ortune.record.layout import encode_line
 from ortune.record.schema import RankedTrial, Tried
-from ortune.worker import Failure, FailureKind, SessionInfo
+from ortune.worker import CpuPlace, Failure, FailureKind, SessionInfo
 from ortune.workload import Objective
 
 MAX_RANKED = 3
@@ -108,11 +108,14 @@ class TrialSession(
         config: The settings that it was created with.
         session: The effective settings of the session.
         latencies: The distribution of the latency of its calls; None in files of earlier versions.
+        places: CPU time that its threads spent on each CPU in all blocks of the confirmation; empty if unknown, and in
+            files of earlier versions.
     """
 
     config: Config = DEFAULT
     session: SessionInfo
     latencies: Latencies | None = None
+    places: tuple[CpuPlace, ...] = ()
 
 
 class Trials(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,9 +133,14 @@ class Trials(msgspec.Struct, frozen=True, kw_only=True):
     rounds: tuple[TrialRound, ...] = ()
     sessions: tuple[TrialSession, ...] = ()
 
+    def find_session(self, config: Config) -> TrialSession | None:
+        """Return the session with a config; None if it was not in the confirmation."""
+        return next((each for each in self.sessions if each.config == config), None)
+
     def session_of(self, config: Config) -> SessionInfo | None:
         """Return what took effect in the session with a config; None if it was not in the confirmation."""
-        return next((each.session for each in self.sessions if each.config == config), None)
+        found = self.find_session(config)
+        return found.session if found else None
 
 
 class TrialsSummary(msgspec.Struct, frozen=True, kw_only=True):

@@ -137,11 +137,13 @@ def show_figures(result: BenchResult) -> tuple[Block, ...]:
 
 
 def show_host(result: BenchResult) -> tuple[Block, ...]:
-    """Return the host, with the CPUs that the threads of each config were pinned to."""
+    """Return the host, with the CPUs on which the threads of each config ran, and those that they were pinned to."""
     blocks: list[Block] = [describe_host(result.host, result.runtime)]
     if result.topology is not None:
         blocks += [
-            draw_host(row.name, result.topology, result.usable, row.session) for row in result.rows if row.session
+            draw_host(row.name, result.topology, result.usable, row.session, row.places)
+            for row in result.rows
+            if row.session
         ]
     return tuple(blocks)
 

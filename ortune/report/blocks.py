@@ -96,11 +96,20 @@ class Cpu(msgspec.Struct, frozen=True, kw_only=True):
         id: Its id.
         usable: Whether the measured processes could use it.
         n_threads: Number of pool threads that are pinned to it.
+        pool_share: Share of the CPU time of all threads that those of pools spent on it, 0 to 1.
+        calls_share: The same for the threads that make calls.
     """
 
     id: int
     usable: bool
     n_threads: int = 0
+    pool_share: float = 0.0
+    calls_share: float = 0.0
+
+    @property
+    def share(self) -> float:
+        """Share of the CPU time of all threads that they spent on it."""
+        return self.pool_share + self.calls_share
 
 
 class HostMap(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -109,12 +118,17 @@ class HostMap(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     Attributes:
         title: Whose threads it shows.
         packages: For each package: for each of its cores: its CPUs.
-        note: Where the threads may run.
+        note: Where the threads may run and did run.
     """
 
     title: str
     packages: tuple[tuple[tuple[Cpu, ...], ...], ...]
     note: str = ""
+
+    @property
+    def largest(self) -> float:
+        """The largest share of CPU time of a CPU; 0 if it is unknown where threads ran."""
+        return max((cpu.share for package in self.packages for core in package for cpu in core), default=0.0)
 
 
 Block = Chart | Table | Facts | Code | Text | HostMap

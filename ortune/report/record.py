@@ -222,7 +222,7 @@ def tell_ratio(speedup: Speedup | None) -> Cell:
 
 
 def show_host(record: Record, trials: Trials | None) -> tuple[Block, ...]:
-    """Return the host, with the CPUs that the threads of both sides were pinned to."""
+    """Return the host, with the CPUs on which the threads of both sides ran, and those that they were pinned to."""
     blocks: list[Block] = [describe_host(record.host, record.runtime)]
     header = trials.header if trials else None
     if not trials or not header or header.topology is None:
@@ -233,7 +233,9 @@ def show_host(record: Record, trials: Trials | None) -> tuple[Block, ...]:
     elif record.evidence.winner:
         shown.append(("Candidate", record.evidence.winner.config))
     for title, config in shown:
-        blocks.append(draw_host(title, header.topology, header.usable, trials.session_of(config)))
+        found = trials.find_session(config)
+        session, places = (found.session, found.places) if found else (None, ())
+        blocks.append(draw_host(title, header.topology, header.usable, session, places))
     return tuple(blocks)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from ortune.compare.block_plan import MIN_LAUNCHES, RunPlan
+from ortune.compare.block_plan import MIN_LAUNCHES, RunPlan, paired_run_s
 from ortune.compare.block_runner import BASELINE_NAME
 from ortune.compare.comparison import Comparison, Speedup
 from ortune.compare.evaluate import compute_speedup, evaluate
@@ -43,28 +43,30 @@ def confirm(state: SearchState, finalist: CandidateResult) -> Comparison:
     one, which would make false claims more likely.
     """
     goal, plan = state.goal, state.plan.confirmation
+    run = start_run(state, [finalist])
+    reports = RoundReports(state, run, plan, finalist, can_end_early=not goal.limits)
 
-    def report(run: PairedRun) -> bool:
+    def is_done(run: PairedRun) -> bool:
         selected = run.in_one_regime()
-        speedup = compute_speedup(selected, FINALIST_POSITION, goal.objective)
-        report_rounds(state, run, plan, finalist, speedup)
+        reports.speedup = compute_speedup(selected, FINALIST_POSITION, goal.objective)
+        reports.report()
         return not goal.limits and len(run.launches) >= MIN_LAUNCHES and excludes_gain(selected, goal)
 
     def judge(confidence: float) -> Comparison:
         return evaluate(run.in_one_regime(), goal, state.runner, limit_confidence=confidence)
 
-    run = start_run(state, [finalist])
     start_s = state.now_s()
     rest = msgspec.structs.replace(plan, launches=None)
     with state.time_stage("confirmation"):
-        report_rounds(state, run, plan, finalist)
-        measure_launches(state, run, [finalist], plan, report)
+        reports.report()
+        measure_launches(state, run, [finalist], plan, is_done, reports.report)
         launch_s = (state.now_s() - start_s) / max(len(run.launches), 1)
         if not goal.limits:
             end_s = min(start_s + state.longest_confirmation_s, state.end_s) - launch_s
             is_open = state.is_unpromising and not excludes_gain(run.in_one_regime(), goal)
             if is_open and state.now_s() < end_s:
-                measure_launches(state, run, [finalist], rest, report, end_s=end_s)
+                reports.end_s = end_s + launch_s
+                measure_launches(state, run, [finalist], rest, is_done, reports.report, end_s=end_s)
             return judge(DEFAULT_CONFIDENCE)
         end_s = state.end_s - launch_s
         if state.now_s() > end_s:
@@ -72,24 +74,71 @@ def confirm(state: SearchState, finalist: CandidateResult) -> Comparison:
         comparison = judge(INTERIM_CONFIDENCE)
         if not is_undecided(comparison):
             return comparison
-        measure_launches(state, run, [finalist], rest, report, end_s=end_s)
+        reports.end_s = end_s + launch_s
+        measure_launches(state, run, [finalist], rest, is_done, reports.report, end_s=end_s)
         return judge(FINAL_CONFIDENCE)
 
 
-def report_rounds(
-    state: SearchState,
-    run: PairedRun,
-    plan: RunPlan,
-    best: CandidateResult | None,
-    speedup: Speedup | None = None,
-) -> None:
-    """Report the progress of a confirmation."""
-    now_s = state.now_s()
-    n_done, n_planned = run.n_rounds, max(plan.n_rounds, run.n_rounds)
-    left_s = state.plan.confirmation_s
-    if n_done:
-        left_s = (now_s - state.stage_start_s) * (n_planned - n_done) / n_done
-    state.report("confirmation", n_done, n_planned, best, speedup, end_s=now_s + left_s)
+class RoundReports:
+    """Reports the progress of a confirmation between its rounds.
+
+    Args:
+        state: The search.
+        run: The rounds, to which the confirmation adds.
+        plan: How many are planned.
+        best: The candidate, or the best of several; None if that is not known.
+        can_end_early: Whether it ends as soon as it excludes a gain.
+
+    Attributes:
+        best: The same.
+        speedup: Its speedup so far.
+        end_s: When the confirmation ends, on the runner's clock, if it goes on after the planned rounds; else None.
+    """
+
+    def __init__(
+        self,
+        state: SearchState,
+        run: PairedRun,
+        plan: RunPlan,
+        best: CandidateResult | None,
+        *,
+        can_end_early: bool = False,
+    ) -> None:
+        self.best = best
+        self.speedup: Speedup | None = None
+        self.end_s: float | None = None
+        self._state = state
+        self._run = run
+        self._plan = plan
+        self._can_end_early = can_end_early
+        self._planned_s = paired_run_s(plan, state.pace, state.plan.launch_s, len(run.sides))
+        self._n_done = 0
+        self._done_s = 0.0
+
+    def report(self) -> None:
+        """Report how many rounds are done, and the time left.
+
+        At first, this is the planned time. From half of the rounds on, only their own times count.
+        """
+        state, now_s = self._state, self._state.now_s()
+        n_done, n_planned = self._run.n_rounds, max(self._plan.n_rounds, self._run.n_rounds)
+        spent_s = now_s - state.stage_start_s
+        if n_done != self._n_done:
+            self._n_done, self._done_s = n_done, spent_s
+        share = n_done / n_planned
+        weight = min(2 * share, 1.0)
+        total_s = (1 - weight) * self._planned_s + (weight * self._done_s / share if n_done else 0.0)
+        end_s = now_s + max(total_s - spent_s, 0.0) if self.end_s is None else self.end_s
+        is_doubtful = self.speedup.estimate < 1 + NEGLIGIBLE_GAIN if self.speedup else state.is_unpromising
+        state.report(
+            "confirmation",
+            n_done,
+            n_planned,
+            self.best,
+            self.speedup,
+            end_s=end_s,
+            may_end_early=self.end_s is not None or (self._can_end_early and is_doubtful),
+        )
 
 
 def excludes_gain(run: PairedRun, goal: Goal) -> bool:
@@ -126,7 +175,8 @@ def measure_launches(
     run: PairedRun,
     finalists: Sequence[CandidateResult],
     plan: RunPlan,
-    report: Callable[[PairedRun], bool],
+    is_done: Callable[[PairedRun], bool],
+    on_round: Callable[[], None],
     *,
     end_s: float | None = None,
 ) -> None:
@@ -137,7 +187,8 @@ def measure_launches(
         run: The run.
         finalists: Its candidates.
         plan: How many launches, and of what size.
-        report: Called after each launch. The run ends when it returns True.
+        is_done: Called after each launch. The run ends when it returns True.
+        on_round: Called between rounds, to report progress.
         end_s: Time on the runner's clock after which no launch begins; None for the planned time with a reserve.
     """
     if end_s is None:
@@ -146,11 +197,13 @@ def measure_launches(
     def add_rounds() -> bool:
         for each in run.launches[-1]:
             state.results.add_round([state.baseline, *finalists], each, launch=len(run.launches) - 1)
-        return report(run)
+        return is_done(run)
 
     latest_s = state.end_s + LONGEST_OVERRUN * state.plan.left_s
+    if not state.plan.can_prove:
+        end_s = min(end_s, latest_s)
     try:
-        run.measure(state.runner, plan, end_s=end_s, latest_s=latest_s, is_done=add_rounds)
+        run.measure(state.runner, plan, end_s=end_s, latest_s=latest_s, is_done=add_rounds, on_round=on_round)
     except BaseException:
         # What racing measured stays where the first launch was interrupted.
         for result in finalists:

@@ -15,7 +15,7 @@ from ortune.compare.interval import share_error
 from ortune.compare.limits import is_overloaded, kept_all, may_be_overloaded
 from ortune.compare.paired_run import BASELINE_POSITION, PairedRun
 from ortune.record.schema import FrontPoint, Verdict
-from ortune.tuning.confirmation import measure_launches, report_rounds, start_run
+from ortune.tuning.confirmation import RoundReports, measure_launches, start_run
 from ortune.tuning.pareto import TIE, find_front, find_knee
 from ortune.tuning.plan import MAX_FRONT_CANDIDATES
 from ortune.tuning.results import CandidateResult
@@ -23,26 +23,41 @@ from ortune.tuning.state import SearchState
 from ortune.workload import Goal
 
 
-def confirm_front(state: SearchState, ranked: Sequence[CandidateResult]) -> tuple[PairedRun, Comparison]:
-    """Compare the best candidates with the baseline."""
-    chosen = choose_finalists(ranked, min(MAX_FRONT_CANDIDATES, state.plan.max_live - 1))
+def confirm_front(state: SearchState, chosen: Sequence[CandidateResult]) -> tuple[PairedRun, Comparison]:
+    """Compare candidates with the baseline."""
     planned = state.plan.confirmation
     # The plan assumes the maximum number of candidates.
     step = fewest_rounds(planned.block)
     rounds = max(step, planned.rounds * (1 + MAX_FRONT_CANDIDATES) // (len(chosen) + 1) // step * step)
     plan = msgspec.structs.replace(planned, rounds=rounds)
 
-    def report(run: PairedRun) -> bool:
-        best = next((result for result in state.results.rank() if result in chosen), None)
-        report_rounds(state, run, plan, best)
+    run = start_run(state, chosen)
+    reports = RoundReports(state, run, plan, None)
+
+    def is_done(run: PairedRun) -> bool:
+        reports.best = next((result for result in state.results.rank() if result in chosen), None)
+        reports.report()
         return False
 
-    run = start_run(state, chosen)
     with state.time_stage("confirmation"):
-        report_rounds(state, run, plan, None)
-        measure_launches(state, run, chosen, plan, report)
+        reports.report()
+        measure_launches(state, run, chosen, plan, is_done, reports.report)
     run = run.in_one_regime()
     return run, evaluate(run, state.goal, state.runner)
+
+
+def choose_for_front(state: SearchState, ranked: Sequence[CandidateResult]) -> list[CandidateResult]:
+    """Return the best candidates, without those whose outputs turn out to be wrong."""
+    n_finalists = min(MAX_FRONT_CANDIDATES, state.plan.max_live - 1)
+    left, checked = list(ranked), set[str]()
+    while True:
+        chosen = choose_finalists(left, n_finalists)
+        new = [result for result in chosen if result.candidate.config.key not in checked]
+        wrong = [result for result in new if not state.check_finalist(result, n_finalists)]
+        if not wrong:
+            return chosen
+        checked |= {result.candidate.config.key for result in new}
+        left = [result for result in left if result not in wrong]
 
 
 def choose_finalists(ranked: Sequence[CandidateResult], n: int) -> list[CandidateResult]:

@@ -59,6 +59,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
             decided.
         share: Share of the stage that is done, as far as is known.
         left_s: Time until the end of the search, as far as is known; 0 if it takes longer than planned.
+        may_end_early: Whether it may end long before that: in screening and racing, and in a confirmation that does not
+            show a gain so far.
         best: The best candidate so far, or None.
         speedup: Its speedup; None if it is not known yet.
         n_nodes: Nodes that take part in the search.
@@ -71,6 +73,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     total: int | None
     share: float = 0.0
     left_s: float
+    may_end_early: bool = False
     best: Candidate | None = None
     speedup: Interval | None = None
     n_nodes: int = 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,22 +46,26 @@ def run_racing(state: SearchState, racing_s: float) -> None:
         for result in racers:
             result.enter("racing")
         n_launches, launch_s = 0, 0.0
+        best: CandidateResult | None = None
 
         def report() -> None:
-            left = [result for result in state.results.rank() if result in racing]
             # It ends before a launch that would take longer than planned, and when one candidate is left.
             latest_s = start_s + MAX_LAUNCHES * launch_s if launch_s else end_s
             ends_s = min(end_s, latest_s) if len(racing) > 1 else state.now_s()
             then_s = min(max(state.end_s - ends_s, 0.0), state.plan.confirmation_s)
-            state.report("racing", n_launches, None, left[0] if left else None, end_s=ends_s, then_s=then_s)
+            state.report("racing", n_launches, None, best, end_s=ends_s, then_s=then_s)
 
+        def find_best() -> CandidateResult | None:
+            return next((result for result in state.results.rank() if result in racing), None)
+
+        best = find_best()
         report()
         while racing and n_launches < MAX_LAUNCHES:
             if n_launches >= MIN_LAUNCHES and (len(racing) == 1 or state.now_s() + launch_s > end_s):
                 break
             begin_s, n_begin = state.now_s(), len(racing)
             try:
-                racing = race_launch(state, racing)
+                racing = race_launch(state, racing, report)
             finally:
                 # What screening measured stays where racing was interrupted, or where memory was lacking.
                 for result in racers:
@@ -71,16 +76,26 @@ def run_racing(state: SearchState, racing_s: float) -> None:
                 break
             racing = drop_slower(state, racing)
             launch_s = (state.now_s() - begin_s) * (1 + len(racing)) / (1 + n_begin)
+            best = find_best()
             report()
 
 
-def race_launch(state: SearchState, racing: list[CandidateResult]) -> list[CandidateResult]:
-    """Launch the candidates, measure their rounds, and return those that work."""
+def race_launch(
+    state: SearchState, racing: list[CandidateResult], on_round: Callable[[], None]
+) -> list[CandidateResult]:
+    """Launch the candidates, measure their rounds, and return those that work.
+
+    Args:
+        state: The search.
+        racing: The candidates.
+        on_round: Called after each round, to report progress.
+    """
     baseline, lives = state.launch(racing)
     try:
         for _ in range(state.plan.racing_rounds):
             if lives:
                 lives = state.measure_round(baseline, lives)
+                on_round()
     finally:
         baseline.close()
         for _, live in lives:

@@ -28,6 +28,7 @@ from ortune.knobs import Config, SearchSpace
 from ortune.record.journal import (
     Answer,
     Begin,
+    Checked,
     Event,
     Journal,
     Launched,
@@ -49,7 +50,7 @@ LIBRARIES = ("numpy", "optuna", "scipy")
 Resumable = SearchRequest | ProgramSearchRequest
 """The options of a search that has a journal."""
 
-OneEvent = TypeVar("OneEvent", Launched, Measured)
+OneEvent = TypeVar("OneEvent", Launched, Measured, Checked)
 
 
 class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
@@ -330,6 +331,27 @@ class JournaledExecutor:
             return event.unpack()
         except ValueError as error:
             raise UsageError(f"{self._journal.path} is damaged: {error}.", "Start over with {restart}.") from None
+
+    def check_finalist(
+        self, config: Config, left_s: float, check: Callable[[Config, float], Failure | None]
+    ) -> Failure | None:
+        """Run the program of a finalist to its end, or return what the journal says about that.
+
+        Args:
+            config: The finalist.
+            left_s: Time that this may take.
+            check: Does it; see `ortune.compare.open.OpenComparison`.
+        """
+        event = self._next(Checked)
+        if event is None:
+            self._go_live()
+            failure = check(config, left_s)
+            event = Checked(config=config.key, failure=failure, at_s=self._read_clock())
+            self._journal.append(event)
+        elif event.config != config.key:
+            raise _diverged(self._journal.path)
+        self._time_s = event.at_s
+        return event.failure
 
     def _launch_again(self, candidate: JournaledCandidate) -> LiveCandidate | Failure:
         """Launch a candidate that was live when the search was interrupted."""

@@ -249,9 +249,10 @@ class Screening:
             self.refine(expected)
 
     def refine(self, expected: NDArray[np.float64]) -> None:
-        """Add candidates with values between those that the space lists.
+        """Add candidates that the space does not list: with values between those of its choices.
 
-        These are the candidates next to the best ones, and all that have such a value in common with the best one.
+        These are the candidates next to the best ones, and all that have such a value in common with the best one. And
+        choices for different parts of a program that win alone are combined.
 
         Args:
             expected: The log-ratio to the baseline that each candidate is expected to have.
@@ -262,6 +263,7 @@ class Screening:
         adjacent = self.space.refine(best)
         found = [*adjacent, *(each for leader in self.sampler.leaders for each in self.space.refine(leader))]
         found += self.space.combine(self.space.candidates[best].labels)
+        found += self.space.join(best, {int(number): -float(expected[number]) for number in tried})
         self.extend(found)
         self.sampler.adjacent = [self.space.numbers[each.config.key] for each in adjacent]
 
@@ -531,13 +533,16 @@ class Screening:
                     break
                 lives = state.measure_round(baseline, lives)
                 self.report()
+                # A host that became busy makes rounds much longer than planned.
+                if state.now_s() >= state.end_s:
+                    break
         finally:
             baseline.close()
             for _, live in lives:
                 live.close()
 
     def choose_rounds(self) -> int:
-        """Return the number of rounds of each launch: more on a noisy host.
+        """Return the number of rounds of each launch: more on a noisy host, if there is time for them.
 
         It minimizes the time per information, `(launch + n * round) * (luck**2 + noise**2 / n)`.
         """
@@ -548,7 +553,8 @@ class Screening:
         round_s = n * block_wall_s(state.plan.block, state.pace)
         noise = math.sqrt(MEDIAN_VARIANCE * self.noise.variance)
         best = math.sqrt(launch_sides_s(state.plan.launch_s, n) / round_s) * noise / LEAST_DIFFERENCE
-        return max(state.plan.screening_rounds, min(round(best), MOST_NOISY_ROUNDS))
+        fitting = int((state.end_s - state.now_s()) / round_s)
+        return max(state.plan.screening_rounds, min(round(best), MOST_NOISY_ROUNDS, fitting))
 
     def is_hopeless(self, result: CandidateResult, hopeless: float) -> bool:
         """Return whether a candidate's log-ratio to the baseline is above `hopeless` in all rounds and objectives."""

@@ -18,14 +18,14 @@ from ortune.compare.paired_run import PairedRun
 from ortune.errors import MeasureError, OrtuneError, UsageError
 from ortune.knobs import Config, SearchSpace
 from ortune.knobs.providers import find_provider
-from ortune.record.schema import BestSoFar, Closest, Evidence, OutputCheck, Verdict
+from ortune.record.schema import BestSoFar, Closest, Compared, Evidence, OutputCheck, Verdict
 from ortune.record.trials import TrialSession
 from ortune.requests import StrategyName
 from ortune.storage import SharedResult
 from ortune.tuning.confirmation import confirm
 from ortune.tuning.exchange import Exchange
 from ortune.tuning.fitness import check_fitness
-from ortune.tuning.front import confirm_front, judge_front
+from ortune.tuning.front import choose_for_front, confirm_front, judge_front
 from ortune.tuning.outcome import Observe, Outcome
 from ortune.tuning.plan import (
     LONGEST_RACING,
@@ -176,7 +176,8 @@ def run_search(
         interrupted = fault.message
     except OrtuneError as error:
         interrupted, fault = error.message, error
-    outcome = conclude(state, confirmed, interrupted, budget_s=budget_s, deterministic=opened.deterministic)
+    compared = find_compared(state, confirmed, deterministic=opened.deterministic)
+    outcome = conclude(state, confirmed, interrupted, budget_s=budget_s, compared=compared)
     return msgspec.structs.replace(outcome, fault=fault)
 
 
@@ -270,10 +271,12 @@ def confirm_ranked(
         ranked: The candidates, in the order in which they are confirmed.
     """
     if len(state.goal.objectives) > 1:
-        if ranked:
-            confirmed.run, confirmed.comparison = confirm_front(state, ranked)
+        if chosen := choose_for_front(state, ranked):
+            confirmed.run, confirmed.comparison = confirm_front(state, chosen)
         return
     for finalist in ranked:
+        if not state.check_finalist(finalist):
+            continue
         left_s = QUICK_SHARE * state.plan.left_s if state.is_unpromising else state.end_s - state.now_s()
         state.plan = shorten_confirmation(state.plan, state.goal, opened.calibration.pace, left_s)
         racing_log_ratio = finalist.log_ratio
@@ -360,8 +363,28 @@ def is_near_limit(result: CandidateResult) -> bool:
     return max(result.excesses, default=-math.inf) > -CLEARANCE
 
 
+def find_compared(state: SearchState, confirmed: _Confirmed, *, deterministic: bool) -> Compared:
+    """Return what of the outputs was compared: of the candidates in confirmation, or of any if there was none.
+
+    Args:
+        state: The search.
+        confirmed: Results of confirmation.
+        deterministic: Whether the baseline's outputs are the same in each run.
+    """
+    rows = confirmed.comparison.rows if confirmed.comparison else ()
+    sessions = [row.session for row in rows[1:] if row.session]
+    if sessions:
+        is_compared = all(session.outputs_compared for session in sessions)
+    else:
+        is_rejected = any(result.failure and result.failure.kind == "wrong_output" for result in state.results)
+        is_compared = is_rejected or any(session.outputs_compared for session in state.runner.sessions)
+    if not is_compared:
+        return "nothing"
+    return "values" if deterministic else "shapes"
+
+
 def conclude(
-    state: SearchState, confirmed: _Confirmed, interrupted: str, *, budget_s: float, deterministic: bool
+    state: SearchState, confirmed: _Confirmed, interrupted: str, *, budget_s: float, compared: Compared
 ) -> Outcome:
     """Return the outcome. It recommends the baseline unless another config is proven to be better.
 
@@ -370,7 +393,7 @@ def conclude(
         confirmed: Results of confirmation.
         interrupted: Why the search was interrupted; empty if it was not.
         budget_s: Its budget.
-        deterministic: Whether the baseline's outputs are the same in each run.
+        compared: What of the outputs was compared.
     """
     comparison = confirmed.comparison
     contended = comparison is not None and comparison.noise.regime == "contended"
@@ -382,7 +405,7 @@ def conclude(
         objective=",".join(state.goal.objectives),
         best_so_far=find_best_so_far(state) if interrupted else None,
         output_check=OutputCheck(
-            compared="values" if deterministic else "shapes",
+            compared=compared,
             n_rejected=sum(1 for trial in trials if trial.failure and trial.failure.kind == "wrong_output"),
         ),
         noise=msgspec.structs.replace(
@@ -492,7 +515,7 @@ def weaken(outcome: Outcome, reason: str) -> tuple[Verdict, str]:
 def list_sessions(comparison: Comparison) -> tuple[TrialSession, ...]:
     """Return the effective settings of the sessions of a comparison."""
     return tuple(
-        TrialSession(config=row.config, session=row.session, latencies=row.latencies)
+        TrialSession(config=row.config, session=row.session, latencies=row.latencies, places=row.places)
         for row in comparison.rows
         if row.session
     )

@@ -25,6 +25,9 @@ from ortune.worker import Failure, LiveCandidate
 
 MAX_NOTE_LENGTH = 160
 
+CHECK_SHARE = 0.25
+"""Share of the time that is left before a confirmation, for checking outputs of finalists that blocks do not show."""
+
 
 class SearchState:
     """A search in progress.
@@ -101,7 +104,17 @@ class SearchState:
         self.n_launches = 0
         self.stage_start_s = opened.start_s
         self._observe = observe
+        self._check_finalist = opened.check_finalist
         self._notes: list[str] = []
+
+    @property
+    def end_s(self) -> float:
+        """When the budget ends, on the runner's clock. Blocks are not repeated after it because of noise."""
+        return self.runner.patient_until_s
+
+    @end_s.setter
+    def end_s(self, value: float) -> None:
+        self.runner.patient_until_s = value
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -134,6 +147,21 @@ class SearchState:
         """Add a note to the next report."""
         self._notes.append(text)
 
+    def check_finalist(self, result: CandidateResult, n_finalists: int = 1) -> bool:
+        """Check outputs of a finalist that blocks do not show. Return whether it may be confirmed.
+
+        Args:
+            result: The finalist.
+            n_finalists: Number of those that share the time.
+        """
+        if self._check_finalist is None:
+            return True
+        left_s = CHECK_SHARE * max(self.end_s - self.now_s(), 0.0) / n_finalists
+        failure = self._check_finalist(result.candidate.config, left_s)
+        if failure:
+            self.reject(result, failure)
+        return failure is None
+
     def reject(self, result: CandidateResult, failure: Failure) -> None:
         """Reject a candidate that failed, and note why."""
         result.failure = failure
@@ -149,6 +177,7 @@ class SearchState:
         *,
         end_s: float,
         then_s: float = 0.0,
+        may_end_early: bool = True,
     ) -> None:
         """Report progress.
 
@@ -160,6 +189,7 @@ class SearchState:
             speedup: Its speedup; None for an estimate from its rounds in this stage.
             end_s: When the stage will probably end, on the runner's clock.
             then_s: How long the stages after it will probably take.
+            may_end_early: Whether the search may end long before that.
         """
         now_s = self.now_s()
         self.exchange.beat()
@@ -171,6 +201,7 @@ class SearchState:
                 total=total,
                 share=min((now_s - self.stage_start_s) / max(end_s - self.stage_start_s, 1e-9), 1.0),
                 left_s=max(end_s - now_s, 0.0) + then_s,
+                may_end_early=may_end_early,
                 best=best.candidate if best else None,
                 speedup=speedup or (estimate_speedup(best.round_log_ratios) if best and best.scores else None),
                 n_nodes=self.exchange.count_nodes(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -93,14 +92,15 @@ def open_study(
     storage: Any = None
     if path is not None:
         check_study(path, replaced_id or None)
-        for each in (path, *(path.with_name(path.name + suffix) for suffix in COMPANION_SUFFIXES)):
-            with contextlib.suppress(FileNotFoundError):
-                each.unlink()
+        if replaced_id:
+            path.unlink(missing_ok=True)
         try:
             # Of two searches, one creates the file.
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         except OSError as error:
             raise UsageError(f"{path}: cannot be created: {error.strerror}.", option="study") from None
+        for suffix in COMPANION_SUFFIXES:
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
         storage = open_storage(path)
     study = optuna.create_study(
         study_name=STUDY_NAME, storage=storage, sampler=sampler, directions=["minimize"] * n_objectives

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ortune.worker.block import Block, BlockPlan, Memory
+from ortune.worker.block import Block, BlockPlan, CpuPlace, Memory
 from ortune.worker.failure import Failure, FailureKind
 from ortune.worker.interfaces import Executor, LiveCandidate
 from ortune.worker.session_info import PoolThread, Runtime, SessionInfo
@@ -10,6 +10,7 @@ from ortune.worker.session_info import PoolThread, Runtime, SessionInfo
 __all__ = [
     "Block",
     "BlockPlan",
+    "CpuPlace",
     "Executor",
     "Failure",
     "FailureKind",

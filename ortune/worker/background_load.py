@@ -20,8 +20,8 @@ from types import TracebackType
 from typing import IO, Self
 
 from ortune.errors import BackgroundLoadError
+from ortune.prctl import HAS_DEATH_SIGNAL, adopt_orphans, request_death_signal
 from ortune.secret_variables import inherit_environment
-from ortune.worker.prctl import HAS_DEATH_SIGNAL, adopt_orphans, request_death_signal
 
 SETTLE_S = 0.5
 """Time to wait after the start: for the command to fail immediately, or to start up."""

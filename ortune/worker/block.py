@@ -114,6 +114,20 @@ class GpuState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     free_before_bytes: int | None = None
 
 
+class CpuPlace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """CPU time that threads spent on one CPU: the time of a thread counts on the CPU where it ran last.
+
+    Attributes:
+        cpu: Number of the CPU.
+        pool_ns: Time of the threads of the session's pools.
+        calls_ns: Time of the threads that make calls.
+    """
+
+    cpu: int
+    pool_ns: int
+    calls_ns: int
+
+
 class Block(msgspec.Struct, frozen=True, kw_only=True):
     """Consecutive calls of one candidate.
 
@@ -143,6 +157,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
         output_error: For a job that is checked: largest difference of an item's outputs from those of the item alone,
             as a fraction of the output's largest value. None for other blocks.
         output_fault: Why outputs of the job are not those of the items alone; empty if they are.
+        places: CPU time on each CPU since the block before; empty if unknown. All processes of a group count.
     """
 
     samples_ns: NDArray[np.int64]
@@ -165,6 +180,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     metric: float | None = None
     output_error: float | None = None
     output_fault: str = ""
+    places: tuple[CpuPlace, ...] = ()
 
     @property
     def n_items(self) -> float:

@@ -16,6 +16,7 @@ from ortune.worker.barrier import Exchange
 from ortune.worker.block import BlockPlan, Job, Memory
 from ortune.worker.failure import Failure
 from ortune.worker.gpu import GpuReader
+from ortune.worker.places import PlaceReader
 from ortune.worker.readback import find_unapplied, read_pool, read_preloaded, read_settings
 from ortune.worker.session import CUDA_BASED, MISCOUNTED
 from ortune.worker.session_info import SessionInfo
@@ -53,6 +54,7 @@ class CandidateSession:
         self.memory: Memory | None = None
         self.stream: RequestStream | None = None
         self.gpu = open_gpu(request.config)
+        self.places: PlaceReader | None = None
         self.batches: Batches | None = None
         self.jobs: JobPreparation | None = None
         self.largest_checked = 1
@@ -244,6 +246,7 @@ class CandidateSession:
         from ortune.worker.batching_server import BatchingServer
         from ortune.worker.load_generator import generate_load
         from ortune.worker.open_loop import RequestStream
+        from ortune.worker.window import RealClock
 
         plan, load = plan_of_process(request), request.plan.load
         call: Callable[[Any], Any] = self.call
@@ -259,14 +262,18 @@ class CandidateSession:
             first_ns = request.number * 1e9 / load.rate_per_s if load.rate_per_s else 0.0
             self.stream = RequestStream(plan.load, first_ns)
         is_first = request.number == 0
+        self.places = self.places or PlaceReader(self.pool)
+        clock = RealClock()
         window = generate_load(
             call,
             samples,
             plan,
             lambda: self.read_cpu_times(request.group) if is_first else None,
+            clock,
             stream=self.stream,
             exchange=self.exchange if request.group else None,
         )
+        places = self.places.read(clock.places)
         share, contended = None, False
         if window.before and window.after:
             n_cpus = len(self.usable)
@@ -296,6 +303,7 @@ class CandidateSession:
             gpu=self.gpu.read() if self.gpu else None,
             output_error=job.difference.max_error if job and job.difference else None,
             output_fault=job.difference.fault if job and job.difference else "",
+            places=places,
         )
 
     def run_calls(self, calls: Sequence[dict[str, Any]]) -> None:

@@ -15,11 +15,11 @@ from typing import TypeVar
 
 import msgspec
 
+from ortune.prctl import die_with_parent, name_parent
 from ortune.secret_variables import inherit_environment
 from ortune.worker.exit_status import count_oom_kills, explain_exit
 from ortune.worker.failure import Failure, make_failure
 from ortune.worker.owned_folder import OwnedFolder
-from ortune.worker.prctl import die_with_parent, name_parent
 
 APPLY_OFF = {"ORTUNE_APPLY": "off"}
 """Environment of every child process that imports onnxruntime. It turns off `ortune.apply.inside.hook`: where ortune

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
 from ortune.errors import OrtuneError
+from ortune.worker.session_log import LINE
 
 FailureKind = Literal["exception", "crash", "exit", "timeout", "out_of_memory", "wrong_output", "not_applied"]
 
 SUDDEN: tuple[FailureKind, ...] = ("crash", "exit", "timeout")
 
 OUT_OF_MEMORY = re.compile(
-    r"bad_alloc|bad allocation|out of memory|failed to allocate|cannot allocate memory|EAGAIN", re.IGNORECASE
+    r"bad_alloc|bad allocation|failed to allocate|cannot allocate memory|EAGAIN"
+    # Vulkan: VK_ERROR_OUT_OF_DEVICE_MEMORY; Direct3D: E_OUTOFMEMORY; CUDA: CUDA_ERROR_OUT_OF_MEMORY
+    r"|out[ _]?of[ _]?(?:(?:device|host|pool)[ _])?memory"
+    # Dawn, for a tensor that no buffer of the GPU can hold
+    r"|exceeds the max buffer size limit",
+    re.IGNORECASE,
 )
 """What libraries write in the message of an exception when memory runs out."""
+
+CONSEQUENCE = "is invalid due to a previous error"
+"""What Dawn, on which WebGPU runs, writes in the message of an exception if an earlier call failed. Only the log has the
+error of that call."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,3 +64,16 @@ def make_failure(error: BaseException, stage: str) -> Failure:
     message = error.message if isinstance(error, OrtuneError) else f"{error}".strip() or type(error).__name__
     is_out_of_memory = isinstance(error, MemoryError) or OUT_OF_MEMORY.search(message)
     return Failure(kind="out_of_memory" if is_out_of_memory else "exception", stage=stage, message=message)
+
+
+def find_cause(failure: Failure, log: Sequence[str]) -> Failure:
+    """Return a failure with the cause that the log of its process has, if its message only refers to an earlier error.
+
+    Args:
+        failure: The failure.
+        log: The last lines of the log.
+    """
+    if failure.kind != "exception" or CONSEQUENCE not in failure.message:
+        return failure
+    errors = [found[1] for line in log if (found := LINE.fullmatch(line)) and OUT_OF_MEMORY.search(line)]
+    return msgspec.structs.replace(failure, kind="out_of_memory", message=errors[0]) if errors else failure

@@ -15,6 +15,7 @@ from ortune.worker import protocol
 from ortune.worker.block import Block, BlockPlan, GpuState, Memory
 from ortune.worker.clocks import Clocks
 from ortune.worker.failure import Failure
+from ortune.worker.places import sum_places
 from ortune.worker.process import TIMEOUTS, WorkerProcess
 from ortune.worker.session_info import Runtime, SessionInfo
 
@@ -185,6 +186,7 @@ def merge_blocks(blocks: Sequence[Block]) -> Block:
         gpu=merge_gpu_states([block.gpu for block in blocks if block.gpu]),
         output_error=max((block.output_error for block in blocks if block.output_error is not None), default=None),
         output_fault=next((block.output_fault for block in blocks if block.output_fault), ""),
+        places=sum_places(block.places for block in blocks),
     )
 
 

@@ -14,10 +14,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ortune.prctl import die_with_parent
 from ortune.worker import protocol
 from ortune.worker.candidate_session import CandidateSession
 from ortune.worker.failure import Failure, make_failure
-from ortune.worker.prctl import die_with_parent
 from ortune.worker.runtime import read_runtime
 
 

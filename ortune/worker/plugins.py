@@ -16,6 +16,7 @@ import msgspec
 
 from ortune.errors import UsageError
 from ortune.knobs.config import CPU, PROVIDER_OF, Config, DeviceType, Plugin, PluginPackage
+from ortune.knobs.plugin_options import spell_for_plugins
 from ortune.knobs.plugins import PLUGIN_MODULES, PLUGIN_OF
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def add_providers(options: onnxruntime.SessionOptions, config: Config) -> None:
         UsageError: A plugin is not installed, or has no device.
         Exception: Any exception that onnxruntime raises.
     """
-    for name, own in config.providers:
+    for name, own in spell_for_plugins(config).providers:
         plugin = config.plugins.get(name)
         if plugin:
             register_plugin(plugin.package)

@@ -11,13 +11,13 @@ import psutil
 
 from ortune.knobs.config import Config
 from ortune.knobs.environment import variables_of
+from ortune.prctl import name_parent
 from ortune.worker import protocol
 from ortune.worker.block import Block, BlockPlan
 from ortune.worker.child_process import make_environment
 from ortune.worker.clocks import Clocks
 from ortune.worker.exit_status import count_oom_kills, explain_closed_pipe, read_log
-from ortune.worker.failure import Failure
-from ortune.worker.prctl import name_parent
+from ortune.worker.failure import Failure, find_cause
 from ortune.worker.session_info import Runtime, SessionInfo
 
 TIMEOUTS = {
@@ -174,7 +174,7 @@ class WorkerProcess:
         except (ValueError, msgspec.MsgspecError, RecursionError) as error:
             return self.fail(self.refuse(stage, str(error)))
         if isinstance(reply, protocol.FailureReply):
-            return self.fail(reply.failure)
+            return self.fail(find_cause(reply.failure, read_log(self._log_path)))
         return reply
 
     def refuse(self, stage: str, fault: str) -> Failure:

@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 import msgspec
 
 from ortune.knobs.config import Config
-from ortune.worker.block import Block, BlockPlan, GpuState, Memory
+from ortune.worker.block import Block, BlockPlan, CpuPlace, GpuState, Memory
 from ortune.worker.failure import Failure
 from ortune.worker.session_info import Runtime, SessionInfo
 from ortune.workload import Tolerance
@@ -125,6 +125,7 @@ class BlockReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     metric: float | None = None
     output_error: float | None = None
     output_fault: str = ""
+    places: tuple[CpuPlace, ...] = ()
 
     @classmethod
     def of(cls, block: Block) -> BlockReply:
@@ -150,6 +151,7 @@ class BlockReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
             metric=block.metric,
             output_error=block.output_error,
             output_fault=block.output_fault,
+            places=block.places,
         )
 
     def to_block(self) -> Block:
@@ -179,6 +181,7 @@ class BlockReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
             metric=self.metric,
             output_error=self.output_error,
             output_fault=self.output_fault,
+            places=self.places,
         )
 
 

@@ -28,6 +28,8 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         max_error: Largest difference between an output and the baseline's, as a fraction of the output's largest value.
             The first baseline is compared with a second run of itself. None if values are not compared.
         deterministic: Whether two runs of the baseline agreed. If not, only types and shapes of outputs are compared.
+        outputs_compared: Whether outputs were compared with the baseline's; of the baseline, whether they can be. Those
+            of some programs cannot.
         build_s: Time that the provider took to compile the model in an earlier launch, from whose files this session
             started; None if it does not compile models, or compiled this one again.
         preloaded: Libraries of the config's allocator that are mapped into the process.
@@ -42,6 +44,7 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     outputs: dict[str, str] = {}
     max_error: float | None = None
     deterministic: bool = True
+    outputs_compared: bool = True
     build_s: float | None = None
     preloaded: tuple[str, ...] = ()
     log: tuple[str, ...] = ()

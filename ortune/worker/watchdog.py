@@ -1,7 +1,7 @@
 """Ends workers whose parent was killed, on systems whose kernel does not: `python -m ortune.worker.watchdog`.
 
 A worker is suspended most of the time, and then cannot notice anything. On Linux, the kernel kills it when its parent
-ends (`ortune.worker.prctl`). Elsewhere, the parent starts this process. Its stdin is a pipe from the parent: a line
+ends (`ortune.prctl`). Elsewhere, the parent starts this process. Its stdin is a pipe from the parent: a line
 `+PID` adds a worker, and a line `-PID` removes one. When the pipe is closed, it kills those that are left.
 """
 
@@ -12,8 +12,8 @@ import subprocess
 import sys
 from typing import IO
 
+from ortune.prctl import HAS_DEATH_SIGNAL
 from ortune.secret_variables import inherit_environment
-from ortune.worker.prctl import HAS_DEATH_SIGNAL
 
 
 class Watchdog:

@@ -12,7 +12,8 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.worker.prctl import minimize_timer_slack
+from ortune.prctl import minimize_timer_slack
+from ortune.worker.places import Place, find_place
 
 S = TypeVar("S")
 R = TypeVar("R")
@@ -35,7 +36,14 @@ class Clock(Protocol):
 
 
 class RealClock:
-    """The monotonic clock of this host."""
+    """The monotonic clock of this host.
+
+    Attributes:
+        places: Where each of its threads that has ended ran last.
+    """
+
+    def __init__(self) -> None:
+        self.places: list[Place] = []
 
     now_ns = staticmethod(time.perf_counter_ns)
     cpu_ns = staticmethod(time.process_time_ns)
@@ -50,6 +58,8 @@ class RealClock:
         def run() -> None:
             minimize_timer_slack()
             target()
+            if place := find_place():
+                self.places.append(place)
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()

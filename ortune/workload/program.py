@@ -27,6 +27,8 @@ class ProgramRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         maximize: Whether a larger number is better.
         url: For a server: the URL of the requests, without user name, password and query.
         n_processes: Processes of the program that created sessions.
+        concurrent_calls: Largest number of calls of one session that were in progress at a time while the program was
+            observed; of a server, with one client. 0 if it is not known.
     """
 
     program: str
@@ -37,6 +39,7 @@ class ProgramRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     maximize: bool = False
     url: str = ""
     n_processes: int = 1
+    concurrent_calls: int = 0
 
     def __post_init__(self) -> None:
         """Reject texts that no search writes."""

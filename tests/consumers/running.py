@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-TIMEOUT_S = 120
+TIMEOUT_S = 300
+"""Ends a consumer that hangs. Beside other tests, a search whose program starts slowly takes minutes."""
 
 
 def program(name: str) -> str:

@@ -39,6 +39,9 @@ pytestmark = pytest.mark.consumers
 
 READY_S = 60
 
+START_S = 240
+"""Two workers import OpenCV and load three models, beside other tests."""
+
 SPINNING = "session.intra_op.allow_spinning"
 
 TUNED = {
@@ -229,19 +232,19 @@ class TestRapidocrApi:
                 found.setdefault(session["pid"], set()).add(Path(session["model"]).name)
             return found
 
-        def all_answered() -> bool:
-            return list(tuned_by_process().values()) == [set(records)] * 2
+        def two_answered() -> bool:
+            """Return whether two workers have all models. On a busy host, uvicorn replaces those that are late."""
+            return sum(models == set(records) for models in tuned_by_process().values()) >= 2
 
         command = [*apply_command(list(records.values()), log), *self.command(port, 2)]
         with serving(command, port, tmp_path / "tuned.txt") as server:
             # A worker creates its sessions at its first request, and one worker may get many requests.
             with ThreadPoolExecutor(4) as pool:
-                deadline = time.monotonic() + READY_S
-                while not all_answered() and time.monotonic() < deadline:
+                deadline = time.monotonic() + START_S
+                while not two_answered() and time.monotonic() < deadline:
                     answers += pool.map(lambda _: ask(port, "/ocr", form), range(4))
-            found = tuned_by_process()
-            assert all_answered(), found
-            assert server.pid not in found
+            assert two_answered(), (tuned_by_process(), (tmp_path / "tuned.txt").read_text(errors="replace"))
+            assert server.pid not in tuned_by_process()
             stop(server)
         for session in read_log(log):
             check_tuned(session, TUNED[Path(session["record"]).stem])

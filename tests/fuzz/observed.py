@@ -199,7 +199,7 @@ def mutate_calls(data: bytes, random: Random) -> bytes:
 @functools.cache
 def sessions_seeds() -> tuple[bytes, ...]:
     """Return what is noted of sessions: that all have their settings, or that one has not."""
-    tuned = {"model": "/m/a.onnx", "is_tuned": True, "reason": ""}
+    tuned = {"model": "/m/a.onnx", "has_rule": True, "is_tuned": True, "reason": ""}
     missed = {**tuned, "is_tuned": False, "reason": "ortune failed"}
     return tuple(
         b"".join(json.dumps(each).encode() + b"\n" for each in lines) for lines in ([tuned] * 2, [tuned, missed])

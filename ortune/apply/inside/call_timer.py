@@ -4,6 +4,9 @@ The function is replaced as soon as its module has been imported. Its calls are 
 call that is not made by another one, the start and the end as little-endian integers of 64 bits, in nanoseconds of
 `time.perf_counter_ns`. On Linux, that clock is the same for all processes.
 
+What the first calls return is appended to `returned-<pid>.jsonl` after the end of the call was noted, before the next
+one may begin; see `ortune.apply.inside.returned`.
+
 A reference to the function that the module made before it was imported completely, such as the handler that a decorator
 registers, still leads to the original function.
 """
@@ -14,6 +17,7 @@ import contextlib
 import contextvars
 import functools
 import inspect
+import json
 import os
 import struct
 import sys
@@ -25,6 +29,7 @@ from typing import Any
 
 from ortune.apply.inside.explain import write_stderr
 from ortune.apply.inside.gate import Gate, open_gate
+from ortune.apply.inside.returned import describe_returned
 
 MAIN = "__main__"
 
@@ -33,6 +38,9 @@ MAIN_NAMES = (MAIN, "__mp_main__")
 
 CALL = struct.Struct("<qq")
 """A call: its start and its end."""
+
+MOST_RETURNED = 100_000
+"""Longest description of a result that is written."""
 
 _is_inside = contextvars.ContextVar("ortune_is_inside", default=False)
 
@@ -57,6 +65,7 @@ class CallTimer:
         self._folder = Path(plan["log"])
         self._observer = observer
         self._gate: Gate | None = open_gate(plan.get("gate"))
+        self._most_returned = int(plan.get("returned") or 0)
         self._lock = threading.RLock()
         self._file: int | None = None
         self._n_calls = 0
@@ -152,11 +161,13 @@ class CallTimer:
                 return function(*args, **kwargs)
             start_ns = self._begin()
             _is_inside.set(True)
+            result: Any = None
             try:
-                return function(*args, **kwargs)
+                result = function(*args, **kwargs)
+                return result
             finally:
                 _is_inside.set(False)
-                self._end(start_ns)
+                self._end(start_ns, result)
 
         return call
 
@@ -166,11 +177,13 @@ class CallTimer:
                 return await function(*args, **kwargs)
             start_ns = await self._begin_async()
             _is_inside.set(True)
+            result: Any = None
             try:
-                return await function(*args, **kwargs)
+                result = await function(*args, **kwargs)
+                return result
             finally:
                 _is_inside.set(False)
-                self._end(start_ns)
+                self._end(start_ns, result)
 
         return call
 
@@ -235,8 +248,8 @@ class CallTimer:
                 self._gate = None
         return time.perf_counter_ns()
 
-    def _end(self, start_ns: int) -> None:
-        """Append a call to the file, and let others pass."""
+    def _end(self, start_ns: int, result: Any = None) -> None:
+        """Append a call to the file, and what it returned if it is one of the first ones, and let others pass."""
         end_ns = time.perf_counter_ns()
         try:
             with self._lock:
@@ -245,6 +258,8 @@ class CallTimer:
                     self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
                 os.write(self._file, CALL.pack(start_ns, end_ns))
                 self._n_calls += 1
+                if self._n_calls <= self._most_returned:
+                    self._write_returned(start_ns, end_ns, result)
             if self._observer is not None and end_ns >= self._observer.next_write_ns:
                 self._observer.write()
         except OSError as error:
@@ -253,6 +268,15 @@ class CallTimer:
             if self._gate is not None:
                 with contextlib.suppress(OSError):
                     self._gate.leave()
+
+    def _write_returned(self, start_ns: int, end_ns: int, result: Any) -> None:
+        """Append what a call returned to the file. The caller holds the lock."""
+        text = describe_returned(result)
+        if text is not None and len(text) > MOST_RETURNED:
+            text = None
+        line = json.dumps({"start_ns": start_ns, "end_ns": end_ns, "text": text}).encode() + b"\n"
+        with (self._folder / f"returned-{os.getpid()}.jsonl").open("ab", buffering=0) as file:
+            file.write(line)
 
     def _give_up(self, error: OSError) -> None:
         """Report once that calls cannot be written. If the folder is gone, ortune has ended: the program continues."""

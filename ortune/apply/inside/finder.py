@@ -26,8 +26,8 @@ OFF = "off"
 HOOK = "hook"
 
 PARTS = (
-    *("options_log", "providers", "plugins", "settings", "explain", "calls", "fit", HOOK),
-    *("gate", "call_timer", "samples", "endings", "observer", "canary"),
+    *("options_log", "providers", "plugins", "settings", "explain", "calls", "processes", "fit", HOOK),
+    *("gate", "returned", "call_timer", "samples", "endings", "observer", "canary"),
 )
 """Modules of this folder. Each imports only modules that come before it. Those after the hook are for programs that are
 measured or observed, and for canaries."""
@@ -46,6 +46,7 @@ These keys may be missing:
 - "log": folder for what is noted of a program while it is measured: the calls of a function, and whether sessions got
   their settings. It needs no observer, which would take CPU time.
 - "call": the function whose calls are timed, as "package.module:function"; see `call_timer`. It needs "log".
+- "returned": how many of the first calls of each process are noted with what they returned; see `returned`.
 - "gate": folder of the gate that these calls pass; see `gate`.
 - "canary": {"share", "folder", "config", "host_class"}: the share of processes whose sessions get the tuned options,
   and the folder for the metrics of all processes, which may be None; see `canary`. The others say what the metrics are

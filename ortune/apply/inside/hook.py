@@ -29,6 +29,7 @@ from ortune.apply.inside.explain import describe, describe_own, list_threads, re
 from ortune.apply.inside.fit import FitCheck
 from ortune.apply.inside.options_log import OptionsLog
 from ortune.apply.inside.plugins import PluginLibraries, find_unapplied, has_providers
+from ortune.apply.inside.processes import Processes
 from ortune.apply.inside.providers import CUDA_BASED, Skip, read_requested
 from ortune.apply.inside.settings import RunSettings, TunedSession, has_run_settings, read_own_settings, show_value
 
@@ -41,7 +42,7 @@ MOST_CHECKS = 64
 NO_RULE = "no record is for this model"
 
 SESSIONS_FILE = "sessions.jsonl"
-"""File in the plan's folder for logs. It has a line for each session of a model that has a rule."""
+"""File in the plan's folder for logs. It has a line for each session."""
 
 EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
 
@@ -71,6 +72,7 @@ class Hook:
         self._checks: list[FitCheck] = []
         self.plan: Plan = {}
         self.n_tuned = 0
+        self._processes: Processes | None = None
         self.others: list[str] = []
         self._lock = threading.Lock()
         self._n_sessions: dict[str, int] = {}
@@ -90,6 +92,8 @@ class Hook:
         except Exception as error:  # noqa: BLE001  (an unusable record must not stop the program)
             self._say(f"{_sentence(error)} Sessions keep the program's own options.")
             return
+        if any((rule.get("measured") or {}).get("program") for rule in self.plan["rules"]):
+            self._processes = Processes(self.plan)
         self._session_log = OptionsLog(module.C.SessionOptions)
         if any(has_run_settings(rule["config"]) for rule in self.plan["rules"]):
             self._run_log = OptionsLog(module.C.RunOptions)
@@ -114,6 +118,8 @@ class Hook:
 
     def _renew_lock(self) -> None:
         self._lock = threading.Lock()
+        if self._processes is not None:
+            self._processes.leave()
 
     def create(self, own: Callable[..., None], session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Create a session: with tuned options if a record is for its model, otherwise with the program's own options.
@@ -126,6 +132,8 @@ class Hook:
         """
         if self._pid != os.getpid():  # a forked child does not report the parent's sessions
             self._pid, self.n_tuned, self.others, self._checks = os.getpid(), 0, [], []
+        if self._processes is not None:
+            self._processes.join()
         arguments = _bind(own, session, args, kwargs)
         model = _name_model(arguments)
         rule, tuned, reason = self._choose(model, arguments)
@@ -169,16 +177,21 @@ class Hook:
         measured = tuned.rule.get("measured")
         is_counted = self._canary is not None and self.plan["canary"]["folder"] is not None
         if self._observer is None and not is_counted and measured and len(self._checks) < MOST_CHECKS:
-            check = FitCheck(tuned.rule["source"], model, measured, self._report_fit)
+            check = FitCheck(tuned.rule["source"], model, measured, self._report_fit, self._processes)
             self._checks.append(check)
             setattr(session, WATCH, check)
 
     def _note(self, model: str, tuned: TunedSession | None, reason: str) -> None:
-        """Note in the plan's folder for logs whether a session has the settings of its rule."""
+        """Note in the plan's folder for logs whether a session has a rule, and the settings of it."""
         folder = self.plan.get("log")
-        if not folder or not self.plan["rules"] or (tuned is None and reason == NO_RULE):
+        if not folder or not self.plan["rules"]:
             return
-        line = {"model": model[:MOST_TEXT], "is_tuned": tuned is not None, "reason": str(reason)[:MOST_TEXT]}
+        line = {
+            "model": model[:MOST_TEXT],
+            "has_rule": tuned is not None or reason != NO_RULE,
+            "is_tuned": tuned is not None,
+            "reason": str(reason)[:MOST_TEXT],
+        }
         with contextlib.suppress(OSError):  # ortune has ended, and the program continues
             descriptor = os.open(Path(folder, SESSIONS_FILE), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             try:

@@ -1,0 +1,104 @@
+"""Compare the time left that a search shows with the time that it then takes.
+
+    python -m benchmarks.time_left
+    python -m benchmarks.time_left --only silero_vad:30s
+
+Searches run as a user would start them, and each of their reports is noted. Between reports, a terminal shows the last
+one: it is looked at twice a second. After the first third of a search, the time left is true if it differs by at most a
+fifth from the time that the search then takes, or by at most a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import ortune
+from benchmarks.host import describe_host
+from models.build import build, find_search_options
+from ortune.options import parse_shapes
+from ortune.tuning.outcome import Progress
+
+MODEL = Path(__file__).parent.parent / "models" / "tiny_cnn.onnx"
+
+SEARCHES = ("tiny_cnn:20s", "squeezenet:60s", "silero_vad:40s", "minilm_l6_int8:60s:2")
+"""Model, budget and, if there are several, the number of callers."""
+
+TOLERANCE = 0.2
+SHORT_S = 1.0
+"""Differences that count as true: a share of the time that was left, and a time."""
+
+STEP_S = 0.5
+
+
+class Shown(NamedTuple):
+    """A report of a search: when it came, and what it said."""
+
+    at_s: float
+    stage: str
+    left_s: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default=",".join(SEARCHES), help="searches, separated by commas (default: all)")
+    parser.add_argument("--all", action="store_true", help="print every report")
+    options = parser.parse_args()
+    print(describe_host())
+    for text in options.only.split(","):
+        name, budget, clients = (*text.split(":"), "1")[:3]
+        watch(name, budget, int(clients), print_all=options.all)
+
+
+def watch(name: str, budget: str, clients: int, *, print_all: bool) -> None:
+    """Run a search, and print how true the time left was."""
+    path = MODEL if name == MODEL.stem else build(name)
+    shown: list[Shown] = []
+    start_s = time.monotonic()
+
+    def observe(report: Progress) -> None:
+        shown.append(Shown(time.monotonic() - start_s, report.stage, report.left_s))
+
+    with tempfile.TemporaryDirectory() as folder:
+        record = ortune.search(
+            path,
+            budget=budget,
+            clients=clients,
+            shape=parse_shapes([each for each in find_search_options(name) if each != "--shape"]),
+            output=Path(folder, "tuned.json"),
+            history=False,
+            progress=observe,
+        )
+    total_s = time.monotonic() - start_s
+    evidence = record.evidence
+    print(f"\n{name}, budget {budget}, {clients} caller(s): {total_s:.1f} s, {evidence.verdict}")
+    print(f"  first report after {shown[0].at_s:.1f} s; {len(shown)} reports")
+    for report in shown if print_all else ():
+        true_s = total_s - report.at_s
+        print(f"  {report.at_s:6.1f} s {report.stage:12} shown {report.left_s:5.1f} s, true {true_s:5.1f} s")
+    judge(shown, total_s)
+
+
+def judge(shown: list[Shown], total_s: float) -> None:
+    """Print how the shown times differ from the true ones, for each stage, after the first third of the search."""
+    seen: dict[str, list[tuple[float, float]]] = {}
+    at_s = max(total_s / 3, shown[0].at_s)
+    while at_s < total_s:
+        report = [each for each in shown if each.at_s <= at_s][-1]
+        seen.setdefault(report.stage, []).append((report.left_s, total_s - at_s))
+        at_s += STEP_S
+    for stage, pairs in seen.items():
+        true = sum(abs(left_s - real_s) <= max(TOLERANCE * real_s, SHORT_S) for left_s, real_s in pairs)
+        short_s = max(real_s - left_s for left_s, real_s in pairs)
+        long_s = max(left_s - real_s for left_s, real_s in pairs)
+        print(
+            f"  {stage:12} true {true} of {len(pairs)} times; at most {max(short_s, 0):.1f} s too short, "
+            f"{max(long_s, 0):.1f} s too long"
+        )
+
+
+if __name__ == "__main__":
+    main()

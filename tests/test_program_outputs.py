@@ -1,0 +1,348 @@
+"""What is compared of the outputs of programs, and that records do not claim more."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from ortune.apply.inside.returned import describe_returned
+from ortune.compare.open import OpenComparison, start_comparison
+from ortune.console.gate import describe_measurement
+from ortune.console.verdict import find_warnings
+from ortune.errors import MeasureError
+from ortune.gates.programs import check_tuned
+from ortune.knobs import DEFAULT, Config, build_space
+from ortune.options import make_request
+from ortune.program.executor import ProgramExecutor
+from ortune.program.outputs import OutputReference, read_returned
+from ortune.program.prepare import PreparedProgram, prepare_program
+from ortune.program.search import open_program, search_program
+from ortune.program.task import ProgramTask
+from ortune.program.text import compare_text
+from ortune.record.journal import Journal
+from ortune.requests import ProgramSearchRequest
+from ortune.tuning.outcome import Outcome
+from ortune.tuning.resume import JournaledExecutor
+from ortune.tuning.stages import SearchSettings, run_search
+from ortune.worker import BlockPlan, Failure
+from ortune.workload import Goal, Objective
+from tests.conftest import TINY_CNN
+from tests.gate_results import make_result
+from tests.simulation import SimulatedExecutor, make_host, make_model, open_with_journal
+from tests.test_resume import AGAIN, BEGIN
+from tests.test_tuning import one_thread_wins
+
+PROGRAM = Path(__file__).parent / "programs" / "outputs.py"
+
+ONE_THREAD = Config(session_options={"intra_op_num_threads": 1})
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="programs are tuned on POSIX systems")
+
+
+def prepare(how: str, n: object, *, arguments: Sequence[object] = (), **options: Any) -> PreparedProgram:
+    command = (sys.executable, str(PROGRAM), str(TINY_CNN), how, str(n), *map(str, arguments))
+    values = {"command": command, "only": ("intra_op_num_threads",), "budget": 20.0, **options}
+    return prepare_program(make_request(ProgramSearchRequest, values, "python"))
+
+
+def prepare_calls(how: str, n: int = 12, **options: Any) -> PreparedProgram:
+    return prepare(how, n, call="__main__:work", **options)
+
+
+PLAN = BlockPlan(duration_ns=100_000_000, lead_in_ns=0, min_calls=8, deadline_s=60)
+
+
+def judge(prepared: PreparedProgram, *, finish: bool = False) -> tuple[Failure | None, bool]:
+    """Return the failure of the candidate with one thread if it has one, and whether its outputs were compared.
+
+    Args:
+        prepared: The program.
+        finish: Whether it is run to its end as a finalist.
+    """
+    with open_program(prepared) as opened:
+        (executor,) = opened.executors
+        assert isinstance(executor, ProgramExecutor)
+        (live,) = opened.runner.launch([ONE_THREAD])
+        if isinstance(live, Failure):
+            return live, False
+        answer = live.measure(PLAN)
+        live.close()
+        failure = answer if isinstance(answer, Failure) else None
+        if finish and failure is None and opened.check_finalist:
+            assert opened.check_finalist(ONE_THREAD, 0.1) is None, "there was no time to run it"
+            failure = opened.check_finalist(ONE_THREAD, 60.0)
+        return failure, executor.outputs.is_compared(ONE_THREAD.key, is_baseline=False)
+
+
+@pytest.fixture
+def is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread changes what the program does."""
+    monkeypatch.setenv("WRONG", "1")
+
+
+@pytest.mark.slow
+class TestCalls:
+    """A function whose calls are timed in a program that stays alive."""
+
+    def test_another_result(self, is_wrong: None) -> None:
+        failure, _ = judge(prepare_calls("forever"))
+        assert failure
+        assert failure.kind == "wrong_output"
+        assert "call 4 of __main__:work returned something else" in failure.message
+
+    def test_equal_results(self) -> None:
+        """Words that differ from run to run do not count."""
+        assert judge(prepare_calls("forever")) == (None, True)
+
+    def test_results_are_not_compared_on_request(self, is_wrong: None) -> None:
+        assert judge(prepare_calls("forever", ignore_outputs=True)) == (None, False)
+
+    def test_nothing_to_compare(self, is_wrong: None) -> None:
+        prepared = prepare_calls("silent", 10_000)
+        assert prepared.keeps_running
+        assert prepared.run_s is None
+        assert judge(prepared, finish=True) == (None, False)
+
+    def test_calls_at_the_same_time(self, is_wrong: None) -> None:
+        """Their order may depend on the settings, so that equal results would look different."""
+        assert judge(prepare_calls("threads", 10_000)) == (None, False)
+
+    def test_what_is_printed_at_the_end(self, is_wrong: None) -> None:
+        prepared = prepare_calls("ends", 25)
+        assert prepared.keeps_running
+        assert prepared.run_s
+        failure, _ = judge(prepared, finish=True)
+        assert failure
+        assert failure.kind == "wrong_output"
+        assert "instead of" in failure.message
+
+    def test_a_gate(self, is_wrong: None) -> None:
+        with open_program(prepare_calls("ends", 25)) as opened:
+            (executor,) = opened.executors
+            assert isinstance(executor, ProgramExecutor)
+            with pytest.raises(MeasureError, match=r"The output of it differs .* instead of"):
+                check_tuned("it", ONE_THREAD, opened.runner, executor, check_s=60)
+
+    def test_equal_output_at_the_end(self) -> None:
+        assert judge(prepare_calls("ends", 25), finish=True) == (None, True)
+
+    def test_the_exit_status_at_the_end(self, is_wrong: None) -> None:
+        failure, _ = judge(prepare_calls("exits", 25, ignore_outputs=True), finish=True)
+        assert failure
+        assert "status 5" in failure.message
+
+    def test_the_command_of_the_user_judges_the_end(self, is_wrong: None) -> None:
+        check = f"{sys.executable} -c 'import sys; sys.exit(sys.stdin.read().split()[1] > sys.argv[1])' "
+        accepted, rejected = (
+            judge(prepare_calls("ends", 25, check_command=f"{check} {most}"), finish=True) for most in "90"
+        )
+        assert accepted == (None, True)
+        assert rejected[0]
+        assert "rejects it" in rejected[0].message
+
+    def test_the_record_of_a_search_that_compared_nothing(self, is_wrong: None) -> None:
+        (record,) = search_program(prepare_calls("silent", 10_000, budget=6.0)).records
+        assert record.evidence.output_check.compared == "nothing"
+        assert any("were not compared" in text for text in find_warnings(record))
+
+
+WRONG = Failure(kind="wrong_output", stage="check", message="another text")
+
+
+def search(check: Callable[[Config, float], Failure | None], goal: Goal, journal: Path | None = None) -> Outcome:
+    """Run a search on a simulated host, where one thread is fastest."""
+    executor = SimulatedExecutor(one_thread_wins)
+    with contextlib.ExitStack() as stack:
+        if journal:
+            opened = open_with_journal(executor, stack.enter_context(Journal(journal, BEGIN, AGAIN)))
+            assert isinstance(opened, OpenComparison)
+            journaled = opened.executors[0]
+            assert isinstance(journaled, JournaledExecutor)
+            check = functools.partial(journaled.check_finalist, check=check)
+        else:
+            (first,) = executor.launch([DEFAULT], deadline_s=1)
+            assert not isinstance(first, Failure)
+            opened = start_comparison(executor, first, goal, first_launch_s=executor.now_s(), free_bytes=8_000_000_000)
+        opened = msgspec.structs.replace(opened, check_finalist=check)
+        return run_search(build_space(make_host(), make_model()), opened, SearchSettings(budget_s=60))
+
+
+class TestFinalists:
+    """Finalists whose outputs turn out to be wrong when their program is run to its end."""
+
+    @pytest.mark.parametrize("objectives", [("p50",), ("p50", "cpu")])
+    def test_they_are_not_confirmed(self, objectives: tuple[Objective, ...]) -> None:
+        checked = []
+
+        def check(config: Config, left_s: float) -> Failure | None:
+            checked.append(config)
+            assert 0 < left_s < 15
+            return WRONG if config.session_options.get("intra_op_num_threads") == 1 else None
+
+        outcome = search(check, Goal(objectives=objectives))
+        wrong = [trial.config for trial in outcome.trials if trial.failure == WRONG]
+        assert wrong
+        assert len({config.key for config in checked}) == len(checked)
+        assert outcome.evidence.output_check.n_rejected == len(wrong)
+        assert outcome.evidence.output_check.compared == "values"
+        configs = [outcome.config, *(point.summary.config for point in outcome.evidence.front)]
+        assert not any(config in wrong for config in configs)
+
+    def test_others_are_confirmed(self) -> None:
+        outcome = search(lambda config, left_s: None, Goal())
+        assert outcome.evidence.verdict == "faster"
+        assert outcome.config.session_options["intra_op_num_threads"] == 1
+
+    @pytest.mark.parametrize("failure", [None, WRONG])
+    def test_a_search_that_goes_on_does_not_check_them_again(self, failure: Failure | None, tmp_path: Path) -> None:
+        path = tmp_path / "a.unfinished.jsonl"
+        done = search(lambda config, left_s: failure, Goal(), path)
+        again = search(lambda config, left_s: pytest.fail("it was checked again"), Goal(), path)
+        assert msgspec.json.encode(again) == msgspec.json.encode(done)
+
+
+def test_a_gate_that_compared_nothing() -> None:
+    assert "outputs were not compared" in describe_measurement(make_result(outputs_compared=False))
+    assert "outputs were not compared" not in describe_measurement(make_result())
+
+
+@pytest.mark.slow
+class TestAnswers:
+    @pytest.fixture
+    def bodies(self, tmp_path: Path) -> tuple[Path, ...]:
+        for name in "ab":
+            (tmp_path / name).write_text(name)
+        return tmp_path / "a", tmp_path / "b"
+
+    def test_answers_to_all_bodies(self, is_wrong: None, bodies: tuple[Path, ...]) -> None:
+        failure, _ = judge(prepare("answers", "{port}", url="http://127.0.0.1:{port}/", body=bodies))
+        assert failure
+        assert failure.kind == "wrong_output"
+        assert failure.message.startswith("answer to b: ")
+
+    def test_equal_answers(self, bodies: tuple[Path, ...]) -> None:
+        assert judge(prepare("answers", "{port}", url="http://127.0.0.1:{port}/", body=bodies)) == (None, True)
+
+
+def make_text(value: object) -> bytes:
+    text = describe_returned(value)
+    assert text is not None
+    assert "\n" not in text
+    return text.encode()
+
+
+class Opaque:
+    pass
+
+
+@dataclasses.dataclass
+class Point:
+    x: float
+    name: str
+
+
+class TestDescriptions:
+    """What a function returned, as text."""
+
+    @pytest.mark.parametrize(
+        ("one", "other"),
+        [
+            (1.0, 1.0000001),
+            (1e-9, 3e-9),
+            (np.float32(0.25), np.float32(0.2500001)),
+            (np.linspace(-1, 1, 5000), np.linspace(-1, 1, 5000) + 1e-6),
+            (np.array([1e-7, 5.0]), np.array([2e-7, 5.0])),
+            ([1e-7, 5.0], [2e-7, 5.0]),
+            (np.full((64, 64, 3), 100, np.uint8), np.full((64, 64, 3), 101, np.uint8)),
+            ({"a": ["x", 1, None]}, {"a": ["x", 1, None]}),
+            (Point(1.0, "a"), Point(1.0000001, "a")),
+            (np.array([np.nan, np.inf]), np.array([np.nan, np.inf])),
+            (b"abc", b"abc"),
+        ],
+    )
+    def test_rounding_is_no_difference(self, one: object, other: object) -> None:
+        assert compare_text(make_text(one), make_text(other)) is None
+
+    @pytest.mark.parametrize(
+        ("one", "other"),
+        [
+            (1.0, 1.01),
+            (1, 2),
+            (True, False),
+            ("a b", "a c"),
+            ("1", 1),
+            ([1.0, 2.0], [1.0, 2.02]),
+            ([1, 2], [1, 3]),
+            ([1, 2], [1, 2, 3]),
+            (np.zeros(3), np.zeros(4)),
+            (np.zeros(3), np.zeros(3, np.float32)),
+            (np.array([1, 2]), np.array([1, 3])),
+            (np.array([1.0, np.nan]), np.array([1.0, 2.0])),
+            (np.array(["a", "b"]), np.array(["a", "c"])),
+            (np.array([3, 4], np.uint8), np.array([3, 5], np.uint8)),
+            (np.linspace(0, 1, 5000), np.linspace(0, 1, 5000) ** 2),
+            ({"a": 1}, {"b": 1}),
+            (b"abc", b"xyz"),
+            (Point(1.0, "a"), Point(1.0, "b")),
+            ([None], [0]),
+        ],
+    )
+    def test_differences(self, one: object, other: object) -> None:
+        assert compare_text(make_text(one), make_text(other)) is not None
+
+    @pytest.mark.parametrize("value", [None, Opaque(), [Opaque()], {"a": Opaque()}, {1, 2}, lambda: None])
+    def test_what_means_nothing_elsewhere(self, value: object) -> None:
+        assert describe_returned(value) is None
+
+    def test_large_values_are_described_briefly(self) -> None:
+        nested: object = 1
+        for _ in range(100):
+            nested = [nested]
+        assert describe_returned(nested) is None
+        for value in ("x" * 1_000_000, [1] * 1_000_000, np.ones(1_000_000), [["a"] * 1000] * 1000):
+            assert len(make_text(value)) < 50_000
+        assert compare_text(make_text([1] * 9999), make_text([1] * 10_000)) is not None
+
+
+class TestReading:
+    """What the program wrote is not trusted."""
+
+    @pytest.mark.parametrize(
+        "data", [b"[" * 100_000, b"\xff", b"{}", b'{"start_ns": -1, "end_ns": 1, "text": ""}', b"\n"]
+    )
+    def test_malformed_files(self, data: bytes, tmp_path: Path) -> None:
+        (tmp_path / "returned-1.jsonl").write_bytes(data)
+        assert read_returned(tmp_path) == []
+
+    def test_calls_of_processes_are_in_order(self, tmp_path: Path) -> None:
+        for pid, start_ns in ((7, 30), (8, 10)):
+            line = {"start_ns": start_ns, "end_ns": start_ns + 5, "text": str(pid)}
+            (tmp_path / f"returned-{pid}.jsonl").write_text(json.dumps(line) + "\n")
+        assert [call.text for call in read_returned(tmp_path)] == ["8", "7"]
+
+
+class TestReference:
+    def test_a_candidate_is_never_the_reference(self) -> None:
+        outputs = OutputReference(ProgramTask(command=("x",)))
+        assert outputs.compare_part(0, b"1", "tuned", is_baseline=False) is None
+        assert not outputs.is_compared("tuned", is_baseline=False)
+        outputs.compare_part(0, b"2", DEFAULT.key, is_baseline=True)
+        assert outputs.compare_part(0, b"1", "tuned", is_baseline=False)
+
+    def test_what_varies_as_a_whole_is_not_compared(self) -> None:
+        outputs = OutputReference(ProgramTask(command=("x",)))
+        outputs.compare_part(0, b"1", DEFAULT.key, is_baseline=True)
+        outputs.compare_part(0, b"1", "tuned", is_baseline=False)
+        assert outputs.is_compared("tuned", is_baseline=False)
+        outputs.compare_part(0, b"1 2 3", DEFAULT.key, is_baseline=True)
+        assert not outputs.is_compared("tuned", is_baseline=False)
