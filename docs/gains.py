@@ -1,4 +1,4 @@
-"""The tables of measured gains: in when.md by load and by program, in comparison.md for searches with other tools."""
+"""Tables of results: gains in when.md, other tools in comparison.md, changes of level in report.md."""
 
 from __future__ import annotations
 
@@ -105,6 +105,39 @@ def make_program_table() -> str:
         "|---|---|---|---|---|",
     ]
     return "\n".join([*head, *lines]) + "\n\n"
+
+
+STEPS = re.compile(
+    r"(\w+): steps of (\S+) % after (\d+) runs found within (\d+) runs: (\S+) of \d+, placed at most (\d+)"
+)
+DRIFTS = re.compile(r"(\w+): drifts of 1 % a week found in week (\d+) \(median\), (\d+) \(95 %\)")
+ALARMS = re.compile(r"(\w+): false alarms: \d+ in \d+ runs \((.+)\)")
+"""Lines in the output of `benchmarks.trends`."""
+
+NOISES = {"normal": "normal", "outliers": "heavy tails: Student's t, 4 degrees of freedom"}
+"""Noise of `benchmarks.trends`, by name."""
+
+
+def make_change_table() -> str:
+    """Return a row for each kind of noise: how many steps are found, when drifts are, and the rate of false alarms."""
+    text = (RESULTS / "trends.txt").read_text()
+    found: dict[tuple[str, str], list[str]] = {}
+    for noise, _, before, _, share, _ in STEPS.findall(text):
+        found.setdefault((noise, before), []).append(share)
+    drifts = {noise: (median, late) for noise, median, late in DRIFTS.findall(text)}
+    alarms = dict(ALARMS.findall(text))
+    lengths = sorted({before for _, before in found}, key=int, reverse=True)
+    titles = [f"steps found, after {each} runs" for each in lengths]
+    lines = [
+        f"\n| noise | {' | '.join(titles)} | drifts found | false alarms |",
+        f"|---|{'---|' * len(lengths)}---|---|",
+    ]
+    for noise, title in NOISES.items():
+        # Steps up and down.
+        shares = [" and ".join(found[noise, each]) for each in lengths]
+        median, late = drifts[noise]
+        lines.append(f"| {title} | {' | '.join(shares)} | week {median}, 95% by week {late} | {alarms[noise]} runs |")
+    return "\n".join(lines) + "\n\n"
 
 
 def make_olive_table() -> str:
