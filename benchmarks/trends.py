@@ -61,6 +61,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--histories", type=int, default=2000, help="histories with a step")
     n = parser.parse_args().histories
+    print(f"# python -m benchmarks.trends --histories {n}")
     for name, noise in NOISES.items():
         rng = np.random.default_rng(0)
         for step, before in itertools.product((math.log(1.02), -math.log(1.02)), (BEFORE, FEW_BEFORE)):

@@ -54,7 +54,7 @@ def make_history() -> list[HistoryEntry]:
 def main() -> None:
     """Take the pictures."""
     pages = {
-        "report-search": (make_page(read_source(str(SEARCH)), "tuned.json"), 1900),
+        "report-search": (make_page(read_source(str(SEARCH)), "tuned.json"), 1635),
         "report-gates": (make_history_page(make_history(), "gates.jsonl"), 760),
     }
     browser = Browser()

@@ -332,6 +332,25 @@ def parse(text: str) -> _Reader:
     return reader
 
 
+@pytest.mark.parametrize(
+    ("times", "days"),
+    [
+        (["2026-01-01T03:00:00+00:00", "2026-03-11T03:00:00+00:00"], True),
+        (["2026-01-01T03:00:00+00:00", "2026-01-01T09:00:00+00:00"], False),
+        (["2021-01-01T03:00:00+00:00", "2026-01-01T09:00:00+00:00"], False),
+        (["yesterday", "2026-01-01"], False),
+    ],
+)
+def test_the_axis_of_a_history_of_weeks_has_days(times: list[str], days: bool) -> None:
+    interval = Interval(estimate=1.1, low=1.0, high=1.2, confidence=0.95)
+    marks = [GateMark(time=time, slowdown=interval, decision="pass", head="main") for time in times]
+    points = draw_gates(marks, 1.05)["layer"][-1]
+    axis = points["encoding"]["x"]["axis"]
+    assert ("format" in axis) == days
+    # Labels side by side are left out before they touch.
+    assert axis["labelOverlap"] == "greedy" and axis["labelSeparation"] > 0
+
+
 def every_block(text: str) -> Page:
     """Return a page with a hostile text in every place."""
     interval = Interval(estimate=1.1, low=1.0, high=1.2, confidence=0.95)

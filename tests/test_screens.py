@@ -1,4 +1,4 @@
-"""What a search shows on terminals of three sizes, and in a pipe, as text files in tests/data/screens.
+"""What commands show on terminals of three sizes, and a search in a pipe, as text files in tests/data/screens.
 
 `pytest tests/test_screens.py --golden` writes the files.
 """
@@ -7,21 +7,30 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from docs.transcript.render import HERE, OUTPUT, Recording, prepare_on
+from ortune.console.bench import show_comparison
+from ortune.console.doctor import show_diagnosis
+from ortune.console.gate import GateDisplay
+from ortune.console.plan import show_plan
 from ortune.console.progress import SearchProgress
 from ortune.console.safe_console import SafeConsole
 from ortune.console.search import show_search
 from ortune.console.verdict import show_verdict
 from ortune.console.widgets import LOG_WIDTH
+from ortune.doctor.findings import Diagnosis, DoctorFinding, SkippedCheck
 from ortune.knobs import Candidate, Config
 from ortune.record.files import read_record
 from ortune.tuning.outcome import Progress
 from tests.conftest import ROOT, run_ortune
+from tests.gate_results import make_result, make_results
+from tests.test_console import make_bench_result
+from tests.test_planning import make_example
 
 pytestmark = pytest.mark.usefixtures("models_read_here")
 
@@ -62,12 +71,64 @@ def draw_screens(console: SafeConsole) -> str:
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
 
 
+def draw_bench(console: SafeConsole) -> None:
+    """Print a bench of two configs, one of which failed."""
+    show_comparison(console, make_bench_result())
+
+
+def draw_gates(console: SafeConsole) -> None:
+    """Print a gate with its charts, then one of each decision."""
+    GateDisplay(console).show(make_result())
+    display = GateDisplay(console)
+    results = make_results()
+    for each in results:
+        display.finish(each)
+    display.show_all(results)
+
+
+def draw_doctor(console: SafeConsole) -> None:
+    """Print a diagnosis with findings of all severities."""
+    finding = DoctorFinding(
+        check="threads",
+        severity="problem",
+        what="8 threads for a quota of 2 CPUs",
+        why="They use up the quota early in each period, and all calls then wait for the next one",
+        fix="Use as many threads as the quota has CPUs",
+        command="ortune bench model.onnx --set intra_op_num_threads=2",
+    )
+    findings = (
+        finding,
+        msgspec.structs.replace(finding, check="shapes", severity="advice", what="the batch has no fixed size"),
+        DoctorFinding(check="opset", severity="ok", what="opset 17 is supported", why="", fix=""),
+        DoctorFinding(check="providers", severity="ok", what="all nodes run on the CPU", why="", fix=""),
+    )
+    diagnosis = Diagnosis(
+        model="model.onnx",
+        size_bytes=4_950_000,
+        opset=17,
+        n_nodes=66,
+        n_optimized=34,
+        onnxruntime="1.32.0",
+        findings=findings,
+        skipped=(SkippedCheck(check="speed", why="the model needs inputs", fix="Add --shape image=1x3x224x224"),),
+    )
+    show_diagnosis(console, diagnosis)
+
+
+def draw_plan(console: SafeConsole) -> None:
+    """Print a plan of three deployments."""
+    show_plan(console, make_example(), Path("plan.json"))
+
+
 def check_file(name: str, text: str, config: pytest.Config) -> None:
     path = SCREENS / f"{name}.txt"
     if config.getoption("golden"):
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
     assert text == path.read_text()
+
+
+DRAWN = (draw_bench, draw_gates, draw_doctor, draw_plan)
 
 
 @pytest.mark.parametrize("name", TERMINALS)
@@ -82,6 +143,22 @@ def test_a_terminal_without_color(name: str, pytestconfig: pytest.Config) -> Non
     assert "graph_optimization_level" in text
     assert text.count("1.33x [1.33, 1.33]") == 4
     check_file(name, text, pytestconfig)
+
+
+@pytest.mark.parametrize("size", TERMINALS)
+@pytest.mark.parametrize(("command", "draw"), [(each.__name__[5:], each) for each in DRAWN])
+def test_other_commands(
+    command: str, draw: Callable[[SafeConsole], None], size: str, pytestconfig: pytest.Config
+) -> None:
+    width, height = TERMINALS[size]
+    console = SafeConsole(file=io.StringIO(), width=width, height=height, force_terminal=True, no_color=True)
+    draw(console)
+    printed: str = console.file.getvalue()  # type: ignore[attr-defined]
+    text = "\n".join(line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*m", "", printed).splitlines()) + "\n"
+    # Commands to copy are never wrapped.
+    assert all(len(line) <= width or "ortune bench" in line for line in text.splitlines())
+    assert "\x1b" not in text and "…" not in text
+    check_file(f"{command}-{size}", text, pytestconfig)
 
 
 def test_a_pipe(pytestconfig: pytest.Config) -> None:

@@ -135,8 +135,17 @@ class GateDisplay:
         # Without a finding of the same decision, the intervals do not explain it.
         if result.decision not in {finding.decision for finding in findings}:
             parts.append(result.reason)
-        decision = (f"{result.decision:>12}", f"bold {STYLES[result.decision]}")
-        self._console.print(Text.assemble(decision, f"  {result.name}  {'; '.join(parts)}"), soft_wrap=True)
+        decision = Text(f"{result.decision:>12}", f"bold {STYLES[result.decision]}")
+        text = f"{result.name}  {'; '.join(parts)}"
+        if not self._console.is_terminal:
+            # A line for each gate, for programs that search the output.
+            self._console.print(Text.assemble(decision, f"  {text}"), soft_wrap=True)
+            return
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(no_wrap=True)
+        grid.add_column(overflow="fold")
+        grid.add_row(decision, text)
+        self._console.print(grid)
 
     def show(self, result: GateResult) -> None:
         """Show how a single gate ended."""

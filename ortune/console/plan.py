@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self, get_args
 
 from rich.console import Console
 from rich.measure import Measurement
@@ -42,6 +42,11 @@ from ortune.planning.result import Estimate, Plan, PlannedDeployment
 
 UNLIMITED = 10_000
 """Columns in which every table fits."""
+
+Part = Literal["capacity", "resources", "rate"]
+
+PARTS: tuple[Part, ...] = get_args(Part)
+"""What a table of deployments shows: how much each can take, what it needs for a call, and at the asked rate."""
 
 TITLES = {"throughput": "most throughput", "memory": "least memory", "cpu": "least CPU time"}
 
@@ -111,15 +116,22 @@ def show_plan(console: Console, plan: Plan, path: Path | None) -> None:
 
 
 def fit_tables(console: Console, plan: Plan) -> list[Table]:
-    """Return one table if it fits, else one of what they can take and one of what they need."""
-    table = make_plan_table(plan, with_capacity=True, with_resources=True)
-    if Measurement.get(console, console.options.update(width=UNLIMITED), table).maximum <= console.width:
+    """Return one table if it fits, else one for each part."""
+    table = make_plan_table(plan, PARTS)
+    if fits(console, table):
         return [table]
-    tables = [
-        make_plan_table(plan, with_capacity=True, with_resources=False),
-        make_plan_table(plan, with_capacity=False, with_resources=True),
+    needs = make_plan_table(plan, ("resources", "rate"))
+    tables = [needs] if fits(console, needs) else [make_plan_table(plan, (part,)) for part in ("resources", "rate")]
+    return [
+        make_names_table(plan),
+        make_plan_table(plan, ("capacity",)),
+        *(each for each in tables if each.columns[1:]),
     ]
-    return [make_names_table(plan), *tables]
+
+
+def fits(console: Console, table: Table) -> bool:
+    """Return whether no cell of a table would be wrapped."""
+    return Measurement.get(console, console.options.update(width=UNLIMITED), table).maximum <= console.width
 
 
 def make_names_table(plan: Plan) -> Table:
@@ -132,40 +144,40 @@ def make_names_table(plan: Plan) -> Table:
     return table
 
 
-def make_plan_table(plan: Plan, *, with_capacity: bool, with_resources: bool) -> Table:
-    """Return a table with a row for each deployment.
+def make_plan_table(plan: Plan, parts: Sequence[Part]) -> Table:
+    """Return a table with a row for each deployment, and their names if it has all parts.
 
     Args:
         plan: The plan.
-        with_capacity: Whether to show how much each can take.
-        with_resources: Whether to show what each needs.
+        parts: What it shows.
     """
-    both = with_capacity and with_resources
+    both = len(parts) == len(PARTS)
     has_rate, has_price = plan.rate_per_s is not None, plan.price_per_hour is not None
     table = make_table()
     table.add_column("", justify="right", no_wrap=True)
     if both:
         table.add_column("deployment", overflow="fold")
     headings = []
-    if with_capacity:
+    if "capacity" in parts:
         headings += [f"{name_unit(plan)}s/s", "ratio", *([f"within {plan.slo.text}"] if plan.slo else [])]
-    if with_resources:
-        headings += ["p50", "p99", "CPUs", "memory"]
+    headings += ["p50", "p99", "CPUs", "memory"] if "resources" in parts else []
+    if "rate" in parts:
         headings += ["replicas", "p99 at rate"] if has_rate else []
         headings += ["per million"] if has_price else []
     for heading in headings:
         table.add_column(heading, justify="right", overflow="fold")
     for number, row in enumerate(plan.rows, 1):
         cells: list[str | Text] = [name_row(plan, number - 1, row)] if both else []
-        if with_capacity:
+        if "capacity" in parts:
             cells += [
                 format_number(row.throughput.estimate),
                 format_estimate_ratio(row.ratio),
                 *([format_capacity(row.capacity)] if plan.slo else []),
             ]
-        if with_resources:
+        if "resources" in parts:
             cells += [format_duration(row.p50_ns), format_duration(row.p99_ns)]
             cells += [format_number(row.cpu_cores), format_bytes(row.memory_bytes)]
+        if "rate" in parts:
             if has_rate:
                 cells.append("none is enough" if row.replicas is None else str(row.replicas))
                 cells.append(format_duration(row.at_rate.p99_ns) if row.at_rate else "")

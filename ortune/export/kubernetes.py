@@ -135,8 +135,8 @@ def write_manifests(job: Job, picked: PickedDeployment) -> str:
     ]
     if job.is_pinned:
         lines += [
-            "# Each process has its own CPUs if the kubelet has the static CPU manager policy, and the pod the QoS class",
-            "# Guaranteed: add a limit of memory that equals the request.",
+            "# Each process has its own CPUs if the kubelet has the static CPU manager policy, and the pod the QoS",
+            "# class Guaranteed: add a limit of memory that equals the request.",
         ]
     if shape.memory_mib:
         lines.append(make_comment("#", describe_memory()))

@@ -107,8 +107,8 @@ def describe_memory() -> str:
     """Return what the memory consists of, and why it is no limit."""
     return (
         f"The memory is {MEMORY_FACTOR:g} times what was measured, and {OWN_MIB} MiB for each process. Add what your "
-        "program needs. It is no limit, because a process that exceeds one is killed. If you add one, measure the whole "
-        "program under load first."
+        "program needs. It is no limit, because a process that exceeds one is killed. Measure the whole program under "
+        "load before you add one."
     )
 
 

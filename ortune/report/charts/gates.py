@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 from collections.abc import Sequence
 
@@ -44,8 +45,13 @@ def draw_gates(marks: Sequence[GateMark], allowed: float, changes: Sequence[str]
         if all(map(math.isfinite, (mark.slowdown.low, mark.slowdown.estimate, mark.slowdown.high)))
     ]
     decisions = [each for each in DECISION_COLORS if any(row["decision"] == each for row in rows)]
-    x: Row = {"field": "time", "type": "temporal", "title": None, "axis": {"grid": False, "labelOverlap": True}}
-    if len({row["time"] for row in rows}) == 1:
+    times = sorted(row["time"] for row in rows)
+    axis: Row = {"grid": False, "labelOverlap": "greedy", "labelSeparation": 12}
+    if times and spans_days(times[0], times[-1]):
+        # Otherwise, labels are days of the week, and months only where they begin.
+        axis["format"] = "%b %-d"
+    x: Row = {"field": "time", "type": "temporal", "title": None, "axis": axis}
+    if len(set(times)) == 1:
         x = {"field": "time", "type": "ordinal", "title": None, "axis": {"labelAngle": 0}}
     color = {
         "field": "decision",
@@ -90,6 +96,19 @@ def draw_gates(marks: Sequence[GateMark], allowed: float, changes: Sequence[str]
             }
         )
     return layer(layers, height=200)
+
+
+DAYS = datetime.timedelta(days=3), datetime.timedelta(days=400)
+"""Shortest and longest history whose axis is labeled with days."""
+
+
+def spans_days(first: str, last: str) -> bool:
+    """Return whether an axis between two times is labeled with days."""
+    try:
+        span = datetime.datetime.fromisoformat(last) - datetime.datetime.fromisoformat(first)
+    except (TypeError, ValueError):
+        return False
+    return DAYS[0] <= span <= DAYS[1]
 
 
 MOST_WIDTHS = 3.0
