@@ -24,7 +24,7 @@ from ortune.console.gate import GateDisplay
 from ortune.console.plan import PlanProgress
 from ortune.console.progress import STAGES, ComparisonProgress, SearchProgress
 from ortune.console.safe_console import SafeConsole
-from ortune.console.spinner import Spinner, show_steps
+from ortune.console.spinner import STEPPED, Spinner, show_start, show_steps
 from ortune.console.verdict import format_gain, show_verdict
 from ortune.console.verify import show_verification
 from ortune.console.warnings import (
@@ -508,6 +508,30 @@ class TestSpinner:
         assert shown == "the result\n"
         enter_step("not observed")
         assert terminal.getvalue() == drawn
+
+    def test_it_is_shown_while_libraries_are_imported(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TERM", "xterm")
+        shown = {}
+        for words in ("search m.onnx", "search -- python app.py -q", "search m.onnx -q", "search --help", "knobs", ""):
+            terminal = Terminal()
+            monkeypatch.setattr("sys.stderr", terminal)
+            with show_start(words.split()):
+                shown[words] = terminal.getvalue()
+            assert not terminal.getvalue().rpartition("\r")[2]
+        assert [words for words, drawn in shown.items() if "starting" in drawn] == [
+            "search m.onnx",
+            "search -- python app.py -q",
+        ]
+
+    def test_every_command_with_steps_is_known(self) -> None:
+        folder = ROOT / "ortune" / "cli"
+        with_steps = {path.stem for path in folder.glob("*.py") if "has_steps=True" in path.read_text()}
+        assert with_steps - {"command"} == STEPPED | {
+            "gate_program",
+            "plan_several",
+            "search_program",
+            "verify_program",
+        }
 
     def test_plain_terminals(self) -> None:
         terminal = Terminal()

@@ -11,7 +11,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TextIO
 
 from ortune.sanitize import printable
@@ -27,6 +27,13 @@ LIVE_TURN_S = 0.25
 
 SHOW_TIME_AFTER_S = 2.0
 """How long a step takes before its time is shown."""
+
+
+STEPPED = frozenset(("search", "bench", "gate", "plan", "doctor", "space", "suggest", "profile", "apply", "inspect"))
+"""Commands that show their steps."""
+
+SILENT = frozenset(("-q", "--quiet", "-h", "--help"))
+"""Options with which no step is shown."""
 
 
 class Ticker:
@@ -169,6 +176,29 @@ def is_terminal(stream: TextIO | None) -> bool:
     with contextlib.suppress(ValueError):  # it is closed
         return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
     return False
+
+
+@contextlib.contextmanager
+def show_start(arguments: Sequence[str]) -> Iterator[None]:
+    """Show that the command is starting, while its libraries are imported in this block.
+
+    Args:
+        arguments: Arguments of this process.
+    """
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    if (
+        not (own and own[0] in STEPPED and is_terminal(sys.stderr))
+        or SILENT & {*own}
+        or "_ORTUNE_COMPLETE" in os.environ
+    ):
+        yield
+        return
+    spinner = Spinner(sys.stderr)
+    spinner.show("starting", False)
+    try:
+        yield
+    finally:
+        spinner.show("", False)
 
 
 @contextlib.contextmanager
