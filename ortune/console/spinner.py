@@ -186,11 +186,8 @@ def show_start(arguments: Sequence[str]) -> Iterator[None]:
         arguments: Arguments of this process.
     """
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    if (
-        not (own and own[0] in STEPPED and is_terminal(sys.stderr))
-        or SILENT & {*own}
-        or "_ORTUNE_COMPLETE" in os.environ
-    ):
+    is_shown = bool(own) and own[0] in STEPPED and not SILENT & {*own} and "_ORTUNE_COMPLETE" not in os.environ
+    if not is_shown or not is_terminal(sys.stderr):
         yield
         return
     spinner = Spinner(sys.stderr)
