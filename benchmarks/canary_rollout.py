@@ -7,7 +7,8 @@
 
 The server is the ASGI application of `tests/consumers/`, whose sessions have two threads, under uvicorn. It is started
 again and again with `ortune apply --canary 50% --metrics FOLDER`, as on a host where it is restarted, and stopped after
-a fixed number of requests of clients on the loopback interface. `ortune fleet compare` then reads the folder.
+a fixed number of requests of clients on the loopback interface. `ortune fleet compare --metric mean` then reads the
+folder.
 
 `better` rolls out one thread for each worker, which is better if both workers have work and there are two CPUs. `equal`
 rolls out the two threads that the application has anyway: nothing may be claimed. `all` is for comparison: servers of
@@ -58,6 +59,9 @@ TITLES = {
 }
 
 ORTUNE = [sys.executable, "-P", "-m", "ortune"]
+
+METRIC = "mean"
+"""The figure that decides: the rate that the server can serve depends on it."""
 
 READY_S = 60
 STOP_S = 30
@@ -140,7 +144,7 @@ def roll_out(kind: str, options: argparse.Namespace) -> dict[str, Any]:
             before = [*ORTUNE, "apply", str(record), "--quiet", "--canary", share, "--metrics", str(metrics), "--"]
             with serve(before, model, port, log), ThreadPoolExecutor(options.clients) as clients:
                 list(clients.map(ask, [port] * options.requests))
-        compare = [*ORTUNE, "fleet", "compare", str(metrics)]
+        compare = [*ORTUNE, "fleet", "compare", str(metrics), "--metric", METRIC]
         shown = subprocess.run(compare, capture_output=True, text=True, check=False)
         found = subprocess.run([*compare, "--json"], capture_output=True, text=True, check=False)
         return {
