@@ -233,6 +233,7 @@ def bench(session: nox.Session) -> None:
     session.run("python", "-m", "models.build", "shufflenet", "squeezenet_qdq", "minilm_l6_int8")
     session.run("python", "-m", "benchmarks.plan_many")
     session.run("python", "-m", "benchmarks.versus_olive")
+    session.run("python", "-m", "benchmarks.one_at_a_time")
     session.run("python", "-m", "benchmarks.nulls")
     session.run("python", "-m", "benchmarks.int8_callers")
     session.run("python", "-m", "benchmarks.processes")

@@ -17,6 +17,7 @@ import argparse
 import itertools
 import math
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,24 +63,36 @@ def main() -> None:
     parser.add_argument("--histories", type=int, default=2000, help="histories with a step")
     n = parser.parse_args().histories
     print(f"# python -m benchmarks.trends --histories {n}")
-    for name, noise in NOISES.items():
-        rng = np.random.default_rng(0)
-        for step, before in itertools.product((math.log(1.02), -math.log(1.02)), (BEFORE, FEW_BEFORE)):
-            found = [find_step(noise, rng, step, before) for _ in range(n)]
-            known = [off for off in found if off is not None]
-            share, off = len(known) / n, np.quantile(known, 0.9)
-            print(
-                f"{name}: steps of {100 * math.expm1(step):+.1f} % after {before} runs found within {IN_TIME} runs: "
-                f"{share:.1%} of {n}, placed at most {off:.0f} runs off in 90 %"
-            )
-        weeks = [find_drift(noise, rng) for _ in range(n // 4)]
-        late = np.quantile([week or 99 for week in weeks], [0.5, 0.95])
-        print(f"{name}: drifts of 1 % a week found in week {late[0]:.0f} (median), {late[1]:.0f} (95 %) of {n // 4}")
-        n_quiet = n // 10
-        alarms = sum(len(find_changes(np.exp(noise(rng, QUIET_RUNS)).tolist())) for _ in range(n_quiet))
-        runs = n_quiet * QUIET_RUNS
-        rate = f"1 in {runs / alarms:.0f}" if alarms else "none"
-        print(f"{name}: false alarms: {alarms} in {runs} runs ({rate})")
+    with ProcessPoolExecutor() as pool:
+        for lines in pool.map(judge_noise, NOISES, itertools.repeat(n)):
+            print("\n".join(lines))
+
+
+def judge_noise(name: str, n: int) -> list[str]:
+    """Return what is found in histories with a kind of noise, as lines.
+
+    Args:
+        name: The noise.
+        n: Number of histories for each kind of step.
+    """
+    noise, rng, lines = NOISES[name], np.random.default_rng(0), []
+    for step, before in itertools.product((math.log(1.02), -math.log(1.02)), (BEFORE, FEW_BEFORE)):
+        found = [find_step(noise, rng, step, before) for _ in range(n)]
+        known = [off for off in found if off is not None]
+        share, off = len(known) / n, np.quantile(known, 0.9)
+        lines.append(
+            f"{name}: steps of {100 * math.expm1(step):+.1f} % after {before} runs found within {IN_TIME} runs: "
+            f"{share:.1%} of {n}, placed at most {off:.0f} runs off in 90 %"
+        )
+    weeks = [find_drift(noise, rng) for _ in range(n // 4)]
+    late = np.quantile([week or 99 for week in weeks], [0.5, 0.95])
+    lines.append(f"{name}: drifts of 1 % a week found in week {late[0]:.0f} (median), {late[1]:.0f} (95 %) of {n // 4}")
+    n_quiet = n // 10
+    alarms = sum(len(find_changes(np.exp(noise(rng, QUIET_RUNS)).tolist())) for _ in range(n_quiet))
+    runs = n_quiet * QUIET_RUNS
+    rate = f"1 in {runs / alarms:.0f}" if alarms else "none"
+    lines.append(f"{name}: false alarms: {alarms} in {runs} runs ({rate})")
+    return lines
 
 
 if __name__ == "__main__":

@@ -110,9 +110,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=pytest.mark.long) if page == "docs/tutorial.md" else page for page in RUN]
-)
+@pytest.mark.parametrize("page", RUN)
 def test_commands_run(page: str, folder: Path) -> None:
     """In the order of the page: a command may need the files of an earlier one."""
     for command in RUN[page]:

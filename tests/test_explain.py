@@ -51,6 +51,10 @@ class TestSentence:
     def test_gain(self, objective: str, text: str) -> None:
         assert text in summarize(make(objective=objective))
 
+    def test_large_gains_have_no_exponent(self) -> None:
+        record = make(objective="throughput", speedup=make_speedup(2.86, 3.44, 4.15))
+        assert "This host handles 240% more calls than before: at least 186% more" in summarize(record)
+
     def test_the_least_gain_is_rounded_down(self) -> None:
         """It is a promise."""
         assert "at least 4.7%" in summarize(make(speedup=make_speedup(1.05, 1.06, 1.07)))

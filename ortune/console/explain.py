@@ -235,4 +235,5 @@ def explain_noise(noise: Noise) -> str:
 
 def _as_slowdown(interval: Interval) -> str:
     estimate, low, high = (100 * (ratio - 1) for ratio in (interval.estimate, interval.low, interval.high))
-    return f"{estimate:+.2g}% [{low:+.2g}%, {high:+.2g}%]"
+    texts = (f"{'+' * (each >= 0)}{format_digits(each, 2)}%" for each in (estimate, low, high))
+    return "{} [{}, {}]".format(*texts)

@@ -6,6 +6,7 @@ import math
 
 from ortune.console.hosts import describe_hosts
 from ortune.console.widgets import format_ratio
+from ortune.numbers import format_digits
 from ortune.record.schema import Record
 
 LESS = {
@@ -57,7 +58,10 @@ def _describe_gain(record: Record) -> str:
     certain = f"with {speedup.confidence:.0%} confidence"
     if objective == "throughput":
         more, least = 100 * (speedup.estimate - 1), _round_down(100 * (speedup.low - 1))
-        return f"This host handles {more:.2g}% more {_unit(record)}s than before: at least {least}% more, {certain}."
+        unit = f"{_unit(record)}s"
+        return (
+            f"This host handles {format_digits(more, 2)}% more {unit} than before: at least {least}% more, {certain}."
+        )
     if objective in {"metric", "score"}:
         better, least = format_ratio(speedup.estimate), format_ratio(math.floor(1000 * speedup.low) / 1000)
         return f"The number that the program prints is {better} better than before: at least {least}, {certain}."

@@ -23,8 +23,8 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
-from scipy.ndimage import median_filter
 from scipy.special import stdtr
 
 FEWEST_BEFORE, FEWEST_AFTER = 6, 5
@@ -149,9 +149,13 @@ def compare_levels(logs: NDArray[np.float64], place: int) -> float:
 
 def winsorize(logs: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return a series whose outliers are moved closer to the runs around them."""
-    medians = median_filter(logs, size=2 * AROUND + 1, mode="mirror")
+    n = len(logs)
+    # At the ends, the runs on the other side count twice.
+    mirrored = np.concatenate((logs[AROUND:0:-1], logs, logs[-2 : -AROUND - 2 : -1]))
+    medians = np.sort(sliding_window_view(mirrored, 2 * AROUND + 1), axis=1)[:, AROUND]
     deviations = logs - medians
-    sigma = float(np.median(np.abs(deviations))) / MEDIAN_DEVIATION
+    sizes = np.sort(np.abs(deviations))
+    sigma = float(sizes[(n - 1) // 2] + sizes[n // 2]) / 2 / MEDIAN_DEVIATION
     # Without noise, the deviation may be 0 although some runs differ a bit.
     most = max(FARTHEST * sigma, SMALLEST)
     return np.asarray(medians + np.clip(deviations, -most, most))
