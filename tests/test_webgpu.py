@@ -13,10 +13,11 @@ import threading
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import onnx
 import psutil
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from ortune.apply.plan import make_rule
 from ortune.compare.open import start_comparison
@@ -32,6 +33,7 @@ from ortune.tuning.stages import SearchSettings, run_search
 from ortune.worker import Failure
 from ortune.worker.executor import ProcessExecutor, launch_reference
 from ortune.worker.failure import find_cause, make_failure
+from ortune.worker.process import WorkerProcess
 from ortune.worker.runtime import find_provider_fault, read_installed_runtime
 from ortune.workload import Goal, InputOptions, Tolerance, make_feed
 from tests.applying import run as run_program
@@ -284,6 +286,26 @@ def write_large(path: Path, n_mib: int) -> Path:
     return path
 
 
+def write_weights(path: Path, n_mib: int) -> Path:
+    """Write a model with weights of so many MiB, of which a call reads one row."""
+    weights = numpy_helper.from_array(np.ones((n_mib, 1 << 18), np.float32), "weights")
+    graph = helper.make_graph(
+        [helper.make_node("Gather", ["weights", "row"], ["y"])],
+        "weights",
+        [helper.make_tensor_value_info("row", TensorProto.INT64, [1])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1 << 18])],
+        [weights],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+def read_peak_bytes(process: int) -> int:
+    """Return the most memory that a process has had. That of SwiftShader's GPU is part of it."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+
+
 class LiveProcesses:
     """Counts the processes of a search that use the GPU, in a thread that looks several times a second.
 
@@ -412,8 +434,9 @@ class TestSearches:
 class TestMemory:
     def test_a_tensor_that_no_buffer_can_hold(self, tmp_path: Path) -> None:
         write_large(tmp_path / "large.onnx", 1025)
-        options = ("--provider=cpu,webgpu", "--only=providers", "--no-history", "--budget=8s", "-o", "r.json")
-        done = run_ortune("search", "large.onnx", *options, cwd=tmp_path)
+        # It ends as soon as its only candidate has failed.
+        options = ("--provider=cpu,webgpu", "--only=providers", "--no-history", f"--budget={scale_budget(20)}s")
+        done = run_ortune("search", "large.onnx", *options, "-o", "r.json", cwd=tmp_path, timeout=170)
         assert done.returncode in {0, 3}, done.stderr
         (trial,) = [trial for trial in read_trials(tmp_path / "r.json").trials if trial.config.provider == WEBGPU]
         assert trial.failure
@@ -441,3 +464,18 @@ class TestMemory:
             assert isinstance(failure, Failure)
             assert (failure.kind, failure.stage) == ("out_of_memory", "check")
             assert failure.message.endswith("vkAllocateMemory failed with VK_ERROR_OUT_OF_DEVICE_MEMORY")
+
+    def test_the_session_that_counts_nodes_needs_no_memory_beside_the_candidate(self, tmp_path: Path) -> None:
+        """A candidate would fail in its first launch that works in later ones, in which nodes are known."""
+        info = read_model(write_weights(tmp_path / "weights.onnx", 96))
+        feed = make_feed(info, InputOptions())
+        peaks = []
+        with ProcessExecutor(info, feed, Tolerance(), usable=()) as executor:
+            launch_reference(executor, info, feed).close()
+            for _ in range(2):
+                (answer,) = executor.launch([on_webgpu(enableInt64="1")], deadline_s=150)
+                assert isinstance(answer, WorkerProcess), answer
+                assert answer.session_info.nodes[WEBGPU] > 0
+                peaks.append(read_peak_bytes(answer.pid))
+                answer.close()
+        assert peaks[0] < peaks[1] + (48 << 20), peaks
