@@ -49,6 +49,12 @@ def options_of(command: str) -> set[str]:
     return set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", help_of(*command.split()))) - {"--help"}
 
 
+def test_the_space_of_the_transcript_is_the_one_that_was_searched(transcript: str) -> None:
+    (size,) = re.findall(r"^ +space  (\d+) candidates", transcript, re.MULTILINE)
+    (searched,) = re.findall(r"^ +screening .* of (\d+) ", transcript, re.MULTILINE)
+    assert size == searched
+
+
 def test_the_marked_commands_name_existing_files() -> None:
     words = block("try").split()
     assert (ROOT / words[words.index("search") + 1]).is_file()

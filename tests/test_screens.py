@@ -22,7 +22,7 @@ from ortune.console.progress import SearchProgress
 from ortune.console.safe_console import SafeConsole
 from ortune.console.search import show_search
 from ortune.console.verdict import show_verdict
-from ortune.console.widgets import LOG_WIDTH
+from ortune.console.widgets import LOG_WIDTH, format_interval, format_ratio
 from ortune.doctor.findings import Diagnosis, DoctorFinding, SkippedCheck
 from ortune.knobs import Candidate, Config
 from ortune.record.files import read_record
@@ -44,11 +44,15 @@ LONG = Config(
 )
 
 
+def read_recording() -> Recording:
+    return msgspec.json.decode((HERE / "search.json").read_bytes(), type=Recording)
+
+
 def draw_screens(console: SafeConsole) -> str:
     """Return what a search prints: the header, the progress in each stage, the verdict."""
-    recording = msgspec.json.decode((HERE / "search.json").read_bytes(), type=Recording)
+    recording = read_recording()
     record = read_record(HERE / OUTPUT)
-    show_search(console, prepare_on(recording.host))
+    show_search(console, prepare_on(recording))
     terminal = SafeConsole(file=io.StringIO(), width=console.width, force_terminal=True)
     with SearchProgress(terminal) as progress:
         for number, each in enumerate(recording.reports):
@@ -141,8 +145,10 @@ def test_a_terminal_without_color(name: str, pytestconfig: pytest.Config) -> Non
     # The last line is a command to copy.
     assert all(len(line) <= width for line in text.splitlines()[:-1])
     assert "…" not in text
-    assert "graph_optimization_level" in text
-    assert text.count("1.33x [1.33, 1.33]") == 4
+    assert all(name in text for name in read_record(HERE / OUTPUT).config.session_options)
+    # Of screening, in each stage and at the end.
+    first = read_recording().reports[0].speedup
+    assert text.count(f"{format_ratio(first.estimate)} {format_interval(first.low, first.high)}") == 4
     check_file(name, text, pytestconfig)
 
 

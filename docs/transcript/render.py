@@ -19,6 +19,7 @@ from ortune.console.safe_console import SafeConsole
 from ortune.console.search import show_search
 from ortune.console.verdict import show_verdict
 from ortune.host import Host
+from ortune.host.allocators import find_allocators
 from ortune.knobs import Candidate, Config, SpaceOptions, build_space
 from ortune.record.files import path_of_trials, read_record
 from ortune.requests import SearchRequest
@@ -49,9 +50,16 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
-    """What the record of a search does not have, but the console prints."""
+    """What the record of a search does not have, but the console prints.
+
+    Attributes:
+        host: The host.
+        allocators: Names of the installed allocators, which the space contains.
+        reports: The last progress report of each stage.
+    """
 
     host: Host
+    allocators: tuple[str, ...] = ()
     reports: tuple[Report, ...]
 
 
@@ -62,11 +70,11 @@ def record_search() -> None:
     last: dict[str, Progress] = {}
     # The record has the path of the model as it is given.
     with contextlib.chdir(ROOT):
-        prepared = prepare(SearchRequest(model=MODEL, output=output, provider=("cpu",)))
+        prepared = prepare(SearchRequest(model=MODEL, output=output, provider=("cpu",), history=False))
         result = search(prepared, lambda progress: last.__setitem__(progress.stage, progress))
     path_of_trials(output).unlink()
     reports = tuple(make_report(each) for each in last.values())
-    recording = Recording(host=prepared.host, reports=reports)
+    recording = Recording(host=prepared.host, allocators=tuple(find_allocators()), reports=reports)
     (HERE / "search.json").write_bytes(msgspec.json.format(msgspec.json.encode(recording)) + b"\n")
     assert result.record.evidence.verdict == "faster", "the transcript shows a search that finds something"
 
@@ -89,18 +97,18 @@ def render() -> str:
     recording = msgspec.json.decode((HERE / "search.json").read_bytes(), type=Recording)
     record = read_record(HERE / OUTPUT)
     console = SafeConsole(file=io.StringIO(), width=WIDTH, no_color=True)
-    show_search(console, prepare_on(recording.host))
+    show_search(console, prepare_on(recording))
     console.print(draw_progress(recording.reports).render())
     show_verdict(console, record, Path(OUTPUT))
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     return "\n".join(line.rstrip() for line in (f"$ {COMMAND}", *text.splitlines()))
 
 
-def prepare_on(host: Host) -> PreparedSearch:
-    """Return the prepared search as on another host."""
-    prepared = prepare(SearchRequest(model=str(ROOT / MODEL), provider=("cpu",)))
-    space = build_space(host, prepared.model, SpaceOptions())
-    return msgspec.structs.replace(prepared, host=host, space=space)
+def prepare_on(recording: Recording) -> PreparedSearch:
+    """Return the prepared search as on the host of a recording, without the results of searches on this one."""
+    prepared = prepare(SearchRequest(model=str(ROOT / MODEL), provider=("cpu",), history=False))
+    space = build_space(recording.host, prepared.model, SpaceOptions(allocators=recording.allocators))
+    return msgspec.structs.replace(prepared, host=recording.host, space=space)
 
 
 def draw_progress(reports: tuple[Report, ...]) -> SearchProgress:
