@@ -273,17 +273,24 @@ def show_ratios(pairs: Sequence[tuple[Row, Row]], target: float) -> None:
         for one, row in pairs
         if "screening" in row["stages"] and "screening" in one["stages"]
     ]
+    rates = [measure_rate(row) / measure_rate(one) for one, row in pairs if "screening" in row["stages"]]
     total = sum(one["s"] for one, _ in pairs) / sum(row["s"] for _, row in pairs)
     verdict = "reached" if statistics.median(ratios) >= target else "missed"
     print(
         f"    times faster: {describe_spread(ratios)} to the result, {total:.2f} in sum (target {target:g}: "
-        f"{verdict}); {describe_spread(last)} to the last proof; {describe_spread(screening)} in screening"
+        f"{verdict}); {describe_spread(last)} to the last proof; {describe_spread(screening)} in screening, with "
+        f"{describe_spread(rates)} times as many measurements per second"
     )
     gaining = [(one["quality_s"], row["quality_s"]) for one, row in pairs if one["speedup"] >= LEAST_SPEEDUP]
     reached = [one_s / s for one_s, s in gaining if one_s and s]
     if reached:
         spread = describe_spread(reached)
         print(f"    times faster to the same quality: {spread}; reached in {len(reached)} of {len(gaining)}")
+
+
+def measure_rate(row: Row) -> float:
+    """Return how many measurements all workers completed per second of screening."""
+    return float(row["n_measured"] / row["stages"]["screening"])
 
 
 def compare_answers(pairs: Sequence[tuple[Row, Row]]) -> str:
