@@ -244,6 +244,9 @@ def bench(session: nox.Session) -> None:
     session.run("python", "-m", "benchmarks.program_harm")
     session.run("python", "-m", "benchmarks.program_kills")
     session.run("python", "-m", "benchmarks.trends")
+    session.run("python", "-m", "benchmarks.first_sign")
+    session.run("python", "-m", "benchmarks.first_sign", "--runs", "1", "trees_200mb")
+    session.run("python", "-m", "benchmarks.time_left")
     session.install("-e", ".[report]", "selenium")
     session.run("python", "-m", "benchmarks.report_page")
     for what in ("kills", "launches", "workers"):

@@ -1,13 +1,14 @@
 """Roll out a config on a server with two workers as a canary, and compare: does `ortune fleet compare` find the truth?
 
-    python -m benchmarks.canary_rollout better [--starts 12] [--json FILE]
-    python -m benchmarks.canary_rollout equal [--starts 12] [--json FILE]
-    python -m benchmarks.canary_rollout all [--starts 6] [--json FILE]
+    python -m benchmarks.canary_rollout better [--starts 12] [--folder FOLDER] [--json FILE]
+    python -m benchmarks.canary_rollout equal [--starts 12] [--folder FOLDER] [--json FILE]
+    python -m benchmarks.canary_rollout all [--starts 12] [--folder FOLDER] [--json FILE]
     python -m benchmarks.canary_rollout --report FILE
 
 The server is the ASGI application of `tests/consumers/`, whose sessions have two threads, under uvicorn. It is started
 again and again with `ortune apply --canary 50% --metrics FOLDER`, as on a host where it is restarted, and stopped after
-a fixed number of requests of clients on the loopback interface. `ortune fleet compare` then reads the folder.
+a fixed number of requests of clients on the loopback interface. `ortune fleet compare --metric mean` then reads the
+folder.
 
 `better` rolls out one thread for each worker, which is better if both workers have work and there are two CPUs. `equal`
 rolls out the two threads that the application has anyway: nothing may be claimed. `all` is for comparison: servers of
@@ -24,6 +25,7 @@ import json
 import os
 import random
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -58,6 +60,9 @@ TITLES = {
 }
 
 ORTUNE = [sys.executable, "-P", "-m", "ortune"]
+
+METRIC = "mean"
+"""The figure that decides: the rate that the server can serve depends on it."""
 
 READY_S = 60
 STOP_S = 30
@@ -124,43 +129,42 @@ def choose_shares(kind: str, starts: int) -> list[str]:
     """Return the share of canaries at each start of the server."""
     if kind != "all":
         return ["50%"] * starts
-    rng = random.Random(0)
-    return [share for _ in range(starts // 2) for share in rng.sample(["0%", "100%"], 2)]
+    return [share for _ in range(starts // 2) for share in random.sample(["0%", "100%"], 2)]
 
 
-def roll_out(kind: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Start the server several times, and return what `ortune fleet compare` says."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        model, log, metrics = make_model(folder / "model.onnx"), folder / "log", folder / "metrics"
-        record = write(make_record(model, CONFIGS[kind]), folder / "tuned.json")
-        shares = choose_shares(kind, options.starts)
-        for share in shares:
-            port = find_free_port()
-            before = [*ORTUNE, "apply", str(record), "--quiet", "--canary", share, "--metrics", str(metrics), "--"]
-            with serve(before, model, port, log), ThreadPoolExecutor(options.clients) as clients:
-                list(clients.map(ask, [port] * options.requests))
-        compare = [*ORTUNE, "fleet", "compare", str(metrics)]
-        shown = subprocess.run(compare, capture_output=True, text=True, check=False)
-        found = subprocess.run([*compare, "--json"], capture_output=True, text=True, check=False)
-        return {
-            "kind": kind,
-            "host": describe_host(),
-            "load_average": os.getloadavg()[0],
-            "starts": len(shares),
-            "clients": options.clients,
-            "requests": options.requests,
-            "exit_code": shown.returncode,
-            "shown": shown.stdout + shown.stderr,
-            "comparison": json.loads(found.stdout),
-        }
+def roll_out(kind: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Start the server several times, and return what `ortune fleet compare` says of these and of earlier starts."""
+    model, log, metrics = make_model(folder / "model.onnx"), folder / "log", folder / "metrics"
+    record = write(make_record(model, CONFIGS[kind]), folder / "tuned.json")
+    for share in choose_shares(kind, options.starts):
+        port = find_free_port()
+        before = [*ORTUNE, "apply", str(record), "--quiet", "--canary", share, "--metrics", str(metrics), "--"]
+        with serve(before, model, port, log), ThreadPoolExecutor(options.clients) as clients:
+            list(clients.map(ask, [port] * options.requests))
+        with (folder / "starts.jsonl").open("a") as file:
+            file.write(json.dumps({"requests": options.requests, "load_average": os.getloadavg()[0]}) + "\n")
+    compare = [*ORTUNE, "fleet", "compare", str(metrics), "--metric", METRIC]
+    shown = subprocess.run(compare, capture_output=True, text=True, check=False)
+    found = subprocess.run([*compare, "--json"], capture_output=True, text=True, check=False)
+    starts = [json.loads(line) for line in (folder / "starts.jsonl").read_text().splitlines()]
+    return {
+        "kind": kind,
+        "host": describe_host(),
+        "load_average": statistics.mean(each["load_average"] for each in starts),
+        "starts": len(starts),
+        "clients": options.clients,
+        "requests": sum(each["requests"] for each in starts),
+        "exit_code": shown.returncode,
+        "shown": shown.stdout + shown.stderr,
+        "comparison": json.loads(found.stdout),
+    }
 
 
 def show(row: dict[str, Any]) -> str:
     """Return a row as text."""
     return (
-        f"{TITLES[row['kind']]}: {row['starts']} starts, each with {row['requests']} requests of {row['clients']} "
-        f"clients\n\n{row['shown'].rstrip()}\nexit code {row['exit_code']}\n"
+        f"{TITLES[row['kind']]}: {row['starts']} starts, {row['requests']} requests of {row['clients']} clients at a "
+        f"time, load average {row['load_average']:.1f}\n\n{row['shown'].rstrip()}\nexit code {row['exit_code']}\n"
     )
 
 
@@ -171,6 +175,7 @@ def main() -> None:
     parser.add_argument("--starts", type=int, default=12)
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--requests", type=int, default=600)
+    parser.add_argument("--folder", type=Path, help="keeps the metrics: starts are added to those of earlier runs")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--report", type=Path)
     options = parser.parse_args()
@@ -180,7 +185,10 @@ def main() -> None:
         for row in rows:
             print(f"\n{show(row)}", end="")
         return
-    row = roll_out(options.kind, options)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.folder or Path(temporary)
+        folder.mkdir(exist_ok=True)
+        row = roll_out(options.kind, options, folder)
     print(show(row), end="")
     if options.json:
         with options.json.open("a") as file:

@@ -11,6 +11,7 @@ last column has the time from the beginning of the calibration to the next outpu
 from __future__ import annotations
 
 import argparse
+import compileall
 import itertools
 import os
 import pty
@@ -24,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import ortune
 from benchmarks.host import describe_host
 from models.build import build
 from ortune.knobs import Config
@@ -85,6 +87,8 @@ def main() -> None:
     parser.add_argument("models", nargs="*", default=[str(MODEL)], metavar="MODEL")
     options = parser.parse_args()
     print(describe_host())
+    # As in an installation.
+    compileall.compile_dir(str(Path(ortune.__file__).parent), quiet=1)
     for model in options.models:
         path = Path(model).absolute() if Path(model).is_file() else build(model).absolute()
         print(f"\n{model if path.name == 'model.onnx' else path.name}, {path.stat().st_size / 1e6:.1f} MB", end="")

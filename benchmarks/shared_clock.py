@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable
@@ -35,10 +36,20 @@ class RealClock:
         time.sleep(duration_s / self._factor)
 
 
+def read_delay_s() -> float:
+    """Return how long the threads of this process have waited for a CPU, in seconds; 0 where this is not counted."""
+    delay_ns = 0
+    for path in Path("/proc/self/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            delay_ns += int(path.read_text().split()[1])
+    return delay_ns / 1e9
+
+
 class SharedClock:
     """The clock of one worker, in a file with those of all.
 
-    It counts what a replay would have waited for, the CPU time of this process, and the time of calls of the storage.
+    It counts what a replay would have waited for, the CPU time of this process, and the time of calls of the storage,
+    without the time in which this process waited for a CPU: a worker on a host of its own would have one.
     Before such a call, a worker waits for those whose clocks are behind, so that it sees what they wrote before.
 
     Args:
@@ -78,11 +89,11 @@ class SharedClock:
             time.sleep(POLL_S)
         waited_s = time.process_time() - begin_s
         self._added_s -= waited_s
-        wall_s, cpu_s = time.monotonic(), time.process_time()
+        wall_s, cpu_s, delay_s = time.monotonic(), time.process_time(), read_delay_s()
         try:
             return work()
         finally:
-            took_s = time.monotonic() - wall_s
+            took_s = max(time.monotonic() - wall_s - (read_delay_s() - delay_s), 0.0)
             self.storage_s += took_s
             self.spend(max(took_s - (time.process_time() - cpu_s), 0.0))
 

@@ -1,12 +1,12 @@
 """Compares searches by one, two and four workers that share a storage, on replayed landscapes.
 
     python -m benchmarks.shared_search [--storage journal,postgresql,grpc] [--landscapes NAME,...] [--budget 600]
-                                       [--first 0] [--count 4] [--json FILE] [--report FILE]
+                                       [--first 0] [--count 20] [--json FILE] [--report FILE]
     python -m benchmarks.shared_search --classes [--storage ...] [--first 0] [--count 20] [--json FILE]
 
 Each worker is a process with an own node name. Their clock is simulated (`benchmarks.shared_clock`): it counts what is
 replayed, the CPU time of each worker, and the time of its calls of the storage. Four workers need no four hosts. On a
-busy machine, calls of the storage take longer, and searches by several workers seem slower than they are.
+busy machine, the server of the storage answers more slowly, and several workers seem slower than they are.
 
 Two times are compared with those of one worker, in replays with the same number:
 
@@ -19,10 +19,11 @@ Two times are compared with those of one worker, in replays with the same number
 Whether answers are the same is compared with how often one worker gives the same answer in two replays.
 
 Racing and confirmation are up to one worker. The more of the time screening takes, the more the others help: four
-workers can be three times as fast only where screening takes eight times as long as racing and confirmation. `LONG` are
-the landscapes where it does: those of `benchmarks/varied.py` with up to 400 candidates on which one worker, in a single
-replay with a budget of 600 s, screened for that long. They were chosen before anything was compared. `SHORT` are
-recorded landscapes of usual models, on which a search ends by itself after one or two minutes.
+workers can be three times as fast only where screening takes eight times as long as racing and confirmation. There are
+two sets of landscapes. On that of `WHOLE`, one worker screens until its budget ends: of those of
+`benchmarks/varied.py` with up to 400 candidates, it is the only one with which a single pilot replay did not end
+early. Little can be gained there. `EARLY` are recorded landscapes of usual models, where screening ends by itself
+after a minute, and two of the varied ones where it ends at very different times.
 
 With `--classes`, two workers of one class and two of another search at the same time. What is the best of one class is
 not that of the other. Nothing of a class may be in the study of the other.
@@ -60,8 +61,11 @@ FORK = multiprocessing.get_context("fork")
 
 TARGETS = {2: 1.7, 4: 3.0}
 
-LONG = "varied-10,varied-19,varied-25,varied-28,varied-31"
-SHORT = "magika,minilm_l6_int8,squeezenet_quota,silero_vad"
+SETS = {
+    "WHOLE": "varied-10",
+    "EARLY": "magika,minilm_l6_int8,squeezenet_quota,silero_vad,varied-19,varied-25",
+}
+"""Sets of landscapes."""
 
 ALIKE = 0.02
 """Largest relative difference of the true speedups of two answers that count as equally good."""
@@ -142,7 +146,7 @@ def measure(given: argparse.Namespace) -> Iterator[Row]:
                 if given.classes:
                     yield {"storage": kind, "seed": seed, **run_classes(given, storage, seed, folder)}
                     continue
-                for landscape in given.landscapes.split(","):
+                for landscape in SETS.get(given.landscapes, given.landscapes).split(","):
                     rows = [
                         run_search_of(given, landscape, n, storage, seed, folder)
                         for n in map(int, given.workers.split(","))
@@ -166,6 +170,7 @@ def run_search_of(given: argparse.Namespace, landscape: str, n: int, storage: st
         "n_measured": sum(row["n_own"] for row in found),
         "n_lost": sum(row["n_unsent"] for row in found),
         "n_apart": sum(row["is_apart"] for row in found),
+        "endings": sorted({row["ended_early"] for row in found} - {""}),
     }
 
 
@@ -240,7 +245,7 @@ def show_speedups(name: str, rows: Sequence[Row]) -> None:
         print(
             f"  {name}, {n} worker{'s' if n > 1 else ''}, {len(found)} replays: "
             f"{describe_spread((row['s'] for row in found), '.0f')} s to the result, {statistics.mean(shares):.0%} of "
-            f"it screening, {sum(bool(row['ended_early']) for row in found)} ended early, "
+            f"it screening, {sum(bool(row['endings']) for row in found)} ended early, "
             f"tried {statistics.median(row['n_tried'] for row in found):.0f}"
         )
         if n in TARGETS:
@@ -268,17 +273,24 @@ def show_ratios(pairs: Sequence[tuple[Row, Row]], target: float) -> None:
         for one, row in pairs
         if "screening" in row["stages"] and "screening" in one["stages"]
     ]
+    rates = [measure_rate(row) / measure_rate(one) for one, row in pairs if "screening" in row["stages"]]
     total = sum(one["s"] for one, _ in pairs) / sum(row["s"] for _, row in pairs)
     verdict = "reached" if statistics.median(ratios) >= target else "missed"
     print(
         f"    times faster: {describe_spread(ratios)} to the result, {total:.2f} in sum (target {target:g}: "
-        f"{verdict}); {describe_spread(last)} to the last proof; {describe_spread(screening)} in screening"
+        f"{verdict}); {describe_spread(last)} to the last proof; {describe_spread(screening)} in screening, with "
+        f"{describe_spread(rates)} times as many measurements per second"
     )
     gaining = [(one["quality_s"], row["quality_s"]) for one, row in pairs if one["speedup"] >= LEAST_SPEEDUP]
     reached = [one_s / s for one_s, s in gaining if one_s and s]
     if reached:
         spread = describe_spread(reached)
         print(f"    times faster to the same quality: {spread}; reached in {len(reached)} of {len(gaining)}")
+
+
+def measure_rate(row: Row) -> float:
+    """Return how many measurements all workers completed per second of screening."""
+    return float(row["n_measured"] / row["stages"]["screening"])
 
 
 def compare_answers(pairs: Sequence[tuple[Row, Row]]) -> str:
@@ -314,10 +326,10 @@ def show_classes(rows: Sequence[Row]) -> None:
 def main() -> None:
     """Run the searches that the command line asks for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--landscapes", default=LONG, help="names of landscapes, or LONG, or SHORT")
+    parser.add_argument("--landscapes", default="WHOLE", help="names of landscapes, WHOLE, or EARLY")
     parser.add_argument("--storage", default="journal", help="journal, postgresql and grpc, separated by commas")
     parser.add_argument("--workers", default="1,2,4")
-    parser.add_argument("--count", type=int, default=4, help="replays of each landscape")
+    parser.add_argument("--count", type=int, default=20, help="replays of each landscape")
     parser.add_argument("--budget", type=float, default=600.0)
     parser.add_argument("--strategy", default="adaptive")
     parser.add_argument("--classes", action="store_true", help="search for two classes at the same time")

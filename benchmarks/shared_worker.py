@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import optuna
 
 from benchmarks import varied
-from benchmarks.held_out import KINDS, make_held_out
+from benchmarks.held_out import KINDS, independent, make_held_out, make_landscape
 from benchmarks.landscape import LANDSCAPES, Landscape, load_landscape
 from benchmarks.replay import LAUNCH_DEADLINE_S, ReplayExecutor
 from benchmarks.shared_clock import RealClock, SharedClock
@@ -132,8 +132,13 @@ def open_replay_of(executor: ReplayExecutor, seed: int) -> OpenComparison:
 
 
 def load(name: str) -> Landscape:
-    """Return a landscape: a recorded one, one of the kinds for testing, such as slow_1s-0, or a varied one."""
+    """Return a landscape: a recorded one, one of the kinds for testing, such as slow_1s-0, a varied one, or a wide one.
+
+    In wide ones, calls take 150 ms on a host with 24 cores: one worker cannot try all candidates within ten minutes.
+    """
     kind, _, number = name.rpartition("-")
+    if kind == "wide":
+        return make_landscape(name, independent, int(number), cores=24, call_ns=150e6)
     if kind == "varied":
         return varied.make_landscape(int(number))
     return make_held_out(kind, int(number)) if kind in KINDS else load_landscape(LANDSCAPES / f"{name}.npz")

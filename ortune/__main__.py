@@ -19,7 +19,10 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         show_what_fits(stream)
     check_memory_limits()
-    from ortune.cli import main as run
+    from ortune.console.spinner import show_start
+
+    with show_start(arguments):
+        from ortune.cli import main as run
 
     run()
 

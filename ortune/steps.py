@@ -1,4 +1,4 @@
-"""The steps of a command before it measures, such as reading the model. The command line shows them."""
+"""The steps of a command that are not measured, such as reading the model. The command line shows them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ ObserveStep = Callable[[str, bool], None]
 """Called when a step begins, with its name and whether it is measured. The name is empty when the last one ends."""
 
 _observers: list[ObserveStep] = []
+_current = ("", False)
+"""The name of the current step, and whether it is measured."""
 
 
 def enter_step(name: str, *, is_measured: bool = False) -> None:
@@ -18,8 +20,16 @@ def enter_step(name: str, *, is_measured: bool = False) -> None:
         name: What is done, such as "reading model.onnx".
         is_measured: Whether it is measured: nothing else may use the CPU then.
     """
+    global _current
+    _current = (name, is_measured)
     for observe in _observers[-1:]:
         observe(name, is_measured)
+
+
+def enter_measuring() -> None:
+    """Let the observer know that something is measured from now on, if the current step is not measured already."""
+    if _observers and not _current[1]:
+        enter_step("measuring", is_measured=True)
 
 
 def end_steps() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +20,11 @@ from ortune.compare.comparison import Row, Speedup, Stage
 from ortune.compare.interval import Interval
 from ortune.console.apply import show_config
 from ortune.console.bench import show_comparison
-from ortune.console.progress import STAGES, SearchProgress
+from ortune.console.gate import GateDisplay
+from ortune.console.plan import PlanProgress
+from ortune.console.progress import STAGES, ComparisonProgress, SearchProgress
 from ortune.console.safe_console import SafeConsole
-from ortune.console.spinner import Spinner, show_steps
+from ortune.console.spinner import STEPPED, Spinner, show_start, show_steps
 from ortune.console.verdict import format_gain, show_verdict
 from ortune.console.verify import show_verification
 from ortune.console.warnings import (
@@ -37,11 +42,12 @@ from ortune.console.widgets import (
     format_ratio,
     format_reason,
 )
+from ortune.gates.results import InterimResult
 from ortune.knobs import CPU, DEFAULT, Candidate, Config, ThreadPool
 from ortune.numbers import format_digits
 from ortune.record.files import read_record
 from ortune.record.schema import FrontPoint, Record
-from ortune.steps import enter_step
+from ortune.steps import enter_measuring, enter_step
 from ortune.tuning.outcome import Progress
 from ortune.worker import Failure
 from tests.conftest import ROOT
@@ -423,11 +429,12 @@ class TestProgress:
 
     def draw(self, width: int, *reports: Progress) -> list[str]:
         """Return what a terminal shows after some reports."""
-        progress = SearchProgress(SafeConsole(file=io.StringIO(), width=width, force_terminal=True, no_color=True))
-        for report in reports:
-            progress(report)
+        terminal = SafeConsole(file=io.StringIO(), width=width, force_terminal=True, no_color=True)
         console = SafeConsole(file=io.StringIO(), width=width, no_color=True)
-        console.print(progress.render())
+        with SearchProgress(terminal) as progress:
+            for report in reports:
+                progress(report)
+            console.print(progress.render())
         return [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
 
     def test_a_log_has_a_line_at_the_start_and_the_first_result_of_each_stage(self) -> None:
@@ -510,6 +517,30 @@ class TestSpinner:
         enter_step("not observed")
         assert terminal.getvalue() == drawn
 
+    def test_it_is_shown_while_libraries_are_imported(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TERM", "xterm")
+        shown = {}
+        for words in ("search m.onnx", "search -- python app.py -q", "search m.onnx -q", "search --help", "knobs", ""):
+            terminal = Terminal()
+            monkeypatch.setattr("sys.stderr", terminal)
+            with show_start(words.split()):
+                shown[words] = terminal.getvalue()
+            assert not terminal.getvalue().rpartition("\r")[2]
+        assert [words for words, drawn in shown.items() if "starting" in drawn] == [
+            "search m.onnx",
+            "search -- python app.py -q",
+        ]
+
+    def test_every_command_with_steps_is_known(self) -> None:
+        folder = ROOT / "ortune" / "cli"
+        with_steps = {path.stem for path in folder.glob("*.py") if "has_steps=True" in path.read_text()}
+        assert with_steps - {"command"} == STEPPED | {
+            "gate_program",
+            "plan_several",
+            "search_program",
+            "verify_program",
+        }
+
     def test_plain_terminals(self) -> None:
         terminal = Terminal()
         terminal.encoding = "ascii"
@@ -530,6 +561,73 @@ class TestSpinner:
         with show_steps(quiet=quiet):
             enter_step("reading")
         assert terminal.getvalue() == ""
+
+
+INTERIM = InterimResult(launches=1, pairs=2, findings=(), contended=False, spent_s=1.0, budget_s=60.0)
+
+
+class TestLiveSteps:
+    """Displays that draw themselves show steps between their reports, such as launches of large models."""
+
+    def wait_for(self, terminal: Terminal, text: str) -> None:
+        end_s = time.monotonic() + 10
+        while text not in terminal.getvalue() and time.monotonic() < end_s:
+            time.sleep(0.01)
+        assert text in terminal.getvalue()
+
+    @contextlib.contextmanager
+    def show(self, name: str, console: SafeConsole) -> Iterator[None]:
+        """Show a display after its first report."""
+        if name == "search":
+            with SearchProgress(console) as progress:
+                progress(TestProgress().report("screening", 8))
+                yield
+        elif name == "comparison":
+            with ComparisonProgress(console) as comparison:
+                comparison(1, 8)
+                yield
+        elif name == "plan":
+            with PlanProgress(console) as plan:
+                plan("capacity", 1, 8)
+                yield
+        else:
+            with GateDisplay(console) as gate:
+                gate.observer("x")(INTERIM)
+                yield
+
+    @pytest.mark.parametrize("name", ["search", "comparison", "plan", "gate"])
+    def test_a_step_moves_and_ends(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        terminal = Terminal()
+        monkeypatch.setattr("sys.stderr", terminal)
+        monkeypatch.setenv("TERM", "xterm")
+        console = SafeConsole(file=terminal, width=100, force_terminal=True)
+        n_threads = threading.active_count()
+        with show_steps():
+            with self.show(name, console):
+                terminal.truncate(0)
+                enter_step("loading 8 \x1b[31mconfigs")
+                # It is part of the display.
+                for frame in "⠙⠹":
+                    self.wait_for(terminal, f"{frame} loading 8 ␛[31mconfigs")
+                enter_measuring()
+                assert threading.active_count() == n_threads
+                terminal.truncate(0)
+                enter_measuring()
+                assert terminal.getvalue() == ""
+                enter_step("loading 2 configs")
+            assert threading.active_count() == n_threads
+            enter_step("writing")
+            self.wait_for(terminal, "writing")
+
+    def test_a_report_ends_a_step(self) -> None:
+        console = SafeConsole(file=Terminal(), width=100, force_terminal=True)
+        n_threads = threading.active_count()
+        with SearchProgress(console) as progress:
+            progress(TestProgress().report("screening", 8))
+            enter_step("loading 8 configs")
+            assert threading.active_count() == n_threads + 1
+            progress(TestProgress().report("screening", 16))
+            assert threading.active_count() == n_threads
 
 
 class TestFormats:

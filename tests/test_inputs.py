@@ -130,6 +130,24 @@ class TestSizes:
         model = msgspec.structs.replace(make_model(inputs=(info("sr", "int64", ()),)), metadata={"sample_rate": "8000"})
         assert make_feed(model, InputOptions()).tensors["sr"].array == 8000
 
+    @pytest.mark.parametrize(
+        ("value", "low", "high"),
+        [("NominalRange_0_255", 0, 255), ("normalized_1_1", -1, 1), ("Normalized_0_1", 0, 1), ("other", None, None)],
+    )
+    def test_the_range_of_pixels_of_the_metadata(self, value: str, low: float | None, high: float | None) -> None:
+        inputs = (info("x", "float32", (1, 3, 64, 64)), info("y", "float32", (1, 99)))
+        model = msgspec.structs.replace(make_model(inputs=inputs), metadata={"Image.NominalPixelRange": value})
+        tensors = make_feed(model, InputOptions()).tensors
+        if low is None or high is None:
+            assert tensors["x"].origin == "random, normal"
+            return
+        array = tensors["x"].array
+        assert low <= array.min() < low + 0.1 * (high - low)
+        assert high >= array.max() > high - 0.1 * (high - low)
+        assert tensors["x"].origin == f"random, {low} to {high} (pixels)"
+        # Only images have pixels.
+        assert tensors["y"].origin == "random, normal"
+
 
 def test_guesses_are_shown() -> None:
     feed = make_feed(make_model(inputs=(info("x", "float32", ("N", 3, None, "W")),)), InputOptions())

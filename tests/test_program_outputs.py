@@ -268,6 +268,7 @@ class TestDescriptions:
             (Point(1.0, "a"), Point(1.0000001, "a")),
             (np.array([np.nan, np.inf]), np.array([np.nan, np.inf])),
             (b"abc", b"abc"),
+            ("\udc80", "\udc80"),
         ],
     )
     def test_rounding_is_no_difference(self, one: object, other: object) -> None:
@@ -337,11 +338,15 @@ class TestReference:
         assert outputs.compare_part(0, b"1", "tuned", is_baseline=False) is None
         assert not outputs.is_compared("tuned", is_baseline=False)
         outputs.compare_part(0, b"2", DEFAULT.key, is_baseline=True)
+        assert outputs.compare_part(0, b"1", "tuned", is_baseline=False) is None, "what varies is not known"
+        assert not outputs.is_compared("tuned", is_baseline=False)
+        outputs.compare_part(0, b"2", DEFAULT.key, is_baseline=True)
         assert outputs.compare_part(0, b"1", "tuned", is_baseline=False)
 
     def test_what_varies_as_a_whole_is_not_compared(self) -> None:
         outputs = OutputReference(ProgramTask(command=("x",)))
-        outputs.compare_part(0, b"1", DEFAULT.key, is_baseline=True)
+        for _ in range(2):
+            outputs.compare_part(0, b"1", DEFAULT.key, is_baseline=True)
         outputs.compare_part(0, b"1", "tuned", is_baseline=False)
         assert outputs.is_compared("tuned", is_baseline=False)
         outputs.compare_part(0, b"1 2 3", DEFAULT.key, is_baseline=True)

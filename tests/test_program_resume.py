@@ -58,7 +58,7 @@ class Searches:
         self.observed = observe_once()
         self.executor: SimulatedPrograms | None = None
         self.interrupt_at: int | None = None
-        monkeypatch.setattr(preparing, "observe_program", lambda task, server: self.observed)
+        monkeypatch.setattr(preparing, "observe_program", lambda task, server, observe_s: self.observed)
         monkeypatch.setattr(searching, "ProgramExecutor", self._open)
 
     def _open(self, *arguments: Any, **options: Any) -> SimulatedPrograms:

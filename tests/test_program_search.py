@@ -83,7 +83,9 @@ class TestSearch:
 
     @pytest.mark.long
     def test_a_number_that_the_program_prints(self) -> None:
-        result = search("rate", "30", metric=r"([\d.]+) per second", maximize=True, ignore_outputs=True, budget=40)
+        result = search(
+            "rate", "30", metric=r"([\d.]+) per second", maximize=True, ignore_outputs=True, budget=scale_budget(40)
+        )
         evidence = result.outcome.evidence
         assert evidence.verdict == "faster"
         assert evidence.objective == "score"
@@ -103,7 +105,7 @@ class TestSearch:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        result = search("serve", str(port), url=f"http://127.0.0.1:{port}/", budget="30s")
+        result = search("serve", str(port), url=f"http://127.0.0.1:{port}/", budget=scale_budget(30))
         assert is_one_thread(result)
         assert result.outcome.evidence.noise.one_at_a_time
         with socket.socket() as probe:
@@ -126,7 +128,12 @@ for _ in range(40):
 """
         path = tmp_path / "bundle.json"
         result = search(
-            command=(sys.executable, "-c", code), call="worker:work", output=path, only=(), budget="60s", trials=6
+            command=(sys.executable, "-c", code),
+            call="worker:work",
+            output=path,
+            only=(),
+            budget=scale_budget(60),
+            trials=6,
         )
         assert result.outcome.evidence.verdict == "faster"
         records = {Path(record.model.path).name: record for record in read_records(path)}
@@ -175,7 +182,7 @@ class TestFailures:
     @pytest.mark.long
     def test_outputs_are_ignored_on_request(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("WRONG_WITH_ONE_THREAD", "1")
-        result = search("run", "30", ignore_outputs=True, budget="40s")
+        result = search("run", "30", ignore_outputs=True, budget=scale_budget(40))
         assert is_one_thread(result)
 
     @pytest.mark.long

@@ -53,21 +53,22 @@ def draw_screens(console: SafeConsole) -> str:
     recording = read_recording()
     record = read_record(HERE / OUTPUT)
     show_search(console, prepare_on(recording))
-    progress = SearchProgress(SafeConsole(file=io.StringIO(), width=console.width, force_terminal=True))
-    for number, each in enumerate(recording.reports):
-        report = Progress(
-            stage=each.stage,
-            done=each.done // 2,
-            total=each.total,
-            share=0.5,
-            left_s=40.0 - 15 * number,
-            may_end_early=each.stage != "confirmation",
-            best=Candidate(config=LONG),
-            speedup=each.speedup,
-        )
-        progress(report)
-        console.print(progress.render())
-        console.print()
+    terminal = SafeConsole(file=io.StringIO(), width=console.width, force_terminal=True)
+    with SearchProgress(terminal) as progress:
+        for number, each in enumerate(recording.reports):
+            report = Progress(
+                stage=each.stage,
+                done=each.done // 2,
+                total=each.total,
+                share=0.5,
+                left_s=40.0 - 15 * number,
+                may_end_early=each.stage != "confirmation",
+                best=Candidate(config=LONG),
+                speedup=each.speedup,
+            )
+            progress(report)
+            console.print(progress.render())
+            console.print()
     progress.finish()
     console.print(progress.render())
     show_verdict(console, record, Path(OUTPUT))

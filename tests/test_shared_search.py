@@ -14,6 +14,7 @@ import pytest
 from ortune.compare.open import OpenComparison, start_comparison
 from ortune.errors import MeasureError, UsageError
 from ortune.knobs import DEFAULT, Candidate, Config, SearchSpace, build_space
+from ortune.requests import StrategyName
 from ortune.storage import (
     PROOF,
     RESULT,
@@ -145,6 +146,16 @@ def test_two_nodes_share_one_search(tmp_path: Path) -> None:
     measurements = read_all(tmp_path)
     assert {each.node for each in measurements} == {"a", "b"}
     assert len({each.id for each in measurements}) == len(measurements)
+
+
+@pytest.mark.parametrize("strategy", ["random", "tpe"])
+def test_a_node_can_use_each_strategy(tmp_path: Path, strategy: StrategyName) -> None:
+    exchange = open_exchange(tmp_path)
+    settings = SearchSettings(budget_s=60.0, n_trials=12, strategy=strategy, exchange=exchange)
+    outcome = run_search(SPACE, open_simulated(0), settings)
+    exchange.close(completed=True)
+    assert not outcome.interrupted
+    assert len(outcome.trials) > 4
 
 
 def test_a_node_that_joins_later_repeats_the_confirmation_only(tmp_path: Path) -> None:

@@ -155,6 +155,18 @@ def test_slow_candidates_leave_time_for_others() -> None:
     assert executor.time_s < 66
 
 
+@pytest.mark.parametrize("load_s", [1.0, 8.0])
+def test_a_budget_without_time_for_a_confirmation(load_s: float) -> None:
+    def load(config: Config) -> None:
+        executor.time_s += load_s
+
+    executor = SimulatedExecutor(lambda config: 5e8, fails_to_launch=load)
+    reports: list[Progress] = []
+    outcome = search(executor, seconds=load_s + 2, observe=reports.append)
+    assert outcome.evidence.verdict == "inconclusive"
+    assert [report.done for report in reports if report.stage == "confirmation"][-1:] in ([], [0])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("call_ns", "load_s", "budget_s"),

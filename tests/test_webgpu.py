@@ -7,11 +7,17 @@ takes seconds, in which shaders are compiled.
 from __future__ import annotations
 
 import json
+import os
 import sys
+import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import numpy as np
+import onnx
+import psutil
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from ortune.apply.plan import make_rule
 from ortune.compare.open import start_comparison
@@ -21,27 +27,43 @@ from ortune.knobs.config import CAPTURES, ENTRY_PREFIXES, ModelSettings
 from ortune.knobs.providers import PROVIDERS, chain_of
 from ortune.model import read_model
 from ortune.record.files import read_record, read_trials
-from ortune.record.schema import Tried
+from ortune.record.schema import Record, Tried
+from ortune.record.trials import Trials
 from ortune.tuning.stages import SearchSettings, run_search
 from ortune.worker import Failure
 from ortune.worker.executor import ProcessExecutor, launch_reference
+from ortune.worker.failure import find_cause, make_failure
+from ortune.worker.process import WorkerProcess
 from ortune.worker.runtime import find_provider_fault, read_installed_runtime
 from ortune.workload import Goal, InputOptions, Tolerance, make_feed
 from tests.applying import run as run_program
-from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune
+from tests.budgets import scale_budget
+from tests.conftest import TINY_CNN, TINY_ENCODER, run_ortune, start_fork_server
 from tests.records import make_record, write
 from tests.simulation import SimulatedExecutor, make_host, make_model
 
 WEBGPU = "WebGpuExecutionProvider"
 RUNTIME = read_installed_runtime()
 IS_THERE = RUNTIME is not None and WEBGPU in RUNTIME.providers
-needs_webgpu = pytest.mark.skipif(
-    not IS_THERE or bool(find_provider_fault(Config(providers=chain_of(WEBGPU)))),
-    reason="needs onnxruntime-webgpu and a Vulkan driver",
+FAULT = (
+    find_provider_fault(Config(providers=chain_of(WEBGPU))) if IS_THERE else "the package onnxruntime-webgpu is missing"
+)
+needs_webgpu = pytest.mark.skipif(bool(FAULT), reason=f"needs WebGPU: {FAULT}")
+
+DRIVER = "libvk_swiftshader.so"
+"""The library of SwiftShader, which is mapped into processes that use it."""
+
+needs_swiftshader = pytest.mark.skipif(
+    bool(FAULT) or "swiftshader" not in os.environ.get("VK_DRIVER_FILES", ""),
+    reason=FAULT or "needs the driver SwiftShader; see .ci/with-swiftshader",
 )
 
 BOTH = pytest.mark.parametrize(("model", "on_cpu"), [(TINY_CNN, 0), (TINY_ENCODER, 1)])
 """Two models, and the number of nodes that WebGPU leaves to the CPU without 64-bit integers."""
+
+
+CAPTURED = ("--only=providers", "--fix=io_binding=true", "--fix=webgpu.enableGraphCapture=1")
+"""Options of a search whose only candidate with WebGPU has IO binding and a captured graph."""
 
 
 def on_webgpu(*, io_binding: bool = False, **options: str) -> Config:
@@ -128,6 +150,34 @@ class TestConfig:
         assert max(most) == 1
 
 
+class TestFailures:
+    """Messages of Dawn, word for word."""
+
+    MISSING = "WebGPU validation failed. [Invalid Buffer (unlabeled)] is invalid due to a previous error.\n - While ..."
+    LOG = (
+        "2026-11-24 06:21:46.763768324 [E:onnxruntime:Default, webgpu_context.cc:99 operator()] "
+        "WebGPU device error(3): vkAllocateMemory failed with VK_ERROR_OUT_OF_DEVICE_MEMORY",
+        "- While calling [Device].CreateBuffer([BufferDescriptor]).",
+    )
+
+    def test_a_buffer_beyond_the_limit(self) -> None:
+        message = "WebGPU validation failed. Buffer size (1258291200) exceeds the max buffer size limit (1073741824)."
+        assert make_failure(RuntimeError(message), "check").kind == "out_of_memory"
+
+    def test_the_cause_of_an_error_that_follows_is_in_the_log(self) -> None:
+        follows = make_failure(RuntimeError(self.MISSING), "check")
+        assert follows.kind == "exception"
+        found = find_cause(follows, self.LOG)
+        assert (found.kind, found.stage) == ("out_of_memory", "check")
+        assert found.message == "WebGPU device error(3): vkAllocateMemory failed with VK_ERROR_OUT_OF_DEVICE_MEMORY"
+
+    def test_other_errors_are_not_explained_by_the_log(self) -> None:
+        other = make_failure(RuntimeError("WebGPU validation failed. Invalid preferred layout: sideways"), "load")
+        assert find_cause(other, self.LOG) == other
+        follows = make_failure(RuntimeError(self.MISSING), "check")
+        assert find_cause(follows, self.LOG[1:]) == follows
+
+
 @needs_webgpu
 class TestSessions:
     @BOTH
@@ -163,24 +213,6 @@ class TestSessions:
         assert isinstance(wrong, Failure)
         assert "Invalid preferred layout: sideways" in wrong.message
 
-    @BOTH
-    def test_a_search_across_the_cpu_and_webgpu(self, model: Path, on_cpu: int, tmp_path: Path) -> None:
-        only = [f"--only={name}" for name in ("providers", "io_binding", "webgpu.enableGraphCapture")]
-        options = ("--provider=cpu,webgpu", "--no-history", "--budget=20s", "-o", "r.json")
-        done = run_ortune("search", model, *only, *options, cwd=tmp_path)
-        assert done.returncode in {0, 3}, done.stderr
-        trials = read_trials(tmp_path / "r.json").trials
-        tried = [trial for trial in trials if trial.config.provider == WEBGPU]
-        assert any(trial.speedups for trial in tried), [trial.failure for trial in tried]
-        for trial in tried:
-            # On a busy host, compiling shaders on the CPU takes longer than a first run may.
-            if trial.failure and trial.failure.kind != "timeout":
-                # Replays of the encoder's graph end the process after some calls: a fault of onnxruntime-webgpu 1.27.
-                assert (trial.failure.kind, model) == ("crash", TINY_ENCODER), trial
-                assert trial.config.settings["webgpu.enableGraphCapture"] == "1"
-        assert read_record(tmp_path / "r.json").search.tried.providers == (WEBGPU,)
-        assert run_ortune("apply", "r.json", model, cwd=tmp_path).returncode == 0
-
     def test_a_record_is_verified_in_a_live_session(self, tmp_path: Path) -> None:
         config = on_webgpu(io_binding=True, enableGraphCapture="1")
         path = write(make_record(TINY_ENCODER, config), tmp_path / "r.json")
@@ -213,3 +245,237 @@ print(json.dumps([session.get_providers(), entries, outputs]))
         for ours, theirs in zip(outputs, json.loads(plain.stdout.splitlines()[-1])[2], strict=True):
             assert ours[0] == pytest.approx(theirs[0], abs=1e-5)
         assert "webgpu.enableGraphCapture (the program would have to keep its inputs" in done.stderr
+
+
+def write_chain(path: Path, *, with_shrink: bool = False) -> Path:
+    """Write a model on which WebGPU is several times as fast as the CPU, even if the CPU runs its shaders.
+
+    onnxruntime computes Asinh with the function of the C library, for one number at a time, in one thread.
+
+    Args:
+        path: The file.
+        with_shrink: Whether the model also has a node that WebGPU leaves to the CPU.
+    """
+    names = ["Asinh"] * 4 + ["Shrink"] * with_shrink + ["Asinh"] * 4 + ["ReduceSum"]
+    nodes = [helper.make_node(name, [f"x{place}"], [f"x{place + 1}"]) for place, name in enumerate(names)]
+    shape, last = [1, 128, 128], f"x{len(names)}"
+    graph = helper.make_graph(
+        nodes,
+        "chain",
+        [helper.make_tensor_value_info("x0", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info(last, TensorProto.FLOAT, [1, 1, 1])],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+def write_large(path: Path, n_mib: int) -> Path:
+    """Write a model with a tensor of so many MiB, between an input and an output of one number each."""
+    shape = helper.make_tensor("shape", TensorProto.INT64, [2], [n_mib, 1 << 18])
+    graph = helper.make_graph(
+        [
+            helper.make_node("Expand", ["x", "shape"], ["large"]),
+            helper.make_node("ReduceMax", ["large"], ["y"], keepdims=0),
+        ],
+        "large",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [])],
+        [shape],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+def write_weights(path: Path, n_mib: int) -> Path:
+    """Write a model with weights of so many MiB, of which a call reads one row."""
+    weights = numpy_helper.from_array(np.ones((n_mib, 1 << 18), np.float32), "weights")
+    graph = helper.make_graph(
+        [helper.make_node("Gather", ["weights", "row"], ["y"])],
+        "weights",
+        [helper.make_tensor_value_info("row", TensorProto.INT64, [1])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1 << 18])],
+        [weights],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+def read_peak_bytes(process: int) -> int:
+    """Return the most memory that a process has had. That of SwiftShader's GPU is part of it."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+
+
+class LiveProcesses:
+    """Counts the processes of a search that use the GPU, in a thread that looks several times a second.
+
+    Attributes:
+        counts: How many there were at a time.
+        pids: All of them.
+    """
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+        self.pids: set[int] = set()
+        self._parent = psutil.Process(start_fork_server().pid)
+        self._is_done = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._is_done.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._is_done.wait(0.05):
+            found = {each.pid for each in self._parent.children(recursive=True) if uses_driver(each)}
+            self.counts.append(len(found))
+            self.pids |= found
+
+
+def uses_driver(process: psutil.Process) -> bool:
+    try:
+        return DRIVER in Path(f"/proc/{process.pid}/maps").read_text()
+    except OSError:  # it has ended
+        return False
+
+
+@needs_swiftshader
+class TestSearches:
+    """Searches of models on which WebGPU is the faster provider, even in software."""
+
+    def search(self, model: Path, *options: str, budget_s: float) -> tuple[Record, Trials, LiveProcesses]:
+        folder = model.parent
+        budget = f"--budget={scale_budget(budget_s)}s"
+        with LiveProcesses() as live:
+            done = run_ortune(
+                "search", model, *options, budget, "--no-history", "-o", "r.json", cwd=folder, timeout=170
+            )
+        assert done.returncode in {0, 3}, done.stderr
+        return read_record(folder / "r.json"), read_trials(folder / "r.json"), live
+
+    def apply(self, model: Path) -> dict[str, Any]:
+        """Verify the record of the search in a live session, and return what the session is."""
+        done = run_ortune("apply", "r.json", model, "--json", cwd=model.parent)
+        assert done.returncode == 0, done.stderr
+        answer = json.loads(done.stdout)
+        assert answer["run"]["mismatches"] == []
+        session: dict[str, Any] = answer["run"]["loaded"]
+        return session
+
+    def test_a_captured_graph_against_the_cpu(self, tmp_path: Path) -> None:
+        model = write_chain(tmp_path / "chain.onnx")
+        record, trials, live = self.search(model, "--provider=cpu,webgpu", *CAPTURED, budget_s=15)
+        captured = on_webgpu(io_binding=True, enableGraphCapture="1")
+        baseline, trial = trials.trials
+        assert (baseline.config, trial.config) == (Config(io_binding=True), captured)
+        assert not trial.failure
+        assert trial.stage == "confirmation"
+        assert trial.speedups
+        assert trial.n_blocks
+        # Outputs were compared with those of the CPU, which are rounded differently.
+        confirmed = trials.session_of(captured)
+        assert confirmed
+        assert confirmed.nodes == {WEBGPU: 9}
+        assert confirmed.settings["webgpu.enableGraphCapture"] == "1"
+        assert confirmed.deterministic
+        assert confirmed.max_error is not None
+        assert 0 < confirmed.max_error < 1e-4
+        # The process with WebGPU is suspended while the baseline is measured, and ends before the next one starts.
+        assert max(live.counts) == 1
+        assert len(live.pids) >= 3
+        # WebGPU is several times as fast. On a busy host, that may remain unproven.
+        assert record.evidence.verdict in {"faster", "inconclusive"}
+        assert record.config == (captured if record.evidence.verdict == "faster" else baseline.config)
+        session = self.apply(model)
+        assert session["nodes"] == (confirmed.nodes if record.config == captured else {})
+
+    def test_io_binding_with_a_node_on_the_cpu(self, tmp_path: Path) -> None:
+        model = write_chain(tmp_path / "chain.onnx", with_shrink=True)
+        record, trials, live = self.search(model, "--provider=webgpu", "--only=io_binding", budget_s=15)
+        baseline, trial = trials.trials
+        assert (baseline.config, trial.config) == (on_webgpu(), on_webgpu(io_binding=True))
+        assert not trial.failure
+        assert trial.speedups
+        assert trial.n_blocks
+        # The node that falls back is counted in both. Copies from and to the CPU are nodes, too.
+        for config in (baseline.config, trial.config):
+            session_info = trials.session_of(config)
+            assert session_info
+            assert session_info.nodes == {WEBGPU: 11, CPU: 1}
+            assert session_info.max_error is not None
+        # Each block has a process of its own, and none of them are live together.
+        assert record.evidence.noise.one_at_a_time
+        assert max(live.counts) == 1
+        assert len(live.pids) >= 6
+        session = self.apply(model)
+        assert session["providers"] == [WEBGPU, CPU]
+        assert session["nodes"] == {WEBGPU: 11, CPU: 1}
+
+    def test_a_crash_of_the_provider(self, tmp_path: Path) -> None:
+        """Replays of the encoder's graph end the process after some calls: a fault of onnxruntime-webgpu 1.27."""
+        model = tmp_path / TINY_ENCODER.name
+        model.symlink_to(TINY_ENCODER)
+        record, trials, live = self.search(model, "--provider=cpu,webgpu", *CAPTURED, budget_s=10)
+        (trial,) = [trial for trial in trials.trials if trial.config.provider == WEBGPU]
+        assert trial.config.settings["webgpu.enableGraphCapture"] == "1"
+        # On a busy host, compiling shaders on the CPU takes longer than a first run may.
+        assert not trial.failure or trial.failure.kind in {"crash", "timeout"}, trial
+        assert trial.failure or trial.speedups
+        assert max(live.counts) == 1
+        assert record.config.provider == CPU
+        assert self.apply(model)["providers"] == [CPU]
+
+
+@needs_swiftshader
+class TestMemory:
+    def test_a_tensor_that_no_buffer_can_hold(self, tmp_path: Path) -> None:
+        write_large(tmp_path / "large.onnx", 1025)
+        # It ends as soon as its only candidate has failed.
+        options = ("--provider=cpu,webgpu", "--only=providers", "--no-history", f"--budget={scale_budget(20)}s")
+        done = run_ortune("search", "large.onnx", *options, "-o", "r.json", cwd=tmp_path, timeout=170)
+        assert done.returncode in {0, 3}, done.stderr
+        (trial,) = [trial for trial in read_trials(tmp_path / "r.json").trials if trial.config.provider == WEBGPU]
+        assert trial.failure
+        assert (trial.failure.kind, trial.failure.stage) == ("out_of_memory", "check")
+        assert "Buffer size (1074790400) exceeds the max buffer size limit (1073741824)" in trial.failure.message
+        record = read_record(tmp_path / "r.json")
+        assert record.search.failed == {"out_of_memory": 1}
+        assert record.config.provider == CPU
+
+    def test_memory_that_runs_out(self, tmp_path: Path) -> None:
+        """SwiftShader's memory is that of the process, whose limit it reports as that of the GPU.
+
+        The exception that follows is only about the buffer that is missing.
+        """
+        info = read_model(write_large(tmp_path / "large.onnx", 600))
+        feed = make_feed(info, InputOptions())
+        with ProcessExecutor(info, feed, Tolerance(), usable=()) as executor:
+            launch_reference(executor, info, feed).close()
+            limited = ProcessExecutor(
+                info, feed, Tolerance(), usable=(), memory_limit_bytes=500_000_000, reference=executor.reference
+            )
+            with limited:
+                failures = [limited.launch([on_webgpu(io_binding=bound)], deadline_s=150)[0] for bound in (False, True)]
+        for failure in failures:
+            assert isinstance(failure, Failure)
+            assert (failure.kind, failure.stage) == ("out_of_memory", "check")
+            assert failure.message.endswith("vkAllocateMemory failed with VK_ERROR_OUT_OF_DEVICE_MEMORY")
+
+    def test_the_session_that_counts_nodes_needs_no_memory_beside_the_candidate(self, tmp_path: Path) -> None:
+        """A candidate would fail in its first launch that works in later ones, in which nodes are known."""
+        info = read_model(write_weights(tmp_path / "weights.onnx", 96))
+        feed = make_feed(info, InputOptions())
+        peaks = []
+        with ProcessExecutor(info, feed, Tolerance(), usable=()) as executor:
+            launch_reference(executor, info, feed).close()
+            for _ in range(2):
+                (answer,) = executor.launch([on_webgpu(enableInt64="1")], deadline_s=150)
+                assert isinstance(answer, WorkerProcess), answer
+                assert answer.session_info.nodes[WEBGPU] > 0
+                peaks.append(read_peak_bytes(answer.pid))
+                answer.close()
+        assert peaks[0] < peaks[1] + (48 << 20), peaks

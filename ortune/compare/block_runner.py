@@ -16,6 +16,7 @@ from ortune.compare.comparison import Noise
 from ortune.compare.figures import compute_block_figure
 from ortune.errors import HostError, MeasureError
 from ortune.knobs import Config
+from ortune.steps import enter_measuring, enter_step
 from ortune.worker import Block, BlockPlan, Executor, Failure, LiveCandidate, SessionInfo
 from ortune.worker.memory_plan import MemoryPlan
 from ortune.workload import Load, Objective
@@ -199,6 +200,7 @@ class BlockRunner:
                 attempts.add_launch(configs[position])
             # Side by side, each may take as long as all of them one after the other.
             deadline_s = self.load_deadline_s * len(left)
+            enter_step(f"loading {len(left)} {'config' if len(left) == 1 else 'configs'}")
             start_s = self.executor.now_s()
             launched = executor.launch([configs[position] for position in left], deadline_s=deadline_s)
             spent_s = self.executor.now_s() - start_s
@@ -232,6 +234,7 @@ class BlockRunner:
         """Measure one block, and repeat it while it is contended and repetitions are left."""
         if isinstance(live, FreshCandidate):
             return live.measure(plan)  # which comes back here while it is live
+        enter_measuring()
         for attempt in range(MAX_REPEATS + 1):
             block = self.measure_undisturbed(live, plan)
             if isinstance(block, Failure):

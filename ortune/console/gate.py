@@ -15,6 +15,7 @@ from rich.text import Text
 from ortune.compare.interval import Interval
 from ortune.console.explain import explain_gates, show_explanations
 from ortune.console.header import add_inputs, add_load, show_guesses
+from ortune.console.spinner import LiveSteps
 from ortune.console.tuned import add_program, show_tuned_warnings
 from ortune.console.warnings import warn_one_at_a_time
 from ortune.console.widgets import (
@@ -33,6 +34,7 @@ from ortune.gates.results import Finding, Gate, GateError, GateResult, InterimRe
 from ortune.host.host_class import COARSE_NOTE
 from ortune.knobs import describe
 from ortune.program.tuned import TunedProgram
+from ortune.steps import end_steps
 from ortune.workload import Feed
 
 STYLES = {"pass": "green", "fail": "red", "inconclusive": "yellow", "error": "red"}
@@ -72,8 +74,10 @@ class GateDisplay:
         self._quiet = quiet
         self._explain = explain
         self._live: Live | None = None
+        self._interim: Group | None = None
         if console.is_terminal and not quiet:
-            self._live = Live(console=console, auto_refresh=False, transient=True)
+            self._steps = LiveSteps(self._refresh, console.encoding)
+            self._live = Live(console=console, auto_refresh=False, transient=True, get_renderable=self._render)
 
     def __enter__(self) -> Self:
         if self._live:
@@ -84,6 +88,7 @@ class GateDisplay:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._live:
+            self._steps.close()
             self._live.stop()
 
     @contextlib.contextmanager
@@ -122,7 +127,10 @@ class GateDisplay:
 
         def observe(interim: InterimResult) -> None:
             if self._live:
-                self._live.update(self._draw(name, interim), refresh=True)
+                end_steps()
+                self._interim = self._draw(name, interim)
+                self._refresh()
+                self._steps.take_over()
 
         return observe
 
@@ -178,6 +186,14 @@ class GateDisplay:
         self._console.print(Text(f"{format_count(len(results), 'gate')}: {parts}{correction}"))
         if self._explain:
             show_explanations(self._console, explain_gates(results))
+
+    def _refresh(self) -> None:
+        if self._live:
+            self._live.refresh()
+
+    def _render(self) -> Group:
+        step = [Text(self._steps.text, "dim")] if self._steps.text else []
+        return Group(*([self._interim] if self._interim else []), *step)
 
     def _draw(self, name: str, interim: InterimResult) -> Group:
         return draw_interim(name, interim, drawn=self._console.width >= WIDE)

@@ -10,7 +10,7 @@ from typing import Literal, Self, get_args
 from rich.console import Console
 from rich.measure import Measurement
 from rich.progress import BarColumn, TaskID, TextColumn
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from ortune.console.header import add_host, add_inputs, add_model, show_header
@@ -39,6 +39,7 @@ from ortune.host import HostClass
 from ortune.knobs import describe
 from ortune.planning.prepare import PreparedPlan
 from ortune.planning.result import Estimate, Plan, PlannedDeployment
+from ortune.steps import end_steps
 
 UNLIMITED = 10_000
 """Columns in which every table fits."""
@@ -293,7 +294,6 @@ class PlanProgress(LiveBar):
             TextColumn(f"{{task.description:>{STAGE_WIDTH}}}", "cyan", markup=False),
             *([BarColumn(bar_width=30)] if console.width >= WIDE else []),
             TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-            TextColumn("", table_column=Column(ratio=1)),
             quiet=quiet,
         )
         self._console = console
@@ -308,6 +308,7 @@ class PlanProgress(LiveBar):
 
     def __call__(self, stage: str, n_done: int, n_total: int) -> None:
         """Show that so much of a stage is done."""
+        end_steps()
         if self._quiet:
             return
         is_new = stage != self._stage
@@ -324,3 +325,4 @@ class PlanProgress(LiveBar):
             self._task = self.bar.add_task(stage, total=n_total)
         self.bar.update(self._task, completed=n_done, total=n_total)
         self.bar.refresh()
+        self.steps.take_over()

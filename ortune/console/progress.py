@@ -1,6 +1,7 @@
 """Live progress of a search and of a comparison.
 
-Nothing is drawn by a thread in the background: it would share the CPU with the block that is being measured.
+A thread shows that the command is alive while configs are loaded. Nothing is drawn while a block is measured: that
+would share the CPU with it.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from typing import Self
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.padding import Padding
-from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
 from ortune.compare.comparison import Stage
+from ortune.console.spinner import LiveSteps
 from ortune.console.widgets import format_count, format_interval, format_ratio
 from ortune.steps import end_steps
 from ortune.tuning.outcome import Progress as SearchReport
@@ -51,6 +53,19 @@ LEFT_WIDTH = len("at most 1000 s")
 NARROW_INDENT = 2
 
 
+class StepColumn(ProgressColumn):
+    """The last column of bars: what is done while nothing is measured. It fills the width."""
+
+    def __init__(self, bar: LiveBar) -> None:
+        super().__init__(table_column=Column(ratio=1, no_wrap=True))
+        self._bar = bar
+
+    def render(self, task: Task) -> Text:
+        """Return the current step, for the bar that was added last."""
+        is_last = task.id == self._bar.bar.task_ids[-1]
+        return Text(self._bar.steps.text if is_last else "", "dim")
+
+
 class LiveBar:
     """Bars on a terminal, and nothing elsewhere. Used as a context manager.
 
@@ -62,7 +77,8 @@ class LiveBar:
 
     def __init__(self, console: Console, *columns: ProgressColumn, quiet: bool) -> None:
         self.is_live = console.is_terminal and not quiet
-        self.bar = Progress(*columns, console=console, auto_refresh=False, expand=True)
+        self.bar = Progress(*columns, StepColumn(self), console=console, auto_refresh=False, expand=True)
+        self.steps = LiveSteps(self.bar.refresh, console.encoding)
 
     def __enter__(self) -> Self:
         if self.is_live:
@@ -72,6 +88,7 @@ class LiveBar:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.steps.close()
         if self.is_live:
             self.finish()
             self.bar.stop()
@@ -99,6 +116,7 @@ class SearchProgress:
         self._reports: dict[Stage, SearchReport] = {}
         self._is_done = False
         self._live = Live(console=console, auto_refresh=False, get_renderable=self.render)
+        self._steps = LiveSteps(self._live.refresh, console.encoding)
 
     def __enter__(self) -> Self:
         return self
@@ -106,6 +124,7 @@ class SearchProgress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._steps.close()
         if self._live.is_started:
             self.finish()
             self._live.refresh()
@@ -140,6 +159,7 @@ class SearchProgress:
             self._live.refresh()
         else:
             self._live.start(refresh=True)
+            self._steps.take_over()
 
     def render(self) -> RenderableType:
         """Return all stages so far, and below them the best candidate and what the current stage does."""
@@ -150,7 +170,9 @@ class SearchProgress:
         if current and current.best and current.speedup:
             stages.append(Padding(Text(current.best.label, "dim"), (0, 0, 0, indent)))
         if current:
-            stages.append(Padding(Text(STAGES[current.stage], "dim italic"), (0, 0, 0, indent)))
+            step = self._steps.text
+            explained = Text(step, "dim") if step else Text(STAGES[current.stage], "dim italic")
+            stages.append(Padding(explained, (0, 0, 0, indent)))
         return Group(*stages)
 
 
@@ -222,7 +244,6 @@ class ComparisonProgress(LiveBar):
             BarColumn(bar_width=30 if console.width >= WIDE else 14),
             TextColumn("{task.completed:.0f}/{task.total:.0f}"),
             TimeElapsedColumn(),
-            TextColumn("", table_column=Column(ratio=1)),
             quiet=quiet,
         )
         self._task: TaskID | None = None
@@ -236,3 +257,4 @@ class ComparisonProgress(LiveBar):
             self._task = self.bar.add_task("rounds", total=n_total)
         self.bar.update(self._task, completed=n_done, total=n_total)
         self.bar.refresh()
+        self.steps.take_over()

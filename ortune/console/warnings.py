@@ -89,8 +89,8 @@ def warn_two_speeds(speeds: TwoSpeeds) -> str:
 def warn_one_at_a_time() -> str:
     """Warn that the configs were measured one after the other."""
     return (
-        "Too little memory is free for several sessions of this model. Configs were therefore launched and measured "
-        "one at a time, which takes longer, and drift of the host affects them more."
+        "Several sessions of this model do not fit into memory, or it is unknown whether they do. Configs were "
+        "therefore launched and measured one at a time, which takes longer, and drift of the host affects them more."
     )
 
 

@@ -50,6 +50,10 @@ COMPARE_BODIES_S = 3.0
 """Bodies of requests whose answers are compared in each launch of a server, at most, and the time that the program as
 it is may take to answer them."""
 
+PAUSE_SHARE = 0.5
+LEAST_PAUSE_S = 0.2
+"""After which share of its usual time a run of the program as it is is suspended, and for how long at least."""
+
 MAX_RESTARTS = 3
 """Times that a program may end in a block before a call was measured."""
 
@@ -206,8 +210,14 @@ class ProgramExecutor:
             self._load = ServerLoad(self._server, log_path, cpus.usable, cpus.n_cores, cpus.background_load)
         return self._load
 
-    def run(self, config: Config, deadline_s: float) -> RunResult | Failure:
-        """Run the program to completion, and check what it printed."""
+    def run(self, config: Config, deadline_s: float, *, pause_after_s: float | None = None) -> RunResult | Failure:
+        """Run the program to completion, and check what it printed.
+
+        Args:
+            config: The candidate's settings.
+            deadline_s: Time that it may take.
+            pause_after_s: When it is suspended for a moment; None for never.
+        """
         if self._runner is None:
             with uninterrupted():
                 self._runner = ProgramProcess()
@@ -216,6 +226,10 @@ class ProgramExecutor:
         if isinstance(run, Failure):
             return run
         try:
+            if pause_after_s is not None and self._runner.wait(pause_after_s) is None:
+                self._runner.suspend()
+                time.sleep(max(pause_after_s, LEAST_PAUSE_S))
+                self._runner.resume()
             ended = self._runner.wait(deadline_s)
             if ended is None:
                 self._runner.end(0)
@@ -252,11 +266,18 @@ class ProgramExecutor:
             return Failure(kind="wrong_output", stage="check", message=difference)
         return self.check_returned(run, config) or self.check_settings(run, config)
 
-    def check_returned(self, run: Run, config: Config) -> Failure | None:
-        """Return a failure if the first calls of the function returned something else than in the program as it is."""
+    def check_returned(self, run: Run, config: Config, n_known: int = 0) -> Failure | None:
+        """Return a failure if the first calls of the function returned something else than in the program as it is.
+
+        Args:
+            run: The run.
+            config: The candidate's settings.
+            n_known: Number of its calls that were compared before.
+        """
         if not self.task.call:
             return None
-        difference = self.outputs.compare_returned(run.folder, config.key, is_baseline=self.is_baseline(config))
+        is_baseline = self.is_baseline(config)
+        difference = self.outputs.compare_returned(run.folder, config.key, is_baseline=is_baseline, n_known=n_known)
         return Failure(kind="wrong_output", stage="check", message=difference) if difference else None
 
     def check_finalist(self, config: Config, left_s: float) -> Failure | None:
@@ -268,16 +289,20 @@ class ProgramExecutor:
             config: The candidate's settings.
             left_s: Time that this may take.
         """
-        if not self._keeps_running or self._run_s is None or self._base is None:
+        if not self._keeps_running or self._run_s is None or self._base is None or self.outputs.has_ended(config.key):
             return None
         n_missing = max(self.outputs.n_needed - self.outputs.n_ended, 0)
         if (n_missing + 1) * self._run_s > left_s:
             return None
         deadline_s = max(LEAST_RUN_DEADLINE_S, RUN_DEADLINE_FACTOR * self._run_s)
-        for each in [self._base] * n_missing:
-            if isinstance(self.run(each, deadline_s), Failure):
+        for number in range(n_missing):
+            # Times that it prints then differ, so that they are not compared.
+            pause_after_s = None if number else PAUSE_SHARE * self._run_s
+            if isinstance(self.run(self._base, deadline_s, pause_after_s=pause_after_s), Failure):
                 return None  # it ended otherwise than when it was observed, so nothing can be compared with it
         result = self.run(config, deadline_s)
+        if isinstance(result, Failure) and result.is_sudden:
+            result = self.run(config, deadline_s)  # anything on the host may end a process
         return result if isinstance(result, Failure) else None
 
     def is_baseline(self, config: Config) -> bool:
@@ -470,10 +495,11 @@ class CallCandidate:
         cpu_ns = tree.refresh_ns() - cpu_start_ns
         after = self._executor.cpus.read()
         calls = self._log.read()
-        if self._n_compared < RETURNED_CALLS:
-            self._n_compared += len(calls)
-            if failure := self._executor.check_returned(self._run, self.config):
-                return failure
+        n_known, self._n_compared = self._n_compared, self._n_compared + len(calls)
+        if n_known < RETURNED_CALLS and (
+            failure := self._executor.check_returned(self._run, self.config, n_known=n_known)
+        ):
+            return failure
         measured = calls[calls[:, 0] >= start_ns + plan.lead_in_ns]
         if plan.lead_in_ns and len(measured) == len(calls):
             measured = measured[1:]

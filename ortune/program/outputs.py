@@ -34,15 +34,20 @@ class TextReference:
 
     def __init__(self) -> None:
         self._first: bytes | None = None
+        self._n_texts = 0
         self._ignored: Ignored = NOTHING
 
     @property
     def is_comparable(self) -> bool:
-        """Whether there is something to compare with: a text that does not differ in its structure from run to run."""
-        return bool(self._first and self._first.strip()) and self._ignored != "everything"
+        """Whether there is something to compare with: a text that does not differ in its structure from run to run.
+
+        With a single run, it is not known what varies.
+        """
+        return self._n_texts > 1 and bool(self._first and self._first.strip()) and self._ignored != "everything"
 
     def add(self, text: bytes) -> None:
         """Add the text of a run of the program as it is. What varies between such runs is not compared."""
+        self._n_texts += 1
         if self._first is None:
             self._first = text
             return
@@ -58,7 +63,7 @@ class TextReference:
 
     def compare(self, text: bytes) -> str | None:
         """Return how a text differs; None if it does not, or if there is nothing to compare with."""
-        return None if self._first is None else compare_text(self._first, text, self._ignored)
+        return compare_text(self._first, text, self._ignored) if self._first and self.is_comparable else None
 
 
 class Returned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -91,6 +96,7 @@ class OutputReference:
         self._parts: dict[int, TextReference] = {}
         self._compared: dict[str, set[TextReference]] = {}
         self._checked: set[str] = set()
+        self._ended: set[str] = set()
         self.n_ended = 0
 
     @property
@@ -100,6 +106,14 @@ class OutputReference:
         What varies between them is found by comparing two.
         """
         return 2 if self._task.compares_values else 0
+
+    def has_ended(self, key: str) -> bool:
+        """Return whether a run of a candidate has ended and was judged.
+
+        Args:
+            key: Key of its config.
+        """
+        return key in self._ended
 
     def is_compared(self, key: str, *, is_baseline: bool) -> bool:
         """Return whether the outputs of a candidate were compared with those of the program as it is.
@@ -122,6 +136,8 @@ class OutputReference:
             is_baseline: Whether the run is one of the program as it is. What varies between such runs is not compared.
         """
         self.n_ended += is_baseline
+        if self.n_ended >= self.n_needed:
+            self._ended.add(key)
         if self._task.check:
             self._checked.add(key)
             return self._check(run)
@@ -147,7 +163,7 @@ class OutputReference:
         reference = self._parts.setdefault(number, TextReference())
         return self._compare(reference, text, key, is_baseline=is_baseline)
 
-    def compare_returned(self, folder: Path, key: str, *, is_baseline: bool) -> str | None:
+    def compare_returned(self, folder: Path, key: str, *, is_baseline: bool, n_known: int = 0) -> str | None:
         """Return how what the first calls of a run returned differs from the program as it is; None if it does not.
 
         Calls of several threads or processes at the same time have no order in which they could be compared.
@@ -156,14 +172,15 @@ class OutputReference:
             folder: Folder with what is noted of the run.
             key: Key of the candidate's config.
             is_baseline: Whether it is the program as it is.
+            n_known: Number of its calls that were compared before.
         """
-        calls = read_returned(folder)
+        calls = read_returned(folder)[:RETURNED_CALLS]
         if any(after.start_ns < before.end_ns for before, after in itertools.pairwise(calls)):
             for number in range(RETURNED_CALLS):
                 self._parts.setdefault(number, TextReference()).ignore()
             return None
-        for number, call in enumerate(calls[:RETURNED_CALLS]):
-            if call.text is None:
+        for number, call in enumerate(calls):
+            if number < n_known or call.text is None:
                 continue
             difference = self.compare_part(number, call.text.encode(errors="replace"), key, is_baseline=is_baseline)
             if difference:

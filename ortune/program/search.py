@@ -181,7 +181,8 @@ def open_program(
             start_s=start_s,
             check=load.check if load else lambda: None,
         )
-        if prepared.keeps_running and prepared.run_s is not None:
+        # Also of a program that does not seem to end: it may have ended when the search that is resumed began.
+        if prepared.keeps_running:
             check = inner.check_finalist
             if isinstance(executor, JournaledExecutor):
                 check = functools.partial(executor.check_finalist, check=inner.check_finalist)

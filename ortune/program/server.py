@@ -117,7 +117,7 @@ class ServerLoad:
         return self._read_body(answer)
 
     def fetch(self, position: int) -> bytes | Failure:
-        """Make the request with the body at a position, and return the body of its answer."""
+        """Make the request with the body at a position, and return the body of its answer, up to a size."""
         return self._read_body(self._load.fetch(position))
 
     def _read_body(self, answer: Response | Failure) -> bytes | Failure:
@@ -127,8 +127,7 @@ class ServerLoad:
             text = answer.body[:200].decode("utf-8", "replace").partition("\n")[0]
             message = f"{self._server.method} {fill(self._server.url, self._port)} answers with status {answer.status}"
             return Failure(kind="exception", stage="check", message=f"{message}: {text}")
-        # Of a long answer, only the beginning is here.
-        return answer.body if answer.is_complete else answer.body + f" {answer.n_bytes} x{answer.sha256}".encode()
+        return answer.body
 
     def measure(self, plan: BlockPlan) -> Block | Failure:
         """Measure one block of requests."""

@@ -1,7 +1,8 @@
 """Compares what a program prints, or a server answers, with what the baseline does.
 
 A text consists of words and of what separates them. Words are equal if they differ only in numbers, and these only by
-rounding. Whole numbers must be equal: they are labels, counts and identifiers.
+rounding. Whole numbers must be equal: they are labels, counts and identifiers. In words that begin with a tilde,
+numbers are shares of another one: their difference is compared as it is, and not relative to them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ MOST_BYTES = 10_000_000
 
 TOLERANCE = 1e-3
 """Largest relative difference of two numbers by default."""
+
+STABLE_TOLERANCE = 1e-4
+"""Largest relative difference of two numbers that do not vary between runs of the same program. It is smaller: times
+that are nearly equal by chance are still times, which another candidate changes."""
 
 LONGEST_EXCERPT = 60
 """Characters of a word in a message."""
@@ -85,7 +90,7 @@ def compare_text(
     return None
 
 
-def find_unstable(first: bytes, second: bytes, *, tolerance: float = TOLERANCE) -> Ignored:
+def find_unstable(first: bytes, second: bytes, *, tolerance: float = STABLE_TOLERANCE) -> Ignored:
     """Return what not to compare, given two outputs of the same program, such as times and random names.
 
     Args:
@@ -152,11 +157,14 @@ def _is_equal(first: Token, second: Token, tolerance: float) -> bool:
     return (
         len(ones) == len(others)
         and ones[::2] == others[::2]
-        and all(_is_close(*pair, tolerance) for pair in zip(ones[1::2], others[1::2], strict=True))
+        and all(
+            _is_close(*pair, tolerance, is_share=first.text.startswith("~"))
+            for pair in zip(ones[1::2], others[1::2], strict=True)
+        )
     )
 
 
-def _is_close(first: str, second: str, tolerance: float) -> bool:
+def _is_close(first: str, second: str, tolerance: float, *, is_share: bool) -> bool:
     """Return whether two numbers differ only by rounding."""
     if first == second:
         return True
@@ -165,7 +173,8 @@ def _is_close(first: str, second: str, tolerance: float) -> bool:
         return int(first) == int(second)
     one, other = float(first), float(second)
     # The factor covers rounding in this calculation.
-    return abs(one - other) <= max(tolerance * max(abs(one), abs(other)), *steps) * (1 + 1e-9)
+    size = 1.0 if is_share else max(abs(one), abs(other))
+    return abs(one - other) <= max(tolerance * size, *steps) * (1 + 1e-9)
 
 
 def _find_step(number: str) -> float | None:

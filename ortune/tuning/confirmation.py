@@ -125,7 +125,7 @@ class RoundReports:
         spent_s = now_s - state.stage_start_s
         if n_done != self._n_done:
             self._n_done, self._done_s = n_done, spent_s
-        share = n_done / n_planned
+        share = n_done / max(n_planned, 1)
         weight = min(2 * share, 1.0)
         total_s = (1 - weight) * self._planned_s + (weight * self._done_s / share if n_done else 0.0)
         end_s = now_s + max(total_s - spent_s, 0.0) if self.end_s is None else self.end_s

@@ -271,7 +271,7 @@ class SharedExchange(Exchange):
 
     def draw_seed(self, seed: int) -> int:
         """Return a random seed for this worker, given that of the command."""
-        return seed + (int(self.worker, 16) >> 16)
+        return (seed + int(self.worker, 16)) % 2**32
 
     def join(
         self, base: Config, rounds: Sequence[SharedRound], *, sigma: float, bias: float, unfit: str, silent_s: float

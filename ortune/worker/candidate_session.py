@@ -80,6 +80,7 @@ class CandidateSession:
             self.samples = self.batches.samples
         import onnxruntime  # noqa: F401  (so that the time of the import does not count as creating the session)
 
+        nodes = self.profile_nodes_first() if config.provider in MISCOUNTED else {}
         before = cpu.thread_ids()
         start = time.perf_counter_ns()
         set_global_thread_pool(config)
@@ -96,11 +97,13 @@ class CandidateSession:
             reference = load_outputs(Path(request.reference_path))[0]
             reference = self.batches.widen(reference) if self.batches else reference
         self.call = make_call(sessions, config, reference)
+        if config.provider not in {CPU, *MISCOUNTED}:
+            nodes = count_nodes(session)
         self.names = [output.name for output in session.get_outputs()]
         return SessionInfo(
             load_ns=load_ns,
             providers=tuple(session.get_providers()),
-            nodes=count_nodes(session) if config.provider != CPU else {},
+            nodes=nodes,
             threads=threads,
             settings=read_settings(session, config),
             preloaded=read_preloaded(config),
@@ -112,8 +115,8 @@ class CandidateSession:
         from ortune.worker.outputs import compare_outputs, describe_outputs, load_outputs, save_outputs
 
         request = self.request
-        if request.config.provider in MISCOUNTED:
-            session_info = msgspec.structs.replace(session_info, nodes=self.count_nodes())
+        if request.config.provider in MISCOUNTED and not session_info.nodes:
+            session_info = msgspec.structs.replace(session_info, nodes=self.profile_nodes())
         fault = find_unapplied(request.config, session_info, request.n_sessions)
         if fault:
             return Failure(kind="not_applied", stage="load", message=fault)
@@ -154,16 +157,30 @@ class CandidateSession:
             deterministic=not any(difference.fault for difference in differences),
         )
 
-    def count_nodes(self) -> dict[str, int]:
-        """Return the number of nodes that each provider runs: what an earlier launch found, or what a profile shows."""
+    def profile_nodes_first(self) -> dict[str, int]:
+        """Return the number of nodes that each provider runs: what an earlier launch found, or what a profile shows.
+
+        It is called before the session is created, so that there is memory for the session of the profile.
+
+        Returns:
+            Nothing if there is an exception. The session will probably raise it, too, and in the right stage.
+        """
+        from ortune.worker.session import set_global_thread_pool
+
+        if self.request.nodes:
+            return self.request.nodes
+        set_global_thread_pool(self.request.config)
+        try:
+            return self.profile_nodes()
+        except Exception:  # noqa: BLE001  (onnxruntime raises several kinds)
+            return {}
+
+    def profile_nodes(self) -> dict[str, int]:
+        """Return the number of nodes that each provider runs, from a profile."""
         from ortune.worker.session import count_nodes_in_profile
 
-        request = self.request
-        if request.nodes:
-            return request.nodes
-        return count_nodes_in_profile(
-            request.model_path, request.config.of_session(0), self.samples[0], Path(tempfile.gettempdir())
-        )
+        config = self.request.config.of_session(0)
+        return count_nodes_in_profile(self.request.model_path, config, self.samples[0], Path(tempfile.gettempdir()))
 
     def call_for_arrays(self, sample: dict[str, Any]) -> list[Any]:
         """Make one call, and return its outputs as `run` returns them."""

@@ -26,8 +26,7 @@ OUT_OF_MEMORY = re.compile(
 """What libraries write in the message of an exception when memory runs out."""
 
 CONSEQUENCE = "is invalid due to a previous error"
-"""What Dawn, on which WebGPU runs, writes in the message of an exception if an earlier call failed. Only the log has the
-error of that call."""
+"""What Dawn, on which WebGPU runs, writes in the message of an exception after an error that is only in the log."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -35,23 +35,44 @@ RATES = range(1000, 200_000)
 """The usual sample rate of speech, and the sample rates that are believed."""
 
 
+PIXEL_RANGE = "image.nominalpixelrange"
+PIXEL_RANGES: Mapping[str, tuple[float, float]] = {
+    "nominalrange_0_255": (0.0, 255.0),
+    "nominalrange_16_235": (16.0, 235.0),
+    "normalized_0_1": (0.0, 1.0),
+    "normalized_1_1": (-1.0, 1.0),
+}
+"""The entry of a model's metadata that has the range of pixels, and its values, in lower case.
+
+Source: MetadataProps.md of ONNX, which says that neither keys nor values depend on case."""
+
+IMAGE_RANK = 4
+
+
 class SynthesisFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What a model says of the values of its inputs.
 
     Attributes:
         dims: Sizes of symbolic dimensions.
         sample_rate: Sample rate of its audio, in Hz.
+        pixel_range: Least and largest value of the pixels of its images; None if it does not say.
     """
 
     dims: Mapping[str, int] = {}
     sample_rate: int = SAMPLE_RATE
+    pixel_range: tuple[float, float] | None = None
 
     @classmethod
     def of(cls, model: ModelInfo, dims: Mapping[str, int]) -> SynthesisFacts:
         """Return what a model says, given the sizes of its symbolic dimensions."""
         text = model.metadata.get("sample_rate", "")
         rate = int(text) if text.isdecimal() and len(text) < 7 else 0
-        return cls(dims=dims, sample_rate=rate if rate in RATES else SAMPLE_RATE)
+        pixels = next((value for key, value in model.metadata.items() if key.lower() == PIXEL_RANGE), "")
+        return cls(
+            dims=dims,
+            sample_rate=rate if rate in RATES else SAMPLE_RATE,
+            pixel_range=PIXEL_RANGES.get(pixels.lower()),
+        )
 
 
 def synthesize(info: InputInfo, sizes: Sizes, facts: SynthesisFacts, seed: int, item: int = 0) -> Tensor:
@@ -115,6 +136,9 @@ def _values(info: InputInfo, shape: tuple[int, ...], seed: list[int], facts: Syn
     if info.dtype in FLOATS:
         if STATE_NAME.search(name):
             return np.zeros(shape, dtype), "all 0 (a state)"
+        if facts.pixel_range and len(shape) == IMAGE_RANK:
+            low, high = facts.pixel_range
+            return rng.uniform(low, high, shape).astype(dtype), f"random, {low:g} to {high:g} (pixels)"
         return rng.standard_normal(shape).astype(dtype), "random, normal"
     if re.fullmatch(r"sr|.*sample_?rate.*", name) and np.iinfo(dtype).max >= facts.sample_rate:
         return np.full(shape, facts.sample_rate, dtype), f"all {facts.sample_rate} (a sample rate)"

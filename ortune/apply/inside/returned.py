@@ -24,11 +24,17 @@ MOST_PARTS = 2000
 DEEPEST = 8
 """Levels of lists in lists that are described."""
 
+MOST_BYTES = 1 << 24
+"""Number of bytes that are described."""
+
 MOST_TEXT = 10_000
 """Characters of a string that are described."""
 
 MOST_LABELS = 64
 """Number of elements up to which integers of 8 bits are labels, and compared exactly."""
+
+SHARE = "~"
+"""Stands before numbers whose difference is compared as it is, and not relative to them; see `ortune.program.text`."""
 
 SMALL = 1e-3
 """Numbers below it are described with a fixed number of decimals: most of their digits may be due to rounding."""
@@ -73,10 +79,11 @@ class _Description:
             return f"{_describe_float(value.real)} {_describe_float(value.imag)}i"
         if isinstance(value, str):
             rest = f" {len(value)}" if len(value) > MOST_TEXT else ""
-            return json.dumps(value[:MOST_TEXT], ensure_ascii=False) + rest
+            text = value[:MOST_TEXT].encode(errors="backslashreplace").decode()
+            return json.dumps(text, ensure_ascii=False) + rest
         if isinstance(value, (bytes, bytearray, memoryview)):
-            data = bytes(value)
-            return f"bytes {len(data)} x{hashlib.sha256(data).hexdigest()}"
+            data = memoryview(value).cast("B")
+            return f"bytes {len(data)} x{hashlib.sha256(data[:MOST_BYTES]).hexdigest()}"
         if isinstance(getattr(getattr(value, "dtype", None), "kind", None), str):
             return self._describe_array(value, depth)
         if isinstance(value, dict):
@@ -137,7 +144,10 @@ def _describe_float(value: float) -> str:
 
 
 def _describe_numbers(values: list[Any], *, is_coarse: bool = False) -> str:
-    """Return numbers as multiples of the largest one, after it. All may differ by one unit of the last digit."""
+    """Return numbers as shares of the largest one, after it.
+
+    Shares of pixels may differ by one unit of the last digit, and others by as much as `compare_text` allows.
+    """
     scale = max((abs(each) for each in values if math.isfinite(each)), default=0.0)
-    shown = " ".join(f"{each / scale if scale else each:.{2 if is_coarse else 3}f}" for each in values)
-    return f"{scale:.{1 if is_coarse else 3}e} {shown}"
+    shown = " ".join(f"{SHARE}{each / scale if scale else each:.{2 if is_coarse else 6}f}" for each in values)
+    return f"{scale:.{1 if is_coarse else 6}e} {shown}"
