@@ -12,7 +12,7 @@ from ortune.compare.comparison import Comparison, Speedup
 from ortune.compare.evaluate import compute_speedup, evaluate
 from ortune.compare.interval import DEFAULT_CONFIDENCE
 from ortune.compare.limits import kept_all
-from ortune.compare.paired_run import PairedRun, Side
+from ortune.compare.paired_run import FEWEST_LAUNCHES, PairedRun, Side
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.state import SearchState
 from ortune.tuning.verdict import NEGLIGIBLE_GAIN
@@ -118,7 +118,8 @@ class RoundReports:
     def report(self) -> None:
         """Report how many rounds are done, and the time left.
 
-        At first, this is the planned time. From half of the rounds on, only their own times count.
+        At first, this is the planned time. From half of the rounds on, only their own times count. On a slow host, the
+        budget ends the confirmation before all planned launches.
         """
         state, now_s = self._state, self._state.now_s()
         n_done, n_planned = self._run.n_rounds, max(self._plan.n_rounds, self._run.n_rounds)
@@ -128,6 +129,10 @@ class RoundReports:
         share = n_done / max(n_planned, 1)
         weight = min(2 * share, 1.0)
         total_s = (1 - weight) * self._planned_s + (weight * self._done_s / share if n_done else 0.0)
+        launch_s = total_s / max(self._plan.launches or 0, 1)
+        if launch_s > 0:
+            n_fitting = int((find_latest_s(state) - state.stage_start_s) / launch_s)
+            total_s = min(total_s, max(n_fitting, FEWEST_LAUNCHES) * launch_s)
         end_s = now_s + max(total_s - spent_s, 0.0) if self.end_s is None else self.end_s
         is_doubtful = self.speedup.estimate < 1 + NEGLIGIBLE_GAIN if self.speedup else state.is_unpromising
         state.report(
@@ -170,6 +175,11 @@ def start_run(state: SearchState, finalists: Sequence[CandidateResult]) -> Paire
     )
 
 
+def find_latest_s(state: SearchState) -> float:
+    """Return after which time no launch may end that is not necessary, on the runner's clock."""
+    return state.end_s + LONGEST_OVERRUN * state.plan.left_s
+
+
 def measure_launches(
     state: SearchState,
     run: PairedRun,
@@ -199,7 +209,7 @@ def measure_launches(
             state.results.add_round([state.baseline, *finalists], each, launch=len(run.launches) - 1)
         return is_done(run)
 
-    latest_s = state.end_s + LONGEST_OVERRUN * state.plan.left_s
+    latest_s = find_latest_s(state)
     try:
         run.measure(state.runner, plan, end_s=end_s, latest_s=latest_s, is_done=add_rounds, on_round=on_round)
     except BaseException:
