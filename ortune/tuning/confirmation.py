@@ -49,7 +49,7 @@ def confirm(state: SearchState, finalist: CandidateResult) -> Comparison:
     def is_done(run: PairedRun) -> bool:
         selected = run.in_one_regime()
         reports.speedup = compute_speedup(selected, FINALIST_POSITION, goal.objective)
-        reports.report()
+        reports.finish_launch()
         return not goal.limits and len(run.launches) >= MIN_LAUNCHES and excludes_gain(selected, goal)
 
     def judge(confidence: float) -> Comparison:
@@ -114,6 +114,13 @@ class RoundReports:
         self._planned_s = paired_run_s(plan, state.pace, state.plan.launch_s, len(run.sides))
         self._n_done = 0
         self._done_s = 0.0
+        self._launch_s = 0.0
+
+    def finish_launch(self) -> None:
+        """Report a launch whose rounds are all done."""
+        spent_s = self._state.now_s() - self._state.stage_start_s
+        self._launch_s = spent_s / max(len(self._run.launches), 1)
+        self.report()
 
     def report(self) -> None:
         """Report how many rounds are done, and the time left.
@@ -129,10 +136,9 @@ class RoundReports:
         share = n_done / max(n_planned, 1)
         weight = min(2 * share, 1.0)
         total_s = (1 - weight) * self._planned_s + (weight * self._done_s / share if n_done else 0.0)
-        launch_s = total_s / max(self._plan.launches or 0, 1)
-        if launch_s > 0:
-            n_fitting = int((find_latest_s(state) - state.stage_start_s) / launch_s)
-            total_s = min(total_s, max(n_fitting, FEWEST_LAUNCHES) * launch_s)
+        if self._launch_s > 0:
+            n_fitting = int((find_latest_s(state) - state.stage_start_s) / self._launch_s)
+            total_s = min(total_s, max(n_fitting, FEWEST_LAUNCHES) * self._launch_s)
         end_s = now_s + max(total_s - spent_s, 0.0) if self.end_s is None else self.end_s
         is_doubtful = self.speedup.estimate < 1 + NEGLIGIBLE_GAIN if self.speedup else state.is_unpromising
         state.report(
