@@ -12,7 +12,7 @@ from ortune.compare.comparison import Comparison, Speedup
 from ortune.compare.evaluate import compute_speedup, evaluate
 from ortune.compare.interval import DEFAULT_CONFIDENCE
 from ortune.compare.limits import kept_all
-from ortune.compare.paired_run import PairedRun, Side
+from ortune.compare.paired_run import FEWEST_LAUNCHES, PairedRun, Side
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.state import SearchState
 from ortune.tuning.verdict import NEGLIGIBLE_GAIN
@@ -49,7 +49,7 @@ def confirm(state: SearchState, finalist: CandidateResult) -> Comparison:
     def is_done(run: PairedRun) -> bool:
         selected = run.in_one_regime()
         reports.speedup = compute_speedup(selected, FINALIST_POSITION, goal.objective)
-        reports.report()
+        reports.finish_launch()
         return not goal.limits and len(run.launches) >= MIN_LAUNCHES and excludes_gain(selected, goal)
 
     def judge(confidence: float) -> Comparison:
@@ -114,11 +114,19 @@ class RoundReports:
         self._planned_s = paired_run_s(plan, state.pace, state.plan.launch_s, len(run.sides))
         self._n_done = 0
         self._done_s = 0.0
+        self._launch_s = 0.0
+
+    def finish_launch(self) -> None:
+        """Report a launch whose rounds are all done."""
+        spent_s = self._state.now_s() - self._state.stage_start_s
+        self._launch_s = spent_s / max(len(self._run.launches), 1)
+        self.report()
 
     def report(self) -> None:
         """Report how many rounds are done, and the time left.
 
-        At first, this is the planned time. From half of the rounds on, only their own times count.
+        At first, this is the planned time. From half of the rounds on, only their own times count. On a slow host, the
+        budget ends the confirmation before all planned launches.
         """
         state, now_s = self._state, self._state.now_s()
         n_done, n_planned = self._run.n_rounds, max(self._plan.n_rounds, self._run.n_rounds)
@@ -128,6 +136,9 @@ class RoundReports:
         share = n_done / max(n_planned, 1)
         weight = min(2 * share, 1.0)
         total_s = (1 - weight) * self._planned_s + (weight * self._done_s / share if n_done else 0.0)
+        if self._launch_s > 0:
+            n_fitting = int((find_latest_s(state) - state.stage_start_s) / self._launch_s)
+            total_s = min(total_s, max(n_fitting, FEWEST_LAUNCHES) * self._launch_s)
         end_s = now_s + max(total_s - spent_s, 0.0) if self.end_s is None else self.end_s
         is_doubtful = self.speedup.estimate < 1 + NEGLIGIBLE_GAIN if self.speedup else state.is_unpromising
         state.report(
@@ -170,6 +181,11 @@ def start_run(state: SearchState, finalists: Sequence[CandidateResult]) -> Paire
     )
 
 
+def find_latest_s(state: SearchState) -> float:
+    """Return after which time no launch may end that is not necessary, on the runner's clock."""
+    return state.end_s + LONGEST_OVERRUN * state.plan.left_s
+
+
 def measure_launches(
     state: SearchState,
     run: PairedRun,
@@ -199,7 +215,7 @@ def measure_launches(
             state.results.add_round([state.baseline, *finalists], each, launch=len(run.launches) - 1)
         return is_done(run)
 
-    latest_s = state.end_s + LONGEST_OVERRUN * state.plan.left_s
+    latest_s = find_latest_s(state)
     if not state.plan.can_prove:
         end_s = min(end_s, latest_s)
     try:

@@ -36,7 +36,7 @@ def confirm_front(state: SearchState, chosen: Sequence[CandidateResult]) -> tupl
 
     def is_done(run: PairedRun) -> bool:
         reports.best = next((result for result in state.results.rank() if result in chosen), None)
-        reports.report()
+        reports.finish_launch()
         return False
 
     with state.time_stage("confirmation"):
