@@ -47,7 +47,7 @@ PAIRS = {
 
 SAME = next(iter(PAIRS))
 
-SECONDS = 3.0
+SECONDS = 5.0
 """How long each process calls the session. `ortune bench` gets twice as much for both."""
 
 NOTABLE = math.log(1.02)
@@ -107,7 +107,10 @@ def run_one(setting: str) -> dict[str, float]:
 def run_bench(setting: str) -> dict[str, float]:
     """Return the ratio that `ortune bench` claims for a setting, with its interval: above 1 if it is faster."""
     command = [sys.executable, "-m", "ortune", "bench", str(MODEL), f"--set={setting}", f"--budget={2 * SECONDS:g}s"]
-    done = subprocess.run([*command, "--json"], cwd=ROOT, capture_output=True, check=True, text=True)
+    done = subprocess.run([*command, "--json"], cwd=ROOT, capture_output=True, check=False, text=True)
+    if done.returncode:
+        # Such as on a busy host, where this time is too short.
+        raise SystemExit(done.stderr)
     speedup = json.loads(done.stdout)["rows"][-1]["speedup"]
     return {end: float(speedup[end]) for end in ("low", "estimate", "high")}
 
