@@ -248,7 +248,10 @@ def show_speedups(name: str, rows: Sequence[Row]) -> None:
             show_ratios(pairs, TARGETS[n])
             print(f"    like one worker: {compare_answers(pairs)}")
         else:
-            again = [(one, other) for one, other in itertools.pairwise(found) if one["landscape"] == other["landscape"]]
+            in_order = sorted(found, key=lambda row: (row["landscape"], row["seed"]))
+            again = [
+                (one, other) for one, other in itertools.pairwise(in_order) if one["landscape"] == other["landscape"]
+            ]
             print(f"    like one worker in the next replay: {compare_answers(again)}")
         regrets = [100 * (row["best"] / row["speedup"] - 1) for row in found]
         print(
