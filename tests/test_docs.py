@@ -13,6 +13,7 @@ from docs.record_page import render as render_record_page
 from docs.transcript.render import COMMAND, find, normalize, render, replace
 from ortune.errors import ExitCode
 from ortune.options import options_of as request_options
+from ortune.record.schema import SCHEMA
 from ortune.requests import COMMANDS, GROUPS
 from tests.conftest import ROOT, run_ortune
 
@@ -53,6 +54,13 @@ def test_the_space_of_the_transcript_is_the_one_that_was_searched(transcript: st
     (size,) = re.findall(r"^ +space  (\d+) candidates", transcript, re.MULTILINE)
     (searched,) = re.findall(r"^ +screening .* of (\d+) ", transcript, re.MULTILINE)
     assert size == searched
+
+
+@pytest.mark.parametrize("name", ["tutorial", "record"])
+def test_records_that_pages_show_are_of_this_version(name: str) -> None:
+    """If this fails, record them anew: see CONTRIBUTING.md."""
+    shown = re.findall(r'^  "schema": (\d+),$', (ROOT / "docs" / f"{name}.md").read_text(), re.MULTILINE)
+    assert shown == [str(SCHEMA)]
 
 
 def test_the_marked_commands_name_existing_files() -> None:
