@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.one_at_a_time import judge
+
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
 
 FIGURES = {"throughput": "throughput", "cpu": "CPU time per call", "p99": "p99", "mean": "mean latency"}
@@ -105,6 +107,25 @@ def make_program_table() -> str:
         "|---|---|---|---|---|",
     ]
     return "\n".join([*head, *lines]) + "\n\n"
+
+
+def make_method_table() -> str:
+    """Return the host, and a row for each pair of configurations and method of comparing them."""
+    kept = json.loads((RESULTS / "one_at_a_time.json").read_text())
+    lines = [
+        f"\n{kept['host']} ([output](../benchmarks/results/one_at_a_time.txt)):\n",
+        "| pair | ratio | method | claims a difference | false claims | wrong sign | off by, median (90%) |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for each in judge(kept):
+        wrong = "-" if each.n_wrong is None else f"{each.n_wrong} of {each.n}"
+        half, most = each.off
+        cells = (
+            *(each.pair, f"{each.ratio:.3f}", each.method, f"{each.n_claims} of {each.n}", str(each.n_false), wrong),
+            f"{half:.1%} ({most:.1%})",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n\n"
 
 
 STEPS = re.compile(

@@ -37,6 +37,7 @@ TABLES = (
     ("docs/when.md", "loads", gains.make_load_table),
     ("docs/when.md", "programs", gains.make_program_table),
     ("docs/report.md", "changes", gains.make_change_table),
+    ("docs/comparison.md", "methods", gains.make_method_table),
     ("docs/comparison.md", "olive", gains.make_olive_table),
 )
 """Tables of results: the page, the name of the part, and the function that returns it."""
