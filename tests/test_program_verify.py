@@ -381,7 +381,7 @@ def test_the_spinner_turns_while_a_program_runs_for_the_first_time(
     terminal = Terminal()
     seen = ""
 
-    def observe(task: object, server: object) -> None:
+    def observe(task: object, server: object, observe_s: float) -> None:
         nonlocal seen
         end_s = time.monotonic() + 5
         before = len(terminal.getvalue())

@@ -291,7 +291,7 @@ class TestHost:
             3: (0.0, 0.0),
         }
         assert drawn.largest == pytest.approx(0.6)
-        assert "Pool threads used 50% of the time" in drawn.note
+        assert "Pool threads used 50% of it" in drawn.note
         assert drawn.note.endswith("Allowed: 1 pool thread on any usable CPU.")
 
     def test_no_threads(self) -> None:

@@ -66,6 +66,11 @@ def start(url: str, folder: Path, *command: object) -> subprocess.Popen[str]:
     )
 
 
+NOT_FIT = "This host is not fit to take part in the search"
+ATTEMPTS = 4
+"""What a search says of a host that is too busy, as this one may be for a moment, and how often it is tried."""
+
+
 def search(url: str, folder: Path) -> subprocess.Popen[str]:
     """Begin a search beside a program."""
     beside = f"{sys.executable} -c 'import time; time.sleep(600)'"
@@ -102,24 +107,29 @@ def fleet(postgres_database: Database, record: Record, tmp_path: Path) -> Databa
 @pytest.mark.parametrize("is_lost", [False, True], ids=["kept", "lost"])
 def test_a_search_shows_the_password_nowhere(postgres: DatabaseServer, tmp_path: Path, *, is_lost: bool) -> None:
     database = postgres.make_database()
-    with (
-        search(database.url, tmp_path) as process,
-        watch(process.pid, database.password, allowed=OWN, interval_s=0.02) as watcher,
-    ):
-        if is_lost:
-            wait_for_trials(process, database.url)
-            postgres.stop()
-        try:
-            output, messages = process.communicate(timeout=120)
-        finally:
+    for number in range(ATTEMPTS):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with (
+            search(database.url, folder) as process,
+            watch(process.pid, database.password, allowed=OWN, interval_s=0.02) as watcher,
+        ):
             if is_lost:
-                postgres.start()
+                wait_for_trials(process, database.url)
+                postgres.stop()
+            try:
+                output, messages = process.communicate(timeout=120)
+            finally:
+                if is_lost:
+                    postgres.start()
+        assert watcher.n_looks > 10
+        assert not [*watcher.leaks, *search_texts(database.password, output=output, messages=messages)]
+        assert not search_folder(database.password, folder)
+        if NOT_FIT not in messages:
+            break
     assert process.returncode in {0, 3}, messages
-    assert (tmp_path / "tuned.json").exists()
+    assert (folder / "tuned.json").exists()
     assert ("storage: postgresql" in " ".join(output.split())) == is_lost, output + messages
-    assert watcher.n_looks > 10
-    assert not [*watcher.leaks, *search_texts(database.password, output=output, messages=messages)]
-    assert not search_folder(database.password, tmp_path)
 
 
 def test_workers_do_not_have_the_password_in_memory(postgres_database: Database, tmp_path: Path) -> None:

@@ -228,7 +228,7 @@ class TestSystemd:
         done = write_here("systemd", case, tmp_path, name)
         text = done.text.replace("/srv/app/.venv/bin/ortune", sys.executable).replace("/srv/app", str(tmp_path))
         assert self.check(tmp_path, name, text) == ""
-        assert "Unknown key" in self.check(tmp_path, name, text.replace("MemoryMax=", "MemoryMost="))
+        assert "Unknown key" in self.check(tmp_path, name, text.replace("MemoryLow=", "MemoryLeast="))
 
     def check(self, folder: Path, name: str, text: str) -> str:
         (folder / name).write_text(text)

@@ -25,6 +25,7 @@ from ortune.export.provider_names import PLUGIN_LIBRARY
 from ortune.export.transformers_js import DTYPES
 from ortune.knobs import DEFAULT, Config
 from ortune.knobs.config import Plugin, alias_of
+from ortune.knobs.plugin_options import spell_for_plugins
 from ortune.knobs.providers import chain_of
 from tests.conftest import TINY_CNN
 from tests.consumers import tiny
@@ -99,7 +100,8 @@ def unsupported(done: Export) -> set[str]:
 
 def wanted(config: Config, done: Export) -> dict[str, Any]:
     """Return the settings that the consumer must have: all that the target supports."""
-    return {name: value for name, value in config.settings.items() if name not in unsupported(done)}
+    settings = spell_for_plugins(config).settings
+    return {name: value for name, value in settings.items() if name not in unsupported(done)}
 
 
 def check_log(done: subprocess.CompletedProcess[str], expected: dict[str, Any]) -> None:
