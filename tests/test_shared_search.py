@@ -33,6 +33,7 @@ from ortune.storage.outbox import Message, Outbox
 from ortune.tuning.agreement import find_disagreements
 from ortune.tuning.fitness import judge_fitness
 from ortune.tuning.outcome import Outcome
+from ortune.tuning.screening import ALL_PAIRS_TRIED, Screening
 from ortune.tuning.share_outcome import share_outcome
 from ortune.tuning.shared import SharedExchange
 from ortune.tuning.stages import SearchSettings, run_search
@@ -50,7 +51,7 @@ def latency(config: Config) -> float:
     return 1e6 * (0.7 if options.get("intra_op_num_threads") == 1 else 1.0)
 
 
-def open_simulated(seed: int, **options: object) -> OpenComparison:
+def open_simulated(seed: int, latency: Callable[[Config], float] = latency, **options: object) -> OpenComparison:
     executor = SimulatedExecutor(latency, seed=seed, **options)  # type: ignore[arg-type]
     (first,) = executor.launch([DEFAULT], deadline_s=9)
     assert not isinstance(first, Failure)
@@ -412,7 +413,11 @@ def test_a_config_that_the_space_cannot_express_is_not_measured(tmp_path: Path) 
     assert hostile not in executor.launched
 
 
-def test_what_arrives_after_screening_races(tmp_path: Path) -> None:
+@pytest.mark.parametrize("gains", [True, False])
+def test_what_arrives_after_screening_races(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gains: bool) -> None:
+    """Also where this node found nothing promising until then."""
+    if not gains:
+        monkeypatch.setattr(Screening, "explain_end", lambda self: ALL_PAIRS_TRIED if self.n_screened >= 16 else "")
     other = open_exchange(tmp_path, "b")
     late: list[Candidate] = []
 
@@ -420,17 +425,24 @@ def test_what_arrives_after_screening_races(tmp_path: Path) -> None:
         def wait_for_result(self, observe: Callable[[str], None]) -> None:
             join(other)
             late.append(next(each for each in SPACE.candidates[1:] if not self.has_own(each.config.key)))
-            other.send(late[0], 1, [SharedRound(log_ratios=(-0.8,))] * 3, None, spent_s=0.1)
+            log_ratio = -0.8 if gains else -0.2
+            other.send(late[0], 1, [SharedRound(log_ratios=(log_ratio,))] * 3, None, spent_s=0.1)
             other.close(completed=True)
             self.refresh()
 
     exchange = open_exchange(tmp_path)
     exchange.__class__ = Waiting
-    opened = open_simulated(0)
+    opened = open_simulated(0, latency=latency if gains else lambda config: 1e6)
     settings = SearchSettings(budget_s=60.0, n_trials=20, exchange=exchange)
     outcome = run_search(SPACE, opened, settings)
     exchange.close(completed=True)
-    assert {trial.config.key: trial.stage for trial in outcome.trials}[late[0].config.key] == "confirmation"
+    stages = {trial.config.key: trial.stage for trial in outcome.trials}
+    if gains:
+        assert stages[late[0].config.key] == "confirmation"
+    else:
+        assert outcome.ended_early == ALL_PAIRS_TRIED
+        assert stages[late[0].config.key] != "screening"
+        assert "racing" in {stage.stage for stage in outcome.stages}
 
 
 SECRET = "s3cr%2Ft"

@@ -178,6 +178,7 @@ class Screening:
         """Merge what other nodes measured until they ended screening."""
         if self.receive():
             self.update_expected()
+            self.state.is_unpromising = self.state.is_unpromising and self.is_unpromising
         self.conclude()
 
     def conclude(self) -> None:
@@ -323,11 +324,17 @@ class Screening:
             return f"none of the {left} untried candidates is likely to gain more than {NEGLIGIBLE_GAIN:.0%}"
         return ""
 
+    @property
+    def is_unpromising(self) -> bool:
+        """Whether no candidate is expected to gain anything."""
+        assert self.sampler
+        return self.expected_best < HOPELESS_GAIN and not self.sampler.is_promising
+
     def tried_all_pairs(self) -> bool:
         """Return whether all choices and all pairs of them were tried, and nothing is expected to gain anything."""
         assert self.sampler
         state = self.state
-        if self.expected_best >= HOPELESS_GAIN or self.sampler.is_promising or state.baseline.excess:
+        if not self.is_unpromising or state.baseline.excess:
             return False
         if state.end_s - state.now_s() > (1 - FEWEST_SHARE) * state.planned_s:
             return False

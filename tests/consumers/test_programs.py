@@ -42,6 +42,16 @@ READY_S = 60
 START_S = 240
 """Two workers import OpenCV and load three models, beside other tests."""
 
+PATIENT = f"""
+import functools
+import uvicorn
+uvicorn.run = functools.partial(uvicorn.run, timeout_worker_healthcheck={START_S})
+from rapidocr_api.main import main
+main()
+"""
+"""Runs rapidocr_api. uvicorn replaces workers that do not answer it within 5 s. Beside other tests, the first request
+takes longer, so that workers would be replaced again and again."""
+
 SPINNING = "session.intra_op.allow_spinning"
 
 TUNED = {
@@ -217,8 +227,10 @@ class TestRapidocrApi:
     """A server for text recognition: one supervising process and two workers."""
 
     def command(self, port: int, workers: int) -> list[str]:
-        return [program("rapidocr_api"), "-ip", "127.0.0.1", "-p", str(port), "-workers", str(workers)]
+        need("rapidocr_api")
+        return [sys.executable, "-P", "-c", PATIENT, "-ip", "127.0.0.1", "-p", str(port), "-workers", str(workers)]
 
+    @pytest.mark.timeout(2 * START_S)
     def test_both_workers(self, tmp_path: Path, other: Path) -> None:
         image = draw_text(tmp_path / "image.png", "HELLO")
         form = {"image_data": base64.b64encode(image.read_bytes()).decode()}
@@ -233,7 +245,7 @@ class TestRapidocrApi:
             return found
 
         def two_answered() -> bool:
-            """Return whether two workers have all models. On a busy host, uvicorn replaces those that are late."""
+            """Return whether two workers have all models."""
             return sum(models == set(records) for models in tuned_by_process().values()) >= 2
 
         command = [*apply_command(list(records.values()), log), *self.command(port, 2)]
@@ -273,7 +285,8 @@ class TestRapidocrApi:
 
 
 SERVERS = {
-    "uvicorn": "uvicorn asgi_app:app --app-dir {folder} --port {port} --workers 2 --lifespan off",
+    "uvicorn": "uvicorn asgi_app:app --app-dir {folder} --port {port} --workers 2 --lifespan off "
+    f"--timeout-worker-healthcheck {START_S}",
     "gunicorn": "gunicorn asgi_app:app --chdir {folder} -b 127.0.0.1:{port} -w 2 -k uvicorn_worker.UvicornWorker",
 }
 
