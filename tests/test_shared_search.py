@@ -85,7 +85,7 @@ def join(exchange: SharedExchange) -> None:
 
 
 def search(exchange: SharedExchange, seed: int, budget_s: float = 90.0, **options: object) -> Outcome:
-    opened = open_simulated(seed, **options)
+    opened = open_simulated(seed, **options)  # type: ignore[arg-type]
     outcome = run_search(SPACE, opened, SearchSettings(budget_s=budget_s, exchange=exchange))
     if not outcome.interrupted:
         share_outcome(exchange, outcome)

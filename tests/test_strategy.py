@@ -114,7 +114,9 @@ def make_state(measured: Mapping[int, tuple[float, bool]]) -> SearchState:
             log_ratio, contended = measured[number]
             result.scores.append(msgspec.structs.replace(make_score(log_ratio, 1), contended=contended))
     plan = SimpleNamespace(max_live=64)
-    return cast("SearchState", SimpleNamespace(results=results, goal=Goal(), expected={}, plan=plan, space=space))
+    return cast(
+        "SearchState", SimpleNamespace(results=results, goal=Goal(), expected={}, plan=plan, space=space, luck=0.003)
+    )
 
 
 def search(
@@ -497,6 +499,52 @@ class TestRacing:
         values = np.array([[[-0.10], [-0.10]], [[-0.05], [-0.05]]])
         assert find_slower(values, luck=0.001).tolist() == [False, True]
         assert find_slower(values, luck=0.08).tolist() == [False, False]
+
+    def test_a_candidate_with_lucky_launches_does_not_drop_the_others(self) -> None:
+        """Seen in a race of a search on magika: the true gain of the fourth candidate is 0."""
+        gains = np.array([[3.1, 3.7, 2.8], [3.0, 3.6, 2.3], [0.1, 1.1, 0.4], [9.5, -0.1, 13.8], [2.9, 3.5, 2.5]])
+        values = -gains[:, :, None] / 100
+        assert not find_slower(values, luck=0.003)[[0, 1, 4]].any()
+        assert not excludes_relevant_gain(values[[2, 3]], luck=0.003)
+        assert excludes_relevant_gain(values[[2]], luck=0.003)
+
+    def test_a_candidate_with_lucky_launches_is_not_confirmed_first(self) -> None:
+        launches = {1: (3.1, 3.7, 2.8, 3.2), 2: (9.5, -0.1, 10.8, -0.4), 3: (2.9, 3.5, 2.5, 2.8)}
+        state = make_state(dict.fromkeys(launches, (0.0, False)))
+        for number, gains in launches.items():
+            result = state.results.get_or_add(state.space.candidates[number])
+            result.enter("racing")
+            result.replace_scores([make_score(-gain / 100, launch) for launch, gain in enumerate(gains)])
+        assert [result.number for result in rank_finalists(state)][:2] == [1, 3]
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("gain", [1.0, 0.0])
+    def test_if_racing_was_wrong_the_next_candidate_is_confirmed(
+        self, monkeypatch: pytest.MonkeyPatch, gain: float
+    ) -> None:
+        """It is called faster with a higher confidence only, and what was not promising is not confirmed."""
+        right = rank_finalists
+        wrong: list[Config] = []
+
+        def rank(state: SearchState) -> list[CandidateResult]:
+            ranked = right(state)
+            if not wrong:
+                wrong.append(ranked[-1].candidate.config)
+            return sorted(ranked, key=lambda result: result.candidate.config not in wrong)
+
+        monkeypatch.setattr("ortune.tuning.stages.rank_finalists", rank)
+        landscape = additive_landscape(small_space(), gain=gain, noise=0.005)
+        outcome = search(landscape, budget_s=200)
+        confirmed = [trial.config for trial in outcome.trials if trial.stage == "confirmation"]
+        assert wrong[0] in confirmed
+        if gain:
+            assert len(confirmed) == 2
+            assert outcome.evidence.verdict == "faster"
+            assert outcome.config not in wrong
+            assert outcome.evidence.speedup and outcome.evidence.speedup.confidence == 0.99
+        else:
+            assert confirmed == wrong
+            assert outcome.evidence.verdict != "faster"
 
     def test_a_race_without_a_relevant_gain_is_hopeless(self) -> None:
         gains = np.array([0.004, 0.002, 0.0])[:, None, None]

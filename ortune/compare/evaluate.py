@@ -37,17 +37,23 @@ from ortune.workload import FIGURES, Goal, Limit, Objective
 
 
 def evaluate(
-    run: PairedRun, goal: Goal, runner: BlockRunner, *, limit_confidence: float = DEFAULT_CONFIDENCE
+    run: PairedRun,
+    goal: Goal,
+    runner: BlockRunner,
+    *,
+    confidence: float = DEFAULT_CONFIDENCE,
+    limit_confidence: float = DEFAULT_CONFIDENCE,
 ) -> Comparison:
-    """Return the comparison of all sides of a run. Their intervals have the usual confidence together.
+    """Return the comparison of all sides of a run.
 
     Args:
         run: Its rounds of one regime.
         goal: The goal. Speedups refer to its first objective.
         runner: Provides the noise.
+        confidence: Confidence that the intervals of the speedups have together.
         limit_confidence: Confidence with which limits are judged.
     """
-    confidence = share_error(len(run.sides) - len(run.failures) - 1)
+    confidence = share_error(len(run.sides) - len(run.failures) - 1, confidence)
     return Comparison(
         objective=goal.objective,
         rows=tuple(

@@ -35,12 +35,19 @@ Source: J. L. Haybittle, "Repeated assessment of results in clinical trials of c
 Radiology 44 (1971): strict interim analyses hardly weaken the final one."""
 
 
-def confirm(state: SearchState, finalist: CandidateResult) -> Comparison:
+def confirm(
+    state: SearchState, finalist: CandidateResult, *, speedup_confidence: float = DEFAULT_CONFIDENCE
+) -> Comparison:
     """Compare one candidate with the baseline.
 
     While it is uncertain whether a candidate that seems better stays within the limits, the rest of the budget is used.
     Without limits, the confirmation ends early if it excludes a relevant gain. It never ends early because it shows
     one, which would make false claims more likely.
+
+    Args:
+        state: The search.
+        finalist: The candidate.
+        speedup_confidence: Confidence of the interval of its speedup.
     """
     goal, plan = state.goal, state.plan.confirmation
     run = start_run(state, [finalist])
@@ -53,7 +60,9 @@ def confirm(state: SearchState, finalist: CandidateResult) -> Comparison:
         return not goal.limits and len(run.launches) >= MIN_LAUNCHES and excludes_gain(selected, goal)
 
     def judge(confidence: float) -> Comparison:
-        return evaluate(run.in_one_regime(), goal, state.runner, limit_confidence=confidence)
+        return evaluate(
+            run.in_one_regime(), goal, state.runner, confidence=speedup_confidence, limit_confidence=confidence
+        )
 
     start_s = state.now_s()
     rest = msgspec.structs.replace(plan, launches=None)

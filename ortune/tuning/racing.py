@@ -189,14 +189,15 @@ def is_hopeless(state: SearchState, racing: list[CandidateResult]) -> bool:
 
 
 def excludes_relevant_gain(values: NDArray[np.float64], luck: float) -> bool:
-    """Return whether the best candidate is unlikely to be better than the baseline by more than is negligible.
+    """Return whether no candidate is likely to be better than the baseline by more than is negligible.
 
     Args:
         values: Log-ratios to the baseline, of shape (candidates, launches, 1).
         luck: Expected standard deviation between launches of one config.
     """
-    (error,) = find_errors(values, luck)
-    return bool(-values.mean(axis=1).min() + STANDARD_ERRORS * error < math.log1p(NEGLIGIBLE_GAIN))
+    # The baseline has the same error.
+    bounds = STANDARD_ERRORS * math.sqrt(2) * find_errors(values, luck) - values.mean(axis=1)
+    return bool(bounds.max() < math.log1p(NEGLIGIBLE_GAIN))
 
 
 def list_log_ratios(results: list[CandidateResult]) -> NDArray[np.float64]:
@@ -208,29 +209,66 @@ def list_log_ratios(results: list[CandidateResult]) -> NDArray[np.float64]:
     return np.array([[of[launch] for launch in common] for of in launches])
 
 
+def bound_log_ratios(results: list[CandidateResult], luck: float) -> list[float]:
+    """Return for each candidate its log-ratio plus a standard error, from the launches that all of them have.
+
+    Of two candidates that seem equally good, the one whose launches differ less is probably better.
+
+    Args:
+        results: Candidates of a race with one objective.
+        luck: Expected standard deviation between launches of one config.
+    """
+    values = list_log_ratios(results)
+    if values.shape[1] < MIN_LAUNCHES:
+        return [result.log_ratio or 0.0 for result in results]
+    return [float(each) for each in (values.mean(axis=1) + find_errors(values, luck))[:, 0]]
+
+
 def find_slower(values: NDArray[np.float64], luck: float) -> NDArray[np.bool_]:
     """Return which candidates are probably slower than the best one in every objective.
 
+    The best one is the best by a pessimistic estimate: otherwise, a candidate that has stalled launches, or the luck of
+    a few good ones, could drop all others.
+
     Args:
         values: Log-ratios of shape (candidates, launches, objectives).
         luck: Expected standard deviation between launches of one config.
     """
-    means = values.mean(axis=1)
-    lag = means - means[means.sum(axis=1).argmin()]
-    return np.asarray((lag > STANDARD_ERRORS * find_errors(values, luck)).all(axis=1))
+    means, errors = values.mean(axis=1), find_errors(values, luck)
+    best = (means + errors).sum(axis=1).argmin()
+    lag_errors = np.hypot(errors, errors[best])
+    return np.asarray((means - means[best] > STANDARD_ERRORS * lag_errors).all(axis=1))
 
 
 def find_errors(values: NDArray[np.float64], luck: float) -> NDArray[np.float64]:
-    """Return the standard error of the difference of two candidates, for each objective.
+    """Return the standard error of each candidate's mean, without what all candidates share.
 
     Args:
-        values: Log-ratios of shape (candidates, launches, objectives).
+        values: Log-ratios of shape (candidates, launches, objectives), of at least two launches.
         luck: Expected standard deviation between launches of one config.
+
+    Returns:
+        Errors of shape (candidates, objectives).
     """
     n, n_launches, _ = values.shape
-    means = values.mean(axis=1)
+    n_free = n_launches - 1
     # What is left after removing candidates and launches is luck and noise.
-    residuals = values - means[:, None] - (values.mean(axis=0) - means.mean(axis=0))
-    n_free = (n - 1) * (n_launches - 1)
-    variances = ((residuals**2).sum(axis=(0, 1)) + PRIOR_LAUNCHES * luck**2) / (n_free + PRIOR_LAUNCHES)
-    return np.asarray(np.sqrt(2 * variances / n_launches))
+    deviations = values - values.mean(axis=1, keepdims=True)
+    squares = ((deviations - np.median(deviations, axis=0)) ** 2).sum(axis=1)
+    usual = luck**2
+    if n > 1:
+        # A few candidates with large deviations must not hide that the others have small ones.
+        typical = np.median(squares, axis=0) / (n_free * median_of_chi_square(n_free) * (1 - 1 / n))
+        n_all = (n - 1) * n_free
+        usual = (n_all * typical + PRIOR_LAUNCHES * luck**2) / (n_all + PRIOR_LAUNCHES)
+    # Launches of a candidate that agree by chance prove nothing, but those that differ make it uncertain.
+    variances = np.maximum(usual, squares / n_free)
+    return np.asarray(np.sqrt(variances / n_launches))
+
+
+def median_of_chi_square(n_free: int) -> float:
+    """Return the median of a chi-square distribution, divided by its mean.
+
+    Source: E. B. Wilson and M. M. Hilferty, "The distribution of chi-square", PNAS 17 (1931).
+    """
+    return (1 - 2 / (9 * n_free)) ** 3

@@ -199,8 +199,8 @@ class Screening:
         # If no candidates are left before the planned time, the other stages get more time than planned.
         then_s = state.racing_s + state.confirmation_s
         if end_s < planned_s:
-            confirmation_s = state.plan.confirmation_s if state.racing_s else state.confirmation_s
-            then_s = min(state.end_s - end_s, LONGEST_RACING * state.racing_s + confirmation_s)
+            # Also those that are not promising then race.
+            then_s = min(state.end_s - end_s, LONGEST_RACING * state.plan.racing_s + state.plan.confirmation_s)
         state.report("screening", self.n_done, len(state.candidates) - 1, self.best, end_s=end_s, then_s=then_s)
 
     @property

@@ -12,6 +12,7 @@ import optuna
 
 from ortune.compare.comparison import Comparison, Row
 from ortune.compare.figures import is_pooled
+from ortune.compare.interval import DEFAULT_CONFIDENCE
 from ortune.compare.limits import kept_all, worst_excess
 from ortune.compare.open import OpenComparison
 from ortune.compare.paired_run import PairedRun
@@ -38,14 +39,14 @@ from ortune.tuning.plan import (
     usual_budget_s,
     warn_of_small_budget,
 )
-from ortune.tuning.racing import run_racing
+from ortune.tuning.racing import MIN_LAUNCHES, STANDARD_ERRORS, USUAL_LUCK, bound_log_ratios, run_racing
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.sampler import make_sampler
 from ortune.tuning.screening import ALL_PAIRS_TRIED, Screening
 from ortune.tuning.state import SearchState
 from ortune.tuning.study import open_study
 from ortune.tuning.tried import bound_tried_gain
-from ortune.tuning.verdict import TimeSpent, judge_confirmation, judge_untried
+from ortune.tuning.verdict import NEGLIGIBLE_GAIN, TimeSpent, judge_confirmation, judge_untried
 from ortune.workload import Goal
 
 AS_GOOD = 0.005
@@ -59,6 +60,10 @@ QUICK_SHARE = 0.08
 
 MIN_CONFIRMATION = 0.5
 """Share of the planned time that must be left for another confirmation."""
+
+SECOND_CONFIDENCE = 0.99
+"""Confidence of the speedup of a second candidate, after the confirmation of a first one excluded a gain. It is higher
+than usual, because a search that may claim two things is wrong more often than one that may claim one."""
 
 
 class SearchSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -262,7 +267,7 @@ def find_result(state: SearchState, shared: SharedResult) -> list[CandidateResul
 def confirm_ranked(
     state: SearchState, opened: OpenComparison, confirmed: _Confirmed, ranked: list[CandidateResult]
 ) -> None:
-    """Confirm the best candidates.
+    """Confirm the best candidate, and the next one if it is rejected, or if racing was wrong about it.
 
     Args:
         state: The search.
@@ -274,13 +279,14 @@ def confirm_ranked(
         if chosen := choose_for_front(state, ranked):
             confirmed.run, confirmed.comparison = confirm_front(state, chosen)
         return
-    for finalist in ranked:
+    confidence = DEFAULT_CONFIDENCE
+    for place, finalist in enumerate(ranked):
         if not state.check_finalist(finalist):
             continue
         left_s = QUICK_SHARE * state.plan.left_s if state.is_unpromising else state.end_s - state.now_s()
         state.plan = shorten_confirmation(state.plan, state.goal, opened.calibration.pace, left_s)
         racing_log_ratio = finalist.log_ratio
-        comparison = confirm(state, finalist)
+        comparison = confirm(state, finalist, speedup_confidence=confidence)
         confirmed.comparison = comparison
         confirmed.finalists.append(finalist)
         row = comparison.rows[1]
@@ -288,8 +294,28 @@ def confirm_ranked(
         if row.speedup and racing_log_ratio is not None and not is_pooled(state.goal.objective):
             confirmed.drift = round(math.exp(-racing_log_ratio) / row.speedup.estimate, 4)
         is_rejected = row.failure is not None or (row.speedup is not None and kept_all(row.limits) == "no")
-        if not is_rejected or state.now_s() + MIN_CONFIRMATION * state.plan.confirmation_s > state.end_s:
+        if state.now_s() + MIN_CONFIRMATION * state.plan.confirmation_s > state.end_s:
             break
+        if is_rejected:
+            continue
+        is_second = confidence != DEFAULT_CONFIDENCE
+        if is_second or not is_worthless(state.goal, row) or not is_promising(state, ranked[place + 1 : place + 2]):
+            break
+        confidence = SECOND_CONFIDENCE
+
+
+def is_worthless(goal: Goal, row: Row) -> bool:
+    """Return whether the confirmation of a candidate excluded that it gains more than is negligible."""
+    return not goal.limits and row.speedup is not None and row.speedup.high < 1 + NEGLIGIBLE_GAIN
+
+
+def is_promising(state: SearchState, results: list[CandidateResult]) -> bool:
+    """Return whether a candidate gained clearly more than is negligible in racing; false for none."""
+    values = np.array([ratios[0] for result in results for _, ratios, _ in result.launch_log_ratios()])
+    if len(values) < MIN_LAUNCHES or results[0].stage != "racing":
+        return False
+    error = max(state.luck or USUAL_LUCK, float(values.std(ddof=1))) / math.sqrt(len(values))
+    return float(values.mean()) + STANDARD_ERRORS * error < -math.log1p(NEGLIGIBLE_GAIN)
 
 
 def check_failures(state: SearchState) -> None:
@@ -345,16 +371,18 @@ def rank_finalists(state: SearchState) -> list[CandidateResult]:
     n_launches = max(result.n_launches for result in raced)
     raced.sort(key=lambda result: (result.excess, is_near_limit(result), result.n_launches < n_launches))
     first = raced[0]
-    best = first.log_ratio or 0.0
-    alike = [
+    contenders = [
         result
         for result in raced
-        if (result.log_ratio or 0.0) <= best + AS_GOOD
-        and result.excess <= first.excess
+        if result.excess <= first.excess
         and is_near_limit(result) <= is_near_limit(first)
         and result.n_launches >= first.n_launches
     ]
-    alike.sort(key=lambda result: (len(result.candidate.config.settings), result.log_ratio, result.number))
+    bounds = bound_log_ratios(contenders, state.luck or USUAL_LUCK)
+    order = {result.number: bound for result, bound in zip(contenders, bounds, strict=True)}
+    raced.sort(key=lambda result: order.get(result.number, math.inf))
+    alike = [result for result in contenders if order[result.number] <= min(bounds) + AS_GOOD]
+    alike.sort(key=lambda result: (len(result.candidate.config.settings), order[result.number], result.number))
     return [*alike, *(result for result in raced if result not in alike), *rest]
 
 
