@@ -40,7 +40,7 @@ pytestmark = pytest.mark.consumers
 READY_S = 60
 
 START_S = 240
-"""Two workers import OpenCV and load three models, beside other tests."""
+"""Two workers import OpenCV and load three models, or are replaced several times, beside other tests."""
 
 PATIENT = f"""
 import functools
@@ -285,8 +285,7 @@ class TestRapidocrApi:
 
 
 SERVERS = {
-    "uvicorn": "uvicorn asgi_app:app --app-dir {folder} --port {port} --workers 2 --lifespan off "
-    f"--timeout-worker-healthcheck {START_S}",
+    "uvicorn": "uvicorn asgi_app:app --app-dir {folder} --port {port} --workers 2 --lifespan off",
     "gunicorn": "gunicorn asgi_app:app --chdir {folder} -b 127.0.0.1:{port} -w 2 -k uvicorn_worker.UvicornWorker",
 }
 
@@ -314,6 +313,7 @@ class TestServers:
         return answers
 
     @pytest.mark.parametrize("name", SERVERS)
+    @pytest.mark.timeout(2 * START_S)
     def test_canary(self, name: str, tmp_path: Path) -> None:
         """A worker that is killed is replaced by one that may be in the other arm: so both arms are seen in time."""
         if name == "gunicorn":
@@ -331,7 +331,7 @@ class TestServers:
             return {each["pid"]: each["intra"] for each in answers if each["pid"] not in killed}
 
         with serving([*before, program(command), *arguments], port, output, MODEL=str(TINY_CNN)) as server:
-            deadline = time.monotonic() + READY_S
+            deadline = time.monotonic() + START_S
             with ThreadPoolExecutor(4) as pool:
                 while set(workers().values()) != {1, 2} and time.monotonic() < deadline:
                     answers += pool.map(lambda _: ask(port), range(8))
