@@ -1,10 +1,10 @@
 """A/A tests of the default: how often a difference is claimed, and how wide the interval is.
 
-    python -m benchmarks.aa [--comparisons 10] [--budget 60] [--json FILE] [MODEL ...]
+    python -m benchmarks.aa [--bench] [--comparisons 10] [--budget 60] [--json FILE] [MODEL ...]
 
 Each comparison is the confirmation of a search with that budget, with the default in place of the winner. A correct
-tool claims a difference in at most 1 of 40 comparisons. Run this on an idle host, after `python -m models.build` for
-the models.
+tool claims that the winner is faster in at most 1 of 40 comparisons, and that the two differ in at most 2 of 40. With
+`--bench`, each is one of `ortune bench`. Run this on an idle host, after `python -m models.build` for the models.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from benchmarks.inputs import shapes_of
 from benchmarks.null_rows import make_row, print_sums, show_row
 from benchmarks.parts import Row
 from models.build import build
+from ortune.compare.bench import bench
 from ortune.compare.evaluate import evaluate
 from ortune.compare.open import open_comparison, prepare_comparison
 from ortune.compare.paired_run import PairedRun, Side
@@ -40,19 +41,26 @@ def compare_once(name: str, budget_s: float, seed: int) -> Row:
     return make_row(comparison, model=name)
 
 
+def bench_once(name: str, budget_s: float, seed: int) -> Row:
+    """Compare the default with itself once, as `ortune bench` does."""
+    setup = prepare_comparison(str(build(name)), Goal(), InputOptions(shapes=shapes_of(name)), seed=seed)
+    return make_row(bench(setup, [Side(name="copy", config=DEFAULT)], budget_s=budget_s), model=name)
+
+
 def main() -> None:
     """Run the comparisons, models in turn, so that a busy period of the host does not affect only one model."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("models", nargs="*", default=MODELS, metavar="MODEL")
     parser.add_argument("--comparisons", type=int, default=10, help="comparisons of each model")
     parser.add_argument("--budget", type=float, default=60.0, help="budget of the search, in seconds")
+    parser.add_argument("--bench", action="store_true", help="measure as `ortune bench` does")
     parser.add_argument("--json", type=Path, help="where to write all results")
     arguments = parser.parse_args()
     print(describe_host())
     rows = []
     for number in range(arguments.comparisons):
         for name in arguments.models:
-            row = compare_once(name, arguments.budget, seed=number)
+            row = (bench_once if arguments.bench else compare_once)(name, arguments.budget, seed=number)
             rows.append(row)
             print(show_row(row, number, f"{name:16}"), flush=True)
     print_sums(rows, "model", 16)
