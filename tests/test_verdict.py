@@ -117,6 +117,9 @@ def test_the_baseline_is_best_only_if_enough_is_known_of_the_others(
 
 def test_the_baseline_is_not_best_if_those_that_were_tried_may_be_better() -> None:
     assert judge_untried(340, 340, None, 0.04) == ("default_is_best", "all 340 candidates were tried")
+    ruled_out = f"{BEST_OF_THEM} gains at most 0.5%, if anything"
+    one = "the only candidate was tried: it gains at most 0.5%, if anything"
+    assert judge_untried(1, 1, None, ruled_out=ruled_out) == ("default_is_best", one)
     assert judge_untried(340, 340, None, 0.2) == (
         "nothing_found",
         "all 340 candidates were tried; by the few blocks of each, another one may gain up to 22%: use a larger budget",

@@ -112,7 +112,10 @@ def judge_untried(
     """
     known = f": {ruled_out}" if ruled_out else ""
     if n_tried >= n_all:
-        known = f"all {n_all} candidates were tried{known}"
+        if n_all == 1:
+            known = f"the only candidate was tried{known.replace(BEST_OF_THEM, 'it')}"
+        else:
+            known = f"all {n_all} candidates were tried{known}"
         gain = math.exp(tried_gain) - 1
         if gain > SMALL_GAIN:
             another = f"by the few blocks of each, another one may gain up to {gain:.0%}"
