@@ -9,7 +9,14 @@ import pytest
 from ortune.compare.comparison import Comparison, LimitCheck, Noise, Row, Speedup, Summary
 from ortune.knobs import DEFAULT, Config
 from ortune.record.schema import Verdict
-from ortune.tuning.verdict import TimeSpent, advise_budget, judge_confirmation, judge_interval, judge_untried
+from ortune.tuning.verdict import (
+    BEST_OF_THEM,
+    TimeSpent,
+    advise_budget,
+    judge_confirmation,
+    judge_interval,
+    judge_untried,
+)
 from ortune.workload import make_goal, make_load, parse_limit
 
 Kept = Literal["yes", "no", "unsure"]
