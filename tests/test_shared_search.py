@@ -30,6 +30,7 @@ from ortune.storage import (
     parse_location,
 )
 from ortune.storage.outbox import Message, Outbox
+from ortune.storage.schema import Stage
 from ortune.tuning.agreement import find_disagreements
 from ortune.tuning.fitness import judge_fitness
 from ortune.tuning.outcome import Outcome
@@ -167,6 +168,27 @@ def test_a_node_that_joins_later_repeats_the_confirmation_only(tmp_path: Path) -
     assert late.result and late.result.node == "a"
     assert outcome.config == first.config
     assert len(read_all(tmp_path)) == n + 1  # its A/A check
+
+
+def test_a_host_that_becomes_busy_repeats_the_whole_confirmation(tmp_path: Path) -> None:
+    first = search(open_exchange(tmp_path, "a"), 0)
+    opened = open_simulated(1)
+    executor = opened.runner.executor
+    assert isinstance(executor, SimulatedExecutor)
+
+    class Busy(SharedExchange):
+        def enter(self, stage: Stage, *, spent_s: float | None = None) -> None:
+            super().enter(stage, spent_s=spent_s)
+            if stage == "proof":
+                executor.launch_s += 2.0
+
+    exchange = open_exchange(tmp_path, "b")
+    exchange.__class__ = Busy
+    outcome = run_search(SPACE, opened, SearchSettings(budget_s=90.0, exchange=exchange))
+    exchange.close(completed=True)
+    speedups = [each.evidence.speedup for each in (first, outcome)]
+    assert speedups[0] and speedups[1]
+    assert speedups[1].n_launches == speedups[0].n_launches
 
 
 def test_classes_do_not_mix(tmp_path: Path) -> None:

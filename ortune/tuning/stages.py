@@ -61,6 +61,10 @@ QUICK_SHARE = 0.08
 MIN_CONFIRMATION = 0.5
 """Share of the planned time that must be left for another confirmation."""
 
+PROOF_PATIENCE = 3.0
+"""Longest time in which another host repeats a confirmation, relative to the planned time. A busy host takes longer
+for the same number of launches, and with fewer of them, it would prove nothing."""
+
 SECOND_CONFIDENCE = 0.99
 """Confidence of the speedup of a second candidate, after the confirmation of a first one excluded a gain. It is higher
 than usual, because a search that may claim two things is wrong more often than one that may claim one."""
@@ -248,7 +252,7 @@ def find_result(state: SearchState, shared: SharedResult) -> list[CandidateResul
         MeasureError: The search space of this node does not contain one.
     """
     state.exchange.enter("proof")
-    state.end_s = state.now_s() + state.plan.confirmation_s
+    state.end_s = state.now_s() + PROOF_PATIENCE * state.plan.confirmation_s
     state.is_unpromising = False
     found = []
     for config in shared.front or (shared.config,):
