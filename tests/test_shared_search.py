@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -173,8 +174,7 @@ def test_a_node_that_joins_later_repeats_the_confirmation_only(tmp_path: Path) -
 def test_a_host_that_becomes_busy_repeats_the_whole_confirmation(tmp_path: Path) -> None:
     first = search(open_exchange(tmp_path, "a"), 0)
     opened = open_simulated(1)
-    executor = opened.runner.executor
-    assert isinstance(executor, SimulatedExecutor)
+    executor = cast("SimulatedExecutor", opened.runner.executor)
 
     class Busy(SharedExchange):
         def enter(self, stage: Stage, *, spent_s: float | None = None) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import base64
 import random
+import socket
+import sqlite3
 import sys
 import zlib
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -25,6 +28,7 @@ from ortune.storage import (
     open_storage,
     parse_location,
 )
+from ortune.storage.connect import ShortPool
 from ortune.storage.schema import MOST_BYTES, decode, encode
 from ortune.worker import Failure
 
@@ -221,3 +225,29 @@ def test_a_storage_that_does_not_answer_is_reported_without_its_password() -> No
 def test_a_journal_in_a_folder_that_does_not_exist(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"No such file"):
         open_storage(Location(kind="journal", url=str(tmp_path / "x" / "a.journal"), title="a.journal"))
+
+
+@pytest.mark.parametrize("is_reachable", [True, False])
+def test_a_database_that_is_late_is_tried_again_if_its_host_answers(is_reachable: bool) -> None:
+    """Hundreds of nodes that start at the same time get no connection within the time limit of their driver."""
+    n_tries = 0
+
+    def connect() -> Any:
+        nonlocal n_tries
+        n_tries += 1
+        if n_tries < 3:
+            raise OSError("connection timeout expired")
+        return sqlite3.connect(":memory:")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()[:2]
+        if not is_reachable:
+            server.close()
+        pool = type("Pool", (ShortPool,), {"address": address})(connect)
+        if is_reachable:
+            pool.connect().close()
+            assert n_tries == 3
+        else:
+            with pytest.raises(OSError, match="timeout expired"):
+                pool.connect()
+            assert n_tries == 1

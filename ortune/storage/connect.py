@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
+import socket
 import threading
 import time
 import warnings
@@ -37,6 +38,13 @@ PACKAGES = {"postgresql": "psycopg[binary]", "mysql": "pymysql", "grpc": "grpcio
 BUSY = ("too many", "remaining connection slots", "max_client_conn", "starting up")
 """Parts of the messages of databases and poolers that accept no connection at the moment."""
 
+LATE = ("timed out", "timeout expired", "connection timeout")
+"""Parts of the messages of drivers that got no connection in time: the host is away, or its database is busy."""
+
+PORTS = {"postgresql": 5432, "mysql": 3306}
+REACHABLE_S = 2.0
+"""Usual ports of databases, and the time in which a host accepts a connection if only its database is busy."""
+
 MOST_WAIT_S = 10.0
 """Longest time until the next try to get a connection. Each try costs the database milliseconds: if hundreds of hosts
 try several times per second, it has no time left for those that are connected."""
@@ -67,7 +75,12 @@ class ShortPool(QueuePool):
 
     Hundreds of hosts, which measure most of the time, would otherwise hold more connections than databases accept. When
     none is left, as when many hosts start at the same time, it waits.
+
+    Attributes:
+        address: Host and port of the database; None if unknown.
     """
+
+    address: tuple[str, int] | None = None
 
     def connect(self) -> PoolProxiedConnection:
         """Return a connection.
@@ -81,11 +94,22 @@ class ShortPool(QueuePool):
             try:
                 return super().connect()
             except Exception as error:
-                text = str(error).lower()
-                if time.monotonic() > end or not any(part in text for part in BUSY):
+                if time.monotonic() > end or not self._may_connect_later(str(error).lower()):
                     raise
             time.sleep(random.uniform(0, wait_s))  # noqa: S311  # nosec B311
             wait_s = min(wait_s * 2, MOST_WAIT_S)
+
+    def _may_connect_later(self, text: str) -> bool:
+        """Return whether the message of an error says that the database is busy."""
+        if any(part in text for part in BUSY):
+            return True
+        if self.address is None or not any(part in text for part in LATE):
+            return False
+        try:
+            socket.create_connection(self.address, timeout=REACHABLE_S).close()
+        except OSError:
+            return False
+        return True
 
     def close_idle(self) -> None:
         """Close the connection that is not in use, if there is one. The next use opens it again."""
@@ -153,8 +177,11 @@ def _open_proxy(location: Location) -> optuna.storages.BaseStorage:
 
 def _open_database(location: Location) -> optuna.storages.BaseStorage:
     # The pool tries a connection before it is used: the database may have been restarted.
+    url = urlsplit(location.url)
+    port = url.port or PORTS.get(url.scheme.partition("+")[0])
+    address = (url.hostname, port) if url.hostname and port else None
     options: dict[str, Any] = {
-        "poolclass": ShortPool,
+        "poolclass": type("ShortPool", (ShortPool,), {"address": address}),
         "pool_size": 1,
         "max_overflow": 1,
         "pool_pre_ping": True,
@@ -176,9 +203,9 @@ def _open_database(location: Location) -> optuna.storages.BaseStorage:
             "write_timeout": ANSWER_TIMEOUT_S,
         }
     # Optuna formats the URL as a template.
-    url = location.url.replace("{", "{{").replace("}", "}}")
+    template = location.url.replace("{", "{{").replace("}", "}}")
     try:
-        storage = optuna.storages.RDBStorage(url, engine_kwargs=options, skip_compatibility_check=True)
+        storage = optuna.storages.RDBStorage(template, engine_kwargs=options, skip_compatibility_check=True)
     except (ImportError, NoSuchModuleError):
         raise _lack_package(location.url.partition("://")[0]) from None
     IdleTimer(storage.engine)

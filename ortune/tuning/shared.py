@@ -48,7 +48,7 @@ POLL_S = 2.0
 """Time between two looks at the storage while waiting for another node."""
 
 CALL_LIMIT_S = 20.0
-OPEN_LIMIT_S = 60.0
+OPEN_LIMIT_S = 90.0
 CLOSE_LIMIT_S = 30.0
 """Time that a call of the storage may take, that it may take to open it, and to send what is left at the end."""
 
