@@ -211,7 +211,9 @@ def run_study(given: argparse.Namespace, storage: str, server: DatabaseServer | 
         "n_lost_connections": sum(any("sent later" in note for note in row["notes"]) for row in rows),
         "is_right": len(rows) == given.workers and all(row["best"] / row["speedup"] <= NEAR for row in rows),
         "answers": sorted({f"{row['verdict']} {row['speedup']:.3f} of {row['best']:.3f}" for row in rows}),
-        "unproven": [f"{row['node']}: {row['reason']}" for row in rows if row["best"] / row["speedup"] > NEAR],
+        "unproven": [
+            f"{row['node']}: {row['proof']}, {row['reason']}" for row in rows if row["best"] / row["speedup"] > NEAR
+        ],
         "ahead_s": sorted(row["ahead_s"] for row in rows),
         "n_refused": workers.n_refused,
         "faults": workers.faults,

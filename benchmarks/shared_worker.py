@@ -24,6 +24,7 @@ from benchmarks.held_out import KINDS, independent, make_held_out, make_landscap
 from benchmarks.landscape import LANDSCAPES, Landscape, load_landscape
 from benchmarks.replay import LAUNCH_DEADLINE_S, ReplayExecutor
 from benchmarks.shared_clock import RealClock, SharedClock
+from ortune.compare.comparison import Speedup
 from ortune.compare.open import OpenComparison, start_comparison
 from ortune.knobs import DEFAULT
 from ortune.storage import SharedResult, SharedStudy, StorageError, parse_location
@@ -195,6 +196,7 @@ def run_worker(landscape: Landscape, given: argparse.Namespace) -> Row:
         "waited_s": round(getattr(exchange, "waited_s", 0.0), 2),
         "verdict": outcome.evidence.verdict,
         "reason": outcome.evidence.reason,
+        "proof": describe_proof(outcome.evidence.speedup),
         "chosen": chosen,
         "config": outcome.config.key,
         "speedup": math.exp(landscape.log_speedup(chosen)),
@@ -207,6 +209,13 @@ def run_worker(landscape: Landscape, given: argparse.Namespace) -> Row:
         "trace": trace.steps,
         "notes": [note for note in (*trace.notes, *exchange.take_notes()) if note.startswith(("storage:", "node "))],
     }
+
+
+def describe_proof(speedup: Speedup | None) -> str:
+    """Return what a confirmation showed on the host of a worker."""
+    if speedup is None:
+        return "no confirmation"
+    return f"{speedup.estimate:.3f}x [{speedup.low:.3f}, {speedup.high:.3f}] from {speedup.n_launches} launches"
 
 
 def name_identity(study: str, host_class: str) -> dict[str, str]:
