@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import socket
@@ -21,6 +22,7 @@ from benchmarks.replay_server import start_server
 from benchmarks.simulated_clock import SimulatedClock
 from ortune.errors import UsageError
 from ortune.program import http_load
+from ortune.program import server as program_server
 from ortune.program.http_load import HttpLoad, check_unused, check_url, find_free_port, wait_until_up
 from ortune.program.http_protocol import MOST_KEPT_BYTES, OpenRequest, Response
 from ortune.program.http_worker import Requester, Sample, ServerClock, ServerLoad
@@ -148,12 +150,40 @@ def test_connections_are_kept(load: HttpLoad) -> None:
 @pytest.mark.slow
 def test_a_large_response_is_cut(load: HttpLoad) -> None:
     with start_server() as (server, url):
-        response = open_load(load, f"{url}/large/3000000", server.pid)
+        response = open_load(load, f"{url}/large/30000000", server.pid)
         assert isinstance(response, Response)
-        assert (len(response.body), response.n_bytes, response.is_complete) == (MOST_KEPT_BYTES, 3_000_000, False)
-        import hashlib
+        assert (len(response.body), response.n_bytes, response.is_complete) == (MOST_KEPT_BYTES, 30_000_000, False)
+        assert response.sha256 == hashlib.sha256(b"0123456789" * 3_000_000).hexdigest()
 
-        assert response.sha256 == hashlib.sha256(b"0123456789" * 300_000).hexdigest()
+
+@pytest.mark.slow
+def test_a_large_answer_counts_as_a_whole(tmp_path: Path) -> None:
+    with start_server() as (server, url):
+        answers = []
+        for size in (3_000_000, 30_000_000):
+            load = program_server.ServerLoad(
+                program_server.Server(url=f"{url}/large/{size}"), tmp_path / "log", USABLE, 1, None
+            )
+            try:
+                answers.append(load.open(0, server.pid))
+            finally:
+                load.close()
+    assert answers[0] == b"0123456789" * 300_000
+    assert answers[1] == b"0123456789" * 1_000_000 + hashlib.sha256(b"0123456789" * 3_000_000).hexdigest().encode()
+
+
+@pytest.mark.slow
+def test_a_server_that_hangs_does_not_end_the_load_of_the_next_one(tmp_path: Path) -> None:
+    hanging = BlockPlan(duration_ns=10**12, lead_in_ns=0, min_calls=1, deadline_s=0.5)
+    with start_server() as (server, url):
+        load = program_server.ServerLoad(program_server.Server(url=f"{url}/work"), tmp_path / "log", USABLE, 1, None)
+        try:
+            load.open(0, server.pid)
+            assert isinstance(load.measure(hanging), Failure)
+            assert isinstance(load.open(0, server.pid), bytes)
+            assert isinstance(load.measure(plan(Load())), Block)
+        finally:
+            load.close()
 
 
 @pytest.mark.slow

@@ -9,7 +9,8 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -24,6 +25,7 @@ from ortune.gates.programs import check_tuned
 from ortune.knobs import DEFAULT, Config, build_space
 from ortune.options import make_request
 from ortune.program.executor import ProgramExecutor
+from ortune.program.launcher import Run
 from ortune.program.outputs import OutputReference, read_returned
 from ortune.program.prepare import PreparedProgram, prepare_program
 from ortune.program.search import open_program, search_program
@@ -296,6 +298,8 @@ class TestDescriptions:
             (b"abc", b"xyz"),
             (Point(1.0, "a"), Point(1.0, "b")),
             ([None], [0]),
+            ([1] * 2000, [1] * 600 + [2] * 1400),
+            (["a"] * 2000, ["a"] * 600 + ["b"] * 1400),
         ],
     )
     def test_differences(self, one: object, other: object) -> None:
@@ -351,3 +355,87 @@ class TestReference:
         assert outputs.is_compared("tuned", is_baseline=False)
         outputs.compare_part(0, b"1 2 3", DEFAULT.key, is_baseline=True)
         assert not outputs.is_compared("tuned", is_baseline=False)
+
+    def test_where_all_words_vary_nothing_is_compared(self) -> None:
+        outputs = OutputReference(ProgramTask(command=("x",)))
+        for text in (b"0.123", b"0.456"):
+            outputs.compare_part(0, text, DEFAULT.key, is_baseline=True)
+        outputs.compare_part(0, b"garbage", "tuned", is_baseline=False)
+        assert not outputs.is_compared("tuned", is_baseline=False)
+        assert not outputs.is_compared(DEFAULT.key, is_baseline=True)
+
+
+def note(folder: Path, texts: Sequence[str | None], *, overlap: bool = False) -> Path:
+    """Write what the first calls of a run returned, and return the folder."""
+    folder.mkdir(exist_ok=True)
+    lines = [
+        {"start_ns": 10 * number, "end_ns": 10 * number + (15 if overlap else 5), "text": each}
+        for number, each in enumerate(texts)
+    ]
+    (folder / "returned-1.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+class TestReturnedCalls:
+    """What the calls of candidates return, compared with the program as it is."""
+
+    @pytest.fixture
+    def outputs(self, tmp_path: Path) -> OutputReference:
+        found = OutputReference(ProgramTask(command=("x",), call="m:f"))
+        for _ in range(2):
+            found.compare_returned(note(tmp_path / "base", ["ok"] * 8), DEFAULT.key, is_baseline=True)
+        return found
+
+    def compare(self, outputs: OutputReference, folder: Path, key: str = "tuned") -> str | None:
+        return outputs.compare_returned(folder, key, is_baseline=False)
+
+    def test_nothing_instead_of_a_result_is_a_difference(self, outputs: OutputReference, tmp_path: Path) -> None:
+        found = self.compare(outputs, note(tmp_path / "a", ["ok", None, None]))
+        assert found == "call 2 of m:f returned nothing that can be compared"
+        assert self.compare(outputs, note(tmp_path / "b", ["ok"] * 8)) is None
+
+    def test_where_the_program_returns_nothing_a_candidate_may(self, outputs: OutputReference, tmp_path: Path) -> None:
+        outputs.compare_returned(note(tmp_path / "base", ["ok", None]), DEFAULT.key, is_baseline=True)
+        assert self.compare(outputs, note(tmp_path / "a", ["ok", None])) is None
+
+    def test_a_candidate_without_an_order_does_not_protect_others(
+        self, outputs: OutputReference, tmp_path: Path
+    ) -> None:
+        assert self.compare(outputs, note(tmp_path / "a", ["bad"] * 8, overlap=True)) is None
+        assert not outputs.is_compared("tuned", is_baseline=False)
+        assert self.compare(outputs, note(tmp_path / "b", ["bad"] * 8), "other")
+
+    def test_a_run_counts_once(self, tmp_path: Path) -> None:
+        """Calls that were compared before its end are not compared again."""
+        outputs = OutputReference(ProgramTask(command=("x",), call="m:f"))
+        folder = note(tmp_path / "base", ["a", "b", "c"])
+        outputs.compare_returned(folder, DEFAULT.key, is_baseline=True)
+        outputs.compare_returned(folder, DEFAULT.key, is_baseline=True, n_known=3)
+        assert not outputs.is_compared(DEFAULT.key, is_baseline=True)
+
+
+class TestPrinted:
+    """What complete runs print."""
+
+    def compare(self, outputs: OutputReference, output: bytes | None, key: str = "") -> str | None:
+        run = cast("Run", SimpleNamespace(read_output=lambda: output))
+        return outputs.compare_run(run, key or DEFAULT.key, is_baseline=not key)
+
+    @pytest.mark.parametrize(("pattern", "best"), [(r"images/s: (\d+)", b"150"), (r"(images)/s: (\d+)", b"150")])
+    def test_a_better_metric_is_no_difference(self, pattern: str, best: bytes) -> None:
+        outputs = OutputReference(ProgramTask(command=("x",), metric=pattern))
+        for _ in range(3):
+            self.compare(outputs, b"label 3\nimages/s: 120\n")
+        assert self.compare(outputs, b"label 3\nimages/s: " + best, "tuned") == 'line 2: " " is missing'
+        assert self.compare(outputs, b"label 3\nimages/s: " + best + b"\n", "tuned") is None
+        assert self.compare(outputs, b"label 4\nimages/s: " + best + b"\n", "tuned")
+
+    def test_too_much_output_is_a_difference(self) -> None:
+        outputs = OutputReference(ProgramTask(command=("x",)))
+        for _ in range(2):
+            self.compare(outputs, b"label 3")
+        assert self.compare(outputs, None, "tuned") == "it printed more than can be compared"
+        assert self.compare(outputs, b"label 4", "other")
+        assert self.compare(outputs, None) is None
+        assert self.compare(outputs, None, "tuned") is None
+        assert not outputs.is_compared("other", is_baseline=False)

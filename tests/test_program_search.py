@@ -261,6 +261,8 @@ class TestOptions:
             ({"url": "http://example.com/"}, "loopback|this host"),
             ({"objective": "load-time"}, "create their sessions"),
             ({"stdin": "/missing"}, "is not a file"),
+            ({"check_command": "x 'y"}, "no closing quotation"),
+            ({"check_command": " "}, "is empty"),
             ({"sessions": 2}, "sessions"),
             ({"processes": 2}, "start their own processes"),
             ({"provider": "cpu"}, "choose execution providers themselves"),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ortune.program import text
-from ortune.program.text import NOTHING, TOLERANCE, compare_text, find_unstable
+from ortune.program.text import NOTHING, TOLERANCE, compare_text, find_unstable, has_stable_words
 
 WORDS = st.sampled_from(["score", "cat", "ü", "v1.2.3", "sha-1f3e", "3", "-17", "0.5", "1e-3", "2.50ms", "x2"])
 SEPARATORS = st.sampled_from([" ", "\n", ": ", ", ", "  ", "\t", '{"'])
@@ -65,6 +65,10 @@ def test_shares_of_another_number() -> None:
         (b"1.0", b"nan", 'line 1: "nan" instead of "1.0"'),
         (b"1.0e999", b"1.0e998", 'line 1: "1.0e998" instead of "1.0e999"'),
         (b"5.0", b"-5.0", 'line 1: "-5.0" instead of "5.0"'),
+        (b"[1. 0. 0.]", b"[0. 1. 0.]", 'line 1: "0." instead of "1."'),
+        (b"label 3.", b"label 4.", 'line 1: "4." instead of "3."'),
+        (b"1.", b"2", 'line 1: "2" instead of "1."'),
+        (b"1e-3", b"2e-3", 'line 1: "2e-3" instead of "1e-3"'),
         (b"cat", b"dog", 'line 1: "dog" instead of "cat"'),
         (b"a\nb", b"a", 'line 1: "\\n" is missing'.replace("\\n", " ")),
         (b"a", b"a b", 'line 1: " " is additional'),
@@ -106,6 +110,22 @@ def test_what_differs_between_two_runs_is_ignored() -> None:
     found = compare_text(first, b"loaded in 9.9 s at 12:03:59\nid zz\nscore 0.7\n", ignored)
     assert found == 'line 3: "0.7" instead of "0.912"'
     assert compare_text(first, second) is not None
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "has_words"),
+    [
+        (b"0.123", b"0.456", False),
+        (b"0.123 (", b"0.456 (", False),
+        (b"took 0.123 s", b"took 0.456 s", True),
+        (b"  ", b"  ", False),
+        (b"", b"", False),
+        (b"\xff", b"\xff", True),
+        (b"a", b"a b", False),
+    ],
+)
+def test_whether_words_are_stable(first: bytes, second: bytes, has_words: bool) -> None:
+    assert has_stable_words(first, find_unstable(first, second)) == has_words
 
 
 @pytest.mark.parametrize(

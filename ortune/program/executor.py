@@ -177,7 +177,9 @@ class ProgramExecutor:
         if not self.keeps_alive:
             if self.outputs.n_ended:
                 return RunCandidate(self, config)
-            result = self.run(config, min(deadline_s, self.run_deadline_s))
+            # It is not measured. Times that it prints differ from those of the next run, and are not compared.
+            pause_after_s = None if self._run_s is None else PAUSE_SHARE * self._run_s
+            result = self.run(config, min(deadline_s, self.run_deadline_s), pause_after_s=pause_after_s)
             if isinstance(result, Failure):
                 return result
             wall_s = result.ended.wall_ns / 1e9
@@ -258,13 +260,20 @@ class ProgramExecutor:
         finally:
             self.forget_run(run)
 
-    def check_end(self, run: Run, ended: Ended, config: Config) -> Failure | None:
-        """Return what is wrong with a run that has ended: its status, its output, or settings that had no effect."""
+    def check_end(self, run: Run, ended: Ended, config: Config, n_known: int = 0) -> Failure | None:
+        """Return what is wrong with a run that has ended: its status, its output, or settings that had no effect.
+
+        Args:
+            run: The run.
+            ended: Its end.
+            config: The candidate's settings.
+            n_known: Number of its calls that were compared before.
+        """
         if ended.status:
             return run.explain_end(ended.status, "measure")
         if difference := self.outputs.compare_run(run, config.key, is_baseline=self.is_baseline(config)):
             return Failure(kind="wrong_output", stage="check", message=difference)
-        return self.check_returned(run, config) or self.check_settings(run, config)
+        return self.check_returned(run, config, n_known) or self.check_settings(run, config)
 
     def check_returned(self, run: Run, config: Config, n_known: int = 0) -> Failure | None:
         """Return a failure if the first calls of the function returned something else than in the program as it is.
@@ -527,7 +536,7 @@ class CallCandidate:
         """Check a run that has ended, and remove its files."""
         failure = None
         if self._run and self._process.ended is not None:
-            failure = self._executor.check_end(self._run, self._process.ended, self.config)
+            failure = self._executor.check_end(self._run, self._process.ended, self.config, self._n_compared)
         self._forget_run()
         return failure
 

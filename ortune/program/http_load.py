@@ -338,6 +338,11 @@ class HttpLoad:
             pass
         return self._refuse("measure", "it is not the result of a block")
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process has failed. Nothing more can be asked then."""
+        return self._ended is not None
+
     def close(self) -> None:
         """End the process. It may be called more than once."""
         self._process.kill()

@@ -6,7 +6,7 @@ import msgspec
 
 from ortune.worker.protocol import BlockReply, FailureReply, MeasureRequest
 
-MOST_KEPT_BYTES = 1_000_000
+MOST_KEPT_BYTES = 10_000_000
 """Size up to which the body of a response is sent to the parent."""
 
 

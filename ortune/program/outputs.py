@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -15,7 +16,7 @@ from msgspec import Meta
 from ortune.limited import TooLargeError, read_limited
 from ortune.program.launcher import RETURNED_CALLS, Run
 from ortune.program.task import ProgramTask
-from ortune.program.text import NOTHING, Ignored, compare_text, find_unstable
+from ortune.program.text import NOTHING, Ignored, compare_text, find_unstable, has_stable_words
 from ortune.secret_variables import inherit_environment
 
 CHECK_TIMEOUT_S = 300.0
@@ -36,14 +37,15 @@ class TextReference:
         self._first: bytes | None = None
         self._n_texts = 0
         self._ignored: Ignored = NOTHING
+        self._has_words = False
 
     @property
     def is_comparable(self) -> bool:
-        """Whether there is something to compare with: a text that does not differ in its structure from run to run.
+        """Whether there is something to compare with: words that do not differ from run to run.
 
         With a single run, it is not known what varies.
         """
-        return self._n_texts > 1 and bool(self._first and self._first.strip()) and self._ignored != "everything"
+        return self._n_texts > 1 and self._has_words
 
     def add(self, text: bytes) -> None:
         """Add the text of a run of the program as it is. What varies between such runs is not compared."""
@@ -56,10 +58,12 @@ class TextReference:
             self._ignored = "everything"
         else:
             self._ignored |= more
+        self._has_words = has_stable_words(self._first, self._ignored)
 
     def ignore(self) -> None:
         """Compare nothing from now on."""
         self._ignored = "everything"
+        self._has_words = False
 
     def compare(self, text: bytes) -> str | None:
         """Return how a text differs; None if it does not, or if there is nothing to compare with."""
@@ -145,8 +149,11 @@ class OutputReference:
             return None
         output = run.read_output()
         if output is None:
-            self._printed.ignore()
-            return None
+            if is_baseline:
+                self._printed.ignore()
+            return "it printed more than can be compared" if self._printed.is_comparable else None
+        if self._task.metric:
+            output = mask_metric(self._task.metric, output)
         return self._compare(self._printed, output, key, is_baseline=is_baseline)
 
     def compare_part(self, number: int, text: bytes, key: str, *, is_baseline: bool) -> str | None:
@@ -166,7 +173,8 @@ class OutputReference:
     def compare_returned(self, folder: Path, key: str, *, is_baseline: bool, n_known: int = 0) -> str | None:
         """Return how what the first calls of a run returned differs from the program as it is; None if it does not.
 
-        Calls of several threads or processes at the same time have no order in which they could be compared.
+        Calls of several threads or processes at the same time have no order in which they could be compared. Those of a
+        candidate do not keep other candidates from being compared.
 
         Args:
             folder: Folder with what is noted of the run.
@@ -176,15 +184,21 @@ class OutputReference:
         """
         calls = read_returned(folder)[:RETURNED_CALLS]
         if any(after.start_ns < before.end_ns for before, after in itertools.pairwise(calls)):
-            for number in range(RETURNED_CALLS):
+            for number in range(RETURNED_CALLS if is_baseline else 0):
                 self._parts.setdefault(number, TextReference()).ignore()
             return None
-        for number, call in enumerate(calls):
-            if number < n_known or call.text is None:
+        for number, call in enumerate(calls[n_known:], n_known):
+            which = f"call {number + 1} of {self._task.call} returned"
+            if call.text is not None:
+                text = call.text.encode(errors="replace")
+                if difference := self.compare_part(number, text, key, is_baseline=is_baseline):
+                    return f"{which} something else: {difference}"
                 continue
-            difference = self.compare_part(number, call.text.encode(errors="replace"), key, is_baseline=is_baseline)
-            if difference:
-                return f"call {number + 1} of {self._task.call} returned something else: {difference}"
+            reference = self._parts.setdefault(number, TextReference())
+            if is_baseline:
+                reference.ignore()
+            elif reference.is_comparable:
+                return f"{which} nothing that can be compared"
         return None
 
     def _compare(self, reference: TextReference, text: bytes, key: str, *, is_baseline: bool) -> str | None:
@@ -213,6 +227,20 @@ class OutputReference:
             return None
         lines = (done.stderr or done.stdout).decode("utf-8", "replace").strip().splitlines()
         return f"the check {self._task.check!r} rejects it" + (f": {lines[-1][:200]}" if lines else "")
+
+
+def mask_metric(pattern: str, output: bytes) -> bytes:
+    """Return what a program printed without the numbers that a pattern finds: a better one is not a difference."""
+    try:
+        text = output.decode()
+    except UnicodeDecodeError:
+        return output
+
+    def mask(match: re.Match[str]) -> str:
+        start, end = (place - match.start() for place in match.span(match.re.groups))
+        return f"{match[0][:start]}metric{match[0][end:]}" if start >= 0 else match[0]
+
+    return re.sub(pattern, mask, text).encode()
 
 
 def read_returned(folder: Path) -> list[Returned]:

@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import platform
+import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -42,6 +43,7 @@ from ortune.program.space import NOT_OFFERED, ProgramModel, ProgramSpace, build_
 from ortune.program.task import ProgramTask, parse_call, parse_metric
 from ortune.record.files import check_record_writable
 from ortune.requests import ProgramSearchRequest
+from ortune.sanitize import printable
 from ortune.steps import enter_step
 from ortune.tuning.resume import find_unfinished
 from ortune.worker import Failure, Runtime
@@ -299,6 +301,8 @@ def make_task(request: ProgramSearchRequest) -> ProgramTask:
     for path in request.body:
         if not Path(path).is_file():
             raise UsageError(f"{path}: is not a file.", option="body")
+    if request.check_command is not None:
+        check_words(request.check_command)
     return ProgramTask(
         command=request.command,
         stdin=Path(os.devnull) if request.stdin is None else request.stdin.absolute(),
@@ -308,6 +312,21 @@ def make_task(request: ProgramSearchRequest) -> ProgramTask:
         check=request.check_command or "",
         ignore_outputs=request.ignore_outputs,
     )
+
+
+def check_words(command: str) -> None:
+    """Check that a command can be divided into words.
+
+    Raises:
+        UsageError: It has none, or a quotation is not closed.
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        message = f"{printable(command)}: {str(error).lower()}."
+        raise UsageError(message, "Quote it as in a shell.", option="check_command") from None
+    if not words:
+        raise UsageError("The command that checks the output is empty.", option="check_command")
 
 
 def make_server(request: ProgramSearchRequest, task: ProgramTask) -> Server | None:

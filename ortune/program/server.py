@@ -88,6 +88,7 @@ class ServerLoad:
         self, server: Server, log_path: Path, usable: tuple[int, ...], n_cores: int, background_load: int | None
     ) -> None:
         self._server = server
+        self._log_path = log_path
         self._load = HttpLoad(log_path)
         self._usable = usable
         self._n_cores = n_cores
@@ -103,6 +104,9 @@ class ServerLoad:
         """
         server = self._server
         self._port = port
+        if self._load.has_ended:
+            # A server that hangs ends it. That must not affect the next one.
+            self._load = HttpLoad(self._log_path)
         answer = self._load.open(
             fill(server.url, port),
             root=root,
@@ -117,7 +121,7 @@ class ServerLoad:
         return self._read_body(answer)
 
     def fetch(self, position: int) -> bytes | Failure:
-        """Make the request with the body at a position, and return the body of its answer, up to a size."""
+        """Make the request with the body at a position, and return the body of its answer."""
         return self._read_body(self._load.fetch(position))
 
     def _read_body(self, answer: Response | Failure) -> bytes | Failure:
@@ -127,7 +131,8 @@ class ServerLoad:
             text = answer.body[:200].decode("utf-8", "replace").partition("\n")[0]
             message = f"{self._server.method} {fill(self._server.url, self._port)} answers with status {answer.status}"
             return Failure(kind="exception", stage="check", message=f"{message}: {text}")
-        return answer.body
+        # What was not kept counts by its digest.
+        return answer.body if answer.is_complete else answer.body + answer.sha256.encode()
 
     def measure(self, plan: BlockPlan) -> Block | Failure:
         """Measure one block of requests."""

@@ -70,7 +70,7 @@ def compare_text(
         other: Output to compare with it. What is not UTF-8 must be equal.
         ignored: Result of `find_unstable` for the baseline.
         tolerance: Largest relative difference of two numbers that are not whole. They may also differ by one unit of
-            their last printed digit.
+            their last decimal.
     """
     if ignored == "everything" or reference == other:
         return None
@@ -115,6 +115,24 @@ def find_unstable(first: bytes, second: bytes, *, tolerance: float = STABLE_TOLE
                 return "everything"
             unstable.add(position)
     return frozenset(unstable)
+
+
+def has_stable_words(text: bytes, ignored: Ignored) -> bool:
+    """Return whether a text has words that are compared. What is not UTF-8 is compared as a whole.
+
+    Args:
+        text: Output of the baseline.
+        ignored: Result of `find_unstable` for it.
+    """
+    if ignored == "everything" or not text.strip():
+        return False
+    decoded = _decode(text)
+    if decoded is None:
+        return True
+    return any(
+        token.is_word and position not in ignored and any(map(str.isalnum, token.text))
+        for position, token in enumerate(_tokenize(decoded))
+    )
 
 
 def _decode(data: bytes) -> str | None:
@@ -178,11 +196,16 @@ def _is_close(first: str, second: str, tolerance: float, *, is_share: bool) -> b
 
 
 def _find_step(number: str) -> float | None:
-    """Return the value of a unit of the last digit of a number, or None if it is written as a whole number."""
+    """Return the value of a unit of the last digit of a number, or None if it is written as a whole number.
+
+    Without decimals, as in `1.` and `1e-3`, nothing shows that it was rounded: it is 0.
+    """
     mantissa, _, exponent = number.lower().partition("e")
     n_decimals = len(mantissa.partition(".")[2])
     if "." not in mantissa and not exponent:
         return None
+    if not n_decimals:
+        return 0.0
     power = int(exponent or 0) - n_decimals
     return float(f"1e{power}") if power < 308 else 0.0
 

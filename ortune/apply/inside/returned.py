@@ -114,7 +114,7 @@ class _Description:
         ]
         if len(numbers) > 1 and all(type(each) in {int, float} for each in numbers) and float in map(type, numbers):
             return f"[{_describe_numbers(numbers)}] {len(value)}"
-        return f"[{', '.join(self.describe(each, depth + 1) for each in self._first(value))}] {len(value)}"
+        return f"[{', '.join(self.describe(each, depth + 1) for each in self._first(sample))}] {len(value)}"
 
     def _describe_array(self, value: Any, depth: int) -> str:
         kind, shape = value.dtype.kind, tuple(value.shape)
