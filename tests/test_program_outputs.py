@@ -36,7 +36,7 @@ from ortune.requests import ProgramSearchRequest
 from ortune.tuning.outcome import Outcome
 from ortune.tuning.resume import JournaledExecutor
 from ortune.tuning.stages import SearchSettings, run_search
-from ortune.worker import BlockPlan, Failure
+from ortune.worker import Block, BlockPlan, Failure
 from ortune.workload import Goal, Objective
 from tests.conftest import TINY_CNN
 from tests.gate_results import make_result
@@ -127,6 +127,14 @@ class TestCalls:
         assert failure
         assert failure.kind == "wrong_output"
         assert "instead of" in failure.message
+
+    def test_a_block_in_which_the_program_ends_has_its_memory(self) -> None:
+        with open_program(prepare_calls("ends", 10)) as opened:
+            (live,) = opened.runner.launch([ONE_THREAD])
+            assert not isinstance(live, Failure)
+            blocks = [live.measure(PLAN) for _ in range(4)]
+            live.close()
+        assert all(isinstance(block, Block) and block.memory.steady_bytes > 1e7 for block in blocks)
 
     def test_a_gate(self, is_wrong: None) -> None:
         with open_program(prepare_calls("ends", 25)) as opened:

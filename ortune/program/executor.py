@@ -424,6 +424,7 @@ class CallCandidate:
         self._log: CallLog | None = None
         self._start_deadline_s = FIRST_DEADLINE_S
         self._n_compared = 0
+        self._memory = Memory(steady_bytes=0, peak_bytes=0)
 
     @property
     def session_info(self) -> SessionInfo:
@@ -448,6 +449,7 @@ class CallCandidate:
                 return Failure(kind="timeout", stage="load", message=message)
         if failure := self._pause():
             return failure
+        self._read_memory()
         self._n_compared = len(self._log.read())
         return self._executor.check_returned(run, self.config) or self._executor.check_settings(run, self.config)
 
@@ -518,7 +520,6 @@ class CallCandidate:
         durations = measured[:, 1] - measured[:, 0]
         n_all = len(calls)
         wall_ns = after.at_ns - before.at_ns
-        memory = worker_cpu.read_tree_memory(self._process.pid)
         return Block(
             samples_ns=durations,
             n_calls=float(len(durations)),
@@ -526,11 +527,18 @@ class CallCandidate:
             lead_in_ns=round(wall_ns * (n_all - len(durations)) / n_all),
             service_ns=float(durations.mean()),
             cpu_ns=round(cpu_ns * len(durations) / n_all),
-            memory=memory,
+            memory=self._read_memory(),
             foreign_share=share,
             contended=contended,
             clock_jump_s=Clocks.read().find_jump_s(clocks),
         )
+
+    def _read_memory(self) -> Memory:
+        """Return the memory of the program, or what it was before, if the program has ended."""
+        memory = worker_cpu.read_tree_memory(self._process.pid)
+        if memory.steady_bytes:
+            self._memory = memory
+        return self._memory
 
     def _finish_run(self) -> Failure | None:
         """Check a run that has ended, and remove its files."""
