@@ -269,6 +269,18 @@ def test_no_candidate_is_screened_twice() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("latency", "confidence"), [(all_alike, 0.99), (one_thread_wins, 0.95)])
+def test_a_confirmation_that_ends_early_has_the_interval_by_which_it_ended(
+    latency: Callable[[Config], float], confidence: float
+) -> None:
+    """What ends early is low by chance more often than not, so that the usual interval would be too narrow."""
+    outcome = search(SimulatedExecutor(latency))
+    assert outcome.evidence.speedup
+    assert outcome.evidence.speedup.confidence == confidence
+    assert (outcome.evidence.verdict == "faster") == (confidence == 0.95)
+
+
+@pytest.mark.slow
 def test_a_small_space_is_exhausted_and_ends_early() -> None:
     executor = SimulatedExecutor(all_alike)
     outcome = search(executor, seconds=3600, n_cores=1)

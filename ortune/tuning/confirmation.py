@@ -53,16 +53,22 @@ def confirm(
     run = start_run(state, [finalist])
     reports = RoundReports(state, run, plan, finalist, can_end_early=not goal.limits)
 
+    is_excluded = False
+
     def is_done(run: PairedRun) -> bool:
+        nonlocal is_excluded
         selected = run.in_one_regime()
         reports.speedup = compute_speedup(selected, FINALIST_POSITION, goal.objective)
         reports.finish_launch()
-        return not goal.limits and len(run.launches) >= MIN_LAUNCHES and excludes_gain(selected, goal)
+        is_excluded = not goal.limits and len(run.launches) >= MIN_LAUNCHES and excludes_gain(selected, goal)
+        return is_excluded
 
-    def judge(confidence: float) -> Comparison:
-        return evaluate(
-            run.in_one_regime(), goal, state.runner, confidence=speedup_confidence, limit_confidence=confidence
-        )
+    def judge(limit_confidence: float) -> Comparison:
+        # A confirmation that ends when it excludes a gain ends with what is low by chance: its interval is the one by
+        # which it ended.
+        confidence = max(speedup_confidence, INTERIM_CONFIDENCE) if is_excluded else speedup_confidence
+        selected = run.in_one_regime()
+        return evaluate(selected, goal, state.runner, confidence=confidence, limit_confidence=limit_confidence)
 
     start_s = state.now_s()
     rest = msgspec.structs.replace(plan, launches=None)
