@@ -71,10 +71,10 @@ ATTEMPTS = 4
 """What a search says of a host that is too busy, as this one may be for a moment, and how often it is tried."""
 
 
-def search(url: str, folder: Path) -> subprocess.Popen[str]:
+def search(url: str, folder: Path, budget_s: int = 20) -> subprocess.Popen[str]:
     """Begin a search beside a program."""
     beside = f"{sys.executable} -c 'import time; time.sleep(600)'"
-    return start(url, folder, "search", TINY_CNN, "--budget", "20s", "-o", "tuned.json", "--beside", beside)
+    return start(url, folder, "search", TINY_CNN, "--budget", f"{budget_s}s", "-o", "tuned.json", "--beside", beside)
 
 
 def wait_for_trials(process: subprocess.Popen[str], url: str) -> None:
@@ -106,12 +106,13 @@ def fleet(postgres_database: Database, record: Record, tmp_path: Path) -> Databa
 
 @pytest.mark.parametrize("is_lost", [False, True], ids=["kept", "lost"])
 def test_a_search_shows_the_password_nowhere(postgres: DatabaseServer, tmp_path: Path, *, is_lost: bool) -> None:
-    database = postgres.make_database()
     for number in range(ATTEMPTS):
+        database = postgres.make_database()
         folder = tmp_path / str(number)
         folder.mkdir()
         with (
-            search(database.url, folder) as process,
+            # On a busy host, a search may end before it needs the storage again.
+            search(database.url, folder, 20 * (1 + number)) as process,
             watch(process.pid, database.password, allowed=OWN, interval_s=0.02) as watcher,
         ):
             if is_lost:
@@ -125,11 +126,12 @@ def test_a_search_shows_the_password_nowhere(postgres: DatabaseServer, tmp_path:
         assert watcher.n_looks > 10
         assert not [*watcher.leaks, *search_texts(database.password, output=output, messages=messages)]
         assert not search_folder(database.password, folder)
-        if NOT_FIT not in messages:
+        is_noted = "storage: postgresql" in " ".join(output.split())
+        if NOT_FIT not in messages and is_noted == is_lost:
             break
     assert process.returncode in {0, 3}, messages
     assert (folder / "tuned.json").exists()
-    assert ("storage: postgresql" in " ".join(output.split())) == is_lost, output + messages
+    assert is_noted == is_lost, output + messages
 
 
 def test_workers_do_not_have_the_password_in_memory(postgres_database: Database, tmp_path: Path) -> None:

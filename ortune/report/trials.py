@@ -45,14 +45,15 @@ def show_confirmation(record: Record, trials: Trials | None, prefix: str) -> tup
     blocks: list[Block] = []
     title = FIGURES[record.workload.objectives[0]].title
     rows = list_pairs(record, trials)
-    if any(row.interval for row in rows):
+    confidences = [row.interval.confidence for row in rows if row.interval]
+    if confidences:
         blocks.append(
             Chart(
                 name=f"{prefix}pairs",
                 title=f"Pairs of blocks: {title}",
                 spec=draw_pairs(rows, RATIO),
                 note="Each tick is a pair of blocks of both sides, measured right after each other. The point and the "
-                "line are the estimate and its 95% interval over all launches.",
+                f"line are the estimate and its {confidences[0]:.0%} interval over all launches.",
             )
         )
     blocks += show_distributions(dict(select_latencies(record, trials)), prefix)
