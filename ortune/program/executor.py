@@ -454,8 +454,7 @@ class CallCandidate:
         return self._executor.check_returned(run, self.config) or self._executor.check_settings(run, self.config)
 
     def _made_no_call(self) -> Failure:
-        message = f"it ended without a call of {self._executor.task.call}"
-        return Failure(kind="exit", stage="load", message=message)
+        return Failure(kind="exit", stage="load", message=f"it ended without a call of {self._executor.task.call}")
 
     def _pause(self) -> Failure | None:
         """Wait until all calls have ended, and suspend the program."""
@@ -536,8 +535,7 @@ class CallCandidate:
     def _read_memory(self) -> Memory:
         """Return the memory of the program, or what it was before, if the program has ended."""
         memory = worker_cpu.read_tree_memory(self._process.pid)
-        if memory.steady_bytes:
-            self._memory = memory
+        self._memory = memory if memory.steady_bytes else self._memory
         return self._memory
 
     def _finish_run(self) -> Failure | None:
