@@ -26,6 +26,7 @@ from ortune.fleet.proofs import FAILED, KIND, open_claim, pool_proofs, read_clai
 from ortune.fleet.status import read_status
 from ortune.fleet.verify import SharedVerification, share_verification
 from ortune.gates.sides import read_side
+from ortune.host import HostClass, read_host
 from ortune.knobs import DEFAULT, Config
 from ortune.record.files import encode_record, read_records
 from ortune.record.schema import Record
@@ -50,7 +51,8 @@ from tests.conftest import TINY_CNN, run_ortune
 from tests.records import ONE_THREAD, make_local_record, write
 
 NOW = datetime.datetime(2026, 6, 30, tzinfo=datetime.UTC)
-HERE = Facts(host_id="c1", host="Zen 4, 2 cores", kernel="6.1", onnxruntime="1.20.0")
+CLASS = msgspec.structs.replace(HostClass.of(read_host(memory=False)), instructions="avx2", n_memory_channels=None)
+HERE = Facts(host_class=CLASS, kernel="6.1", onnxruntime="1.20.0")
 BAD_NAME = "db\x1b[2J\n::error::x"
 
 
@@ -81,8 +83,7 @@ def make_proof(node: str, estimate: float | None = 1.3, **changes: Any) -> Proof
         "speedup": speedup,
         "verdict": "holds",
         "started": "2026-06-29T12:00:00+00:00",
-        "host": HERE.host,
-        "host_id": HERE.host_id,
+        "host_class": HERE.host_class,
         "kernel": HERE.kernel,
         "onnxruntime": HERE.onnxruntime,
     }
@@ -387,10 +388,23 @@ class TestExpire:
     def test_this_host_changed(self, location: Location, record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("ORTUNE_NODE", "a")
         prove(location, record, make_proof("a"), make_proof("b"))
-        changed = msgspec.structs.replace(HERE, kernel="6.8", host_id="c2", host="Zen 5")
+        other = msgspec.structs.replace(CLASS, id="2", instructions="avx2 vnni", cpu_quota=1.5)
+        changed = msgspec.structs.replace(HERE, kernel="6.8", host_class=other)
         ((node, reason),) = self.expire(location, here=changed)
         assert node == "a"
-        assert reason == "the class of the host was Zen 4, 2 cores (c1), and is Zen 5 (c2); kernel was 6.1, and is 6.8"
+        assert reason == (
+            "instruction sets of the host: fewer, now vnni; CPU quota of the host: none, now 1.5; kernel was 6.1, "
+            "and is 6.8"
+        )
+
+    def test_a_driver_that_reports_the_memory(
+        self, location: Location, record: Record, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Memory channels are known only while a driver is loaded. The host is the same."""
+        monkeypatch.setenv("ORTUNE_NODE", "a")
+        prove(location, record, make_proof("a"))
+        loaded = msgspec.structs.replace(CLASS, id="2", n_memory_channels=8)
+        assert self.expire(location, here=msgspec.structs.replace(HERE, host_class=loaded)) == []
 
     def test_another_host_changed(self, location: Location, record: Record) -> None:
         prove(location, record, make_proof("a"))

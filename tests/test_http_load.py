@@ -26,9 +26,10 @@ from ortune.program import server as program_server
 from ortune.program.http_load import HttpLoad, check_unused, check_url, find_free_port, wait_until_up
 from ortune.program.http_protocol import MOST_KEPT_BYTES, OpenRequest, Response
 from ortune.program.http_worker import Requester, Sample, ServerClock, ServerLoad
-from ortune.worker import Block, BlockPlan, Failure, cpu
-from ortune.worker.cpu import TreeClock
+from ortune.worker import Block, BlockPlan, Failure, cpu, load_generator
+from ortune.worker.cpu import CpuTimes, TreeClock
 from ortune.worker.load_generator import generate_load
+from ortune.worker.window import Window
 from ortune.workload import Load, make_load
 
 USABLE = tuple(sorted(psutil.Process().cpu_affinity())) if hasattr(psutil.Process, "cpu_affinity") else (0,)
@@ -392,6 +393,34 @@ def test_foreign_use_is_neither_that_of_the_server_nor_of_the_load_generator(mon
         assert disturbed.foreign_share > 0.5
         assert disturbed.contended
         load.close()
+
+
+def test_latency_at_a_rate_does_not_include_that_clients_wake_up_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = OpenRequest(url="http://127.0.0.1:9/", timeout_s=30, root=os.getpid(), usable=USABLE)
+    server_load = ServerLoad(request)
+    late_ns = [np.array([2 * MS, 0]), None]
+
+    def generate(*_: object) -> Window[CpuTimes]:
+        server_load._requester.own_ns += [MS, MS]
+        times = server_load.read_cpu_times()
+        return Window(
+            latencies_ns=np.array([10 * MS, 20 * MS]),
+            positions=np.array([0, 0]),
+            service_ns=10.0 * MS,
+            n_calls=2,
+            wall_ns=100 * MS,
+            lead_in_ns=0,
+            cpu_ns=0,
+            before=times,
+            after=times,
+            late_ns=late_ns.pop(0),
+        )
+
+    monkeypatch.setattr(load_generator, "generate_load", generate)
+    at_a_rate = server_load.measure(plan(make_load(clients=2, rate_per_s=100)))
+    assert at_a_rate.samples_ns.tolist() == [7 * MS, 19 * MS]
+    assert server_load.measure(plan(make_load(clients=2))).samples_ns.tolist() == [9 * MS, 19 * MS]
+    server_load.close()
 
 
 @pytest.mark.parametrize(

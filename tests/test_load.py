@@ -323,6 +323,32 @@ def test_work_within_counts_parts_of_calls() -> None:
     assert work_within(starts, ends, 100, 200) == 0
 
 
+def test_callers_that_wake_up_late() -> None:
+    """Each free caller wakes up 1 ms late. A caller that has just been busy does not sleep."""
+
+    class LateClock(SimulatedClock):
+        def wait_ns(self, duration_ns: int) -> None:
+            super().sleep_ns(duration_ns)
+
+        def sleep_ns(self, duration_ns: int) -> None:
+            super().sleep_ns(duration_ns + MS)
+
+    clock = LateClock()
+    load = Load(scenario="server", rate_per_s=120, arrivals="periodic")
+    block_plan = BlockPlan(load=load, duration_ns=1000 * MS, lead_in_ns=0, min_calls=1, seed=0, deadline_s=60)
+    window = RequestStream(load).measure(lambda _: clock.wait_ns(5 * MS), [0], block_plan, clock.now_ns, clock)
+    assert window.late_ns is not None
+    assert set(window.late_ns) == {MS}
+    assert (window.latencies_ns - window.late_ns == 5 * MS).all()
+
+    load = Load(scenario="server", rate_per_s=400, arrivals="periodic")
+    block_plan = msgspec.structs.replace(block_plan, load=load)
+    window = RequestStream(load).measure(lambda _: clock.wait_ns(5 * MS), [0], block_plan, clock.now_ns, clock)
+    assert window.late_ns is not None
+    assert set(window.late_ns[1:]) == {0}
+    assert window.latencies_ns[-1] > 100 * MS
+
+
 def test_cpu_between_calls() -> None:
     # Two overlapping calls, a gap with 30 ns of CPU time, and one more call.
     marks = [Mark(0, 0, 10, 0, 8), Mark(1, 5, 20, 4, 15), Mark(2, 100, 110, 45, 50)]

@@ -11,6 +11,7 @@ import msgspec
 
 from ortune.fleet.proofs import SharedClaim, read_time
 from ortune.host import HostClass, read_host
+from ortune.host.host_class import PROPERTY_NAMES, format_difference
 from ortune.model import compute_digest, read_model
 from ortune.storage import PROOF, Proof, name_node
 from ortune.worker.installed import find_installed_version
@@ -25,14 +26,12 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What a verification depends on, besides the record. Empty texts are unknown.
 
     Attributes:
-        host_id: Identifies the class of the host.
-        host: Its name.
+        host_class: The class of the host; None if unknown.
         kernel: Release of the operating system.
         onnxruntime: Version of onnxruntime.
     """
 
-    host_id: str = ""
-    host: str = ""
+    host_class: HostClass | None = None
     kernel: str = ""
     onnxruntime: str = ""
 
@@ -56,9 +55,7 @@ class Expired(msgspec.Struct, frozen=True, kw_only=True):
 def read_facts() -> Facts:
     """Return what verifications on this host depend on now."""
     host = HostClass.of(read_host(memory=False))
-    return Facts(
-        host_id=host.id, host=host.title, kernel=platform.release(), onnxruntime=find_installed_version() or ""
-    )
+    return Facts(host_class=host, kernel=platform.release(), onnxruntime=find_installed_version() or "")
 
 
 def digest_models(paths: Iterable[str]) -> dict[str, str]:
@@ -108,7 +105,7 @@ def find_latest_facts(claims: Sequence[SharedClaim]) -> dict[str, Facts]:
             if proof.node not in latest or read_time(proof) > read_time(latest[proof.node]):
                 latest[proof.node] = proof
     return {
-        node: Facts(host_id=each.host_id, host=each.host, kernel=each.kernel, onnxruntime=each.onnxruntime)
+        node: Facts(host_class=each.host_class, kernel=each.kernel, onnxruntime=each.onnxruntime)
         for node, each in latest.items()
     }
 
@@ -116,8 +113,10 @@ def find_latest_facts(claims: Sequence[SharedClaim]) -> dict[str, Facts]:
 def compare_facts(proof: Proof, now: Facts) -> list[str]:
     """Return what changed on a host since it verified a record."""
     reasons = []
-    if proof.host_id and now.host_id and proof.host_id != now.host_id:
-        reasons.append(f"the class of the host was {proof.host} ({proof.host_id}), and is {now.host} ({now.host_id})")
+    if proof.host_class and now.host_class:
+        for name, (then, current) in proof.host_class.differences(now.host_class).items():
+            before, after = format_difference(name, then, current)
+            reasons.append(f"{PROPERTY_NAMES[name]} of the host: {before}, now {after}")
     for name, then, current in (
         ("kernel", proof.kernel, now.kernel),
         ("onnxruntime", proof.onnxruntime, now.onnxruntime),

@@ -56,8 +56,7 @@ def make_proof(verification: Verification, started: datetime, digest: str) -> Pr
         verdict=FAILED if comparison.rows[1].failure else verification.answer,
         contended=comparison.noise.regime == "contended",
         started=started.astimezone().isoformat(timespec="seconds"),
-        host=comparison.host.title,
-        host_id=comparison.host.id,
+        host_class=comparison.host,
         kernel=platform.release(),
         onnxruntime=comparison.runtime.onnxruntime,
     )

@@ -12,6 +12,9 @@ more. It is not the server's, would make all servers look alike, and differs fro
 from latencies: of one client that calls back to back, that of each call; of several clients or with a rate, where the
 order of calls is lost, its median in the block. Clients do not send during this time, so that the throughput of a
 closed loop is that of clients that pause for as long between two requests.
+
+With a rate, a client that is free also wakes up late, by a tenth of a millisecond. The server does not know of the
+request yet. This is subtracted from the latency of each request, too. The wait for a free client is not.
 """
 
 from __future__ import annotations
@@ -382,8 +385,9 @@ class ServerLoad:
         own_ns = np.array(self._requester.own_ns, dtype=np.int64)
         is_single = plan.load.scenario == "single-stream"
         subtracted = own_ns[-len(window.latencies_ns) :] if is_single else np.median(own_ns).astype(np.int64)
+        latencies_ns = window.latencies_ns if window.late_ns is None else window.latencies_ns - window.late_ns
         return Block(
-            samples_ns=np.maximum(window.latencies_ns - subtracted, 1),
+            samples_ns=np.maximum(latencies_ns - subtracted, 1),
             cases=None,
             n_calls=window.n_calls,
             wall_ns=window.wall_ns,

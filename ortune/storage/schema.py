@@ -14,6 +14,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 
 from ortune.compare.comparison import Speedup
+from ortune.host import HostClass
 from ortune.knobs.config import Config
 from ortune.worker.failure import Failure
 
@@ -210,8 +211,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         contended: Whether other processes used the CPUs.
         started: When the command began on that host, by its own clock, in ISO 8601 with the time zone. It is shown, and
             never compared.
-        host: Name of the class of the host.
-        host_id: The `id` of this class.
+        host_class: The class of the host; None if unknown.
         kernel: Release of the operating system.
         onnxruntime: Version of onnxruntime.
         withdrawn: Whether it no longer counts. Attributes of a study cannot be removed.
@@ -224,8 +224,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     verdict: Name = "inconclusive"
     contended: bool = False
     started: Annotated[str, msgspec.Meta(max_length=64)] = ""
-    host: Text = ""
-    host_id: Text = ""
+    host_class: HostClass | None = None
     kernel: Text = ""
     onnxruntime: Text = ""
     withdrawn: bool = False

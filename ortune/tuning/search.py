@@ -116,7 +116,7 @@ def search(prepared: PreparedSearch, observe: Observe = lambda progress: None) -
                 outcome,
                 record=encode_record(record),
                 started=started,
-                host_id=record.host.id,
+                host_class=record.host,
                 onnxruntime=record.runtime.onnxruntime,
             )
             is_complete = True

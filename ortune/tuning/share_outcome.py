@@ -64,7 +64,7 @@ def share_outcome(
     *,
     record: bytes = b"null",
     started: str = "",
-    host_id: str = "",
+    host_class: HostClass | None = None,
     onnxruntime: str = "",
 ) -> None:
     """Write the result, if this node did racing and confirmation, and what the confirmation showed here.
@@ -74,7 +74,7 @@ def share_outcome(
         outcome: The outcome of the search.
         record: The record as JSON.
         started: When the search began on this host, in ISO 8601 with the time zone.
-        host_id: Identifies the class of this host.
+        host_class: The class of this host.
         onnxruntime: Version of onnxruntime on this host.
     """
     evidence = outcome.evidence
@@ -105,8 +105,7 @@ def share_outcome(
             verdict=evidence.verdict,
             contended=evidence.noise.regime == "contended",
             started=started,
-            host=exchange.state.host,
-            host_id=host_id,
+            host_class=host_class,
             kernel=exchange.state.kernel,
             onnxruntime=onnxruntime,
         )

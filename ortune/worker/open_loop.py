@@ -53,7 +53,10 @@ HIGHEST_UTILIZATION = 0.95
 
 
 class Mark(NamedTuple):
-    """One request: start and end of its call, the process's CPU time at both, and how many requests the call had."""
+    """One request: start and end of its call, the process's CPU time at both, and how many requests the call had.
+
+    `late` is the time between the moment when it had arrived and its caller was free, and the start of its call.
+    """
 
     number: int
     start: int
@@ -61,6 +64,7 @@ class Mark(NamedTuple):
     cpu_start: int
     cpu_end: int
     size: int = 1
+    late: int = 0
 
 
 class Segment(NamedTuple):
@@ -165,6 +169,7 @@ class RequestStream:
             before=before,
             after=after,
             cpu_between_ns=cpu_between(marks),
+            late_ns=np.array([mark.late for mark in inside], dtype=np.int64),
         )
 
     def _run_segment(
@@ -205,8 +210,11 @@ class RequestStream:
                     served.append(numbers[0])
                 serve(numbers, seed)
                 end, cpu_end = now(), cpu()
+                size, was_free = len(numbers), free[position]
                 free[position] = end
-                marks.extend(Mark(number, start, end, cpu_start, cpu_end, len(numbers)) for number in numbers)
+                for number in numbers:
+                    late = start - max(arrivals[number], was_free)
+                    marks.append(Mark(number, start, end, cpu_start, cpu_end, size, late))
 
         callers = Callers(clock, [functools.partial(run_caller, position) for position in range(len(free))])
         # On a busy host, this thread wakes up late. The window does not move with it: callers keep to their own times.

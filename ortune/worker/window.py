@@ -102,6 +102,8 @@ class Window(Generic[R]):
         before: Result of `read` before the lead-in.
         after: Result of `read` after the window.
         cpu_between_ns: CPU time spent while no call was running, per call; None unless requests arrive at a rate.
+        late_ns: Part of each latency for which a free caller woke up late, or requests waited for others that are put
+            together with them; None unless requests arrive at a rate.
     """
 
     latencies_ns: NDArray[np.int64]
@@ -115,6 +117,7 @@ class Window(Generic[R]):
     after: R
     cpu_between_ns: float | None = None
     service_sd_ns: float = 0.0
+    late_ns: NDArray[np.int64] | None = None
 
 
 class Callers:
