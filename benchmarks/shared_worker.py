@@ -27,7 +27,7 @@ from benchmarks.shared_clock import RealClock, SharedClock
 from ortune.compare.comparison import Speedup
 from ortune.compare.open import OpenComparison, start_comparison
 from ortune.knobs import DEFAULT
-from ortune.storage import SharedResult, SharedStudy, StorageError, parse_location
+from ortune.storage import SharedRace, SharedResult, SharedStudy, StorageError, parse_location
 from ortune.tuning.outcome import Progress
 from ortune.tuning.share_outcome import share_outcome
 from ortune.tuning.shared import SharedExchange
@@ -85,11 +85,13 @@ class ClockedExchange(SharedExchange):
     def _call(self, work: Callable[[SharedStudy], T]) -> T:
         return self._simulated.call(lambda: super(ClockedExchange, self)._call(work))
 
-    def wait_for_result(self, observe: Callable[[str], None]) -> SharedResult | None:
+    def wait_for_result(
+        self, observe: Callable[[str], None], take_part: Callable[[SharedRace], bool]
+    ) -> SharedResult | None:
         """Wait, and add the time."""
         begin_s = self._simulated.now_s()
         try:
-            return super().wait_for_result(observe)
+            return super().wait_for_result(observe, take_part)
         finally:
             self.waited_s += self._simulated.now_s() - begin_s
 

@@ -409,7 +409,7 @@ def test_the_next_node_takes_over_from_one_that_ended(tmp_path: Path) -> None:
     join(second)
     first.enter("racing")
     notes: list[str] = []
-    assert second.wait_for_result(notes.append) is None
+    assert second.wait_for_result(notes.append, lambda race: False) is None
     assert notes == ["waiting for the result of a"]
 
 
@@ -444,7 +444,7 @@ def test_what_arrives_after_screening_races(tmp_path: Path, monkeypatch: pytest.
     late: list[Candidate] = []
 
     class Waiting(SharedExchange):
-        def wait_for_result(self, observe: Callable[[str], None]) -> None:
+        def wait_for_result(self, observe: object, take_part: object) -> None:
             join(other)
             late.append(next(each for each in SPACE.candidates[1:] if not self.has_own(each.config.key)))
             log_ratio = -0.8 if gains else -0.2

@@ -5,10 +5,12 @@ from ortune.storage.location import Location, find_location, parse_location
 from ortune.storage.node import hash_node, name_node, name_worker
 from ortune.storage.schema import (
     PROOF,
+    RACE,
     RESULT,
     Measurement,
     NodeState,
     Proof,
+    SharedRace,
     SharedResult,
     SharedRound,
     SharedSpeedup,
@@ -17,11 +19,13 @@ from ortune.storage.shared_study import SharedStudy, list_studies
 
 __all__ = [
     "PROOF",
+    "RACE",
     "RESULT",
     "Location",
     "Measurement",
     "NodeState",
     "Proof",
+    "SharedRace",
     "SharedResult",
     "SharedRound",
     "SharedSpeedup",

@@ -23,7 +23,8 @@ FORMAT = 1
 
 RESULT = "result:"
 PROOF = "proof:"
-"""Prefixes of the attributes of a study that hold results and proofs. The rest of their names is the worker."""
+RACE = "race:"
+"""Prefixes of the attributes of a study that hold results, proofs and races. The rest of their names is the worker."""
 
 MOST_BYTES = 60_000
 """Longest value as it is kept. MySQL keeps up to 65,535 bytes."""
@@ -83,6 +84,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         rounds: Its rounds; empty if it failed.
         failure: Why it failed, or None.
         spent_s: Share of the candidate in the wall time of its launch, in seconds.
+        race: The worker whose race the launch belongs to; empty in screening.
     """
 
     id: Name
@@ -94,6 +96,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     rounds: Annotated[tuple[SharedRound, ...], msgspec.Meta(max_length=MOST_ROUNDS)] = ()
     failure: Failure | None = None
     spent_s: Seconds = 0.0
+    race: Annotated[str, msgspec.Meta(max_length=128)] = ""
 
     def __post_init__(self) -> None:
         """Check that it has either rounds or a failure, and the same objectives in each round."""
@@ -142,6 +145,20 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     unfit: Text = ""
     host: Text = ""
     kernel: Text = ""
+
+
+class SharedRace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The race of a worker, which others take part in. It overwrites it when candidates are dropped.
+
+    Attributes:
+        worker: Identifier of the process.
+        configs: The candidates that are left.
+        is_over: Whether it has ended.
+    """
+
+    worker: Name
+    configs: Annotated[tuple[Config, ...], msgspec.Meta(max_length=64)] = ()
+    is_over: bool = False
 
 
 class SharedSpeedup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ortune.knobs import Candidate, Config
-from ortune.storage import Measurement, SharedResult, SharedRound
+from ortune.storage import Measurement, SharedRace, SharedResult, SharedRound
 from ortune.storage.schema import Stage
 from ortune.worker import Failure
 
@@ -70,8 +70,9 @@ class Exchange:
         failure: Failure | None,
         *,
         spent_s: float,
+        race: str = "",
     ) -> None:
-        """Send what one launch of a candidate showed."""
+        """Send what one launch of a candidate showed, in screening or in the race of a worker."""
 
     def has_own(self, key: str) -> bool:
         """Return whether this node measured a config."""
@@ -87,13 +88,31 @@ class Exchange:
         """Return whether a node has ended screening, which then ends for all."""
         return False
 
-    def wait_for_result(self, observe: Callable[[str], None]) -> SharedResult | None:
+    def wait_for_result(
+        self, observe: Callable[[str], None], take_part: Callable[[SharedRace], bool]
+    ) -> SharedResult | None:
         """Return the result of another node, or None if racing and confirmation are up to this one.
 
         Args:
             observe: Called with what it waits for.
+            take_part: Launches the candidates of another node's race once; returns False if it cannot.
         """
         return None
+
+    def announce_race(self, configs: Sequence[Config], *, is_over: bool = False) -> None:
+        """Tell nodes that wait which candidates race on this node, so that they take part."""
+
+    def received_race(self) -> Sequence[Measurement]:
+        """Return what other nodes measured for the race of this one."""
+        return ()
+
+    def count_racing(self) -> int:
+        """Return how many other nodes take part in a race now."""
+        return 0
+
+    def pause(self) -> float:
+        """Wait a little for other nodes, read what they wrote, and return how long the wait was, in seconds."""
+        return 0.0
 
     def take_notes(self) -> list[str]:
         """Return what happened since the last call."""

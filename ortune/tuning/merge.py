@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -47,7 +47,7 @@ class Merger:
             by_key[each.config.key].append(each)
         changed, new = [], set()
         for key in {**by_key, **self._merged}:
-            members = [each for each in by_key.get(key, ()) if self._fits(each)]
+            members = [each for each in by_key.get(key, ()) if fits(each, self._goal)]
             ids = tuple(each.id for each in members)
             if self._merged.get(key, ()) == ids:
                 continue
@@ -61,14 +61,6 @@ class Merger:
             self._replace(result, members)
             changed.append(result)
         return changed, new
-
-    def _fits(self, measurement: Measurement) -> bool:
-        """Return whether a measurement has the values that this search has."""
-        n_excesses = len(self._goal.limits) + (1 if self._goal.load.rate_per_s else 0)
-        return all(
-            len(each.log_ratios) == len(self._goal.objectives) and len(each.excesses) == n_excesses
-            for each in measurement.rounds[:1]
-        )
 
     def _replace(self, result: CandidateResult, measurements: Sequence[Measurement]) -> None:
         """Replace what others measured of a candidate."""
@@ -87,17 +79,33 @@ class Merger:
         else:
             self.emptied[key] = result.candidate
 
-    def _score(self, measurement: Measurement) -> Iterator[Score]:
-        """Yield the rounds of a measurement as scores."""
+    def _score(self, measurement: Measurement) -> list[Score]:
+        """Return the rounds of a measurement as scores."""
         launch = self._launches.setdefault((measurement.worker, measurement.launch), FIRST_SHARED + len(self._launches))
-        for each in measurement.rounds:
-            yield Score(
-                log_ratios=each.log_ratios,
-                excesses=each.excesses,
-                contended=each.contended,
-                launch=launch,
-                blocks=None,
-            )
+        return make_scores(measurement, launch)
+
+
+def fits(measurement: Measurement, goal: Goal) -> bool:
+    """Return whether a measurement has the values that a search for this goal has."""
+    n_excesses = len(goal.limits) + (1 if goal.load.rate_per_s else 0)
+    return all(
+        len(each.log_ratios) == len(goal.objectives) and len(each.excesses) == n_excesses
+        for each in measurement.rounds[:1]
+    )
+
+
+def make_scores(measurement: Measurement, launch: int) -> list[Score]:
+    """Return the rounds of a measurement as scores of a launch with this number."""
+    return [
+        Score(
+            log_ratios=each.log_ratios,
+            excesses=each.excesses,
+            contended=each.contended,
+            launch=launch,
+            blocks=None,
+        )
+        for each in measurement.rounds
+    ]
 
 
 def find_candidate(space: SearchSpace, measurement: Measurement) -> Candidate | None:

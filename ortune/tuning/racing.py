@@ -10,7 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.compare.block_plan import SHORTEST_WARM_UP_NS, block_wall_s, expect_warm_up_ns, launch_sides_s
+from ortune.storage import SharedRace
+from ortune.tuning.merge import describe_launches, shorten_failure
 from ortune.tuning.results import CandidateResult
+from ortune.tuning.shared_race import RaceElsewhere
 from ortune.tuning.state import SearchState
 from ortune.tuning.verdict import NEGLIGIBLE_GAIN
 
@@ -40,44 +43,98 @@ def run_racing(state: SearchState, racing_s: float) -> None:
     if len(racing) < MIN_CANDIDATES:
         return
     with state.time_stage("racing"):
-        start_s = state.now_s()
-        end_s = start_s + racing_s
-        racers = racing
-        for result in racers:
+        Race(state, racing, racing_s).run()
+
+
+class Race:
+    """Launches candidates again and again, until one is left, or the time or the number of launches is used up.
+
+    Launches of other nodes count like own ones, and so does the time that they take.
+
+    Args:
+        state: The search.
+        racing: The candidates.
+        racing_s: The time of all launches, in seconds.
+
+    Attributes:
+        racing: The candidates that are left.
+        best: The best of them, or None.
+    """
+
+    def __init__(self, state: SearchState, racing: list[CandidateResult], racing_s: float) -> None:
+        self.racing = racing
+        self.best: CandidateResult | None = None
+        self._state = state
+        self._racers = racing
+        self._others = RaceElsewhere(state)
+        self._start_s = state.now_s()
+        self._end_s = self._start_s + racing_s
+        self._n_own = 0
+        self._side_s = 0.0
+
+    @property
+    def n_launches(self) -> int:
+        """Launches so far, on all nodes."""
+        return self._n_own + self._others.n_launches
+
+    @property
+    def _launch_s(self) -> float:
+        """Duration of the next launch, in seconds."""
+        return self._side_s * (1 + len(self.racing))
+
+    def run(self) -> None:
+        """Race."""
+        for result in self._racers:
             result.enter("racing")
-        n_launches, launch_s = 0, 0.0
-        best: CandidateResult | None = None
+        self._report()
+        try:
+            while self.racing and (n_missing := self._count_missing()) > 0:
+                self._advance(n_missing)
+                if is_hopeless(self._state, self.racing):
+                    self._state.is_unpromising = True
+                    return
+                self.racing = drop_slower(self._state, self.racing)
+                self._report()
+        finally:
+            self._others.announce(())
 
-        def report() -> None:
-            # It ends before a launch that would take longer than planned, and when one candidate is left.
-            latest_s = start_s + MAX_LAUNCHES * launch_s if launch_s else end_s
-            ends_s = min(end_s, latest_s) if len(racing) > 1 else state.now_s()
-            then_s = min(max(state.end_s - ends_s, 0.0), state.plan.confirmation_s)
-            state.report("racing", n_launches, None, best, end_s=ends_s, then_s=then_s)
+    def _count_missing(self) -> int:
+        """Return how many more launches there is time for, and at least those that are needed to compare."""
+        if not self._n_own:
+            return MIN_LAUNCHES
+        if self.n_launches >= MIN_LAUNCHES and len(self.racing) == 1:
+            return 0
+        affordable = int((self._end_s - self._state.now_s() - self._others.spent_s) / self._launch_s)
+        return min(max(affordable, MIN_LAUNCHES - self.n_launches), MAX_LAUNCHES - self.n_launches)
 
-        def find_best() -> CandidateResult | None:
-            return next((result for result in state.results.rank() if result in racing), None)
+    def _advance(self, n_missing: int) -> None:
+        """Wait for launches of other nodes that complete the race, or launch the candidates here."""
+        others = self._others
+        n_elsewhere = others.n_launches
+        if self._n_own:
+            others.wait(self.racing, n_missing, self._launch_s)
+        if others.n_launches > n_elsewhere:
+            return
+        others.announce(self.racing)
+        begin_s, n_begin = self._state.now_s(), len(self.racing)
+        try:
+            self.racing = race_launch(self._state, self.racing, self._report)
+        finally:
+            # What screening measured stays where racing was interrupted, or where memory was lacking.
+            for result in self._racers:
+                result.return_if_empty()
+        self._n_own += 1
+        self._side_s = (self._state.now_s() - begin_s) / (1 + n_begin)
+        others.collect(self.racing)
 
-        best = find_best()
-        report()
-        while racing and n_launches < MAX_LAUNCHES:
-            if n_launches >= MIN_LAUNCHES and (len(racing) == 1 or state.now_s() + launch_s > end_s):
-                break
-            begin_s, n_begin = state.now_s(), len(racing)
-            try:
-                racing = race_launch(state, racing, report)
-            finally:
-                # What screening measured stays where racing was interrupted, or where memory was lacking.
-                for result in racers:
-                    result.return_if_empty()
-            n_launches += 1
-            if is_hopeless(state, racing):
-                state.is_unpromising = True
-                break
-            racing = drop_slower(state, racing)
-            launch_s = (state.now_s() - begin_s) * (1 + len(racing)) / (1 + n_begin)
-            best = find_best()
-            report()
+    def _report(self) -> None:
+        state = self._state
+        self.best = next((result for result in state.results.rank() if result in self.racing), None)
+        # It ends before a launch that would take longer than planned, and when one candidate is left.
+        latest_s = self._start_s + MAX_LAUNCHES * self._launch_s if self._n_own else self._end_s
+        ends_s = min(self._end_s, latest_s) if len(self.racing) > 1 else state.now_s()
+        then_s = min(max(state.end_s - ends_s, 0.0), state.plan.confirmation_s)
+        state.report("racing", self.n_launches, None, self.best, end_s=ends_s, then_s=then_s)
 
 
 def race_launch(
@@ -103,6 +160,38 @@ def race_launch(
         # In a race, there is no time to measure them alone.
         state.starved.clear()
     return [result for result, _ in lives]
+
+
+def take_part(state: SearchState, race: SharedRace) -> bool:
+    """Launch the candidates of another node's race once, and send what they showed.
+
+    Returns:
+        False if this node cannot take part: a candidate is not in its search space, all of them failed, or they do not
+        fit into memory together.
+
+    Raises:
+        MeasureError: The baseline fails.
+    """
+    candidates = [state.results.find(each.key) or state.space.find(each) for each in race.configs]
+    known = [each for each in candidates if each is not None]
+    if not known or len(known) < len(candidates) or len(known) >= state.plan.max_live:
+        return False
+    # The results of this node stay as they are: its own race may follow.
+    racers = [CandidateResult(each, state.results.get_or_add(each).number, state.goal) for each in known]
+    for racer in racers:
+        racer.enter("racing")
+    begin_s, launch = state.now_s(), state.n_launches + 1
+    state.end_s = begin_s + state.plan.racing_s
+    working = race_launch(state, racers, state.exchange.beat)
+    spent_s = (state.now_s() - begin_s) / len(racers)
+    for racer in racers:
+        if racer.failure:
+            failure = shorten_failure(racer.failure)
+            state.exchange.send(racer.candidate, launch, (), failure, spent_s=spent_s, race=race.worker)
+            continue
+        for _, rounds in describe_launches(racer, launch):
+            state.exchange.send(racer.candidate, launch, rounds, None, spent_s=spent_s, race=race.worker)
+    return bool(working)
 
 
 def count_affordable(state: SearchState, racing_s: float) -> int:

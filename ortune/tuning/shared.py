@@ -19,10 +19,12 @@ from ortune.errors import MeasureError
 from ortune.knobs import Candidate, Config
 from ortune.storage import (
     PROOF,
+    RACE,
     RESULT,
     Measurement,
     NodeState,
     Proof,
+    SharedRace,
     SharedResult,
     SharedRound,
     SharedStudy,
@@ -381,8 +383,9 @@ class SharedExchange(Exchange):
         failure: Failure | None,
         *,
         spent_s: float,
+        race: str = "",
     ) -> None:
-        """Send what one launch of a candidate showed."""
+        """Send what one launch of a candidate showed, in screening or in the race of a worker."""
         self._n_sent += 1
         measurement = Measurement(
             id=f"{self.worker}:{self._n_sent}",
@@ -394,6 +397,7 @@ class SharedExchange(Exchange):
             rounds=tuple(rounds),
             failure=None if rounds else failure,
             spent_s=spent_s,
+            race=race,
         )
         self._own_keys.add(candidate.config.key)
         self.state = msgspec.structs.replace(self.state, n_measured=self._n_sent)
@@ -416,11 +420,13 @@ class SharedExchange(Exchange):
         """Return whether a node has ended screening, which then ends for all."""
         return bool(self._find_result()) or any(state.stage in SCREENED for state in self._others())
 
-    def wait_for_result(self, observe: Callable[[str], None]) -> SharedResult | None:
+    def wait_for_result(
+        self, observe: Callable[[str], None], take_part: Callable[[SharedRace], bool]
+    ) -> SharedResult | None:
         """Return the result of another node, or None if racing and confirmation are up to this one.
 
         They are up to the node that joined first, of those that run. It begins when the others have measured what they
-        leased. If the storage does not answer for long, this node goes on alone.
+        leased. The others take part in its race. If the storage does not answer for long, this node goes on alone.
         """
         noted = ""
         while True:
@@ -439,12 +445,52 @@ class SharedExchange(Exchange):
                     return None
                 note = f"waiting for what {', '.join(sorted(set(busy)))} measures"
             else:
+                if (race := self._find_race(first.worker)) is not None:
+                    if self.state.stage != "racing":
+                        self.enter("racing")
+                    if take_part(race):
+                        continue
+                if self.state.stage == "racing":
+                    self.enter("waiting")
                 note = f"waiting for the result of {first.node}"
             if note != noted:
                 observe(note)
                 noted = note
             self._sleep(self._poll_s)
             self.beat()
+
+    def _find_race(self, worker: str) -> SharedRace | None:
+        """Return the race of another node; None if there is none now."""
+        try:
+            races = self._call(lambda study: study.read_all(RACE, SharedRace))
+        except StorageError:
+            return None
+        race = races.get(worker)
+        return race if race is not None and not race.is_over else None
+
+    def announce_race(self, configs: Sequence[Config], *, is_over: bool = False) -> None:
+        """Tell nodes that wait which candidates race on this node, so that they take part."""
+        race = SharedRace(worker=self.worker, configs=tuple(configs), is_over=is_over)
+        self._post(f"{RACE}{self.worker}", race)
+
+    def received_race(self) -> Sequence[Measurement]:
+        """Return what other nodes measured for the race of this one."""
+        return [each for each in self.received() if each.race == self.worker]
+
+    def count_racing(self) -> int:
+        """Return how many other nodes take part in a race now."""
+        return sum(each.stage == "racing" for each in self._others())
+
+    def pause(self) -> float:
+        """Wait a little for other nodes, read what they wrote, and return how long the wait was, in seconds.
+
+        Raises:
+            MeasureError: The others do not use the measurements of this node.
+        """
+        self._sleep(self._poll_s)
+        self.beat()
+        self.refresh()
+        return self._poll_s
 
     def _find_result(self) -> SharedResult | None:
         """Return the result that counts: that of the worker that joined first."""

@@ -39,7 +39,7 @@ from ortune.tuning.plan import (
     usual_budget_s,
     warn_of_small_budget,
 )
-from ortune.tuning.racing import MIN_LAUNCHES, STANDARD_ERRORS, USUAL_LUCK, bound_log_ratios, run_racing
+from ortune.tuning.racing import MIN_LAUNCHES, STANDARD_ERRORS, USUAL_LUCK, bound_log_ratios, run_racing, take_part
 from ortune.tuning.results import CandidateResult
 from ortune.tuning.sampler import make_sampler
 from ortune.tuning.screening import ALL_PAIRS_TRIED, Screening
@@ -193,7 +193,7 @@ def run_search(
 def run_stages(state: SearchState, study: optuna.Study, opened: OpenComparison, confirmed: _Confirmed) -> None:
     """Run screening, racing and confirmation.
 
-    On several hosts, one of them runs the last two, and the others repeat the confirmation.
+    On several hosts, one of them runs the last two. The others take part in its race, and repeat the confirmation.
     """
     exchange = state.exchange
     if exchange.is_shared:
@@ -201,7 +201,7 @@ def run_stages(state: SearchState, study: optuna.Study, opened: OpenComparison, 
     screening = Screening(state, study)
     screening.run()
     if exchange.is_shared:
-        result = exchange.wait_for_result(lambda note: note_wait(state, note))
+        result = exchange.wait_for_result(lambda note: note_wait(state, note), lambda race: take_part(state, race))
         if result is not None:
             confirm_ranked(state, opened, confirmed, find_result(state, result))
             return

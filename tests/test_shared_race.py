@@ -1,0 +1,169 @@
+"""Races that are divided among the nodes of a search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from ortune.knobs import DEFAULT, Candidate, Config
+from ortune.storage import SharedRace, SharedResult, SharedRound
+from ortune.tuning.outcome import Outcome
+from ortune.tuning.shared import SharedExchange
+from ortune.tuning.stages import SearchSettings, run_search
+from tests.test_shared_search import SPACE, join, open_exchange, open_simulated, read_all
+
+LONG_S = 1e6
+"""A time that leaves none for another launch."""
+
+
+def find(config: Config) -> Candidate:
+    return SPACE.candidates[SPACE.numbers[config.key]]
+
+
+def count_launches(outcome: Outcome) -> int:
+    return len({each.launch for each in outcome.rounds if each.stage == "racing"})
+
+
+@pytest.mark.parametrize("others", ["none", "all", "incomplete", "of another race", "screening"])
+def test_launches_of_other_nodes_count(tmp_path: Path, others: str) -> None:
+    other = open_exchange(tmp_path, "b")
+    raced: list[Config] = []
+
+    class Divided(SharedExchange):
+        def wait_for_result(self, observe: object, take_part: object) -> None:
+            join(other)
+            other.enter("racing")
+            self.refresh()
+
+        def announce_race(self, configs: Sequence[Config], *, is_over: bool = False) -> None:
+            super().announce_race(configs, is_over=is_over)
+            if raced or others == "none":
+                return
+            raced.extend(configs)
+            race = {"of another race": "x", "screening": ""}.get(others, self.worker)
+            for launch in (1, 2):
+                for config in configs[: -1 if others == "incomplete" else None]:
+                    # The one that is announced last is far better than all others.
+                    rounds = [SharedRound(log_ratios=(-2.0 if config == configs[-1] else -0.1,))] * 3
+                    other.send(find(config), launch, rounds, None, spent_s=LONG_S, race=race)
+            other.flush()
+
+    exchange = open_exchange(tmp_path)
+    exchange.__class__ = Divided
+    outcome = run_search(SPACE, open_simulated(0), SearchSettings(budget_s=60.0, n_trials=20, exchange=exchange))
+    exchange.close(completed=True)
+    confirmed = [trial.config for trial in outcome.trials if trial.stage == "confirmation" and trial.config != DEFAULT]
+    assert not outcome.interrupted
+    if others == "all":
+        assert count_launches(outcome) == 1
+        assert confirmed[0] == raced[-1]
+    else:
+        assert count_launches(outcome) >= (1 if others == "incomplete" else 2)
+        assert confirmed[0].session_options["intra_op_num_threads"] == 1
+
+
+def test_a_race_waits_for_launches_that_are_under_way(tmp_path: Path) -> None:
+    other = open_exchange(tmp_path, "b")
+    pauses: list[int] = []
+
+    class Divided(SharedExchange):
+        def wait_for_result(self, observe: object, take_part: object) -> None:
+            join(other)
+            other.enter("racing")
+            self.refresh()
+
+        def announce_race(self, configs: Sequence[Config], *, is_over: bool = False) -> None:
+            super().announce_race(configs, is_over=is_over)
+            if configs:
+                self.configs = configs
+
+        def count_racing(self) -> int:
+            return 99
+
+        def pause(self) -> float:
+            pauses.append(1)
+            rounds = [SharedRound(log_ratios=(-0.1,))] * 3
+            for config in self.configs:
+                other.send(find(config), len(pauses), rounds, None, spent_s=LONG_S, race=self.worker)
+            other.flush()
+            return super().pause()
+
+    exchange = open_exchange(tmp_path)
+    exchange.__class__ = Divided
+    outcome = run_search(SPACE, open_simulated(0), SearchSettings(budget_s=60.0, n_trials=20, exchange=exchange))
+    exchange.close(completed=True)
+    assert pauses
+    assert count_launches(outcome) == 1
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_node_that_waits_takes_part(tmp_path: Path, is_known: bool) -> None:
+    first = open_exchange(tmp_path, "a")
+    join(first)
+    first.enter("racing")
+    configs = [each.config for each in SPACE.candidates[1:4]]
+    unknown = Config(session_options={"intra_op_num_threads": 77})
+    first.announce_race(configs if is_known else [*configs, unknown])
+    stages: list[str] = []
+    took: list[bool] = []
+
+    class Helper(SharedExchange):
+        def wait_for_result(
+            self, observe: Callable[[str], None], take_part: Callable[[SharedRace], bool]
+        ) -> SharedResult | None:
+            def once(race: SharedRace) -> bool:
+                stages.append(self.state.stage)
+                took.append(take_part(race))
+                first.announce_race((), is_over=True)
+                first.publish(
+                    SharedResult(
+                        node="a", worker=first.worker, number=0, verdict="faster", config=configs[0], digest="0" * 64
+                    )
+                )
+                first.close(completed=True)
+                return took[-1]
+
+            return super().wait_for_result(observe, once)
+
+    exchange = open_exchange(tmp_path, "b")
+    exchange.__class__ = Helper
+    outcome = run_search(SPACE, open_simulated(1), SearchSettings(budget_s=60.0, n_trials=20, exchange=exchange))
+    exchange.close(completed=True)
+    assert stages == ["racing"]
+    assert took == [is_known]
+    measured = [each for each in read_all(tmp_path) if each.race]
+    if not is_known:
+        assert not measured
+        return
+    assert [(each.node, each.race, each.config) for each in measured] == [("b", first.worker, each) for each in configs]
+    assert len({each.launch for each in measured}) == 1
+    # A launch that is part of a race of another node is not that of a race here.
+    assert {trial.stage for trial in outcome.trials[1:]} == {"screening", "confirmation"}
+
+
+def test_a_candidate_that_fails_is_reported(tmp_path: Path) -> None:
+    first = open_exchange(tmp_path, "a")
+    join(first)
+    first.enter("racing")
+    configs = [each.config for each in SPACE.candidates[1:4]]
+    first.announce_race(configs)
+
+    class Helper(SharedExchange):
+        def wait_for_result(
+            self, observe: Callable[[str], None], take_part: Callable[[SharedRace], bool]
+        ) -> SharedResult | None:
+            def once(race: SharedRace) -> bool:
+                took = take_part(race)
+                first.close(completed=True)
+                return took
+
+            return super().wait_for_result(observe, once)
+
+    exchange = open_exchange(tmp_path, "b")
+    exchange.__class__ = Helper
+    opened = open_simulated(1, dies_when_measured=[configs[1]])
+    run_search(SPACE, opened, SearchSettings(budget_s=60.0, n_trials=8, exchange=exchange))
+    exchange.close(completed=True)
+    assert [bool(each.failure) for each in read_all(tmp_path) if each.race] == [False, True, False]
