@@ -10,7 +10,7 @@ import pytest
 from ortune.knobs import DEFAULT, Candidate, Config
 from ortune.storage import SharedRace, SharedResult, SharedRound
 from ortune.tuning.outcome import Outcome
-from ortune.tuning.shared import SharedExchange
+from ortune.tuning.shared import MOST_RACING, SharedExchange
 from ortune.tuning.stages import SearchSettings, run_search
 from tests.test_shared_search import SPACE, join, open_exchange, open_simulated, read_all
 
@@ -141,6 +141,32 @@ def test_a_node_that_waits_takes_part(tmp_path: Path, is_known: bool) -> None:
     assert len({each.launch for each in measured}) == 1
     # A launch that is part of a race of another node is not that of a race here.
     assert {trial.stage for trial in outcome.trials[1:]} == {"screening", "confirmation"}
+
+
+@pytest.mark.parametrize("n_earlier", [MOST_RACING - 1, MOST_RACING])
+def test_a_race_has_no_more_nodes_than_launches(tmp_path: Path, n_earlier: int) -> None:
+    earlier = [open_exchange(tmp_path, f"n{number}") for number in range(n_earlier)]
+    for each in earlier:
+        join(each)
+    first = earlier[0]
+    first.enter("racing")
+    config = SPACE.candidates[1].config
+    first.announce_race([config])
+    exchange = open_exchange(tmp_path, "late")
+    join(exchange)
+    took: list[SharedRace] = []
+
+    def observe(note: str) -> None:
+        first.publish(
+            SharedResult(node="n0", worker=first.worker, number=0, verdict="faster", config=config, digest="0" * 64)
+        )
+
+    def take_part(race: SharedRace) -> bool:
+        took.append(race)
+        return False
+
+    assert exchange.wait_for_result(observe, take_part) is not None
+    assert bool(took) == (n_earlier < MOST_RACING)
 
 
 def test_a_candidate_that_fails_is_reported(tmp_path: Path) -> None:

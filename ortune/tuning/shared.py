@@ -46,6 +46,9 @@ expects to be silent, at most the last."""
 BEAT_EVERY_S = 10.0
 """Time between two updates of the state of a worker that measures."""
 
+MOST_RACING = 12
+"""Nodes that take part in a race at most: it has no more launches."""
+
 POLL_S = 2.0
 """Time between two looks at the storage while waiting for another node."""
 
@@ -445,7 +448,8 @@ class SharedExchange(Exchange):
                     return None
                 note = f"waiting for what {', '.join(sorted(set(busy)))} measures"
             else:
-                if (race := self._find_race(first.worker)) is not None:
+                is_wanted = self.count_earlier() < MOST_RACING
+                if is_wanted and (race := self._find_race(first.worker)) is not None:
                     if self.state.stage != "racing":
                         self.enter("racing")
                     if take_part(race):
