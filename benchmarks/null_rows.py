@@ -41,12 +41,12 @@ def show_row(row: Row, number: object, name: str) -> str:
     """Return a line with one result."""
     return (
         f"{number:3} {name} {row['estimate']:.4f} [{row['low']:.4f}, {row['high']:.4f}] "
-        f"{row['pairs']} pairs {row['regime']:9} {row['verdict']}{'  CLAIMED' if row['claimed'] else ''}"
+        f"{row['pairs']} pairs {row['regime']:9} {row['verdict']}{'  without 1' if row['claimed'] else ''}"
     )
 
 
 def print_sums(rows: Sequence[Row], kind: str, width: int) -> None:
-    """Print how often a difference was claimed, for each kind of comparison and for all of them.
+    """Print how often an interval excluded 1, and a gain was claimed, for each kind of comparison and for all of them.
 
     Args:
         rows: The results.
@@ -54,11 +54,15 @@ def print_sums(rows: Sequence[Row], kind: str, width: int) -> None:
         width: Width of its column.
     """
     print()
-    print(f"{kind:{width}} comparisons  claimed  median width  largest error")
+    print(f"{kind:{width}} comparisons  without 1  gains claimed  median width  largest error")
     for name in (*dict.fromkeys(row[kind] for row in rows), "all"):
         some = [row for row in rows if name in ("all", row[kind])]
         widths = [100 * (row["high"] - row["low"]) for row in some]
         errors = [100 * abs(math.log(row["estimate"])) for row in some]
-        claimed = sum(row["claimed"] for row in some)
-        print(f"{name:{width}} {len(some):11}  {claimed:7}  {np.median(widths):9.2f} pp  {max(errors):10.2f} %")
+        n_without = sum(row["claimed"] for row in some)
+        n_gains = sum(row["verdict"] == "faster" for row in some)
+        print(
+            f"{name:{width}} {len(some):11}  {n_without:9}  {n_gains:13}  {np.median(widths):9.2f} pp  "
+            f"{max(errors):10.2f} %"
+        )
     print(note_noise(rows))
