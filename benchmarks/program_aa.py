@@ -5,8 +5,8 @@
 
 Each comparison is the confirmation of a search with that budget. In place of the winner, there is a candidate that sets
 what the program sets itself: its sessions get options, as those of every candidate, and end up with the same ones. A
-correct tool claims a gain in at most 1 of 40 comparisons: intervals have a confidence of 95%, so that one in 40 is above 1
-by chance, and one below. A search claims only what is above 1.
+correct tool claims a gain in at most 1 of 40 comparisons: intervals have a confidence of 95%, so that one in 40 lies
+above 1 by chance, and one below.
 
 The program is `benchmarks/timed_program.py`: a function that sleeps a set time and runs a tiny model. In turn, it is
 measured by complete runs, by calls while it stays alive, and as a server. Run this on an idle host. `--first` is the

@@ -34,7 +34,7 @@ from ortune.planning.choose import explain_choice, find_best, rank_rows
 from ortune.planning.deployment import Batching, Deployment
 from ortune.planning.files import decode_plan, encode_plan, read_plan
 from ortune.planning.options import PlanOptions
-from ortune.planning.result import SCHEMA, Estimate, Plan
+from ortune.planning.result import SCHEMA, AtRate, Estimate, Plan
 from ortune.planning.run import Outcome, mark_proven, run_stages
 from ortune.planning.screening import screen_deployments
 from ortune.planning.space import make_deployment_space
@@ -285,7 +285,14 @@ class TestStages:
         assert row.replicas == math.ceil(400 / 0.8 / row.capacity.estimate)
         assert row.price_of_million == pytest.approx(0.2 * row.replicas / (400 * 3600) * 1e6)
         assert row.at_rate
-        assert row.at_rate.p99_ns < slo.bound
+        assert row.at_rate.source == "measured"
+        assert row.at_rate.rate_per_s == pytest.approx(400 / row.replicas)
+        assert row.at_rate.p99_low_ns is not None
+        assert row.at_rate.p99_low_ns <= row.at_rate.p99_ns < slo.bound
+        assert row.predicted_at_rate
+        assert row.predicted_at_rate.source == "predicted"
+        # Others are predicted.
+        assert {each.at_rate.source for each in outcome.rows if each.at_rate and each != row} <= {"predicted"}
         assert outcome.rows[0].capacity
         assert outcome.rows[0].capacity.source == "measured"
 
@@ -583,6 +590,33 @@ def test_the_output_fits(width: int) -> None:
     assert "recommended: 2 processes · intra threads=1" in words
     assert "least memory" in words
     assert "never" not in words
+
+
+def show_latency(found: AtRate | None) -> str:
+    """Return what is printed of the latency of a recommended deployment, where a p99 of 30 ms had been predicted."""
+    plan = make_example()
+    predicted = AtRate(rate_per_s=66.0, p50_ns=9e6, p99_ns=30e6, utilization=0.5, source="predicted")
+    rows = list(plan.rows)
+    rows[1] = msgspec.structs.replace(rows[1], at_rate=found, predicted_at_rate=predicted)
+    console = Console(width=200, record=True, file=io.StringIO())
+    show_plan(console, msgspec.structs.replace(plan, rows=tuple(rows)), None)
+    return " ".join(console.export_text().split())
+
+
+def test_the_latency_at_the_asked_rate_is_compared_with_the_prediction() -> None:
+    measured = AtRate(
+        rate_per_s=66.0, p50_ns=9e6, p99_ns=40e6, p99_low_ns=35e6, p99_high_ns=45e6, utilization=0.5, source="measured"
+    )
+    text = show_latency(measured)
+    assert "40.0 ms [35.0 ms, 45.0 ms]" in text
+    assert "p99 at 66.0/s: 40.0 ms measured, 30.0 ms predicted." in text
+    assert "Capacity: 90.0/s measured, 95.0/s predicted." in text
+    assert "headroom" not in text
+    slower = msgspec.structs.replace(measured, p99_ns=60e6, p99_low_ns=51e6, p99_high_ns=None)
+    text = show_latency(slower)
+    assert "60.0 ms [51.0 ms, ]" in text
+    assert "At the asked rate, p99<50ms was not met. Use a larger --headroom." in text
+    assert "arrived faster than they were served" in show_latency(None)
 
 
 def test_large_prices_have_no_exponent() -> None:

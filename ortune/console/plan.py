@@ -38,8 +38,9 @@ from ortune.errors import spell_as_flag
 from ortune.host import HostClass
 from ortune.knobs import describe
 from ortune.planning.prepare import PreparedPlan
-from ortune.planning.result import Estimate, Plan, PlannedDeployment
+from ortune.planning.result import AtRate, Estimate, Plan, PlannedDeployment
 from ortune.steps import end_steps
+from ortune.workload import Limit
 
 UNLIMITED = 10_000
 """Columns in which every table fits."""
@@ -181,7 +182,7 @@ def make_plan_table(plan: Plan, parts: Sequence[Part]) -> Table:
         if "rate" in parts:
             if has_rate:
                 cells.append("none is enough" if row.replicas is None else str(row.replicas))
-                cells.append(format_duration(row.at_rate.p99_ns) if row.at_rate else "")
+                cells.append(format_latency(row.at_rate) if row.at_rate else "")
             if has_price:
                 cells.append("" if row.price_of_million is None else format_number(row.price_of_million))
         table.add_row(str(number), *cells)
@@ -218,6 +219,14 @@ def format_capacity(capacity: Estimate | None) -> str:
     return f"{mark}{format_rate(capacity.estimate)} [{format_number(capacity.low)}, {high}]"
 
 
+def format_latency(found: AtRate) -> str:
+    """Return p99 at a rate with its interval. A tilde marks one that is predicted."""
+    if found.source == "predicted":
+        return f"~{format_duration(found.p99_ns)}"
+    low, high = (format_duration(each) if each is not None else "" for each in (found.p99_low_ns, found.p99_high_ns))
+    return f"{format_duration(found.p99_ns)} [{low}, {high}]"
+
+
 def show_choice(console: Console, plan: Plan) -> None:
     """Print the recommended deployment with its settings, and the best in each respect."""
     choice = plan.choice
@@ -227,6 +236,8 @@ def show_choice(console: Console, plan: Plan) -> None:
         each = plan.rate_per_s / choice.replicas
         hosts = format_count(choice.replicas, "host")
         console.print(Text(f"{format_rate(plan.rate_per_s)} need {hosts}: {format_rate(each)} each."))
+    for text in compare_predictions(choice):
+        console.print(Text(text))
     if choice.deployment.cpus:
         cpus = "; ".join(map(format_cpus, choice.deployment.cpus))
         console.print(Text(f"CPUs of each process: {cpus}"))
@@ -261,9 +272,25 @@ def show_sources(console: Console, plan: Plan) -> None:
             "rate is that of single requests, which wait for others."
         )
     if plan.rate_per_s:
-        lines.append(f"p99 at rate: predicted from the durations of calls ({DISPATCHES[plan.dispatch]}).")
+        lines.append(
+            "p99 at rate: ~ marks predictions from the durations of calls, the others are measured "
+            f"({DISPATCHES[plan.dispatch]})."
+        )
     for line in lines:
         console.print(Text(line, "dim"))
+
+
+def compare_predictions(row: PlannedDeployment) -> list[str]:
+    """Return what was measured of a deployment, and what had been predicted, in sentences."""
+    lines = []
+    if row.capacity and row.capacity.estimate > 0 and row.predicted_capacity:
+        predicted = row.predicted_capacity.estimate
+        lines.append(f"Capacity: {format_rate(row.capacity.estimate)} measured, {format_rate(predicted)} predicted.")
+    if row.at_rate and row.predicted_at_rate:
+        measured, predicted = row.at_rate.p99_ns, row.predicted_at_rate.p99_ns
+        rate = format_rate(row.at_rate.rate_per_s)
+        lines.append(f"p99 at {rate}: {format_duration(measured)} measured, {format_duration(predicted)} predicted.")
+    return lines
 
 
 def find_warnings(plan: Plan) -> list[str]:
@@ -282,7 +309,20 @@ def find_warnings(plan: Plan) -> list[str]:
             "The budget was too small to measure the capacity: that of the recommended deployment is predicted. "
             "Use a larger --budget."
         )
+    if plan.choice.predicted_at_rate and not plan.choice.at_rate:
+        warnings.append("At the asked rate, requests arrived faster than they were served. Use a larger --headroom.")
+    elif plan.slo and exceeds(plan.slo, plan.choice.at_rate):
+        warnings.append(f"At the asked rate, {plan.slo.text} was not met. Use a larger --headroom.")
     return warnings
+
+
+def exceeds(slo: Limit, found: AtRate | None) -> bool:
+    """Return whether a latency that was measured at a rate is above a target, as far as the figures tell."""
+    if not found or found.source == "predicted":
+        return False
+    if slo.figure == "p50":
+        return found.p50_ns > slo.bound
+    return slo.figure == "p99" and (found.p99_low_ns or 0.0) > slo.bound
 
 
 class PlanProgress(LiveBar):

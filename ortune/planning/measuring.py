@@ -20,8 +20,10 @@ from ortune.compare.open import OpenComparison
 from ortune.compare.paired_run import BASELINE_POSITION, PairedRun, Side
 from ortune.planning.deployment import Deployment
 from ortune.planning.rate_latency import summarize_rate
-from ortune.worker import Failure
-from ortune.workload import Objective
+from ortune.planning.result import AtRate
+from ortune.worker import Block, Failure
+from ortune.worker.group import merge_services
+from ortune.workload import Load, Objective
 
 DEFAULT_NAME = "the default deployment"
 
@@ -234,6 +236,38 @@ class DeploymentRunner:
         Raises:
             MeasureError: The deployment fails.
         """
+        blocks, load = self._run_at_rate(deployment, rate_per_s, figure, times)
+        # A server that puts requests together is almost always busy, with batches that are not full.
+        return summarize_rate([blocks], None if deployment.batching else load, figure, confidence)
+
+    def measure_latency(self, deployment: Deployment, rate_per_s: float, confidence: float) -> AtRate | None:
+        """Measure the latency where requests arrive, given their items per second, in a fresh launch.
+
+        Returns:
+            The latency; None if requests arrive faster than they are served.
+
+        Raises:
+            MeasureError: The deployment fails.
+        """
+        blocks, load = self._run_at_rate(deployment, rate_per_s, "p99", 1.0)
+        queue_load = None if deployment.batching else load
+        p50, p99 = (summarize_rate([blocks], queue_load, figure, confidence) for figure in ("p50", "p99"))
+        if not math.isfinite(p99.estimate):
+            return None
+        return AtRate(
+            rate_per_s=rate_per_s,
+            p50_ns=p50.estimate,
+            p99_ns=p99.estimate,
+            p99_low_ns=max(p99.low, 0.0),
+            p99_high_ns=p99.high if math.isfinite(p99.high) else None,
+            utilization=load.utilization(merge_services(blocks)[0]),
+            source="measured",
+        )
+
+    def _run_at_rate(
+        self, deployment: Deployment, rate_per_s: float, figure: Objective, times: float
+    ) -> tuple[list[Block], Load]:
+        """Return the blocks of a deployment where requests arrive, and the load; see `measure_rate`."""
         load = deployment.load_at(rate_per_s)
         run = PairedRun(
             [Side(name=deployment.title, config=deployment.config, load=load)],
@@ -256,8 +290,7 @@ class DeploymentRunner:
                 block, max_batch=batching.max_batch, max_delay_ns=1000 * batching.max_delay_us
             )
         run.measure(self.opened.runner, RunPlan(block=block, launches=1, rounds=BLOCKS_PER_RATE), end_s=math.inf)
-        # A server that puts requests together is almost always busy, with batches that are not full.
-        return summarize_rate([run.blocks(0)], None if deployment.batching else load, figure, confidence)
+        return run.blocks(0), load
 
     def _find_call_ns(self, deployment: Deployment) -> float:
         """Return a duration that a call hardly exceeds, where as many are made at a time as the deployment serves."""

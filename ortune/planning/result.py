@@ -19,9 +19,9 @@ from ortune.queueing.policies import Policy, name_policy
 from ortune.worker import Runtime
 from ortune.workload import Limit, Workload
 
-SCHEMA = 3
-"""Version of the document. Documents of schema 1 have no batching, those of schemas 1 and 2 have a coarse host class.
-They are read unchanged."""
+SCHEMA = 4
+"""Version of the document. Documents of schema 1 have no batching, those of schemas 1 and 2 have a coarse host class,
+and those before 4 have only predicted latencies at the asked rate. They are read unchanged."""
 
 MOST_DEPLOYMENTS = 1000
 """Deployments that a document holds at most."""
@@ -93,6 +93,8 @@ class AtRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         rate_per_s: That rate.
         p50_ns: Median latency, from arrival to end.
         p99_ns: 99th percentile.
+        p99_low_ns: Lower end of its 95% interval; None for a prediction.
+        p99_high_ns: Upper end; None if there is no finite one, and for a prediction.
         utilization: Share of the callers' time that calls take.
         source: Where the figures come from.
     """
@@ -100,6 +102,8 @@ class AtRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     rate_per_s: float
     p50_ns: float
     p99_ns: float
+    p99_low_ns: float | None = None
+    p99_high_ns: float | None = None
     utilization: float
     source: Source
 
@@ -120,7 +124,9 @@ class PlannedDeployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         predicted_capacity: Where the capacity was measured: what the model of the queue had predicted.
         is_proven: Whether it is better than the default deployment: its throughput, or with a target its capacity.
         replicas: With a rate: hosts like this one that it needs, with the headroom; None if no number is enough.
-        at_rate: The latency at the part of the rate that each of them gets.
+        at_rate: The latency at the part of the rate that each of them gets; None if requests arrive faster than they
+            are served.
+        predicted_at_rate: Where it was measured: what the model of the queue had predicted.
         price_of_million: Price of a million calls, in the unit of the price per hour.
         cache_options: Options that must name a folder for compiled models, as in a record.
     """
@@ -138,6 +144,7 @@ class PlannedDeployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     is_proven: bool = False
     replicas: int | None = None
     at_rate: AtRate | None = None
+    predicted_at_rate: AtRate | None = None
     price_of_million: float | None = None
     cache_options: tuple[str, ...] = ()
 

@@ -182,6 +182,11 @@ class _Planning:
             rows = mark_proven(rows, self.beyond_default)
         rows = [self.add_latency(row, run) for row in rows]
         recommended = rank_rows(rows)[0]
+        if not interrupted:
+            try:
+                rows[recommended] = self.measure_latency(rows[recommended])
+            except KeyboardInterrupt:
+                interrupted = True
         return Outcome(
             rows=tuple(rows),
             recommended=recommended,
@@ -379,6 +384,8 @@ class _Planning:
         rate_per_s = row.capacity.estimate or row.throughput.estimate / 2
         each_s = self.runner.find_rate_time_s(deployment, rate_per_s, slo.figure)
         n_measurements = int((self.end_of(1.0) - self.runner.now_s()) / each_s)
+        if self.options.rate_per_s:
+            n_measurements -= 1  # the one at this rate
         if n_measurements < FEWEST_MEASUREMENTS:
             return None
         n_done = 0
@@ -418,6 +425,21 @@ class _Planning:
         samples_ns = self.samples_of(run, position)
         at_rate = predict_latency(row.deployment, samples_ns, rate_per_s / row.replicas, seed=self.opened.seed)
         return msgspec.structs.replace(row, at_rate=at_rate)
+
+    def measure_latency(self, row: PlannedDeployment) -> PlannedDeployment:
+        """Return a row with the measured latency at its part of the asked rate, if there is time, and if it works."""
+        predicted = row.at_rate
+        if predicted is None:
+            return row
+        takes_s = self.runner.find_rate_time_s(row.deployment, predicted.rate_per_s, "p99")
+        if self.runner.now_s() + takes_s > self.end_of(1.0):
+            return row
+        self.observe("rate", 0, 1)
+        with contextlib.suppress(MeasureError):
+            found = self.runner.measure_latency(row.deployment, predicted.rate_per_s, DEFAULT_CONFIDENCE)
+            self.observe("rate", 1, 1)
+            return msgspec.structs.replace(row, at_rate=found, predicted_at_rate=predicted)
+        return row
 
     def describe_screened(self) -> tuple[ScreenedDeployment, ...]:
         """Return all deployments that were tried, in order."""
