@@ -79,6 +79,9 @@ PATH = "str | PathLike[str]"
 MOST_BATCHES = 32
 """Largest number of batch sizes to choose from: each multiplies the number of candidates."""
 
+USUAL_BATCHES = (1, 2, 4, 8, 16, 32)
+"""Batch sizes that `auto` stands for."""
+
 
 def parse_objective_name(value: Any) -> Objective:
     """Parse the name of a figure; see `ortune.workload`."""
@@ -101,14 +104,17 @@ def parse_limits(value: Any) -> tuple[Limit, ...]:
 
 
 def parse_batches(value: Any) -> tuple[int, ...]:
-    """Parse `8`, `"1,2,4"` or `[1, 2, 4]`: different numbers of items in a call."""
+    """Parse `8`, `"1,2,4"`, `[1, 2, 4]` or `"auto"`: different numbers of items in a call."""
     from ortune.knobs.config import MOST_ITEMS
 
+    if value == "auto":
+        return USUAL_BATCHES
     given = parse_names(value) if isinstance(value, str) else value if isinstance(value, Sequence) else [value]
     batches = tuple(map(parse_count(1, MOST_ITEMS), given))
     if not batches or len(set(batches)) < len(batches) or len(batches) > MOST_BATCHES:
         raise UsageError(
-            f"{','.join(map(str, batches))}: must be 1 to {MOST_BATCHES} different numbers.", "Write {batch=1,2,4,8}."
+            f"{','.join(map(str, batches))}: must be 1 to {MOST_BATCHES} different numbers.",
+            "Write {batch=1,2,4,8}, or {batch=auto} for powers of two up to 32.",
         )
     return batches
 
@@ -401,8 +407,8 @@ Limits = Annotated[
 Batch = Annotated[
     tuple[int, ...],
     Option(
-        help="Numbers of items per call to choose from. The first is the baseline's. Throughput and CPU time are per "
-        "item.",
+        help="Numbers of items per call to choose from, or auto for powers of two up to 32. The first is the "
+        "baseline's. Throughput and CPU time are per item.",
         metavar="N,...",
         parse=parse_batches,
         accepts="int | str | Sequence[int]",

@@ -446,7 +446,16 @@ class TestPlan:
 
 
 class TestOptions:
-    @pytest.mark.parametrize(("given", "batches"), [("1, 2,4", (1, 2, 4)), (8, (8,)), ([1, "2"], (1, 2)), ((), ())])
+    @pytest.mark.parametrize(
+        ("given", "batches"),
+        [
+            ("1, 2,4", (1, 2, 4)),
+            (8, (8,)),
+            ([1, "2"], (1, 2)),
+            ("auto", (1, 2, 4, 8, 16, 32)),
+            ((), ()),
+        ],
+    )
     def test_values(self, given: Any, batches: tuple[int, ...]) -> None:
         values = {"model": "m.onnx"} | ({"batch": given} if given != () else {})
         request = make_request(SearchRequest, values)
