@@ -33,6 +33,8 @@ from ortune.planning.capacity import estimate_utilization, find_launch_error, pr
 from ortune.planning.choose import explain_choice, find_best, rank_rows
 from ortune.planning.deployment import Batching, Deployment
 from ortune.planning.files import decode_plan, encode_plan, read_plan
+from ortune.planning.measuring import DeploymentRunner
+from ortune.planning.memory import MemoryNeeds
 from ortune.planning.options import PlanOptions
 from ortune.planning.result import SCHEMA, AtRate, Estimate, Plan
 from ortune.planning.run import Outcome, mark_proven, run_stages
@@ -246,6 +248,22 @@ class TestStages:
         assert choose(outcome).processes == 4
         assert len(executor.live) == 0
 
+    def test_memory_grows_with_the_items_of_a_call(self) -> None:
+        def peak_bytes(config: Config) -> float:
+            return 0.4e9 + 0.3e9 * config.batch
+
+        executor = SimulatedExecutor(lambda config: 1, latency_under=scale_badly(2), peak_bytes=peak_bytes)
+        # A share of 0.8 of it may be used.
+        opened = open_simulated(executor, free_bytes=5_500_000_000)
+        runner = DeploymentRunner(opened, Deployment())
+        batches = [Deployment(config=Config(batch=size)) for size in (16, 8, 1, 2)]
+        two = Deployment(processes=2, config=Config(batch=8))
+        found = runner.screen([*batches, two])
+        assert [bool(each) for each in found] == [False, True, True, True, False]
+        assert set(runner.unfit) == {batches[0].key, two.key}
+        # As far as the first launch tells, all of the memory belongs to the item.
+        assert not DeploymentRunner(opened, Deployment()).fits(batches[1])
+
     def test_one_at_a_time_where_two_do_not_fit(self) -> None:
         executor = SimulatedExecutor(lambda config: 1, latency_under=scale_badly(2), peak_bytes=lambda config: 1e9)
         outcome = plan_simulated(executor, free_bytes=2_600_000_000)
@@ -423,6 +441,36 @@ def make_example() -> Plan:
         runtime=RUNTIME,
         noise=open_simulated(SimulatedExecutor(lambda config: 1e6)).runner.describe_noise(contended=False),
     )
+
+
+class TestMemoryNeeds:
+    def test_one_size(self) -> None:
+        needs = MemoryNeeds(limit_bytes=1000)
+        needs.add(Deployment(processes=2), 200)
+        assert needs.predict(Deployment()) == 100
+        assert needs.predict(Deployment(processes=3, clients=2)) == 600
+        assert needs.fit([Deployment(processes=10)])
+        assert not needs.fit([Deployment(processes=10), Deployment()])
+
+    def test_two_sizes(self) -> None:
+        needs = MemoryNeeds(limit_bytes=1000)
+        for n_items, peak_bytes in ((1, 100), (4, 160)):
+            needs.add(Deployment(config=Config(batch=n_items)), peak_bytes)
+        assert needs.predict(Deployment(clients=2)) == 160
+        assert needs.predict(Deployment(clients=2, config=Config(batch=4))) == 240
+
+    def test_a_larger_size_that_took_less(self) -> None:
+        needs = MemoryNeeds(limit_bytes=1000)
+        for n_items, peak_bytes in ((1, 100), (2, 90)):
+            needs.add(Deployment(clients=n_items), peak_bytes)
+        assert needs.predict(Deployment(clients=2)) == 100
+        assert needs.predict(Deployment(clients=8)) == 100
+
+    def test_nothing_is_known(self) -> None:
+        assert MemoryNeeds(limit_bytes=1000).fit([Deployment(processes=64)])
+        needs = MemoryNeeds(limit_bytes=None, most_processes=2)
+        assert needs.fit([Deployment(processes=2)])
+        assert not needs.fit([Deployment(processes=2), Deployment()])
 
 
 class TestChoice:

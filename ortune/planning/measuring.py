@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from ortune.compare.block_plan import Pace, RunPlan, block_wall_s, plan_block
 from ortune.compare.figures import compute_figure, required_calls
 from ortune.compare.interval import Interval
-from ortune.compare.memory import count_fitting
+from ortune.compare.memory import MEMORY_SHARE, count_on_gpu
 from ortune.compare.open import OpenComparison
 from ortune.compare.paired_run import BASELINE_POSITION, PairedRun, Side
 from ortune.planning.deployment import Deployment
+from ortune.planning.memory import MemoryNeeds, count_items
 from ortune.planning.rate_latency import summarize_rate
 from ortune.planning.result import AtRate
 from ortune.worker import Block, Failure
@@ -87,15 +88,18 @@ class DeploymentRunner:
         self.opened = opened
         self.default = default
         self.unfit: dict[str, Deployment] = {}
-        self._n_fitting = count_fitting(opened.calibration, opened.free_bytes)
+        calibration, free_bytes = opened.calibration, opened.free_bytes
+        limit_bytes = MEMORY_SHARE * free_bytes if free_bytes and calibration.peak_bytes else None
+        self._needs = MemoryNeeds(limit_bytes, count_on_gpu([calibration.gpu] if calibration.gpu else []))
+        self._needs.add(default, calibration.peak_bytes)
 
     def now_s(self) -> float:
         """Return the time in seconds."""
         return self.opened.runner.now_s()
 
     def fits(self, deployment: Deployment) -> bool:
-        """Return whether the processes of a deployment fit into memory, given what one process takes."""
-        return self._n_fitting is None or deployment.processes <= self._n_fitting
+        """Return whether a deployment fits into memory, as far as is known. The default does, as it was measured."""
+        return deployment.key == self.default.key or self._needs.fit([deployment])
 
     def find_launch_s(self, deployment: Deployment) -> float:
         """Return how long a launch of a deployment takes, about."""
@@ -104,6 +108,8 @@ class DeploymentRunner:
     def screen(self, deployments: Sequence[Deployment]) -> list[Screened | None]:
         """Measure deployments briefly, in groups that fit into memory, each along with the default deployment.
 
+        Those that work on few items come first: what they need tells whether larger ones fit.
+
         Returns:
             What was measured of each; None for those that do not fit into memory.
 
@@ -111,29 +117,26 @@ class DeploymentRunner:
             MeasureError: The default deployment fails.
         """
         found: dict[str, Screened] = {}
-        fitting = []
-        for each in deployments:
-            if self.fits(each):
-                fitting.append(each)
-            else:
-                self.unfit[each.key] = each
-        for group in self._group(fitting):
+        left = sorted(deployments, key=count_items)
+        while group := self._choose_group(left):
+            left = [each for each in left if each not in group]
             for screened in self._screen_group(group):
                 found[screened.deployment.key] = screened
+                if not screened.failure:
+                    self._needs.add(screened.deployment, screened.peak_bytes)
+        self.unfit |= {each.key: each for each in left}
         return [found.get(each.key) for each in deployments]
 
-    def _group(self, deployments: Sequence[Deployment]) -> list[list[Deployment]]:
-        """Return the deployments in groups that fit into memory together with the default deployment."""
-        groups: list[list[Deployment]] = []
-        n_live = 0
-        for each in deployments:
-            is_full = self._n_fitting is not None and n_live + each.processes > self._n_fitting
-            if not groups or is_full or len(groups[-1]) == MOST_SIDES:
-                groups.append([])
-                n_live = 1
-            groups[-1].append(each)
-            n_live += each.processes
-        return groups
+    def _choose_group(self, deployments: Sequence[Deployment]) -> list[Deployment]:
+        """Return the first deployments that fit into memory together with the default deployment, or one alone."""
+        group: list[Deployment] = []
+        for each in filter(self.fits, deployments):
+            if group and not self._needs.fit([self.default, *group, each]):
+                break
+            group.append(each)
+            if len(group) == MOST_SIDES:
+                break
+        return group
 
     def _screen_group(self, group: Sequence[Deployment]) -> list[Screened]:
         run = self.start_run(group)
@@ -166,8 +169,7 @@ class DeploymentRunner:
         sides += [Side(name=each.title, config=each.config, load=each.load) for each in deployments]
         everything = (self.default, *deployments)
         executors = [self.opened.open_executor(each.load, each.cpus) for each in everything]
-        n_live = sum(each.processes for each in everything)
-        self.opened.runner.one_at_a_time = self._n_fitting is not None and n_live > self._n_fitting
+        self.opened.runner.one_at_a_time = not self._needs.fit(everything)
         return PairedRun(sides, self.default.load, seed=self.opened.seed, executors=executors)
 
     def plan_confirmation(self, deployments: Sequence[Deployment], time_s: float) -> RunPlan:
